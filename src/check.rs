@@ -91,9 +91,6 @@ pub enum Checked {
 }
 
 /// Does what the arguments ask for.
-///
-/// # Errors
-/// When it is not known which agents are meant.
 pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Checked> {
     let AgentsVerb::Check(check) = &agents.verb;
     let mut specs = check.which.agents()?;

@@ -11,8 +11,7 @@ use anyhow::{bail, Context};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::Targets;
 
-use crate::backend::acp::client_tools::relay;
-use crate::backend::acp::AgentSpec;
+use crate::backend::acp::{relay, AgentSpec};
 use crate::check::AgentsArguments;
 use crate::config::{self, AgentSource};
 use crate::connect::ConnectArgs;

@@ -5,9 +5,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ahp_sidecar::backend::acp::client_tools::relay;
 use ahp_sidecar::backend::acp::guards::GuardProgram;
-use ahp_sidecar::backend::acp::{guard, terminals, Acp};
+use ahp_sidecar::backend::acp::{guard, relay, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::check::{self, AgentsArguments, Checked};
@@ -41,9 +40,9 @@ fn main() -> ExitCode {
         given.into_iter().for_each(descriptors::lower);
         return ExitCode::from(match mode {
             GuardMode::Agent => guard::run(&command),
-            GuardMode::Command => terminals::guard::run(&command),
-            GuardMode::InTerminal => terminals::guard::run_in_terminal(session_leader(), &command),
-            GuardMode::Leader => terminals::leader::run(&command),
+            GuardMode::Command => guard::run_command(&command),
+            GuardMode::InTerminal => guard::run_in_terminal(session_leader(), &command),
+            GuardMode::Leader => guard::lead_session(&command),
         });
     }
     let cli = Cli::parse();

@@ -323,7 +323,7 @@ async fn write(mut stdin: AgentStdin, mut lines: mpsc::UnboundedReceiver<Vec<u8>
             () = stop.cancelled() => None,
         };
         let Some(line) = line else { return };
-        if stdin.write_all(&line).await.is_err() {
+        if stdin.pipe.write_all(&line).await.is_err() {
             return;
         }
     }

@@ -18,14 +18,15 @@ use agent_client_protocol_schema::v1::{
 use agent_client_protocol_schema::ProtocolVersion;
 use ahp_types::state::{AgentCapabilities as AgentAbilities, MultipleWorkingDirectoriesCapability};
 use anyhow::{anyhow, bail, Context};
-use tokio::time::{timeout, Instant};
+use serde_json::value::RawValue;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::client_tools::listener::ToolListener;
 use super::content::PromptSupport;
 use super::guards::GuardProgram;
 use super::login::{self, Login, LoginMethod};
-use super::peer::{AgentConnection, PeerMessage, PeerReceiver};
+use super::peer::{AgentConnection, PeerReceiver};
 use super::process::Process;
 use super::quirks::{self, AgentQuirks};
 use super::terminals::Commands;
@@ -42,10 +43,8 @@ const RESTART_DELAYS: [Duration; 3] =
 /// [`RESTART_DELAYS`] has delays.
 const RESTART_REFUSED_FOR: Duration = Duration::from_secs(60);
 
-/// An agent.
 #[derive(Debug)]
 pub struct Agent {
-    /// Configuration of the agent by its operator.
     pub spec: AgentSpec,
     /// Commands that the agent has the host run.
     pub commands: Commands,
@@ -57,44 +56,36 @@ pub struct Agent {
     history: Mutex<StartHistory>,
 }
 
+/// Facts about an agent that outlive its restarts.
 #[derive(Debug, Default)]
-struct StartHistory {
+pub struct StartHistory {
     /// Number of deaths and failed starts since the agent last did something well.
-    deaths: usize,
+    pub deaths: usize,
     last_death: Option<(Instant, String)>,
-    /// Connections that have not ended, as far as is known.
-    connections: Vec<AgentConnection>,
-    /// Login methods that the agent last reported.
-    login_methods: Option<Vec<LoginMethod>>,
-    /// Latest description that the agent gave of itself.
+    /// Connections that have not ended, as far as is known; the newest last.
+    pub connections: Vec<AgentConnection>,
+    pub login_methods: Option<Vec<LoginMethod>>,
     said: SelfDescription,
     /// Quirks of the agent, by the name that it last reported; `None` before it has started.
-    quirks: Option<AgentQuirks>,
+    pub quirks: Option<AgentQuirks>,
     /// Set once the agent is stopped for good and must not be started again.
     closed: bool,
     /// Requests about a session, by method and session id, at which the agent died or that it left
     /// unanswered.
-    failed_at: BTreeSet<(&'static str, String)>,
-    /// Chats whose message is sent without its attachments, which have spoiled a session.
-    without_attachments: BTreeSet<ChatKey>,
+    pub failed_at: BTreeSet<(&'static str, String)>,
+    /// Chats whose message is sent without its attachments, which have spoiled a session, until
+    /// their turns are over.
+    pub without_attachments: BTreeSet<ChatKey>,
 }
 
-/// A running agent that has shaken hands.
 #[derive(Debug)]
 pub struct RunningAgent {
-    /// The connection to it.
     pub connection: AgentConnection,
     /// Capabilities that the agent reported in its answer to `initialize`.
     pub capabilities: AgentCapabilities,
-    /// Name of the agent, for people; `None` if it reported none.
-    pub title: Option<String>,
-    /// Version that the agent reported.
-    pub version: Option<String>,
-    /// Known quirks that the agent does not report itself.
     pub quirks: AgentQuirks,
     /// Services of the host that the agent was offered in `initialize`.
-    pub offers: HostServices,
-    /// Login state of the agent.
+    pub offers: Offers,
     pub login: Login,
     /// Set when the agent accepts messages that the user adds during a turn, by
     /// `_session/steering`.
@@ -116,7 +107,6 @@ struct LeaseCount {
 pub struct AgentLease(Arc<RunningAgent>);
 
 impl AgentLease {
-    /// Returns the leased agent.
     pub fn running(&self) -> Arc<RunningAgent> {
         Arc::clone(&self.0)
     }
@@ -124,7 +114,7 @@ impl AgentLease {
 
 /// A process that one session has for itself: it ends with this.
 #[derive(Debug)]
-pub struct DedicatedProcess(Arc<RunningAgent>);
+pub struct DedicatedProcess(pub Arc<RunningAgent>);
 
 impl Drop for DedicatedProcess {
     fn drop(&mut self) {
@@ -150,30 +140,6 @@ impl Drop for AgentLease {
 }
 
 impl RunningAgent {
-    fn new(
-        connection: AgentConnection,
-        hello: InitializeResponse,
-        offers: HostServices,
-        login: Login,
-    ) -> Self {
-        let InitializeResponse { agent_info, agent_capabilities, meta, .. } = hello;
-        let steering = meta.as_ref().and_then(|meta| meta.get("steering")?.get("supported")?.as_bool());
-        let quirks = quirks::of(agent_info.as_ref().map(|info| info.name.as_str()));
-        let version = agent_info.as_ref().map(|info| text::message(&info.version));
-        let title = agent_info.and_then(|info| info.title).map(|title| text::message(&title));
-        Self {
-            version: version.filter(|version| !version.is_empty()),
-            connection,
-            capabilities: agent_capabilities,
-            title: title.filter(|title| !title.trim().is_empty()),
-            quirks,
-            offers,
-            login,
-            steers: steering == Some(true),
-            uses: Mutex::new(LeaseCount { count: 0, since: Instant::now(), ended_by_us: None }),
-        }
-    }
-
     fn leases(&self) -> MutexGuard<'_, LeaseCount> {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -220,11 +186,6 @@ impl RunningAgent {
         is_free
     }
 
-    /// Returns a handle that ends the process when it is dropped.
-    pub fn dedicate(self: &Arc<Self>) -> DedicatedProcess {
-        DedicatedProcess(Arc::clone(self))
-    }
-
     /// Ends it; says why to those who lose by it.
     pub fn end(&self, why: &'static str) {
         self.leases().ended_by_us.get_or_insert(why);
@@ -244,17 +205,13 @@ impl RunningAgent {
     async fn watch(self: Arc<Self>, idle_limit: Duration) {
         loop {
             let next = {
-                let mut uses = self.leases();
-                let idle_at = uses.since + idle_limit;
-                if uses.count == 0 && idle_at <= Instant::now() {
+                let (now, mut uses) = (Instant::now(), self.leases());
+                let idle_since = if uses.count == 0 { uses.since } else { now };
+                if idle_since + idle_limit <= now {
                     uses.ended_by_us.get_or_insert("it was not used");
                     break;
                 }
-                if uses.count == 0 {
-                    idle_at
-                } else {
-                    Instant::now() + idle_limit
-                }
+                idle_since + idle_limit
             };
             tokio::select! {
                 _ = self.connection.ended() => return,
@@ -267,7 +224,6 @@ impl RunningAgent {
 }
 
 impl Agent {
-    /// An agent that is not running.
     pub fn new(spec: AgentSpec, guard: GuardProgram) -> Self {
         let commands = Commands::new(guard.clone(), spec.environment.clone());
         Self {
@@ -280,24 +236,12 @@ impl Agent {
         }
     }
 
-    fn history(&self) -> MutexGuard<'_, StartHistory> {
+    pub fn history(&self) -> MutexGuard<'_, StartHistory> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the login methods of the agent; `None` before it has reported them.
-    pub fn login_methods(&self) -> Option<Vec<LoginMethod>> {
-        self.history().login_methods.clone()
-    }
-
-    /// Returns what is known of the agent that it said it is; `None` before it has said that.
-    pub fn quirks(&self) -> Option<AgentQuirks> {
-        self.history().quirks
-    }
-
-    /// Returns the words in which the process that was started last says that nobody is logged in
-    /// to it.
-    pub fn logged_out(&self) -> Option<String> {
-        self.history().connections.last()?.logged_out()
+    pub fn login_advice(&self) -> String {
+        login::advice(self.history().login_methods.as_deref().unwrap_or_default())
     }
 
     /// Returns the latest description that the agent gave of itself, also if that start failed.
@@ -307,11 +251,8 @@ impl Agent {
         SelfDescription { protected_resources, ..past.said.clone() }
     }
 
-    /// The running agent, started with these tokens (where they are for variables) if it is not, or
-    /// if the one that runs keeps another session.
-    ///
-    /// # Errors
-    /// When it cannot be started, or has died too often.
+    /// Returns the running agent. It is started with these tokens (where they are for variables) if
+    /// it is not running, or if the one that runs keeps another session.
     pub async fn start(&self, tokens: &Tokens) -> anyhow::Result<AgentLease> {
         let mut current = self.current.lock().await;
         // One that lives and keeps a session is no business of another.
@@ -341,37 +282,6 @@ impl Agent {
                 Err(error)
             }
         }
-    }
-
-    /// Records that the agent ended or did not answer when it was sent this request about a
-    /// session.
-    pub fn record_failure_at(&self, method: &'static str, session: &str) {
-        self.history().failed_at.insert((method, session.to_owned()));
-    }
-
-    /// Returns whether [`Self::record_failure_at`] was called for this request.
-    pub fn has_failed_at(&self, method: &'static str, session: &str) -> bool {
-        self.history().failed_at.contains(&(method, session.to_owned()))
-    }
-
-    /// The message of this chat is sent without its attachments until its turn is over.
-    pub fn leave_out_attachments(&self, chat: ChatKey) {
-        self.history().without_attachments.insert(chat);
-    }
-
-    /// Returns whether the message of this chat is sent without its attachments.
-    pub fn leaves_out_attachments(&self, chat: ChatKey) -> bool {
-        self.history().without_attachments.contains(&chat)
-    }
-
-    /// The turn of this chat is over.
-    pub fn take_attachments_again(&self, chat: ChatKey) {
-        self.history().without_attachments.remove(&chat);
-    }
-
-    /// Records that the agent has done something well: earlier deaths no longer count.
-    pub fn record_success(&self) {
-        self.history().deaths = 0;
     }
 
     /// Ends it, for good; done when nothing of it is left.
@@ -448,62 +358,59 @@ impl Agent {
             let (process, stdin, stdout) = Process::start(&self.guard, &self.spec, &environment)?;
             let stop = CancellationToken::new();
             let ended = process.ended(stop.clone());
-            let connection = AgentConnection::start(name.clone(), stdin, stdout, stop, ended);
+            let connection =
+                AgentConnection::start(name.clone(), (stdin.pipe, stdin.lifeline), stdout, stop, ended);
             past.connections.retain(|connection| !connection.has_ended());
             past.connections.push(connection.clone());
             (connection, environment, secrets)
         };
         let mut receiver = connection.listen();
         let offers = offers(&self.spec, expected);
-        let shaken = timeout(self.spec.start_limit, initialize(name, &mut receiver, offers)).await;
-        let failure = match shaken {
-            Ok(Ok(Some((hello, ways)))) => {
-                let login = Login::new(ways.clone(), environment, secrets);
-                let running = RunningAgent::new(connection, hello, offers, login);
-                let (title, version) = (running.title.clone(), running.version.clone());
-                let mut past = self.history();
-                past.login_methods = Some(ways);
-                let steers = Some(running.steers);
-                past.said = SelfDescription { title, version, steers, ..SelfDescription::default() };
-                return Ok(running);
-            }
-            Ok(Ok(None)) => None,
-            Ok(Err(error)) => Some(error),
-            Err(_) => {
-                let limit = self.spec.start_limit;
-                Some(anyhow!("it did not answer `initialize` within {limit:?}"))
+        let (hello, answer) = match initialize(&mut receiver, offers, self.spec.start_limit).await {
+            Ok(Some(said)) => said,
+            failed => {
+                connection.stop();
+                let how = connection.ended().await;
+                return Err(failed
+                    .err()
+                    .map_or_else(|| anyhow!("{how}"), |error| anyhow!("{error:#}; {how}")));
             }
         };
-        connection.stop();
-        let how = connection.ended().await;
-        Err(match failure {
-            Some(error) => anyhow!("{error:#}; {how}"),
-            None => anyhow!("{how}"),
+        let InitializeResponse { agent_info, agent_capabilities, meta, .. } = hello;
+        let steering = meta.as_ref().and_then(|meta| meta.get("steering")?.get("supported")?.as_bool());
+        let steers = steering == Some(true);
+        let quirks = quirks::of(agent_info.as_ref().map(|info| info.name.as_str()));
+        let version = agent_info.as_ref().map(|info| text::message(&info.version));
+        let version = version.filter(|version| !version.is_empty());
+        let title = agent_info.and_then(|info| info.title).map(|title| text::message(&title));
+        let title = title.filter(|title| !title.trim().is_empty());
+        let ways = login::methods_of(name, &answer, quirks);
+        let mut past = self.history();
+        past.login_methods = Some(ways.clone());
+        past.said = SelfDescription { title, version, steers: Some(steers), ..SelfDescription::default() };
+        Ok(RunningAgent {
+            connection,
+            capabilities: agent_capabilities,
+            quirks,
+            offers,
+            login: Login::new(ways, environment, secrets),
+            steers,
+            uses: Mutex::new(LeaseCount { count: 0, since: Instant::now(), ended_by_us: None }),
         })
     }
 }
 
-/// Services of the host that an agent is offered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HostServices {
-    /// Read files.
-    pub reading: bool,
-    /// Write them.
-    pub writing: bool,
-    /// Run commands in terminals.
-    pub terminals: bool,
-}
-
 /// Returns the services to offer to an agent with these quirks. The operator's settings take
 /// precedence.
-fn offers(spec: &AgentSpec, quirks: AgentQuirks) -> HostServices {
-    let Offers { reading, writing, terminals } = spec.offers;
-    HostServices { reading: reading.unwrap_or(quirks.reads_through_us), writing, terminals }
+fn offers(spec: &AgentSpec, quirks: AgentQuirks) -> Offers {
+    Offers { reading: Some(spec.offers.reading.unwrap_or(quirks.reads_through_us)), ..spec.offers }
 }
 
 /// Returns the client capabilities to announce to the agent.
-fn capabilities(offers: HostServices) -> ClientCapabilities {
-    let files = FileSystemCapabilities::new().read_text_file(offers.reading).write_text_file(offers.writing);
+fn capabilities(offers: Offers) -> ClientCapabilities {
+    let files = FileSystemCapabilities::new()
+        .read_text_file(offers.reading == Some(true))
+        .write_text_file(offers.writing);
     let elicitation = ElicitationCapabilities::new()
         .form(ElicitationFormCapabilities::new())
         .url(ElicitationUrlCapabilities::new());
@@ -515,31 +422,21 @@ fn capabilities(offers: HostServices) -> ClientCapabilities {
     ClientCapabilities::new().elicitation(elicitation).fs(files).session(session).terminal(offers.terminals)
 }
 
-/// Says what we are; hears what the agent is. None when it ends instead.
+/// Says what we are; returns what the agent is, also as it has said it. `None` if it ends instead.
 async fn initialize(
-    provider: &str,
     receiver: &mut PeerReceiver,
-    offers: HostServices,
-) -> anyhow::Result<Option<(InitializeResponse, Vec<LoginMethod>)>> {
+    offers: Offers,
+    limit: Duration,
+) -> anyhow::Result<Option<(InitializeResponse, Box<RawValue>)>> {
     let hello = InitializeRequest::new(ProtocolVersion::V1)
         .client_capabilities(capabilities(offers))
         .client_info(Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")));
-    let hello = serde_json::to_value(&hello)?;
-    let id = receiver.request("initialize", &hello);
-    loop {
-        match receiver.recv().await {
-            Some(PeerMessage::Answer(about, answer)) if about == id => {
-                let answer = answer.map_err(|failure| anyhow!("it answered `initialize` with: {failure}"))?;
-                let hello: InitializeResponse =
-                    serde_json::from_str(answer.get()).context("its answer to `initialize` does not fit")?;
-                if hello.protocol_version != ProtocolVersion::V1 {
-                    bail!("it speaks version {} of ACP only, and we version 1", hello.protocol_version);
-                }
-                let quirks = quirks::of(hello.agent_info.as_ref().map(|info| info.name.as_str()));
-                return Ok(Some((hello, login::methods_of(provider, &answer, quirks))));
-            }
-            Some(_) => {}
-            None => return Ok(None),
-        }
+    let Some(answer) = receiver.ask("initialize", &hello, limit, |_, _| ()).await? else { return Ok(None) };
+    let answer = answer.map_err(|failure| anyhow!("it answered `initialize` with: {failure}"))?;
+    let hello: InitializeResponse =
+        serde_json::from_str(answer.get()).context("its answer to `initialize` does not fit")?;
+    if hello.protocol_version != ProtocolVersion::V1 {
+        bail!("it speaks version {} of ACP only, and we version 1", hello.protocol_version);
     }
+    Ok(Some((hello, answer)))
 }

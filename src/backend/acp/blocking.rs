@@ -10,9 +10,6 @@ use std::thread;
 use tokio::sync::oneshot;
 
 /// Does what may block.
-///
-/// # Errors
-/// When the system gives us no thread, or the work panics, which is logged where it happens.
 pub async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (tell, told) = oneshot::channel();
     let work = move || {

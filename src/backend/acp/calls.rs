@@ -20,6 +20,7 @@ use serde_json::{json, Value};
 
 use super::client_tools::OfferedTools;
 use super::edits::EditPhase;
+use super::extra_meta;
 use super::peer::AgentRequest;
 use super::terminals::feed::TerminalFeed;
 use super::terminals::screen::Screen;
@@ -34,10 +35,8 @@ const PAST_MAX: usize = 10_000;
 /// go on with them.
 const LEFT_OPEN_MAX: usize = 100;
 
-/// The calls of a conversation.
 #[derive(Debug, Default)]
 pub struct Calls {
-    /// The terminals that calls may refer to.
     pub screens: Screens,
     calls: BTreeMap<String, TrackedCall>,
     /// Calls of turns that are over, as the agent calls them.
@@ -47,9 +46,7 @@ pub struct Calls {
     left_open: BTreeMap<String, TrackedCall>,
     /// Calls that have another name in the turn than the agent's, by that.
     renamed: BTreeMap<String, String>,
-    /// The tools that clients carry out.
     offered: Arc<OfferedTools>,
-    /// Number of the agent's own terminals so far.
     own_terminals: u64,
 }
 
@@ -66,7 +63,6 @@ struct TrackedCall {
     content: Vec<ToolResultContent>,
     /// Members of its content that the protocol has no member for, with the index of the content.
     content_rest: Vec<Value>,
-    /// The changes of files in its content.
     diffs: Vec<Diff>,
     /// The terminals of ours that it shows.
     screens: Vec<Arc<Screen>>,
@@ -80,20 +76,16 @@ struct TrackedCall {
     feed: TerminalFeed,
     /// Members that the agent reported of its own terminal besides the output.
     terminal_info: JsonObject,
-    /// The agent's own `_meta`.
     meta: JsonObject,
     stage: CallStage,
     /// Clients know of it.
     told: bool,
-    /// Content that clients were last sent.
     shown: Vec<ToolResultContent>,
-    /// `_meta` that clients were last sent.
     meta_told: JsonObject,
     /// The tool that a client carries out, as that calls it.
     client_tool: Option<String>,
     /// The agent waits for what comes of that, or has it.
     wanted: bool,
-    /// The user has denied it.
     denied: bool,
     /// Set when the call is shown because the agent asked for its result, and the agent has not
     /// reported the call yet.
@@ -120,7 +112,7 @@ enum CallStage {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionRequest {
-    tool_call: CallReport,
+    pub tool_call: CallReport,
     options: Vec<PermissionOffer>,
 }
 
@@ -146,13 +138,6 @@ impl TryFrom<Box<RawValue>> for CallReport {
     fn try_from(raw: Box<RawValue>) -> Result<Self, Self::Error> {
         let update = serde_json::from_str(raw.get())?;
         Ok(Self { update, more: serde_json::from_str(raw.get()).unwrap_or_default() })
-    }
-}
-
-impl PermissionRequest {
-    /// Returns what is said of the call.
-    pub fn into_call(self) -> CallReport {
-        self.tool_call
     }
 }
 
@@ -200,7 +185,7 @@ impl PermissionOffer {
 }
 
 impl Calls {
-    /// A `tool_call`.
+    /// Takes in a `tool_call`.
     pub fn begun(&mut self, mut said: CallReport) -> Vec<TurnEvent> {
         let id = self.current_id(&said);
         // What it was asked with before is not taken away by a beginning that does not say it.
@@ -209,7 +194,7 @@ impl Calls {
         self.merge(&id, said).tell(&id, status)
     }
 
-    /// A `tool_call_update`.
+    /// Takes in a `tool_call_update`.
     pub fn updated(&mut self, said: CallReport) -> Vec<TurnEvent> {
         let id = &*said.update.tool_call_id.0;
         let says_more = said.more.content.is_some();
@@ -226,7 +211,7 @@ impl Calls {
         self.merge(&id, said).tell(&id, status)
     }
 
-    /// A request for a permission; false with it when nobody can be asked.
+    /// Takes in a request for a permission; returns false with its events if nobody can be asked.
     pub fn asks(&mut self, request: AgentRequest, asks: PermissionRequest) -> (bool, Vec<TurnEvent>) {
         let has_content = asks.tool_call.more.content.is_some();
         let id = self.current_id(&asks.tool_call);
@@ -243,7 +228,8 @@ impl Calls {
         (true, told)
     }
 
-    /// The user has decided about a call: the request that is answered by it, and what follows.
+    /// Takes in the decision of the user about a call; returns the request that it answers, and
+    /// what follows.
     pub fn decided(&mut self, id: &str, approved: bool) -> Option<(AgentRequest, Vec<TurnEvent>)> {
         let call = self.calls.get_mut(id)?;
         let (request, _) = call.asked.pop_front()?;
@@ -257,7 +243,7 @@ impl Calls {
         Some((request, told))
     }
 
-    /// The agent does not want to know any more.
+    /// Takes in that the agent has withdrawn a request for a permission.
     pub fn withdrawn(&mut self, request: &AgentRequest) -> Vec<TurnEvent> {
         let asked = |call: &TrackedCall| call.asked.iter().position(|(asked, _)| asked == request);
         let Some((id, call)) = self.calls.iter_mut().find(|(_, call)| asked(call).is_some()) else {
@@ -281,14 +267,10 @@ impl Calls {
         calls.flat_map(|call| call.asked.drain(..)).map(|(request, _)| request).collect()
     }
 
-    /// The changes of files that a call is to make when it asks for a permission, or has made when
-    /// it is done; none when an event is neither.
+    /// Returns the changes of files that a call is to make when it asks for a permission, or has
+    /// made when it is done; `None` for any other event.
     pub fn changes(&self, event: &TurnEvent) -> Option<(Vec<Diff>, EditPhase)> {
-        let event = match event {
-            TurnEvent::With(event, _) => event,
-            event => event,
-        };
-        let (id, phase) = match event {
+        let (id, phase) = match extra_meta::bare(event) {
             TurnEvent::ToolReady { id, gate: ToolGate::Ask(_), .. } => (id, EditPhase::Before),
             TurnEvent::ToolDone { id, outcome, .. } if outcome.success => (id, EditPhase::After),
             _ => return None,
@@ -297,7 +279,8 @@ impl Calls {
         Some((diffs, phase))
     }
 
-    /// The turn that begins holds calls already, of another process: agents use names again.
+    /// Renames the calls of the turn that begins whose ids it holds already: they are of another
+    /// process, and agents use ids again.
     pub fn rename_reused_ids(&mut self, parts: &[ResponsePart]) {
         let ids = || {
             parts.iter().filter_map(|part| match part {
@@ -333,9 +316,8 @@ impl Calls {
         !self.past.contains(id) || left
     }
 
-    /// The turn is over, and with it what runs in terminals of the agent's own: what the host is to
-    /// be told of those. In one that was cancelled nothing is left open, whatever the agent says
-    /// later.
+    /// Ends the turn, and with it the terminals of the agent's own; returns the events for these.
+    /// In a turn that was cancelled nothing is left open, whatever the agent says later.
     pub fn end_turn(&mut self, cancelled: bool) -> Vec<Event> {
         let mut told = Vec::new();
         let open = self.calls.iter().filter(|(_, call)| !cancelled && call.may_be_left_open());
@@ -361,12 +343,11 @@ impl Calls {
         told
     }
 
-    /// The command that a call has left running in the background, if it is over and has.
+    /// Returns the command that a call has left running in the background, if it is over and has.
     pub fn in_background(&self, id: &str) -> Option<BackgroundCommand> {
         self.calls.get(id)?.in_background()
     }
 
-    /// Returns whether any call is not over.
     pub fn any_open(&self) -> bool {
         self.calls.values().any(|call| call.stage != CallStage::Over)
     }
@@ -411,16 +392,12 @@ impl Calls {
 
     /// Returns the terminal events that the host must receive before this event of a call.
     pub fn terminal_events_for(&mut self, event: &TurnEvent) -> Vec<Event> {
-        let event = match event {
-            TurnEvent::With(event, _) => event,
-            event => event,
-        };
-        let (TurnEvent::ToolContent { id, .. } | TurnEvent::ToolDone { id, .. }) = event else {
+        let (TurnEvent::ToolContent { id, .. } | TurnEvent::ToolDone { id, .. }) = extra_meta::bare(event)
+        else {
             return Vec::new();
         };
         let Some(call) = self.calls.get_mut(id) else { return Vec::new() };
-        let screens = call.screens.iter().flat_map(|screen| screen.tell_in(id));
-        let mut told: Vec<Event> = screens.collect();
+        let mut told: Vec<Event> = call.screens.iter().flat_map(|screen| screen.tell_in(id)).collect();
         told.extend(call.agent_terminal_events(id));
         told
     }

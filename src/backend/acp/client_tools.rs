@@ -9,7 +9,7 @@
 //! tool.
 //! Never: decides which client carries out a call, or changes the schema of an input.
 
-pub mod listener;
+pub(super) mod listener;
 pub mod relay;
 mod server;
 
@@ -35,7 +35,6 @@ pub struct OfferedTools(Vec<ToolOffer>);
 
 #[derive(Debug, Clone, PartialEq)]
 struct ToolOffer {
-    /// Name of the tool for the agent.
     name: String,
     tool: ToolDefinition,
 }
@@ -58,12 +57,10 @@ impl OfferedTools {
         Self(offers)
     }
 
-    /// Returns whether no tool is offered.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the clients' names of the tools.
     pub fn names(&self) -> Vec<&str> {
         self.0.iter().map(|offer| offer.tool.name.as_str()).collect()
     }
@@ -73,18 +70,17 @@ impl OfferedTools {
         self.0.iter().all(|offer| others.0.contains(offer))
     }
 
-    /// The client's name for a tool, by the agent's.
+    /// Returns the client's name for a tool, by the agent's.
     fn tool_named(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|offer| offer.name == name).map(|offer| offer.tool.name.as_str())
     }
 
-    /// The tools, as MCP lists them.
     fn listed(&self) -> Vec<Value> {
         self.0.iter().map(ToolOffer::listed).collect()
     }
 
-    /// The tool that an agent speaks of when it says these texts of a call, if it is one of these:
-    /// agents put the names of the server and the tool together, each in its own way.
+    /// Finds the tool that an agent speaks of when it says these texts of a call: agents put the
+    /// names of the server and the tool together, each in its own way.
     pub fn tool_of(&self, texts: &[&str]) -> Option<&str> {
         let offer = self.0.iter().find(|offer| texts.iter().any(|text| speaks_of(text, &offer.name)))?;
         Some(&offer.tool.name)
@@ -150,7 +146,6 @@ pub fn arguments(said: &Value) -> Option<&Value> {
     }
 }
 
-/// Converts the result of a call to MCP.
 pub fn result(result: &ToolCallResult) -> Value {
     let mut content: Vec<Value> = result.content.iter().flatten().filter_map(said_of).collect();
     let why = result.error.as_ref().and_then(|error| error.get("message")).and_then(Value::as_str);
@@ -175,12 +170,12 @@ pub fn result(result: &ToolCallResult) -> Value {
     said
 }
 
-/// A call that nobody has carried out, as MCP says it.
+/// Returns the result of a call that nobody has carried out, as MCP has it.
 pub fn refusal(why: &str) -> Value {
     json!({ "content": [{ "type": "text", "text": why }], "isError": true })
 }
 
-/// A part of a result; none where agents can do nothing with it.
+/// Converts a part of a result; `None` if agents can do nothing with it.
 fn said_of(content: &ToolResultContent) -> Option<Value> {
     let text = |text: String| Some(json!({ "type": "text", "text": text }));
     match content {

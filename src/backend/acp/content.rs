@@ -32,15 +32,12 @@ use crate::state::history::CompletedTurn;
 /// older turns are left out.
 const TRANSCRIPT_BYTES_MAX: usize = 256 << 10;
 
-/// Number of unchanged lines shown around a change.
 const DIFF_CONTEXT_LINES: u32 = 3;
 
 /// Content that an agent takes in a prompt, by its capabilities and quirks.
 #[derive(Debug, Clone, Copy)]
 pub struct PromptSupport<'a> {
-    /// Capabilities that the agent reports.
     pub can: &'a PromptCapabilities,
-    /// Known quirks of the agent.
     pub quirks: AgentQuirks,
     /// Set when attachments that are not text are only named, because the agent has refused a
     /// message with them.
@@ -83,8 +80,8 @@ pub fn binaries(message: &Message, takes: PromptSupport<'_>) -> Vec<String> {
     binary.filter_map(label).collect()
 }
 
-/// A user's message, as far as the agent can take it. What is attached is set apart from what the
-/// user has said.
+/// Converts a user's message, as far as the agent can take it. What is attached is set apart from
+/// what the user has said.
 pub fn prompt(message: &Message, chats: &[Transcript], takes: PromptSupport<'_>) -> Vec<ContentBlock> {
     let mut blocks = Vec::new();
     if !message.text.is_empty() {
@@ -134,13 +131,13 @@ fn selected(attachment: &MessageAttachment) -> Option<String> {
     })
 }
 
-/// Text that is not the user's, between lines that are not in it.
+/// Puts a text that is not the user's between lines that are not in it.
 fn set_apart(label: &str, text: &str) -> String {
     let fence = crate::wire::text::fence(text);
     format!("(The user has attached \"{label}\". This is what is in it:)\n{fence}\n{text}\n{fence}")
 }
 
-/// The URI of a linked file, as the agent can read it.
+/// Returns the URI of a linked file, as the agent can read it.
 fn link_to(uri: &str, quirks: AgentQuirks) -> String {
     let path = path_of(uri).ok().filter(|_| quirks.raw_links);
     let path = path.and_then(|path| path.into_os_string().into_string().ok());
@@ -216,7 +213,6 @@ fn embedded(label: &str, data: &str, kind: &str, takes: PromptSupport<'_>) -> Co
     }
 }
 
-/// A content block of an answer, as markdown.
 pub fn markdown(block: ContentBlock) -> String {
     match block {
         ContentBlock::Text(text) => text.text,
@@ -245,7 +241,6 @@ pub struct ToolOutput {
     pub content: Option<ToolResultContent>,
     /// Members that the protocol has no member for.
     pub rest: Option<JsonObject>,
-    /// The change of a file, if it is one.
     pub diff: Option<Diff>,
 }
 
@@ -336,7 +331,7 @@ fn produced_block(block: ContentBlock) -> ToolResultContent {
     }
 }
 
-/// The terminal that the backend calls by this name.
+/// Returns the content for the terminal that the backend calls by this name.
 pub fn terminal(name: &str, title: &str) -> ToolResultContent {
     ToolResultContent::Terminal(ToolResultTerminalContent {
         resource: name.to_owned(),
@@ -346,12 +341,11 @@ pub fn terminal(name: &str, title: &str) -> ToolResultContent {
     })
 }
 
-/// Text that a tool call has produced.
 pub fn text(text: String) -> ToolResultContent {
     ToolResultContent::Text(ToolResultTextContent { text })
 }
 
-/// A change of a file, as `diff -u` tells it.
+/// Describes a change of a file, as `diff -u` does.
 fn diff_text(diff: &Diff) -> String {
     let lines = InternedInput::new(diff.old_text.as_deref().unwrap_or_default(), diff.new_text.as_str());
     let mut changed = LineDiff::compute(Algorithm::Histogram, &lines);
@@ -430,25 +424,29 @@ fn told(turn: &Turn, chats: &[Transcript]) -> String {
         MessageKind::SystemNotification => "You, by yourself:\n".to_owned(),
         _ => format!("The user:\n{}\n\n{attached}You:\n", turn.message.text),
     };
-    for part in &turn.response_parts {
+    let used = |call: &ToolCallState| match call {
+        ToolCallState::Completed(call) => Some(format!("used the tool {}", call.display_name)),
+        ToolCallState::Cancelled(call) => Some(format!("used the tool {}", call.display_name)),
+        _ => None,
+    };
+    told.push_str(&answer_text(&turn.response_parts, used));
+    told.push('\n');
+    told
+}
+
+/// Returns an answer as text for the agent; `used` says what it has done with a tool.
+pub fn answer_text(parts: &[ResponsePart], used: impl Fn(&ToolCallState) -> Option<String>) -> String {
+    let mut text = String::new();
+    for part in parts {
         match part {
-            ResponsePart::Markdown(part) => {
-                told.push_str(&part.content);
-                told.push('\n');
-            }
+            ResponsePart::Markdown(part) => text.extend([part.content.as_str(), "\n"]),
             ResponsePart::ToolCall(part) => {
-                let name = match &part.tool_call {
-                    ToolCallState::Completed(call) => &call.display_name,
-                    ToolCallState::Cancelled(call) => &call.display_name,
-                    _ => continue,
-                };
-                told.push_str(&format!("(You used the tool {name}.)\n"));
+                text.extend(used(&part.tool_call).map(|used| format!("(You {used}.)\n")));
             }
             _ => {}
         }
     }
-    told.push('\n');
-    told
+    text
 }
 
 #[cfg(test)]

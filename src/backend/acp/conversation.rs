@@ -3,17 +3,16 @@
 //! In reading order: this file (its life: commands, prompts, cancelling), `opening` (how it comes
 //! to be), `ending` (how a turn ends), `settings` (how the session is configured), `resuming`
 //! (going on with a turn that was cut), `updates` (what the agent tells), `own_turns` (what it does
-//! by itself), `steering` (what the user adds meanwhile), `edit_lookup` (what changes of files are
-//! found to be), `requests` (what the agent asks), `questions` and `forms` (what it asks the user),
-//! `attachments` (what it cannot take), `workspace` (what it asks of files and terminals),
-//! `client_tools` (what it has clients carry out).
+//! by itself), `steering` (what the user adds meanwhile), `requests` (what the agent asks),
+//! `questions` and `forms` (what it asks the user), `attachments` (what it cannot take),
+//! `workspace` (what it asks of files and terminals), `client_tools` (what it has clients carry
+//! out).
 //!
 //! Owns: one prompt at a time.
 //! Never: waits without hearing a cancellation.
 
 mod attachments;
 mod client_tools;
-mod edit_lookup;
 mod ending;
 mod forms;
 mod notices;
@@ -43,7 +42,6 @@ use tokio_util::sync::CancellationToken;
 
 use self::attachments::SentAttachments;
 use self::client_tools::ClientTools;
-use self::edit_lookup::{with_edits, EditLookup};
 use self::notices::Compactions;
 use self::own_turns::{OwnRun, OwnTurns};
 pub(super) use self::questions::page_to_open;
@@ -54,6 +52,7 @@ use self::steering::Steering;
 use self::workspace::UnattachedCommand;
 use super::agent::{Agent, AgentLease, DedicatedProcess, RunningAgent};
 use super::calls::Calls;
+use super::edits::{with_edits, EditLookup};
 use super::errors::RequestError;
 use super::files::Files;
 use super::login;
@@ -73,9 +72,6 @@ const ABOUT: &str =
     "The user has chosen this part of what was said, and the message that follows is about it:";
 
 /// Runs a conversation until it is closed.
-///
-/// # Errors
-/// When the agent dies during a turn: how it did.
 pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: HostLine) -> anyhow::Result<()> {
     let HostLine { mut commands, reports } = line;
     let name = agent.spec.name.clone();
@@ -100,7 +96,7 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: HostLine)
             let mut reason = format!("the agent `{name}`: {error:#}");
             let kind = if error.is::<login::LoginRequired>() {
                 reports.report(Event::LoginRequired).await;
-                reason = format!("{reason}. {}", login::advice(&agent.login_methods().unwrap_or_default()));
+                reason = format!("{reason}. {}", agent.login_advice());
                 OpenFailure::LoginRequired
             } else {
                 OpenFailure::Unavailable
@@ -111,7 +107,6 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: HostLine)
     }
 }
 
-/// Waits until the conversation is closed.
 async fn closed(commands: &mut mpsc::UnboundedReceiver<Command>) {
     while !matches!(commands.recv().await, None | Some(Command::Close)) {}
 }
@@ -160,7 +155,6 @@ struct AcpConversation {
     is_known: bool,
     /// Attachments of the running turn's message, if any of them is not text.
     sent_attachments: Option<SentAttachments>,
-    /// Search for the file changes of the first pending event.
     edit_lookup: EditLookup,
 }
 
@@ -184,7 +178,6 @@ struct PromptRun {
     /// Tells others that it was cancelled.
     cancelling: CancellationToken,
     usage: UsageInfo,
-    /// The user has refused a call.
     has_refused: bool,
     questions: Questions,
     steering: Steering,
@@ -195,15 +188,14 @@ struct PromptRun {
     told: bool,
 }
 
-/// Next action of a conversation.
 enum Next {
     Hear,
     Leave,
 }
 
 impl PromptRun {
-    /// A run that has just begun; `prompt` is the request that it answers, `None` if the agent
-    /// works by itself.
+    /// Creates a run that has just begun; `prompt` is the request that it answers, `None` if the
+    /// agent works by itself.
     fn new(id: RunId, used: Option<AgentLease>, deadline: Option<Instant>, prompt: Option<u64>) -> Self {
         Self {
             id,
@@ -216,13 +208,7 @@ impl PromptRun {
             overdue: false,
             answered: None,
             cancelling: CancellationToken::new(),
-            usage: UsageInfo {
-                input_tokens: None,
-                output_tokens: None,
-                model: None,
-                cache_read_tokens: None,
-                meta: None,
-            },
+            usage: UsageInfo::default(),
             has_refused: false,
             questions: Questions::default(),
             steering: Steering::default(),
@@ -232,7 +218,6 @@ impl PromptRun {
         }
     }
 
-    /// Returns whether the run is neither cancelled nor answered.
     fn goes_on(&self) -> bool {
         self.cancelled.is_none() && self.answered.is_none()
     }
@@ -258,14 +243,14 @@ impl AcpConversation {
                     }
                     Some(command) => self.obey(command),
                 },
-                found = self.edit_lookup.found(), if matches!(self.edit_lookup, EditLookup::Running(_)) => {
+                found = self.edit_lookup.found(), if self.edit_lookup.is_running() => {
                     self.edit_lookup = EditLookup::Done;
                     if let Some(event) = self.pending.pop_front() {
                         self.pending.push_front(with_edits(event, found));
                     }
                     Next::Hear
                 }
-                room = reports.reserve(), if !self.pending.is_empty() && !matches!(self.edit_lookup, EditLookup::Running(_)) => {
+                room = reports.reserve(), if !self.pending.is_empty() && !self.edit_lookup.is_running() => {
                     let Some(room) = room else { return Ok(()) };
                     self.report_next(room);
                     Next::Hear
@@ -313,22 +298,28 @@ impl AcpConversation {
 
     /// Reports without a turn of its own, as text mostly can be.
     fn report_what_there_is_room_for(&mut self, reports: &ReportSender) {
-        while !self.pending.is_empty() && !matches!(self.edit_lookup, EditLookup::Running(_)) {
+        while !self.pending.is_empty() && !self.edit_lookup.is_running() {
             let Some(room) = reports.try_reserve() else { return };
             self.report_next(room);
         }
     }
 
     fn report_next(&mut self, room: ReportPermit<'_>) {
-        if !self.begin_lookup() {
-            self.edit_lookup = EditLookup::Idle;
-            if let Some(event) = self.pending.pop_front() {
-                room.report(event);
-            }
+        let changes = match (self.pending.front(), &self.edit_lookup) {
+            (Some(Event::Turn(_, event)), EditLookup::Idle) => self.calls.changes(event),
+            _ => None,
+        };
+        if let Some((diffs, phase)) = changes {
+            self.edit_lookup = EditLookup::begin(diffs, phase);
+            return;
+        }
+        self.edit_lookup = EditLookup::Idle;
+        if let Some(event) = self.pending.pop_front() {
+            room.report(event);
         }
     }
 
-    /// When something is to be done about the run, whether or not anything is heard.
+    /// Returns when something is to be done about the run, whether or not anything is heard.
     fn deadline(&self) -> Option<Instant> {
         let run = self.run.as_ref()?;
         let limit = run.cancelled.or(run.deadline).filter(|_| run.answered.is_none());
@@ -411,7 +402,7 @@ impl AcpConversation {
             blocks.push(format!("{ABOUT}\n\n{selection}").as_str().into());
         }
         if let Some(sent) = &mut self.sent_attachments {
-            sent.begin_with(&blocks);
+            sent.without.splice(..0, blocks.iter().cloned());
         }
         blocks.extend(request);
         let prompt = self.prompt(blocks);
@@ -450,8 +441,8 @@ impl AcpConversation {
         }
     }
 
-    /// The turn has taken too long, and is cancelled. Or it was, and the agent goes on with it: it
-    /// is ended. While we do not hear it, it cannot be blamed.
+    /// Cancels a turn that has taken too long, or ends the agent if it goes on with a cancelled
+    /// one. While the host does not read its output, the agent cannot be blamed.
     fn time_is_up(&mut self) -> Next {
         if self.is_silent() {
             self.end(TurnEnd::Complete);
@@ -542,7 +533,7 @@ impl AcpConversation {
         }
     }
 
-    /// The conversation is closed: the agent need not keep it in mind.
+    /// Closes the session: the agent need not keep it in mind.
     fn close(&mut self) {
         self.answer_unanswered(true);
         if self.run.as_ref().is_some_and(PromptRun::goes_on) {

@@ -21,7 +21,6 @@ use rustix::process::{getpid, kill_process, pidfd_open, pidfd_send_signal, Pid, 
 /// Interval between two searches for remaining descendants.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A process that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct FoundProcess {
     number: RawPid,
@@ -29,7 +28,6 @@ struct FoundProcess {
     started: u64,
 }
 
-/// Fields of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy)]
 struct Stat {
     parent: RawPid,
@@ -97,7 +95,7 @@ impl Children {
         Self::Table(table)
     }
 
-    /// The children of all threads of a process.
+    /// Returns the children of all threads of a process.
     pub fn of(&self, process: RawPid) -> Vec<RawPid> {
         match self {
             Self::Listed => {
@@ -114,7 +112,7 @@ impl Children {
     }
 }
 
-/// The names in a folder that are numbers.
+/// Returns the names in a folder that are numbers.
 fn numbers_in(folder: &Path) -> Vec<RawPid> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
@@ -127,7 +125,6 @@ pub fn can_be_found() -> bool {
     ours == Some(getpid().as_raw_pid())
 }
 
-/// Returns the children of this process.
 pub fn ours(children: &Children) -> Vec<RawPid> {
     children.of(getpid().as_raw_pid())
 }

@@ -11,22 +11,25 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::future::Future;
 use std::io::Read;
 use std::path::Path;
-use std::thread;
+use std::pin::Pin;
 use std::time::Duration;
 
 use agent_client_protocol_schema::v1::Diff;
-use ahp_types::state::{FileEdit, FileEditSide};
-use tokio::sync::oneshot;
+use ahp_types::state::{FileEdit, FileEditSide, ToolResultContent, ToolResultFileEditContent};
+use tokio::time::timeout;
 
+use super::blocking::on_a_thread;
+use super::extra_meta;
 use crate::files::uris::uri_of;
+use crate::host::effects::{CallExtras, Event, TurnEvent};
 use crate::state::edits::inline;
 
 /// The longest file that is shown, in bytes: it is in the state of its chat, twice.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Maximum number of changed files shown for one call.
 const FILES_MAX: usize = 16;
 
 /// Time after which a search in the file system is given up.
@@ -38,15 +41,56 @@ type EditSides<'a> = (Option<&'a str>, &'a str);
 /// State of a change at the time its file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EditPhase {
-    /// Change that is yet to be made.
     Before,
-    /// Change that has been made.
     After,
 }
 
+/// Search for the changes of files that the next event tells.
+pub enum EditLookup {
+    Idle,
+    Running(Pin<Box<dyn Future<Output = Vec<FileEdit>> + Send>>),
+    Done,
+}
+
+impl EditLookup {
+    /// Begins the search for what changes are of files.
+    pub fn begin(diffs: Vec<Diff>, phase: EditPhase) -> Self {
+        Self::Running(Box::pin(find(diffs, phase)))
+    }
+
+    pub fn is_running(&self) -> bool {
+        matches!(self, Self::Running(_))
+    }
+
+    /// Waits for the result of the search; for ever while there is none.
+    pub async fn found(&mut self) -> Vec<FileEdit> {
+        match self {
+            Self::Running(search) => search.await,
+            Self::Idle | Self::Done => std::future::pending().await,
+        }
+    }
+}
+
+/// Adds changes of files to an event: to what a call has produced, behind what it says itself, or
+/// besides its question.
+pub fn with_edits(event: Event, edits: Vec<FileEdit>) -> Event {
+    let Event::Turn(run, event) = event else { return event };
+    let (mut event, mut besides) = match event {
+        TurnEvent::With(event, besides) => (*event, besides),
+        event => (event, CallExtras::default()),
+    };
+    match &mut event {
+        TurnEvent::ToolDone { outcome, .. } => outcome.content.extend(edits.into_iter().map(|edit| {
+            let FileEdit { before, after, diff } = edit;
+            ToolResultContent::FileEdit(ToolResultFileEditContent { before, after, diff })
+        })),
+        _ => besides.edits = edits,
+    }
+    Event::Turn(run, extra_meta::with(event, besides))
+}
+
 /// Finds out what changes are of files; those that cannot be shown are left out.
-pub async fn find(diffs: Vec<Diff>, phase: EditPhase) -> Vec<FileEdit> {
-    let (sender, found) = oneshot::channel();
+async fn find(diffs: Vec<Diff>, phase: EditPhase) -> Vec<FileEdit> {
     let look = move || {
         let mut files: BTreeMap<&Path, Vec<EditSides<'_>>> = BTreeMap::new();
         // Of any other path nobody can tell from where it leads.
@@ -54,21 +98,14 @@ pub async fn find(diffs: Vec<Diff>, phase: EditPhase) -> Vec<FileEdit> {
             files.entry(&diff.path).or_default().push((diff.old_text.as_deref(), &diff.new_text));
         }
         let files = files.into_iter().take(FILES_MAX);
-        let edits = files.filter_map(|(path, changes)| edit(path, &changes, phase)).collect::<Vec<_>>();
-        if sender.send(edits).is_err() {
-            tracing::debug!(
-                "a change of a file is shown without its contents: the file system took too long"
-            );
-        }
+        files.filter_map(|(path, changes)| edit(path, &changes, phase)).collect()
     };
-    if let Err(error) = thread::Builder::new().name("edits".to_owned()).spawn(look) {
-        tracing::error!(%error, "no thread can be started to read the contents of changed files");
-        return Vec::new();
+    match timeout(SEARCH_TIMEOUT, on_a_thread(look)).await {
+        Ok(Ok(edits)) => return edits,
+        Ok(Err(error)) => tracing::error!(%error, "the contents of changed files cannot be read"),
+        Err(_) => tracing::debug!("a changed file is shown without contents: the file system took too long"),
     }
-    match tokio::time::timeout(SEARCH_TIMEOUT, found).await {
-        Ok(Ok(edits)) => edits,
-        Ok(Err(_)) | Err(_) => Vec::new(),
-    }
+    Vec::new()
 }
 
 /// Merges the changes of one file; `None` if they cannot be shown.
@@ -81,8 +118,8 @@ fn edit(path: &Path, changes: &[EditSides<'_>], phase: EditPhase) -> Option<File
     Some(FileEdit { before: before.map(side), after: after.map(side), diff: None })
 }
 
-/// The whole file before the changes and after them; none when that is not known. A file that is
-/// not there has no side.
+/// Returns the whole file before the changes and after them; `None` if that is not known. A file
+/// that does not exist has no side.
 fn sides(
     changes: &[EditSides<'_>],
     now: Option<&str>,
@@ -119,8 +156,8 @@ fn sides(
     }
 }
 
-/// A text with another piece in place of the only one like it, which may be all of it; none when
-/// there is not exactly one.
+/// Replaces the only piece like this in a text, which may be all of it; `None` if there is not
+/// exactly one.
 fn put(text: &str, piece: &str, other: &str) -> Option<String> {
     if text == piece {
         return Some(other.to_owned());
@@ -139,7 +176,7 @@ fn is_too_long(text: Option<&str>) -> bool {
     text.is_some_and(|text| text.len() as u64 > FILE_BYTES_MAX)
 }
 
-/// A file's text; none when it is not there, is no text, or is too long.
+/// Reads a file's text; `None` if it does not exist, is no text, or is too long.
 fn read(path: &Path) -> Option<String> {
     let is_read = |file: &fs::Metadata| file.is_file() && file.len() <= FILE_BYTES_MAX;
     fs::metadata(path).ok().filter(is_read)?;

@@ -8,9 +8,9 @@
 use ahp_types::common::JsonObject;
 use serde_json::{json, Value};
 
-/// The kind of a tool call, as the agent says it.
+use crate::host::effects::{CallExtras, TurnEvent};
+
 pub const KIND: &str = "acp.kind";
-/// The places in files that a tool call is about.
 pub const LOCATIONS: &str = "acp.locations";
 /// Members of a tool call's content that the protocol has no member for, by the index of the
 /// content.
@@ -33,7 +33,6 @@ pub const SEVERITY: &str = "acp.severity";
 pub const CONTEXT: &str = "acp.context";
 /// Counts of tokens that have no place.
 pub const USAGE: &str = "acp.usage";
-/// The plan.
 pub const PLAN: &str = "acp.plan";
 /// Members of the session's info besides its title.
 pub const SESSION_INFO: &str = "acp.sessionInfo";
@@ -51,7 +50,7 @@ const KEPT_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of members collected under one name.
 const MEMBERS_MAX: usize = 32;
 
-/// A value, or how long it is when it is too long to be kept.
+/// Returns a value, or how long it is if it is too long to be kept.
 pub fn kept(value: Value) -> Value {
     let bytes = value.to_string().len();
     if bytes > KEPT_BYTES_MAX {
@@ -80,10 +79,26 @@ pub fn add(members: &mut JsonObject, more: JsonObject) {
     }
 }
 
+/// Returns an event with what is told besides, if there is any.
+pub fn with(event: TurnEvent, extras: CallExtras) -> TurnEvent {
+    if extras == CallExtras::default() {
+        return event;
+    }
+    TurnEvent::With(Box::new(event), extras)
+}
+
+/// Returns an event without what is told besides.
+pub fn bare(event: &TurnEvent) -> &TurnEvent {
+    match event {
+        TurnEvent::With(event, _) => event,
+        event => event,
+    }
+}
+
 /// Puts a value under a name, if there is any.
-pub fn put(meta: &mut JsonObject, name: &str, value: Option<Value>) {
+pub fn put(meta: &mut JsonObject, name: &str, value: Option<impl Into<Value>>) {
     if let Some(value) = value {
-        meta.insert(name.to_owned(), kept(value));
+        meta.insert(name.to_owned(), kept(value.into()));
     }
 }
 

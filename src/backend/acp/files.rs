@@ -5,12 +5,13 @@
 //! asks for it; how much may wait; lines, limits and what is text.
 //! Never: answers the agent, or touches a file in another way than [`Folders`] does.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent_client_protocol_schema::v1::{ReadTextFileRequest, WriteTextFileRequest};
+use serde_json::{json, Value};
 use tokio::sync::{mpsc, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
@@ -45,16 +46,10 @@ pub struct Files {
     worker: AbortHandle,
 }
 
-/// Something that was asked for.
 #[derive(Debug)]
 pub enum FileRequest {
-    /// Read a file.
-    Read(AgentRequest, ReadTextFileRequest),
-    /// Write one.
+    Read(ReadTextFileRequest),
     Write {
-        /// Id of the request.
-        request: AgentRequest,
-        /// Path and content to write.
         write: WriteTextFileRequest,
         /// The call that it is shown as, if it is one of its own.
         call: Option<String>,
@@ -62,54 +57,43 @@ pub enum FileRequest {
         cancelled: CancellationToken,
     },
     /// Find where a command runs, and its program.
-    Find(AgentRequest, Box<Launch>),
+    Find(Box<Launch>),
 }
 
-/// Result of a [`FileRequest`].
 #[derive(Debug)]
-pub enum FileOutcome {
-    /// A file was read.
-    Read(AgentRequest, Result<String, RequestError>),
-    /// A file was written.
-    Written {
-        /// Id of the request.
-        request: AgentRequest,
-        /// Result of the write.
-        result: Result<(), RequestError>,
-        /// The call that it is shown as, and the change.
-        shown: Option<(String, FileChange)>,
-    },
-    /// A command can be started.
-    Found(AgentRequest, Result<Box<Launch>, RequestError>),
+pub struct FileOutcome {
+    pub request: AgentRequest,
+    pub result: Result<FileAnswer, RequestError>,
+    /// The call that a write is shown as, and the change.
+    pub shown: Option<(String, FileChange)>,
 }
 
-/// Former content of a file that is not known.
+/// Result of a request that was carried out.
 #[derive(Debug)]
-pub struct UnknownContent;
+pub enum FileAnswer {
+    Json(Value),
+    Found(Box<Launch>),
+}
 
-/// A change of a file.
 #[derive(Debug)]
 pub struct FileChange {
-    /// The file.
     pub path: PathBuf,
-    /// Former content, `None` if the file did not exist; unknown if it was not text, or too long.
-    pub before: Result<Option<String>, UnknownContent>,
-    /// New content.
+    /// Former content: `None` if it is not known, since it was not text or too long, `Some(None)`
+    /// if the file did not exist.
+    pub before: Option<Option<String>>,
     pub after: String,
 }
 
-struct FileJob {
-    work: FileWork,
-    _room: Option<OwnedSemaphorePermit>,
-}
+/// Work in the queue, with the room that it takes up there.
+type FileJob = (FileWork, Option<OwnedSemaphorePermit>);
 
 enum FileWork {
     In(Vec<PathBuf>),
-    Do(FileRequest),
+    Do(AgentRequest, FileRequest),
 }
 
 impl Files {
-    /// The files of a conversation that works in these folders.
+    /// Creates the queue of a conversation that works in these folders.
     pub fn new(folders: Vec<PathBuf>, connection: AgentConnection) -> Self {
         let (jobs, queue) = mpsc::unbounded_channel();
         let (sender, done) = mpsc::channel(1);
@@ -119,41 +103,31 @@ impl Files {
         files
     }
 
-    /// From what is asked next on, the folders are these, as they are by then.
+    /// Changes the folders, for what is asked from now on.
     pub fn work_in(&self, folders: Vec<PathBuf>) {
         self.queue(FileWork::In(folders), None);
     }
 
     fn queue(&self, work: FileWork, room: Option<OwnedSemaphorePermit>) {
-        if self.jobs.send(FileJob { work, _room: room }).is_err() {
+        if self.jobs.send((work, room)).is_err() {
             tracing::error!("the thread that reads and writes files for agents has ended");
         }
     }
 
-    /// Asks for something.
-    ///
-    /// # Errors
-    /// When it is too much.
-    pub fn ask(&self, asked: FileRequest) -> Result<(), (AgentRequest, RequestError)> {
+    /// Queues a request; refuses one that is too much.
+    pub fn ask(&self, request: AgentRequest, asked: FileRequest) -> Result<(), RequestError> {
         let bytes = match &asked {
-            FileRequest::Read(_, read) => read.path.as_os_str().len(),
+            FileRequest::Read(read) => read.path.as_os_str().len(),
             FileRequest::Write { write, .. } => write.content.len(),
-            FileRequest::Find(_, launch) => launch.bytes(),
+            FileRequest::Find(launch) => launch.bytes(),
         };
         let room = u32::try_from(1 + bytes / PIECE_BYTES)
             .ok()
             .filter(|_| bytes <= TEXT_BYTES_MAX)
-            .and_then(|pieces| Arc::clone(&self.room).try_acquire_many_owned(pieces).ok());
-        match (room, asked) {
-            (Some(room), asked) => {
-                self.queue(FileWork::Do(asked), Some(room));
-                Ok(())
-            }
-            (
-                None,
-                FileRequest::Read(id, _) | FileRequest::Write { request: id, .. } | FileRequest::Find(id, _),
-            ) => Err((id, RequestError::TextTooLong(TEXT_BYTES_MAX))),
-        }
+            .and_then(|pieces| Arc::clone(&self.room).try_acquire_many_owned(pieces).ok())
+            .ok_or(RequestError::TextTooLong(TEXT_BYTES_MAX))?;
+        self.queue(FileWork::Do(request, asked), Some(room));
+        Ok(())
     }
 
     /// Returns whether the queue has room for any request.
@@ -161,7 +135,7 @@ impl Files {
         self.room.available_permits() > 2 * TEXT_BYTES_MAX / PIECE_BYTES
     }
 
-    /// The next thing that is done. May be dropped half-way.
+    /// Waits for the next result. May be dropped half-way.
     pub async fn done(&mut self) -> Option<FileOutcome> {
         self.done.recv().await
     }
@@ -180,7 +154,7 @@ async fn work(
     connection: AgentConnection,
 ) {
     let mut folders = Arc::<Folders>::default();
-    while let Some(FileJob { work, _room }) = queue.recv().await {
+    while let Some((work, _room)) = queue.recv().await {
         // Answers that nobody reads are not added to.
         while connection.is_behind() && !connection.is_over() {
             tokio::time::sleep(RECHECK_INTERVAL).await;
@@ -193,12 +167,12 @@ async fn work(
                     folders = Arc::default();
                 }
             },
-            FileWork::Do(asked) => {
+            FileWork::Do(request, asked) => {
                 let known = Arc::clone(&folders);
-                let (request, failed) = asked.failed();
-                let result = on_a_thread(move || carry_out(&known, asked)).await;
-                let result = result.unwrap_or_else(|error| failed(request, RequestError::NotTried(error)));
-                if done.send(result).await.is_err() {
+                let tried = on_a_thread(move || carry_out(&known, asked)).await;
+                let (result, shown) =
+                    tried.unwrap_or_else(|error| (Err(RequestError::NotTried(error)), None));
+                if done.send(FileOutcome { request, result, shown }).await.is_err() {
                     return;
                 }
             }
@@ -206,118 +180,79 @@ async fn work(
     }
 }
 
-impl FileRequest {
-    /// Returns the id of the request, and the function that makes its result if it could not be
-    /// tried.
-    fn failed(&self) -> (AgentRequest, fn(AgentRequest, RequestError) -> FileOutcome) {
-        match self {
-            Self::Read(id, _) => (id.clone(), |id, why| FileOutcome::Read(id, Err(why))),
-            Self::Write { request, .. } => (request.clone(), |request, why| FileOutcome::Written {
-                request,
-                result: Err(why),
-                shown: None,
-            }),
-            Self::Find(id, _) => (id.clone(), |id, why| FileOutcome::Found(id, Err(why))),
-        }
-    }
-}
-
-fn carry_out(folders: &Folders, asked: FileRequest) -> FileOutcome {
-    match asked {
-        FileRequest::Read(request, read) => {
-            let text = folders.open(&read.path).map_err(|refusal| RequestError::of_path(&read.path, refusal));
-            let text = text.and_then(|file| {
-                lines(file, read.line, read.limit).map_err(|why| read_error(&read.path, why))
-            });
-            FileOutcome::Read(request, text)
-        }
-        FileRequest::Write { request, write, call, cancelled } => {
-            let WriteTextFileRequest { path, content, .. } = write;
-            let before = if call.is_some() { text_of(folders, &path) } else { Err(UnknownContent) };
+/// Carries out a request; returns also the change to show of it.
+fn carry_out(
+    folders: &Folders,
+    asked: FileRequest,
+) -> (Result<FileAnswer, RequestError>, Option<(String, FileChange)>) {
+    let mut shown = None;
+    let result = match asked {
+        FileRequest::Read(ReadTextFileRequest { path, line, limit, .. }) => folders
+            .open(&path)
+            .map_err(|refusal| RequestError::of_path(&path, refusal))
+            .and_then(|file| lines(&path, file, line, limit))
+            .map(|text| FileAnswer::Json(json!({ "content": text }))),
+        FileRequest::Write { write: WriteTextFileRequest { path, content, .. }, call, cancelled } => {
+            let before = call.as_ref().and_then(|_| text_of(folders, &path));
             let result = if cancelled.is_cancelled() {
                 Err(RequestError::TurnCancelled)
             } else {
-                folders
-                    .write(&path, content.as_bytes())
-                    .map_err(|refusal| RequestError::of_path(&path, refusal))
+                let written = folders.write(&path, content.as_bytes());
+                written.map_err(|refusal| RequestError::of_path(&path, refusal))
             };
-            let shown = call.map(|call| (call, FileChange { path, before, after: content }));
-            FileOutcome::Written { request, result, shown }
+            shown = call.map(|call| (call, FileChange { path, before, after: content }));
+            result.map(|()| FileAnswer::Json(json!({})))
         }
-        FileRequest::Find(request, launch) => FileOutcome::Found(request, launch.find(folders).map(Box::new)),
-    }
+        FileRequest::Find(launch) => launch.find(folders).map(|found| FileAnswer::Found(Box::new(found))),
+    };
+    (result, shown)
 }
 
-/// Reason for which the content of a file cannot be read.
-enum ReadError {
-    TooLong,
-    TooFar,
-    NoText,
-    Failed(io::Error),
-}
-
-impl From<io::Error> for ReadError {
-    fn from(error: io::Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
-fn read_error(path: &Path, wrong: ReadError) -> RequestError {
-    let path = path.to_owned();
-    match wrong {
-        ReadError::TooLong => RequestError::FileTooLong { path, max: TEXT_BYTES_MAX },
-        ReadError::TooFar => RequestError::LineTooFar { path, max: PASSED_BYTES_MAX },
-        ReadError::NoText => RequestError::NotText(path),
-        ReadError::Failed(error) => RequestError::Read { path, error },
-    }
-}
-
-/// Lines of a file, with their ends, from this one on (the first is 1), at most so many; none where
-/// it has fewer.
-fn lines(file: impl Read, line: Option<u32>, limit: Option<u32>) -> Result<String, ReadError> {
+/// Reads the lines of a file, with their ends, from this one on (the first is 1), at most `limit`;
+/// none where it has fewer.
+fn lines(
+    path: &Path,
+    file: impl Read,
+    line: Option<u32>,
+    limit: Option<u32>,
+) -> Result<String, RequestError> {
+    let path = || path.to_owned();
+    let failed = |error| RequestError::Read { path: path(), error };
     let mut file = BufReader::new(file);
     let mut passed = (&mut file).take(PASSED_BYTES_MAX);
     for _ in 1..line.unwrap_or(1) {
-        if passed.skip_until(b'\n')? == 0 {
+        if passed.skip_until(b'\n').map_err(failed)? == 0 {
             break;
         }
     }
     if passed.limit() == 0 {
-        return Err(ReadError::TooFar);
+        return Err(RequestError::LineTooFar { path: path(), max: PASSED_BYTES_MAX });
     }
     let mut text = Vec::new();
     let mut rest = file.take(TEXT_BYTES_MAX as u64 + 1);
-    match limit {
-        Some(limit) => {
-            for _ in 0..limit {
-                if rest.read_until(b'\n', &mut text)? == 0 {
-                    break;
-                }
-            }
-        }
-        None => {
-            rest.read_to_end(&mut text)?;
+    if limit.is_none() {
+        rest.read_to_end(&mut text).map_err(failed)?;
+    }
+    for _ in 0..limit.unwrap_or(0) {
+        if rest.read_until(b'\n', &mut text).map_err(failed)? == 0 {
+            break;
         }
     }
     if text.len() > TEXT_BYTES_MAX {
-        return Err(ReadError::TooLong);
+        return Err(RequestError::FileTooLong { path: path(), max: TEXT_BYTES_MAX });
     }
-    String::from_utf8(text).map_err(|_| ReadError::NoText)
+    String::from_utf8(text).map_err(|_| RequestError::NotText(path()))
 }
 
-/// Reads a file that is to be shown; `None` if it does not exist.
-fn text_of(folders: &Folders, path: &Path) -> Result<Option<String>, UnknownContent> {
+/// Reads a file that is to be shown, as [`FileChange::before`].
+fn text_of(folders: &Folders, path: &Path) -> Option<Option<String>> {
     let file = match folders.open(path) {
         Ok(file) => file,
-        Err(refusal) if refusal.is_missing() => return Ok(None),
-        Err(_) => return Err(UnknownContent),
+        Err(refusal) => return refusal.is_missing().then_some(None),
     };
     let mut text = String::new();
-    let read = file.take(SHOWN_BYTES_MAX + 1).read_to_string(&mut text).map_err(|_| UnknownContent)?;
-    if read as u64 > SHOWN_BYTES_MAX {
-        return Err(UnknownContent);
-    }
-    Ok(Some(text))
+    let read = file.take(SHOWN_BYTES_MAX + 1).read_to_string(&mut text).ok()?;
+    (read as u64 <= SHOWN_BYTES_MAX).then_some(Some(text))
 }
 
 #[cfg(test)]
@@ -326,7 +261,8 @@ mod tests {
 
     #[test]
     fn lines_are_counted_from_one_and_keep_their_ends() {
-        let read = |line, limit| lines(&b"a\nb\r\n\nd"[..], line, limit).ok().unwrap();
+        let lines = |text: &'static [u8], line, limit| lines(Path::new("x"), text, line, limit);
+        let read = |line, limit| lines(b"a\nb\r\n\nd", line, limit).unwrap();
         assert_eq!(read(None, None), "a\nb\r\n\nd");
         assert_eq!((read(Some(0), Some(1)), read(Some(1), Some(1))), ("a\n".to_owned(), "a\n".to_owned()));
         assert_eq!(read(Some(2), Some(2)), "b\r\n\n");
@@ -336,8 +272,8 @@ mod tests {
             (read(Some(5), None), read(Some(u32::MAX), Some(1)), read(None, Some(0))),
             Default::default()
         );
-        assert!(matches!(lines(&b"a\nb\xff"[..], None, None), Err(ReadError::NoText)));
-        assert_eq!(lines(&b"a\nb\xff"[..], None, Some(1)).ok().unwrap(), "a\n");
+        assert!(matches!(lines(b"a\nb\xff", None, None), Err(RequestError::NotText(_))));
+        assert_eq!(lines(b"a\nb\xff", None, Some(1)).unwrap(), "a\n");
     }
 
     /// Writes `text` to this path and returns the result.
@@ -347,13 +283,9 @@ mod tests {
         cancelled: &CancellationToken,
     ) -> Result<(), RequestError> {
         let write = WriteTextFileRequest::new("s", path, "text");
-        let request = AgentRequest::test();
-        let asked = FileRequest::Write { request, write, call: None, cancelled: cancelled.clone() };
-        files.ask(asked).unwrap();
-        let Some(FileOutcome::Written { result, .. }) = files.done().await else {
-            panic!("it was not written")
-        };
-        result
+        let asked = FileRequest::Write { write, call: None, cancelled: cancelled.clone() };
+        files.ask(AgentRequest::test(), asked).unwrap();
+        files.done().await.unwrap().result.map(drop)
     }
 
     #[tokio::test]
@@ -365,7 +297,7 @@ mod tests {
         }
         let ending = std::future::pending::<String>();
         let (sink, empty, stop) = (tokio::io::sink(), tokio::io::empty(), CancellationToken::new());
-        let connection = AgentConnection::start("a".to_owned(), sink, empty, stop, ending);
+        let connection = AgentConnection::start("a".to_owned(), (sink, ()), empty, stop, ending);
         let mut files = Files::new(vec![one.clone()], connection);
         let going_on = CancellationToken::new();
         written(&mut files, &one.join("a"), &going_on).await.unwrap();
@@ -385,10 +317,13 @@ mod tests {
 
     #[test]
     fn a_text_may_be_so_long_and_no_longer() {
-        let long = |bytes: usize| io::repeat(b'x').take(bytes as u64);
-        assert_eq!(lines(long(TEXT_BYTES_MAX), None, None).ok().unwrap().len(), TEXT_BYTES_MAX);
-        assert!(matches!(lines(long(TEXT_BYTES_MAX + 1), None, None), Err(ReadError::TooLong)));
-        assert!(matches!(lines(long(TEXT_BYTES_MAX + 1), None, Some(1)), Err(ReadError::TooLong)));
-        assert!(matches!(lines(io::repeat(b'x'), Some(2), None), Err(ReadError::TooFar)));
+        let lines =
+            |bytes: u64, line, limit| lines(Path::new("x"), std::io::repeat(b'x').take(bytes), line, limit);
+        let max = TEXT_BYTES_MAX as u64;
+        assert_eq!(lines(max, None, None).unwrap().len(), TEXT_BYTES_MAX);
+        for limit in [None, Some(1)] {
+            assert!(matches!(lines(max + 1, None, limit), Err(RequestError::FileTooLong { .. })));
+        }
+        assert!(matches!(lines(u64::MAX, Some(2), None), Err(RequestError::LineTooFar { .. })));
     }
 }

@@ -1,55 +1,140 @@
-//! The guard: this program again, in a hidden mode, as the parent of one agent and leader of its
+//! The guard: this program again, in a hidden mode, as the parent of one program and leader of its
 //! process group.
 //!
-//! Owns: that nothing of an agent outlives us. Its stdin is the [`lifeline`] to the
-//! host, over which it gets what the agent reads; when that ends, by our will or with our death,
-//! the agent has a moment to leave, then all that descends from it is asked to, then it is killed.
-//! What an agent that has ended leaves behind goes the same way. Also says how the agent ended.
-//! Never: reads or writes a byte of the agent's. Where orphans cannot be adopted (only Linux lets
+//! The program is an agent, or a command in a terminal. The guard's stdin is the [`lifeline`] to
+//! the host. When that ends, by the host's will or with its death, all that descends from the
+//! program is asked to leave and then killed. An agent reads what comes over the lifeline first,
+//! has a moment to leave by itself then, and what it leaves behind is ended when it has; the guard
+//! ends with its status. A command reads nothing; the guard reports what becomes of it, one line
+//! each, and what it has left running goes on until the host has enough.
+//!
+//! A program that is typed into has a terminal of the system's, which is our stdout. It leads a
+//! session of its own there, into which it is brought by a leader: this program in a further mode,
+//! which turns into it.
+//!
+//! Owns: that nothing of a program outlives the host, and telling how the program ended by itself.
+//! Never: reads or writes a byte of the program's. Where orphans cannot be adopted (only Linux lets
 //! one), who has left the group is not found.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{channel, Receiver};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::process::{getpid, kill_process_group, setpgid, wait, Pid, Signal, WaitOptions, WaitStatus};
+use rustix::process::{
+    getpid, ioctl_tiocsctty, kill_process_group, setpgid, setsid, wait, Pid, Signal, WaitOptions, WaitStatus,
+};
 use tokio::signal::unix::{signal, SignalKind};
 
 use super::lifeline;
 
-/// Time for an agent to exit after its stdin has ended, and again after it was asked to exit.
+/// Time for an agent to exit after its stdin has ended, and for all programs after they were asked
+/// to exit.
 pub const EXIT_GRACE: Duration = Duration::from_millis(500);
 
 /// Offset that makes an exit status of the number of the signal that ended an agent, as shells do.
 pub const BY_SIGNAL: i32 = 128;
 
-/// The exit status when the agent cannot be started.
 const NOT_STARTED: i32 = 127;
 
-/// Starts this command and guards it; gives back how it ended, as an exit status.
+/// News of a command, from its guard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GuardReport {
+    /// Start of the command.
+    Started,
+    /// Reason for which the command cannot be started.
+    NotStarted(String),
+    /// Exit status of the command.
+    Exited(u32),
+    /// Number of the signal that ended the command.
+    Killed(i32),
+}
+
+impl GuardReport {
+    fn line(&self) -> String {
+        match self {
+            Self::Started => "started\n".to_owned(),
+            Self::NotStarted(why) => format!("failed {}\n", why.replace('\n', " ")),
+            Self::Exited(status) => format!("exited {status}\n"),
+            Self::Killed(signal) => format!("killed {signal}\n"),
+        }
+    }
+
+    /// Parses a line from a guard.
+    pub fn of_line(line: &str) -> Option<Self> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "started" => Some(Self::Started),
+            "failed" => Some(Self::NotStarted(rest.to_owned())),
+            "exited" => Some(Self::Exited(rest.parse().ok()?)),
+            "killed" => Some(Self::Killed(rest.parse().ok()?)),
+            _ => None,
+        }
+    }
+
+    fn of_status(status: WaitStatus) -> Self {
+        match (status.exit_status(), status.terminating_signal()) {
+            (None, Some(signal)) => Self::Killed(signal),
+            (status, _) => Self::Exited(status.and_then(|it| u32::try_from(it).ok()).unwrap_or(0)),
+        }
+    }
+}
+
+/// Starts an agent and guards it; returns how it ended, as an exit status.
 ///
 /// The process leads a group of its own from then on. Its stdin must be the lifeline.
 pub fn run(command: &[OsString]) -> u8 {
-    let status = match guard(command) {
-        Ok(status) => status,
-        Err(error) => {
-            let name = command.first().map(|name| name.display().to_string()).unwrap_or_default();
-            // Nobody may be left to read it: the exit status says it too.
-            writeln!(io::stderr(), "`{name}` cannot be started: {error}").unwrap_or_default();
-            NOT_STARTED
-        }
-    };
+    let status = guard(true, |host| spawn(command, Stdio::from(lifeline::receive(host)?)));
+    let status = status.unwrap_or_else(|error| {
+        let name = command.first().map(|name| name.display().to_string()).unwrap_or_default();
+        // Nobody may be left to read it: the exit status says it too.
+        writeln!(io::stderr(), "`{name}` cannot be started: {error}").unwrap_or_default();
+        NOT_STARTED
+    });
     u8::try_from(status).unwrap_or(u8::MAX)
+}
+
+/// Starts a command and guards it, until nothing of it is left. Its stdin must be the lifeline.
+pub fn run_command(command: &[OsString]) -> u8 {
+    u8::from(guard(false, |_| spawn(command, Stdio::null())).is_err())
+}
+
+/// Guards a program that has the terminal which is our stdout. `leader` is how this program is
+/// started as its leader, before the command.
+pub fn run_in_terminal(leader: Command, command: &[OsString]) -> u8 {
+    u8::from(guard(false, |_| spawn_by(leader, command)).is_err())
+}
+
+/// Turns into a command, as the leader of a session whose terminal is our stdin and stdout. The
+/// reason why that is not possible is written to stderr, which closes when the command runs.
+pub fn lead_session(command: &[OsString]) -> u8 {
+    let lead = || -> io::Result<Command> {
+        let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        setsid()?;
+        ioctl_tiocsctty(io::stdin())?;
+        rustix::stdio::dup2_stderr(io::stdin())?;
+        let mut command = Command::new(program);
+        command.args(arguments);
+        Ok(command)
+    };
+    if let Ok(told) = io::stderr().as_fd().try_clone_to_owned() {
+        let error = lead().map_or_else(|error| error, |mut command| command.exec());
+        // The guard waits for it, or is gone.
+        File::from(told).write_all(error.to_string().as_bytes()).unwrap_or_default();
+    }
+    NOT_STARTED as u8
 }
 
 /// Processes that a guard is to end.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ProcessTree {
+struct ProcessTree {
     /// Process group that the guard leads. A signal to the group reaches the guard too, which
     /// ignores the request to exit.
     group: Pid,
@@ -58,7 +143,7 @@ pub(super) struct ProcessTree {
 }
 
 /// Leads a group of its own, and adopts those below whose parents end.
-pub(super) fn lead() -> io::Result<ProcessTree> {
+fn lead() -> io::Result<ProcessTree> {
     let group = getpid();
     // It does already, unless somebody else has started it.
     if setpgid(None, None).is_err() {
@@ -94,102 +179,99 @@ fn adopt_orphans() -> bool {
     false
 }
 
-/// The lifeline, which is our stdin.
-pub(super) fn lifeline_to_host() -> io::Result<UnixStream> {
-    Ok(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?))
-}
-
 /// Starts a command with our stdout and stderr, which are its alone from then on.
-pub(super) fn start(command: &[OsString], stdin: Stdio) -> io::Result<Pid> {
+fn spawn(command: &[OsString], stdin: Stdio) -> io::Result<Pid> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let started = Command::new(program).args(arguments).stdin(stdin).spawn()?;
     leave_folder();
     close_output()?;
-    number_of(&started)
+    Ok(Pid::from_child(&started))
+}
+
+/// Starts a command that has the terminal which is our stdout, by way of `leader`.
+fn spawn_by(mut leader: Command, command: &[OsString]) -> io::Result<Pid> {
+    let (mut told, tells) = io::pipe()?;
+    let terminal = || io::stdout().as_fd().try_clone_to_owned();
+    leader.arg("--").args(command);
+    leader.stdin(Stdio::from(terminal()?)).stdout(Stdio::from(terminal()?)).stderr(tells);
+    let mut started = leader.spawn()?;
+    leave_folder();
+    // Nobody but the command has the terminal, and the other end of what is told.
+    drop(leader);
+    close_output()?;
+    let mut why = String::new();
+    told.read_to_string(&mut why)?;
+    if why.is_empty() {
+        return Ok(Pid::from_child(&started));
+    }
+    started.wait()?;
+    Err(io::Error::other(why))
 }
 
 /// Leaves the folder that the command was started in: a guard keeps no file system busy that its
 /// command has left.
-pub(super) fn leave_folder() {
+fn leave_folder() {
     if let Err(error) = std::env::set_current_dir("/") {
         tracing::debug!(%error, "a guard stays in the folder of its command");
     }
 }
 
 /// Lets go of our stdout and stderr: they end when those say so to whom they were given.
-pub(super) fn close_output() -> io::Result<()> {
+fn close_output() -> io::Result<()> {
     let nothing = std::fs::File::options().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&nothing)?;
     rustix::stdio::dup2_stderr(&nothing)?;
     Ok(())
 }
 
-/// The number of a process that we have started.
-pub(super) fn number_of(child: &Child) -> io::Result<Pid> {
-    Ok(i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?)
-}
-
-/// Reason for which a family is ended.
-enum Reason {
-    /// The host is gone, or has enough of the agent.
-    Host,
-    /// The agent has ended, with this status.
-    Agent(i32),
-}
-
-fn guard(command: &[OsString]) -> io::Result<i32> {
-    let mut host = lifeline_to_host()?;
-    let family = lead()?;
-    let stdin = Stdio::from(lifeline::receive(&host)?);
-
-    // The threads are there before the agent is: nothing runs that nobody could end.
-    let (tell, reasons) = channel();
-    let agent_has_ended = tell.clone();
-    let (has_begun, begins) = channel();
-    thread::Builder::new().spawn(move || {
-        if begins.recv().is_ok() {
-            lifeline::wait_for_the_end(&mut host);
-            // Nobody listens when we end already.
-            tell.send(Reason::Host).unwrap_or_default();
+/// Guards what `start` starts; returns how that ended, as an exit status.
+fn guard(is_agent: bool, start: impl FnOnce(&UnixStream) -> io::Result<Pid>) -> io::Result<i32> {
+    let host = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let report = |news: &GuardReport| {
+        if !is_agent {
+            // A host that is gone is noticed by the lifeline.
+            (&host).write_all(news.line().as_bytes()).unwrap_or_default();
         }
-    })?;
-    let ending = thread::Builder::new().spawn(move || end(family, &reasons))?;
-    let agent = start(command, stdin)?;
-    // The thread waits for it.
-    has_begun.send(()).unwrap_or_default();
-    let status = as_exit_status(wait_for(agent)?);
-    agent_has_ended.send(Reason::Agent(status)).unwrap_or_default();
-    family.wait(ending);
-    Ok(status)
-}
-
-/// Ends a family when there is a reason to, and then the process, unless nobody of it is left
-/// before.
-fn end(family: ProcessTree, reasons: &Receiver<Reason>) {
-    let mut status = None;
-    match reasons.recv() {
-        Ok(Reason::Agent(how)) => status = Some(how),
-        Ok(Reason::Host) => {
-            if let Ok(Reason::Agent(how)) = reasons.recv_timeout(EXIT_GRACE) {
-                status = Some(how);
+    };
+    let (tell, ended) = channel();
+    let started = lead().and_then(|family| {
+        // The thread is there before the program is: nothing runs that nobody could end.
+        let (has_begun, begins) = channel();
+        let lifeline = host.try_clone()?;
+        let ending = thread::Builder::new().spawn(move || {
+            if begins.recv().is_err() {
+                return;
             }
-        }
-        Err(_) => return,
+            lifeline::wait_for_the_end(lifeline);
+            let status = if is_agent { ended.recv_timeout(EXIT_GRACE).ok() } else { Some(0) };
+            family.end();
+            // There may be somebody who cannot be killed, but it is not the agent.
+            if let Some(status) = status.or_else(|| ended.recv().ok()) {
+                std::process::exit(status);
+            }
+        })?;
+        let program = start(&host)?;
+        // The thread waits for it.
+        has_begun.send(()).unwrap_or_default();
+        Ok((family, ending, program))
+    });
+    let (family, ending, program) =
+        started.inspect_err(|error| report(&GuardReport::NotStarted(error.to_string())))?;
+    report(&GuardReport::Started);
+    let status = wait_for(program)?;
+    report(&GuardReport::of_status(status));
+    let code = as_exit_status(status);
+    if is_agent {
+        // What it has left behind is ended as if the host had enough. The host may be gone.
+        tell.send(code).unwrap_or_default();
+        host.shutdown(Shutdown::Read).unwrap_or_default();
     }
-    family.end();
-    // There may be somebody who cannot be killed, but it is not the agent.
-    while status.is_none() {
-        match reasons.recv() {
-            Ok(Reason::Agent(how)) => status = Some(how),
-            Ok(Reason::Host) => {}
-            Err(_) => return,
-        }
-    }
-    std::process::exit(status.unwrap_or(NOT_STARTED));
+    family.wait(ending);
+    Ok(code)
 }
 
 /// Waits for a child, reaping all others.
-pub(super) fn wait_for(agent: Pid) -> io::Result<WaitStatus> {
+fn wait_for(agent: Pid) -> io::Result<WaitStatus> {
     loop {
         match wait(WaitOptions::empty()) {
             Ok(Some((child, status))) if child == agent => return Ok(status),
@@ -207,7 +289,7 @@ fn as_exit_status(status: WaitStatus) -> i32 {
 impl ProcessTree {
     /// Waits until nobody of it is left, reaping all; where that cannot be seen, until another
     /// thread has ended it.
-    pub(super) fn wait(self, ending: JoinHandle<()>) {
+    fn wait(self, ending: JoinHandle<()>) {
         while matches!(wait(WaitOptions::empty()), Ok(_) | Err(rustix::io::Errno::INTR)) {}
         if !self.adopts {
             // A thread that panics has ended, too.
@@ -218,7 +300,7 @@ impl ProcessTree {
     /// Asks all of it to leave, and kills who has not; done when nobody is left, or nobody else can
     /// be killed.
     #[cfg(target_os = "linux")]
-    pub(super) fn end(self) {
+    fn end(self) {
         use super::descendants;
         // Nobody may be left in the group.
         kill_process_group(self.group, Signal::TERM).unwrap_or_default();
@@ -241,7 +323,7 @@ impl ProcessTree {
     /// Asks all of its group to leave, and kills who has not; done when nobody is left, or nobody
     /// can be killed.
     #[cfg(not(target_os = "linux"))]
-    pub(super) fn end(self) {
+    fn end(self) {
         use std::time::Instant;
         /// Interval between two checks for remaining processes of a group.
         const POLL_INTERVAL: Duration = Duration::from_millis(5);

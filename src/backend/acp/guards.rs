@@ -7,12 +7,15 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as Socket;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{kill_process, kill_process_group, Pid, RawPid, Signal};
+use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{signal, SignalKind};
 use tokio_util::sync::CancellationToken;
@@ -64,19 +67,23 @@ impl GuardProgram {
         &self.path
     }
 
-    /// A command that starts one.
+    /// Returns a command that starts one.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments);
         command
     }
 
-    /// Starts one, in a group of its own.
+    /// Starts one, in a group of its own; returns also the host's end of its lifeline. What else
+    /// the command was given is the guard's alone from then on.
     ///
     /// # Errors
     /// When this program cannot be started once more.
-    pub fn start(&self, command: &mut Command) -> io::Result<Guard> {
-        command.process_group(0);
+    pub fn start(&self, mut command: Command) -> io::Result<(Guard, UnixStream)> {
+        let (control, lifeline) = Socket::pair()?;
+        control.set_nonblocking(true)?;
+        let control = UnixStream::from_std(control)?;
+        command.stdin(OwnedFd::from(lifeline)).process_group(0);
         // Between its start and its entry it must not be taken for something that was left behind.
         let mut guards = self.started.guards();
         let child = command.spawn().map_err(|error| {
@@ -92,7 +99,7 @@ impl GuardProgram {
         let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         guards.extend(pid.map(Pid::as_raw_pid));
         drop(guards);
-        Ok(Guard { child, pid, started: Arc::clone(&self.started) })
+        Ok((Guard { child, pid, started: Arc::clone(&self.started) }, control))
     }
 }
 
@@ -228,7 +235,7 @@ mod tests {
     #[tokio::test]
     async fn a_program_that_was_moved_is_not_taken_for_what_it_guards() {
         let program = GuardProgram::new("/no/such/program".into(), Vec::new());
-        let error = program.start(&mut program.command()).unwrap_err().to_string();
+        let error = program.start(program.command()).unwrap_err().to_string();
         let ours = "ahp-sidecar cannot start its own program once more, `/no/such/program`";
         assert!(error.starts_with(ours), "{error}");
     }
@@ -238,7 +245,7 @@ mod tests {
     async fn who_adopts_nobody_kills_none_of_its_children() {
         let program = GuardProgram::new("true".into(), Vec::new());
         let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let mut guard = program.start(&mut program.command()).unwrap();
+        let (mut guard, _lifeline) = program.start(program.command()).unwrap();
         assert!(guard.ended(&CancellationToken::new()).await.unwrap().success());
         assert!(other.try_wait().unwrap().is_none());
         other.kill().unwrap();

@@ -3,24 +3,31 @@
 //!
 //! Owns: which methods there are, what is to be done with a token (the agent is asked to log in,
 //! with the token as a key where it wants one, or it is started anew with the token in the variable
-//! that it names), and what people are told of all that. `login_flow` does it.
-//! Never: shows a token, or uses one that nobody has pushed for this. Does nothing before the agent
-//! has said that it needs a login: most list their methods at all times.
+//! that it names), what people are told of all that, and doing it, once at a time: the request is
+//! withdrawn when nobody waits for it any more.
+//! Never: accepts anything on the user's behalf but to be shown a page that the login, which the
+//! user has asked for, needs; shows a token, or uses one that nobody has pushed for this; does
+//! anything before the agent has said that it needs a login: most list their methods at all times.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ahp_types::state::ProtectedResourceMetadata;
 use percent_encoding::{utf8_percent_encode, NON_ALPHANUMERIC};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
+use tokio::time::timeout;
 
+use super::agent::RunningAgent;
+use super::conversation::{page_to_open, too_early_answer};
 use super::errors::code;
-use super::peer::AgentError;
+use super::peer::{AgentError, PeerMessage, PeerReceiver};
 use super::quirks::AgentQuirks;
 use crate::backend::secrets::Secret;
-use crate::host::effects::{Token, Tokens};
+use crate::backend::ReportSender;
+use crate::host::effects::{Event, Token, Tokens};
 use crate::wire::text;
 
 /// Maximum number of an agent's login methods that are known.
@@ -28,6 +35,9 @@ pub const METHODS_MAX: usize = 32;
 
 /// Maximum number of keys given to a running agent that are kept out of the log: the newest.
 const SECRETS_MAX: usize = 100;
+
+/// Time limit for a login that the agent does by itself: the user has to act in a browser.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// HTTP: the same. Some agents hand on what their model's provider has answered.
 const UNAUTHORIZED: i64 = 401;
@@ -53,7 +63,6 @@ pub fn is_required(failure: &AgentError) -> bool {
 #[error("you must log in to it first: {0}")]
 pub struct LoginRequired(pub String);
 
-/// Login method.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoginMethod {
     id: String,
@@ -67,10 +76,11 @@ pub struct LoginMethod {
 /// Purpose of a token in a login method.
 #[derive(Debug, Clone, PartialEq)]
 enum TokenPurpose {
-    /// The value of this variable.
     Variable(String),
     /// The key that goes with `authenticate`: all of it, or a member of an object.
-    Key { bare: bool },
+    Key {
+        bare: bool,
+    },
     /// The user's word that it is to be done: the agent does it by itself.
     Consent,
     /// None: the login is done in a terminal, or needs more than one value. Clients are not offered
@@ -81,9 +91,7 @@ enum TokenPurpose {
 /// Next step to log in to an agent.
 #[derive(Debug, PartialEq)]
 pub enum LoginStep {
-    /// Restart of the agent with another environment.
     StartAnew,
-    /// Request to the agent to log in.
     Ask(Box<LoginRequest>),
 }
 
@@ -95,7 +103,7 @@ pub struct LoginRequest {
 }
 
 impl LoginRequest {
-    /// The parameters of `authenticate`. There may be a key in them.
+    /// Returns the parameters of `authenticate`. There may be a key in them.
     pub fn params(&self) -> Value {
         let mut params = json!({ "methodId": self.method.id });
         if let (TokenPurpose::Key { bare }, Some(key)) = (&self.method.token, &self.key) {
@@ -105,17 +113,14 @@ impl LoginRequest {
         params
     }
 
-    /// Returns the name of the method, for people.
     pub fn name(&self) -> &str {
         &self.method.name
     }
 }
 
-/// The login of a running agent.
 #[derive(Debug, Default)]
 pub struct Login {
     methods: Vec<LoginMethod>,
-    /// The variables that it was started with.
     environment: BTreeMap<String, Token>,
     state: Mutex<LoginState>,
     /// Held by the one who logs in, so that others wait for that.
@@ -147,7 +152,6 @@ struct OfferedLogin {
 }
 
 impl OfferedLogin {
-    /// Returns the purpose of a token for this method.
     fn token(&self, quirks: AgentQuirks) -> TokenPurpose {
         let meta = &self.meta;
         let is_for_a_terminal = meta["type"] == "terminal" || meta["terminal-auth"].is_object();
@@ -226,7 +230,6 @@ pub fn resources(methods: &[LoginMethod]) -> Vec<ProtectedResourceMetadata> {
     offered.map(|method| method.resource.clone()).collect()
 }
 
-/// Returns instructions to log in to an agent, for people.
 pub fn advice(methods: &[LoginMethod]) -> String {
     let one = |method: &LoginMethod| {
         let name = &method.name;
@@ -249,7 +252,7 @@ pub fn advice(methods: &[LoginMethod]) -> String {
     }
 }
 
-/// The variables that an agent with these login methods is to be started with.
+/// Returns the variables that an agent with these login methods is to be started with.
 pub fn environment(methods: &[LoginMethod], tokens: &Tokens) -> BTreeMap<String, Token> {
     let given = methods.iter().filter_map(|method| {
         let TokenPurpose::Variable(variable) = &method.token else { return None };
@@ -260,7 +263,6 @@ pub fn environment(methods: &[LoginMethod], tokens: &Tokens) -> BTreeMap<String,
 }
 
 impl Login {
-    /// The login of an agent that has just been started with these variables.
     pub fn new(
         methods: Vec<LoginMethod>,
         environment: BTreeMap<String, Token>,
@@ -279,7 +281,7 @@ impl Login {
         self.state().is_needed
     }
 
-    /// The agent says that it needs one, or has got one.
+    /// Notes that the agent needs a login, or has got one.
     pub fn set_needed(&self, is_needed: bool) {
         self.state().is_needed = is_needed;
     }
@@ -309,7 +311,6 @@ impl Login {
         self.state().tried.remove(&asked.method.id);
     }
 
-    /// Returns instructions to log in, for people.
     pub fn advice(&self) -> String {
         advice(&self.methods)
     }
@@ -325,6 +326,99 @@ impl Login {
             TokenPurpose::Key { .. } | TokenPurpose::Consent => state.tried.get(&method.id) != Some(*token),
             TokenPurpose::Nothing => false,
         })
+    }
+}
+
+impl RunningAgent {
+    /// Logs in to the agent if it needs that and these tokens are for it; false when it must be
+    /// started anew, and is being ended. Reports what it waits for.
+    pub async fn log_in(&self, tokens: &Tokens, reports: &ReportSender) -> anyhow::Result<bool> {
+        let _only_one = match self.login.at_work.try_lock() {
+            Ok(locked) => locked,
+            Err(_) => {
+                tell(reports, "Waiting for a login that is under way").await;
+                self.login.at_work.lock().await
+            }
+        };
+        if !self.login.is_needed() {
+            return Ok(true);
+        }
+        match self.login.next(tokens) {
+            // Somebody may have logged in to it elsewhere. The one user is whoever calls this.
+            None => Ok(!self.end_for_login(1)),
+            Some(LoginStep::StartAnew) => {
+                self.end("it was started anew, to be logged in");
+                Ok(false)
+            }
+            Some(LoginStep::Ask(asked)) => {
+                tell(reports, &format!("Waiting for the login: {}", asked.name())).await;
+                let mut attempt = LoginAttempt::begin(self.connection.listen(), &self.login, *asked);
+                let answer = timeout(LOGIN_TIMEOUT, attempt.answer(reports)).await;
+                let answer = answer
+                    .map_err(|_| LoginRequired(format!("nobody has logged in within {LOGIN_TIMEOUT:?}")))?;
+                let Some(answer) = answer else {
+                    anyhow::bail!(
+                        "it ended while it was asked for `authenticate`: {}",
+                        self.connection.ended().await
+                    )
+                };
+                answer.map_err(|failure| {
+                    LoginRequired(format!("it has answered `authenticate` with: {failure}"))
+                })?;
+                self.login.set_needed(false);
+                Ok(true)
+            }
+        }
+    }
+}
+
+async fn tell(reports: &ReportSender, what: &str) {
+    reports.report(Event::Awaits { what: text::message(what) }).await;
+}
+
+/// A request to log in. Without an answer it is withdrawn when this ends, and can be made again.
+struct LoginAttempt<'a> {
+    receiver: PeerReceiver,
+    request: u64,
+    login: &'a Login,
+    asked: LoginRequest,
+    is_answered: bool,
+}
+
+impl<'a> LoginAttempt<'a> {
+    fn begin(receiver: PeerReceiver, login: &'a Login, asked: LoginRequest) -> Self {
+        let request = receiver.request("authenticate", &asked.params());
+        Self { receiver, request, login, asked, is_answered: false }
+    }
+
+    /// Waits for the answer; none when the agent ends instead.
+    async fn answer(&mut self, reports: &ReportSender) -> Option<Result<Box<RawValue>, AgentError>> {
+        loop {
+            match self.receiver.recv().await? {
+                PeerMessage::Answer(about, answer) if about == self.request => {
+                    self.is_answered = true;
+                    return Some(answer);
+                }
+                PeerMessage::Request { id, method, params } => {
+                    let Some((message, url)) = page_to_open(&method, &params) else {
+                        self.receiver.answer(&id, too_early_answer(&method));
+                        continue;
+                    };
+                    tell(reports, &format!("{message} {url}")).await;
+                    self.receiver.answer(&id, Ok::<Value, _>(json!({ "action": "accept" })));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Drop for LoginAttempt<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.login.is_untried(&self.asked);
+            self.receiver.notify("$/cancel_request", &json!({ "requestId": self.request }));
+        }
     }
 }
 

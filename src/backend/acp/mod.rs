@@ -1,13 +1,13 @@
 //! Agents that speak the Agent Client Protocol (ACP, version 1) on their stdin and stdout.
 //!
 //! In reading order: [`guard`] (nothing of an agent outlives us), `descendants` (whom it ends),
-//! [`lifeline`] (what it holds on to), [`guards`] (our side of them), [`process`] (one process),
-//! [`peer`] (one connection), [`agent`] (an agent that is started when it is needed, and again when
-//! it has died), [`program`] (where it is), [`quirks`] (what is known of certain agents), `login`
-//! and `login_flow` (what it needs for that), `conversation` (one chat), `calls`, `content` and
+//! [`lifeline`] (what it holds on to), [`guards`] (our side of them), `process` (one process),
+//! `peer` (one connection), `agent` (an agent that is started when it is needed, and again when
+//! it has died), `program` (where it is), `quirks` (what is known of certain agents), `login`
+//! (what it needs for that), `conversation` (one chat), `calls`, `content` and
 //! `options` (what its messages mean), `client_tools` (how it uses the tools of clients),
 //! `extra_meta` (what has no place), `errors` (what its requests are refused with), `blocking`
-//! (what may take long), `edits` (what changes are of files), `files` and [`terminals`] (what it
+//! (what may take long), `edits` (what changes are of files), `files` and `terminals` (what it
 //! may do to the user's machine through us).
 //!
 //! Owns: what an agent is, as its operator describes it, and being a backend.
@@ -15,10 +15,10 @@
 //! argument.
 #![doc = include_str!("README.md")]
 
-pub mod agent;
+mod agent;
 mod blocking;
 mod calls;
-pub mod client_tools;
+mod client_tools;
 mod content;
 mod conversation;
 #[cfg(target_os = "linux")]
@@ -29,16 +29,14 @@ mod extra_meta;
 mod files;
 pub mod guard;
 pub mod guards;
-mod junk;
 pub mod lifeline;
 mod login;
-mod login_flow;
-pub mod options;
-pub mod peer;
-pub mod process;
-pub mod program;
-pub mod quirks;
-pub mod terminals;
+pub(crate) mod options;
+mod peer;
+pub(crate) mod process;
+pub(crate) mod program;
+pub(crate) mod quirks;
+mod terminals;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -50,6 +48,7 @@ use ahp_types::common::JsonObject;
 use ahp_types::state::{AgentCapabilities, AgentInfo, MultipleChatsCapability, SessionConfigSchema};
 
 use self::agent::Agent;
+pub use self::client_tools::relay;
 use self::guards::GuardProgram;
 use self::quirks::AgentQuirks;
 use super::{Backend, HostLine, RunningConversation, Stopping};
@@ -95,8 +94,8 @@ pub struct AgentSpec {
 /// Services of the host that an agent may use, and is told of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offers {
-    /// Read files in the session's working directories. Unless it is said, all but those [`quirks`]
-    /// agents may that cannot bear it.
+    /// Read files in the session's working directories. Unless it is said, all agents may but
+    /// those whose quirks say otherwise.
     pub reading: Option<bool>,
     /// Write them.
     pub writing: bool,
@@ -111,7 +110,7 @@ pub struct Acp {
 }
 
 impl Acp {
-    /// The agent that an operator describes. Starts nothing.
+    /// Creates the agent that an operator describes. Starts nothing.
     pub fn new(spec: AgentSpec, guard: GuardProgram) -> Self {
         Self { agent: Arc::new(Agent::new(spec, guard)) }
     }
@@ -119,15 +118,14 @@ impl Acp {
     /// Returns the words in which the agent says by itself that nobody is logged in, and what can
     /// be done.
     pub fn missing_login(&self) -> Option<String> {
-        let said = self.agent.logged_out()?;
-        let ways = self.agent.login_methods().unwrap_or_default();
-        Some(format!("it says \"{said}\". {}", login::advice(&ways)))
+        let said = self.agent.history().connections.last()?.logged_out()?;
+        Some(format!("it says \"{said}\". {}", self.agent.login_advice()))
     }
 
     /// Returns what is known of the agent besides what it says; `None` if it has not said what it
     /// is.
     pub fn quirks(&self) -> Option<AgentQuirks> {
-        self.agent.quirks()
+        self.agent.history().quirks
     }
 }
 

@@ -79,7 +79,6 @@ pub struct OfferedOptions {
     settings: Vec<Setting>,
 }
 
-/// A setting, and its value as the agent says it.
 #[derive(Debug, Clone, PartialEq)]
 struct Setting {
     id: String,
@@ -92,7 +91,6 @@ struct Setting {
     current: Value,
 }
 
-/// How a setting is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChangedBy {
     Option,
@@ -140,33 +138,19 @@ enum RawChoice {
     Unknown(serde::de::IgnoredAny),
 }
 
+/// The modes of a session, or its models.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawModes {
-    current_mode_id: String,
-    #[serde(default)]
-    available_modes: Vec<RawMode>,
+struct OlderSetting {
+    #[serde(alias = "currentModeId", alias = "currentModelId")]
+    current: String,
+    #[serde(default, alias = "availableModes", alias = "availableModels")]
+    available: Vec<OlderChoice>,
 }
 
 #[derive(Deserialize)]
-struct RawMode {
+struct OlderChoice {
+    #[serde(alias = "modelId")]
     id: String,
-    name: Option<String>,
-    description: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawModels {
-    current_model_id: String,
-    #[serde(default)]
-    available_models: Vec<RawModel>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawModel {
-    model_id: String,
     name: Option<String>,
     description: Option<String>,
 }
@@ -175,25 +159,20 @@ impl OfferedOptions {
     /// Takes what the answer says that begins a session or takes one up again.
     pub fn take_session(&mut self, answer: &RawValue) {
         let Some(Setup { config_options, modes, models }) = read(answer.get()) else { return };
-        if let Some(modes) = modes.and_then(|modes| read::<RawModes>(modes.get())) {
-            let all = modes.available_modes.into_iter();
-            let choices = all.filter_map(|it| choice(it.id, it.name, it.description, None)).collect();
-            self.take_older(ChangedBy::Mode, modes.current_mode_id, choices);
-        }
-        if let Some(models) = models.and_then(|models| read::<RawModels>(models.get())) {
-            let all = models.available_models.into_iter();
-            let choices = all.filter_map(|it| choice(it.model_id, it.name, it.description, None)).collect();
-            self.take_older(ChangedBy::Model, models.current_model_id, choices);
-        }
+        self.take_older(ChangedBy::Mode, MODE, "Mode", modes);
+        self.take_older(ChangedBy::Model, MODEL, "Model", models);
         if let Some(list) = config_options {
             self.take_list(list);
         }
     }
 
-    fn take_older(&mut self, by: ChangedBy, current: String, mut values: Vec<SettingChoice>) {
-        let (id, title) = if by == ChangedBy::Mode { (MODE, "Mode") } else { (MODEL, "Model") };
-        values.truncate(VALUES_MAX);
-        if !values.is_empty() && self.place_of(id).is_none() {
+    fn take_older(&mut self, by: ChangedBy, id: &str, title: &str, said: Option<&RawValue>) {
+        let Some(OlderSetting { current, available }) = said.and_then(|said| read(said.get())) else {
+            return;
+        };
+        let values = available.into_iter().filter_map(|it| choice(it.id, it.name, it.description, None));
+        let values: Vec<SettingChoice> = values.take(VALUES_MAX).collect();
+        if !values.is_empty() && self.find(id).is_none() {
             self.settings.push(Setting {
                 id: id.to_owned(),
                 title: title.to_owned(),
@@ -228,7 +207,7 @@ impl OfferedOptions {
         }
     }
 
-    /// The agent is in this mode now. Of a mode that it has no setting for nothing is shown.
+    /// Takes in the mode of the agent. A mode that it has no setting for is not shown.
     pub fn take_mode(&mut self, mode: &str) {
         let Some(at) = self.place_of(MODE) else { return };
         let setting = &mut self.settings[at];
@@ -240,50 +219,46 @@ impl OfferedOptions {
     /// Returns whether a message of the agent tells the value of a setting: a change of its mode if
     /// `by_mode`, else its list of options.
     pub fn is_told(&self, id: &str, by_mode: bool) -> bool {
-        let setting = self.settings.iter().find(|setting| setting.id == id);
-        setting.is_some_and(|setting| match setting.by {
+        self.named(id).is_some_and(|setting| match setting.by {
             ChangedBy::Option => !by_mode || setting.means(MODE),
             ChangedBy::Mode => by_mode,
             ChangedBy::Model => false,
         })
     }
 
-    /// The agent has taken this value.
     pub fn take_value(&mut self, id: &str, value: &Value) {
         if let Some(setting) = self.settings.iter_mut().find(|setting| setting.id == id) {
             setting.current = value.clone();
         }
     }
 
-    /// The setting that is the model, if there is one.
+    /// Returns the id of the setting that is the model, if there is one.
     pub fn model(&self) -> Option<&str> {
-        self.place_of(MODEL).map(|at| self.settings[at].id.as_str())
+        self.find(MODEL).map(|setting| setting.id.as_str())
     }
 
-    /// The value of a setting.
     pub fn value(&self, id: &str) -> Option<&Value> {
-        self.settings.iter().find(|setting| setting.id == id).map(|setting| &setting.current)
+        self.named(id).map(|setting| &setting.current)
     }
 
     /// Returns whether a setting can have this value, as far as the agent says.
     pub fn offers(&self, id: &str, value: &Value) -> bool {
-        let setting = self.settings.iter().find(|setting| setting.id == id);
-        setting.is_some_and(|setting| match &setting.values {
+        self.named(id).is_some_and(|setting| match &setting.values {
             Some(values) => values.iter().any(|choice| value.as_str() == Some(&choice.value)),
             None => value.is_boolean(),
         })
     }
 
-    /// The settings in the order in which to change them: what the others depend on first.
+    /// Returns the settings in the order in which to change them: what the others depend on first.
     pub fn in_order(&self) -> impl Iterator<Item = &str> {
         let first = self.model();
         let rest = self.settings.iter().map(|setting| setting.id.as_str());
         first.into_iter().chain(rest.filter(move |id| Some(*id) != first))
     }
 
-    /// The request that gives a setting a value.
+    /// Returns the request that gives a setting a value.
     pub fn request(&self, session: &str, id: &str, value: &Value) -> Option<(&'static str, Value)> {
-        let setting = self.settings.iter().find(|setting| setting.id == id)?;
+        let setting = self.named(id)?;
         Some(match setting.by {
             ChangedBy::Mode => ("session/set_mode", json!({ "sessionId": session, "modeId": value })),
             ChangedBy::Model => ("session/set_model", json!({ "sessionId": session, "modelId": value })),
@@ -297,7 +272,6 @@ impl OfferedOptions {
         })
     }
 
-    /// All values as they are.
     pub fn values(&self) -> JsonObject {
         self.settings.iter().map(|setting| (setting.id.clone(), setting.current.clone())).collect()
     }
@@ -318,25 +292,29 @@ impl OfferedOptions {
         }
     }
 
-    /// The models that a message can choose among.
+    /// Returns the models that a message can choose among.
     pub fn models(&self, provider: &str) -> Vec<SessionModelInfo> {
-        let setting = self.place_of(MODEL).map(|at| &self.settings[at]);
-        let values = setting.and_then(|setting| setting.values.as_deref()).unwrap_or_default();
+        let described = |it: &String| JsonObject::from_iter([("acp.description".to_owned(), json!(it))]);
         let model = |choice: &SettingChoice| SessionModelInfo {
-            meta: choice
-                .description
-                .as_ref()
-                .map(|it| JsonObject::from_iter([("acp.description".to_owned(), Value::from(it.as_str()))])),
+            meta: choice.description.as_ref().map(described),
             ..named_model(&choice.value, provider, &choice.label)
         };
-        values.iter().map(model).collect()
+        self.find(MODEL).and_then(|model| model.values.as_ref()).into_iter().flatten().map(model).collect()
     }
 
-    /// The setting of this meaning: the first that says so, else the one of this name.
+    /// Finds the setting of this meaning: the first that says so, else the one of this name.
     fn place_of(&self, meaning: &str) -> Option<usize> {
         let by_category = |it: &Setting| it.values.is_some() && it.category.as_deref() == Some(meaning);
         let by_name = |it: &Setting| it.values.is_some() && it.id == meaning;
         self.settings.iter().position(by_category).or_else(|| self.settings.iter().position(by_name))
+    }
+
+    fn find(&self, meaning: &str) -> Option<&Setting> {
+        self.place_of(meaning).map(|at| &self.settings[at])
+    }
+
+    fn named(&self, id: &str) -> Option<&Setting> {
+        self.settings.iter().find(|setting| setting.id == id)
     }
 }
 
@@ -387,8 +365,7 @@ fn read<'a, T: Deserialize<'a>>(json: &'a str) -> Option<T> {
         .ok()
 }
 
-/// A setting out of an option; none out of one of a kind that nobody knows: the agent has its
-/// default.
+/// Converts an option to a setting; `None` for one of an unknown kind: the agent has its default.
 fn setting(raw: RawOption) -> Option<Setting> {
     let values = match (raw.r#type.as_str(), &raw.current_value) {
         ("boolean", Value::Bool(_)) => None,

@@ -2,11 +2,10 @@
 //!
 //! Owns: giving each message to the one [`PeerReceiver`] that it is for, in order; keeping what is
 //! said of a session before anybody has heard of it; bounds. `receiver` is the receiving end of one
-//! conversation, `pausable_timeout` whether an agent has had its time; `pipes` reads and writes.
+//! conversation, `pipes` reads and writes.
 //! Never: knows what a method means, beyond which members name the session or request that it is
 //! about. A message that nobody takes is not read past: the agent waits as long as we do.
 
-mod pausable_timeout;
 mod pipes;
 mod receiver;
 
@@ -24,17 +23,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use self::pausable_timeout::PausableTimeout;
 use self::pipes::{live, write};
 use self::receiver::Inbox;
-pub use self::receiver::PeerReceiver;
+pub use self::receiver::{PausableTimeout, PeerReceiver};
 use super::errors::RequestError;
 use crate::wire::text;
 
-/// Maximum length of a line from an agent, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
-/// Buffer space reserved for each read, in bytes.
 const READ_BYTES: usize = 64 << 10;
 
 /// Maximum number of successive failed attempts to find the beginning of a message in a line.
@@ -75,18 +71,11 @@ pub enum PeerMessage {
     Request {
         /// To be given back with the answer.
         id: AgentRequest,
-        /// Method of the request.
         method: String,
-        /// Parameters of the request.
         params: Box<RawValue>,
     },
     /// Another notification about a session.
-    Notified {
-        /// Method of the notification.
-        method: String,
-        /// Parameters of the notification.
-        params: Box<RawValue>,
-    },
+    Notified { method: String, params: Box<RawValue> },
     /// The agent does not want to have this request answered any more.
     Withdrawn(AgentRequest),
     /// The answer to a request of ours.
@@ -132,7 +121,6 @@ pub struct AgentError {
     pub code: i64,
     /// Message of the error, for people.
     pub message: String,
-    /// More about it.
     pub data: Option<Value>,
 }
 
@@ -194,7 +182,6 @@ struct Shared {
     given_up: AtomicBool,
     /// Login status that the agent last reported; `None` if it has not reported any.
     login: Mutex<Option<LoginStatus>>,
-    /// Ends the agent's input.
     stop: CancellationToken,
 }
 
@@ -220,11 +207,12 @@ struct Routes {
 }
 
 impl AgentConnection {
-    /// A connection over these pipes. `ending` says how the agent ended, once it has; when its
-    /// output ends before, its input is ended too. Told `stop`, its input ends.
+    /// Creates a connection over these pipes; what is given with the input is dropped with it.
+    /// `ending` says how the agent ended, once it has; when its output ends before, its input is
+    /// ended too. Told `stop`, its input ends.
     pub fn start(
         agent: String,
-        input: impl AsyncWrite + Unpin + Send + 'static,
+        input: (impl AsyncWrite + Unpin + Send + 'static, impl Send + 'static),
         output: impl AsyncRead + Unpin + Send + 'static,
         stop: CancellationToken,
         ending: impl std::future::Future<Output = String> + Send + 'static,
@@ -247,7 +235,7 @@ impl AgentConnection {
         Self { shared, ended }
     }
 
-    /// A new listener.
+    /// Creates a receiver.
     pub fn listen(&self) -> PeerReceiver {
         let mut routes = self.shared.routes();
         routes.last_receiver += 1;
@@ -270,7 +258,6 @@ impl AgentConnection {
         self.shared.given_up.store(true, Ordering::Release);
     }
 
-    /// Returns whether [`Self::give_up`] was called.
     pub fn is_given_up(&self) -> bool {
         self.shared.given_up.load(Ordering::Acquire)
     }
@@ -280,7 +267,6 @@ impl AgentConnection {
         self.shared.stop.is_cancelled() || self.ended.borrow().is_some()
     }
 
-    /// Returns whether the agent has ended.
     pub fn has_ended(&self) -> bool {
         self.ended.borrow().is_some()
     }
@@ -321,10 +307,8 @@ impl Shared {
         line.push('\n');
         self.waiting_bytes.fetch_add(line.len(), Ordering::AcqRel);
         if self.outgoing.send(line.into()).is_err() {
-            tracing::debug!(
-                agent = self.agent,
-                "a message to the agent was dropped: its connection is closed"
-            );
+            let agent = &self.agent;
+            tracing::debug!(agent, "a message to the agent was dropped: its connection is closed");
         }
     }
 
@@ -354,10 +338,8 @@ impl Shared {
         };
         self.taken.fetch_add(1, Ordering::AcqRel);
         if !is_taken {
-            tracing::debug!(
-                agent = self.agent,
-                "a message of the agent was dropped: nobody listens for it any more"
-            );
+            let agent = &self.agent;
+            tracing::debug!(agent, "a message of the agent was dropped: nobody listens for it any more");
         }
     }
 
@@ -365,12 +347,8 @@ impl Shared {
     fn keep_unclaimed(&self, session: &str, update: &RawValue) {
         let mut routes = self.routes();
         if routes.left.contains(session) {
-            tracing::debug!(
-                agent = self.agent,
-                session,
-                "an update was ignored: the host has left its session"
-            );
-            return;
+            let agent = &self.agent;
+            return tracing::debug!(agent, session, "an update was ignored: the host has left its session");
         }
         routes.unclaimed_bytes += session.len() + update.get().len();
         routes.unclaimed.push_back((session.to_owned(), update.to_owned()));
@@ -432,24 +410,21 @@ impl Shared {
     }
 
     async fn notified(&self, method: &str, params: Option<&RawValue>) {
-        let params = params.map_or("", RawValue::get);
+        let about = || serde_json::from_str::<Subject<'_>>(params.map_or("", RawValue::get));
         match method {
-            "session/update" => match serde_json::from_str::<UpdateParams<'_>>(params) {
-                Ok(UpdateParams { session, update }) => {
-                    let receiver = self.routes().sessions.get(session.as_ref()).copied();
-                    match receiver {
-                        Some(receiver) => {
-                            self.deliver(receiver, PeerMessage::Update(update.to_owned())).await
-                        }
-                        None => self.keep_unclaimed(&session, update),
-                    }
+            "session/update" => {
+                let Ok(Subject { session: Some(session), update: Some(update), .. }) = about() else {
+                    tracing::warn!(agent = self.agent, "an update of the agent was ignored: it does not fit");
+                    return;
+                };
+                let receiver = self.routes().sessions.get(session.as_ref()).copied();
+                match receiver {
+                    Some(receiver) => self.deliver(receiver, PeerMessage::Update(update.to_owned())).await,
+                    None => self.keep_unclaimed(&session, update),
                 }
-                Err(error) => {
-                    tracing::warn!(agent = self.agent, %error, "an update of the agent was ignored: it does not fit")
-                }
-            },
+            }
             "$/cancel_request" => {
-                let Ok(Withdrawal { request }) = serde_json::from_str(params) else { return };
+                let Ok(Subject { request: Some(request), .. }) = about() else { return };
                 let request = AgentRequest(request.get().to_owned());
                 let receiver = self.routes().asked.get(&request).copied();
                 if let Some(receiver) = receiver {
@@ -457,20 +432,18 @@ impl Shared {
                 }
             }
             LOGIN_STATUS => {
-                if let Ok(LoginUpdate { auth_status }) = serde_json::from_str(params) {
+                if let Some(Ok(LoginUpdate { auth_status })) = params.map(|it| serde_json::from_str(it.get()))
+                {
                     *self.login.lock().unwrap_or_else(PoisonError::into_inner) = Some(auth_status);
                 }
             }
             method => {
-                let about = serde_json::from_str::<NotificationSubject<'_>>(params);
-                let about = about.ok().and_then(|about| {
-                    let receiver = *self.routes().sessions.get(about.session.as_ref())?;
-                    Some((receiver, serde_json::from_str::<Box<RawValue>>(params).ok()?))
-                });
-                match about {
-                    Some((receiver, params)) => {
-                        self.deliver(receiver, PeerMessage::Notified { method: method.to_owned(), params })
-                            .await;
+                let session = about().ok().and_then(|about| about.session);
+                let receiver = session.and_then(|session| self.routes().sessions.get(&*session).copied());
+                match params.zip(receiver) {
+                    Some((params, receiver)) => {
+                        let (method, params) = (method.to_owned(), params.to_owned());
+                        self.deliver(receiver, PeerMessage::Notified { method, params }).await;
                     }
                     None => tracing::debug!(
                         agent = self.agent,
@@ -487,14 +460,11 @@ impl Shared {
             return self.answer(&id, Err(RequestError::IdTooLong));
         }
         let about = params
-            .and_then(|params| Some((params, serde_json::from_str::<RequestSubject<'_>>(params.get()).ok()?)))
+            .and_then(|params| Some((params, serde_json::from_str::<Subject<'_>>(params.get()).ok()?)))
             .filter(|(_, about)| about.session.is_some() || about.request.is_some());
-        let Some((params, RequestSubject { session, request })) = about else {
-            tracing::debug!(
-                agent = self.agent,
-                method,
-                "a request of the agent was refused: it names no session"
-            );
+        let Some((params, Subject { session, request, .. })) = about else {
+            let agent = &self.agent;
+            tracing::debug!(agent, method, "a request of the agent was refused: it names no session");
             return self.answer(&id, Err(RequestError::MethodNotServed));
         };
         let receiver = {
@@ -502,7 +472,7 @@ impl Shared {
             match session {
                 Some(session) => routes.sessions.get(session.as_ref()).copied(),
                 // About something that we wait for an answer to.
-                None => request.and_then(|request| routes.requests.get(&request).copied()),
+                None => request.and_then(|id| routes.requests.get(&id.get().parse().ok()?).copied()),
             }
         };
         match receiver {
@@ -543,7 +513,6 @@ struct AgentMessage<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// Login status of an agent, as Claude and Codex report it.
 #[derive(Debug, Deserialize)]
 struct LoginStatus {
     kind: String,
@@ -557,32 +526,15 @@ struct LoginUpdate {
     auth_status: LoginStatus,
 }
 
+/// Members of params that tell what a message is about.
 #[derive(Deserialize)]
-struct UpdateParams<'a> {
-    #[serde(borrow, rename = "sessionId")]
-    session: Cow<'a, str>,
-    #[serde(borrow)]
-    update: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-struct RequestSubject<'a> {
+struct Subject<'a> {
     #[serde(borrow, default, rename = "sessionId")]
     session: Option<Cow<'a, str>>,
-    #[serde(default, rename = "requestId")]
-    request: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct NotificationSubject<'a> {
-    #[serde(borrow, rename = "sessionId")]
-    session: Cow<'a, str>,
-}
-
-#[derive(Deserialize)]
-struct Withdrawal<'a> {
-    #[serde(borrow, rename = "requestId")]
-    request: &'a RawValue,
+    #[serde(borrow, default, rename = "requestId")]
+    request: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    update: Option<&'a RawValue>,
 }
 
 #[cfg(test)]

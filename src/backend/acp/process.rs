@@ -6,18 +6,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream as Socket;
-use std::pin::Pin;
+use std::os::fd::AsFd;
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 
-use anyhow::Context as _;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use anyhow::Context;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::unix::{pipe, OwnedWriteHalf};
-use tokio::net::UnixStream;
 use tokio::process::{ChildStdout, Command};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -40,42 +36,23 @@ const LINE_BYTES_READ: usize = 8 << 10;
 /// No signal has a greater number.
 const SIGNALS_MAX: i32 = 64;
 
-/// A started agent, its pipes given away.
 #[derive(Debug)]
 pub struct Process {
     guard: Guard,
     stderr: JoinHandle<()>,
-    last_lines: LastLines,
+    last_lines: watch::Receiver<VecDeque<String>>,
 }
 
 /// Stdin of an agent. The agent ends when it is dropped: the lifeline of the agent's guard ends,
 /// too.
 #[derive(Debug)]
 pub struct AgentStdin {
-    pipe: pipe::Sender,
-    _lifeline: OwnedWriteHalf,
-}
-
-impl AsyncWrite for AgentStdin {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.pipe).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.pipe).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.pipe).poll_shutdown(cx)
-    }
+    pub pipe: pipe::Sender,
+    pub lifeline: OwnedWriteHalf,
 }
 
 impl Process {
     /// Starts an agent under its guard, with these variables besides those of its operator.
-    ///
-    /// # Errors
-    /// When its guard cannot be started. That it cannot be started itself is known when it has
-    /// ended.
     pub fn start(
         guard: &GuardProgram,
         agent: &AgentSpec,
@@ -102,33 +79,27 @@ impl Process {
 
     /// Starts a guard by this command, which says what it is to start; that is called so in the
     /// log.
-    ///
-    /// # Errors
-    /// When the guard cannot be started.
     pub fn begin(
         program: &GuardProgram,
         mut command: Command,
         name: &str,
     ) -> anyhow::Result<(Self, AgentStdin, ChildStdout)> {
-        let (lifeline, theirs) = Socket::pair()?;
         let (reader, writer) = io::pipe()?;
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (mut guard, lifeline) =
+            program.start(command).with_context(|| format!("`{name}` cannot be started"))?;
         lifeline::send(&lifeline, reader.as_fd())?;
-        lifeline.set_nonblocking(true)?;
-        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut guard = program.start(&mut command).with_context(|| format!("`{name}` cannot be started"))?;
-        // Only the guard has the other end from here on.
-        drop(command);
         let stdout = guard.child.stdout.take().context("the agent has no stdout")?;
         let stderr = guard.child.stderr.take().context("the agent has no stderr")?;
-        let (mut told, lifeline) = UnixStream::from_std(lifeline)?.into_split();
+        let (mut told, lifeline) = lifeline.into_split();
         tokio::spawn(async move {
             // It has its end of the pipe, or is gone.
             told.read(&mut [0]).await.map(drop).unwrap_or_default();
             drop(reader);
         });
-        let input = AgentStdin { pipe: pipe::Sender::from_owned_fd(writer.into())?, _lifeline: lifeline };
-        let last_lines = LastLines::default();
-        let stderr = tokio::spawn(drain(stderr, name.to_owned(), last_lines.clone()));
+        let input = AgentStdin { pipe: pipe::Sender::from_owned_fd(writer.into())?, lifeline };
+        let (lines, last_lines) = watch::channel(VecDeque::new());
+        let stderr = tokio::spawn(drain(stderr, name.to_owned(), lines));
         Ok((Self { guard, stderr, last_lines }, input, stdout))
     }
 
@@ -141,10 +112,12 @@ impl Process {
             self.stderr.abort();
         }
         let how = status.map_or_else(|error| error.to_string(), how_it_ended);
-        match self.last_lines.text() {
-            said if said.is_empty() => how,
-            said => format!("{how}; the last that it said on stderr:\n{said}"),
+        let lines = self.last_lines.borrow();
+        if lines.is_empty() {
+            return how;
         }
+        let said: Vec<&str> = lines.iter().map(String::as_str).collect();
+        format!("{how}; the last that it said on stderr:\n{}", said.join("\n"))
     }
 }
 
@@ -160,27 +133,12 @@ fn how_it_ended(status: ExitStatus) -> String {
     }
 }
 
-/// The last lines of a stream.
-#[derive(Debug, Clone, Default)]
-pub struct LastLines(Arc<Mutex<VecDeque<String>>>);
-
-impl LastLines {
-    fn push(&self, line: String) {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() == LINES_MAX {
-            lines.pop_front();
-        }
-        lines.push_back(line);
-    }
-
-    fn text(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
-    }
-}
-
 /// Reads a stream to its end, whatever is in it, and keeps its last lines.
-async fn drain(mut stream: impl AsyncRead + Unpin, agent: String, last_lines: LastLines) {
+async fn drain(
+    mut stream: impl AsyncRead + Unpin,
+    agent: String,
+    last_lines: watch::Sender<VecDeque<String>>,
+) {
     let mut chunk = vec![0; 8 << 10];
     let mut line = Vec::new();
     let end_line = |line: &mut Vec<u8>| {
@@ -189,7 +147,12 @@ async fn drain(mut stream: impl AsyncRead + Unpin, agent: String, last_lines: La
         line.clear();
         if !text.is_empty() {
             tracing::info!(agent, "stderr: {text}");
-            last_lines.push(text);
+            last_lines.send_modify(|lines| {
+                lines.push_back(text);
+                if lines.len() > LINES_MAX {
+                    lines.pop_front();
+                }
+            });
         }
     };
     while let Ok(count @ 1..) = stream.read(&mut chunk).await {
@@ -213,13 +176,12 @@ mod tests {
         let mut said: Vec<u8> = (0..100).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
         said.extend(vec![b'x'; 3 * LINE_BYTES_MAX]);
         said.extend(b"\n\xff\nend");
-        let kept = LastLines::default();
-        drain(&said[..], "a".to_owned(), kept.clone()).await;
-        let text = kept.text();
-        let lines: Vec<&str> = text.lines().collect();
+        let (sender, lines) = watch::channel(VecDeque::new());
+        drain(&said[..], "a".to_owned(), sender).await;
+        let lines = lines.borrow();
         assert_eq!(lines.len(), LINES_MAX);
         assert_eq!(lines[0], "line 83");
         assert_eq!(lines[LINES_MAX - 3].len(), LINE_BYTES_MAX);
-        assert_eq!(lines[LINES_MAX - 2..], ["\u{fffd}", "end"]);
+        assert_eq!(lines.range(LINES_MAX - 2..).collect::<Vec<_>>(), ["\u{fffd}", "end"]);
     }
 }

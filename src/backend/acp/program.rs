@@ -10,54 +10,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use anyhow::{anyhow, bail, Context};
 use rustix::fs::{access, Access};
-
-/// An agent's program is not there: it is not installed, or not where it is looked for.
-#[derive(Debug, thiserror::Error)]
-pub enum NotInstalled {
-    /// Bare name that is in no folder of the search path.
-    #[error(
-        "it is not installed: the command `{command}` is in none of the folders of the search path ({folders}); install \
-         it, or have the configuration name its whole path"
-    )]
-    Nowhere {
-        /// The command that was looked for.
-        command: String,
-        /// The folders, in order.
-        folders: String,
-    },
-    /// Command line in place of a program; no program has that name.
-    #[error(
-        "it is not installed: there is no program `{command}`; if the rest is its arguments, write \
-         `command = \"{program}\"` and `args = {arguments}`"
-    )]
-    CommandLine {
-        /// The command that was looked for.
-        command: String,
-        /// First word of the command line.
-        program: String,
-        /// Remaining words, as a list in TOML.
-        arguments: String,
-    },
-    /// Script whose interpreter is not there.
-    #[error("the command `{command}` is run by `{interpreter}`, which {advice}")]
-    NoInterpreter {
-        /// The script.
-        command: String,
-        /// The program that its first line names.
-        interpreter: String,
-        /// Problem with the interpreter, and the way to solve it.
-        advice: String,
-    },
-    /// Path at which there is nothing that can be run.
-    #[error("it is not installed: the command `{command}` {what}")]
-    NotThere {
-        /// The path that was looked at.
-        command: String,
-        /// Problem with the path.
-        what: &'static str,
-    },
-}
 
 /// The first line of a script is looked at so far, in bytes.
 const FIRST_LINE_BYTES_MAX: u64 = 512;
@@ -65,40 +19,34 @@ const FIRST_LINE_BYTES_MAX: u64 = 512;
 /// The program that runs the scripts of most agents.
 const NODE: &str = "node";
 
-/// The file that is started for a command, in this directory with this added to the environment.
-///
-/// # Errors
-/// When there is none, or it is a script and its interpreter is not there.
+/// Finds the file that is started for a command, in this directory with this added to the
+/// environment.
 pub fn find(
     command: &Path,
     directory: Option<&Path>,
     environment: &BTreeMap<String, String>,
-) -> Result<PathBuf, NotInstalled> {
+) -> anyhow::Result<PathBuf> {
     let found = find_file(command, directory, environment).map_err(|error| {
         let is_path = command.components().count() > 1;
-        let Some(words) = command.to_str().and_then(|line| shell_words::split(line).ok()) else {
-            return error;
-        };
+        let words = command.to_str().and_then(|line| shell_words::split(line).ok()).unwrap_or_default();
         match words.split_first() {
             // A path may hold a space, and be misspelled.
             Some((program, arguments))
                 if !arguments.is_empty() && (!is_path || Path::new(program).is_file()) =>
             {
-                NotInstalled::CommandLine {
-                    command: command.display().to_string(),
-                    program: program.clone(),
-                    arguments: toml::Value::from(arguments.to_vec()).to_string(),
-                }
+                let (command, arguments) = (command.display(), toml::Value::from(arguments.to_vec()));
+                anyhow!(
+                    "it is not installed: there is no program `{command}`; if the rest is its arguments, write \
+                     `command = \"{program}\"` and `args = {arguments}`"
+                )
             }
             _ => error,
         }
     })?;
-    match missing_interpreter(&found, directory, environment) {
-        Some((interpreter, advice)) => {
-            Err(NotInstalled::NoInterpreter { command: found.display().to_string(), interpreter, advice })
-        }
-        None => Ok(found),
+    if let Some((interpreter, advice)) = missing_interpreter(&found, directory, environment) {
+        bail!("the command `{}` is run by `{interpreter}`, which {advice}", found.display());
     }
+    Ok(found)
 }
 
 /// Returns the search path of a child that is started as this file: the folder of the file is the
@@ -154,7 +102,7 @@ fn find_file(
     command: &Path,
     directory: Option<&Path>,
     environment: &BTreeMap<String, String>,
-) -> Result<PathBuf, NotInstalled> {
+) -> anyhow::Result<PathBuf> {
     let here = directory.unwrap_or(Path::new(""));
     if command.components().count() > 1 {
         let file = here.join(command);
@@ -164,19 +112,25 @@ fn find_file(
             _ if file.is_dir() => "is a folder: name the program in it",
             (true, _) => "is no program that can be run",
         };
-        return Err(NotInstalled::NotThere { command: file.display().to_string(), what });
+        bail!("it is not installed: the command `{}` {what}", file.display());
     }
     // Where none is said, the system has one of its own.
     let Some(search_path) = search_path(environment) else { return Ok(command.to_owned()) };
     let folders: Vec<PathBuf> = std::env::split_paths(&search_path).map(|folder| here.join(folder)).collect();
     let found = folders.iter().map(|folder| folder.join(command)).find(|file| is_program(file));
-    found.ok_or_else(|| {
+    found.with_context(|| {
         let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
-        NotInstalled::Nowhere { command: command.display().to_string(), folders: folders.join(", ") }
+        format!(
+            "it is not installed: the command `{}` is in none of the folders of the search path ({}); install it, \
+             or have the configuration name its whole path",
+            command.display(),
+            folders.join(", ")
+        )
     })
 }
 
-fn is_program(file: &Path) -> bool {
+/// Returns whether a file can be run by this user.
+pub(super) fn is_program(file: &Path) -> bool {
     file.is_file() && access(file, Access::EXEC_OK).is_ok()
 }
 

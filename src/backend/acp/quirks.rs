@@ -5,13 +5,12 @@
 //! Never: says of an agent what it says of itself: its capabilities, its options, its ways to log
 //! in.
 //!
-//! Each row names the version that it was seen in. A newer version that does better gets no row of
-//! its own: the row goes.
+//! Each row of [`of`] names the version that it was seen in. A newer version that does better gets
+//! no row of its own: the row goes.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Properties of an agent that it does not report itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentQuirks {
     /// Set when the agent is offered to read files through the host, unless its operator says
@@ -44,7 +43,6 @@ pub struct AgentQuirks {
 }
 
 impl AgentQuirks {
-    /// Quirks of an agent that needs nothing special.
     pub const NONE: Self = Self {
         reads_through_us: true,
         raw_links: false,
@@ -59,7 +57,10 @@ impl AgentQuirks {
     };
     /// Quirks of an agent that only needs raw paths in links.
     const RAW_LINKS: Self = Self { raw_links: true, ..Self::NONE };
-    const CODEX: Self = Self { takes_blobs: false, unasked_modes: &["agent"], ..Self::RAW_LINKS };
+    // It reads each file before it writes it, and does not understand any answer that says that
+    // there is none: it could make no new file.
+    const GEMINI: Self =
+        Self { reads_through_us: false, replays_late: true, bare_key: true, ..Self::RAW_LINKS };
     const PI: Self = Self {
         takes_blobs: false,
         asking: Some("it never asks before it changes files or runs commands"),
@@ -94,82 +95,47 @@ impl AgentQuirks {
     }
 }
 
-struct AgentQuirkRow {
-    /// Name of the agent in its `agentInfo`.
-    name: &'static str,
-    /// The version that this was seen in. For the reader.
-    #[allow(dead_code)]
-    seen_in: &'static str,
-    /// The names of its program and of its package, where it matters before it has said what it is:
-    /// so that it is not started a second time to be told otherwise.
-    started_as: &'static [&'static str],
-    quirks: AgentQuirks,
-}
-
-const KNOWN: [AgentQuirkRow; 8] = [
-    AgentQuirkRow {
-        name: "gemini-cli",
-        seen_in: "0.61.0",
-        started_as: &["gemini", "@google/gemini-cli"],
-        // It reads each file before it writes it, and does not understand any answer that says that
-        // there is none: it could make no new file.
-        quirks: AgentQuirks {
-            reads_through_us: false,
-            replays_late: true,
-            bare_key: true,
-            ..AgentQuirks::RAW_LINKS
-        },
-    },
-    AgentQuirkRow {
-        name: "qwen-code",
-        seen_in: "0.24.4",
-        started_as: &[],
-        quirks: AgentQuirks { takes_blobs: false, ..AgentQuirks::RAW_LINKS },
-    },
-    AgentQuirkRow {
-        name: "@agentclientprotocol/claude-agent-acp",
-        seen_in: "0.100.0",
-        started_as: &[],
-        quirks: AgentQuirks { ends_own_turns: true, ..AgentQuirks::RAW_LINKS },
-    },
-    AgentQuirkRow {
-        name: "@agentclientprotocol/codex-acp",
-        seen_in: "2.6.0",
-        started_as: &[],
-        quirks: AgentQuirks::CODEX,
-    },
-    // Zed's.
-    AgentQuirkRow {
-        name: "codex-acp",
-        seen_in: "0.16.0",
-        started_as: &[],
-        quirks: AgentQuirks { takes_blobs: false, ..AgentQuirks::RAW_LINKS },
-    },
-    AgentQuirkRow { name: "Copilot", seen_in: "1.0.102", started_as: &[], quirks: AgentQuirks::RAW_LINKS },
-    AgentQuirkRow { name: "pi-acp", seen_in: "0.0.34", started_as: &[], quirks: AgentQuirks::PI },
-    AgentQuirkRow { name: "OpenCode", seen_in: "1.18.33", started_as: &[], quirks: AgentQuirks::OPENCODE },
-];
-
 /// Returns the quirks of the agent with this name; [`AgentQuirks::NONE`] if it is unknown.
 pub fn of(name: Option<&str>) -> AgentQuirks {
-    KNOWN.iter().find(|known| Some(known.name) == name).map_or(AgentQuirks::NONE, |known| known.quirks)
+    match name.unwrap_or_default() {
+        // 0.61.0
+        "gemini-cli" => AgentQuirks::GEMINI,
+        // 0.24.4, and Zed's of 0.16.0
+        "qwen-code" | "codex-acp" => AgentQuirks { takes_blobs: false, ..AgentQuirks::RAW_LINKS },
+        // 0.100.0
+        "@agentclientprotocol/claude-agent-acp" => {
+            AgentQuirks { ends_own_turns: true, ..AgentQuirks::RAW_LINKS }
+        }
+        // 2.6.0
+        "@agentclientprotocol/codex-acp" => {
+            AgentQuirks { takes_blobs: false, unasked_modes: &["agent"], ..AgentQuirks::RAW_LINKS }
+        }
+        // 1.0.102
+        "Copilot" => AgentQuirks::RAW_LINKS,
+        // 0.0.34
+        "pi-acp" => AgentQuirks::PI,
+        // 1.18.33
+        "OpenCode" => AgentQuirks::OPENCODE,
+        _ => AgentQuirks::NONE,
+    }
 }
 
 /// Returns the quirks to expect of an agent that is started like this, before it has reported its
-/// name.
+/// name, so that it is not started a second time to be offered something else.
 pub fn expected(program: &Path, arguments: &[impl AsRef<OsStr>]) -> AgentQuirks {
-    // A package may be named with its version.
-    let package = |word: &'_ OsStr| {
-        let word = word.to_str()?;
-        let version = word.char_indices().skip(1).find(|(_, character)| *character == '@');
-        Some(word[..version.map_or(word.len(), |(at, _)| at)].to_owned())
+    let is_gemini = |word: &OsStr| {
+        // A package may be named with its version.
+        let word = word.to_str().unwrap_or_default();
+        ["gemini", "@google/gemini-cli"].iter().any(|name| {
+            word.strip_prefix(name).is_some_and(|version| version.is_empty() || version.starts_with('@'))
+        })
     };
-    let program = program.file_name().and_then(OsStr::to_str).map(str::to_owned);
-    let words: Vec<String> =
-        program.into_iter().chain(arguments.iter().filter_map(|word| package(word.as_ref()))).collect();
-    let is_it =
-        |known: &&AgentQuirkRow| known.started_as.iter().any(|name| words.iter().any(|word| word == name));
-    KNOWN.iter().find(is_it).map_or(AgentQuirks::NONE, |known| known.quirks)
+    if program.file_name() == Some(OsStr::new("gemini"))
+        || arguments.iter().any(|word| is_gemini(word.as_ref()))
+    {
+        return AgentQuirks::GEMINI;
+    }
+    AgentQuirks::NONE
 }
 
 #[cfg(test)]

@@ -2,8 +2,7 @@
 //! `release`.
 //!
 //! In reading order: this file (which there are, and who waits for what), `command` (what runs in
-//! them), `screen` (what they show), `feed` (what is to be told of that), `guard` (nothing of them
-//! outlives us), `leader` (how a program that is typed into gets a terminal of the system's).
+//! them), `screen` (what they show), `feed` (what is to be told of that).
 //!
 //! Owns: the requests that wait for a command to start or to end; what is ended with a turn, and
 //! with us.
@@ -12,20 +11,19 @@
 
 pub mod command;
 pub mod feed;
-pub mod guard;
-pub mod leader;
 pub mod screen;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_client_protocol_schema::v1::{CreateTerminalRequest, ToolCallContent};
+use agent_client_protocol_schema::v1::{CreateTerminalRequest, EnvVariable, ToolCallContent};
 use serde_json::{json, Value};
 use tokio::time::{sleep_until, Instant};
+use tokio_util::sync::DropGuard;
 
-use self::command::KillSwitch;
 pub use self::command::{Commands, Launch};
 use self::screen::{CommandExit, CommandStage, Screen, ScreenChanges};
 use super::errors::RequestError;
@@ -52,7 +50,7 @@ pub struct Terminals {
     open: BTreeMap<String, AgentTerminal>,
     waiting: Vec<(AgentRequest, Arc<Screen>, Wait)>,
     /// Commands that go on although their terminals are released.
-    background: Vec<(Arc<Screen>, KillSwitch)>,
+    background: Vec<(Arc<Screen>, DropGuard)>,
     changes: Arc<ScreenChanges>,
     /// When it was last told what is new in them.
     told: Option<Instant>,
@@ -66,14 +64,13 @@ pub struct Terminals {
 struct AgentTerminal {
     screen: Arc<Screen>,
     /// None when it was killed.
-    held: Option<KillSwitch>,
+    held: Option<DropGuard>,
     run: RunId,
     /// The user wants the command to go on whatever becomes of the call, the turn, and the
     /// terminal.
     in_background: bool,
 }
 
-/// Event that a pending request waits for.
 #[derive(Debug, PartialEq, Eq)]
 enum Wait {
     /// The command to start, in the terminal of this name.
@@ -82,12 +79,10 @@ enum Wait {
     Ending,
     /// The command to be gone.
     End,
-    /// None, since the command goes on in the background: the request is answered at once.
-    Nothing,
 }
 
-/// An answer to a request.
-pub type TerminalAnswer = (AgentRequest, Result<Value, RequestError>);
+/// Answer to a request that is served; `None` if it is answered later.
+pub type Answered = Result<Option<Value>, RequestError>;
 
 impl Terminals {
     /// Creates the terminals of a conversation, none yet. Commands run in this directory if they
@@ -111,38 +106,22 @@ impl Terminals {
     }
 
     /// Returns the command that a `terminal/create` asks for.
-    ///
-    /// # Errors
-    /// When that cannot be.
     pub fn launch(&self, create: CreateTerminalRequest, commands: &Commands) -> Result<Launch, RequestError> {
-        let mut environment = BTreeMap::new();
-        for variable in create.env {
-            if variable.name.is_empty()
-                || variable.name.contains(['=', '\0'])
-                || variable.value.contains('\0')
-            {
-                return Err(RequestError::NoVariable(variable.name));
-            }
-            environment.insert(variable.name, variable.value);
+        let is_variable = |it: &EnvVariable| {
+            !it.name.is_empty() && !it.name.contains(['=', '\0']) && !it.value.contains('\0')
+        };
+        if let Some(variable) = create.env.iter().find(|variable| !is_variable(variable)) {
+            return Err(RequestError::NoVariable(variable.name.clone()));
         }
         if std::iter::once(&create.command).chain(&create.args).any(|word| word.contains('\0')) {
             return Err(RequestError::Nul);
         }
-        Ok(Launch {
-            search_path: commands.search_path(&environment),
-            program: create.command,
-            arguments: create.args,
-            environment,
-            directory: create.cwd.unwrap_or_else(|| self.directory.clone()),
-            output_bytes_max: create.output_byte_limit,
-        })
+        let directory = create.cwd.clone().unwrap_or_else(|| self.directory.clone());
+        Ok(Launch { directory, search_path: commands.search_path(&create.env), create })
     }
 
-    /// Starts a command in a terminal of its own; gives its name and its screen.
-    ///
-    /// # Errors
-    /// When it cannot be started, as far as that is known at once. The request is answered later
-    /// otherwise.
+    /// Starts a command in a terminal of its own; returns its name and its screen. The request is
+    /// answered later.
     pub fn start(
         &mut self,
         request: &AgentRequest,
@@ -155,10 +134,11 @@ impl Terminals {
             return Err(RequestError::TooManyTerminals(TERMINALS_MAX));
         }
         let (name, changes) = (commands.next_name(), Arc::clone(&self.changes));
-        let screen = Arc::new(Screen::new(name.clone(), launch.title(), launch.output_bytes_max, changes));
+        let screen =
+            Arc::new(Screen::new(name.clone(), launch.title(), launch.create.output_byte_limit, changes));
         let held = commands
             .start(launch, Arc::clone(&screen))
-            .map_err(|error| RequestError::StartFailed { program: launch.program.clone(), error })?;
+            .map_err(|error| RequestError::StartFailed { program: launch.create.command.clone(), error })?;
         let terminal =
             AgentTerminal { screen: Arc::clone(&screen), held: Some(held), run, in_background: false };
         self.open.insert(name.clone(), terminal);
@@ -168,10 +148,7 @@ impl Terminals {
 
     /// Returns the answer to `terminal/output`: the output of a terminal, and the exit of its
     /// command.
-    ///
-    /// # Errors
-    /// When there is no such terminal.
-    pub fn output(&self, name: &str) -> Result<Value, RequestError> {
+    pub fn output(&self, name: &str) -> Answered {
         let AgentTerminal { screen, in_background, .. } = self.get(name)?;
         let (mut output, truncated) = screen.output();
         if *in_background && screen.ending().is_none() {
@@ -181,53 +158,42 @@ impl Terminals {
         if let Some(ending) = screen.ending() {
             answer["exitStatus"] = ending.to_json();
         }
-        Ok(answer)
+        Ok(Some(answer))
     }
 
     /// Waits for the command to end; answered later.
-    ///
-    /// # Errors
-    /// When there is no such terminal.
-    pub fn wait_for_exit(&mut self, request: &AgentRequest, name: &str) -> Result<(), RequestError> {
+    pub fn wait_for_exit(&mut self, request: &AgentRequest, name: &str) -> Answered {
         let screen = Arc::clone(&self.get(name)?.screen);
         self.waiting.push((request.clone(), screen, Wait::Ending));
-        Ok(())
+        Ok(None)
     }
 
     /// Ends the command; answered when it has ended.
-    ///
-    /// # Errors
-    /// When there is no such terminal.
-    pub fn kill(&mut self, request: &AgentRequest, name: &str) -> Result<(), RequestError> {
+    pub fn kill(&mut self, request: &AgentRequest, name: &str) -> Answered {
         let terminal = self.open.get_mut(name).ok_or_else(|| unknown(name))?;
-        let held = terminal.held.take();
+        terminal.held = None;
         self.waiting.push((request.clone(), Arc::clone(&terminal.screen), Wait::End));
-        held.into_iter().for_each(KillSwitch::kill);
-        Ok(())
+        Ok(None)
     }
 
-    /// Ends the command, and the terminal; answered when it has ended.
-    ///
-    /// # Errors
-    /// When there is no such terminal.
-    pub fn release(&mut self, request: &AgentRequest, name: &str) -> Result<(), RequestError> {
+    /// Ends the command, and the terminal; answered when it has ended. A command that goes on in
+    /// the background is not waited for.
+    pub fn release(&mut self, request: &AgentRequest, name: &str) -> Answered {
         let AgentTerminal { screen, held, in_background, .. } =
             self.open.remove(name).ok_or_else(|| unknown(name))?;
-        screen.release();
+        screen.is_released.store(true, Ordering::Relaxed);
         match held {
             Some(held) if in_background => {
-                self.waiting.push((request.clone(), Arc::clone(&screen), Wait::Nothing));
                 self.background.push((screen, held));
+                return Ok(Some(json!({})));
             }
-            held => {
-                self.waiting.push((request.clone(), screen, Wait::End));
-                held.into_iter().for_each(KillSwitch::kill);
-            }
+            held => drop(held),
         }
-        Ok(())
+        self.waiting.push((request.clone(), screen, Wait::End));
+        Ok(None)
     }
 
-    /// The user wants the command in a terminal to go on, and nobody to wait for it.
+    /// Has the command in a terminal go on, as the user wants, with nobody waiting for it.
     pub fn let_go_on(&mut self, name: &str) {
         if let Some(terminal) = self.open.get_mut(name) {
             terminal.in_background = true;
@@ -237,7 +203,7 @@ impl Terminals {
     /// Ends what a turn has started. The terminals stay.
     pub fn kill_those_of(&mut self, run: RunId) {
         let of_it = self.open.values_mut().filter(|terminal| terminal.run == run && !terminal.in_background);
-        of_it.filter_map(|terminal| terminal.held.take()).for_each(KillSwitch::kill);
+        of_it.for_each(|terminal| terminal.held = None);
     }
 
     /// Drops a request that was withdrawn, without an answer.
@@ -248,18 +214,18 @@ impl Terminals {
     /// Returns whether the terminals are idle: none is open, no command runs in the background, no
     /// request is pending, and all output was sent.
     pub fn are_quiet(&self) -> bool {
-        let says_nothing = !self.changes.has_output() && !self.is_to_be_shown;
+        let says_nothing = !self.changes.output.load(Ordering::Acquire) && !self.is_to_be_shown;
         self.open.is_empty() && self.waiting.is_empty() && self.background.is_empty() && says_nothing
     }
 
     /// Waits until [`Terminals::answers`] may have some. May be dropped half-way.
     pub async fn settled(&self) {
-        self.changes.wait_for_settled().await;
+        self.changes.wait_for(&self.changes.settled).await;
     }
 
-    /// The answers to requests that wait no longer.
-    pub fn answers(&mut self) -> Vec<TerminalAnswer> {
-        self.changes.take_settled();
+    /// Returns the answers to requests that wait no longer.
+    pub fn answers(&mut self) -> Vec<(AgentRequest, Result<Value, RequestError>)> {
+        self.changes.settled.store(false, Ordering::Release);
         self.background.retain(|(screen, _)| screen.ending().is_none());
         let mut answers = Vec::new();
         let goes_on = |screen: &Screen| self.open.get(&screen.name).is_some_and(|it| it.in_background);
@@ -268,7 +234,6 @@ impl Terminals {
                 (CommandStage::Running, Wait::Ending) if goes_on(screen) => {
                     Ok(CommandExit { status: None, signal: None }.to_json())
                 }
-                (_, Wait::Nothing) => Ok(json!({})),
                 (CommandStage::Starting, _) | (CommandStage::Running, Wait::Ending | Wait::End) => {
                     return true
                 }
@@ -288,7 +253,7 @@ impl Terminals {
     /// Waits until it is time to tell anew what commands show. May be dropped half-way.
     pub async fn due(&self) {
         let news = async {
-            self.changes.wait_for_output().await;
+            self.changes.wait_for(&self.changes.output).await;
             if let Some(told) = self.told {
                 sleep_until(told + TELL_EVERY).await;
             }
@@ -304,7 +269,7 @@ impl Terminals {
 
     /// Records that new output is sent now; returns whether calls are due to show it as well.
     pub fn told(&mut self) -> bool {
-        self.changes.take_output();
+        self.changes.output.store(false, Ordering::Release);
         let now = Instant::now();
         self.told = Some(now);
         let is_due = self.shown.is_none_or(|shown| now >= shown + SHOW_EVERY);
@@ -329,7 +294,6 @@ fn unknown(name: &str) -> RequestError {
 pub struct Screens(BTreeMap<String, Arc<Screen>>);
 
 impl Screens {
-    /// There is another one.
     pub fn add(&mut self, name: String, screen: Arc<Screen>) {
         self.0.insert(name, screen);
     }
@@ -340,7 +304,7 @@ impl Screens {
             ToolCallContent::Terminal(terminal) => self.0.get(&*terminal.terminal_id.0).cloned(),
             _ => None,
         });
-        named.inspect(|screen| screen.set_shown()).collect()
+        named.inspect(|screen| screen.is_shown.store(true, Ordering::Relaxed)).collect()
     }
 
     /// Returns the unsent events of screens that calls have shown; of those with very much output
@@ -349,8 +313,8 @@ impl Screens {
         self.0.values().flat_map(|screen| screen.tell(due)).collect()
     }
 
-    /// The turn is over: what the agent does not need any more, nobody refers to.
+    /// Evicts, at the end of a turn, the screens that the agent does not need any more.
     pub fn end_turn(&mut self) {
-        self.0.retain(|_, screen| !screen.is_released() || screen.is_followed());
+        self.0.retain(|_, screen| !screen.is_released.load(Ordering::Relaxed) || screen.is_followed());
     }
 }

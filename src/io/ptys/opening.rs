@@ -7,7 +7,6 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream as Socket;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -99,12 +98,8 @@ pub(super) fn open(
     ioctl_fionbio(&master, true)?;
     let printed = pipe::Receiver::from_owned_fd_unchecked(master.try_clone()?)?;
     let typing = pipe::Sender::from_owned_fd_unchecked(master)?;
-    let (control, theirs) = Socket::pair()?;
-    control.set_nonblocking(true)?;
-    let control = UnixStream::from_std(control)?;
-    command.stdin(OwnedFd::from(theirs)).stdout(terminal).stderr(Stdio::null());
-    // Only the guard has the other ends once the command is dropped.
-    let guard = guards.start(&mut command)?;
+    command.stdout(terminal).stderr(Stdio::null());
+    let (guard, control) = guards.start(command)?;
     let (size, is_command) = (launch.size, launch.command.is_some());
     Ok((guard, OpenPty { printed, typing, control, word, script: read, size, is_command }))
 }

@@ -52,7 +52,7 @@ impl TrackedCall {
         }
     }
 
-    /// The command that goes on in the background, where the agent says that it is to.
+    /// Returns the command that goes on in the background, where the agent says that it is to.
     pub(super) fn in_background(&self) -> Option<BackgroundCommand> {
         let input = self.input.as_ref()?;
         let is_to = IN_BACKGROUND.iter().any(|name| input.get(name) == Some(&Value::Bool(true)));
@@ -62,7 +62,6 @@ impl TrackedCall {
         Some(BackgroundCommand { label, line: line.to_owned() })
     }
 
-    /// Returns whether the agent has reported changes of files for the call.
     pub(super) fn changes_files(&self) -> bool {
         !self.diffs.is_empty()
     }
@@ -100,7 +99,7 @@ impl TrackedCall {
         told
     }
 
-    /// The question that the user is to be shown, if there is one.
+    /// Returns the question to show to the user, if there is one.
     pub(super) fn ask(&mut self, id: &str) -> Option<TurnEvent> {
         let (_, options) = self.asked.front()?;
         self.options = options.iter().map(|offer| (offer.option_id.clone(), offer.rest())).collect();
@@ -167,7 +166,7 @@ impl TrackedCall {
         self.with_all(TurnEvent::ToolDone { id: id.to_owned(), outcome, review: false }, structured)
     }
 
-    /// An event, with what is told besides if clients do not know it yet.
+    /// Returns an event with what is told besides, if clients do not know that yet.
     fn with(&mut self, event: TurnEvent) -> TurnEvent {
         self.with_all(event, None)
     }
@@ -179,10 +178,7 @@ impl TrackedCall {
         } else {
             self.meta_told.clone_from(&meta);
         }
-        if meta.is_empty() && structured.is_none() {
-            return event;
-        }
-        TurnEvent::With(Box::new(event), CallExtras { meta, structured, ..CallExtras::default() })
+        extra_meta::with(event, CallExtras { meta, structured, ..CallExtras::default() })
     }
 
     /// Returns the members that the protocol has no member for, as `_meta`.
@@ -190,12 +186,12 @@ impl TrackedCall {
         let mut meta = JsonObject::new();
         let some = |value: Value| Some(value).filter(|value| *value != json!([]) && *value != json!({}));
         let kind = self.kind_name.as_deref().unwrap_or_else(|| kind_name(self.kind));
-        extra_meta::put(&mut meta, extra_meta::TOOL_KIND, self.known_kind().map(Value::from));
+        extra_meta::put(&mut meta, extra_meta::TOOL_KIND, self.known_kind());
         if self.command().is_some() {
             let more = self.input.clone().and_then(|input| extra_meta::rest(input, &COMMANDS));
-            extra_meta::put(&mut meta, extra_meta::RAW_INPUT, more.map(Value::Object));
+            extra_meta::put(&mut meta, extra_meta::RAW_INPUT, more);
         }
-        extra_meta::put(&mut meta, extra_meta::KIND, Some(kind.into()));
+        extra_meta::put(&mut meta, extra_meta::KIND, Some(kind));
         extra_meta::put(&mut meta, extra_meta::LOCATIONS, some(json!(self.locations)));
         extra_meta::put(&mut meta, extra_meta::CONTENT, some(json!(self.content_rest)));
         extra_meta::put(&mut meta, extra_meta::TERMINAL, some(json!(self.terminal_info)));
@@ -233,16 +229,16 @@ impl TrackedCall {
         self.feed.tell_in(id, &name, &title, end)
     }
 
-    /// The command that is run, where the agent says it like that: it is what people know as the
-    /// input.
+    /// Returns the command line that is run, where the agent says it like that: people know it as
+    /// the input.
     fn command(&self) -> Option<&str> {
         let is_command = self.kind == ToolKind::Execute && self.client_tool.is_none();
         let input = self.input.as_ref().filter(|_| is_command)?;
         COMMANDS.iter().find_map(|name| input.get(name)?.as_str())
     }
 
-    /// The kind of tool, as clients that follow VS Code call it, of those that they know. They take
-    /// the input of what they know as a terminal for a command.
+    /// Returns the kind of tool in the words of clients that follow VS Code, if they know it. They
+    /// take the input of a terminal for a command line.
     fn known_kind(&self) -> Option<&'static str> {
         match self.kind {
             ToolKind::Execute => self.command().map(|_| "terminal"),
@@ -311,7 +307,6 @@ fn printed(output: &Value) -> Option<&str> {
     output.as_str().or_else(named)
 }
 
-/// A kind of tool, as ACP calls it.
 fn kind_name(kind: ToolKind) -> &'static str {
     match kind {
         ToolKind::Read => "read",

@@ -16,12 +16,12 @@ use crate::backend::acp::peer::AgentRequest;
 use crate::host::effects::TurnEvent;
 
 impl Calls {
-    /// The tools that clients carry out are these now.
     pub fn offer(&mut self, offered: Arc<OfferedTools>) {
         self.offered = offered;
     }
 
-    /// The agent waits for what comes of a client's tool: which call that is, and what follows.
+    /// Takes in that the agent waits for the result of a client's tool; returns the id of that
+    /// call, and what follows.
     pub fn wants(&mut self, tool: &str, arguments: &Value, mentions: &[String]) -> (String, TurnEvent) {
         let told_by_agent = self.account_of(tool, arguments, mentions);
         let id = told_by_agent.unwrap_or_else(|| self.show(tool));
@@ -36,19 +36,18 @@ impl Calls {
         (id.clone(), TurnEvent::ClientTool { id, name, input, message })
     }
 
-    /// The agent does not wait any more for what comes of a client's tool.
+    /// Takes in that the agent waits no longer for the result of a client's tool.
     pub fn withdraw_tool_call(&mut self, id: &str) -> Option<TurnEvent> {
         let call = self.calls.get_mut(id).filter(|call| call.stage != CallStage::Over)?;
         Some(call.done(id, false, Some("the agent has given the call up".to_owned())))
     }
 
-    /// Returns whether the user has denied a call.
     pub fn is_denied(&self, id: &str) -> bool {
         self.calls.get(id).is_some_and(|call| call.denied)
     }
 
-    /// A call is over for the host, which the agent may not know yet: the question about it that
-    /// nobody answers now.
+    /// Ends a call for the host, which the agent may not know yet; returns the request about it
+    /// that nobody answers now.
     pub fn is_over(&mut self, id: &str) -> Option<AgentRequest> {
         let call = self.calls.get_mut(id)?;
         // A client may be done before the agent asks for the result.
@@ -58,8 +57,8 @@ impl Calls {
         call.asked.pop_front().map(|(request, _)| request)
     }
 
-    /// The agent's own account of a call that it makes now. What the user has allowed, and a client
-    /// runs already, must be just this.
+    /// Finds the agent's own report of a call that it makes now. A call that the user has allowed,
+    /// and that a client runs already, must be just this one.
     fn account_of(&self, tool: &str, arguments: &Value, mentions: &[String]) -> Option<String> {
         let fits = |call: &TrackedCall| call.input.as_ref() == Some(arguments);
         let open = self.calls.iter().filter(|(_, call)| {
@@ -81,7 +80,7 @@ impl Calls {
         Some((*id).clone())
     }
 
-    /// A call of which the agent has told nothing, so far.
+    /// Shows a call of which the agent has reported nothing so far; returns its id.
     fn show(&mut self, tool: &str) -> String {
         let mut names = (1_u64..).map(|number| format!("client-tool {number}"));
         let id = names.find(|id| !self.calls.contains_key(id)).unwrap_or_default();
@@ -91,7 +90,7 @@ impl Calls {
         id
     }
 
-    /// The call that was shown already, of which an agent tells now for the first time.
+    /// Finds the call that was shown already and that an agent reports now for the first time.
     pub(super) fn shown_before(&mut self, said: &CallReport) -> Option<String> {
         let tool = self.client_tool(said)?;
         let input = said.update.fields.raw_input.as_ref().and_then(client_tools::arguments);
@@ -105,7 +104,7 @@ impl Calls {
         Some(id.clone())
     }
 
-    /// The client's tool that a message about a call speaks of.
+    /// Returns the client's tool that a message about a call speaks of.
     pub(super) fn client_tool(&self, said: &CallReport) -> Option<String> {
         if self.offered.is_empty() {
             return None;

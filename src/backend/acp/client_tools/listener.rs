@@ -36,7 +36,6 @@ const FOLDER: &str = "ahp-sidecar-";
 /// then, and cost the host nothing.
 const UNAUTHENTICATED_MAX: usize = 32;
 
-/// Time limit for a new connection to send its token.
 const TOKEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Maximum number of queued events of a server; the agent is not read while the queue is full.
@@ -50,7 +49,7 @@ const RELIST_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct ToolListener {
     open: tokio::sync::Mutex<Option<OpenListener>>,
-    links: Arc<LinksByToken>,
+    links: LinksByToken,
 }
 
 #[derive(Debug)]
@@ -61,13 +60,10 @@ struct OpenListener {
 }
 
 /// State that a connection is given, by its token.
-#[derive(Debug, Default)]
-struct LinksByToken(Mutex<HashMap<String, SharedTools>>);
+type LinksByToken = Arc<Mutex<HashMap<String, SharedTools>>>;
 
-impl LinksByToken {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, SharedTools>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn all(links: &LinksByToken) -> MutexGuard<'_, HashMap<String, SharedTools>> {
+    links.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The host's end of one session's MCP server. The token is of no use when this is gone.
@@ -76,7 +72,7 @@ pub struct ToolServer {
     token: String,
     _secret: Secret,
     socket: PathBuf,
-    links: Arc<LinksByToken>,
+    links: LinksByToken,
     tools: watch::Sender<Arc<OfferedTools>>,
     heard: mpsc::Receiver<ToolServerEvent>,
     listed: watch::Receiver<Option<Arc<OfferedTools>>>,
@@ -84,10 +80,7 @@ pub struct ToolServer {
 }
 
 impl ToolListener {
-    /// A server of these tools, for one session.
-    ///
-    /// # Errors
-    /// When there is no place for the socket.
+    /// Creates a server of these tools, for one session.
     pub async fn serve(&self, tools: Vec<ToolDefinition>) -> anyhow::Result<ToolServer> {
         let mut open = self.open.lock().await;
         let listening = match &mut *open {
@@ -99,7 +92,7 @@ impl ToolListener {
         let (said, heard) = mpsc::channel(EVENTS_MAX);
         let (lists, listed) = watch::channel(None);
         let calls = Arc::new(AtomicU64::new(0));
-        self.links.all().insert(token.clone(), SharedTools { tools: offered, said, lists, calls });
+        all(&self.links).insert(token.clone(), SharedTools { tools: offered, said, lists, calls });
         Ok(ToolServer {
             _secret: Secret::register(&token),
             token,
@@ -112,9 +105,8 @@ impl ToolListener {
         })
     }
 
-    /// Ends it, for good.
     pub async fn stop(&self) {
-        self.links.all().clear();
+        all(&self.links).clear();
         *self.open.lock().await = None;
     }
 
@@ -138,7 +130,7 @@ impl ToolServer {
         Ok(McpServer::Stdio(server.env(variables.to_vec())))
     }
 
-    /// The tools are these now.
+    /// Replaces the tools.
     pub fn offer(&mut self, tools: Vec<ToolDefinition>) {
         let offered = OfferedTools::new(tools);
         if **self.tools.borrow() != offered {
@@ -147,7 +139,6 @@ impl ToolServer {
         }
     }
 
-    /// The tools.
     pub fn offered(&self) -> Arc<OfferedTools> {
         Arc::clone(&self.tools.borrow())
     }
@@ -165,7 +156,6 @@ impl ToolServer {
         lacks_some && self.changed.elapsed() >= RELIST_WITHIN
     }
 
-    /// Waits for the next event from the agent.
     pub async fn next_event(&mut self) -> Option<ToolServerEvent> {
         self.heard.recv().await
     }
@@ -173,11 +163,11 @@ impl ToolServer {
 
 impl Drop for ToolServer {
     fn drop(&mut self) {
-        self.links.all().remove(&self.token);
+        all(&self.links).remove(&self.token);
     }
 }
 
-async fn accept(listener: UnixListener, links: Arc<LinksByToken>, stop: CancellationToken) {
+async fn accept(listener: UnixListener, links: LinksByToken, stop: CancellationToken) {
     let strangers = Arc::new(Semaphore::new(UNAUTHENTICATED_MAX));
     loop {
         let accepted = async {
@@ -205,13 +195,13 @@ fn is_of_this_user(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.uid() == geteuid().as_raw())
 }
 
-async fn accept_client(stream: UnixStream, stranger: OwnedSemaphorePermit, links: Arc<LinksByToken>) {
+async fn accept_client(stream: UnixStream, stranger: OwnedSemaphorePermit, links: LinksByToken) {
     let mut lines = Lines::new(stream);
     let token = match timeout(TOKEN_WITHIN, lines.next()).await {
         Ok(Some(token)) => token,
         _ => return tracing::warn!("a connection to the tools of clients was refused: it gave no token"),
     };
-    let link = links.all().get(&token).cloned();
+    let link = all(&links).get(&token).cloned();
     drop(stranger);
     match link {
         Some(link) => server::serve(lines, link).await,

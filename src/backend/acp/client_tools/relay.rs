@@ -19,7 +19,6 @@ pub const SOCKET: &str = "AHP_SIDECAR_TOOLS_SOCKET";
 /// The variable that holds the token of the session.
 pub const TOKEN: &str = "AHP_SIDECAR_TOOLS_TOKEN";
 
-/// Maximum number of bytes carried at once.
 const CHUNK: usize = 64 << 10;
 
 /// Carries bytes between stdin and stdout and the host, until one of them ends.

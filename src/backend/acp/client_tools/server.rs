@@ -7,43 +7,41 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::AsyncWriteExt;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
+use tokio_util::codec::FramedRead;
 
 use super::{refusal, OfferedTools};
 use crate::backend::acp::errors::code;
+use crate::codec::{InputLine, LineCodec};
 
 /// The versions of MCP that are spoken, the newest first. What a server of tools says is the same
 /// in all of them.
 const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
-/// Maximum length of an input line, in bytes, in bytes.
-const LINE_BYTES_MAX: u64 = 16 << 20;
+/// Maximum length of an input line, in bytes.
+const LINE_BYTES_MAX: usize = 16 << 20;
 
 /// Event from an agent through its MCP server.
 #[derive(Debug)]
 pub enum ToolServerEvent {
     /// Tools sent to the agent, which had asked for them.
     Listed,
-    /// Call of a tool.
     Called(ClientToolCall),
     /// Number of a call whose result the agent does not want any more.
     Withdrawn(u64),
 }
 
-/// A call of a tool.
 #[derive(Debug)]
 pub struct ClientToolCall {
-    /// Number of the call among all calls of the session.
     pub number: u64,
-    /// The client's name of the tool.
     pub tool: String,
-    /// Arguments of the call.
     pub arguments: Value,
     /// Texts that came with it: the agent's own id of the call may be among them.
     pub mentions: Vec<String>,
@@ -52,7 +50,6 @@ pub struct ClientToolCall {
 }
 
 impl ClientToolCall {
-    /// Answers it.
     pub fn answer(&self, result: Value) {
         if self.results.send((self.number, result)).is_err() {
             tracing::debug!(
@@ -63,7 +60,6 @@ impl ClientToolCall {
     }
 }
 
-/// State that all connections of a session share.
 #[derive(Debug, Clone)]
 pub(super) struct SharedTools {
     pub(super) tools: watch::Receiver<Arc<OfferedTools>>,
@@ -73,33 +69,28 @@ pub(super) struct SharedTools {
     pub(super) calls: Arc<AtomicU64>,
 }
 
-/// The lines of a connection.
 pub(super) struct Lines {
-    input: BufReader<OwnedReadHalf>,
+    input: FramedRead<OwnedReadHalf, LineCodec>,
     output: OwnedWriteHalf,
-    /// Beginning of a line that is not complete yet.
-    line: Vec<u8>,
 }
 
 impl Lines {
     pub(super) fn new(stream: UnixStream) -> Self {
         let (input, output) = stream.into_split();
-        Self { input: BufReader::new(input), output, line: Vec::new() }
+        Self { input: FramedRead::new(input, LineCodec::new(LINE_BYTES_MAX)), output }
     }
 
-    /// The next line; none at the end, or when a line is too long. May be dropped half-way.
+    /// Waits for the next line; none at the end, or when a line is too long. May be dropped
+    /// half-way.
     pub(super) async fn next(&mut self) -> Option<String> {
-        let room = LINE_BYTES_MAX.saturating_sub(self.line.len() as u64);
-        match (&mut self.input).take(room).read_until(b'\n', &mut self.line).await {
-            Ok(_) if self.line.ends_with(b"\n") => {}
-            Ok(_) => return None,
+        match self.input.next().await? {
+            Ok(InputLine::Complete(line)) => Some(String::from_utf8_lossy(&line).trim().to_owned()),
+            Ok(InputLine::Unterminated(_) | InputLine::TooLong) => None,
             Err(error) => {
                 tracing::debug!(%error, "a connection to the tools of clients cannot be read");
-                return None;
+                None
             }
         }
-        let line = std::mem::take(&mut self.line);
-        Some(String::from_utf8_lossy(&line).trim().to_owned())
     }
 
     async fn send(&mut self, mut message: Value) -> std::io::Result<()> {
@@ -118,7 +109,6 @@ struct Message<'a> {
     params: Value,
 }
 
-/// A connection that is being served.
 struct ServedConnection {
     link: SharedTools,
     /// The ids of the calls that are not answered, as the agent says them.
@@ -136,7 +126,6 @@ pub(super) async fn serve(mut lines: Lines, mut link: SharedTools) {
     loop {
         let said = tokio::select! {
             line = lines.next() => match line {
-                Some(line) if line.is_empty() => continue,
                 Some(line) => serving.receive(&line).await,
                 None => break,
             },
@@ -232,7 +221,7 @@ impl ServedConnection {
         None
     }
 
-    /// A call that is withdrawn is not answered.
+    /// Takes in that a call was withdrawn: it is not answered.
     async fn withdrawn(&mut self, id: &Value) {
         let number = self.open.iter().find(|(_, open)| *open == id).map(|(number, _)| *number);
         if let Some(number) = number {

@@ -25,18 +25,9 @@ const TRANSIENT: [&str; 7] = ["429", "overloaded", "rate", "timeout", "timed", "
 #[derive(Debug)]
 pub(super) struct SentAttachments {
     /// The prompt with these attachments named only.
-    without: Vec<ContentBlock>,
-    /// Names of the attachments, for people.
+    pub(super) without: Vec<ContentBlock>,
     names: String,
-    /// The prompt was sent again without them.
     is_sent_again: bool,
-}
-
-impl SentAttachments {
-    /// Puts blocks before the prompt.
-    pub(super) fn begin_with(&mut self, blocks: &[ContentBlock]) {
-        self.without.splice(..0, blocks.iter().cloned());
-    }
 }
 
 impl AcpConversation {
@@ -47,7 +38,7 @@ impl AcpConversation {
         message: &Message,
         attached: &[Transcript],
     ) -> Vec<ContentBlock> {
-        let only_text = self.agent.leaves_out_attachments(self.chat);
+        let only_text = self.agent.history().without_attachments.contains(&self.chat);
         let takes = PromptSupport { only_text, ..self.running.prompt_support() };
         let prompt = |takes| {
             let words = before.as_deref().map(ContentBlock::from);
@@ -94,7 +85,7 @@ impl AcpConversation {
         }
         tracing::warn!(agent, %failure, "a session of the agent is left: the attachments that it has refused have spoiled it");
         self.sent_attachments = None;
-        self.agent.leave_out_attachments(self.chat);
+        self.agent.history().without_attachments.insert(self.chat);
         self.close();
         // The turn is started again in a session that is told what was said before.
         self.run = None;
@@ -102,10 +93,10 @@ impl AcpConversation {
         Some(Next::Leave)
     }
 
-    /// The turn is over: its attachments do not matter any more.
+    /// Drops what is known of the attachments of a turn that is over.
     pub(super) fn attachments_are_settled(&mut self) {
         self.sent_attachments = None;
-        self.agent.take_attachments_again(self.chat);
+        self.agent.history().without_attachments.remove(&self.chat);
     }
 }
 

@@ -27,7 +27,6 @@ const DENIED: &str = "the user does not allow this call";
 /// Reason for which tools do not reach an agent that takes no MCP servers like that.
 const NOT_STARTED: &str = "the agent has not started the MCP server that it was given";
 
-/// The tools of clients, for one conversation.
 #[derive(Debug)]
 pub(super) struct ClientTools {
     server: Result<ToolServer, String>,
@@ -41,7 +40,7 @@ pub(super) struct ClientTools {
 }
 
 impl ClientTools {
-    /// The tools that clients offer when a conversation opens.
+    /// Serves the tools that clients offer when a conversation opens.
     pub(super) async fn new(agent: &Agent, tools: Vec<ToolDefinition>) -> Self {
         let unreachable = OfferedTools::new(tools.clone());
         let (mut server, mut entry) = (Err(TURNED_OFF.to_owned()), None);
@@ -59,7 +58,6 @@ impl ClientTools {
         Self { server, entry, waiting: HashMap::new(), early: HashMap::new(), unreachable }
     }
 
-    /// Returns the MCP servers for the request that opens the agent's session.
     pub(super) fn servers(&self) -> Vec<McpServer> {
         self.entry.iter().cloned().collect()
     }
@@ -74,7 +72,6 @@ impl ClientTools {
 }
 
 impl AcpConversation {
-    /// The tools that clients offer are others now.
     pub(super) fn offer_client_tools(&mut self, tools: Vec<ToolDefinition>) {
         match &mut self.client_tools.server {
             Ok(server) => server.offer(tools),
@@ -94,9 +91,9 @@ impl AcpConversation {
         }
     }
 
-    /// Some agents ask for the tools only when they are given the server: those must open the
-    /// session anew where that loses nothing. One that is not closed before keeps the server that
-    /// it has.
+    /// Returns whether the session must be opened anew for its tools, and loses nothing by that:
+    /// some agents ask for them only when they are given the server. A session that is not closed
+    /// before keeps the server that it has.
     pub(super) fn needs_tools_at_open(&mut self) -> bool {
         let closes = self.running.capabilities.session_capabilities.close.is_some();
         let loses_nothing =
@@ -153,7 +150,7 @@ impl AcpConversation {
         self.send_call_events(vec![event]);
     }
 
-    /// A call is over: its client has finished it, or nobody will.
+    /// Ends a call whose client has finished it, or that nobody will carry out.
     pub(super) fn finish_tool_call(&mut self, id: &str, outcome: &ToolCallResult) {
         match self.client_tools.waiting.remove(id) {
             Some(called) => called.answer(result(outcome)),
@@ -164,7 +161,6 @@ impl AcpConversation {
         }
     }
 
-    /// The user does not allow a call.
     pub(super) fn denied_client_tool(&mut self, id: &str) {
         if let Some(called) = self.client_tools.waiting.remove(id) {
             called.answer(refusal(DENIED));
@@ -180,7 +176,7 @@ impl AcpConversation {
         }
     }
 
-    /// A turn is over, and the agent has had the time to ask for the tools.
+    /// Checks, at the end of a turn, that the agent has asked for the tools: it has had the time.
     pub(super) fn check_client_tools(&mut self) {
         if self.client_tools.server.as_ref().is_ok_and(|server| !server.was_listed()) {
             self.note_unreachable(NOT_STARTED);

@@ -28,11 +28,11 @@ impl AcpConversation {
         false
     }
 
-    /// The agent is done with its prompt.
+    /// Takes in the answer to the prompt.
     pub(super) fn answered(&mut self, answer: Result<Box<RawValue>, AgentError>) {
         let end = match answer {
             Ok(answer) => {
-                self.agent.record_success();
+                self.agent.history().deaths = 0;
                 self.is_known = true;
                 match serde_json::from_str::<PromptResponse>(answer.get()) {
                     Ok(answer) => self.apply_prompt_answer(answer),
@@ -61,9 +61,9 @@ impl AcpConversation {
         self.finish_after_drain(if was_cancelled { self.end_of_cancelled() } else { end });
     }
 
-    /// The turn ends like this, once everything has been heard that the agent had said when it
-    /// answered: some answer before the rest of what they say, which must not be lost, nor be taken
-    /// for something of the next turn.
+    /// Ends the turn like this once everything was heard that the agent had said when it answered:
+    /// some answer before the rest of what they say, which must not be lost, nor be taken for
+    /// something of the next turn.
     fn finish_after_drain(&mut self, end: TurnEnd) {
         self.answer_unanswered(true);
         if let Some(run) = &mut self.run {
@@ -71,7 +71,7 @@ impl AcpConversation {
         }
     }
 
-    /// How a run ends that was cancelled, by the user or because its time was up.
+    /// Returns how a run ends that was cancelled, by the user or because it had timed out.
     pub(super) fn end_of_cancelled(&self) -> TurnEnd {
         let limit = self.agent.spec.turn_limit.filter(|_| self.run.as_ref().is_some_and(|run| run.overdue));
         match limit {

@@ -6,20 +6,15 @@
 //! text.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use ahp_types::state::{
-    ChatInputAnswer, ChatInputAnswerValue, ChatInputBooleanQuestion, ChatInputMultiSelectQuestion,
-    ChatInputNumberQuestion, ChatInputOption, ChatInputQuestion, ChatInputSingleSelectQuestion,
-    ChatInputTextQuestion,
+    ChatInputAnswer, ChatInputAnswerValue, ChatInputOption, ChatInputQuestion, ChatInputTextQuestion,
 };
 use regex_automata::meta::Regex;
 use regex_automata::util::syntax;
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::{json, Map, Value};
 
-/// Largest compiled pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 
 /// Follows the question for a field that is asked for as a text.
@@ -31,13 +26,9 @@ pub(super) struct Form {
     pub(super) title: Option<String>,
     pub(super) description: Option<String>,
     #[serde(default)]
-    properties: Fields,
+    properties: Map<String, Value>,
     required: Option<Vec<String>>,
 }
-
-/// Fields of a form, in their order.
-#[derive(Debug, Default)]
-struct Fields(Vec<(String, Value)>);
 
 /// A field of any type that is known. Its schema is flat and small, and every type may say less
 /// than it could.
@@ -78,31 +69,8 @@ struct QuestionChoice {
     description: Option<String>,
 }
 
-impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
-            type Value = Fields;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
-                }
-                Ok(Fields(fields))
-            }
-        }
-        deserializer.deserialize_map(InOrder)
-    }
-}
-
 impl Form {
-    /// Returns the questions that the fields are, with what their answers must be.
-    pub(super) fn questions(self) -> (Vec<ChatInputQuestion>, Vec<AnswerRule>) {
+    pub(super) fn questions(self) -> Vec<AskedField> {
         let required = self.required.unwrap_or_default();
         let question = |(id, schema): (String, Value)| {
             let is_required = required.contains(&id);
@@ -110,26 +78,20 @@ impl Form {
             let known = known.and_then(|field| field.question(&id, is_required));
             known.unwrap_or_else(|| question_of_unknown(&id, &schema, is_required))
         };
-        self.properties.0.into_iter().map(question).unzip()
+        self.properties.into_iter().map(question).collect()
     }
 }
 
 /// Returns the question for a field of a kind that is not known: for a text, with the whole schema
 /// to read.
-fn question_of_unknown(id: &str, schema: &Value, is_required: bool) -> (ChatInputQuestion, AnswerRule) {
+fn question_of_unknown(id: &str, schema: &Value, is_required: bool) -> AskedField {
     let text = |name: &str| schema.get(name).and_then(Value::as_str).map(str::to_owned);
     let (title, message) = words(id, text("title"), text("description"));
-    let question = ChatInputQuestion::Text(ChatInputTextQuestion {
-        id: id.to_owned(),
-        title,
-        message: format!("{message} {AS_JSON}\n\n{schema}"),
-        required: is_required.then_some(true),
-        format: None,
-        min: None,
-        max: None,
-        default_value: schema.get("default").map(Value::to_string),
+    let question = json!({
+        "kind": "text", "title": title, "message": format!("{message} {AS_JSON}\n\n{schema}"),
+        "defaultValue": schema.get("default").map(Value::to_string),
     });
-    (question, AnswerRule { id: id.to_owned(), is_required, fits: AnswerKind::Anything })
+    AskedField { is_json: true, ..AskedField::new(id, is_required, question) }
 }
 
 /// Returns the title and the message of a question. It needs words; a title that is all that there
@@ -145,73 +107,34 @@ fn words(id: &str, title: Option<String>, description: Option<String>) -> (Optio
 impl Field {
     /// Returns the question that the field is; `None` if its type is not known, or nothing can be
     /// chosen.
-    fn question(self, name: &str, is_required: bool) -> Option<(ChatInputQuestion, AnswerRule)> {
+    fn question(self, id: &str, is_required: bool) -> Option<AskedField> {
         let choices = if self.r#type == "array" { self.items.unwrap_or_default() } else { self.choices };
         let options = choices.options(self.default.as_ref());
-        let (title, mut message) = words(name, self.title, self.description);
+        let default = self.default.unwrap_or_default();
+        let mut question = match (self.r#type.as_str(), options) {
+            ("string", Some(options)) => {
+                json!({ "kind": "single-select", "options": options, "allowFreeformInput": false })
+            }
+            ("string", None) => json!({
+                "kind": "text", "min": self.min_length, "max": self.max_length, "format": self.format,
+                "defaultValue": default.as_str(),
+            }),
+            (kind @ ("number" | "integer"), _) => json!({
+                "kind": kind, "min": self.minimum, "max": self.maximum, "defaultValue": default.as_f64(),
+            }),
+            ("boolean", _) => json!({ "kind": "boolean", "defaultValue": default.as_bool() }),
+            ("array", Some(options)) => json!({
+                "kind": "multi-select", "options": options, "allowFreeformInput": false,
+                "min": self.min_items, "max": self.max_items,
+            }),
+            _ => return None,
+        };
+        let (title, mut message) = words(id, self.title, self.description);
         if let Some(pattern) = &self.pattern {
             message.push_str(&format!(" (must match `{pattern}`)"));
         }
-        let (id, required) = (name.to_owned(), is_required.then_some(true));
-        let default = self.default.unwrap_or_default();
-        let ids = |options: &[ChatInputOption]| options.iter().map(|option| option.id.clone()).collect();
-        let number = |id, title, message| ChatInputNumberQuestion {
-            id,
-            title,
-            message,
-            required,
-            min: self.minimum,
-            max: self.maximum,
-            default_value: default.as_f64(),
-        };
-        let numbers = |is_whole| AnswerKind::Number { is_whole, min: self.minimum, max: self.maximum };
-        let (question, fits) = match (self.r#type.as_str(), options) {
-            ("string", Some(options)) => {
-                let fits = AnswerKind::One { choices: ids(&options), is_free: false };
-                let allow_freeform_input = Some(false);
-                let question = ChatInputSingleSelectQuestion {
-                    id,
-                    title,
-                    message,
-                    required,
-                    options,
-                    allow_freeform_input,
-                };
-                (ChatInputQuestion::SingleSelect(question), fits)
-            }
-            ("string", None) => {
-                let (min, max, format) = (self.min_length, self.max_length, self.format);
-                let fits = AnswerKind::Text { min, max, pattern: self.pattern, format: format.clone() };
-                let default_value = default.as_str().map(str::to_owned);
-                let question =
-                    ChatInputTextQuestion { id, title, message, required, format, min, max, default_value };
-                (ChatInputQuestion::Text(question), fits)
-            }
-            ("number", _) => (ChatInputQuestion::Number(number(id, title, message)), numbers(false)),
-            ("integer", _) => (ChatInputQuestion::Integer(number(id, title, message)), numbers(true)),
-            ("boolean", _) => {
-                let default_value = default.as_bool();
-                let question = ChatInputBooleanQuestion { id, title, message, required, default_value };
-                (ChatInputQuestion::Boolean(question), AnswerKind::Boolean)
-            }
-            ("array", Some(options)) => {
-                let (min, max) = (self.min_items, self.max_items);
-                let fits = AnswerKind::Many { choices: ids(&options), is_free: false, min, max };
-                let question = ChatInputMultiSelectQuestion {
-                    id,
-                    title,
-                    message,
-                    required,
-                    options,
-                    allow_freeform_input: Some(false),
-                    min,
-                    max,
-                };
-                (ChatInputQuestion::MultiSelect(question), fits)
-            }
-            _ => return None,
-        };
-        Some((question, AnswerRule { id: name.to_owned(), is_required, fits }))
+        (question["title"], question["message"]) = (json!(title), message.into());
+        Some(AskedField { pattern: self.pattern, ..AskedField::new(id, is_required, question) })
     }
 }
 
@@ -244,123 +167,140 @@ impl Choices {
     }
 }
 
-/// Rule for the answer to a question.
-#[derive(Debug)]
-pub(super) struct AnswerRule {
-    pub(super) id: String,
-    pub(super) is_required: bool,
-    pub(super) fits: AnswerKind,
+/// Question, and what its answer must be besides what the question says.
+#[derive(Debug, Clone)]
+pub(super) struct AskedField {
+    id: String,
+    is_required: bool,
+    pub(super) question: ChatInputQuestion,
+    /// Pattern that a text must match.
+    pattern: Option<String>,
+    /// Set when the type of the value is not known: a text that is JSON stands for its value.
+    is_json: bool,
 }
 
-/// Values that fit a question.
-#[derive(Debug)]
-pub(super) enum AnswerKind {
-    Text {
-        min: Option<i64>,
-        max: Option<i64>,
-        pattern: Option<String>,
-        format: Option<String>,
-    },
-    Number {
-        is_whole: bool,
-        min: Option<f64>,
-        max: Option<f64>,
-    },
-    Boolean,
-    One {
-        choices: Vec<String>,
-        is_free: bool,
-    },
-    Many {
-        choices: Vec<String>,
-        is_free: bool,
-        min: Option<i64>,
-        max: Option<i64>,
-    },
-    /// Any value, since its type is unknown: a text that is JSON stands for its value.
-    Anything,
+impl AskedField {
+    /// Creates a question of its other members.
+    pub(super) fn new(id: &str, is_required: bool, mut question: Value) -> Self {
+        question["id"] = id.into();
+        question["required"] = json!(is_required.then_some(true));
+        // Another kind than those that the type knows is kept as it is.
+        let question =
+            ChatInputQuestion::deserialize(&question).unwrap_or(ChatInputQuestion::Unknown(question));
+        Self { id: id.to_owned(), is_required, question, pattern: None, is_json: false }
+    }
+
+    /// Returns the value that an answer is; `None` if it is empty where nothing need be said.
+    fn value(&self, answer: &ChatInputAnswerValue) -> Result<Option<Value>, String> {
+        use {ChatInputAnswerValue as Said, ChatInputQuestion as Asked};
+        let ids = |options: &[ChatInputOption]| {
+            options.iter().map(|option| option.id.as_str()).collect::<Vec<_>>().join(", ")
+        };
+        match (&self.question, answer) {
+            (Asked::Text(_), Said::Text(answer)) if self.is_json => {
+                let value = || serde_json::from_str(&answer.value).unwrap_or_else(|_| json!(answer.value));
+                Ok((self.is_required || !answer.value.is_empty()).then(value))
+            }
+            (Asked::Text(asked), Said::Text(answer)) => match self.check_text(&answer.value, asked) {
+                Err(_) if answer.value.is_empty() && !self.is_required => Ok(None),
+                checked => checked.map(|()| Some(json!(answer.value))),
+            },
+            (Asked::Number(asked), Said::Number(answer)) => {
+                check_range(answer.value, asked.min, asked.max, "must be")?;
+                Ok(Some(json!(answer.value)))
+            }
+            (Asked::Integer(asked), Said::Number(answer)) => {
+                check_range(answer.value, asked.min, asked.max, "must be")?;
+                if answer.value.fract() != 0.0 {
+                    return Err("must be a whole number".to_owned());
+                }
+                // Whole, and no longer than what a number can be without losing its last digits.
+                #[allow(clippy::cast_possible_truncation)]
+                Ok(Some(json!(answer.value as i64)))
+            }
+            (Asked::Boolean(_), Said::Boolean(answer)) => Ok(Some(json!(answer.value))),
+            (Asked::SingleSelect(asked), Said::Selected(answer)) => {
+                let is_free = asked.allow_freeform_input == Some(true);
+                let freely = answer.freeform_values.iter().flatten().find(|_| is_free);
+                let chosen = freely.unwrap_or(&answer.value);
+                if freely.is_none() && !asked.options.iter().any(|option| option.id == *chosen) {
+                    return Err(format!("must be one of {}", ids(&asked.options)));
+                }
+                Ok(Some(json!(chosen)))
+            }
+            (Asked::MultiSelect(asked), Said::SelectedMany(answer)) => {
+                let is_free = asked.allow_freeform_input == Some(true);
+                let freely = answer.freeform_values.iter().flatten().filter(|_| is_free);
+                let chosen: Vec<&String> = answer.value.iter().chain(freely).collect();
+                if chosen.is_empty() && !self.is_required {
+                    return Ok(None);
+                }
+                if !answer.value.iter().all(|it| asked.options.iter().any(|option| option.id == *it)) {
+                    return Err(format!("must be among {}", ids(&asked.options)));
+                }
+                let (min, max) = (bound(asked.min), bound(asked.max));
+                check_range(chosen.len() as f64, min, max, "must have a number of choices of")?;
+                Ok(Some(json!(chosen)))
+            }
+            _ => Err("is of another kind than the question".to_owned()),
+        }
+    }
+
+    fn check_text(&self, text: &str, asked: &ChatInputTextQuestion) -> Result<(), String> {
+        let length = text.chars().count() as f64;
+        check_range(length, bound(asked.min), bound(asked.max), "must have a length of")?;
+        if let Some(pattern) = self.pattern.as_ref().filter(|it| matches(it, text) == Some(false)) {
+            return Err(format!("must match `{pattern}`"));
+        }
+        let format = asked.format.as_deref().unwrap_or_default();
+        let is_so = match format {
+            "email" => text.split_once('@').is_some_and(|(name, host)| {
+                !name.is_empty() && !host.is_empty() && !text.contains(char::is_whitespace)
+            }),
+            "uri" => text.split_once(':').is_some_and(|(scheme, rest)| {
+                let fits = |char: char| char.is_ascii_alphanumeric() || "+-.".contains(char);
+                scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+                    && scheme.chars().all(fits)
+                    && !rest.is_empty()
+            }),
+            "date" => text.parse::<jiff::civil::Date>().is_ok(),
+            "date-time" => text.parse::<jiff::Timestamp>().is_ok(),
+            _ => true,
+        };
+        if is_so {
+            return Ok(());
+        }
+        Err(format!("must be of the form `{format}`"))
+    }
+}
+
+fn bound(bound: Option<i64>) -> Option<f64> {
+    bound.map(|bound| bound as f64)
 }
 
 /// Returns the answers as the agent is given them.
-///
-/// # Errors
-/// What is wrong with them, in a sentence for each.
 pub(super) fn content(
-    rules: &[AnswerRule],
+    fields: &[AskedField],
     answers: &BTreeMap<String, ChatInputAnswer>,
 ) -> Result<Map<String, Value>, String> {
     let (mut content, mut wrong) = (Map::new(), Vec::new());
-    for rule in rules {
-        let answer = match answers.get(&rule.id) {
-            Some(ChatInputAnswer::Submitted(answer)) => rule.fits.value(&answer.value, rule.is_required),
+    for field in fields {
+        let id = &field.id;
+        let answer = match answers.get(id) {
+            Some(ChatInputAnswer::Submitted(answer)) => field.value(&answer.value),
             _ => Ok(None),
         };
         match answer {
-            Ok(Some(value)) => drop(content.insert(rule.id.clone(), value)),
-            Ok(None) if rule.is_required => wrong.push(format!("`{}` must be answered.", rule.id)),
+            Ok(Some(value)) => drop(content.insert(id.clone(), value)),
+            Ok(None) if field.is_required => wrong.push(format!("`{id}` must be answered.")),
             Ok(None) => {}
-            Err(why) => wrong.push(format!("The answer to `{}` {why}.", rule.id)),
+            Err(why) => wrong.push(format!("The answer to `{id}` {why}.")),
         }
     }
     if wrong.is_empty() {
         return Ok(content);
     }
     Err(wrong.join("\n"))
-}
-
-impl AnswerKind {
-    /// Returns the value that an answer is; `None` if it is empty where nothing need be said.
-    fn value(&self, answer: &ChatInputAnswerValue, is_required: bool) -> Result<Option<Value>, String> {
-        use ChatInputAnswerValue as Said;
-        match (self, answer) {
-            (Self::Text { min, max, pattern, format }, Said::Text(answer)) => {
-                let text = &answer.value;
-                match check_text(text, *min, *max, pattern.as_deref(), format.as_deref()) {
-                    Err(_) if text.is_empty() && !is_required => Ok(None),
-                    checked => checked.map(|()| Some(json!(text))),
-                }
-            }
-            (Self::Number { is_whole, min, max }, Said::Number(answer)) => {
-                let number = answer.value;
-                check_range(number, *min, *max, "must be")?;
-                match number {
-                    _ if !is_whole => Ok(Some(json!(number))),
-                    number if number.fract() != 0.0 => Err("must be a whole number".to_owned()),
-                    // Whole, and no longer than what a number can be without losing its last
-                    // digits.
-                    #[allow(clippy::cast_possible_truncation)]
-                    number => Ok(Some(json!(number as i64))),
-                }
-            }
-            (Self::Boolean, Said::Boolean(answer)) => Ok(Some(json!(answer.value))),
-            (Self::One { choices, is_free }, Said::Selected(answer)) => {
-                let freely = answer.freeform_values.iter().flatten().find(|_| *is_free);
-                let chosen = freely.unwrap_or(&answer.value);
-                if freely.is_none() && !choices.contains(chosen) {
-                    return Err(format!("must be one of {}", choices.join(", ")));
-                }
-                Ok(Some(json!(chosen)))
-            }
-            (Self::Many { choices, is_free, min, max }, Said::SelectedMany(answer)) => {
-                let freely = answer.freeform_values.iter().flatten().filter(|_| *is_free);
-                let chosen: Vec<&String> = answer.value.iter().chain(freely).collect();
-                if chosen.is_empty() && !is_required {
-                    return Ok(None);
-                }
-                if answer.value.iter().any(|chosen| !choices.contains(chosen)) {
-                    return Err(format!("must be among {}", choices.join(", ")));
-                }
-                let bound = |bound: &Option<i64>| bound.map(|bound| bound as f64);
-                check_range(chosen.len() as f64, bound(min), bound(max), "must have a number of choices of")?;
-                Ok(Some(json!(chosen)))
-            }
-            (Self::Anything, Said::Text(answer)) if answer.value.is_empty() && !is_required => Ok(None),
-            (Self::Anything, Said::Text(answer)) => {
-                Ok(Some(serde_json::from_str(&answer.value).unwrap_or_else(|_| json!(answer.value))))
-            }
-            _ => Err("is of another kind than the question".to_owned()),
-        }
-    }
 }
 
 /// Checks that a number lies within bounds; `what` is what it is, for people.
@@ -370,41 +310,6 @@ fn check_range(number: f64, min: Option<f64>, max: Option<f64>, what: &str) -> R
         (_, Some(max)) if number > max => Err(format!("{what} at most {max}")),
         _ => Ok(()),
     }
-}
-
-fn check_text(
-    text: &str,
-    min: Option<i64>,
-    max: Option<i64>,
-    pattern: Option<&str>,
-    format: Option<&str>,
-) -> Result<(), String> {
-    let length = text.chars().count() as f64;
-    let bound = |bound: Option<i64>| bound.map(|bound| bound as f64);
-    check_range(length, bound(min), bound(max), "must have a length of")?;
-    if let Some(pattern) = pattern {
-        if matches(pattern, text) == Some(false) {
-            return Err(format!("must match `{pattern}`"));
-        }
-    }
-    let is_so = match format {
-        Some("email") => text.split_once('@').is_some_and(|(name, host)| {
-            !name.is_empty() && !host.is_empty() && !text.contains(char::is_whitespace)
-        }),
-        Some("uri") => text.split_once(':').is_some_and(|(scheme, rest)| {
-            let fits = |char: char| char.is_ascii_alphanumeric() || "+-.".contains(char);
-            scheme.starts_with(|first: char| first.is_ascii_alphabetic())
-                && scheme.chars().all(fits)
-                && !rest.is_empty()
-        }),
-        Some("date") => text.parse::<jiff::civil::Date>().is_ok(),
-        Some("date-time") => text.parse::<jiff::Timestamp>().is_ok(),
-        _ => true,
-    };
-    if is_so {
-        return Ok(());
-    }
-    Err(format!("must be of the form `{}`", format.unwrap_or_default()))
 }
 
 /// Returns whether a pattern is found in a text; `None` if the pattern cannot be understood, since
@@ -421,12 +326,12 @@ fn matches(pattern: &str, text: &str) -> Option<bool> {
 mod tests {
     use super::*;
 
-    fn form(properties: &Value, required: &[&str]) -> (Vec<ChatInputQuestion>, Vec<AnswerRule>) {
+    fn form(properties: &Value, required: &[&str]) -> Vec<AskedField> {
         let form = json!({ "properties": properties, "required": required }).to_string();
         serde_json::from_str::<Form>(&form).unwrap().questions()
     }
 
-    fn content_of(rules: &[AnswerRule], answers: &Value) -> Result<Value, String> {
+    fn content_of(fields: &[AskedField], answers: &Value) -> Result<Value, String> {
         let answers = answers.as_object().unwrap().iter().map(|(id, value)| {
             let kind = match value {
                 Value::Number(_) => "number",
@@ -439,7 +344,7 @@ mod tests {
             let answer = json!({ "state": "submitted", "value": { "kind": kind, "value": value } });
             (id.clone(), serde_json::from_value(answer).unwrap())
         });
-        content(rules, &answers.collect()).map(Value::Object)
+        content(fields, &answers.collect()).map(Value::Object)
     }
 
     #[test]
@@ -455,15 +360,15 @@ mod tests {
             "size": { "type": "string", "enum": ["s", "l"] },
             "tags": { "type": "array", "minItems": 1, "maxItems": 2, "items": { "enum": ["x", "y", "z"] } },
         });
-        let (_, rules) = form(&properties, &["name"]);
+        let fields = form(&properties, &["name"]);
         let good = json!({ "name": "abc", "mail": "a@b", "page": "x:y", "day": "2026-02-03",
             "when": "2026-02-03T04:05:06Z", "count": 3, "ratio": 0.5, "size": "=s", "tags": ["x", "y"] });
         let mut content = good.clone();
         content["size"] = "s".into();
-        assert_eq!(content_of(&rules, &good), Ok(content));
+        assert_eq!(content_of(&fields, &good), Ok(content));
         // What need not be answered may be empty.
         let few = json!({ "name": "abc", "mail": "", "tags": [] });
-        assert_eq!(content_of(&rules, &few), Ok(json!({ "name": "abc" })));
+        assert_eq!(content_of(&fields, &few), Ok(json!({ "name": "abc" })));
         for (id, value, why) in [
             ("name", json!("a"), "must have a length of at least 2"),
             ("name", json!("abcde"), "must have a length of at most 4"),
@@ -483,9 +388,9 @@ mod tests {
         ] {
             let mut answers = good.clone();
             answers[id] = value;
-            assert_eq!(content_of(&rules, &answers), Err(format!("The answer to `{id}` {why}.")));
+            assert_eq!(content_of(&fields, &answers), Err(format!("The answer to `{id}` {why}.")));
         }
-        assert_eq!(content_of(&rules, &json!({})), Err("`name` must be answered.".to_owned()));
+        assert_eq!(content_of(&fields, &json!({})), Err("`name` must be answered.".to_owned()));
     }
 
     #[test]
@@ -505,17 +410,17 @@ mod tests {
             "level": { "type": "integer", "enum": [1, 2], "minimum": "low" },
             "odd": 7,
         });
-        let (questions, rules) = form(&properties, &["place"]);
-        assert_eq!(questions.len(), 5);
-        let first = serde_json::to_value(&questions[0]).unwrap();
+        let fields = form(&properties, &["place"]);
+        assert_eq!(fields.len(), 5);
+        let first = serde_json::to_value(&fields[0].question).unwrap();
         let message = r#"Place (as JSON, or as plain text)
 
 {"type":"object","title":"Place","properties":{"x":{"type":"number"}}}"#;
         assert_eq!(first, json!({ "kind": "text", "id": "place", "message": message, "required": true }));
-        assert!(questions.iter().all(|question| matches!(question, ChatInputQuestion::Text(_))));
+        assert!(fields.iter().all(|field| matches!(field.question, ChatInputQuestion::Text(_))));
         let answers =
             json!({ "place": "{\"x\": 1}", "either": "this", "list": "[\"a\"]", "level": "2", "odd": "" });
         let content = json!({ "place": { "x": 1 }, "either": "this", "list": ["a"], "level": 2 });
-        assert_eq!(content_of(&rules, &answers), Ok(content));
+        assert_eq!(content_of(&fields, &answers), Ok(content));
     }
 }

@@ -11,13 +11,11 @@ use agent_client_protocol_schema::v1::{
 };
 use agent_client_protocol_schema::MaybeUndefined;
 use ahp_types::common::JsonObject;
-use serde_json::Value;
 
 use super::AcpConversation;
 use crate::backend::acp::{content, extra_meta};
 use crate::host::effects::{CallExtras, TurnEvent};
 
-/// Maximum number of compactions in progress in a turn.
 const COMPACTIONS_MAX: usize = 16;
 
 /// The longest summary that is shown, in bytes.
@@ -26,7 +24,6 @@ const SUMMARY_BYTES_MAX: usize = 64 << 10;
 /// Activity of the agent that the user is shown during a compaction.
 const COMPACTING: &str = "Summing up the conversation";
 
-/// The compactions of a turn.
 #[derive(Debug, Default)]
 pub(super) struct Compactions {
     /// Summaries of those that are under way, by their ids.
@@ -36,12 +33,11 @@ pub(super) struct Compactions {
 }
 
 impl Compactions {
-    /// Returns whether no compaction is in progress.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// The summary of one, unless too many are under way.
+    /// Returns the summary of one, unless too many are in progress.
     fn summary(&mut self, id: &str) -> Option<&mut String> {
         if self.open.len() >= COMPACTIONS_MAX && !self.open.contains_key(id) {
             return None;
@@ -51,7 +47,6 @@ impl Compactions {
 }
 
 impl AcpConversation {
-    /// Shows a notice.
     pub(super) fn show_notice(&mut self, notice: Notice) {
         let mut text = notice.title;
         if let Some(description) = notice.description.filter(|description| !description.is_empty()) {
@@ -65,8 +60,8 @@ impl AcpConversation {
             _ => "info".to_owned(),
         };
         let mut meta = JsonObject::new();
-        extra_meta::put(&mut meta, extra_meta::SEVERITY, Some(Value::String(severity)));
-        extra_meta::put(&mut meta, extra_meta::META, notice.meta.map(Value::Object));
+        extra_meta::put(&mut meta, extra_meta::SEVERITY, Some(severity));
+        extra_meta::put(&mut meta, extra_meta::META, notice.meta);
         self.send_notice(text, meta);
     }
 
@@ -82,7 +77,7 @@ impl AcpConversation {
         }
     }
 
-    /// A compaction has begun, goes on or is over; shown when it is over.
+    /// Takes in the state of a compaction; it is shown when it is over.
     pub(super) fn update_compaction(&mut self, update: CompactionUpdate) {
         let Some(run) = &mut self.run else { return };
         let id = update.compaction_id.to_string();
@@ -117,7 +112,7 @@ impl AcpConversation {
         }
         let mut meta = JsonObject::new();
         if let MaybeUndefined::Value(told) = update.meta {
-            extra_meta::put(&mut meta, extra_meta::META, Some(Value::Object(told)));
+            extra_meta::put(&mut meta, extra_meta::META, Some(told));
         }
         self.tell(TurnEvent::Activity(None));
         self.send_notice(text, meta);
@@ -127,12 +122,7 @@ impl AcpConversation {
         if let Some(run) = &mut self.run {
             run.speaking = None;
         }
-        let notice = TurnEvent::Notice(text);
-        self.tell(if meta.is_empty() {
-            notice
-        } else {
-            TurnEvent::With(Box::new(notice), CallExtras { meta, ..CallExtras::default() })
-        });
+        self.tell(extra_meta::with(TurnEvent::Notice(text), CallExtras { meta, ..CallExtras::default() }));
     }
 }
 

@@ -24,10 +24,11 @@ use super::client_tools::ClientTools;
 use super::own_turns::OwnTurns;
 use super::requests::too_early_answer;
 use super::settings::{is_of_session, Settings};
-use super::{AcpConversation, EditLookup};
-use crate::backend::acp::agent::{Agent, AgentLease, RunningAgent};
+use super::AcpConversation;
+use crate::backend::acp::agent::{Agent, AgentLease, DedicatedProcess, RunningAgent};
 use crate::backend::acp::calls::Calls;
 use crate::backend::acp::content;
+use crate::backend::acp::edits::EditLookup;
 use crate::backend::acp::files::Files;
 use crate::backend::acp::login;
 use crate::backend::acp::peer::{AgentError, PeerMessage, PeerReceiver};
@@ -94,7 +95,7 @@ impl AcpConversation {
         used: AgentLease,
     ) -> anyhow::Result<(Self, AgentLease)> {
         let running = used.running();
-        let own = agent.spec.one_session.then(|| running.dedicate());
+        let own = agent.spec.one_session.then(|| DedicatedProcess(Arc::clone(&running)));
         let mut receiver = running.connection.listen();
         let (cwd, others) = directories(agent, open)?;
         let folders = std::iter::once(&cwd).chain(&others).cloned().collect();
@@ -120,7 +121,7 @@ impl AcpConversation {
             taken_up = fork(&mut receiver, &params, limit, &mut early).await?;
         }
         let (session, settings, transcript) = match taken_up {
-            Some((session, answer)) => (session, Settings::of_session_after(&mut early, &answer), None),
+            Some((session, answer)) => (session, Settings::of_session(&mut early, &answer), None),
             None => {
                 let params = NewSessionRequest::new(&cwd).additional_directories(others).mcp_servers(servers);
                 let answer = ask(&mut receiver, "session/new", &params, limit, &mut early).await?;
@@ -128,8 +129,8 @@ impl AcpConversation {
                 let made: NewSessionResponse =
                     serde_json::from_str(answer.get()).context("its answer to `session/new` does not fit")?;
                 let session = made.session_id;
+                let settings = Settings::of_session(&mut Vec::new(), &answer);
                 early = receiver.subscribe(&session.0);
-                let settings = Settings::of_session(&answer);
                 (session, settings, transcript_so_far(open).await?)
             }
         };
@@ -182,8 +183,11 @@ async fn resume_session(
     let can = &running.capabilities;
     let ways =
         [("session/resume", can.session_capabilities.resume.is_some()), ("session/load", can.load_session)];
-    for (method, _) in ways.into_iter().filter(|(method, can)| *can && !agent.has_failed_at(method, session))
-    {
+    for (method, _) in ways.into_iter().filter(|(_, can)| *can) {
+        let as_failed = (method, session.to_owned());
+        if agent.history().failed_at.contains(&as_failed) {
+            continue;
+        }
         receiver.subscribe(session);
         match ask(receiver, method, request, limit, of_session).await {
             Ok(Ok(answer)) => {
@@ -197,7 +201,7 @@ async fn resume_session(
                 tracing::info!(agent = name, method, %failure, "the agent cannot resume or load a session");
             }
             Err(error) => {
-                agent.record_failure_at(method, session);
+                agent.history().failed_at.insert(as_failed);
                 return Err(NotResumed(format!("{error:#}")).into());
             }
         }
@@ -205,8 +209,8 @@ async fn resume_session(
     Ok(None)
 }
 
-/// A copy of a session, if the agent makes one, and what it answered. Some tell all that was said
-/// in it, which is no part of any turn.
+/// Has the agent copy a session; returns the copy and the answer, if it makes one. Some agents
+/// replay the conversation, which is no part of any turn.
 async fn fork(
     receiver: &mut PeerReceiver,
     params: &ForkSessionRequest,
@@ -226,54 +230,36 @@ async fn fork(
     Ok(Some((made.session_id, answer)))
 }
 
-/// Asks something and waits for the answer; what is said until everything was heard that the agent
-/// had said when it answered is of what was said before, but for what is said of the session
-/// itself.
-pub(super) async fn ask(
+/// Asks something and waits for the answer. What the agent says meanwhile belongs to earlier turns
+/// and is dropped, but for what it says of the session itself.
+async fn ask(
     receiver: &mut PeerReceiver,
     method: &str,
     params: &impl Serialize,
     limit: Duration,
     of_session: &mut Vec<Box<RawValue>>,
 ) -> anyhow::Result<Result<Box<RawValue>, AgentError>> {
-    let id = receiver.request(method, params);
-    let answered = timeout(limit, async {
-        let mut answered = None;
-        loop {
-            match receiver.recv().await {
-                Some(PeerMessage::Answer(about, answer)) if about == id => answered = Some(answer),
-                Some(PeerMessage::Drained(about)) if about == id => return answered,
-                Some(PeerMessage::Request { id, method, .. }) => {
-                    receiver.answer(&id, too_early_answer(&method));
-                }
-                Some(PeerMessage::Update(update)) if is_of_session(&update) => of_session.push(update),
-                Some(_) => {}
-                None => return answered,
-            }
-        }
-    });
-    match answered.await {
-        Ok(Some(answer)) => Ok(answer),
-        Ok(None) => {
-            bail!("it ended while it was asked for `{method}`: {}", receiver.connection().ended().await)
-        }
-        Err(_) => {
-            receiver.connection().give_up();
-            bail!("it did not answer `{method}` within {limit:?}")
-        }
+    match receiver.ask(method, params, limit, |receiver, said| hear(receiver, said, of_session)).await? {
+        Some(answer) => Ok(answer),
+        None => bail!("it ended while it was asked for `{method}`: {}", receiver.connection().ended().await),
     }
 }
 
-/// An agent that answers before it is done with replaying what was said: what it says is of that
-/// until it is silent for a moment.
+/// Takes in what the agent says before its session is open.
+fn hear(receiver: &PeerReceiver, said: PeerMessage, of_session: &mut Vec<Box<RawValue>>) {
+    match said {
+        PeerMessage::Request { id, method, .. } => receiver.answer(&id, too_early_answer(&method)),
+        PeerMessage::Update(update) if is_of_session(&update) => of_session.push(update),
+        _ => {}
+    }
+}
+
+/// Waits until an agent that answers before it replays the conversation is silent for a moment:
+/// what it says until then is of the replay.
 async fn drain_replay(receiver: &mut PeerReceiver, limit: Duration, of_session: &mut Vec<Box<RawValue>>) {
     let heard_out = timeout(limit, async {
         while let Ok(Some(said)) = timeout(REPLAY_PAUSE, receiver.recv()).await {
-            match said {
-                PeerMessage::Request { id, method, .. } => receiver.answer(&id, too_early_answer(&method)),
-                PeerMessage::Update(update) if is_of_session(&update) => of_session.push(update),
-                _ => {}
-            }
+            hear(receiver, said, of_session);
         }
     });
     if heard_out.await.is_err() {

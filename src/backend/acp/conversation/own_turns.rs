@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use serde_json::{json, Value};
 use tokio::time::Instant;
 
+use super::updates::UpdateMembers;
 use super::{questions, AcpConversation, Next, PromptRun};
 use crate::backend::acp::agent::AgentLease;
 use crate::backend::acp::client_tools::ClientToolCall;
@@ -79,7 +80,6 @@ pub(super) struct OwnTurns {
     pub(super) prompted: bool,
 }
 
-/// A message that needs a turn.
 #[derive(Debug)]
 enum HeldForTurn {
     Said(PeerMessage),
@@ -112,22 +112,6 @@ pub(super) struct OwnRun {
     says_end: bool,
 }
 
-/// Members of an update that tell whether it needs a turn.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct TurnSign<'a> {
-    #[serde(borrow)]
-    session_update: Cow<'a, str>,
-    #[serde(borrow, default)]
-    content: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    tool_call_id: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    status: Option<Cow<'a, str>>,
-    #[serde(rename = "_meta", default)]
-    meta: Option<Value>,
-}
-
 /// The text of a piece of an answer, if it is text.
 #[derive(Deserialize)]
 struct ChunkText<'a> {
@@ -137,18 +121,8 @@ struct ChunkText<'a> {
     text: Cow<'a, str>,
 }
 
-impl TurnSign<'_> {
-    /// Returns whether a piece of an answer says anything: some agents report usage in empty
-    /// pieces, and Gemini its mode in one.
-    fn has_content(&self) -> bool {
-        let text = self.content.and_then(|raw| serde_json::from_str::<ChunkText<'_>>(raw.get()).ok());
-        let says_nothing = |text: &str| text.trim().is_empty() || text.starts_with(GEMINI_MODE);
-        !text.is_some_and(|it| it.kind == "text" && says_nothing(&it.text))
-    }
-}
-
 impl OwnTurns {
-    /// When something is not believed any more to run in the background.
+    /// Returns when a command is not believed any more to run in the background.
     pub(super) fn background_until(&self) -> Option<Instant> {
         self.background.iter().map(|work| work.until).min()
     }
@@ -165,7 +139,6 @@ impl OwnTurns {
         self.asked
     }
 
-    /// Gives up what is held.
     pub(super) fn drop_held(&mut self) {
         self.held.clear();
     }
@@ -325,7 +298,7 @@ impl AcpConversation {
         if self.own_turns.background.is_empty() || !update.get().contains(QWEN_TASK) {
             return;
         }
-        let Ok(TurnSign { meta: Some(meta), .. }) = serde_json::from_str(update.get()) else { return };
+        let Ok(UpdateMembers { meta: Some(meta), .. }) = serde_json::from_str(update.get()) else { return };
         let said = |name: &str| meta.get(QWEN_TASK)?.get(name)?.as_str();
         // Its answer to that says the same once more.
         if meta.get("source").and_then(Value::as_str) != Some("background_notification") {
@@ -353,8 +326,8 @@ impl AcpConversation {
         }
     }
 
-    /// When a turn of the agent's own is over unless something is said before; `None` if something
-    /// is open in it.
+    /// Returns when a turn of the agent's own is over unless something is said before; `None` if
+    /// something is open in it.
     pub(super) fn silent_at(&self) -> Option<Instant> {
         let run = self.run.as_ref().filter(|run| run.cancelled.is_none())?;
         let own = run.own.as_ref()?;
@@ -419,7 +392,8 @@ impl AcpConversation {
         if !update.get().contains(CLAUDE_ORIGIN) {
             return false;
         }
-        let Ok(TurnSign { session_update, meta: Some(meta), .. }) = serde_json::from_str(update.get()) else {
+        let Ok(UpdateMembers { session_update, meta: Some(meta), .. }) = serde_json::from_str(update.get())
+        else {
             return false;
         };
         let Some(origin) = meta.get(CLAUDE_ORIGIN).filter(|_| session_update == "usage_update") else {
@@ -455,13 +429,13 @@ impl AcpConversation {
         }
     }
 
-    /// Why a message needs a turn, if it does.
+    /// Returns why a message needs a turn, if it does.
     fn needs_turn(&self, said: &PeerMessage) -> Option<TurnCause> {
         match said {
             PeerMessage::Update(raw) if self.own_turns.prompted => {
-                let sign: TurnSign<'_> = serde_json::from_str(raw.get()).ok()?;
+                let sign: UpdateMembers<'_> = serde_json::from_str(raw.get()).ok()?;
                 let needs = match &*sign.session_update {
-                    "agent_message_chunk" | "agent_thought_chunk" => sign.has_content(),
+                    "agent_message_chunk" | "agent_thought_chunk" => has_content(&sign),
                     "tool_call_update" => {
                         let says_more = sign.content.is_some();
                         let id = sign.tool_call_id.as_ref().filter(|_| says_more || sign.status.is_some());
@@ -496,7 +470,7 @@ fn says_end(said: &PeerMessage) -> bool {
     }
 }
 
-/// Why Qwen Code begins.
+/// Returns why Qwen Code begins.
 fn cause_of(params: &RawValue) -> TurnCause {
     #[derive(Deserialize)]
     struct Begins<'a> {
@@ -507,4 +481,12 @@ fn cause_of(params: &RawValue) -> TurnCause {
         Ok(begins) if begins.source == "background_notification" => TurnCause::Background,
         _ => TurnCause::Agent,
     }
+}
+
+/// Returns whether a piece of an answer says anything: some agents report usage in empty pieces,
+/// and Gemini its mode in one.
+fn has_content(update: &UpdateMembers<'_>) -> bool {
+    let text = update.content.and_then(|raw| serde_json::from_str::<ChunkText<'_>>(raw.get()).ok());
+    let says_nothing = |text: &str| text.trim().is_empty() || text.starts_with(GEMINI_MODE);
+    !text.is_some_and(|it| it.kind == "text" && says_nothing(&it.text))
 }

@@ -8,23 +8,19 @@
 
 use std::collections::BTreeMap;
 
-use ahp_types::state::{
-    ChatInputAnswer, ChatInputMultiSelectQuestion, ChatInputOption, ChatInputQuestion, ChatInputResponseKind,
-    ChatInputSingleSelectQuestion,
-};
+use ahp_types::state::{ChatInputAnswer, ChatInputOption, ChatInputResponseKind};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{json, Map, Value};
 use uuid::Uuid;
 
-use super::forms::{content, AnswerKind, AnswerRule, Form};
+use super::forms::{content, AskedField, Form};
 use super::AcpConversation;
 use crate::backend::acp::calls::PermissionRequest;
 use crate::backend::acp::errors::RequestError;
 use crate::backend::acp::peer::AgentRequest;
 use crate::host::effects::TurnEvent;
 
-/// The method.
 pub(super) const METHOD: &str = "elicitation/create";
 
 /// Maximum number of answers to one request that are refused: a program may give the same one for
@@ -35,36 +31,22 @@ const REFUSALS_MAX: u32 = 3;
 const QWEN_KIND: &str = "qwenInteractionKind";
 
 /// The questions of a turn that are open, by the ids that clients know.
-#[derive(Debug, Default)]
-pub(super) struct Questions {
-    open: BTreeMap<String, OpenQuestion>,
-}
-
-impl Questions {
-    /// Returns whether no question is open.
-    pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
-    }
-}
+pub(super) type Questions = BTreeMap<String, OpenQuestion>;
 
 #[derive(Debug)]
-struct OpenQuestion {
+pub(super) struct OpenQuestion {
     request: AgentRequest,
     asking: ShownQuestion,
     wanted: WantedAnswer,
-    /// Number of answers that were refused.
     refused: u32,
 }
 
-/// Answer that the agent waits for.
+/// Form of the answer that the agent waits for.
 #[derive(Debug)]
 enum WantedAnswer {
-    /// Consent of the user to open a URL.
-    Url,
-    Form(Vec<AnswerRule>),
-    /// The answers go with the decision about a permission.
+    Elicitation,
+    /// The answers go with the decision about a permission, by these options.
     Permission {
-        rules: Vec<AnswerRule>,
         approve: String,
         reject: Option<String>,
     },
@@ -81,15 +63,14 @@ struct Elicitation {
     requested_schema: Option<Form>,
 }
 
-/// Question as the user is shown it.
 #[derive(Debug, Clone)]
 struct ShownQuestion {
     message: Option<String>,
+    /// Page that the user is to open, if that is all that is asked.
     url: Option<String>,
-    questions: Vec<ChatInputQuestion>,
+    fields: Vec<AskedField>,
 }
 
-/// A permission request of Qwen Code that is a question.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct QwenRequest {
@@ -142,7 +123,10 @@ impl AcpConversation {
         }
         let asked = serde_json::from_str::<Elicitation>(params.get()).map_err(|error| error.to_string());
         match asked.and_then(Elicitation::put) {
-            Ok((asking, wanted)) => self.ask(OpenQuestion { request, asking, wanted, refused: 0 }, None),
+            Ok(asking) => {
+                let wanted = WantedAnswer::Elicitation;
+                self.ask(OpenQuestion { request, asking, wanted, refused: 0 }, None);
+            }
             Err(error) => {
                 tracing::warn!(
                     agent = self.agent.spec.name,
@@ -162,7 +146,7 @@ impl AcpConversation {
         let asked = serde_json::from_str::<QwenRequest>(params.get()).ok();
         let Some((asking, wanted)) = asked.and_then(QwenRequest::put) else { return false };
         let Ok(asks) = serde_json::from_str::<PermissionRequest>(params.get()) else { return false };
-        let told = self.calls.updated(asks.into_call());
+        let told = self.calls.updated(asks.tool_call);
         self.send_call_events(told);
         self.ask(OpenQuestion { request: request.clone(), asking, wanted, refused: 0 }, None);
         true
@@ -174,22 +158,23 @@ impl AcpConversation {
         // No other question has ever had it: a late answer to one of an earlier turn answers no
         // other.
         let id = format!("question-{}", Uuid::new_v4().simple());
-        let ShownQuestion { message, url, questions } = open.asking.clone();
+        let ShownQuestion { message, url, fields } = &open.asking;
+        let (url, questions) = (url.clone(), fields.iter().map(|field| field.question.clone()).collect());
         let said: Vec<&str> = wrong.into_iter().chain(message.as_deref()).collect();
         let message = Some(said.join("\n\n")).filter(|message| !message.is_empty());
-        run.questions.open.insert(id.clone(), open);
+        run.questions.insert(id.clone(), open);
         self.tell(TurnEvent::Question { id, message, url, questions });
     }
 
-    /// The user has answered, or will not.
+    /// Takes in the answer of the user, or that there will be none.
     pub(super) fn answered_by_user(
         &mut self,
         id: &str,
         response: ChatInputResponseKind,
         answers: &BTreeMap<String, ChatInputAnswer>,
     ) {
-        let Some(mut open) = self.run.as_mut().and_then(|run| run.questions.open.remove(id)) else { return };
-        let answer = match open.wanted.answer(response, answers) {
+        let Some(mut open) = self.run.as_mut().and_then(|run| run.questions.remove(id)) else { return };
+        let answer = match open.answer(response, answers) {
             Ok(answer) => answer,
             Err(wrong) if open.refused < REFUSALS_MAX => {
                 open.refused += 1;
@@ -208,28 +193,26 @@ impl AcpConversation {
         self.receiver.answer(&open.request, Ok(answer));
     }
 
-    /// The agent does not want to know any more; false when it asked the user nothing by this
-    /// request.
+    /// Takes in that a question was withdrawn; returns false if it was none of this turn.
     pub(super) fn question_was_withdrawn(&mut self, request: &AgentRequest) -> bool {
         let Some(run) = &mut self.run else { return false };
-        let asked = run.questions.open.iter().find(|(_, open)| open.request == *request);
+        let asked = run.questions.iter().find(|(_, open)| open.request == *request);
         let Some(id) = asked.map(|(id, _)| id.clone()) else { return false };
-        run.questions.open.remove(&id);
+        run.questions.remove(&id);
         self.receiver.answer(request, Err(RequestError::Withdrawn));
         self.tell(TurnEvent::QuestionWithdrawn { id });
         true
     }
 
-    /// Cancels all open questions.
     pub(super) fn cancel_questions(&mut self) {
-        let open = self.run.as_mut().map(|run| std::mem::take(&mut run.questions.open)).unwrap_or_default();
+        let open = self.run.as_mut().map(|run| std::mem::take(&mut run.questions)).unwrap_or_default();
         for open in open.into_values() {
             self.receiver.answer(&open.request, Ok(open.wanted.cancelled()));
         }
     }
 }
 
-/// The page that a request has the user open, and why, if it is such a request.
+/// Returns the page that a request has the user open, and why, if it is such a request.
 pub(in crate::backend::acp) fn page_to_open(method: &str, params: &RawValue) -> Option<(String, String)> {
     let asked: Elicitation = serde_json::from_str(params.get()).ok().filter(|_| method == METHOD)?;
     let url = asked.url.filter(|_| asked.mode == "url")?;
@@ -241,39 +224,41 @@ pub(super) fn cancelled() -> Value {
     json!({ "action": "cancel" })
 }
 
-impl WantedAnswer {
-    /// Returns what the agent is answered.
-    ///
-    /// # Errors
-    /// What is wrong with the user's answers.
+impl OpenQuestion {
+    /// Returns what the agent is answered, or what is wrong with the user's answers.
     fn answer(
         &self,
         response: ChatInputResponseKind,
         answers: &BTreeMap<String, ChatInputAnswer>,
     ) -> Result<Value, String> {
-        Ok(match (response, self) {
-            (ChatInputResponseKind::Cancel, _) => self.cancelled(),
-            (ChatInputResponseKind::Accept, Self::Url) => json!({ "action": "accept" }),
-            (ChatInputResponseKind::Accept, Self::Form(rules)) => {
-                json!({ "action": "accept", "content": content(rules, answers)? })
+        use WantedAnswer::{Elicitation, Permission};
+        let content = || content(&self.asking.fields, answers);
+        Ok(match (response, &self.wanted) {
+            (ChatInputResponseKind::Accept, Elicitation) if self.asking.url.is_some() => {
+                json!({ "action": "accept" })
             }
-            (ChatInputResponseKind::Decline, Self::Url | Self::Form(_)) => json!({ "action": "decline" }),
-            (ChatInputResponseKind::Accept, Self::Permission { rules, approve, .. }) => {
+            (ChatInputResponseKind::Accept, Elicitation) => {
+                json!({ "action": "accept", "content": content()? })
+            }
+            (ChatInputResponseKind::Decline, Elicitation) => json!({ "action": "decline" }),
+            (ChatInputResponseKind::Accept, Permission { approve, .. }) => {
                 let answers: Map<String, Value> =
-                    content(rules, answers)?.into_iter().map(|(id, value)| (id, in_words(&value))).collect();
+                    content()?.into_iter().map(|(id, value)| (id, in_words(&value))).collect();
                 json!({ "outcome": { "outcome": "selected", "optionId": approve }, "answers": answers })
             }
-            (ChatInputResponseKind::Decline, Self::Permission { reject: Some(reject), .. }) => {
+            (ChatInputResponseKind::Decline, Permission { reject: Some(reject), .. }) => {
                 json!({ "outcome": { "outcome": "selected", "optionId": reject } })
             }
-            (ChatInputResponseKind::Decline, Self::Permission { .. }) => self.cancelled(),
+            _ => self.wanted.cancelled(),
         })
     }
+}
 
+impl WantedAnswer {
     fn cancelled(&self) -> Value {
         match self {
             Self::Permission { .. } => json!({ "outcome": { "outcome": "cancelled" } }),
-            Self::Url | Self::Form(_) => cancelled(),
+            Self::Elicitation => cancelled(),
         }
     }
 }
@@ -290,22 +275,19 @@ fn in_words(value: &Value) -> Value {
 }
 
 impl Elicitation {
-    /// How it is put to the user, and what is to be answered.
-    fn put(self) -> Result<(ShownQuestion, WantedAnswer), String> {
+    /// Returns how it is put to the user.
+    fn put(self) -> Result<ShownQuestion, String> {
         match self.mode.as_str() {
             "url" => {
-                let url = self.url.ok_or("there is no URL")?;
-                let asking =
-                    ShownQuestion { message: Some(self.message), url: Some(url), questions: Vec::new() };
-                Ok((asking, WantedAnswer::Url))
+                let url = Some(self.url.ok_or("there is no URL")?);
+                Ok(ShownQuestion { message: Some(self.message), url, fields: Vec::new() })
             }
             "form" => {
                 let form = self.requested_schema.ok_or("there is no schema")?;
                 let said = [Some(self.message), form.title.clone(), form.description.clone()];
                 let said: Vec<String> = said.into_iter().flatten().filter(|it| !it.is_empty()).collect();
                 let message = Some(said.join("\n\n")).filter(|message| !message.is_empty());
-                let (questions, rules) = form.questions();
-                Ok((ShownQuestion { message, url: None, questions }, WantedAnswer::Form(rules)))
+                Ok(ShownQuestion { message, url: None, fields: form.questions() })
             }
             mode => Err(format!("the mode `{mode}` was not offered")),
         }
@@ -313,7 +295,7 @@ impl Elicitation {
 }
 
 impl QwenRequest {
-    /// How it is put to the user, and what is to be answered: each answer goes by the number of its
+    /// Returns how it is put to the user, and the wanted answer: each goes by the number of its
     /// question. `None` if it is another kind of request, or nothing could be answered.
     fn put(self) -> Option<(ShownQuestion, WantedAnswer)> {
         let QwenMeta { qwen_interaction_kind: kind, qwen_questions: asked } = self.tool_call.meta;
@@ -323,43 +305,25 @@ impl QwenRequest {
         };
         let approve = decision("allow_once").filter(|_| kind == "user_question" && !asked.is_empty())?;
         let reject = decision("reject_once");
-        let numbered = asked.into_iter().enumerate();
-        let (questions, rules) = numbered.map(|(number, asked)| asked.put(number.to_string())).unzip();
-        let asking = ShownQuestion { message: None, url: None, questions };
-        Some((asking, WantedAnswer::Permission { rules, approve, reject }))
+        let fields = asked.into_iter().enumerate().map(|(number, asked)| asked.put(number)).collect();
+        let asking = ShownQuestion { message: None, url: None, fields };
+        Some((asking, WantedAnswer::Permission { approve, reject }))
     }
 }
 
 impl QwenQuestion {
-    fn put(self, id: String) -> (ChatInputQuestion, AnswerRule) {
-        let Self { question: message, header: title, options, multi_select } = self;
-        let choices = options.iter().map(|choice| choice.label.clone()).collect();
+    fn put(self, number: usize) -> AskedField {
         let option = |choice: QwenChoice| ChatInputOption {
             id: choice.label.clone(),
             label: choice.label,
             description: choice.description,
             recommended: None,
         };
-        let options = options.into_iter().map(option).collect();
-        let (required, allow_freeform_input) = (Some(true), Some(true));
-        let rule = |fits| AnswerRule { id: id.clone(), is_required: true, fits };
-        if multi_select {
-            let rule = rule(AnswerKind::Many { choices, is_free: true, min: None, max: None });
-            let question = ChatInputMultiSelectQuestion {
-                id,
-                title,
-                message,
-                required,
-                options,
-                allow_freeform_input,
-                min: None,
-                max: None,
-            };
-            return (ChatInputQuestion::MultiSelect(question), rule);
-        }
-        let rule = rule(AnswerKind::One { choices, is_free: true });
-        let question =
-            ChatInputSingleSelectQuestion { id, title, message, required, options, allow_freeform_input };
-        (ChatInputQuestion::SingleSelect(question), rule)
+        let options: Vec<ChatInputOption> = self.options.into_iter().map(option).collect();
+        let question = json!({
+            "kind": if self.multi_select { "multi-select" } else { "single-select" },
+            "title": self.header, "message": self.question, "options": options, "allowFreeformInput": true,
+        });
+        AskedField::new(&number.to_string(), true, question)
     }
 }

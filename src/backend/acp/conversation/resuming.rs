@@ -7,6 +7,7 @@
 use ahp_types::state::{Message, ResponsePart, ToolCallState};
 
 use super::{AcpConversation, Next, TOLD_ANEW};
+use crate::backend::acp::content::answer_text;
 use crate::host::effects::{Event, Handle, RunId, Transcript, TurnEvent};
 use crate::wire::text;
 
@@ -73,27 +74,19 @@ fn interrupted(so_far: &[ResponsePart]) -> String {
     )
 }
 
-/// The answer so far, the latest of it.
+/// Returns the answer so far, the latest of it.
 fn told(so_far: &[ResponsePart]) -> String {
-    let mut told = String::new();
-    for part in so_far {
-        match part {
-            ResponsePart::Markdown(part) => {
-                told.push_str(&part.content);
-                told.push('\n');
-            }
-            ResponsePart::ToolCall(part) => {
-                let (name, how) = match &part.tool_call {
-                    ToolCallState::Completed(call) if call.success => (&call.display_name, "used"),
-                    ToolCallState::Completed(call) => (&call.display_name, "failed with"),
-                    ToolCallState::Cancelled(call) => (&call.display_name, "did not get to the end with"),
-                    _ => continue,
-                };
-                told.push_str(&format!("(You {how} the tool {name}.)\n"));
-            }
-            _ => {}
+    let used = |call: &ToolCallState| match call {
+        ToolCallState::Completed(call) if call.success => {
+            Some(format!("used the tool {}", call.display_name))
         }
-    }
+        ToolCallState::Completed(call) => Some(format!("failed with the tool {}", call.display_name)),
+        ToolCallState::Cancelled(call) => {
+            Some(format!("did not get to the end with the tool {}", call.display_name))
+        }
+        _ => None,
+    };
+    let told = answer_text(so_far, used);
     let shown = text::last_bytes(&told, SO_FAR_BYTES_MAX);
     if shown.len() < told.len() {
         return format!("(The beginning is left out.)\n{shown}");

@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::updates::UpdateMembers;
 use super::{AcpConversation, Next};
 use crate::backend::acp::agent::AgentLease;
 use crate::backend::acp::options::{misfit, OfferedOptions};
@@ -25,10 +26,8 @@ use crate::wire::text;
 /// Maximum number of an agent's commands that are known.
 const COMMANDS_MAX: usize = 1000;
 
-/// The settings of a session, from both sides.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
-    /// Settings and values that the agent reports.
     options: OfferedOptions,
     /// Values to set. Those that the agent has not taken when all were tried are given up.
     wanted: JsonObject,
@@ -80,19 +79,12 @@ struct WaitingTurn {
 }
 
 impl Settings {
-    /// Returns the settings of a session, from the answer that opened it.
-    pub(super) fn of_session(answer: &RawValue) -> Self {
-        let mut settings = Self::default();
-        settings.options.take_session(answer);
-        settings
-    }
-
     /// Returns the settings of a session, from the updates before the answer that opened it and
     /// then the answer. Updates of settings are removed from the list.
-    pub(super) fn of_session_after(updates: &mut Vec<Box<RawValue>>, answer: &RawValue) -> Self {
+    pub(super) fn of_session(updates: &mut Vec<Box<RawValue>>, answer: &RawValue) -> Self {
         let mut settings = Self::default();
         updates.retain(|raw| {
-            let update = serde_json::from_str::<SettingsUpdate<'_>>(raw.get());
+            let update = serde_json::from_str::<UpdateMembers<'_>>(raw.get());
             !update.is_ok_and(|update| settings.take(&update))
         });
         settings.options.take_session(answer);
@@ -100,7 +92,7 @@ impl Settings {
     }
 
     /// Takes in what an update says of settings; whether it is about them.
-    fn take(&mut self, update: &SettingsUpdate<'_>) -> bool {
+    fn take(&mut self, update: &UpdateMembers<'_>) -> bool {
         if let Some(list) = update.config_options {
             self.options.take_list(list);
         }
@@ -110,7 +102,7 @@ impl Settings {
         update.available_commands.is_none()
     }
 
-    /// By when the agent must answer, if it was asked for something.
+    /// Returns by when the agent must answer, if it was asked for something.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.asked.as_ref().map(|asked| asked.until)
     }
@@ -135,7 +127,7 @@ impl Settings {
         })
     }
 
-    /// All was tried: what is not so is given up.
+    /// Gives up what is not so although all was tried.
     fn drop_pending(&mut self, agent: &str) {
         let mut tried = std::mem::take(&mut self.tried);
         for (id, value) in std::mem::take(&mut self.wanted) {
@@ -171,7 +163,7 @@ impl Settings {
         SessionConfigState { schema: self.options.schema(None), values: self.options.values() }
     }
 
-    /// How the session is configured, with what the agent has yet to be asked for.
+    /// Returns how the session is configured, with what the agent has yet to be asked for.
     fn shown(&self) -> SessionConfigState {
         let mut shown = self.now();
         for (id, value) in &self.wanted {
@@ -183,19 +175,6 @@ impl Settings {
     }
 }
 
-/// Update of a session's settings outside of answers to requests.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SettingsUpdate<'a> {
-    session_update: &'a str,
-    #[serde(borrow, default)]
-    config_options: Option<&'a RawValue>,
-    current_mode_id: Option<String>,
-    #[serde(borrow, default)]
-    available_commands: Option<&'a RawValue>,
-}
-
-/// The answer to a request that changes a setting.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SettingAnswer<'a> {
@@ -205,17 +184,16 @@ struct SettingAnswer<'a> {
 
 /// Returns whether an update is about the session itself rather than part of the conversation.
 pub(super) fn is_of_session(update: &RawValue) -> bool {
-    serde_json::from_str::<SettingsUpdate<'_>>(update.get()).is_ok_and(|update| {
+    serde_json::from_str::<UpdateMembers<'_>>(update.get()).is_ok_and(|update| {
         matches!(
-            update.session_update,
+            &*update.session_update,
             "config_option_update" | "current_mode_update" | "available_commands_update"
         )
     })
 }
 
 impl AcpConversation {
-    /// The agent knows the session: it is asked for these settings, and then the conversation is
-    /// open.
+    /// Asks the agent, which knows the session, for these settings; then the conversation is open.
     pub(super) fn open_with(&mut self, config: JsonObject, had_a_name: bool, used: AgentLease) {
         let starting = &self.agent.spec.config;
         let defaults = self.is_new.then(|| self.settings.options.schema(Some(starting)));
@@ -239,7 +217,7 @@ impl AcpConversation {
         self.pending.push_back(Event::Described(Box::new(news)));
     }
 
-    /// A command, if it is to be obeyed now; else what happens instead.
+    /// Returns a command if it is to be obeyed now, else what happens instead.
     pub(super) fn after_settings(&mut self, command: Command) -> Result<Command, Next> {
         match &command {
             Command::Configure { all, changed, number } => {
@@ -280,8 +258,8 @@ impl AcpConversation {
         }
     }
 
-    /// The model that a message chooses is that of the session from then on. Of an agent whose
-    /// models nobody knows nothing is asked.
+    /// Wants the model that a message chooses, for the session from then on. An agent whose models
+    /// nobody knows is asked for nothing.
     fn want_model(&mut self, message: &Message) {
         let Some(chosen) = &message.model else { return };
         let Some(id) = self.settings.options.model().map(str::to_owned) else { return };
@@ -380,8 +358,8 @@ impl AcpConversation {
         }
     }
 
-    /// The agent does not answer: then it has not taken the setting. While we do not hear it, it
-    /// cannot be blamed.
+    /// Takes a setting that the agent does not answer for as refused. While the host does not read
+    /// its output, the agent cannot be blamed.
     pub(super) fn setting_timed_out(&mut self) -> Next {
         let limit = self.agent.spec.start_limit;
         let settings = &mut self.settings;
@@ -401,7 +379,7 @@ impl AcpConversation {
 
     /// Takes in what the agent says of its session outside of what is said in it.
     pub(super) fn session_updated(&mut self, raw: &RawValue) {
-        let update: SettingsUpdate<'_> = match serde_json::from_str(raw.get()) {
+        let update: UpdateMembers<'_> = match serde_json::from_str(raw.get()) {
             Ok(update) => update,
             Err(error) => {
                 tracing::debug!(agent = self.agent.spec.name, %error, "an update of an unknown kind was ignored: {raw}");
@@ -425,7 +403,7 @@ impl AcpConversation {
     }
 }
 
-/// The commands of an agent, as far as they can be read.
+/// Reads the commands of an agent, as far as they can be read.
 fn commands(list: &RawValue) -> Vec<AgentCommand> {
     let raw: Vec<&RawValue> = serde_json::from_str(list.get()).unwrap_or_default();
     let read = raw.into_iter().filter_map(|it| serde_json::from_str::<AvailableCommand>(it.get()).ok());

@@ -17,7 +17,6 @@ use crate::backend::acp::content;
 use crate::backend::acp::peer::AgentError;
 use crate::host::effects::{Event, RunId, Transcript, TurnEvent};
 
-/// The method.
 const METHOD: &str = "_session/steering";
 
 /// Messages that the agent was asked to take in and has not answered, by the numbers of the
@@ -25,7 +24,6 @@ const METHOD: &str = "_session/steering";
 #[derive(Debug, Default)]
 pub(super) struct Steering(BTreeMap<u64, SteeringMessage>);
 
-/// A message that the user has added.
 #[derive(Debug)]
 struct SteeringMessage {
     id: String,

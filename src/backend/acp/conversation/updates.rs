@@ -21,13 +21,33 @@ use crate::backend::acp::{calls, content, extra_meta};
 use crate::host::effects::{CallExtras, Event, TextKind, TurnEvent};
 use crate::wire::text;
 
-/// Members of any update.
 #[derive(Deserialize)]
 struct AnyUpdate {
     #[serde(rename = "sessionUpdate")]
     kind: String,
     #[serde(flatten)]
     rest: JsonObject,
+}
+
+/// Members of an update that tell what it is about.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct UpdateMembers<'a> {
+    #[serde(borrow)]
+    pub(super) session_update: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub(super) content: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(super) tool_call_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub(super) status: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub(super) config_options: Option<&'a RawValue>,
+    pub(super) current_mode_id: Option<String>,
+    #[serde(borrow, default)]
+    pub(super) available_commands: Option<&'a RawValue>,
+    #[serde(rename = "_meta", default)]
+    pub(super) meta: Option<Value>,
 }
 
 /// A piece of the answer or of the thoughts that says nothing besides its text. Nearly all updates
@@ -62,7 +82,6 @@ impl PlainChunk<'_> {
 }
 
 impl AcpConversation {
-    /// Takes in a `session/update`.
     pub(super) fn updated(&mut self, raw: &RawValue) {
         if self.run.as_ref().is_some_and(|run| run.cancelled.is_none()) {
             if let Ok(chunk) = serde_json::from_str::<PlainChunk<'_>>(raw.get()) {
@@ -149,7 +168,7 @@ impl AcpConversation {
         self.pending.push_back(Event::Note { name: name.to_owned(), value });
     }
 
-    /// The session's name has a place; what else is said of it is kept, each member until it is
+    /// Takes in the session's info: its name has a place, and each other member is kept until it is
     /// said anew.
     fn apply_session_info(&mut self, info: SessionInfoUpdate, raw: &RawValue) {
         if let MaybeUndefined::Value(title) = info.title {
@@ -174,24 +193,17 @@ impl AcpConversation {
     }
 
     pub(super) fn send_call_events(&mut self, told: Vec<TurnEvent>) {
-        let is_beginning = |event: &TurnEvent| {
-            matches!(
-                event,
-                TurnEvent::ToolStarted { .. }
-                    | TurnEvent::ClientToolStarted { .. }
-                    | TurnEvent::ClientTool { .. }
-            )
-        };
-        let begins = |event: &TurnEvent| match event {
-            TurnEvent::With(event, _) => is_beginning(event),
-            event => is_beginning(event),
-        };
-        if told.iter().any(begins) {
-            if let Some(run) = &mut self.run {
-                run.speaking = None;
+        use TurnEvent::{ClientTool, ClientToolStarted, ToolDone, ToolStarted};
+        let mut over = Vec::new();
+        for event in told.iter().map(extra_meta::bare) {
+            match (event, &mut self.run) {
+                (ToolStarted { .. } | ClientToolStarted { .. } | ClientTool { .. }, Some(run)) => {
+                    run.speaking = None;
+                }
+                (ToolDone { id, outcome, .. }, _) if outcome.success => over.push(id.clone()),
+                _ => {}
             }
         }
-        let over: Vec<String> = told.iter().filter_map(succeeded_call).map(str::to_owned).collect();
         self.send_to_host(told);
         for id in over {
             self.note_background(id);
@@ -200,7 +212,7 @@ impl AcpConversation {
         self.answer_unanswered(false);
     }
 
-    /// A piece of the answer, or of the thoughts that led to it.
+    /// Takes in a piece of the answer, or of the thoughts that led to it.
     fn handle_chunk(&mut self, kind: TextKind, chunk: ContentChunk, raw: &RawValue) {
         let rest = content::rest_of_chunk(&chunk, raw);
         let id = chunk.message_id.map(|id| id.to_string());
@@ -211,7 +223,7 @@ impl AcpConversation {
         }
     }
 
-    /// Some agents tell what a turn has used in the `_meta` of an empty piece of the answer.
+    /// Takes in the usage that some agents report in the `_meta` of an empty piece of the answer.
     fn apply_chunk_usage(&mut self, mut meta: JsonObject) {
         let usage = meta.get("usage").and_then(|usage| Usage::deserialize(usage).ok());
         let raw = usage.as_ref().and_then(|_| meta.remove("usage"));
@@ -224,7 +236,7 @@ impl AcpConversation {
         });
     }
 
-    /// More of the answer: a message with another name begins a new part.
+    /// Appends to the answer: a message with another name begins a new part.
     fn speak(&mut self, kind: TextKind, message: Option<String>, text: String, rest: Option<JsonObject>) {
         if text.is_empty() {
             return;
@@ -236,17 +248,13 @@ impl AcpConversation {
             None => (true, true),
         };
         let mut meta = JsonObject::new();
-        extra_meta::put(&mut meta, extra_meta::CHUNK, rest.map(Value::Object));
+        extra_meta::put(&mut meta, extra_meta::CHUNK, rest);
         if begins {
-            extra_meta::put(&mut meta, extra_meta::MESSAGE_ID, now.1.clone().map(Value::String));
+            extra_meta::put(&mut meta, extra_meta::MESSAGE_ID, now.1.clone());
             run.speaking = Some(now);
         }
         let event = if goes_on { TurnEvent::Text(kind, text) } else { TurnEvent::Part(kind, text) };
-        self.tell(if meta.is_empty() {
-            event
-        } else {
-            TurnEvent::With(Box::new(event), CallExtras { meta, ..CallExtras::default() })
-        });
+        self.tell(extra_meta::with(event, CallExtras { meta, ..CallExtras::default() }));
     }
 
     /// Tells all that is known of the turn's usage, now that more is.
@@ -259,21 +267,10 @@ impl AcpConversation {
     }
 }
 
-/// The call that has done what it was to do, by this event.
-fn succeeded_call(event: &TurnEvent) -> Option<&str> {
-    match event {
-        TurnEvent::ToolDone { id, outcome, .. } if outcome.success => Some(id),
-        TurnEvent::With(event, _) => succeeded_call(event),
-        _ => None,
-    }
-}
-
-/// Returns whether a chunk holds nothing but white space.
 fn is_blank(chunk: &ContentChunk) -> bool {
     matches!(&chunk.content, ContentBlock::Text(text) if text.text.trim().is_empty())
 }
 
-/// Parses a message about a call; `None` if it does not fit.
 fn said(raw: &RawValue) -> Option<calls::CallReport> {
     calls::CallReport::try_from(raw.to_owned()).ok()
 }
@@ -291,5 +288,5 @@ pub(super) fn add_usage(known: &mut UsageInfo, usage: &Usage, raw: Value) {
     known.output_tokens = count(usage.output_tokens);
     known.cache_read_tokens = usage.cached_read_tokens.and_then(count);
     let rest = extra_meta::rest(raw, &["inputTokens", "outputTokens", "cachedReadTokens"]);
-    extra_meta::put(known.meta.get_or_insert_default(), extra_meta::USAGE, rest.map(Value::Object));
+    extra_meta::put(known.meta.get_or_insert_default(), extra_meta::USAGE, rest);
 }

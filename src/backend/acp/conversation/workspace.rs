@@ -13,12 +13,12 @@
 //! Never: touches a file or a process itself.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use agent_client_protocol_schema::v1::{
-    Diff, KillTerminalRequest, ReleaseTerminalRequest, Terminal, TerminalOutputRequest, ToolCall,
-    ToolCallContent, ToolCallLocation, ToolCallStatus, ToolCallUpdate, ToolCallUpdateFields, ToolKind,
-    WaitForTerminalExitRequest, WriteTextFileRequest,
+    Diff, Terminal, TerminalOutputRequest, ToolCall, ToolCallContent, ToolCallLocation, ToolCallStatus,
+    ToolCallUpdate, ToolCallUpdateFields, ToolKind, WriteTextFileRequest,
 };
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -28,10 +28,10 @@ use tokio_util::sync::CancellationToken;
 use super::AcpConversation;
 use crate::backend::acp::calls::CallReport;
 use crate::backend::acp::errors::RequestError;
-use crate::backend::acp::files::{FileChange, FileOutcome, FileRequest, UnknownContent};
+use crate::backend::acp::files::{FileAnswer, FileChange, FileOutcome, FileRequest};
 use crate::backend::acp::peer::AgentRequest;
 use crate::backend::acp::terminals::screen::Screen;
-use crate::backend::acp::terminals::Launch;
+use crate::backend::acp::terminals::{Answered, Launch};
 use crate::files::uris::path_of;
 use crate::host::effects::RunId;
 
@@ -44,7 +44,6 @@ pub(super) struct UnattachedCommand {
 }
 
 impl AcpConversation {
-    /// The directories are others from now on.
     pub(super) fn work_in(&mut self, directories: &[String]) {
         let folders: Vec<PathBuf> = directories.iter().filter_map(|uri| path_of(uri).ok()).collect();
         if let Some(first) = folders.first() {
@@ -53,7 +52,6 @@ impl AcpConversation {
         self.files.work_in(folders);
     }
 
-    /// Takes in a request about files or terminals.
     pub(super) fn handle_workspace_request(
         &mut self,
         request: AgentRequest,
@@ -62,67 +60,51 @@ impl AcpConversation {
     ) {
         let offers = self.running.offers;
         let offered = match method {
-            "fs/read_text_file" => offers.reading,
+            "fs/read_text_file" => offers.reading == Some(true),
             "fs/write_text_file" => offers.writing,
             _ => offers.terminals,
         };
-        let failed = if offered {
-            self.serve_workspace(&request, method, params).err()
+        let served = if offered {
+            self.serve_workspace(&request, method, params)
         } else {
-            Some(RequestError::MethodNotServed)
+            Err(RequestError::MethodNotServed)
         };
-        if let Some(failed) = failed {
-            self.receiver.answer(&request, Err(failed));
+        if let Some(answer) = served.transpose() {
+            self.receiver.answer(&request, answer);
         }
         self.answer_settled();
     }
 
-    fn serve_workspace(
-        &mut self,
-        request: &AgentRequest,
-        method: &str,
-        params: &RawValue,
-    ) -> Result<(), RequestError> {
-        match method {
-            "fs/read_text_file" => self.ask_of_files(FileRequest::Read(request.clone(), parsed(params)?)),
+    fn serve_workspace(&mut self, request: &AgentRequest, method: &str, params: &RawValue) -> Answered {
+        let asked = match method {
+            "fs/read_text_file" => FileRequest::Read(parsed(params)?),
             "fs/write_text_file" => {
                 let (_, cancelled) = self.running_turn()?;
                 let write: WriteTextFileRequest = parsed(params)?;
                 let call = (!self.calls.any_open()).then(|| self.show_write(&write.path));
-                self.ask_of_files(FileRequest::Write { request: request.clone(), write, call, cancelled })
+                FileRequest::Write { write, call, cancelled }
             }
             "terminal/create" => {
                 self.running_turn()?;
-                let launch = self.terminals.launch(parsed(params)?, &self.agent.commands)?;
-                self.ask_of_files(FileRequest::Find(request.clone(), Box::new(launch)))
+                FileRequest::Find(Box::new(self.terminals.launch(parsed(params)?, &self.agent.commands)?))
             }
-            "terminal/output" => {
+            "terminal/output" | "terminal/wait_for_exit" | "terminal/kill" | "terminal/release" => {
+                // Each of them names a terminal, and nothing else.
                 let asked: TerminalOutputRequest = parsed(params)?;
-                let output = self.terminals.output(&asked.terminal_id.0)?;
-                self.receiver.answer(request, Ok(output));
-                Ok(())
+                let name = &*asked.terminal_id.0;
+                return match method {
+                    "terminal/output" => self.terminals.output(name),
+                    "terminal/wait_for_exit" => self.terminals.wait_for_exit(request, name),
+                    "terminal/kill" => self.terminals.kill(request, name),
+                    _ => self.terminals.release(request, name),
+                };
             }
-            "terminal/wait_for_exit" => {
-                let asked: WaitForTerminalExitRequest = parsed(params)?;
-                self.terminals.wait_for_exit(request, &asked.terminal_id.0)
-            }
-            "terminal/kill" => {
-                let asked: KillTerminalRequest = parsed(params)?;
-                self.terminals.kill(request, &asked.terminal_id.0)
-            }
-            "terminal/release" => {
-                let asked: ReleaseTerminalRequest = parsed(params)?;
-                self.terminals.release(request, &asked.terminal_id.0)
-            }
-            _ => Err(RequestError::MethodNotServed),
-        }
+            _ => return Err(RequestError::MethodNotServed),
+        };
+        self.files.ask(request.clone(), asked).map(|()| None)
     }
 
-    fn ask_of_files(&mut self, asked: FileRequest) -> Result<(), RequestError> {
-        self.files.ask(asked).map_err(|(_, failed)| failed)
-    }
-
-    /// The turn in which something may be changed, and what tells that it is cancelled.
+    /// Returns the turn in which something may be changed, and the token of its cancellation.
     fn running_turn(&self) -> Result<(RunId, CancellationToken), RequestError> {
         match &self.run {
             Some(run) if run.goes_on() => Ok((run.id, run.cancelling.clone())),
@@ -131,25 +113,22 @@ impl AcpConversation {
         }
     }
 
-    /// Something that was asked of the files is done.
+    /// Takes in that a request about files was carried out.
     pub(super) fn done(&mut self, done: FileOutcome) {
-        match done {
-            FileOutcome::Read(request, text) => {
-                self.receiver.answer(&request, text.map(|text| json!({ "content": text })));
-            }
-            FileOutcome::Written { request, result, shown } => {
-                if let Some((call, change)) = shown {
-                    self.show_written(&call, change, result.as_ref().err());
-                }
-                self.receiver.answer(&request, result.map(|()| json!({})));
-            }
-            FileOutcome::Found(request, Ok(launch)) => {
-                if let Err(failed) = self.start_command(&request, &launch) {
-                    self.receiver.answer(&request, Err(failed));
-                }
-            }
-            FileOutcome::Found(request, Err(failed)) => self.receiver.answer(&request, Err(failed)),
+        let FileOutcome { request, result, shown } = done;
+        if let Some((call, change)) = shown {
+            self.show_written(&call, change, result.as_ref().err());
         }
+        let answer = match result {
+            Ok(FileAnswer::Json(answer)) => Ok(answer),
+            Ok(FileAnswer::Found(launch)) => match self.start_command(&request, &launch) {
+                // Answered when the command has started.
+                Ok(()) => return,
+                Err(failed) => Err(failed),
+            },
+            Err(failed) => Err(failed),
+        };
+        self.receiver.answer(&request, answer);
     }
 
     fn start_command(&mut self, request: &AgentRequest, launch: &Launch) -> Result<(), RequestError> {
@@ -158,8 +137,8 @@ impl AcpConversation {
         tracing::info!(agent = self.agent.spec.name, name, "a command runs for the agent: {}", screen.title);
         self.calls.screens.add(name.clone(), Arc::clone(&screen));
         if !self.calls.any_open() {
-            let input =
-                json!({ "command": launch.program, "args": launch.arguments, "cwd": launch.directory });
+            let Launch { create, directory, .. } = launch;
+            let input = json!({ "command": create.command, "args": create.args, "cwd": directory });
             self.alone.push(UnattachedCommand { name, title: screen.title.clone(), input, screen });
         }
         Ok(())
@@ -183,7 +162,7 @@ impl AcpConversation {
         }
     }
 
-    /// A write that belongs to no call of the agent's becomes one: its id.
+    /// Shows a write that belongs to no call of the agent's as a call; returns its id.
     fn show_write(&mut self, path: &Path) -> String {
         self.own_calls += 1;
         let id = format!("fs/write_text_file {}", self.own_calls);
@@ -199,12 +178,12 @@ impl AcpConversation {
     fn show_written(&mut self, call: &str, change: FileChange, failed: Option<&RequestError>) {
         let FileChange { path, before, after } = change;
         let (status, content) = match (failed, before) {
-            (None, Ok(before)) => {
+            (None, Some(before)) => {
                 let diff = Diff::new(path, after).old_text(before);
                 (ToolCallStatus::Completed, vec![ToolCallContent::Diff(diff)])
             }
             // A change of what nobody knows cannot be shown.
-            (None, Err(UnknownContent)) => (ToolCallStatus::Completed, Vec::new()),
+            (None, None) => (ToolCallStatus::Completed, Vec::new()),
             (Some(error), _) => (ToolCallStatus::Failed, vec![error.to_string().into()]),
         };
         let fields = ToolCallUpdateFields::new().status(status).content(content);
@@ -217,10 +196,10 @@ impl AcpConversation {
         }
     }
 
-    /// The turn ends: commands that belong to no call of the agent's become some.
+    /// Shows, at the end of a turn, commands that belong to no call of the agent's as calls.
     pub(super) fn show_alone(&mut self) {
         for UnattachedCommand { name, title, input, screen } in std::mem::take(&mut self.alone) {
-            if screen.is_shown() {
+            if screen.is_shown.load(Ordering::Relaxed) {
                 continue;
             }
             let failed = screen.ending().is_some_and(|ending| ending.status != Some(0));

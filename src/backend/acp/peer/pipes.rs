@@ -1,12 +1,13 @@
 //! The two ends of a connection to an agent: what is written to it, and what is read from it, in
 //! order.
 //!
-//! Owns: reading to the end of the output, telling junk from messages, and hearing how the agent
-//! ended.
+//! Owns: reading to the end of the output, hearing how the agent ended, telling junk from messages,
+//! logging it at a limited rate, and the decision that a stream is junk throughout.
 //! Never: reads past a message that nobody has taken.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use serde_json::value::RawValue;
@@ -17,12 +18,11 @@ use tokio_util::codec::Decoder;
 use super::{
     Shared, BRACES_MAX, LINE_BYTES_MAX, OUTPUT_AFTER_EXIT, PIPE_BYTES_MAX, READ_BYTES, WAITING_BYTES_MAX,
 };
-use crate::backend::acp::junk::Junk;
 use crate::codec::{InputLine, LineCodec};
 
 /// Writes what there is to be told, until the agent is to end.
 pub(super) async fn write(
-    mut input: impl AsyncWrite + Unpin,
+    (mut input, _lifeline): (impl AsyncWrite + Unpin, impl Send),
     mut lines: mpsc::UnboundedReceiver<Bytes>,
     shared: Arc<Shared>,
 ) {
@@ -187,6 +187,96 @@ fn messages_in(line: &str) -> Vec<&str> {
         }
     }
     found
+}
+
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// A stream that has held so many lines or bytes of junk, and no message, holds none.
+const LINES_MAX: u64 = 1000;
+const BYTES_MAX: usize = 1 << 20;
+
+const QUOTED_BYTES_MAX: usize = 400;
+
+#[derive(Debug)]
+struct Junk {
+    agent: String,
+    /// The beginning of it, while there was no message.
+    quoted: String,
+    lines: u64,
+    bytes: usize,
+    heard: bool,
+    logged: Option<Instant>,
+    unlogged: u64,
+}
+
+impl Junk {
+    fn new(agent: &str) -> Self {
+        Self {
+            agent: agent.to_owned(),
+            quoted: String::new(),
+            lines: 0,
+            bytes: 0,
+            heard: false,
+            logged: None,
+            unlogged: 0,
+        }
+    }
+
+    /// Records that there was a message.
+    fn reset(&mut self) {
+        if !self.heard {
+            self.heard = true;
+            self.quoted = String::new();
+        }
+    }
+
+    /// Takes note of a line; says why the agent is given up when all of its stream is like this.
+    fn note(&mut self, line: &[u8]) -> Option<String> {
+        self.log(line, "a line that is no message was skipped");
+        if self.heard {
+            return None;
+        }
+        self.lines += 1;
+        self.bytes += line.len();
+        if self.quoted.len() < QUOTED_BYTES_MAX {
+            self.quoted.push_str(&readable(line));
+            self.quoted.push('\n');
+        }
+        (self.lines > LINES_MAX || self.bytes > BYTES_MAX).then(|| self.reason())
+    }
+
+    /// Takes note of a line that holds more than one message.
+    fn inside(&mut self, line: &[u8]) {
+        self.log(line, "messages that are not alone on a line were taken out of it");
+    }
+
+    /// Returns why the stream is of no use, at its end, if junk was all that it held.
+    fn all(&self) -> Option<String> {
+        (!self.heard && self.lines > 0).then(|| self.reason())
+    }
+
+    fn reason(&self) -> String {
+        format!("it does not speak ACP, it said:\n{}", self.quoted.trim_end())
+    }
+
+    fn log(&mut self, line: &[u8], what: &str) {
+        if self.logged.is_some_and(|at| at.elapsed() < LOG_EVERY) {
+            self.unlogged += 1;
+            return;
+        }
+        let (agent, unlogged) = (&self.agent, std::mem::take(&mut self.unlogged));
+        tracing::warn!(agent, unlogged, "{what}: {}", readable(line));
+        self.logged = Some(Instant::now());
+    }
+}
+
+fn readable(line: &[u8]) -> String {
+    let cut = &line[..line.len().min(QUOTED_BYTES_MAX / 2)];
+    let mut text = String::from_utf8_lossy(cut).into_owned();
+    if cut.len() < line.len() {
+        text.push('…');
+    }
+    text
 }
 
 #[cfg(test)]

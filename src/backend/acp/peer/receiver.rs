@@ -1,26 +1,30 @@
 //! Receiver for an agent's answers to one conversation's requests, and for messages about its
 //! sessions.
 //!
-//! Owns: what waits to be heard, bounded by number and bytes; what a listener asks, answers and
-//! follows, and what is left of it when it leaves.
+//! Owns: telling an agent that says too much from one that nobody hears; what waits to be heard,
+//! bounded by number and bytes; what a listener asks, answers and follows, and what is left of it
+//! when it leaves.
 //! Never: hears what is another's.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::anyhow;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
-use super::{AgentConnection, AgentRequest, PeerMessage};
+use super::{AgentConnection, AgentError, AgentRequest, PeerMessage, Routes};
 use crate::backend::acp::errors::RequestError;
 use crate::backend::byte_budget::{ByteBudget, ByteReservation};
 
 /// Maximum number of queued messages per listener; the agent is not read while a queue is full.
 const INBOX_MAX: usize = 64;
 
-/// Maximum size of the queued messages per listener, in bytes.
 pub(super) const INBOX_BYTES_MAX: usize = 4 << 20;
 
-/// Sending end of a [`PeerReceiver`].
 #[derive(Debug, Clone)]
 pub(super) struct Inbox {
     messages: mpsc::Sender<(PeerMessage, ByteReservation)>,
@@ -48,7 +52,6 @@ impl Inbox {
     }
 }
 
-/// Receiver for the answers to its own requests and for messages about its sessions.
 #[derive(Debug)]
 pub struct PeerReceiver {
     connection: AgentConnection,
@@ -58,7 +61,6 @@ pub struct PeerReceiver {
 }
 
 impl PeerReceiver {
-    /// Creates a receiver with this number, and the inbox that feeds it.
     pub(super) fn new(connection: AgentConnection, id: u64) -> (Self, Inbox) {
         let (messages, inbox) = mpsc::channel(INBOX_MAX);
         let bytes = ByteBudget::new(INBOX_BYTES_MAX);
@@ -67,22 +69,47 @@ impl PeerReceiver {
 
     /// Sends a request; the answer is heard under the id that this gives back.
     pub fn request(&self, method: &str, params: &impl Serialize) -> u64 {
-        let id = self.next_request();
-        self.connection
-            .shared
-            .send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        let shared = &self.connection.shared;
+        let id = {
+            let mut routes = shared.routes();
+            routes.last_request += 1;
+            let id = routes.last_request;
+            routes.requests.insert(id, self.id);
+            id
+        };
+        shared.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
         id
     }
 
-    fn next_request(&self) -> u64 {
-        let mut routes = self.connection.shared.routes();
-        routes.last_request += 1;
-        let id = routes.last_request;
-        routes.requests.insert(id, self.id);
-        id
+    /// Sends a request and waits for the answer, until everything was heard that the agent had said
+    /// when it answered; all else that it says meanwhile goes to `other`. `None` if it ends
+    /// instead.
+    pub async fn ask(
+        &mut self,
+        method: &str,
+        params: &impl Serialize,
+        limit: Duration,
+        mut other: impl FnMut(&Self, PeerMessage),
+    ) -> anyhow::Result<Option<Result<Box<RawValue>, AgentError>>> {
+        let id = self.request(method, params);
+        let answered = timeout(limit, async {
+            let mut answered = None;
+            loop {
+                match self.recv().await {
+                    Some(PeerMessage::Answer(about, answer)) if about == id => answered = Some(answer),
+                    Some(PeerMessage::Drained(about)) if about == id => return answered,
+                    Some(said) => other(self, said),
+                    None => return answered,
+                }
+            }
+        });
+        let answered = answered.await;
+        answered.map_err(|_| {
+            self.connection.give_up();
+            anyhow!("it did not answer `{method}` within {limit:?}")
+        })
     }
 
-    /// Sends a notification.
     pub fn notify(&self, method: &str, params: &impl Serialize) {
         self.connection.shared.send(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
     }
@@ -119,7 +146,6 @@ impl PeerReceiver {
         Some(said)
     }
 
-    /// The connection.
     pub fn connection(&self) -> &AgentConnection {
         &self.connection
     }
@@ -133,28 +159,65 @@ impl Drop for PeerReceiver {
         let id = self.id;
         routes.inboxes.remove(&id);
         routes.requests.retain(|_, receiver| *receiver != id);
-        let left: Vec<String> = routes
-            .sessions
-            .iter()
-            .filter(|(_, receiver)| **receiver == id)
-            .map(|(name, _)| name.clone())
-            .collect();
-        for session in left {
-            routes.sessions.remove(&session);
-            routes.left.insert(session);
-        }
-        let open: Vec<AgentRequest> = routes
-            .asked
-            .iter()
-            .filter(|(_, receiver)| **receiver == id)
-            .map(|(request, _)| request.clone())
-            .collect();
-        for request in &open {
-            routes.asked.remove(request);
-        }
+        let Routes { sessions, left, asked, .. } = &mut *routes;
+        left.extend(sessions.extract_if(|_, receiver| *receiver == id).map(|(session, _)| session));
+        let open: Vec<_> = asked.extract_if(|_, receiver| *receiver == id).collect();
         drop(routes);
-        for request in open {
+        for (request, _) in open {
             shared.answer(&request, Err(RequestError::SessionClosed));
         }
+    }
+}
+
+/// Interval at which an agent whose output nobody takes is checked again.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Timeout of an agent that is suspended while nobody takes its output.
+#[derive(Debug, Default)]
+pub struct PausableTimeout {
+    /// Number of messages taken by the last check, and whether none had been taken since the check
+    /// before.
+    last_check: Option<(u64, bool)>,
+}
+
+impl PausableTimeout {
+    /// Returns the time to wait for the agent once more; `None` if it has timed out. `limit` is the
+    /// timeout, `heard` tells whether the caller takes the agent's messages.
+    pub fn extend(&mut self, connection: &AgentConnection, limit: Duration, heard: bool) -> Option<Duration> {
+        let taken = connection.shared.taken.load(Ordering::Acquire);
+        self.check(!heard || connection.is_held_up(), taken, limit)
+    }
+
+    fn check(&mut self, is_held_up: bool, taken: u64, limit: Duration) -> Option<Duration> {
+        let before = self.last_check.take();
+        let is_stuck = before.is_some_and(|(count, _)| count == taken);
+        if is_held_up && (before.is_none() || is_stuck) {
+            self.last_check = Some((taken, is_stuck));
+            return Some(RECHECK_INTERVAL);
+        }
+        // An agent that says more than we can hear at once is heard all the same. One that was not
+        // is from now on.
+        before.is_some_and(|(_, was_stuck)| was_stuck).then_some(limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_is_blamed_when_it_was_heard_and_given_more_time_when_it_was_not() {
+        let limit = Duration::from_secs(9);
+        // It says more than can be heard at once.
+        let mut patience = PausableTimeout::default();
+        let looks = [(true, 1), (true, 2)].map(|(held_up, taken)| patience.check(held_up, taken, limit));
+        assert_eq!(looks, [Some(RECHECK_INTERVAL), None]);
+        // Nobody hears it for a while.
+        let looks = [(true, 5), (true, 5), (true, 5), (true, 6), (false, 7)];
+        let looks = looks.map(|(held_up, taken)| patience.check(held_up, taken, limit));
+        assert_eq!(
+            looks,
+            [Some(RECHECK_INTERVAL), Some(RECHECK_INTERVAL), Some(RECHECK_INTERVAL), Some(limit), None]
+        );
     }
 }

@@ -5,7 +5,7 @@
 
 use std::future::Future;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWriteExt, DuplexStream};
 
 use super::receiver::INBOX_BYTES_MAX;
 use super::*;
@@ -15,7 +15,16 @@ fn connected(
     output: impl AsyncRead + Unpin + Send + 'static,
     ending: impl Future<Output = String> + Send + 'static,
 ) -> AgentConnection {
-    AgentConnection::start("a".to_owned(), tokio::io::sink(), output, CancellationToken::new(), ending)
+    AgentConnection::start("a".to_owned(), (tokio::io::sink(), ()), output, CancellationToken::new(), ending)
+}
+
+/// An agent whose pipe holds this many bytes, and a receiver of its session `s`.
+fn talking(pipe_bytes: usize) -> (DuplexStream, AgentConnection, PeerReceiver) {
+    let (agent, output) = tokio::io::duplex(pipe_bytes);
+    let connection = connected(output, std::future::pending());
+    let receiver = connection.listen();
+    receiver.subscribe("s");
+    (agent, connection, receiver)
 }
 
 async fn heard(output: &[u8]) -> (Vec<String>, String) {
@@ -88,10 +97,7 @@ async fn sessions_are_heard_of_from_their_beginning() {
 
 #[tokio::test]
 async fn an_agent_waits_until_it_is_heard() {
-    let (mut agent, output) = tokio::io::duplex(1024);
-    let connection = connected(output, std::future::pending());
-    let mut receiver = connection.listen();
-    receiver.subscribe("s");
+    let (mut agent, connection, mut receiver) = talking(1024);
     let line = update("1") + "\n";
     let said = tokio::spawn(async move {
         for _ in 0..1000 {
@@ -111,10 +117,7 @@ async fn an_agent_waits_until_it_is_heard() {
 #[tokio::test]
 async fn what_waits_to_be_heard_is_bounded_by_its_bytes() {
     const UPDATES: usize = 20;
-    let (mut agent, output) = tokio::io::duplex(1024);
-    let connection = connected(output, std::future::pending());
-    let mut receiver = connection.listen();
-    receiver.subscribe("s");
+    let (mut agent, connection, mut receiver) = talking(1024);
     let line = update(&"x".repeat(1 << 20)) + "\n";
     let said = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&said);
@@ -163,10 +166,8 @@ fn answer(id: u64) -> String {
 /// [`PeerMessage::Drained`], however many reads that takes.
 #[tokio::test]
 async fn what_was_said_together_with_an_answer_is_heard_before_it_is_heard_out() {
-    let (mut agent, output) = tokio::io::duplex(1 << 20);
-    let connection = connected(output, std::future::pending());
-    let (mut receiver, mut other) = (connection.listen(), connection.listen());
-    receiver.subscribe("s");
+    let (mut agent, connection, mut receiver) = talking(1 << 20);
+    let mut other = connection.listen();
     let (first, second) = (receiver.request("m", &()), other.request("m", &()));
     // More than is read at once, and more messages than a task may take in one turn.
     let long = "x".repeat(2 * READ_BYTES);
@@ -188,10 +189,7 @@ async fn what_was_said_together_with_an_answer_is_heard_before_it_is_heard_out()
 
 #[tokio::test]
 async fn an_agent_that_never_stops_talking_is_heard_out_all_the_same() {
-    let (mut agent, output) = tokio::io::duplex(4 * READ_BYTES);
-    let connection = connected(output, std::future::pending());
-    let mut receiver = connection.listen();
-    receiver.subscribe("s");
+    let (mut agent, _connection, mut receiver) = talking(4 * READ_BYTES);
     let id = receiver.request("m", &());
     let talking = tokio::spawn(async move {
         let text = update(&"x".repeat(1000)) + "\n";
@@ -219,10 +217,7 @@ async fn an_agent_that_ends_with_its_answer_is_heard_out() {
 
 #[tokio::test]
 async fn what_is_kept_for_sessions_that_nobody_knows_is_counted_with_their_names() {
-    let (mut agent, output) = tokio::io::duplex(1024);
-    let connection = connected(output, std::future::pending());
-    let mut receiver = connection.listen();
-    receiver.subscribe("s");
+    let (mut agent, _connection, mut receiver) = talking(1024);
     let name = |number: usize| number.to_string().repeat(UNCLAIMED_BYTES_MAX / 2);
     for number in 1..4 {
         let line = update("x").replace("\"s\"", &format!("\"{}\"", name(number)));
@@ -236,10 +231,7 @@ async fn what_is_kept_for_sessions_that_nobody_knows_is_counted_with_their_names
 
 #[tokio::test]
 async fn a_request_whose_id_is_too_long_or_in_use_is_refused() {
-    let (mut agent, output) = tokio::io::duplex(1024);
-    let connection = connected(output, std::future::pending());
-    let mut receiver = connection.listen();
-    receiver.subscribe("s");
+    let (mut agent, _connection, mut receiver) = talking(1024);
     // The last one is there already.
     for length in [REQUEST_ID_BYTES_MAX - 1, REQUEST_ID_BYTES_MAX - 2, REQUEST_ID_BYTES_MAX - 2] {
         let id = "x".repeat(length);

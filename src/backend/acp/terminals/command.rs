@@ -6,36 +6,33 @@
 //! that the command runs in, where the agent wants it to be.
 //!
 //! Owns: starting them, reading what they write, and waiting until nothing of them is left.
-//! Never: keeps one running that nobody holds: it is ended with the last [`KillSwitch`] of it, or
-//! with the host.
+//! Never: keeps one running that nobody holds, or that outlives the host.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream as Socket;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{access, Access};
-use rustix::process::Signal;
+use agent_client_protocol_schema::v1::{CreateTerminalRequest, EnvVariable};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::guard::GuardReport;
 use super::screen::{CommandExit, CommandStage, Screen};
 use crate::backend::acp::errors::RequestError;
+use crate::backend::acp::guard::GuardReport;
 use crate::backend::acp::guards::{Guard, GuardProgram};
+use crate::backend::acp::program::is_program;
 use crate::files::folders::Folders;
 
-/// Maximum number of bytes per read.
 const READ_BYTES: usize = 64 << 10;
 
 /// After so many bytes of output others have their turn, for so long.
@@ -48,34 +45,27 @@ const PIPE_BYTES_MAX: usize = 1 << 20;
 /// Argument of the guard before the command.
 const TERMINAL: &str = "--terminal";
 
-/// A command that an agent wants to have run.
-#[derive(Debug, Clone)]
+/// Command that an agent wants to have run.
+#[derive(Debug)]
 pub struct Launch {
-    /// The program, as the agent names it.
-    pub program: String,
-    /// Arguments of the program.
-    pub arguments: Vec<String>,
-    /// Variables that are added to the agent's environment.
-    pub environment: BTreeMap<String, String>,
-    /// Working directory.
+    /// The agent's request; its working directory is known.
+    pub create: CreateTerminalRequest,
     pub directory: PathBuf,
-    /// Maximum size of the kept output, in bytes; `None` for the host's limit.
-    pub output_bytes_max: Option<u64>,
     /// Search path for a program that is named without a folder.
     pub search_path: OsString,
 }
 
 impl Launch {
-    /// The command line, for people.
+    /// Returns the command line, for people.
     pub fn title(&self) -> String {
-        shell_words::join(std::iter::once(&self.program).chain(&self.arguments))
+        shell_words::join(std::iter::once(&self.create.command).chain(&self.create.args))
     }
 
     /// Returns the size of the texts that the agent has sent, in bytes.
     pub fn bytes(&self) -> usize {
-        let words = self.arguments.iter().map(String::len);
-        let variables = self.environment.iter().map(|(name, value)| name.len() + value.len());
-        self.program.len() + self.directory.as_os_str().len() + words.chain(variables).sum::<usize>()
+        let words = self.create.args.iter().map(String::len);
+        let variables = self.create.env.iter().map(|variable| variable.name.len() + variable.value.len());
+        self.create.command.len() + self.directory.as_os_str().len() + words.chain(variables).sum::<usize>()
     }
 
     /// Resolves the directory and the program to absolute paths.
@@ -83,116 +73,82 @@ impl Launch {
         self.directory = folders
             .folder(&self.directory)
             .map_err(|refusal| RequestError::of_path(&self.directory, refusal))?;
-        if !self.program.contains('/') {
-            let found = search(&self.program, &self.search_path)
-                .and_then(|path| path.into_os_string().into_string().ok())
-                .ok_or_else(|| RequestError::NotOnSearchPath(self.program.clone()))?;
-            self.program = found;
+        let program = &self.create.command;
+        let path = if program.contains('/') {
+            self.directory.join(program)
         } else {
-            let path = self.directory.join(&self.program);
-            self.program =
-                path.into_os_string().into_string().map_err(|path| RequestError::PathNotText(path.into()))?;
-        }
+            search(program, &self.search_path)
+                .filter(|path| path.to_str().is_some())
+                .ok_or_else(|| RequestError::NotOnSearchPath(program.clone()))?
+        };
+        self.create.command =
+            path.into_os_string().into_string().map_err(|path| RequestError::PathNotText(path.into()))?;
         Ok(self)
     }
 }
 
-/// A program of this name in the absolute folders of a search path.
+/// Finds a program of this name in the absolute folders of a search path.
 fn search(name: &str, search_path: &OsStr) -> Option<PathBuf> {
-    if name.is_empty() {
-        return None;
-    }
     let folders = std::env::split_paths(search_path).filter(|folder| folder.is_absolute());
-    folders
-        .map(|folder| folder.join(name))
-        .find(|path| path.is_file() && access(path, Access::EXEC_OK).is_ok())
+    folders.map(|folder| folder.join(name)).find(|path| !name.is_empty() && is_program(path))
 }
 
-/// All commands that an agent has us run.
 #[derive(Debug)]
 pub struct Commands {
     guard: GuardProgram,
     environment: BTreeMap<String, String>,
     last: AtomicU64,
     stop: CancellationToken,
-    running: watch::Sender<usize>,
-}
-
-/// Ends a command that runs: when it is told to, and when it is dropped.
-#[derive(Debug)]
-pub struct KillSwitch(DropGuard);
-
-impl KillSwitch {
-    /// Ends the command.
-    pub fn kill(self) {
-        drop(self.0);
-    }
-}
-
-/// A command that has not quite ended.
-struct LiveCommand(watch::Sender<usize>);
-
-impl LiveCommand {
-    fn new(count: &watch::Sender<usize>) -> Self {
-        count.send_modify(|count| *count += 1);
-        Self(count.clone())
-    }
-}
-
-impl Drop for LiveCommand {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
-    }
+    /// Has a receiver for each command that has not quite ended.
+    running: watch::Sender<()>,
 }
 
 impl Commands {
     /// Creates the set of an agent's commands, none yet. Commands get the agent's environment.
     pub fn new(guard: GuardProgram, environment: BTreeMap<String, String>) -> Self {
-        let (running, _) = watch::channel(0);
-        Self { guard, environment, last: AtomicU64::new(0), stop: CancellationToken::new(), running }
+        let (last, stop) = (AtomicU64::new(0), CancellationToken::new());
+        Self { guard, environment, last, stop, running: watch::Sender::new(()) }
     }
 
-    /// A name that no other terminal of the agent has.
+    /// Returns a name that no other terminal of the agent has.
     pub fn next_name(&self) -> String {
         format!("terminal-{}", self.last.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Returns the search path for a program that is named without a folder.
-    pub fn search_path(&self, environment: &BTreeMap<String, String>) -> OsString {
-        let added = environment.get("PATH").or_else(|| self.environment.get("PATH"));
+    pub fn search_path(&self, environment: &[EnvVariable]) -> OsString {
+        let added = environment.iter().rfind(|variable| variable.name == "PATH").map(|path| &path.value);
+        let added = added.or_else(|| self.environment.get("PATH"));
         added.map(OsString::from).or_else(|| std::env::var_os("PATH")).unwrap_or_default()
     }
 
     /// Ends all of them, for good; done when nothing of them is left.
     pub async fn stop(&self) {
         self.stop.cancel();
-        // Cannot fail: the sender is ours.
-        self.running.subscribe().wait_for(|count| *count == 0).await.map(drop).unwrap_or_default();
+        self.running.closed().await;
     }
 
-    /// Starts a command, whose screen tells what becomes of it.
-    ///
-    /// # Errors
-    /// When its guard cannot be started.
-    pub fn start(&self, launch: &Launch, screen: Arc<Screen>) -> io::Result<KillSwitch> {
+    /// Starts a command, whose screen tells what becomes of it. It is ended when what is returned
+    /// is dropped.
+    pub fn start(&self, launch: &Launch, screen: Arc<Screen>) -> io::Result<DropGuard> {
         let (reader, writer) = io::pipe()?;
-        let (ours, theirs) = Socket::pair()?;
-        ours.set_nonblocking(true)?;
         let mut command = self.guard.command();
-        command.arg(TERMINAL).arg("--").arg(&launch.program);
-        command.args(&launch.arguments).envs(&self.environment).envs(&launch.environment);
+        let Launch { create, .. } = launch;
+        command.arg(TERMINAL).arg("--").arg(&create.command).args(&create.args).envs(&self.environment);
+        command.envs(create.env.iter().map(|variable| (&variable.name, &variable.value)));
         command.current_dir(&launch.directory);
         // One pipe for both, so that their order is kept.
-        command.stdout(writer.try_clone()?).stderr(writer).stdin(Stdio::from(OwnedFd::from(theirs)));
-        let guard = self.guard.start(&mut command)?;
-        // Only the guard has the other ends from here on.
-        drop(command);
+        command.stdout(writer.try_clone()?).stderr(writer);
+        let (guard, control) = self.guard.start(command)?;
         let output = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
         let stop = self.stop.child_token();
-        let counted = LiveCommand::new(&self.running);
-        let attended = attend(guard, UnixStream::from_std(ours)?, output, screen, stop.clone(), counted);
-        tokio::spawn(attended);
-        Ok(KillSwitch(stop.drop_guard()))
+        let attended = attend(guard, control, output, screen, stop.clone());
+        let running = self.running.subscribe();
+        tokio::spawn(async move {
+            attended.await;
+            drop(running);
+        });
+        Ok(stop.drop_guard())
     }
 }
 
@@ -203,7 +159,6 @@ async fn attend(
     output: pipe::Receiver,
     screen: Arc<Screen>,
     stop: CancellationToken,
-    _counted: LiveCommand,
 ) {
     let (told, mut tell) = control.into_split();
     let mut told = BufReader::new(told).lines();
@@ -294,27 +249,10 @@ fn stage_of(news: GuardReport) -> CommandStage {
 }
 
 fn signal_name(signal: i32) -> String {
-    let names = [
-        (Signal::HUP, "SIGHUP"),
-        (Signal::INT, "SIGINT"),
-        (Signal::QUIT, "SIGQUIT"),
-        (Signal::ILL, "SIGILL"),
-        (Signal::TRAP, "SIGTRAP"),
-        (Signal::ABORT, "SIGABRT"),
-        (Signal::BUS, "SIGBUS"),
-        (Signal::FPE, "SIGFPE"),
-        (Signal::KILL, "SIGKILL"),
-        (Signal::USR1, "SIGUSR1"),
-        (Signal::SEGV, "SIGSEGV"),
-        (Signal::USR2, "SIGUSR2"),
-        (Signal::PIPE, "SIGPIPE"),
-        (Signal::ALARM, "SIGALRM"),
-        (Signal::TERM, "SIGTERM"),
-        (Signal::XCPU, "SIGXCPU"),
-        (Signal::XFSZ, "SIGXFSZ"),
-    ];
-    let name = names.iter().find(|(known, _)| known.as_raw() == signal).map(|(_, name)| (*name).to_owned());
-    name.unwrap_or_else(|| format!("signal {signal}"))
+    // The standard library knows the names: it says `signal: 9 (SIGKILL)`.
+    let how = ExitStatus::from_raw(signal).to_string();
+    let name = how.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
+    name.map_or_else(|| format!("signal {signal}"), |(name, _)| name.to_owned())
 }
 
 #[cfg(test)]

@@ -34,7 +34,6 @@ impl TerminalFeed {
         Self { detaches: true, ..Self::default() }
     }
 
-    /// Appends output.
     pub fn write(&mut self, bytes: &[u8]) {
         self.untold.extend_from_slice(bytes);
         // Room is made for much at once.

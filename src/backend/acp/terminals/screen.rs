@@ -26,39 +26,25 @@ pub const SHOWN_BYTES_MAX: usize = 16 << 10;
 /// Text before an output whose beginning is not shown.
 pub const LEFT_OUT: &str = "(What came before is left out.)\n";
 
-/// Flags for changes of screens, with the notifier that wakes their conversation.
+/// Flags for changes of screens, with the notifier that wakes their conversation, which clears
+/// them.
 #[derive(Debug, Default)]
 pub struct ScreenChanges {
     /// A command has started, or ended.
-    settled: AtomicBool,
+    pub settled: AtomicBool,
     /// There is something to be shown.
-    output: AtomicBool,
+    pub output: AtomicBool,
     notify: Notify,
 }
 
 impl ScreenChanges {
-    fn settled(&self) {
-        self.settled.store(true, Ordering::Release);
-        self.output();
-    }
-
-    fn output(&self) {
+    fn set_output(&self) {
         self.output.store(true, Ordering::Release);
         self.notify.notify_waiters();
     }
 
-    /// Waits until a command has started or ended since this was last taken. May be dropped
-    /// half-way.
-    pub async fn wait_for_settled(&self) {
-        self.wait_for(&self.settled).await;
-    }
-
-    /// Waits until there is output since this was last taken. May be dropped half-way.
-    pub async fn wait_for_output(&self) {
-        self.wait_for(&self.output).await;
-    }
-
-    async fn wait_for(&self, flag: &AtomicBool) {
+    /// Waits until a flag is set. May be dropped half-way.
+    pub async fn wait_for(&self, flag: &AtomicBool) {
         loop {
             // Woken by what happens from here on.
             let notified = self.notify.notified();
@@ -68,29 +54,12 @@ impl ScreenChanges {
             notified.await;
         }
     }
-
-    /// Returns whether there is output since this was last taken.
-    pub fn has_output(&self) -> bool {
-        self.output.load(Ordering::Acquire)
-    }
-
-    /// Clears the flag that a command has started or ended.
-    pub fn take_settled(&self) {
-        self.settled.store(false, Ordering::Release);
-    }
-
-    /// Clears the flag that there is something to show.
-    pub fn take_output(&self) {
-        self.output.store(false, Ordering::Release);
-    }
 }
 
-/// How a command has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandExit {
     /// Exit status; `None` if a signal ended the command, or if the status is unknown.
     pub status: Option<u32>,
-    /// The signal that ended it, if one did.
     pub signal: Option<String>,
 }
 
@@ -109,26 +78,24 @@ impl CommandExit {
     }
 }
 
-/// Stage of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandStage {
-    /// Command that is being started.
     Starting,
     /// Command that cannot be started, with the reason.
     Failed(String),
-    /// Command that runs.
     Running,
-    /// Command that has ended.
     Ended(CommandExit),
 }
 
-/// Output and state of one command.
 #[derive(Debug)]
 pub struct Screen {
     /// Name of the terminal, for the agent and the host.
     pub name: String,
-    /// The command line, for people.
     pub title: String,
+    /// The agent does not need it any more.
+    pub is_released: AtomicBool,
+    /// A tool call shows it.
+    pub is_shown: AtomicBool,
     limit: usize,
     changes: Arc<ScreenChanges>,
     state: Mutex<ScreenState>,
@@ -141,12 +108,10 @@ struct ScreenState {
     /// There was more before.
     cut: bool,
     stage: CommandStage,
-    released: bool,
-    shown: bool,
 }
 
 impl Screen {
-    /// The screen of a command that is being started.
+    /// Creates the screen of a command that is being started.
     pub fn new(name: String, title: String, limit: Option<u64>, changes: Arc<ScreenChanges>) -> Self {
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(KEPT_BYTES_MAX);
         let state = ScreenState {
@@ -154,17 +119,22 @@ impl Screen {
             kept: Vec::new(),
             cut: false,
             stage: CommandStage::Starting,
-            released: false,
-            shown: false,
         };
-        Self { name, title, limit: limit.min(KEPT_BYTES_MAX), changes, state: Mutex::new(state) }
+        Self {
+            name,
+            title,
+            is_released: AtomicBool::new(false),
+            is_shown: AtomicBool::new(false),
+            limit: limit.min(KEPT_BYTES_MAX),
+            changes,
+            state: Mutex::new(state),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, ScreenState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// More output.
     pub fn write(&self, bytes: &[u8]) {
         let mut state = self.state();
         state.kept.extend_from_slice(bytes);
@@ -176,15 +146,14 @@ impl Screen {
             state.cut = true;
         }
         drop(state);
-        self.changes.output();
+        self.changes.set_output();
     }
 
-    /// Returns the stage of the command.
     pub fn stage(&self) -> CommandStage {
         self.state().stage.clone()
     }
 
-    /// The command has got further. What has ended stays as it has.
+    /// Sets the stage of the command. One that has ended stays as it is.
     pub fn set_stage(&self, stage: CommandStage) {
         let mut state = self.state();
         if matches!(state.stage, CommandStage::Failed(_) | CommandStage::Ended(_)) {
@@ -192,35 +161,16 @@ impl Screen {
         }
         state.stage = stage;
         drop(state);
-        self.changes.settled();
+        self.changes.settled.store(true, Ordering::Release);
+        self.changes.set_output();
     }
 
-    /// How the command has ended, once it has.
+    /// Returns how the command has ended, once it has.
     pub fn ending(&self) -> Option<CommandExit> {
         match &self.state().stage {
             CommandStage::Ended(ending) => Some(ending.clone()),
             _ => None,
         }
-    }
-
-    /// The agent does not need it any more.
-    pub fn release(&self) {
-        self.state().released = true;
-    }
-
-    /// Returns whether the agent has released the terminal.
-    pub fn is_released(&self) -> bool {
-        self.state().released
-    }
-
-    /// A tool call shows it.
-    pub fn set_shown(&self) {
-        self.state().shown = true;
-    }
-
-    /// Returns whether a tool call shows the terminal.
-    pub fn is_shown(&self) -> bool {
-        self.state().shown
     }
 
     /// Returns the events to send to the host now that this call shows the terminal.
@@ -270,7 +220,7 @@ impl Screen {
 }
 
 impl ScreenState {
-    /// The exit code of the command, where it has one, once it has ended.
+    /// Returns the exit code of the command, where it has one, once it has ended.
     fn end(&self) -> Option<Option<i64>> {
         match &self.stage {
             CommandStage::Ended(ending) => Some(ending.status.map(i64::from)),
@@ -279,7 +229,7 @@ impl ScreenState {
         }
     }
 
-    /// The latest of the output, and whether there was more before.
+    /// Returns the latest of the output, and whether there was more before.
     fn latest(&self, limit: usize) -> (String, bool) {
         let mut bytes = &self.kept[self.kept.len().saturating_sub(limit)..];
         let cut = self.cut || bytes.len() < self.kept.len();
