@@ -32,9 +32,6 @@ use crate::store::StoreOptions;
 /// Delay before a failed commit is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
 
-/// Number of threads that read from the store.
-const READERS: usize = 2;
-
 /// From so many bytes on that wait to be committed, agents are not read: what a client says then
 /// would wait behind all of them. Several transactions long, so that the disk is never idle.
 const AGENTS_ABOVE: usize = 4 * TRANSACTION_BYTES;
@@ -163,9 +160,8 @@ impl Persistence {
         let (writer, start) = Writer::open(&path, options).map_err(unusable)?;
         let texts = Texts::open(&path, options.text_bytes_max).map_err(unusable)?;
         let writer = writer.with_texts(&texts).map_err(unusable)?;
-        let reader = || Ok(Reader::open(&path, options.window)?.with_texts(&texts));
-        let readers = (0..READERS).map(|_| reader().map_err(unusable));
-        let readers = readers.collect::<anyhow::Result<Vec<_>>>()?;
+        let reader = Reader::open(&path, options.window).map_err(unusable)?.with_texts(&texts);
+        let readers = vec![reader.another(&path).map_err(unusable)?, reader];
         let (steps, receiver) = channel();
         let (tell, told) = unbounded_channel();
         let (open, closed) = channel::<()>();

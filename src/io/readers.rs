@@ -226,8 +226,14 @@ fn read_all(
     loop {
         let job = to_do.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };
+        let is_list = matches!(job.task, Task::List(_));
         if tell.send(job.answered_by(|job| job.read(reader, &limits))).is_err() {
             return;
+        }
+        // Looking at every row would hold up the first page of a long list. If an index is damaged,
+        // lists are made without it from now on.
+        if let Some(Err(error)) = is_list.then(|| reader.trusts_indexes()) {
+            tracing::error!(%error, "the indexes of the store cannot be checked");
         }
     }
 }
@@ -247,7 +253,7 @@ impl ReadJob {
     pub fn read(self, reader: &Reader, limits: &Limits) -> (ConnectionId, FinishedRead) {
         let read = match self.task {
             Task::Recall(wanted) => FinishedRead::Found(look_up(reader, limits, wanted)),
-            Task::List(asked) => match reader.list(&asked.page) {
+            Task::List(asked) => match reader.list_at_once(&asked.page) {
                 Ok(listed) => {
                     let answer = listing(asked.id.clone(), &listed);
                     FinishedRead::Listed(Box::new(ListRead { asked, listed, answer }))

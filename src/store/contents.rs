@@ -209,6 +209,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::store::mark::Mark;
     use crate::store::schema;
 
     fn text(strings: &[(usize, String)]) -> Vec<u8> {
@@ -252,7 +253,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         std::fs::write(&path, "").unwrap();
-        let (writer, reader) = (schema::open(&path).unwrap(), schema::open(&path).unwrap());
+        let open = || schema::open(&path, Mark::Making).unwrap();
+        let (writer, reader) = (open(), open());
         schema::migrate(&writer).unwrap();
         let text = text(&[(10_000, "much".to_owned())]);
         let (kept, _) = keep(&writer, &text).unwrap();

@@ -4,10 +4,9 @@
 //! snapshot, and what is told of rows that are damaged.
 //! Never: writes, or fails as a whole because of one row where the others can be told.
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use rusqlite::{params, Connection, OpenFlags, OptionalExtension};
@@ -30,8 +29,8 @@ use crate::host::log::ReplayWindow;
 pub struct Reader {
     connection: Connection,
     window: ReplayWindow,
-    /// Set once it is known whether the indexes name every row.
-    indexes_are_complete: Cell<Option<bool>>,
+    /// Set once it is known whether the indexes name every row; shared by the readers of a host.
+    indexes_are_complete: Arc<OnceLock<bool>>,
     /// Source of turn texts that are read when they are needed; `None` if they are read with their
     /// sessions.
     texts: Option<Arc<Texts>>,
@@ -56,14 +55,22 @@ impl Reader {
     pub fn open(path: &Path, window: ReplayWindow) -> Result<Self, StoreError> {
         let connection = schema::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         schema::detect_damage(&connection)?;
-        // Opens every file now, so that reading goes on when they are moved away.
-        connection.query_row("SELECT count(*) FROM sessions WHERE key = 0", [], |_| Ok(()))?;
-        Ok(Self { connection, window, indexes_are_complete: Cell::new(None), texts: None })
+        schema::open_files(&connection)?;
+        Ok(Self { connection, window, indexes_are_complete: Arc::default(), texts: None })
     }
 
     /// Has the texts of turns read when somebody needs them.
     pub fn with_texts(self, texts: &Arc<Texts>) -> Self {
         Self { texts: Some(Arc::clone(texts)), ..self }
+    }
+
+    /// Opens another reader of the same database, for another thread.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn another(&self, path: &Path) -> Result<Self, StoreError> {
+        let indexes_are_complete = Arc::clone(&self.indexes_are_complete);
+        Ok(Self { indexes_are_complete, texts: self.texts.clone(), ..Self::open(path, self.window)? })
     }
 
     fn reading(&self) -> TextReading {
@@ -143,11 +150,17 @@ impl Reader {
 
     /// Returns whether the indexes name every row. Checked once, since that takes reading every
     /// row.
-    fn trusts_indexes(&self) -> Result<bool, StoreError> {
-        if self.indexes_are_complete.get().is_none() {
-            self.indexes_are_complete.set(Some(indexes::are_complete(&self.connection)?));
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    pub fn trusts_indexes(&self) -> Result<bool, StoreError> {
+        match self.indexes_are_complete.get() {
+            Some(is_so) => Ok(*is_so),
+            None => {
+                let is_so = indexes::are_complete(&self.connection)?;
+                Ok(*self.indexes_are_complete.get_or_init(|| is_so))
+            }
         }
-        Ok(self.indexes_are_complete.get() == Some(true))
     }
 
     /// The version of the protocol that a client spoke last.
@@ -186,8 +199,19 @@ impl Reader {
     /// # Errors
     /// When the list cannot be read.
     pub fn list(&self, page: &Page) -> Result<Listed, StoreError> {
+        self.trusts_indexes()?;
+        self.list_at_once(page)
+    }
+
+    /// A page of the list, without looking for damage of the indexes first: call
+    /// [`Reader::trusts_indexes`] behind it.
+    ///
+    /// # Errors
+    /// When the list cannot be read.
+    pub fn list_at_once(&self, page: &Page) -> Result<Listed, StoreError> {
         let snapshot = self.connection.unchecked_transaction()?;
-        let listed = if self.trusts_indexes()? { list_by_time(&snapshot, page) } else { Ok(None) };
+        let is_damaged = self.indexes_are_complete.get() == Some(&false);
+        let listed = if is_damaged { Ok(None) } else { list_by_time(&snapshot, page) };
         match listed {
             // The index is damaged: without it, it takes longer.
             Err(error) if !error.is_damage() => Err(error),

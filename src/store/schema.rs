@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, OpenFlags};
 
 use super::errors::StoreError;
 use super::mark::{self, Mark};
@@ -86,39 +86,17 @@ const VERSION_3: &str = "
     CREATE TABLE agents (provider TEXT PRIMARY KEY, sum INTEGER NOT NULL, said BLOB NOT NULL);
 ";
 
-/// Refuses a database that is not ours or newer than this program. Writes nothing: neither to the
-/// database nor to its log. Returns its version: 0 when nothing is in it, none when that cannot be
-/// told without writing.
-pub(super) fn check(path: &Path) -> Result<Option<i64>, StoreError> {
-    if fs::metadata(path).map_or(true, |file| file.len() == 0) {
-        return Ok(Some(0));
-    }
-    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-    connection.busy_timeout(BUSY)?;
-    // Else the last connection that closes writes the log into the database.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    match version_of(&connection, path) {
-        // A process ended while it was making the database: only who may write can clean up.
-        Err(StoreError::Sqlite(error)) if error.sqlite_error_code() == Some(ErrorCode::ReadOnly) => Ok(None),
-        other => other.map(Some),
-    }
-}
-
-/// Opens a database to write to it, or makes an empty one where none has ever been. Every commit is
-/// synced until told otherwise. Also returns the mark that was found beside it.
+/// Opens a database to write to it, or makes an empty one where none has ever been. Also returns
+/// the mark that was found beside it.
 pub(super) fn open_or_make(path: &Path) -> Result<(Connection, Mark), StoreError> {
     let unmarked = |error| StoreError::Mark(mark::path_of(path).display().to_string(), error);
     let mark = Mark::read(path).map_err(unmarked)?;
     refuse_what_is_lost(path, mark)?;
-    let version = check(path)?;
-    if version == Some(0) {
-        if matches!(mark, Mark::Made { .. }) {
-            return Err(StoreError::Lost(path.display().to_string(), "holds nothing any more"));
-        }
+    if fs::metadata(path).map_or(true, |file| file.len() == 0) {
         Mark::Making.put(path).map_err(unmarked)?;
         make_private(path).map_err(unmarked)?;
     }
-    Ok((open(path)?, mark))
+    Ok((open(path, mark)?, mark))
 }
 
 /// Refuses a place where a store was that is gone.
@@ -166,16 +144,24 @@ pub(super) fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, Store
     Ok(Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?)
 }
 
-/// Opens a database that was checked, to write to it. Every commit is synced until told otherwise.
-pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
+/// Opens a database to write to it. Every commit is synced until told otherwise. Writes nothing to
+/// one that is not ours or newer than this program, or that is empty and should not be.
+pub(super) fn open(path: &Path, mark: Mark) -> Result<Connection, StoreError> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     detect_damage(&connection)?;
-    version_of(&connection, path)?;
+    // Else the last connection that closes writes the log into the database.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    let version = version_of(&connection, path)?;
+    if version == 0 && matches!(mark, Mark::Made { .. }) {
+        return Err(StoreError::Lost(path.display().to_string(), "holds nothing any more"));
+    }
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     turns::register_functions(&connection)?;
     use_counts::register_functions(&connection)?;
-    // Only a database that is made now heeds these two.
-    connection.pragma_update(None, "page_size", PAGE_BYTES)?;
-    space::prepare(&connection)?;
+    if version == 0 {
+        connection.pragma_update(None, "page_size", PAGE_BYTES)?;
+        space::prepare(&connection)?;
+    }
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
     // On macOS a sync leaves what is written in the memory of the drive, unless it is told not to.
@@ -214,6 +200,12 @@ pub(super) fn detect_damage(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "cell_size_check", true)
 }
 
+/// Opens every file of a database, so that reading goes on when they are moved away. Leaves the
+/// schema to the first statement that needs it.
+pub(super) fn open_files(connection: &Connection) -> rusqlite::Result<()> {
+    pragma(connection, "user_version").map(drop)
+}
+
 /// Waits for others who lock the database.
 pub(super) fn wait_for_others(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY)
@@ -234,6 +226,31 @@ pub(super) fn model(version: usize) -> Result<Connection, StoreError> {
 
 /// The newest version.
 pub(super) const NEWEST: usize = STEPS.len();
+
+/// Names of the tables and indexes of the newest version.
+pub(super) const OBJECTS: [&str; 21] = [
+    "actions",
+    "agents",
+    "channels",
+    "chats",
+    "chats_by_session",
+    "chats_by_uri",
+    "chats_running",
+    "clients",
+    "contents",
+    "contents_by_text",
+    "lives",
+    "meta",
+    "sessions",
+    "sessions_by_time",
+    "sessions_by_uri",
+    "sessions_removed",
+    "shared_texts",
+    "texts",
+    "trials",
+    "turns",
+    "turns_by_place",
+];
 
 fn migrate_by(steps: &[Migration], connection: &Connection) -> Result<usize, StoreError> {
     let before = usize::try_from(pragma(connection, "user_version")?).unwrap_or(usize::MAX);
@@ -314,21 +331,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         fs::write(&path, "").unwrap();
-        let connection = open(&path).unwrap();
+        let connection = open(&path, Mark::Making).unwrap();
         for name in ["fullfsync", "checkpoint_fullfsync"] {
             assert_eq!(pragma(&connection, name).unwrap(), 1, "{name}");
         }
     }
 
     #[test]
-    fn the_steps_make_a_database_that_passes_the_check() {
+    fn the_steps_make_the_objects_that_are_expected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         fs::write(&path, "").unwrap();
-        check(&path).unwrap();
-        let connection = open(&path).unwrap();
+        let connection = open(&path, Mark::Making).unwrap();
         migrate(&connection).unwrap();
         assert_eq!(version(&connection), i64::try_from(STEPS.len()).unwrap());
-        check(&path).unwrap();
+        let sql = "SELECT name FROM sqlite_schema WHERE sql IS NOT NULL AND name <> 'sqlite_sequence' ORDER BY name";
+        let mut statement = connection.prepare(sql).unwrap();
+        let names = statement.query_map([], |row| row.get::<_, String>(0)).unwrap();
+        assert_eq!(names.map(Result::unwrap).collect::<Vec<_>>(), OBJECTS);
+        open(&path, Mark::Made { reserved: 0 }).unwrap();
     }
 }

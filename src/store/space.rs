@@ -71,7 +71,8 @@ pub(super) fn free_all_pages(connection: &Connection) -> Result<(), StoreError> 
     shrink_files(connection, "truncate").map(|_| ())
 }
 
-fn write_anew(connection: &Connection) -> Result<(), StoreError> {
+/// Writes the whole database anew, in which it becomes one that can give back pages.
+pub(super) fn write_anew(connection: &Connection) -> Result<(), StoreError> {
     prepare(connection)?;
     Ok(connection.execute_batch("VACUUM")?)
 }

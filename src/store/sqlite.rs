@@ -211,6 +211,9 @@ impl Writer {
     /// When that fails; nothing is lost then.
     pub fn tidy_some(&mut self) -> Result<Due, StoreError> {
         self.log_may_begin = true;
+        if self.unpruned.is_none() {
+            self.remove_old_actions();
+        }
         let lacks_room = match self.options.bytes_max {
             Some(max) => space::used(&self.connection)? > max,
             None => false,
@@ -327,17 +330,22 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes old actions when there may be twice as many as can be replayed, and at the first
-    /// commit of a life, which does not know how many there are. The records are safe by now: what
+    /// Removes old actions when there may be twice as many as can be replayed, and with the first
+    /// actions of a life, which does not know how many there are. The records are safe by now: what
     /// fails here is done another time.
     fn prune(&mut self, records: &[Record]) {
-        let window = self.options.window;
-        self.unpruned = self.unpruned.map(|unpruned| unpruned.and(records));
-        if self.unpruned.is_some_and(|unpruned| unpruned.fits(&window)) {
+        if !records.iter().any(|record| matches!(record, Record::Action(..))) {
             return;
         }
+        self.unpruned = self.unpruned.map(|unpruned| unpruned.and(records));
+        if !self.unpruned.is_some_and(|unpruned| unpruned.fits(&self.options.window)) {
+            self.remove_old_actions();
+        }
+    }
+
+    fn remove_old_actions(&mut self) {
         self.unpruned = Some(Unpruned::default());
-        if let Err(error) = remove_old_actions(&mut self.connection, &window) {
+        if let Err(error) = remove_old_actions(&mut self.connection, &self.options.window) {
             tracing::warn!(%error, "old actions cannot be removed");
         }
     }
@@ -436,7 +444,7 @@ fn mend_all(connection: &mut Connection, told: Option<u64>) -> Result<(), StoreE
     }
     tracing::error!(%error, "the store is written anew");
     in_transaction(connection, |now| repair::drop_damaged(now, &plan))?;
-    connection.execute_batch("VACUUM")?;
+    space::write_anew(connection)?;
     in_transaction(connection, |now| repair::make_all(now, &plan))
 }
 

@@ -82,8 +82,7 @@ impl Texts {
     pub fn open(path: &Path, bytes_max: usize) -> Result<Arc<Self>, StoreError> {
         let reader = schema::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         schema::detect_damage(&reader)?;
-        // Opens every file now, so that reading goes on when they are moved away.
-        reader.query_row("SELECT count(*) FROM texts WHERE key = 0", [], |_| Ok(()))?;
+        schema::open_files(&reader)?;
         Ok(Arc::new(Self { reader: Mutex::new(reader), bytes_max, held: Mutex::default() }))
     }
 

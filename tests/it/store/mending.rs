@@ -726,6 +726,21 @@ fn session_known_to_only_a_table_or_an_index_is_not_taken_for_missing() {
 }
 
 #[test]
+fn readers_list_every_session_once_the_indexes_were_checked() {
+    let (_folder, path) = place();
+    fill(&mut open(&path).0);
+    let before =
+        "CREATE TEMP TABLE row AS SELECT * FROM sessions WHERE key = 2; DELETE FROM sessions WHERE key = 2";
+    change_rows_alone(&path, before, "INSERT INTO sessions SELECT * FROM row");
+    let reader = reader(&path);
+    let other = reader.another(&path).unwrap();
+    let count = |reader: &Reader| reader.list_at_once(&everything()).unwrap().sessions.len();
+    assert_eq!(count(&reader), 6, "nobody waits for the check");
+    assert!(!reader.trusts_indexes().unwrap());
+    assert_eq!((count(&reader), count(&other)), (7, 7));
+}
+
+#[test]
 fn missing_action_row_of_a_running_chat_is_reported_as_damage() {
     let damages = [
         "DELETE FROM actions WHERE last = 21".to_owned(),

@@ -156,6 +156,20 @@ fn actions_of_many_short_runs_are_pruned() {
 }
 
 #[test]
+fn actions_of_the_last_process_are_pruned_when_idle() {
+    let (_folder, path) = place();
+    let (mut writer, start) = open_with(&path, 10, 10_000);
+    writer.commit(&actions(start.head + 1..=start.head + 9)).unwrap();
+    writer.commit(&actions(start.head + 10..=start.head + 19)).unwrap();
+    drop(writer);
+    let (mut writer, _) = open_with(&path, 10, 10_000);
+    writer.commit(&[Record::Client { id: "me".to_owned(), version: "1.0.0" }]).unwrap();
+    assert_eq!(count(&path), 19, "a handshake waits for this commit");
+    writer.tidy_some().unwrap();
+    assert_eq!(count(&path), 10);
+}
+
+#[test]
 fn actions_of_a_running_chat_are_not_pruned() {
     let (_folder, path) = place();
     let (mut writer, _) = open_with(&path, 10, 10_000);
