@@ -170,9 +170,6 @@ impl Readers {
     }
 
     /// The threads begin.
-    ///
-    /// # Errors
-    /// When the system gives us none.
     pub fn begin(&mut self) -> io::Result<()> {
         for reader in self.at_rest.drain(..) {
             let (to_do, tell, limits) = (Arc::clone(&self.to_do), self.tell.clone(), self.limits);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rusqlite::{params, Connection};
 
 use super::errors::StoreError;
-use super::rows;
+use super::rows::{self, Blob};
 
 /// Keeps what an agent has said.
 pub(super) fn put(connection: &Connection, provider: &str, said: &[u8]) -> Result<(), StoreError> {
@@ -18,30 +18,16 @@ pub(super) fn put(connection: &Connection, provider: &str, said: &[u8]) -> Resul
     Ok(())
 }
 
-/// Returns the descriptions of all agents that were ever here, by provider id, as far as they can
-/// be read.
+/// Returns the descriptions of all agents that were ever here, by provider id.
 pub(super) fn all(connection: &Connection) -> Vec<(String, Bytes)> {
-    let read = || -> rusqlite::Result<Vec<_>> {
-        let mut statement = connection.prepare("SELECT provider, sum, said FROM agents ORDER BY provider")?;
-        let rows = statement.query_map([], |row| {
-            let said: Vec<u8> = row.get(2)?;
-            Ok((row.get::<_, String>(0)?, row.get::<_, u32>(1)?, Bytes::from(said)))
-        })?;
-        Ok(rows.collect())
-    };
-    let rows = read().unwrap_or_else(|error| vec![Err(error)]);
-    let sound = rows.into_iter().filter_map(|row| match row {
-        Ok((provider, expected, said)) if sum(&provider, &said) == expected => Some((provider, said)),
-        Ok((provider, ..)) => {
-            tracing::warn!(provider, "what an agent has said of itself is damaged");
-            None
+    let sql = "SELECT provider, sum, said FROM agents ORDER BY provider";
+    rows::readable(connection, sql, |row| {
+        let (provider, Blob(said)): (String, _) = (row.get(0)?, row.get(2)?);
+        match sum(&provider, &said) == row.get::<_, u32>(1)? {
+            true => Ok((provider, said)),
+            false => Err(StoreError::Damaged(format!("the description of the agent `{provider}`"))),
         }
-        Err(error) => {
-            tracing::warn!(%error, "what an agent has said of itself cannot be read");
-            None
-        }
-    });
-    sound.collect()
+    })
 }
 
 fn sum(provider: &str, said: &[u8]) -> u32 {

@@ -87,9 +87,6 @@ impl Archive {
     }
 
     /// Opens a database and brings it up to date.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let (mut connection, mark) = schema::open_or_make(path)?;
         let transaction = connection.transaction()?;
@@ -99,9 +96,6 @@ impl Archive {
     }
 
     /// Opens a database to look into it: nothing is changed, also in one of an older version.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
     pub fn look_into(path: &Path) -> Result<Self, StoreError> {
         let mark = Mark::read(path)
             .map_err(|error| StoreError::Mark(super::mark::path_of(path).display().to_string(), error))?;
@@ -133,18 +127,12 @@ impl Archive {
     }
 
     /// Keeps what an agent has said of itself; JSON text.
-    ///
-    /// # Errors
-    /// When it cannot be kept.
     pub fn agent_said(&self, provider: &str, said: &[u8]) -> Result<(), StoreError> {
         agents::put(&self.connection, provider, said)
     }
 
     /// Every session: the listed ones, newest first, then those in the trash, the newest removed
     /// first.
-    ///
-    /// # Errors
-    /// When the list cannot be read.
     pub fn list(&self) -> Result<Vec<ArchivedSession>, StoreError> {
         let entries = list_all(&self.connection)?.into_iter().map(|(key, removed_at, summary)| {
             let extent = check::extent(&self.connection, key).ok();
@@ -159,14 +147,10 @@ impl Archive {
     /// # Errors
     /// When there is none, or it cannot be looked for.
     pub fn find(&self, uri: &str) -> Result<SessionKey, ArchiveError> {
-        let listed = self.keys("SELECT key FROM sessions WHERE uri = ?1 AND removed_at IS NULL", uri)?;
-        match listed.first() {
-            Some(key) => Ok(*key),
-            None => self.find_removed(uri).map_err(|error| match error {
-                ArchiveError::NotFound(uri, _) => ArchiveError::NotFound(uri, ""),
-                error => error,
-            }),
-        }
+        let sql = "SELECT key FROM sessions WHERE uri = ?1 AND ifnull(removed_at, 0) >= 0
+            ORDER BY removed_at IS NOT NULL, removed_at DESC, key DESC";
+        let found = self.keys(sql, uri)?;
+        found.first().copied().ok_or_else(|| ArchiveError::NotFound(uri.to_owned(), ""))
     }
 
     /// The session of this URI in the trash that was removed last.
@@ -217,17 +201,11 @@ impl Archive {
     }
 
     /// Checks that all of a session can be read.
-    ///
-    /// # Errors
-    /// What cannot.
     pub fn check(&self, key: SessionKey) -> Result<(), ArchiveError> {
         self.walk(key, &mut |_| Ok(()))
     }
 
     /// The chats of a session, each as far as it can be read.
-    ///
-    /// # Errors
-    /// When it cannot be told which there are.
     pub fn salvage(&self, key: SessionKey) -> Result<Vec<Result<Salvaged, StoreError>>, StoreError> {
         let chats = rows::chat_keys(&self.connection, key)?;
         let mut reading = TextReading::whole();
@@ -254,9 +232,6 @@ impl Archive {
 
     /// The actions on a session and its chats that are still there, in the order in which they
     /// happened.
-    ///
-    /// # Errors
-    /// When they cannot be read.
     pub fn actions(&self, key: SessionKey) -> Result<Vec<ActionLine>, StoreError> {
         let chats = rows::chat_keys(&self.connection, key)?;
         let targets = chats.into_iter().map(ChannelId::from).chain([key.into()]);
@@ -270,18 +245,12 @@ impl Archive {
 
     /// The number behind which the next host's sequence begins: every cursor that a client has is
     /// below it.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn next_head(&self) -> Result<u64, StoreError> {
         Ok(super::sqlite::last_reserved(&self.connection)?.max(self.told))
     }
 
     /// Brings a session out of the trash, with these rows in place of those that it and its chats
     /// have.
-    ///
-    /// # Errors
-    /// When it cannot be listed beside those that are.
     pub fn restore(&mut self, session: &SessionRow, chats: &[SavedChat]) -> Result<(), ArchiveError> {
         let transaction = self.connection.transaction().map_err(StoreError::from)?;
         for uri in std::iter::once(&session.uri).chain(chats.iter().map(|chat| &chat.row.uri)) {
@@ -295,9 +264,6 @@ impl Archive {
     }
 
     /// Begins to bring in a session from elsewhere, under new keys.
-    ///
-    /// # Errors
-    /// When the database cannot be written.
     pub fn begin_import(&mut self) -> Result<Import<'_>, ArchiveError> {
         let transaction = self.connection.transaction().map_err(StoreError::from)?;
         let last_key = super::sqlite::last_key(&transaction)?;
@@ -326,9 +292,6 @@ impl Archive {
     }
 
     /// Gives back all disk space that nothing needs any more.
-    ///
-    /// # Errors
-    /// When that fails; nothing is lost then.
     pub fn give_back_space(&self) -> Result<(), StoreError> {
         space::free_all_pages(&self.connection)
     }
@@ -381,9 +344,6 @@ impl Import<'_> {
 
     /// Takes in the row of a chat of it, and how far its agent had got. Returns false when there is
     /// no session yet.
-    ///
-    /// # Errors
-    /// When it cannot be there beside those that are.
     pub fn chat(&mut self, mut row: ChatRow, progress: Option<u64>) -> Result<bool, ArchiveError> {
         self.end_chat()?;
         let Some(session) = self.session else { return Ok(false) };
@@ -394,9 +354,6 @@ impl Import<'_> {
     }
 
     /// Takes in the next turn of that chat. Returns false when there is no chat yet.
-    ///
-    /// # Errors
-    /// When it cannot be kept.
     pub fn turn(&mut self, turn: &CompletedTurn) -> Result<bool, ArchiveError> {
         let Some((row, _, turns)) = &mut self.chat else { return Ok(false) };
         let place = *turns;
@@ -421,9 +378,6 @@ impl Import<'_> {
     }
 
     /// Keeps all of it.
-    ///
-    /// # Errors
-    /// When that fails; nothing is kept then.
     pub fn finish(mut self) -> Result<(), ArchiveError> {
         self.end_chat()?;
         commit(self.transaction)
@@ -440,7 +394,7 @@ fn check_free(connection: &Connection, uri: &str) -> Result<(), ArchiveError> {
 /// Keeps a session as one that is listed.
 fn put_listed(connection: &Connection, row: &SessionRow) -> Result<(), ArchiveError> {
     rows::put_session(connection, row)?;
-    Ok(trash::take_out(connection, row.key)?)
+    Ok(trash::put(connection, row.key, None)?)
 }
 
 /// Keeps a chat of such a session, whose turns are there.

@@ -3,11 +3,10 @@
 //! Owns: keeping it, by the channel's kind and key, and giving all of it back at the start.
 //! Never: knows what it means, or keeps a host from starting. What is damaged is told and left out.
 
-use bytes::Bytes;
 use rusqlite::{params, Connection};
 
 use super::errors::StoreError;
-use super::rows::{self, ChannelName};
+use super::rows::{self, Blob, ChannelName};
 use crate::host::effects::ChannelRow;
 
 /// Keeps a channel.
@@ -19,43 +18,23 @@ pub(super) fn put(connection: &Connection, row: &ChannelRow) -> Result<(), Store
     Ok(())
 }
 
-/// Every channel that is kept, of the kinds that this program knows, as far as they can be read.
+/// Returns every channel that is kept, of the kinds that this program knows.
 pub(super) fn all(connection: &Connection) -> Vec<ChannelRow> {
-    let read = || -> rusqlite::Result<Vec<_>> {
-        let mut statement =
-            connection.prepare("SELECT kind, key, sum, body FROM channels ORDER BY kind, key")?;
-        let rows = statement.query_map([], |row| {
-            let body: Vec<u8> = row.get(3)?;
-            Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?, row.get::<_, u32>(2)?, Bytes::from(body)))
-        })?;
-        Ok(rows.collect())
-    };
-    let rows = read().unwrap_or_else(|error| vec![Err(error)]);
-    let sound = rows.into_iter().filter_map(|row| match row {
-        Ok((kind, key, expected, body)) => {
-            let name = ChannelName { kind: &kind, key };
-            if sum(name, &body) != expected {
-                tracing::error!(kind, key, "what is kept of a channel is damaged: it begins anew");
-                return None;
+    let sql = "SELECT kind, key, sum, body FROM channels ORDER BY kind, key";
+    rows::readable(connection, sql, |row| {
+        let (kind, Blob(body)): (String, _) = (row.get(0)?, row.get(3)?);
+        let name = ChannelName { kind: &kind, key: row.get(1)? };
+        match name.id() {
+            _ if sum(name, &body) != row.get::<_, u32>(2)? => {
+                Err(StoreError::Damaged(format!("the channel {} of the kind `{kind}`", name.key)))
             }
-            match name.id() {
-                Some(id) => Some(ChannelRow { id, body }),
-                None => {
-                    tracing::warn!(
-                        kind,
-                        key,
-                        "the store has a channel of a kind that this program does not know"
-                    );
-                    None
-                }
-            }
+            Some(id) => Ok(ChannelRow { id, body }),
+            None => Err(StoreError::Damaged(format!(
+                "the channel {} of the kind `{kind}`, which this program does not know,",
+                name.key
+            ))),
         }
-        Err(error) => {
-            tracing::error!(%error, "what is kept of a channel cannot be read: it begins anew");
-            None
-        }
-    });
-    sound.collect()
+    })
 }
 
 fn sum(name: ChannelName<'_>, body: &[u8]) -> u32 {
@@ -64,6 +43,8 @@ fn sum(name: ChannelName<'_>, body: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
     use crate::host::effects::ChannelId;
 

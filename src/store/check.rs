@@ -19,9 +19,6 @@ pub struct Extent {
 }
 
 /// How large a session is.
-///
-/// # Errors
-/// When something in the session is damaged, or it cannot be read.
 pub(super) fn extent(connection: &Connection, key: SessionKey) -> Result<Extent, StoreError> {
     let Some(session) = rows::session(connection, key)? else {
         return Err(StoreError::Damaged(format!("the session {}", key.0)));

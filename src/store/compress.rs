@@ -37,9 +37,6 @@ fn is_compressed(kept: &[u8]) -> bool {
 }
 
 /// Decompresses these bytes; reads at most one byte more than `bytes_max`.
-///
-/// # Errors
-/// When these are not what was kept.
 fn plain(kept: &[u8], bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut plain = Vec::new();
     zstd::stream::read::Decoder::with_buffer(kept)?

@@ -58,19 +58,12 @@ impl StoreError {
     pub(super) fn is_damage(&self) -> bool {
         match self {
             Self::Damaged(_) => true,
-            Self::Sqlite(rusqlite::Error::SqliteFailure(failure, _)) => matches!(
-                failure.code,
-                // The last is said of a table or an index that is missing.
-                ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::Unknown
-            ),
-            Self::Sqlite(error) => matches!(
-                error,
-                rusqlite::Error::SqlInputError { .. }
-                    | rusqlite::Error::FromSqlConversionFailure(..)
-                    | rusqlite::Error::IntegralValueOutOfRange(..)
-                    | rusqlite::Error::Utf8Error(..)
-                    | rusqlite::Error::InvalidColumnType(..)
-            ),
+            // The last is said of a table or an index that is missing.
+            Self::Sqlite(error) => {
+                is_unreadable(error)
+                    || matches!(error, rusqlite::Error::SqlInputError { .. })
+                    || error.sqlite_error_code() == Some(ErrorCode::Unknown)
+            }
             _ => false,
         }
     }
@@ -131,18 +124,19 @@ fn file_limit_now() -> String {
     }
 }
 
-/// Says whose row it is when an error means that the row is damaged.
+/// Names the damaged object in an error of SQLite that means damage.
 pub(super) fn damaged_if(what: impl Fn() -> String) -> impl Fn(rusqlite::Error) -> StoreError {
-    move |error| match &error {
-        rusqlite::Error::FromSqlConversionFailure(..)
-        | rusqlite::Error::IntegralValueOutOfRange(..)
-        | rusqlite::Error::Utf8Error(..)
-        | rusqlite::Error::InvalidColumnType(..) => StoreError::Damaged(what()),
-        rusqlite::Error::SqliteFailure(failure, _)
-            if matches!(failure.code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) =>
-        {
-            StoreError::Damaged(what())
-        }
-        _ => StoreError::Sqlite(error),
-    }
+    move |error| if is_unreadable(&error) { StoreError::Damaged(what()) } else { StoreError::Sqlite(error) }
+}
+
+/// Returns whether a page or a value is not what was written.
+fn is_unreadable(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+        || matches!(
+            error,
+            rusqlite::Error::FromSqlConversionFailure(..)
+                | rusqlite::Error::IntegralValueOutOfRange(..)
+                | rusqlite::Error::Utf8Error(..)
+                | rusqlite::Error::InvalidColumnType(..)
+        )
 }

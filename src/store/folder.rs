@@ -80,9 +80,6 @@ pub fn chosen(asked: Option<&Path>) -> Result<PathBuf, FolderError> {
 }
 
 /// Returns the holder of a folder; `None` if there is none, or no folder.
-///
-/// # Errors
-/// When that cannot be seen.
 pub fn holder_now(folder: &Path) -> io::Result<Option<Holder>> {
     let holder = Holder::of(folder)?;
     // To look at the lock is to have it for a moment, which must not be in the way of a process
@@ -120,9 +117,6 @@ pub struct Holder {
 
 impl Holder {
     /// Returns the present or last holder of the folder; empty if there never was one.
-    ///
-    /// # Errors
-    /// When that cannot be read.
     pub fn of(folder: &Path) -> io::Result<Self> {
         match fs::read(folder.join(LOCK)) {
             Ok(said) => Ok(Self::parse(&said)),
@@ -206,24 +200,14 @@ impl LockId {
 
 impl StateFolder {
     /// Makes the folder and those above it that are not there, and takes hold of it.
-    ///
-    /// # Errors
-    /// See [`FolderError`].
     pub fn hold(path: &Path) -> Result<Self, FolderError> {
-        if !path.exists() {
-            make(path).map_err(failed_on(path))?;
-        }
+        make(path).map_err(failed_on(path))?;
         Self::hold_existing(path)
     }
 
     /// Creates the folder and holds it for a host that is to be started, and which others join.
-    ///
-    /// # Errors
-    /// See [`FolderError`].
     pub fn hold_for_host(path: &Path) -> Result<Self, FolderError> {
-        if !path.exists() {
-            make(path).map_err(failed_on(path))?;
-        }
+        make(path).map_err(failed_on(path))?;
         Self::hold_as(path, Some(PathBuf::new()))
     }
 
@@ -233,9 +217,6 @@ impl StateFolder {
     }
 
     /// Tells where others can join us; none: nowhere.
-    ///
-    /// # Errors
-    /// When that cannot be written.
     pub fn announce(&mut self, place: Option<&Path>) -> Result<(), FolderError> {
         let failed = failed_on(&self.path);
         let Some(lock) = &mut self.lock else { return Ok(()) };
@@ -245,17 +226,11 @@ impl StateFolder {
     }
 
     /// The lock, for a process that goes on holding the folder.
-    ///
-    /// # Errors
-    /// When no more files can be opened.
     pub fn lock(&self) -> io::Result<Option<File>> {
         self.lock.as_ref().map(File::try_clone).transpose()
     }
 
     /// Returns which lock holds the folder; `None` where it is only looked into.
-    ///
-    /// # Errors
-    /// When the lock cannot be seen.
     pub fn lock_id(&self) -> io::Result<Option<LockId>> {
         let Some(lock) = &self.lock else { return Ok(None) };
         let held = lock.metadata()?;
@@ -282,9 +257,6 @@ impl StateFolder {
     }
 
     /// Takes hold of a folder that is there.
-    ///
-    /// # Errors
-    /// See [`FolderError`].
     pub fn hold_existing(path: &Path) -> Result<Self, FolderError> {
         Self::hold_as(path, None)
     }
@@ -317,9 +289,6 @@ impl StateFolder {
 
     /// Keeps others from taking hold of a folder while it is looked into, and changes nothing in
     /// it. Who holds it already goes on writing to it.
-    ///
-    /// # Errors
-    /// See [`FolderError`].
     pub fn look_into(path: &Path) -> Result<Self, FolderError> {
         mode_of_ours(path)?;
         let lock = match File::open(path.join(LOCK)) {
@@ -341,9 +310,6 @@ impl StateFolder {
 
     /// Returns the path of a file in the folder. An existing file is made readable by this user
     /// alone.
-    ///
-    /// # Errors
-    /// When we cannot write to it.
     pub fn private_file(&self, name: &str) -> Result<PathBuf, FolderError> {
         let path = self.path.join(name);
         match OpenOptions::new().read(true).write(true).open(&path) {
@@ -412,13 +378,14 @@ fn take(
     }
 }
 
-/// Makes a folder, and those above it that are not there: for us alone, whatever the umask, and
+/// Makes a folder that is not there, and those above it: for us alone, whatever the umask, and
 /// still there after a loss of power.
 fn make(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
-    if !parent.exists() {
-        make(parent)?;
+    if path.exists() {
+        return Ok(());
     }
+    let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    make(parent)?;
     match DirBuilder::new().mode(0o700).create(path) {
         // Another process has made it meanwhile.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => return Ok(()),

@@ -31,9 +31,6 @@ const INDEXES: [RowIndex; 3] = [
 
 /// Returns whether the indexes name every row, as far as the rows can be read: then a row that they
 /// do not name does not exist.
-///
-/// # Errors
-/// When that cannot be found out, for another reason than damage.
 pub(super) fn are_complete(connection: &Connection) -> Result<bool, StoreError> {
     for index in INDEXES {
         // From both ends, so that what lies behind damage is looked at too.

@@ -35,9 +35,6 @@ pub(super) enum Mark {
 
 impl Mark {
     /// The mark beside a database. One that cannot be understood was one of a store that was made.
-    ///
-    /// # Errors
-    /// When it is there and cannot be read.
     pub(super) fn read(database: &Path) -> io::Result<Self> {
         let text = match fs::read(path_of(database)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Absent),
@@ -63,9 +60,6 @@ impl Mark {
     }
 
     /// Writes the mark, so that it is still there after a loss of power.
-    ///
-    /// # Errors
-    /// When that fails.
     pub(super) fn put(self, database: &Path) -> io::Result<()> {
         self.write(database)?.sync_all()?;
         let folder = path_of(database);
@@ -75,9 +69,6 @@ impl Mark {
 
     /// Writes other numbers into a mark that is there. They need not survive a loss of power: the
     /// database, which is synced, knows them too.
-    ///
-    /// # Errors
-    /// When that fails.
     pub(super) fn update(self, database: &Path) -> io::Result<()> {
         self.write(database).map(|_| ())
     }

@@ -49,9 +49,6 @@ pub struct FoundSession {
 
 impl Reader {
     /// Opens a second connection to a database that a [`Writer`](super::sqlite::Writer) has made.
-    ///
-    /// # Errors
-    /// When it cannot be opened.
     pub fn open(path: &Path, window: ReplayWindow) -> Result<Self, StoreError> {
         let connection = schema::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         schema::detect_damage(&connection)?;
@@ -65,9 +62,6 @@ impl Reader {
     }
 
     /// Opens another reader of the same database, for another thread.
-    ///
-    /// # Errors
-    /// When it cannot be opened.
     pub fn another(&self, path: &Path) -> Result<Self, StoreError> {
         let indexes_are_complete = Arc::clone(&self.indexes_are_complete);
         Ok(Self { indexes_are_complete, texts: self.texts.clone(), ..Self::open(path, self.window)? })
@@ -80,9 +74,6 @@ impl Reader {
     /// The sessions with a turn that ran when their process ended, as far as they can be told, but
     /// for those that are left alone. Each with how many processes in a row have ended while it was
     /// taken up, those with the fewest first.
-    ///
-    /// # Errors
-    /// When they cannot be looked for.
     pub fn interrupted(&self) -> Result<Vec<(u32, SessionKey)>, StoreError> {
         // Left to itself, SQLite may read every chat.
         let sql = "SELECT key FROM chats INDEXED BY chats_running WHERE running";
@@ -114,9 +105,6 @@ impl Reader {
     }
 
     /// The session that a URI names: its own or that of one of its chats.
-    ///
-    /// # Errors
-    /// When it cannot be looked for.
     pub fn find(&self, uri: &str) -> Result<Option<SessionKey>, StoreError> {
         find(&self.connection, uri, || self.trusts_indexes())
     }
@@ -150,9 +138,6 @@ impl Reader {
 
     /// Returns whether the indexes name every row. Checked once, since that takes reading every
     /// row.
-    ///
-    /// # Errors
-    /// When that cannot be found out.
     pub fn trusts_indexes(&self) -> Result<bool, StoreError> {
         match self.indexes_are_complete.get() {
             Some(is_so) => Ok(*is_so),
@@ -164,17 +149,11 @@ impl Reader {
     }
 
     /// The version of the protocol that a client spoke last.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn client_version(&self, client: &str) -> Result<Option<String>, StoreError> {
         clients::get(&self.connection, client)
     }
 
     /// A session with everything that belongs to it.
-    ///
-    /// # Errors
-    /// See [`Reader::load_sifted`].
     pub fn load(&self, key: SessionKey) -> Result<Option<SavedSession>, StoreError> {
         self.load_sifted(key, |_, _| true)
     }
@@ -195,9 +174,6 @@ impl Reader {
     }
 
     /// A page of the list of sessions. One that is damaged is listed as that.
-    ///
-    /// # Errors
-    /// When the list cannot be read.
     pub fn list(&self, page: &Page) -> Result<Listed, StoreError> {
         self.trusts_indexes()?;
         self.list_at_once(page)
@@ -205,9 +181,6 @@ impl Reader {
 
     /// A page of the list, without looking for damage of the indexes first: call
     /// [`Reader::trusts_indexes`] behind it.
-    ///
-    /// # Errors
-    /// When the list cannot be read.
     pub fn list_at_once(&self, page: &Page) -> Result<Listed, StoreError> {
         let snapshot = self.connection.unchecked_transaction()?;
         let is_damaged = self.indexes_are_complete.get() == Some(&false);
@@ -221,9 +194,6 @@ impl Reader {
     }
 
     /// The URIs of all sessions that can be listed, each with its provider.
-    ///
-    /// # Errors
-    /// When they cannot be read.
     pub fn providers(&self) -> Result<Vec<(String, String)>, StoreError> {
         #[derive(Deserialize)]
         struct Summary {
@@ -238,9 +208,6 @@ impl Reader {
 
     /// Every action after `cursor`, oldest first; none when the cursor is no number that was given,
     /// or lies too far back.
-    ///
-    /// # Errors
-    /// When they cannot be read.
     pub fn actions_since(&self, cursor: u64) -> Result<Option<Vec<(ChannelId, ActionLine)>>, StoreError> {
         let snapshot = self.connection.unchecked_transaction()?;
         if !self.knows(cursor)? {
@@ -268,9 +235,6 @@ impl Reader {
     }
 
     /// The sessions that these channels are or belong to. One that is damaged is left out.
-    ///
-    /// # Errors
-    /// When they cannot be read.
     pub fn sessions_of(
         &self,
         channels: impl Iterator<Item = ChannelId>,
@@ -390,26 +354,13 @@ fn list_by_time(connection: &Connection, page: &Page) -> Result<Option<Listed>, 
     let (modified_at, key) = begin_of(page);
     let limit = i64::try_from(page.limit.saturating_add(1)).unwrap_or(-1);
     let mut statement = connection.prepare_cached(sql)?;
-    let damaged = || damaged_if(|| "the list of sessions".to_owned());
-    let mut rows = statement.query(params![modified_at, signed(key), limit]).map_err(damaged())?;
-    let mut listed = Listed::default();
-    while let Some(row) = rows.next().map_err(damaged())? {
-        if listed.sessions.len() == page.limit {
-            listed.next = listed.sessions.last().map(|(place, _)| place.clone());
-            break;
-        }
-        let key = SessionKey(unsigned(row.get(0).map_err(damaged())?));
-        let modified_at =
-            String::from_utf8_lossy(row.get_ref(1)?.as_bytes().unwrap_or_default()).into_owned();
-        let summary = match rows::summary(connection, key) {
-            Ok(Some(summary)) if summary.modified_at == modified_at => as_listed(connection, key, summary)?,
-            Ok(_) => return Ok(None),
-            Err(StoreError::Damaged(_)) => damaged_summary(connection, key, &modified_at),
-            Err(error) => return Err(error),
-        };
-        listed.sessions.push((ListPosition { modified_at, key }, summary));
-    }
-    Ok(Some(listed))
+    let found = statement.query_map(params![modified_at, signed(key), limit], |row| {
+        let modified_at = String::from_utf8_lossy(row.get_ref(1)?.as_bytes().unwrap_or_default());
+        Ok(ListPosition { modified_at: modified_at.into_owned(), key: SessionKey(unsigned(row.get(0)?)) })
+    });
+    let places = found.and_then(|rows| rows.collect::<Result<Vec<_>, _>>());
+    let places = places.map_err(damaged_if(|| "the list of sessions".to_owned()))?;
+    page_of(connection, page, places, true)
 }
 
 /// A page of the list where the index is damaged: of everything that is named anywhere.
@@ -418,20 +369,35 @@ fn list_what_is_named(connection: &Connection, page: &Page) -> Result<Listed, St
     let named = indexes::named(connection)?
         .into_iter()
         .filter(|it| it.removed_at.is_none() && (it.modified_at.as_str(), it.key.0) < (modified_at, key));
+    let places = named.map(|it| ListPosition { modified_at: it.modified_at, key: it.key }).collect();
+    Ok(page_of(connection, page, places, false)?.unwrap_or_default())
+}
+
+/// Returns the page of the sessions at these places. `by_index`: none if a row says something else
+/// than its place, or is missing.
+fn page_of(
+    connection: &Connection,
+    page: &Page,
+    places: Vec<ListPosition>,
+    by_index: bool,
+) -> Result<Option<Listed>, StoreError> {
     let mut listed = Listed::default();
-    for indexes::NamedSession { key, modified_at, .. } in named {
+    for place in places {
         if listed.sessions.len() == page.limit {
             listed.next = listed.sessions.last().map(|(place, _)| place.clone());
             break;
         }
-        let summary = match rows::summary(connection, key) {
-            Ok(Some(summary)) => as_listed(connection, key, summary)?,
-            Ok(None) | Err(StoreError::Damaged(_)) => damaged_summary(connection, key, &modified_at),
+        let summary = match rows::summary(connection, place.key) {
+            Ok(Some(summary)) if !by_index || summary.modified_at == place.modified_at => {
+                as_listed(connection, place.key, summary)?
+            }
+            Ok(_) if by_index => return Ok(None),
+            Ok(_) | Err(StoreError::Damaged(_)) => damaged_summary(connection, place.key, &place.modified_at),
             Err(error) => return Err(error),
         };
-        listed.sessions.push((ListPosition { modified_at, key }, summary));
+        listed.sessions.push((place, summary));
     }
-    Ok(listed)
+    Ok(Some(listed))
 }
 
 /// A session's summary, which says so if it is left alone.

@@ -28,6 +28,25 @@ impl FromSql for Blob {
     }
 }
 
+/// Reads the rows of a table that a host can do without. Leaves out those that are damaged, and
+/// logs them.
+pub(super) fn readable<T>(
+    connection: &Connection,
+    sql: &str,
+    read: impl FnMut(&Row<'_>) -> Result<T, StoreError>,
+) -> Vec<T> {
+    let rows = || -> Result<Vec<_>, StoreError> {
+        let mut statement = connection.prepare(sql)?;
+        let rows = statement.query_and_then([], read)?;
+        Ok(rows.collect())
+    };
+    let rows = rows().unwrap_or_else(|error| vec![Err(error)]);
+    let sound = rows.into_iter().filter_map(|row| {
+        row.map_err(|error| tracing::error!(%error, sql, "a row of the store is left out")).ok()
+    });
+    sound.collect()
+}
+
 /// Keeps a named number.
 pub(super) fn put_number(connection: &Connection, name: &str, value: u64) -> Result<(), StoreError> {
     connection.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2, ?3)")?.execute(params![

@@ -104,9 +104,6 @@ impl Unpruned {
 impl Writer {
     /// Opens the database, makes it or brings it up to date, and begins a new life of the sequence.
     /// What is damaged and can be made again is.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
     pub fn open(path: &Path, options: StoreOptions) -> Result<(Self, Start), StoreError> {
         let (mut connection, mark) =
             schema::open_or_make(path).map_err(|error| beyond_mending(error, path))?;
@@ -153,9 +150,6 @@ impl Writer {
 
     /// Has the texts that are written leave memory when it has too many, and those that are removed
     /// stay with whoever has them.
-    ///
-    /// # Errors
-    /// When SQLite does not take it.
     pub fn with_texts(mut self, texts: &Arc<Texts>) -> Result<Self, StoreError> {
         texts.watch(&mut self.connection)?;
         self.texts = Some(Arc::clone(texts));
@@ -206,9 +200,6 @@ impl Writer {
     /// been in the trash for long enough, or longest where there is no room, then gives disk space
     /// back that nothing needs any more, but for what old actions have left: new ones take it.
     /// Returns when there is something to do again.
-    ///
-    /// # Errors
-    /// When that fails; nothing is lost then.
     pub fn tidy_some(&mut self) -> Result<Due, StoreError> {
         self.log_may_begin = true;
         if self.unpruned.is_none() {
@@ -299,9 +290,6 @@ impl Writer {
     }
 
     /// Lets the database grow to so many pages only, until told otherwise.
-    ///
-    /// # Errors
-    /// When SQLite does not take it.
     pub fn limit_pages(&self, pages: u32) -> Result<(), StoreError> {
         Ok(self.connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?)
     }
@@ -516,7 +504,7 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
     match record {
         Record::Session(row) => keep_session(connection, row),
         Record::SessionRemoved(key) if options.trash.is_zero() => trash::purge(connection, *key),
-        Record::SessionRemoved(key) => trash::put(connection, *key, unix_ms()),
+        Record::SessionRemoved(key) => trash::put(connection, *key, Some(unix_ms())),
         Record::Chat(row) => rows::put_chat(connection, row),
         Record::ChatRemoved { key, .. } => trash::purge_chat(connection, *key),
         Record::TurnsShared { from, to, places } => turns::share(connection, *from, *to, places),
@@ -544,7 +532,7 @@ fn keep_session(connection: &Connection, row: &SessionRow) -> Result<(), StoreEr
             let sql = "SELECT key FROM sessions WHERE uri = ?1 AND removed_at IS NULL";
             let other = connection.query_row(sql, params![row.uri], |row| row.get(0))?;
             tracing::error!(uri = row.uri, "two sessions of one URI: the older one is put into the trash");
-            trash::put(connection, SessionKey(unsigned(other)), unix_ms())?;
+            trash::put(connection, SessionKey(unsigned(other)), Some(unix_ms()))?;
             rows::put_session(connection, row)
         }
         kept => kept,

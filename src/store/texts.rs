@@ -76,9 +76,6 @@ impl TextSource for StoredText {
 impl Texts {
     /// Opens the texts of the database at this place, made by a [`Writer`](super::sqlite::Writer);
     /// keeps up to `bytes_max` bytes of used ones in memory.
-    ///
-    /// # Errors
-    /// When it cannot be opened.
     pub fn open(path: &Path, bytes_max: usize) -> Result<Arc<Self>, StoreError> {
         let reader = schema::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         schema::detect_damage(&reader)?;
@@ -133,9 +130,6 @@ impl Texts {
 
     /// Has what this connection removes stay with those who have it. Of a database, one connection
     /// writes.
-    ///
-    /// # Errors
-    /// When SQLite does not take it.
     pub(super) fn watch(self: &Arc<Self>, writer: &mut Connection) -> Result<(), StoreError> {
         let removed = Arc::new(Mutex::new(Vec::new()));
         let all = |removed: &Mutex<Vec<i64>>| {

@@ -15,17 +15,15 @@ use super::rows::{self, signed, unsigned};
 use super::turns;
 use crate::host::effects::{ChannelId, ChatKey, SessionKey};
 
-/// Puts a listed session into the trash. Its rows stay as they are.
-pub(super) fn put(connection: &Connection, key: SessionKey, now_ms: i64) -> Result<(), StoreError> {
+/// Puts a listed session into the trash, or takes it out (`None`). Its rows stay as they are.
+pub(super) fn put(
+    connection: &Connection,
+    key: SessionKey,
+    removed_at_ms: Option<i64>,
+) -> Result<(), StoreError> {
     connection
         .prepare_cached("UPDATE sessions SET removed_at = ?2 WHERE key = ?1")?
-        .execute(params![signed(key.0), now_ms])?;
-    Ok(())
-}
-
-/// Takes a session out of the trash.
-pub(super) fn take_out(connection: &Connection, key: SessionKey) -> Result<(), StoreError> {
-    connection.execute("UPDATE sessions SET removed_at = NULL WHERE key = ?1", params![signed(key.0)])?;
+        .execute(params![signed(key.0), removed_at_ms])?;
     Ok(())
 }
 
@@ -111,8 +109,7 @@ pub(super) fn purge_some(
     lacks_room: bool,
     stays: &mut BTreeSet<SessionKey>,
 ) -> Result<bool, StoreError> {
-    let going = removed(connection, "removed_at < 0", 0, 1)?;
-    if let Some(key) = going.first() {
+    if let Some(key) = removed(connection, "removed_at < 0", 0, 1)?.first() {
         let transaction = connection.transaction()?;
         purge_a_little(&transaction, *key)?;
         transaction.commit()?;
@@ -135,9 +132,7 @@ pub(super) fn purge_some(
             continue;
         }
         // From now on it is nobody's, so nobody sees half of it.
-        transaction
-            .prepare_cached("UPDATE sessions SET removed_at = ?2 WHERE key = ?1")?
-            .execute(params![signed(key.0), GOING])?;
+        put(&transaction, *key, Some(GOING))?;
     }
     transaction.commit()?;
     Ok(!old.is_empty())

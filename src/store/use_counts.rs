@@ -11,33 +11,43 @@ use super::contents;
 use super::errors::{damaged_if, StoreError};
 use super::rows::{sum, PURE};
 
-/// Lets go of a text, and of what is in it, if nobody else has it.
-pub(super) fn use_once_less(connection: &Connection, text: i64) -> Result<(), StoreError> {
+/// Removes a use of a text. With its last use go the text and its uses of contents, if it has any.
+pub(super) fn use_once_less(
+    connection: &Connection,
+    text: i64,
+    has_contents: bool,
+) -> Result<(), StoreError> {
     if let Some(shared) = uses(connection, text)? {
         return put_uses(connection, text, shared.but_one());
     }
+    // A text is as large as what was said: it is not read for nothing.
+    let contents = if has_contents { contents_of(connection, text)? } else { Vec::new() };
+    let delete = "DELETE FROM texts WHERE key = ?1";
+    connection.prepare_cached(delete)?.execute(params![text])?;
+    for content in contents {
+        match uses(connection, content)? {
+            Some(shared) => put_uses(connection, content, shared.but_one())?,
+            None => {
+                connection.prepare_cached(delete)?.execute(params![content])?;
+                contents::forget(connection, content)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the contents that a text names; none of a damaged text, so that they stay.
+fn contents_of(connection: &Connection, text: i64) -> Result<Vec<i64>, StoreError> {
     let contents = connection
         .prepare_cached("SELECT text FROM texts WHERE key = ?1")?
         .query_row(params![text], |row| {
             Ok(row.get_ref(0)?.as_blob().map(contents::named_in).unwrap_or_default())
         })
         .optional();
-    // The contents of a text that is damaged stay.
-    let contents = match contents.map_err(damaged_if(|| format!("the text {text}"))) {
-        Err(error) if !error.is_damage() => return Err(error),
-        contents => contents.ok().flatten().unwrap_or_default(),
-    };
-    connection.prepare_cached("DELETE FROM texts WHERE key = ?1")?.execute(params![text])?;
-    for content in contents {
-        match uses(connection, content)? {
-            Some(shared) => put_uses(connection, content, shared.but_one())?,
-            None => {
-                connection.prepare_cached("DELETE FROM texts WHERE key = ?1")?.execute(params![content])?;
-                contents::forget(connection, content)?;
-            }
-        }
+    match contents.map_err(damaged_if(|| format!("the text {text}"))) {
+        Err(error) if !error.is_damage() => Err(error),
+        contents => Ok(contents.ok().flatten().unwrap_or_default()),
     }
-    Ok(())
 }
 
 /// One more has a text, or a content of texts.

@@ -359,22 +359,24 @@ fn row_change(old: Option<&ChatSummary>, row: ChatSummary) -> Option<StateAction
     if cleared || old.movable != row.movable || old.interactivity != row.interactivity {
         return whole(row);
     }
-    let chat = row.resource.clone();
     let changes = PartialChatSummary {
         resource: None,
-        title: Some(row.title).filter(|title| *title != old.title),
-        status: Some(row.status).filter(|status| *status != old.status),
-        activity: row.activity.filter(|activity| Some(activity) != old.activity.as_ref()),
-        modified_at: Some(row.modified_at).filter(|time| *time != old.modified_at),
-        changes: row.changes.filter(|changes| Some(changes) != old.changes.as_ref()),
-        origin: row.origin.filter(|origin| Some(origin) != old.origin.as_ref()),
+        title: changed(&old.title, &row.title),
+        status: changed(&old.status, &row.status),
+        activity: changed(&old.activity, &row.activity).flatten(),
+        modified_at: changed(&old.modified_at, &row.modified_at),
+        changes: changed(&old.changes, &row.changes).flatten(),
+        origin: changed(&old.origin, &row.origin).flatten(),
         movable: None,
         interactivity: None,
-        working_directories: row
-            .working_directories
-            .filter(|directories| Some(directories) != old.working_directories.as_ref()),
+        working_directories: changed(&old.working_directories, &row.working_directories).flatten(),
     };
-    Some(StateAction::SessionChatUpdated(SessionChatUpdatedAction { chat, changes }))
+    Some(StateAction::SessionChatUpdated(SessionChatUpdatedAction { chat: row.resource, changes }))
+}
+
+/// Returns a new value if it differs from the old one.
+fn changed<T: Clone + PartialEq>(old: &T, new: &T) -> Option<T> {
+    (old != new).then(|| new.clone())
 }
 
 fn request_id(request: &SessionInputRequest) -> &str {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use ahp_types::notifications::{PartialSessionSummary, SessionSummaryChangedParams};
 use ahp_types::state::{SessionStatus, SessionSummary};
 
+use crate::host::catalogue::changed;
 use crate::host::effects::{Output, SessionKey, Timer};
 use crate::host::ledger::Ledger;
 use crate::host::Step;
@@ -124,29 +125,17 @@ fn summary_changes(old: &SessionSummary, new: &SessionSummary) -> Option<Partial
     if old == new {
         return None;
     }
-    let activity = (old.activity != new.activity).then(|| new.activity.clone().unwrap_or_default());
     Some(PartialSessionSummary {
-        title: Some(&new.title).filter(|title| **title != old.title).cloned(),
-        status: Some(new.status).filter(|status| *status != old.status),
-        activity,
-        modified_at: Some(&new.modified_at).filter(|time| **time != old.modified_at).cloned(),
-        working_directories: new
-            .working_directories
-            .as_ref()
-            .filter(|directories| Some(*directories) != old.working_directories.as_ref())
-            .cloned(),
-        chats: new.chats.as_ref().filter(|chats| Some(*chats) != old.chats.as_ref()).cloned(),
-        default_chat: new
-            .default_chat
-            .as_ref()
-            .filter(|chat| Some(*chat) != old.default_chat.as_ref())
-            .cloned(),
-        annotations: new
-            .annotations
-            .clone()
-            .filter(|annotations| Some(annotations) != old.annotations.as_ref()),
-        changes: new.changes.clone().filter(|changes| Some(changes) != old.changes.as_ref()),
-        meta: (new.meta != old.meta).then(|| new.meta.clone().unwrap_or_default()),
+        title: changed(&old.title, &new.title),
+        status: changed(&old.status, &new.status),
+        activity: changed(&old.activity, &new.activity).map(Option::unwrap_or_default),
+        modified_at: changed(&old.modified_at, &new.modified_at),
+        working_directories: changed(&old.working_directories, &new.working_directories).flatten(),
+        chats: changed(&old.chats, &new.chats).flatten(),
+        default_chat: changed(&old.default_chat, &new.default_chat).flatten(),
+        annotations: changed(&old.annotations, &new.annotations).flatten(),
+        changes: changed(&old.changes, &new.changes).flatten(),
+        meta: changed(&old.meta, &new.meta).map(Option::unwrap_or_default),
         ..PartialSessionSummary::default()
     })
 }
