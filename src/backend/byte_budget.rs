@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 /// Bytes are counted in pieces of so many: whatever waits is at least one.
 const PIECE_BYTES: usize = 1 << 10;
@@ -24,14 +24,14 @@ impl ByteBudget {
     /// Waits until there is any room, and reserves the least. `None` once the budget is closed.
     /// May be dropped half-way.
     pub async fn reserve(&self) -> Option<ByteReservation> {
-        let permit = Arc::clone(&self.0).acquire_owned().await.ok()?;
-        Some(ByteReservation { permit, of: Arc::clone(&self.0) })
+        self.0.acquire().await.ok()?.forget();
+        Some(ByteReservation { pieces: 1, of: Arc::clone(&self.0) })
     }
 
     /// Reserves the least room if there is any at once; never waits.
     pub fn try_reserve(&self) -> Option<ByteReservation> {
-        let permit = Arc::clone(&self.0).try_acquire_owned().ok()?;
-        Some(ByteReservation { permit, of: Arc::clone(&self.0) })
+        self.0.try_acquire().ok()?.forget();
+        Some(ByteReservation { pieces: 1, of: Arc::clone(&self.0) })
     }
 
     /// Closes the budget: all waits for it, now and later, end with `None`.
@@ -43,17 +43,30 @@ impl ByteBudget {
 /// Reservation of bytes, which is released when dropped.
 #[derive(Debug)]
 pub struct ByteReservation {
-    permit: OwnedSemaphorePermit,
+    pieces: usize,
     of: Arc<Semaphore>,
 }
 
 impl ByteReservation {
     /// Extends the reservation to this many bytes, or all the remaining room if that is less.
     pub fn grow_to(&mut self, bytes: usize) {
-        let more = (bytes / PIECE_BYTES).min(self.of.available_permits());
-        let more = u32::try_from(more).unwrap_or(u32::MAX);
-        if let Ok(taken) = Arc::clone(&self.of).try_acquire_many_owned(more) {
-            self.permit.merge(taken);
+        if bytes >= PIECE_BYTES {
+            self.pieces += self.of.forget_permits(bytes / PIECE_BYTES);
+        }
+    }
+
+    /// Takes over another reservation, so that both are released at once.
+    pub fn join(&mut self, mut other: Self) {
+        if Arc::ptr_eq(&self.of, &other.of) {
+            self.pieces += std::mem::take(&mut other.pieces);
+        }
+    }
+}
+
+impl Drop for ByteReservation {
+    fn drop(&mut self) {
+        if self.pieces > 0 {
+            self.of.add_permits(self.pieces);
         }
     }
 }

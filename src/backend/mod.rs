@@ -17,7 +17,7 @@ pub mod probe;
 pub mod script;
 pub mod secrets;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 use self::byte_budget::{ByteBudget, ByteReservation};
 use self::probe::ProbeResult;
 use crate::host::effects::{
-    AgentDescription, ChatKey, Command, Event, OpenConversation, OpenFailure, Tokens,
+    AgentDescription, ChatKey, Command, Event, OpenConversation, OpenFailure, Tokens, TurnEvent,
 };
 
 /// Maximum number of queued reports; conversations wait while the queue is full.
@@ -127,7 +127,7 @@ impl ReportPermit<'_> {
     pub fn report(self, event: Event) {
         let Self { permit, mut taken, chat, conversation } = self;
         taken.grow_to(event.bytes());
-        permit.send(Report { chat, conversation, event, _taken: taken });
+        permit.send(Report { chat, conversation, event, taken });
     }
 }
 
@@ -139,7 +139,7 @@ pub struct Report {
     conversation: u64,
     event: Event,
     /// Room that the report takes up until it is received.
-    _taken: ByteReservation,
+    taken: ByteReservation,
 }
 
 /// An agent that is offered from now on.
@@ -169,7 +169,7 @@ pub struct Agents {
     backends: Vec<OfferedBackend>,
     /// Backends that are no longer offered, until the last conversation with them has ended.
     retired: Vec<OfferedBackend>,
-    open: HashMap<ChatKey, OpenHandle>,
+    open: BTreeMap<ChatKey, OpenHandle>,
     reports: mpsc::Sender<Report>,
     reports_bytes: ByteBudget,
     last_conversation: u64,
@@ -195,7 +195,7 @@ impl Agents {
         let agents = Self {
             backends: backends.into_iter().map(OfferedBackend::new).collect(),
             retired: Vec::new(),
-            open: HashMap::new(),
+            open: BTreeMap::new(),
             reports,
             reports_bytes,
             last_conversation: 0,
@@ -296,7 +296,10 @@ impl Agents {
     /// Returns the event of a report, with its chat; `None` if its conversation has been closed, or
     /// if it describes an agent that was replaced.
     pub fn accept(&mut self, report: Report) -> Option<(ChatKey, Event)> {
-        let Report { chat, conversation, event, .. } = report;
+        self.accept_event(report.chat, report.conversation, report.event)
+    }
+
+    fn accept_event(&mut self, chat: ChatKey, conversation: u64, event: Event) -> Option<(ChatKey, Event)> {
         let open = self.open.get(&chat).filter(|open| open.conversation == conversation)?;
         if matches!(event, Event::Described(_)) && open.is_retired.load(Ordering::Acquire) {
             // It is not true of the agent that has its name now.
@@ -306,6 +309,25 @@ impl Agents {
             self.close(chat);
         }
         Some((chat, event))
+    }
+
+    /// Accepts reports, in order. Texts that follow each other, of one kind in one run, become one
+    /// event.
+    pub fn accept_all(&mut self, reports: Vec<Report>) -> Vec<(ChatKey, Event)> {
+        let (mut events, mut taken) = (Vec::new(), None::<ByteReservation>);
+        for Report { chat, conversation, event, taken: room } in reports {
+            match &mut taken {
+                Some(taken) => taken.join(room),
+                None => taken = Some(room),
+            }
+            let Some((chat, event)) = self.accept_event(chat, conversation, event) else { continue };
+            let joined = match events.last_mut() {
+                Some((before, last)) if *before == chat => join(last, event),
+                _ => Some(event),
+            };
+            events.extend(joined.map(|event| (chat, event)));
+        }
+        events
     }
 
     /// Has every backend end what it has started, all at once; ready when nothing of it is left.
@@ -357,10 +379,25 @@ impl Agents {
     }
 }
 
+/// Joins an event with the one before it if both are texts of one kind in one run; else gives it
+/// back.
+fn join(last: &mut Event, event: Event) -> Option<Event> {
+    let Event::Turn(run, TurnEvent::Text(kind, text)) = event else { return Some(event) };
+    match last {
+        Event::Turn(of, TurnEvent::Texts(like, texts)) if *of == run && *like == kind => texts.push(text),
+        Event::Turn(of, TurnEvent::Text(like, first)) if *of == run && *like == kind => {
+            let texts = vec![std::mem::take(first), text];
+            *last = Event::Turn(run, TurnEvent::Texts(kind, texts));
+        }
+        _ => return Some(Event::Turn(run, TurnEvent::Text(kind, text))),
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::effects::{RunId, TextKind, TurnEvent};
+    use crate::host::effects::{RunId, TextKind};
 
     #[tokio::test]
     async fn reports_that_wait_are_bounded_by_their_bytes() {

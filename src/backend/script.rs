@@ -562,6 +562,12 @@ impl ScriptAgent {
 
     /// Reports as soon as there is room, obeying meanwhile.
     async fn report(&mut self, event: Event) -> Result<(), Stop> {
+        if self.line.commands.is_empty() && !self.line.commands.is_closed() {
+            if let Some(room) = self.line.reports.try_reserve() {
+                room.report(event);
+                return Ok(());
+            }
+        }
         let reports = self.line.reports.clone();
         loop {
             tokio::select! {

@@ -58,6 +58,15 @@ impl Default for Limits {
     }
 }
 
+/// Returns whether a chat's turn has become too large.
+pub(super) fn is_too_large(ledger: &Ledger, key: ChatKey) -> bool {
+    ledger
+        .channels
+        .chats
+        .known(key)
+        .is_some_and(|chat| chat.run.is_some() && chat.conversation.turn_bytes() > ledger.limits.turn_bytes)
+}
+
 /// How a turn ends that is too large.
 pub(super) fn too_large(ledger: &Ledger) -> Ending {
     let message = format!("the turn was ended: it had more than {}", human_size(ledger.limits.turn_bytes));

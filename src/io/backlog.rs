@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bytes::Bytes;
 
 use crate::host::effects::PartKey;
-use crate::wire::action_lines::text_range;
+use crate::wire::action_lines::DeltaLines;
 
 /// Maximum number of merged texts that a queue looks through for one that it can share.
 const RECENT_MAX: usize = 64;
@@ -59,9 +59,9 @@ struct DeltaText {
 #[derive(Debug)]
 struct Deltas {
     text: Vec<u8>,
-    /// The last two deltas, each with the offset at which its text begins. Queues take lines in one
-    /// after the other, so that one which is behind another one is behind by one delta.
-    last: [(Bytes, usize); 2],
+    /// The lines that were taken in last, and the offset at which their texts begin. Queues take
+    /// lines in one after the other, so that one which is behind another one is behind by these.
+    last: (Bytes, usize),
 }
 
 impl Backlog {
@@ -82,36 +82,23 @@ impl Backlog {
         SharedLine { line, backlog: self.clone() }
     }
 
-    /// Merges two consecutive deltas of a part; `None` if they are not what a delta's line looks
-    /// like, or are longer than `line_bytes_max` together.
-    pub fn merge(
-        &self,
-        part: PartKey,
-        first: &Bytes,
-        second: &Bytes,
-        line_bytes_max: usize,
-    ) -> Option<SharedDeltas> {
-        let (of_first, of_second) = (text_range(first)?, text_range(second)?);
-        let head = first[..of_first.start].to_vec();
-        let tail = second[of_second.end..].to_vec();
-        if head.len() + of_first.len() + of_second.len() + tail.len() > line_bytes_max {
-            return None;
-        }
+    /// Begins to merge deltas of a part.
+    pub fn merge(&self, part: PartKey, lines: &DeltaLines) -> SharedDeltas {
         let recent: Vec<Arc<DeltaText>> =
             self.waiting().recent.iter().rev().filter_map(Weak::upgrade).collect();
         let shared = recent.into_iter().filter(|text| text.part == part).find_map(|text| {
             let range = {
                 let deltas = text.deltas();
-                let [(before, from), (last, _)] = &deltas.last;
-                (is_same(before, first) && is_same(last, second)).then(|| (*from, deltas.text.len()))
+                let (last, from) = &deltas.last;
+                is_same(last, lines.lines()).then(|| (*from, deltas.text.len()))
             };
             range.map(|range| (text, range))
         });
         let (text, (from, to)) = shared.unwrap_or_else(|| {
-            let text = [&first[of_first.clone()], &second[of_second]].concat();
+            let mut text = Vec::with_capacity(lines.text_bytes());
+            lines.push_texts(&mut text);
             let to = text.len();
-            let last = [(first.clone(), 0), (second.clone(), of_first.len())];
-            let deltas = Mutex::new(Deltas { text, last });
+            let deltas = Mutex::new(Deltas { text, last: (lines.lines().clone(), 0) });
             let text = Arc::new(DeltaText { part, deltas, backlog: self.clone() });
             let mut waiting = self.waiting();
             waiting.bytes += to;
@@ -121,7 +108,7 @@ impl Backlog {
             waiting.recent.push_back(Arc::downgrade(&text));
             (text, (0, to))
         });
-        Some(SharedDeltas { text, from, to, head, tail })
+        SharedDeltas { text, from, to, head: lines.head().to_vec(), tail: lines.tail().to_vec() }
     }
 
     fn waiting(&self) -> MutexGuard<'_, UnsentBytes> {
@@ -155,31 +142,29 @@ impl Drop for SharedLine {
 }
 
 impl SharedDeltas {
-    /// Appends the next delta of the part; false, and nothing is changed, if the line would be
+    /// Appends the next deltas of the part; false, and nothing is changed, if the line would be
     /// longer than `line_bytes_max`, or the text has gone on in another way.
-    pub fn append(&mut self, line: &Bytes, line_bytes_max: usize) -> bool {
-        let Some(range) = text_range(line) else { return false };
-        let tail = &line[range.end..];
-        if self.head.len() + (self.to - self.from) + range.len() + tail.len() > line_bytes_max {
+    pub fn append(&mut self, lines: &DeltaLines, line_bytes_max: usize) -> bool {
+        let (more, tail) = (lines.text_bytes(), lines.tail());
+        if self.head.len() + (self.to - self.from) + more + tail.len() > line_bytes_max {
             return false;
         }
         let mut deltas = self.text.deltas();
         let begin = deltas.text.len();
-        let [_, (last, last_begin)] = &deltas.last;
-        let is_there = self.to == *last_begin && is_same(last, line);
+        let (last, last_begin) = &deltas.last;
+        let is_there = self.to == *last_begin && is_same(last, lines.lines());
         if !is_there {
-            if self.to != begin || begin + range.len() > line_bytes_max {
+            if self.to != begin || begin + more > line_bytes_max {
                 return false;
             }
             let room = deltas.text.capacity() - begin;
-            if room < range.len() {
+            if room < more {
                 // Doubled, as it would be by itself, but never beyond what it may become.
-                let more = range.len().max(begin).min(line_bytes_max - begin);
+                let more = more.max(begin).min(line_bytes_max - begin);
                 deltas.text.reserve_exact(more);
             }
-            deltas.text.extend_from_slice(&line[range]);
-            deltas.last.rotate_left(1);
-            deltas.last[1] = (line.clone(), begin);
+            lines.push_texts(&mut deltas.text);
+            deltas.last = (lines.lines().clone(), begin);
         }
         let end = deltas.text.len();
         drop(deltas);
@@ -248,22 +233,25 @@ mod tests {
     #[test]
     fn queues_with_the_same_deltas_share_one_text_wherever_they_begin() {
         let backlog = Backlog::default();
-        let lines: Vec<Bytes> = (1..=4).map(|seq| delta(&seq.to_string().repeat(10), seq)).collect();
-        let merge = |at: usize| backlog.merge(PART, &lines[at], &lines[at + 1], 1000).unwrap();
-        let (mut one, mut two) = (merge(0), merge(0));
+        let of = |seq: u32| DeltaLines::read(delta(&seq.to_string().repeat(10), seq)).unwrap();
+        let lines: Vec<DeltaLines> = (1..=4).map(of).collect();
+        let (mut one, mut two) = (backlog.merge(PART, &lines[0]), backlog.merge(PART, &lines[0]));
+        for deltas in [&mut one, &mut two] {
+            assert!(deltas.append(&lines[1], 1000));
+        }
+        // One that begins later, and one whose delta is elsewhere in memory.
+        let late = backlog.merge(PART, &lines[1]);
+        assert_eq!(backlog.bytes(), 20, "each delta is there once");
+        let own = backlog.merge(PART, &of(2));
+        assert_eq!(backlog.bytes(), 20 + 10);
         for deltas in [&mut one, &mut two] {
             assert!(deltas.append(&lines[2], 1000));
         }
-        // One that begins later, and one whose first delta is elsewhere in memory.
-        let late = merge(1);
-        assert_eq!(backlog.bytes(), 30, "each delta is there once");
-        let own = backlog.merge(PART, &delta(&"2".repeat(10), 2), &lines[2], 1000).unwrap();
-        assert_eq!(backlog.bytes(), 30 + 20);
         assert!(one.append(&lines[3], 1000));
         let all: String = (1..=4).map(|seq| seq.to_string().repeat(10)).collect();
         assert_eq!(one.to_line(), delta(&all, 4));
         assert_eq!(two.to_line(), delta(&all[..30], 3));
-        assert_eq!((late.to_line(), late.len()), (delta(&all[10..30], 3), delta(&all[10..30], 3).len()));
+        assert_eq!((late.to_line(), late.len()), (delta(&all[10..20], 2), delta(&all[10..20], 2).len()));
         assert_eq!(own.to_line(), late.to_line());
         drop((one, two, own));
         assert_eq!(backlog.bytes(), 40, "the text is there as long as anybody needs some of it");
@@ -274,13 +262,14 @@ mod tests {
     #[test]
     fn text_that_went_on_in_another_way_is_not_appended_to() {
         let backlog = Backlog::default();
-        let (one, two) = (delta("a", 1), delta("b", 2));
-        let mut first = backlog.merge(PART, &one, &two, 1000).unwrap();
-        let mut second = backlog.merge(PART, &one, &two, 1000).unwrap();
-        assert!(first.append(&delta("c", 3), 1000));
-        assert!(!second.append(&delta("d", 3), 1000));
+        let lines = |text, seq| DeltaLines::read(delta(text, seq)).unwrap();
+        let first_lines = lines("ab", 2);
+        let mut first = backlog.merge(PART, &first_lines);
+        let mut second = backlog.merge(PART, &first_lines);
+        assert!(first.append(&lines("c", 3), 1000));
+        assert!(!second.append(&lines("d", 3), 1000));
         assert_eq!((first.to_line(), second.to_line()), (delta("abc", 3), delta("ab", 2)));
         let longest = delta("abcde", 4).len();
-        assert!(first.append(&delta("de", 4), longest) && !first.append(&delta("f", 5), longest));
+        assert!(first.append(&lines("de", 4), longest) && !first.append(&lines("f", 5), longest));
     }
 }

@@ -388,6 +388,7 @@ impl QueuedMessage {
     pub fn bytes(&self) -> usize {
         match &self.told {
             Outgoing::Line(line) => line.bytes.len(),
+            Outgoing::Deltas(run, _) => run.lines.lines().len(),
             Outgoing::Unwritten(answer) => answer.bytes,
         }
     }
@@ -431,8 +432,8 @@ impl Link {
         if behind.is_empty() {
             self.behind_bytes = 0;
         }
-        if let Outgoing::Line(line) = &what.told {
-            self.behind_bytes += line.bytes.len();
+        if !matches!(what.told, Outgoing::Unwritten(_)) {
+            self.behind_bytes += what.bytes();
         }
         behind.push(what);
         None
@@ -671,7 +672,7 @@ mod tests {
             let mut links = Links::default();
             take_in(&mut links, &mut news);
             let link = links.get_mut(lines.connection()).unwrap();
-            link.outbox.push(Bytes::from("it waits"), None);
+            link.outbox.push(Bytes::from("it waits"));
             assert_eq!(link.stalls_at(true), Some(link.progress_at + expected));
         }
     }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::backlog::{Backlog, SharedDeltas, SharedLine};
-use crate::host::effects::PartKey;
-use crate::wire::action_lines::MergedDeltas;
+use crate::host::effects::{DeltaRun, PartKey};
+use crate::wire::action_lines::{DeltaLines, MergedDeltas};
 
 /// When to hold what back, in bytes that wait.
 #[derive(Debug, Clone, Copy)]
@@ -56,11 +56,11 @@ impl OutboxLimits {
     }
 }
 
-/// Entry of a queue: one line.
+/// Entry of a queue.
 #[derive(Debug)]
 enum Queued {
-    /// A line of a queue that is hardly behind.
-    Line(Bytes),
+    /// A line, or lines of deltas, of a queue that is hardly behind.
+    Lines(Bytes),
     /// A line that is counted once for all queues.
     Shared(SharedLine),
     /// Merged deltas.
@@ -70,7 +70,7 @@ enum Queued {
 impl Queued {
     fn len(&self) -> usize {
         match self {
-            Self::Line(line) => line.len(),
+            Self::Lines(lines) => lines.len(),
             Self::Shared(shared) => shared.line().len(),
             Self::Deltas(deltas) => deltas.len(),
         }
@@ -79,25 +79,16 @@ impl Queued {
     /// Returns its length if it is counted by the backlog, else 0.
     fn shared_bytes(&self) -> usize {
         match self {
-            Self::Line(_) => 0,
+            Self::Lines(_) => 0,
             Self::Shared(_) | Self::Deltas(_) => self.len(),
         }
     }
 
-    fn into_line(self) -> Bytes {
+    fn into_lines(self) -> Bytes {
         match self {
-            Self::Line(line) => line,
+            Self::Lines(lines) => lines,
             Self::Shared(shared) => shared.line().clone(),
             Self::Deltas(deltas) => deltas.to_line(),
-        }
-    }
-
-    /// Returns the line of a delta that was not merged.
-    fn as_line(&self) -> Option<&Bytes> {
-        match self {
-            Self::Line(line) => Some(line),
-            Self::Shared(shared) => Some(shared.line()),
-            Self::Deltas(_) => None,
         }
     }
 }
@@ -108,16 +99,14 @@ pub struct Outbox {
     limits: OutboxLimits,
     backlog: Backlog,
     lines: VecDeque<Queued>,
-    /// Number of queued lines, from the front, that nothing may overtake: those up to the last one
-    /// that is no delta.
+    /// Number of entries, from the front, that nothing may overtake: those up to the last one that
+    /// is no delta.
     fixed: usize,
     /// Deltas held back behind everything else, one for each part, in the order of their last
     /// change.
     held: Vec<HeldDeltas>,
     /// Deltas that are still being merged: behind all lines.
     merging: Option<(PartKey, Box<SharedDeltas>)>,
-    /// The part that the last line is a delta of.
-    last: Option<PartKey>,
     /// Bytes that wait here.
     waiting: usize,
     /// Bytes of `waiting` that the backlog counts for all queues.
@@ -149,7 +138,6 @@ impl Outbox {
             fixed: 0,
             held: Vec::new(),
             merging: None,
-            last: None,
             waiting: 0,
             shared: 0,
             taken: 0,
@@ -217,40 +205,46 @@ impl Outbox {
         self.asked += bytes;
     }
 
-    /// Puts a line at the end. With `delta`, it is text for that part and may be merged with the
-    /// line before.
-    pub fn push(&mut self, line: Bytes, delta: Option<PartKey>) {
+    /// Puts a line at the end.
+    pub fn push(&mut self, line: Bytes) {
         self.release();
-        self.enqueue(line, delta, true);
+        self.settle();
+        self.waiting += line.len();
+        let queued = self.queued(line);
+        self.lines.push_back(queued);
+        self.fixed = self.lines.len();
+    }
+
+    /// Puts deltas at the end. They may be merged with those before.
+    pub fn push_deltas(&mut self, run: DeltaRun) {
+        self.release();
+        self.enqueue(run.part, &run.lines, true);
     }
 
     /// Puts a line that shows no state behind the last line that is no delta, or behind the one put
     /// there before.
     pub fn push_ahead(&mut self, line: Bytes) {
-        if self.fixed == self.lines.len() {
-            self.last = None;
-        }
         self.waiting += line.len();
         let queued = self.queued(line);
         self.lines.insert(self.fixed, queued);
         self.fixed += 1;
     }
 
-    /// Puts text for a part at the end, for a client that has said for how long it may be held
-    /// back. When that is no time at all, it is not merged either.
-    pub fn push_within(&mut self, line: Bytes, part: PartKey, delay: Duration, now: Instant) {
+    /// Puts deltas at the end, for a client that has said for how long they may be held back. When
+    /// that is no time at all, they are not merged either.
+    pub fn push_within(&mut self, run: DeltaRun, delay: Duration, now: Instant) {
         if delay.is_zero() {
             self.release();
-            return self.enqueue(line, Some(part), false);
+            return self.enqueue(run.part, &run.lines, false);
         }
         if self.bytes() > self.limits.merge_above {
-            // It is merged with what waits anyway, and shared with others then.
-            return self.push(line, Some(part));
+            // They are merged with what waits anyway, and shared with others then.
+            return self.push_deltas(run);
         }
-        if let Some(at) = self.held.iter().position(|held| held.part == part) {
+        if let Some(at) = self.held.iter().position(|held| held.part == run.part) {
             let deltas = &mut self.held[at].deltas;
             let before = deltas.len();
-            if deltas.append(&line, self.limits.merged_max) {
+            if deltas.append(&run.lines, self.limits.merged_max) {
                 self.waiting += deltas.len() - before;
                 // What came last goes last.
                 self.held[at..].rotate_left(1);
@@ -258,13 +252,9 @@ impl Outbox {
             }
             self.release();
         }
-        match MergedDeltas::new(&line) {
-            Some(deltas) => {
-                self.waiting += deltas.len();
-                self.held.push(HeldDeltas { part, deltas, due: now.checked_add(delay) });
-            }
-            None => self.push(line, Some(part)),
-        }
+        let deltas = MergedDeltas::new(&run.lines);
+        self.waiting += deltas.len();
+        self.held.push(HeldDeltas { part: run.part, deltas, due: now.checked_add(delay) });
     }
 
     /// When something that is held back must go.
@@ -274,39 +264,39 @@ impl Outbox {
 
     /// Lets go what is held back: all of it, so that the order stays.
     pub fn release(&mut self) {
-        for held in std::mem::take(&mut self.held) {
-            self.waiting -= held.deltas.len();
-            self.enqueue(held.deltas.into_line(), Some(held.part), true);
+        for HeldDeltas { part, deltas, .. } in std::mem::take(&mut self.held) {
+            self.waiting -= deltas.len();
+            self.enqueue(part, &deltas.into_lines(), true);
         }
     }
 
-    fn enqueue(&mut self, line: Bytes, delta: Option<PartKey>, may_merge: bool) {
-        self.waiting += line.len();
-        if let Some(part) = delta.filter(|_| may_merge && self.bytes() > self.limits.merge_above) {
-            if self.merge(part, &line) {
-                return;
+    fn enqueue(&mut self, part: PartKey, lines: &DeltaLines, may_merge: bool) {
+        self.waiting += lines.lines().len();
+        if self.bytes() <= self.limits.merge_above {
+            self.settle();
+            self.lines.push_back(Queued::Lines(lines.lines().clone()));
+        } else if may_merge {
+            self.merge(part, lines);
+        } else {
+            self.settle();
+            for line in lines.each() {
+                let queued = self.queued(line);
+                self.lines.push_back(queued);
             }
         }
-        self.settle();
-        let queued = self.queued(line);
-        self.lines.push_back(queued);
-        if delta.is_none() {
-            self.fixed = self.lines.len();
-        }
-        self.last = delta.filter(|_| may_merge);
     }
 
     /// Counts a line in the way that is due: by the backlog where this queue is behind.
     fn queued(&mut self, line: Bytes) -> Queued {
         if self.bytes() <= self.limits.merge_above {
-            return Queued::Line(line);
+            return Queued::Lines(line);
         }
         self.shared += line.len();
         Queued::Shared(self.backlog.line(line))
     }
 
-    /// Takes lines from the front: as many as fit into `bytes_max`, and at least one. Empty when
-    /// none wait.
+    /// Takes entries from the front, each a line or several: as many as fit into `bytes_max`, and
+    /// at least one. Empty when none wait.
     pub fn take(&mut self, bytes_max: usize) -> Vec<Bytes> {
         self.settle();
         let mut taken = Vec::new();
@@ -318,12 +308,9 @@ impl Outbox {
             }
             bytes += queued.len();
             self.shared -= queued.shared_bytes();
-            taken.push(queued.into_line());
+            taken.push(queued.into_lines());
         }
         self.fixed = self.fixed.saturating_sub(taken.len());
-        if self.lines.is_empty() {
-            self.last = None;
-        }
         self.waiting -= bytes;
         self.taken += bytes;
         taken
@@ -337,39 +324,27 @@ impl Outbox {
         }
     }
 
-    /// Merges a delta's line with those before it; false when it cannot be.
-    fn merge(&mut self, part: PartKey, line: &Bytes) -> bool {
-        let line_bytes_max = self.limits.merged_max;
+    /// Merges deltas, which are counted whole, with those before them.
+    fn merge(&mut self, part: PartKey, lines: &DeltaLines) {
         if let Some((merging, deltas)) = &mut self.merging {
             let before = deltas.len();
-            if *merging != part || !deltas.append(line, line_bytes_max) {
-                return false;
+            if *merging == part && deltas.append(lines, self.limits.merged_max) {
+                self.waiting -= before + lines.lines().len() - deltas.len();
+                self.shared += deltas.len() - before;
+                return;
             }
-            // The line was counted whole; its frame is not sent.
-            self.waiting -= before + line.len() - deltas.len();
-            self.shared += deltas.len() - before;
-            return true;
         }
-        // The last line is taken back to be merged with.
-        let first = self.lines.back().filter(|_| self.last == Some(part)).and_then(Queued::as_line);
-        let merged = first.and_then(|first| self.backlog.merge(part, first, line, line_bytes_max));
-        let Some(deltas) = merged else { return false };
-        let first = self.lines.pop_back().map_or(0, |first| {
-            self.shared -= first.shared_bytes();
-            first.len()
-        });
-        self.last = None;
-        self.waiting -= first + line.len() - deltas.len();
+        self.settle();
+        let deltas = self.backlog.merge(part, lines);
+        self.waiting -= lines.lines().len() - deltas.len();
         self.shared += deltas.len();
         self.merging = Some((part, Box::new(deltas)));
-        true
     }
 
     /// Ends the merging: what was merged is a line like any other.
     fn settle(&mut self) {
-        if let Some((part, deltas)) = self.merging.take() {
+        if let Some((_, deltas)) = self.merging.take() {
             self.lines.push_back(Queued::Deltas(deltas));
-            self.last = Some(part);
         }
     }
 }
@@ -401,6 +376,10 @@ mod tests {
         .into()
     }
 
+    fn run(line: Bytes, part: PartKey) -> DeltaRun {
+        DeltaRun { part, first_seq: 0, lines: DeltaLines::read(line).unwrap() }
+    }
+
     fn drain(outbox: &mut Outbox) -> Vec<Bytes> {
         let lines = outbox.take(usize::MAX);
         outbox.written(lines.iter().map(Bytes::len).sum());
@@ -414,7 +393,7 @@ mod tests {
         assert_eq!((outbox.stalls_at(now), outbox.lingers_until(now)), (None, None));
         assert!(outbox.bytes() == 1000 && !outbox.has_room_for_clients(0), "it is on its way");
         outbox.expected_come(1000);
-        outbox.push(vec![b'x'; 1000].into(), None);
+        outbox.push(vec![b'x'; 1000].into());
         assert_eq!(outbox.stalls_at(now), Some(now));
     }
 
@@ -422,13 +401,13 @@ mod tests {
     fn deltas_of_one_part_merge_and_nothing_overtakes() {
         let mut outbox = queue(EAGER);
         let other = Bytes::from_static(b"other");
-        outbox.push(delta("a", 1), Some(PART));
-        outbox.push(delta("b", 2), Some(PART));
-        outbox.push(delta("c", 3), Some(PART));
-        outbox.push(other.clone(), None);
-        outbox.push(delta("d", 5), Some(PART));
-        outbox.push(delta("e", 6), Some(OTHER));
-        outbox.push(delta("f", 7), Some(OTHER));
+        outbox.push_deltas(run(delta("a", 1), PART));
+        outbox.push_deltas(run(delta("b", 2), PART));
+        outbox.push_deltas(run(delta("c", 3), PART));
+        outbox.push(other.clone());
+        outbox.push_deltas(run(delta("d", 5), PART));
+        outbox.push_deltas(run(delta("e", 6), OTHER));
+        outbox.push_deltas(run(delta("f", 7), OTHER));
         let expected = vec![delta("abc", 3), other, delta("d", 5), delta("ef", 7)];
         assert_eq!(outbox.bytes(), expected.iter().map(Bytes::len).sum::<usize>());
         assert_eq!(drain(&mut outbox), expected);
@@ -439,10 +418,10 @@ mod tests {
     fn what_shows_no_state_overtakes_deltas_and_nothing_else() {
         let line = |text: &str| Bytes::from(text.to_owned());
         let mut outbox = queue(OutboxLimits { merge_above: 1000, ..EAGER });
-        outbox.push(delta("a", 1), Some(PART));
-        outbox.push(line("fixed"), None);
-        outbox.push(delta("b", 3), Some(PART));
-        outbox.push_within(delta("c", 4), OTHER, Duration::from_secs(1), Instant::now());
+        outbox.push_deltas(run(delta("a", 1), PART));
+        outbox.push(line("fixed"));
+        outbox.push_deltas(run(delta("b", 3), PART));
+        outbox.push_within(run(delta("c", 4), OTHER), Duration::from_secs(1), Instant::now());
         outbox.push_ahead(line("first"));
         outbox.push_ahead(line("second"));
         assert_eq!(
@@ -455,14 +434,14 @@ mod tests {
         assert_eq!(outbox.bytes(), 0);
         // What is merged goes on behind it.
         let mut outbox = queue(EAGER);
-        outbox.push(delta("a", 1), Some(PART));
-        outbox.push(delta("b", 2), Some(PART));
+        outbox.push_deltas(run(delta("a", 1), PART));
+        outbox.push_deltas(run(delta("b", 2), PART));
         outbox.push_ahead(line("first"));
-        outbox.push(delta("c", 3), Some(PART));
+        outbox.push_deltas(run(delta("c", 3), PART));
         assert_eq!(drain(&mut outbox), [line("first"), delta("abc", 3)]);
         outbox.push_ahead(line("first"));
-        outbox.push(delta("d", 4), Some(PART));
-        outbox.push(delta("e", 5), Some(PART));
+        outbox.push_deltas(run(delta("d", 4), PART));
+        outbox.push_deltas(run(delta("e", 5), PART));
         assert_eq!(drain(&mut outbox), [line("first"), delta("de", 5)]);
     }
 
@@ -472,9 +451,9 @@ mod tests {
         let begin = Instant::now();
         let at = |ms| begin + Duration::from_millis(ms);
         let wait = Duration::from_millis(50);
-        outbox.push_within(delta("a", 1), PART, wait, at(0));
-        outbox.push_within(delta("x", 2), OTHER, wait, at(10));
-        outbox.push_within(delta("b", 3), PART, wait, at(20));
+        outbox.push_within(run(delta("a", 1), PART), wait, at(0));
+        outbox.push_within(run(delta("x", 2), OTHER), wait, at(10));
+        outbox.push_within(run(delta("b", 3), PART), wait, at(20));
         assert_eq!(
             (outbox.due(), outbox.bytes()),
             (Some(at(50)), delta("ab", 3).len() + delta("x", 2).len())
@@ -490,12 +469,12 @@ mod tests {
         let other = Bytes::from_static(b"other");
         let mut outbox = queue(OutboxLimits { merge_above: 1000, ..EAGER });
         let now = Instant::now();
-        outbox.push_within(delta("a", 1), PART, Duration::MAX, now);
-        outbox.push_within(delta("b", 2), PART, Duration::MAX, now);
+        outbox.push_within(run(delta("a", 1), PART), Duration::MAX, now);
+        outbox.push_within(run(delta("b", 2), PART), Duration::MAX, now);
         assert_eq!(outbox.due(), None);
-        outbox.push(other.clone(), None);
-        outbox.push_within(delta("c", 4), PART, Duration::MAX, now);
-        outbox.push(delta("d", 5), Some(OTHER));
+        outbox.push(other.clone());
+        outbox.push_within(run(delta("c", 4), PART), Duration::MAX, now);
+        outbox.push_deltas(run(delta("d", 5), OTHER));
         assert_eq!(drain(&mut outbox), vec![delta("ab", 2), other, delta("c", 4), delta("d", 5)]);
     }
 
@@ -503,9 +482,9 @@ mod tests {
     fn what_is_wanted_at_once_is_never_merged() {
         let mut outbox = queue(EAGER);
         for server_seq in 1..=3 {
-            outbox.push_within(delta("a", server_seq), PART, Duration::ZERO, Instant::now());
+            outbox.push_within(run(delta("a", server_seq), PART), Duration::ZERO, Instant::now());
         }
-        outbox.push(delta("b", 4), Some(PART));
+        outbox.push_deltas(run(delta("b", 4), PART));
         assert_eq!(drain(&mut outbox).len(), 4);
     }
 
@@ -514,7 +493,7 @@ mod tests {
         let mut outbox = queue(EAGER);
         let text = "x".repeat(100);
         for server_seq in 1..=9 {
-            outbox.push_within(delta(&text, server_seq), PART, Duration::from_secs(1), Instant::now());
+            outbox.push_within(run(delta(&text, server_seq), PART), Duration::from_secs(1), Instant::now());
         }
         outbox.release();
         let lines = drain(&mut outbox);
@@ -525,9 +504,9 @@ mod tests {
     #[test]
     fn a_line_that_is_being_written_is_not_merged_with() {
         let mut outbox = queue(EAGER);
-        outbox.push(delta("a", 1), Some(PART));
+        outbox.push_deltas(run(delta("a", 1), PART));
         assert_eq!(outbox.take(usize::MAX), vec![delta("a", 1)]);
-        outbox.push(delta("b", 2), Some(PART));
+        outbox.push_deltas(run(delta("b", 2), PART));
         assert_eq!(outbox.take(usize::MAX), vec![delta("b", 2)]);
     }
 
@@ -536,7 +515,7 @@ mod tests {
         let mut outbox = queue(EAGER);
         let text = "x".repeat(100);
         for server_seq in 1..=10 {
-            outbox.push(delta(&text, server_seq), Some(PART));
+            outbox.push_deltas(run(delta(&text, server_seq), PART));
         }
         let lines = drain(&mut outbox);
         assert!(lines.iter().all(|line| line.len() <= EAGER.merged_max), "a line is too long");
@@ -547,15 +526,15 @@ mod tests {
     #[test]
     fn below_the_mark_nothing_is_merged() {
         let mut outbox = queue(OutboxLimits { merge_above: 1000, ..EAGER });
-        outbox.push(delta("a", 1), Some(PART));
-        outbox.push(delta("b", 2), Some(PART));
+        outbox.push_deltas(run(delta("a", 1), PART));
+        outbox.push_deltas(run(delta("b", 2), PART));
         assert_eq!(drain(&mut outbox).len(), 2);
     }
 
     #[test]
     fn who_is_read_depends_on_all_bytes_that_are_not_written() {
         let mut outbox = queue(EAGER);
-        let push = |outbox: &mut Outbox, bytes: usize| outbox.push(Bytes::from(vec![0; bytes]), None);
+        let push = |outbox: &mut Outbox, bytes: usize| outbox.push(Bytes::from(vec![0; bytes]));
         push(&mut outbox, 99);
         assert!(outbox.has_room_for_agents(0));
         let taken = outbox.take(usize::MAX);
@@ -572,8 +551,8 @@ mod tests {
     #[test]
     fn a_line_over_the_limit_goes_alone() {
         let mut outbox = queue(EAGER);
-        outbox.push(Bytes::from(vec![0; 500]), None);
-        outbox.push(Bytes::from(vec![0; 1]), None);
+        outbox.push(Bytes::from(vec![0; 500]));
+        outbox.push(Bytes::from(vec![0; 1]));
         assert_eq!(outbox.take(10).len(), 1);
         assert_eq!(outbox.take(10).len(), 1);
         assert!(outbox.take(10).is_empty());
@@ -587,10 +566,10 @@ mod tests {
         for server_seq in 0..40 {
             let line = delta(&"y".repeat(50), server_seq);
             for queue in &mut queues {
-                queue.push_within(line.clone(), PART, Duration::from_millis(50), Instant::now());
+                queue.push_within(run(line.clone(), PART), Duration::from_millis(50), Instant::now());
             }
             if server_seq % 10 == 9 {
-                queues.iter_mut().for_each(|queue| queue.push(other.clone(), None));
+                queues.iter_mut().for_each(|queue| queue.push(other.clone()));
             }
         }
         let first = queues[0].bytes();

@@ -324,7 +324,7 @@ impl Sidecar {
             LoopEvent::Link(TransportEvent::Written(connection, written)) => {
                 return self.receive_write_outcome(connection, written)
             }
-            LoopEvent::Reports(reports) => reports.into_iter().for_each(|report| self.receive_report(report)),
+            LoopEvent::Reports(reports) => self.receive_reports(reports),
             LoopEvent::Met(provider, met) => self.receive_probe(provider, *met),
             LoopEvent::Kept(kept) => self.receive_commit_event(kept),
             LoopEvent::Read(connection, read) => self.receive_read(connection, read),
@@ -376,8 +376,8 @@ impl Sidecar {
         });
     }
 
-    fn receive_report(&mut self, report: Report) {
-        if let Some((chat, event)) = self.agents.accept(report) {
+    fn receive_reports(&mut self, reports: Vec<Report>) {
+        for (chat, event) in self.agents.accept_all(reports) {
             self.feed(Input::Agent(chat, event));
         }
     }

@@ -24,6 +24,7 @@ use super::link::{
 };
 use crate::codec::LineCodec;
 use crate::host::effects::ConnectionId;
+use crate::wire::action_lines::split_lines;
 
 /// Number of bytes read at once. An idle connection keeps a buffer of this size.
 const READ_BYTES: usize = 16 << 10;
@@ -250,7 +251,7 @@ impl<W: AsyncWrite + Unpin> WriterTask<W> {
     }
 
     async fn write_messages(&mut self, chunk: Vec<Bytes>, left: &mut usize) -> io::Result<()> {
-        for line in chunk {
+        for line in chunk.iter().flat_map(split_lines) {
             if !self.is_open || self.controls.has_end() {
                 return Ok(());
             }
@@ -398,7 +399,7 @@ mod tests {
         let long = Bytes::from(vec![b'x'; COPY_BELOW + 1]);
         let link = links.get_mut(id).unwrap();
         for line in [Bytes::from("a\n"), long.clone(), Bytes::from("b\n")] {
-            link.outbox.push(line, None);
+            link.outbox.push(line);
         }
         link.write();
         let reading = tokio::spawn(async move {
@@ -427,7 +428,7 @@ mod tests {
         until(&mut links, &mut news, |links, _| links.get_mut(id).is_some()).await;
         drop(theirs);
         let link = links.get_mut(id).unwrap();
-        link.outbox.push(Bytes::from("a\n"), None);
+        link.outbox.push(Bytes::from("a\n"));
         link.write();
         // What it said before it went is heard to its end, and nothing waits for it.
         until(&mut links, &mut news, |links, _| {

@@ -49,6 +49,44 @@ struct PartIndex {
     bytes_in_all: usize,
 }
 
+/// The two kinds of parts that text is appended to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum StreamedText {
+    Markdown,
+    Reasoning,
+}
+
+/// The end of a part's text.
+#[derive(Debug)]
+pub(crate) struct TextEnd<'a> {
+    /// The text; `None` if the part is of another kind, and so is left as it is.
+    text: Option<&'a mut String>,
+    bytes: &'a mut usize,
+    bytes_in_all: &'a mut usize,
+}
+
+impl TextEnd<'_> {
+    /// Appends text that has so many bytes inside a JSON string.
+    pub(crate) fn push(&mut self, text: &str, json_bytes: usize) {
+        if let Some(content) = &mut self.text {
+            content.push_str(text);
+            *self.bytes += json_bytes;
+            *self.bytes_in_all += json_bytes;
+        }
+    }
+
+    /// Returns what [`Conversation::turn_bytes`] does.
+    pub(crate) fn turn_bytes(&self) -> usize {
+        *self.bytes_in_all
+    }
+}
+
+fn append(end: Option<TextEnd<'_>>, text: &str) -> ReduceOutcome {
+    let Some(mut end) = end else { return ReduceOutcome::NoOp };
+    end.push(text, escaped_bytes(text));
+    ReduceOutcome::Applied
+}
+
 impl Conversation {
     /// Takes over a state, whatever its active turn holds. Completed turns that are in it are the
     /// latest.
@@ -165,15 +203,11 @@ impl Conversation {
     /// Applies an action, exactly as the official reducer would.
     pub fn apply(&mut self, action: &StateAction) -> ReduceOutcome {
         match action {
-            StateAction::ChatDelta(a) => self.append(&a.turn_id, &a.part_id, &a.content, |part| match part {
-                ResponsePart::Markdown(part) => Some(&mut part.content),
-                _ => None,
-            }),
+            StateAction::ChatDelta(a) => {
+                append(self.text_end(&a.turn_id, &a.part_id, StreamedText::Markdown), &a.content)
+            }
             StateAction::ChatReasoning(a) => {
-                self.append(&a.turn_id, &a.part_id, &a.content, |part| match part {
-                    ResponsePart::Reasoning(part) => Some(&mut part.content),
-                    _ => None,
-                })
+                append(self.text_end(&a.turn_id, &a.part_id, StreamedText::Reasoning), &a.content)
             }
             StateAction::ChatToolCallDelta(a) => self.focus(self.tool_at(&a.tool_call_id), action),
             StateAction::ChatToolCallReady(a) => self.focus(self.tool_at(&a.tool_call_id), action),
@@ -295,25 +329,22 @@ impl Conversation {
         self.index.questions.get(id).copied()
     }
 
-    /// Appends `text` to the part's text that `text_of` finds in it, if it has one.
-    fn append(
+    /// Returns the end of a part's text, if the active turn is this one and has the part.
+    pub(crate) fn text_end(
         &mut self,
         turn_id: &str,
         part_id: &str,
-        text: &str,
-        text_of: impl FnOnce(&mut ResponsePart) -> Option<&mut String>,
-    ) -> ReduceOutcome {
-        let Some(&at) = self.index.by_id.get(part_id) else { return ReduceOutcome::NoOp };
-        let part = match &mut self.state.active_turn {
-            Some(active) if active.id == turn_id => active.response_parts.get_mut(at),
+        kind: StreamedText,
+    ) -> Option<TextEnd<'_>> {
+        let at = *self.index.by_id.get(part_id)?;
+        let active = self.state.active_turn.as_mut().filter(|active| active.id == turn_id)?;
+        let text = match (active.response_parts.get_mut(at)?, kind) {
+            (ResponsePart::Markdown(part), StreamedText::Markdown) => Some(&mut part.content),
+            (ResponsePart::Reasoning(part), StreamedText::Reasoning) => Some(&mut part.content),
             _ => None,
         };
-        let Some(part) = part else { return ReduceOutcome::NoOp };
-        if let Some(content) = text_of(part) {
-            content.push_str(text);
-            self.index.grow(at, escaped_bytes(text));
-        }
-        ReduceOutcome::Applied
+        let PartIndex { bytes, bytes_in_all, .. } = &mut self.index;
+        Some(TextEnd { text, bytes: bytes.get_mut(at)?, bytes_in_all })
     }
 
     /// Applies an action with all parts out of sight but the one at `at`; a part that the action

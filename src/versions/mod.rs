@@ -41,18 +41,13 @@ use bytes::Bytes;
 
 pub use edge::{DeferredMessage, Edges};
 
-use crate::host::effects::PartKey;
+use crate::host::effects::DeltaRun;
 
 /// A line for a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     /// The line, its newline included.
     pub bytes: Bytes,
-    /// Set when it only appends text to a part: such lines of one part may be merged while they
-    /// wait.
-    pub delta: Option<PartKey>,
-    /// For how long it may be held back to be merged, if the client has said so.
-    pub delay: Option<Duration>,
 }
 
 /// Message to a client.
@@ -60,15 +55,18 @@ pub struct Line {
 pub enum Outgoing {
     /// This.
     Line(Line),
+    /// Lines of deltas, and for how long the client has said that they may be held back.
+    Deltas(DeltaRun, Option<Duration>),
     /// Message that takes long to write.
     Unwritten(Box<DeferredMessage>),
 }
 
 impl Outgoing {
-    /// Returns its line, and writes it now if need be.
+    /// Returns its line, or lines of deltas, and writes it now if need be.
     pub fn now(self) -> Line {
         match self {
             Self::Line(line) => line,
+            Self::Deltas(run, _) => Line::of(run.lines.lines().clone()),
             Self::Unwritten(unwritten) => Line::of(unwritten.text()),
         }
     }
@@ -82,6 +80,6 @@ impl From<Bytes> for Outgoing {
 
 impl Line {
     fn of(bytes: Bytes) -> Self {
-        Self { bytes, delta: None, delay: None }
+        Self { bytes }
     }
 }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::node::{text, Object};
 use super::Line;
+use crate::host::effects::DeltaRun;
 use crate::wire::annotations::session_of_subchannel;
 use crate::wire::rpc::{to_json, Incoming, Params};
 use crate::wire::uris;
@@ -128,7 +129,7 @@ fn may_name_changed_file(text: &[u8]) -> bool {
 
 /// A line in which files that have changed have [`ASKED_SCHEME`].
 fn ask_for_files(line: &mut Line) {
-    if line.delta.is_some() || !may_name_changed_file(&line.bytes) {
+    if !may_name_changed_file(&line.bytes) {
         return;
     }
     let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return };
@@ -283,6 +284,15 @@ impl Quirks {
         }
     }
 
+    /// Calls the channel of deltas as a client with these quirks does. The deltas may still be
+    /// merged with others.
+    pub fn apply_to_deltas(self, run: &mut DeltaRun, spelling: &ProviderNames) {
+        let head = self.sessions_by_provider.then(|| spelling.with_channel(run.lines.head())).flatten();
+        if let Some(head) = head {
+            run.lines = run.lines.with_head(&head);
+        }
+    }
+
     /// Leaves out of an answer what such clients are not to be told.
     pub fn leave_out(self, answer: &mut Object) {
         if self.remote_files {
@@ -383,13 +393,6 @@ impl ProviderNames {
     /// first.
     pub fn respell(&mut self, line: &mut Line) {
         if !names_sessions(&line.bytes) && memmem::find(&line.bytes, b"\"provider\":").is_none() {
-            return;
-        }
-        if line.delta.is_some() {
-            // Its members stay in their order: it may be merged with others.
-            if let Some(bytes) = self.with_channel(&line.bytes) {
-                line.bytes = bytes.into();
-            }
             return;
         }
         let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return };

@@ -19,7 +19,7 @@ use super::names::SessionNames;
 use super::node::{self, Object};
 use super::step::{OutgoingAction, OutgoingNotification, TranslationContext};
 use super::Line;
-use crate::host::effects::{ActionLine, ChannelSnapshot, LoadedTurns};
+use crate::host::effects::{ActionLine, ChannelSnapshot, DeltaRun, LoadedTurns};
 use crate::state::history::History;
 use crate::state::reduce::Conversation;
 use crate::wire::action_lines::envelope_of;
@@ -97,6 +97,8 @@ pub struct TranslatedAction {
     pub origin: Option<Origin>,
     /// Lines to send, in order.
     pub lines: Vec<TranslatedLine>,
+    /// Of deltas that are the same in this version: the channel whose subscribers get them.
+    pub same_on: Option<String>,
 }
 
 /// Origin of an action.
@@ -302,15 +304,27 @@ impl VersionTranslation {
         self.last.get_or_insert_with(TranslatedAction::default)
     }
 
+    /// Translates consecutive deltas for clients of this version.
+    pub fn translate_deltas(&mut self, run: &DeltaRun) -> &TranslatedAction {
+        let known = self.last.as_ref().is_some_and(|spoken| spoken.server_seq == run.first_seq);
+        if !known {
+            let mut spoken = TranslatedAction { server_seq: run.first_seq, ..TranslatedAction::default() };
+            if self.dialect.has_turns_in_sessions() {
+                spoken.lines.extend(run.actions().flat_map(|action| self.translate(&action).lines));
+            } else {
+                // Text that streams is the same in every version that has chats.
+                let followed = if self.dialect.needs_states() { usize::MAX } else { 1 };
+                for line in run.lines.each().take(followed) {
+                    spoken.same_on = self.apply(&line).or(spoken.same_on);
+                }
+            }
+            return self.last.insert(spoken);
+        }
+        self.last.get_or_insert_with(TranslatedAction::default)
+    }
+
     fn translate(&mut self, action: &ActionLine) -> TranslatedAction {
         let mut spoken = TranslatedAction { server_seq: action.server_seq, ..TranslatedAction::default() };
-        // Text that streams is the same in every version that has chats.
-        if action.delta.is_some() && !self.dialect.has_turns_in_sessions() {
-            let Some(channel) = self.apply(&action.line) else { return spoken };
-            let line = Line { delta: action.delta, ..Line::of(action.line.clone()) };
-            spoken.lines.push(TranslatedLine { shown_on: channel, line });
-            return spoken;
-        }
         let Some(envelope) = read::<Envelope>(&action.line) else { return spoken };
         spoken.origin = envelope.origin.clone();
         self.follow_clients(&envelope);

@@ -3,16 +3,23 @@
 //! Owns: how it is written, where the envelope is in it, and how lines of deltas are merged.
 //! Never: numbers an action, or decides who is told.
 
-use std::ops::Range;
-
 use ahp_types::actions::{ActionOrigin, StateAction};
 use bytes::Bytes;
+use memchr::{memchr, memmem, memrchr};
 
 use super::rpc::{to_json, to_sorted_json};
+use super::text::push_escaped;
 
 /// Text of an action's line before its params, and behind them.
 const LINE_HEAD: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"action\",\"params\":";
 const LINE_TAIL: &[u8] = b"}\n";
+
+/// Text of a delta's line around its text.
+const BEFORE_TEXT: &[u8] = b",\"content\":\"";
+const BEHIND_TEXT: &[u8] = b"\"},\"serverSeq\":";
+
+/// Maximum length of a delta's line behind its text, in bytes.
+const TAIL_BYTES_MAX: usize = BEHIND_TEXT.len() + 20 + 1 + LINE_TAIL.len();
 
 /// The envelope (JSON text) inside an action's line.
 pub fn envelope_of(line: &Bytes) -> Bytes {
@@ -75,35 +82,197 @@ pub fn end_line(line: &mut Vec<u8>, server_seq: u64, origin: Option<&ActionOrigi
     line.extend_from_slice(LINE_TAIL);
 }
 
+/// Lines of consecutive deltas of one part, one behind the other.
+///
+/// They are alike before their texts. The text is the last member of a delta's action, and what is
+/// behind it has the same length but for the number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeltaLines {
+    lines: Bytes,
+    /// Length of each line before its text, in bytes.
+    head: usize,
+    /// Length of all texts, as they are in JSON, in bytes.
+    text_bytes: usize,
+    /// Length of the last line behind its text, in bytes.
+    tail: usize,
+}
+
+impl DeltaLines {
+    /// Reads one line; `None` if it is not what a delta's line looks like.
+    ///
+    /// A quote inside a string never stands without a backslash, so the first `,"content":"` is
+    /// where the text begins.
+    pub fn read(line: Bytes) -> Option<Self> {
+        let head = memmem::find(&line, BEFORE_TEXT)? + BEFORE_TEXT.len();
+        let end = text_end(&line).filter(|end| line[*end..].starts_with(BEHIND_TEXT))?;
+        let text_bytes = end.checked_sub(head)?;
+        Some(Self { head, text_bytes, tail: line.len() - end, lines: line })
+    }
+
+    /// Returns the lines.
+    pub fn lines(&self) -> &Bytes {
+        &self.lines
+    }
+
+    /// Returns each line.
+    pub fn each(&self) -> impl Iterator<Item = Bytes> + '_ {
+        split_lines(&self.lines)
+    }
+
+    /// Returns the text of each line, as it is in JSON.
+    fn texts(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = &self.lines[..];
+        std::iter::from_fn(move || {
+            let end = memchr(b'\n', rest).map_or(rest.len(), |at| at + 1);
+            let (line, behind) = rest.split_at(end);
+            rest = behind;
+            line.get(self.head..text_end(line)?)
+        })
+    }
+
+    /// Appends the texts of all lines, as they are in JSON.
+    pub fn push_texts(&self, text: &mut Vec<u8>) {
+        self.texts().for_each(|own| text.extend_from_slice(own));
+    }
+
+    /// Returns the lines with this in place of what is before their texts.
+    #[must_use]
+    pub fn with_head(&self, head: &[u8]) -> Self {
+        let lines: Vec<u8> =
+            self.each().flat_map(|line| [head, line.get(self.head..).unwrap_or_default()].concat()).collect();
+        Self { lines: lines.into(), head: head.len(), ..*self }
+    }
+
+    /// Returns the text of a line before its text, the same for all.
+    pub fn head(&self) -> &[u8] {
+        &self.lines[..self.head]
+    }
+
+    /// Returns the text of the last line behind its text.
+    pub fn tail(&self) -> &[u8] {
+        &self.lines[self.lines.len() - self.tail..]
+    }
+
+    /// Returns the length of all texts, as they are in JSON, in bytes.
+    pub fn text_bytes(&self) -> usize {
+        self.text_bytes
+    }
+}
+
+/// Returns where the text of a delta's line ends: the last quote is behind the name of its number.
+fn text_end(line: &[u8]) -> Option<usize> {
+    memrchr(b'"', line)?.checked_sub(BEHIND_TEXT.len() - 2)
+}
+
+/// Splits what may be several lines.
+pub fn split_lines(lines: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
+    let mut rest = lines.clone();
+    std::iter::from_fn(move || {
+        let end = memchr(b'\n', &rest).map_or(rest.len(), |at| at + 1);
+        Some(rest.split_to(end)).filter(|line| !line.is_empty())
+    })
+}
+
+/// Writes the lines of consecutive deltas of one part.
+#[derive(Debug)]
+pub struct DeltaWriter {
+    head: Vec<u8>,
+    lines: Vec<u8>,
+    text_bytes: usize,
+    tail: usize,
+}
+
+impl DeltaWriter {
+    /// Begins with no line. The action is `chat/delta` or `chat/reasoning`.
+    pub fn new(channel: &str, action: &str, turn_id: &str, part_id: &str) -> Self {
+        let mut head =
+            Vec::with_capacity(LINE_HEAD.len() + channel.len() + turn_id.len() + part_id.len() + 100);
+        head.extend_from_slice(LINE_HEAD);
+        head.extend_from_slice(b"{\"channel\":\"");
+        push_escaped(&mut head, channel);
+        head.extend_from_slice(b"\",\"action\":{\"type\":\"");
+        head.extend_from_slice(action.as_bytes());
+        head.extend_from_slice(b"\",\"turnId\":\"");
+        push_escaped(&mut head, turn_id);
+        head.extend_from_slice(b"\",\"partId\":\"");
+        push_escaped(&mut head, part_id);
+        head.push(b'"');
+        head.extend_from_slice(BEFORE_TEXT);
+        Self { head, lines: Vec::new(), text_bytes: 0, tail: 0 }
+    }
+
+    /// Returns how many texts, from the first on and at least that one, may be written before the
+    /// lines are taken: so many that they have this many bytes, unless much in them is escaped.
+    /// Reserves room for them.
+    pub fn make_room(&mut self, texts: &[String], bytes_max: usize) -> usize {
+        let (mut count, mut bytes) = (0, 0);
+        for text in texts {
+            let more = self.head.len() + text.len() + TAIL_BYTES_MAX;
+            if count > 0 && bytes + more > bytes_max {
+                break;
+            }
+            (count, bytes) = (count + 1, bytes + more);
+        }
+        self.lines.reserve_exact(bytes);
+        count
+    }
+
+    /// Writes one more line. Returns the length of its text, as it is in JSON, in bytes.
+    pub fn push(&mut self, text: &str, server_seq: u64) -> usize {
+        self.lines.extend_from_slice(&self.head);
+        let bytes = push_escaped(&mut self.lines, text);
+        let end = self.lines.len();
+        self.lines.extend_from_slice(BEHIND_TEXT);
+        push_number(&mut self.lines, server_seq);
+        self.lines.push(b'}');
+        self.lines.extend_from_slice(LINE_TAIL);
+        self.tail = self.lines.len() - end;
+        self.text_bytes += bytes;
+        bytes
+    }
+
+    /// Takes the lines so far.
+    pub fn take(&mut self) -> DeltaLines {
+        let lines = std::mem::take(&mut self.lines).into();
+        let text_bytes = std::mem::take(&mut self.text_bytes);
+        DeltaLines { lines, head: self.head.len(), text_bytes, tail: self.tail }
+    }
+}
+
 /// Lines of deltas of one part, merged while they wait: the texts of all, everything else of the
 /// last.
-///
-/// The text is the last member of a delta's action, and a quote inside a string never stands
-/// without a backslash, so the first `,"content":"` is where the text begins.
 #[derive(Debug)]
 pub struct MergedDeltas {
     line: Vec<u8>,
+    head: usize,
     text_end: usize,
 }
 
 impl MergedDeltas {
-    /// Begins with one line; none when it is not what a delta's line looks like.
-    pub fn new(first: &[u8]) -> Option<Self> {
-        let text = text_range(first)?;
-        Some(Self { line: first.to_vec(), text_end: text.end })
+    /// Begins with these.
+    pub fn new(first: &DeltaLines) -> Self {
+        let mut line = Vec::with_capacity(first.head + first.text_bytes + first.tail);
+        line.extend_from_slice(first.head());
+        let mut merged = Self { head: line.len(), text_end: line.len(), line };
+        merged.push(first);
+        merged
     }
 
-    /// Takes the next line in, at the cost of its own length; false, and nothing is changed, when
-    /// it is no delta's line or the whole would be longer than `line_bytes_max`.
-    pub fn append(&mut self, next: &[u8], line_bytes_max: usize) -> bool {
-        let Some(text) = text_range(next) else { return false };
-        if self.text_end + (next.len() - text.start) > line_bytes_max {
-            return false;
+    /// Takes the next ones in; false, and nothing is changed, if the whole would be longer than
+    /// `line_bytes_max`.
+    pub fn append(&mut self, next: &DeltaLines, line_bytes_max: usize) -> bool {
+        let fits = self.text_end + next.text_bytes + next.tail <= line_bytes_max;
+        if fits {
+            self.push(next);
         }
+        fits
+    }
+
+    fn push(&mut self, next: &DeltaLines) {
         self.line.truncate(self.text_end);
-        self.line.extend_from_slice(&next[text.start..]);
-        self.text_end += text.len();
-        true
+        next.push_texts(&mut self.line);
+        self.text_end = self.line.len();
+        self.line.extend_from_slice(next.tail());
     }
 
     /// Length of the line, in bytes.
@@ -113,19 +282,25 @@ impl MergedDeltas {
     }
 
     /// Returns the line.
-    pub fn into_line(self) -> Bytes {
-        self.line.into()
+    pub fn into_lines(self) -> DeltaLines {
+        let Self { line, head, text_end } = self;
+        DeltaLines { head, text_bytes: text_end - head, tail: line.len() - text_end, lines: line.into() }
     }
 }
 
-/// Returns where the text of a delta's line is, without its quotes; `None` if the line is not one
-/// of a delta.
-pub fn text_range(line: &[u8]) -> Option<Range<usize>> {
-    const BEFORE: &[u8] = b",\"content\":\"";
-    const AFTER: &[u8] = b"\"},\"serverSeq\":";
-    let start = line.windows(BEFORE.len()).position(|window| window == BEFORE)? + BEFORE.len();
-    let end = line.windows(AFTER.len()).rposition(|window| window == AFTER)?;
-    (start <= end).then_some(start..end)
+/// Appends a number in decimal digits.
+fn push_number(json: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [b'0'; 20];
+    let mut first = digits.len() - 1;
+    loop {
+        digits[first] += (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+        first -= 1;
+    }
+    json.extend_from_slice(&digits[first..]);
 }
 
 #[cfg(test)]
@@ -134,25 +309,54 @@ mod tests {
     use ahp_types::actions::{ActionEnvelope, ChatDeltaAction};
     use ahp_types::messages::JsonRpcNotification;
 
+    const CHANNEL: &str = r#"ahp-chat:/"},"serverSeq":"#;
+    const TURN: &str = r#"t","content":"x"#;
+
     fn line_of(text: &str, server_seq: u64) -> Bytes {
         let action = StateAction::ChatDelta(ChatDeltaAction {
-            turn_id: r#"t","content":"x"#.to_owned(),
+            turn_id: TURN.to_owned(),
             part_id: "p".to_owned(),
             content: text.to_owned(),
             meta: None,
         });
-        envelope_line(r#"ahp-chat:/"},"serverSeq":"#, &action_json(&action), server_seq, None, None)
+        envelope_line(CHANNEL, &action_json(&action), server_seq, None, None)
+    }
+
+    fn lines_of(texts: &[&str], first: u64) -> DeltaLines {
+        let mut writer = DeltaWriter::new(CHANNEL, "chat/delta", TURN, "p");
+        for (text, server_seq) in texts.iter().zip(first..) {
+            assert_eq!(writer.push(text, server_seq) + 2, to_json(*text).len());
+        }
+        writer.take()
+    }
+
+    const TEXTS: [(&str, &str); 4] =
+        [("a", "b"), ("", ""), ("\"},\"serverSeq\":1", ",\"content\":\""), ("\\", "\"ä\n")];
+
+    #[test]
+    fn lines_of_deltas_are_those_of_their_actions() {
+        for (first, second) in TEXTS {
+            for server_seq in [1, 9, 10, 99, 12_345, u64::MAX - 2] {
+                let lines = [line_of(first, server_seq), line_of(second, server_seq + 1)];
+                let written = lines_of(&[first, second], server_seq);
+                assert_eq!(written.each().collect::<Vec<_>>(), lines);
+                let alone = DeltaLines::read(lines[0].clone()).unwrap();
+                assert_eq!(alone, lines_of(&[first], server_seq));
+            }
+        }
+        assert_eq!(DeltaLines::read(Bytes::from("{}\n")), None);
     }
 
     #[test]
-    fn merged_deltas_hold_both_texts_and_the_later_number() {
-        for (first, second) in
-            [("a", "b"), ("", ""), ("\"},\"serverSeq\":1", ",\"content\":\""), ("\\", "\"ä\n")]
-        {
-            let mut merged = MergedDeltas::new(&line_of(first, 6)).unwrap();
-            assert!(merged.append(&line_of("", 7), 1000) && merged.append(&line_of(second, 8), 1000));
+    fn merged_deltas_hold_all_texts_and_the_last_number() {
+        for (first, second) in TEXTS {
+            let mut merged = MergedDeltas::new(&lines_of(&[first, ""], 6));
+            assert!(merged.append(&DeltaLines::read(line_of(second, 8)).unwrap(), 1000));
             assert_eq!(merged.len(), line_of(&format!("{first}{second}"), 8).len());
-            let notification: JsonRpcNotification = serde_json::from_slice(&merged.into_line()).unwrap();
+            let length = merged.len();
+            assert!(!merged.append(&lines_of(&["x", "y"], 9), length + 1), "it is too long");
+            let notification: JsonRpcNotification =
+                serde_json::from_slice(merged.into_lines().lines()).unwrap();
             let envelope: ActionEnvelope = serde_json::from_value(notification.params.unwrap()).unwrap();
             assert_eq!(envelope.server_seq, 8);
             let StateAction::ChatDelta(delta) = envelope.action else { panic!("no delta") };

@@ -8,6 +8,7 @@
 use ahp_types::common::StringOrMarkdown;
 
 use super::escapes::outside_sequences;
+use super::rpc::to_json;
 
 /// The longest error message, in characters; it may hold the last lines of an agent's log.
 const MESSAGE_CHARS_MAX: usize = 4000;
@@ -55,6 +56,20 @@ pub fn escaped_bytes(text: &str) -> usize {
             _ => 1,
         })
         .sum()
+}
+
+/// Appends a text as it is inside a JSON string. Returns its length there, in bytes.
+pub fn push_escaped(json: &mut Vec<u8>, text: &str) -> usize {
+    let begin = json.len();
+    // All bytes are looked at, so that several are at once.
+    let is_plain = |byte: u8| (byte >= 0x20) & (byte != b'"') & (byte != b'\\');
+    if text.bytes().fold(true, |plain, byte| plain & is_plain(byte)) {
+        json.extend_from_slice(text.as_bytes());
+    } else {
+        let quoted = to_json(text);
+        json.extend_from_slice(&quoted[1..quoted.len() - 1]);
+    }
+    json.len() - begin
 }
 
 /// The beginning of a text that has at most so many bytes inside a JSON string.
@@ -135,6 +150,10 @@ mod tests {
         #[test]
         fn a_text_is_as_long_as_it_is_written(text in any::<String>(), max in 0..40_usize) {
             prop_assert_eq!(json_bytes(&text), escaped_bytes(&text) + 2);
+            let mut json = b"\"".to_vec();
+            prop_assert_eq!(push_escaped(&mut json, &text), escaped_bytes(&text));
+            json.push(b'"');
+            prop_assert_eq!(json, to_json(&text));
             let cut = first_escaped_bytes(&text, max);
             prop_assert!(text.starts_with(cut) && escaped_bytes(cut) <= max);
             let next = text[cut.len()..].chars().next();

@@ -10,10 +10,10 @@ use ahp_types::state::{
     MarkdownResponsePart, ReasoningResponsePart, ResponsePart, SystemNotificationResponsePart,
 };
 
-use crate::host::effects::{ChatKey, PartKey, RunId, TextKind};
+use crate::host::effects::{ChatKey, TextKind};
 use crate::host::ledger::Ledger;
 use crate::host::model::OpenPart;
-use crate::host::{catalogue, Step};
+use crate::host::{catalogue, limits, Step};
 
 /// Some of the text of a turn.
 pub(in crate::host) struct TextSegment {
@@ -23,12 +23,32 @@ pub(in crate::host) struct TextSegment {
     pub(in crate::host) meta: Option<JsonObject>,
 }
 
-/// Text goes on in the part at the end if that is of its kind; else it begins one.
+/// Appends texts to the part at the end if that is of their kind; else the first one begins a part.
+pub(in crate::host) fn append_texts(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    kind: TextKind,
+    texts: &[String],
+) {
+    let Some(run) = ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref()) else { return };
+    if run.open_part.as_ref().is_some_and(|open| open.kind == kind) {
+        return ledger.append_texts(step, key, texts);
+    }
+    let Some((first, rest)) = texts.split_first() else { return };
+    let (turn_id, content) = (run.turn_id.clone(), first.clone());
+    open_part(ledger, step, key, TextSegment { turn_id, kind, content, meta: None });
+    if !limits::is_too_large(ledger, key) {
+        ledger.append_texts(step, key, rest);
+    }
+}
+
+/// Appends text that something is told of besides, which would be lost if it were merged with
+/// others.
 pub(in crate::host) fn append_text(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
-    run: RunId,
     segment: TextSegment,
 ) {
     let open = ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
@@ -37,15 +57,13 @@ pub(in crate::host) fn append_text(
     };
     let part_id = open.id.clone();
     let TextSegment { turn_id, kind, content, meta } = segment;
-    // What is told besides would be lost when it is merged with others.
-    let delta = meta.is_none().then_some(PartKey { run, part: open.number });
     let action = match kind {
         TextKind::Markdown => StateAction::ChatDelta(ChatDeltaAction { turn_id, part_id, content, meta }),
         TextKind::Reasoning => {
             StateAction::ChatReasoning(ChatReasoningAction { turn_id, part_id, content, meta })
         }
     };
-    ledger.sequence_part(step, key.into(), &action, None, delta);
+    ledger.sequence(step, key, action, None);
 }
 
 pub(in crate::host) fn open_part(

@@ -185,6 +185,8 @@ pub enum TurnEvent {
     Part(TextKind, String),
     /// Text that goes on in the part of its kind if that is the last one, else in a new one.
     Text(TextKind, String),
+    /// Several such texts, each an action of its own: what waits to be received together is joined.
+    Texts(TextKind, Vec<String>),
     /// Something that is said of the conversation, and not by the agent.
     Notice(String),
     /// Current activity of the agent.
@@ -303,6 +305,7 @@ impl TurnEvent {
     fn bytes(&self) -> usize {
         match self {
             Self::Part(_, text) | Self::Text(_, text) | Self::Notice(text) => text.len(),
+            Self::Texts(_, texts) => texts.iter().map(String::len).sum(),
             Self::Last(event, _) => event.bytes(),
             Self::With(event, extras) => event.bytes() + extras.bytes(),
             Self::ToolInput { delta: input, .. }

@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::changes::edits::RevertedFile;
 use super::{Findings, LoadedSession};
+use crate::wire::action_lines::DeltaLines;
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
@@ -350,9 +351,9 @@ pub enum Frame {
     },
     /// A sequenced action, serialised once and shared by all who get it.
     Action(ActionLine),
-    /// Sequenced action with a `delta`, for a client that has said for how many milliseconds such
-    /// may be held back to be merged.
-    Delta(ActionLine, u64),
+    /// Sequenced actions that append text to a part, and for how many milliseconds the client has
+    /// said that such may be held back to be merged.
+    Deltas(DeltaRun, Option<u64>),
     /// An action for one client alone, which is no change: refused, or acknowledged because it
     /// changed nothing, or turns that are loaded. A whole line.
     Answer(Bytes),
@@ -392,7 +393,8 @@ impl Frame {
     /// Returns the length of its text to be written, roughly, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
-            Self::Action(action) | Self::Delta(action, _) => action.line.len(),
+            Self::Action(action) => action.line.len(),
+            Self::Deltas(run, _) => run.lines.lines().len(),
             Self::Answer(line) => line.len(),
             Self::Result { result, .. } => result.len(),
             Self::Notification { params, .. } | Self::Request { params, .. } => params.len(),
@@ -411,6 +413,25 @@ pub struct ActionLine {
     /// Set when the line only appends text to a part: such lines of one part may be merged while
     /// they wait.
     pub delta: Option<PartKey>,
+}
+
+/// Consecutive actions that append text to one part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeltaRun {
+    /// The part.
+    pub part: PartKey,
+    /// Sequence number of the first one.
+    pub first_seq: u64,
+    /// Their lines.
+    pub lines: DeltaLines,
+}
+
+impl DeltaRun {
+    /// Returns each of the actions.
+    pub fn actions(&self) -> impl Iterator<Item = ActionLine> + '_ {
+        let line_of = |(line, server_seq)| ActionLine { line, server_seq, delta: Some(self.part) };
+        self.lines.each().zip(self.first_seq..).map(line_of)
+    }
 }
 
 /// A part of an answer, to tell deltas that may be merged.

@@ -38,7 +38,6 @@ impl Chat {
     /// Notes an action of this many bytes that was applied to the chat.
     pub(in crate::host) fn note_row(&mut self, action: &StateAction, line_bytes: usize) -> RowNote {
         let saved = &mut self.saved;
-        saved.unsaved_bytes += line_bytes;
         let mut is_sync = false;
         match action {
             StateAction::ChatTurnResume(_) | StateAction::ChatTruncated(_) => {
@@ -55,9 +54,17 @@ impl Chat {
             StateAction::ChatToolCallConfirmed(_) | StateAction::ChatInputCompleted(_) => is_sync = true,
             _ => {}
         }
+        RowNote { is_due: self.note_lines(line_bytes), is_sync }
+    }
+
+    /// Notes lines of this many bytes for actions that were applied to the chat. Returns whether
+    /// its row must be saved.
+    pub(super) fn note_lines(&mut self, line_bytes: usize) -> bool {
+        let saved = &mut self.saved;
+        saved.unsaved_bytes += line_bytes;
         let behind_max = (UNSAVED_TIMES * saved.row_bytes).clamp(UNSAVED_BYTES_MIN, UNSAVED_BYTES_MAX);
         saved.row_due |= self.run.is_none() || saved.unsaved_bytes > behind_max;
-        RowNote { is_due: saved.row_due, is_sync }
+        saved.row_due
     }
 }
 

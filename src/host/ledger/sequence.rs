@@ -9,14 +9,22 @@ use ahp_types::actions::{ActionOrigin, StateAction, TerminalDataAction};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use crate::host::effects::{ActionLine, ChannelId, ConnectionId, Frame, Output, PartKey, Record};
+use crate::host::effects::{
+    ActionLine, ChannelId, ChatKey, ConnectionId, DeltaRun, Frame, Output, PartKey, Record, TextKind,
+};
 use crate::host::ledger::contents::action_for_clients;
 use crate::host::ledger::Ledger;
+use crate::host::model::Chat;
 use crate::host::refusal::Refusal;
 use crate::host::Step;
-use crate::wire::action_lines::{action_json, envelope_line};
+use crate::state::reduce::StreamedText;
+use crate::wire::action_lines::{action_json, envelope_line, DeltaWriter};
 use crate::wire::rpc::to_sorted_json;
 use crate::wire::text;
+
+/// Maximum bytes of lines that are sent together, so that what waits for a client is counted
+/// closely; one line may be longer.
+const RUN_BYTES_MAX: usize = 32 << 10;
 
 impl Ledger {
     /// Applies an action to a channel's state, gives it the next number, logs it, and sends it to
@@ -31,18 +39,15 @@ impl Ledger {
         action: StateAction,
         origin: Option<ActionOrigin>,
     ) {
-        self.sequence_part(step, target.into(), &action, origin.as_ref(), None);
+        self.sequence_on(step, target.into(), &action, origin.as_ref());
     }
 
-    /// Sequences an action, which appends to this response part if there is one: it may be merged
-    /// with others of that part while it waits to be sent.
-    pub(in crate::host) fn sequence_part(
+    fn sequence_on(
         &mut self,
         step: &mut Step<'_>,
         target: ChannelId,
         action: &StateAction,
         origin: Option<&ActionOrigin>,
-        part: Option<PartKey>,
     ) {
         self.send_turns_before(step, target, action);
         let is_persistent = self.channels.is_persistent(target);
@@ -63,7 +68,7 @@ impl Ledger {
         channel.last_seq = self.head;
         let line_of = |action: &StateAction| {
             let line = envelope_line(&channel.uri, &action_json(action), self.head, origin, None);
-            ActionLine { line, server_seq: self.head, delta: part }
+            ActionLine { line, server_seq: self.head, delta: None }
         };
         let whole = line_of(action);
         let line =
@@ -73,22 +78,60 @@ impl Ledger {
         self.log.push(target, line.clone());
         step.emit(Output::Record(Record::Action(target, kept)));
         for &connection in &channel.subscribers {
-            // Only text is ever held back, so nothing else is asked about.
-            let subscription =
-                part.and_then(|_| self.subscriptions.get(connection, target)).and_then(|it| it.delay_ms);
-            step.emit(Output::Frame(
-                connection,
-                match subscription {
-                    None => Frame::Action(line.clone()),
-                    Some(delay_ms) => Frame::Delta(line.clone(), delay_ms),
-                },
-            ));
+            step.emit(Output::Frame(connection, Frame::Action(line.clone())));
         }
         self.note_windows(target, action);
         self.note_row(step, target, action, line.line.len());
-        if part.is_none() {
-            // Nothing is derived from the text of a part.
-            self.derive(target, action);
+        self.derive(target, action);
+    }
+
+    /// Sequences texts, each as an action that appends it to the open part of a chat's run, until
+    /// the turn is larger than a turn may be. They may be merged while they wait to be sent.
+    /// Nothing is derived from them.
+    pub(in crate::host) fn append_texts(&mut self, step: &mut Step<'_>, key: ChatKey, texts: &[String]) {
+        let Some(Chat { channel, conversation, run: Some(run), .. }) = self.channels.chats.known_mut(key)
+        else {
+            return;
+        };
+        let Some(open) = &run.open_part else { return };
+        let (action, kind) = match open.kind {
+            TextKind::Markdown => ("chat/delta", StreamedText::Markdown),
+            TextKind::Reasoning => ("chat/reasoning", StreamedText::Reasoning),
+        };
+        let Some(mut end) = conversation.text_end(&run.turn_id, &open.id, kind) else {
+            tracing::error!(?key, "a mistake of this program: text is meant for a part that is not there");
+            return;
+        };
+        let part = PartKey { run: run.id, part: open.number };
+        let mut writer = DeltaWriter::new(&channel.uri, action, &run.turn_id, &open.id);
+        let (mut rest, mut line_bytes) = (texts, 0);
+        while !rest.is_empty() && (rest.len() == texts.len() || end.turn_bytes() <= self.limits.turn_bytes) {
+            let first_seq = self.head + 1;
+            let count = writer.make_room(rest, RUN_BYTES_MAX);
+            let (now, behind) = rest.split_at(count);
+            rest = behind;
+            for text in now {
+                self.head += 1;
+                end.push(text, writer.push(text, self.head));
+                if end.turn_bytes() > self.limits.turn_bytes {
+                    break;
+                }
+            }
+            channel.last_seq = self.head;
+            let sent = DeltaRun { part, first_seq, lines: writer.take() };
+            line_bytes += sent.lines.lines().len();
+            for line in sent.actions() {
+                self.log.push(key.into(), line.clone());
+                step.emit(Output::Record(Record::Action(key.into(), line)));
+            }
+            for &connection in &channel.subscribers {
+                let how = self.subscriptions.get(connection, key.into());
+                let frame = Frame::Deltas(sent.clone(), how.and_then(|how| how.delay_ms));
+                step.emit(Output::Frame(connection, frame));
+            }
+        }
+        if self.channels.chats.known_mut(key).is_some_and(|chat| chat.note_lines(line_bytes)) {
+            self.mark_dirty(key.into());
         }
     }
 

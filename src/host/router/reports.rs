@@ -191,15 +191,16 @@ impl Host {
         };
         let meta = || Some(extras.meta.clone()).filter(|meta| !meta.is_empty());
         match event {
-            TurnEvent::Text(kind, content) => {
-                reports::append_text(
-                    &mut self.ledger,
-                    step,
-                    key,
-                    run,
-                    TextSegment { turn_id, kind, content, meta: meta() },
-                );
-            }
+            TurnEvent::Text(kind, content) => match meta() {
+                None => {
+                    reports::append_texts(&mut self.ledger, step, key, kind, std::slice::from_ref(&content));
+                }
+                meta => {
+                    let segment = TextSegment { turn_id, kind, content, meta };
+                    reports::append_text(&mut self.ledger, step, key, segment);
+                }
+            },
+            TurnEvent::Texts(kind, texts) => reports::append_texts(&mut self.ledger, step, key, kind, &texts),
             TurnEvent::Part(kind, content) => {
                 let chat = self.ledger.channels.chats.known(key);
                 let content = chat.map_or_else(String::new, |chat| chat.separate_message(kind, content));

@@ -24,10 +24,7 @@ use crate::state::history::CompletedTurn;
 impl Host {
     /// Ends a chat's turn if it has become too large.
     pub(super) fn end_if_too_large(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let is_too_large = self.ledger.channels.chats.known(key).is_some_and(|chat| {
-            chat.run.is_some() && chat.conversation.turn_bytes() > self.ledger.limits.turn_bytes
-        });
-        if is_too_large {
+        if limits::is_too_large(&self.ledger, key) {
             tracing::warn!(?key, "a turn was ended: it is larger than a turn may be");
             self.end_turn(step, key, limits::too_large(&self.ledger), None);
         }

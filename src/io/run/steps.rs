@@ -43,6 +43,10 @@ impl Sidecar {
         let Some(QueuedMessage { told, is_answer }) = link.queue_behind(what) else { return };
         let line = match told {
             Outgoing::Unwritten(_) if link.nobody_reads => return,
+            Outgoing::Deltas(run, Some(delay)) => {
+                return link.outbox.push_within(run, delay, Instant::now().into_std());
+            }
+            Outgoing::Deltas(run, None) => return link.outbox.push_deltas(run),
             Outgoing::Unwritten(what) if !self.options.deterministic => {
                 link.outbox.expect(what.bytes);
                 if is_answer {
@@ -56,12 +60,10 @@ impl Sidecar {
         if is_answer {
             link.outbox.note_answer(line.bytes.len());
         }
-        match (line.delta, line.delay) {
-            _ if ahead => link.outbox.push_ahead(line.bytes),
-            (Some(part), Some(delay)) => {
-                link.outbox.push_within(line.bytes, part, delay, Instant::now().into_std());
-            }
-            _ => link.outbox.push(line.bytes, line.delta),
+        if ahead {
+            link.outbox.push_ahead(line.bytes);
+        } else {
+            link.outbox.push(line.bytes);
         }
     }
 
@@ -204,7 +206,7 @@ impl Sidecar {
         let Some((mut writing, behind)) = link.writing.take() else { return };
         writing.take_in(&piece, &mut link.outbox);
         if !piece.text.is_empty() {
-            link.outbox.push(piece.text, None);
+            link.outbox.push(piece.text);
         }
         let Some(how) = piece.last else {
             link.writing = Some((writing, behind));

@@ -16,6 +16,7 @@ use crate::versions::node::Object;
 use crate::versions::step::OutgoingNotification;
 use crate::versions::translation::{self, Envelope, EnvelopeHead, Origin, VersionTranslation};
 use crate::versions::{Line, Outgoing};
+use crate::wire::action_lines::split_lines;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{error_line, notification_line, request_line, result_line, sorted, RequestId};
 use crate::wire::uris;
@@ -25,7 +26,11 @@ impl Edges {
     pub fn down(&mut self, connection: ConnectionId, frame: &Frame, lines: &mut Vec<Line>) {
         let mut told = Vec::new();
         self.translate_frame(connection, frame, &mut told);
-        lines.extend(told.into_iter().map(Outgoing::now));
+        lines.extend(
+            told.into_iter()
+                .map(Outgoing::now)
+                .flat_map(|told| split_lines(&told.bytes).map(Line::of).collect::<Vec<_>>()),
+        );
     }
 
     /// Translates a frame down, to what goes out, in this order. What takes long to write is not
@@ -84,6 +89,7 @@ impl Edges {
         for told in told {
             match told {
                 Outgoing::Line(line) => has.apply(line, &mut self.spelling),
+                Outgoing::Deltas(run, _) => has.apply_to_deltas(run, &self.spelling),
                 Outgoing::Unwritten(unwritten) => unwritten.apply_quirks(has, &mut self.spelling),
             }
         }
@@ -109,22 +115,24 @@ impl Edges {
             peer.open = true;
         }
         if peer.is_plain() {
-            told.push(Outgoing::Line(plain(frame, &peer.answer)));
+            told.push(plain(frame, &peer.answer));
             return;
         }
         let Some(translation) = self.translations.get_mut(&peer.dialect) else { return };
         match frame {
-            Frame::Action(action) | Frame::Delta(action, _) => {
+            Frame::Deltas(run, delay_ms) => {
+                let spoken = translation.translate_deltas(run);
+                if spoken.same_on.as_ref().is_some_and(|channel| peer.is_shown(channel)) {
+                    told.push(Outgoing::Deltas(run.clone(), delay_ms.map(Duration::from_millis)));
+                }
+                let shown = spoken.lines.iter().filter(|line| peer.is_shown(&line.shown_on));
+                told.extend(shown.map(|line| Outgoing::Line(line.line.clone())));
+            }
+            Frame::Action(action) => {
                 let spoken = translation.translate_action(action);
                 let before = told.len();
-                let delay = match frame {
-                    Frame::Delta(_, delay_ms) => Some(Duration::from_millis(*delay_ms)),
-                    _ => None,
-                };
                 for line in spoken.lines.iter().filter(|line| peer.is_shown(&line.shown_on)) {
-                    let mut line = with_root(&line.line, &line.shown_on, &peer.root);
-                    line.delay = delay.filter(|_| line.delta.is_some());
-                    told.push(Outgoing::Line(line));
+                    told.push(Outgoing::Line(with_root(&line.line, &line.shown_on, &peer.root)));
                 }
                 let own = spoken.origin.clone().filter(|origin| origin.client_id == peer.client_id);
                 if let Some(origin) = own {
@@ -166,7 +174,7 @@ impl Edges {
             }
             Frame::Result { id, result, .. } => told.push(result_line(id, result).into()),
             // What clients are asked for is the same in all versions whose clients answer.
-            Frame::Request { .. } => told.push(Outgoing::Line(plain(frame, &peer.answer))),
+            Frame::Request { .. } => told.push(plain(frame, &peer.answer)),
         }
     }
 }
@@ -178,26 +186,25 @@ fn behind_return(peer: &mut EdgeConnection) -> Option<&mut Vec<Outgoing>> {
     peer.batches.values_mut().find(returns).map(|batch| &mut batch.behind)
 }
 
-/// The line of a frame of the newest version.
-pub(super) fn plain(frame: &Frame, version: &Value) -> Line {
-    match frame {
-        Frame::Action(action) => Line { delta: action.delta, ..Line::of(action.line.clone()) },
-        Frame::Delta(action, delay_ms) => Line {
-            delta: action.delta,
-            delay: Some(Duration::from_millis(*delay_ms)),
-            ..Line::of(action.line.clone())
-        },
-        Frame::Answer(line) => Line::of(line.clone()),
-        Frame::Request { number, method, params } => Line::of(request_line(*number, method, params)),
-        Frame::Notification { method, params } => Line::of(notification_line(method, params)),
-        Frame::Error { id, error } => Line::of(error_line(id.as_ref(), error)),
+/// A frame of the newest version.
+fn plain(frame: &Frame, version: &Value) -> Outgoing {
+    let line = match frame {
+        Frame::Action(action) => action.line.clone(),
+        Frame::Deltas(run, delay_ms) => {
+            return Outgoing::Deltas(run.clone(), delay_ms.map(Duration::from_millis));
+        }
+        Frame::Answer(line) => line.clone(),
+        Frame::Request { number, method, params } => request_line(*number, method, params),
+        Frame::Notification { method, params } => notification_line(method, params),
+        Frame::Error { id, error } => error_line(id.as_ref(), error),
         Frame::Result { id, method: Method::Initialize, result, .. } => {
             let mut result: Value = serde_json::from_slice(result).unwrap_or_default();
             result["protocolVersion"] = version.clone();
-            Line::of(result_line(id, &sorted(result)))
+            result_line(id, &sorted(result))
         }
-        Frame::Result { id, result, .. } => Line::of(result_line(id, result)),
-    }
+        Frame::Result { id, result, .. } => result_line(id, result),
+    };
+    line.into()
 }
 
 /// Translates a message for one client alone: the outcome of its action, or older turns that it

@@ -252,7 +252,13 @@ fn happen(event: &Happening) -> Option<TurnEvent> {
     let kind = |thought: bool| if thought { TextKind::Reasoning } else { TextKind::Markdown };
     Some(match event {
         Happening::Part { thought, text: index } => TurnEvent::Part(kind(*thought), text(*index).to_owned()),
-        Happening::Text { thought, text: index } => TurnEvent::Text(kind(*thought), text(*index).to_owned()),
+        Happening::Text { thought, text: index } if index % 2 == 0 => {
+            TurnEvent::Text(kind(*thought), text(*index).to_owned())
+        }
+        Happening::Text { thought, text: index } => {
+            let texts = (0..3).map(|next| text(index.wrapping_add(next)).to_owned());
+            TurnEvent::Texts(kind(*thought), texts.collect())
+        }
         Happening::Activity(activity) => TurnEvent::Activity(activity.map(|index| text(index).to_owned())),
         Happening::Notice(index) => TurnEvent::Notice(text(*index).to_owned()),
         Happening::Usage(tokens) => TurnEvent::Usage(UsageInfo {

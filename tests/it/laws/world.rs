@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Prefetched, Record, SessionKey, Shutdown,
-    Timer,
+    ActionLine, ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Prefetched, Record, SessionKey,
+    Shutdown, Timer,
 };
 use ahp_sidecar::host::{listing, log::ReplayWindow, Config, Host, Start};
 use ahp_sidecar::io::backlog::Backlog;
@@ -29,6 +29,7 @@ use ahp_sidecar::state::texts::{TextSource, TurnText};
 use ahp_sidecar::store::memory::Memory;
 use ahp_sidecar::versions::dialect::Dialect;
 use ahp_sidecar::versions::{Edges, Line as Told, Outgoing};
+use ahp_sidecar::wire::action_lines::split_lines;
 use ahp_sidecar::wire::annotations::annotations_uri;
 use ahp_sidecar::wire::methods::Method;
 use ahp_sidecar::wire::references::MessageReferences;

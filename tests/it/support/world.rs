@@ -271,7 +271,8 @@ fn read(json: &[u8]) -> Value {
 /// Returns the message of a frame, as a line of the newest version.
 pub fn line(frame: &Frame) -> Value {
     match frame {
-        Frame::Action(action) | Frame::Delta(action, _) => read(&action.line),
+        Frame::Action(action) => read(&action.line),
+        Frame::Deltas(run, _) => read(run.lines.lines()),
         Frame::Answer(line) => read(line),
         Frame::Result { id, result, .. } => json!({ "id": read(id.as_json()), "result": read(result) }),
         Frame::Error { id, error } => {

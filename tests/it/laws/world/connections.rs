@@ -92,7 +92,7 @@ impl World {
         let lines = outbox.take(bytes);
         outbox.written(lines.iter().map(Bytes::len).sum());
         let mirror = &mut self.clients[client].mirror;
-        for line in lines {
+        for line in lines.iter().flat_map(split_lines) {
             match line.strip_prefix(GONE) {
                 Some(gone) => {
                     let (request, channels) =

@@ -147,24 +147,33 @@ impl World {
     pub(super) fn take_frame(&mut self, to: ConnectionId, frame: &Frame, seen: &mut Seen) -> Result<()> {
         let connection = self.connections.get_mut(&to).context("a frame for nobody")?;
         let mut told = Vec::new();
-        self.edges.down(to, frame, &mut told);
-        ensure!(told.len() == 1, "a frame of the newest version is more than one line: {told:?}");
-        let Told { bytes: line, delta, delay } = told.remove(0);
-        match frame {
-            Frame::Action(action) | Frame::Delta(action, _) => {
-                ensure!(
-                    connection.sent < action.server_seq,
-                    "{} after {}",
-                    action.server_seq,
-                    connection.sent
-                );
-                connection.sent = action.server_seq;
-                let known = seen.sequenced.get(&action.server_seq).is_some_and(|(_, known)| *known == line);
-                ensure!(known, "{} was sent before it was recorded, or as something else", action.server_seq);
-                let first = seen.delivered.entry(action.server_seq).or_default().insert(to);
-                ensure!(first, "{} was sent twice", action.server_seq);
-                ensure!(delta == action.delta, "{} may be merged otherwise", action.server_seq);
+        self.edges.translate_frame(to, frame, &mut told);
+        ensure!(told.len() == 1, "a frame of the newest version is more than one message: {told:?}");
+        let told = told.remove(0);
+        let mut check = |action: &ActionLine, line: &Bytes| {
+            ensure!(connection.sent < action.server_seq, "{} after {}", action.server_seq, connection.sent);
+            connection.sent = action.server_seq;
+            let known = seen.sequenced.get(&action.server_seq).is_some_and(|(_, known)| known == line);
+            ensure!(known, "{} was sent before it was recorded, or as something else", action.server_seq);
+            let first = seen.delivered.entry(action.server_seq).or_default().insert(to);
+            ensure!(first, "{} was sent twice", action.server_seq);
+            Ok(())
+        };
+        let now = self.begin + Duration::from_millis(self.monotonic_ms);
+        if let Outgoing::Deltas(run, delay) = told {
+            let expected = Frame::Deltas(run.clone(), delay.map(|delay| delay.as_millis() as u64));
+            ensure!(*frame == expected, "{run:?} may be merged otherwise");
+            run.actions().try_for_each(|action| check(&action, &action.line))?;
+            match delay {
+                Some(delay) => connection.outbox.push_within(run, delay, now),
+                None => connection.outbox.push_deltas(run),
             }
+            return Ok(());
+        }
+        let line = told.now().bytes;
+        match frame {
+            Frame::Action(action) => check(action, &line)?,
+            Frame::Deltas(..) => ensure!(false, "deltas are not told as such"),
             Frame::Answer(_) => {
                 let params = &lines::parse(&line)?["params"];
                 ensure!(params["serverSeq"] == self.truth.head, "{params} while at {}", self.truth.head);
@@ -174,7 +183,7 @@ impl World {
                     ensure!(seen.answers.is_empty() && params["origin"].is_null(), "{params}");
                     lines::read_sequenced(params)?;
                     self.loaded += 1;
-                    connection.outbox.push(line, None);
+                    connection.outbox.push(line);
                     return Ok(());
                 }
                 ensure!(params["origin"]["clientId"].as_str() == connection.client_id.as_deref(), "{params}");
@@ -193,11 +202,7 @@ impl World {
             Frame::Request { .. } => ensure!(false, "no client serves anything: {line:?}"),
             Frame::Result { .. } | Frame::Error { .. } => seen.answers.push((to, lines::parse(&line)?)),
         }
-        let now = self.begin + Duration::from_millis(self.monotonic_ms);
-        match (delta, delay) {
-            (Some(part), Some(delay)) => connection.outbox.push_within(line, part, delay, now),
-            _ => connection.outbox.push(line, delta),
-        }
+        connection.outbox.push(line);
         Ok(())
     }
 
@@ -209,7 +214,7 @@ impl World {
             connection.subscribed.retain(|channel| !gone.contains(channel));
             if let Some(client) = self.clients.iter().find(|client| client.connection == Some(number)) {
                 let mention = format!("{} {}", client.mirror.last_request, gone.join(" "));
-                connection.outbox.push([GONE, mention.as_bytes()].concat().into(), None);
+                connection.outbox.push([GONE, mention.as_bytes()].concat().into());
             }
         }
         Ok(())
