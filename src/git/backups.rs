@@ -17,9 +17,8 @@ use std::path::{Path, PathBuf};
 
 use super::contents::content_up_to;
 use super::conversions::{self, may_change};
-use super::index::Scratch;
 use super::large::open_regular;
-use super::program::{Deadline, GitError};
+use super::program::GitError;
 use super::repository::Repository;
 use crate::host::effects::{GitContent, GitRevert};
 
@@ -31,10 +30,8 @@ use crate::host::effects::{GitContent, GitRevert};
 /// When git fails, or a file has become another one: nothing may be changed then.
 pub fn back_up(
     repository: &Repository,
-    scratch: &Scratch,
     (files, found): (Vec<(&Path, &GitRevert)>, &HashMap<PathBuf, GitContent>),
     by: (&str, u64),
-    until: Deadline,
 ) -> Result<HashMap<PathBuf, String>, GitError> {
     let now = |path: &Path| found.get(path);
     let files: HashMap<PathBuf, &GitRevert> = files
@@ -44,25 +41,25 @@ pub fn back_up(
         .collect();
     let paths: Vec<PathBuf> = files.keys().cloned().collect();
     let mut kept = HashMap::new();
-    for path in may_change(repository, scratch, &paths, until)? {
+    for path in may_change(repository, &paths)? {
         let (Some(file), Some(now)) = (files.get(&path), now(&path).filter(|now| !now.is_link())) else {
             continue;
         };
         let mut bytes = Vec::new();
         open_regular(&repository.root.join(&path))?.read_to_end(&mut bytes)?;
-        if bytes != content_up_to(repository.limits.each, repository, now, &file.file, until)? {
-            kept.insert(path, conversions::store_bytes(repository, scratch, &bytes, until)?);
+        if bytes != content_up_to(repository.limits.each, repository, now, &file.file)? {
+            kept.insert(path, conversions::store_bytes(repository, &bytes)?);
         }
     }
     let contents: BTreeMap<&str, &PathBuf> =
         paths.iter().filter_map(|path| Some((now(path)?.blob.as_str(), path))).collect();
-    store_missing(repository, scratch, &contents, until)?;
+    store_missing(repository, &contents)?;
     let mut blobs: Vec<String> =
         contents.into_keys().map(str::to_owned).chain(kept.values().cloned()).collect();
     blobs.sort_unstable();
     blobs.dedup();
     if !blobs.is_empty() {
-        conversions::keep_reachable(repository, scratch, by, &blobs, until)?;
+        conversions::keep_reachable(repository, by, &blobs)?;
     }
     for path in paths {
         // Of a side that is known by its version alone nobody knows the id.
@@ -76,31 +73,26 @@ pub fn back_up(
 
 /// Stores those of the contents of files that the repository does not have: they were committed, or
 /// kept, and are not any more, or were only looked at.
-fn store_missing(
-    repository: &Repository,
-    scratch: &Scratch,
-    contents: &BTreeMap<&str, &PathBuf>,
-    until: Deadline,
-) -> Result<(), GitError> {
+fn store_missing(repository: &Repository, contents: &BTreeMap<&str, &PathBuf>) -> Result<(), GitError> {
     if contents.is_empty() {
         return Ok(());
     }
     let asked: String = contents.keys().map(|id| format!("{id}\n")).collect();
-    let asked = scratch.file("asked", asked.as_bytes())?;
-    let said = repository.run(["cat-file", "--batch-check"]).reads(asked).text(until)?;
+    let asked = repository.input(asked.as_bytes())?;
+    let said = repository.run(["cat-file", "--batch-check"]).reads(asked).text()?;
     for id in said.lines().filter_map(|line| line.strip_suffix(" missing")) {
         let Some(path) = contents.get(id) else { continue };
         let at = repository.root.join(path);
         let stored = match fs::read_link(&at) {
             Ok(link) => {
-                let link = scratch.file("link", link.as_os_str().as_bytes())?;
-                conversions::store_file(repository, link, until)?
+                let link = repository.input(link.as_os_str().as_bytes())?;
+                conversions::store_file(repository, link)?
             }
             Err(_) => {
                 let mut named = OsString::from("--path=");
                 named.push(path);
                 let run = repository.run(["hash-object", "-w", "--stdin"]).with([named]);
-                run.reads(open_regular(&at)?).line(until)?
+                run.reads(open_regular(&at)?).line()?
             }
         };
         if stored != id {

@@ -20,10 +20,11 @@ use super::contents::is_id;
 use super::conversions;
 use super::flags;
 use super::grafts;
-use super::index::{is_left_out, CopiedIndex, FolderTree, Scratch};
+use super::index::{is_left_out, FolderTree};
 use super::large::{mode_in, version_of, LargeEntry, Versions, WantedContents, IN_TREE};
-use super::program::{Deadline, GitError};
+use super::program::GitError;
 use super::repository::Repository;
+use super::scan::StatusScope;
 use crate::files::uris::PATH;
 use crate::host::effects::Checkpoint;
 
@@ -53,17 +54,15 @@ const BY: [(&str, &str); 6] = [
 /// When git fails, or not in time.
 pub fn checkpoint(
     repository: &Repository,
-    scratch: &Scratch,
     (keeper, number): (&str, u64),
     last: Option<&Checkpoint>,
-    until: Deadline,
 ) -> Result<Checkpoint, GitError> {
-    let kept = checkpoint_folder(repository, scratch, (keeper, number), last, until)?;
+    let kept = checkpoint_folder(repository, (keeper, number), last)?;
     // Also where nothing has changed: turns have two numbers each, and of some the same one of both
     // is always like that.
     if number > CHECKPOINTS_MAX && number % THINNED_EVERY == 0 {
-        if let Err(error) = remove_oldest(repository, scratch, keeper, until) {
-            tracing::warn!(%error, "the oldest of what is kept cannot be let go of");
+        if let Err(error) = remove_oldest(repository, keeper) {
+            tracing::warn!(%error, "the oldest checkpoints of a session cannot be removed");
         }
     }
     Ok(kept)
@@ -71,33 +70,24 @@ pub fn checkpoint(
 
 fn checkpoint_folder(
     repository: &Repository,
-    scratch: &Scratch,
     (keeper, number): (&str, u64),
     last: Option<&Checkpoint>,
-    until: Deadline,
 ) -> Result<Checkpoint, GitError> {
     let before = match last.filter(|last| last.left_out > 0) {
         // What cannot be read any more is only stored again.
-        Some(last) => versions_of(repository, last, until).unwrap_or_default(),
+        Some(last) => versions_of(repository, last).unwrap_or_default(),
         None => Versions::new(),
     };
     let known = match last {
-        Some(last) => stored_in(repository, scratch, last, &before, until)?,
+        Some(last) => stored_in(repository, last, &before)?,
         None => BTreeMap::new(),
     };
     let stored_before = last.map_or(0, |last| last.large_bytes);
     let room = repository.limits.session.saturating_sub(stored_before);
     let wanted = WantedContents::All { known: &known, room };
-    let grafted =
-        if grafts::pays_for(repository) { grafts::tree(repository, scratch, wanted, until)? } else { None };
-    let FolderTree { tree, mut versions, stored } = match grafted {
-        Some(found) => found,
-        None => {
-            let index = CopiedIndex::new(repository, scratch, true)?;
-            index.unhide(&flags::hidden(repository, until)?, scratch, until)?;
-            index.tree(scratch, wanted, until)?
-        }
-    };
+    let hidden = flags::hidden(repository)?;
+    let FolderTree { tree, mut versions, stored, .. } =
+        grafts::folder_tree(repository, wanted, StatusScope::Whole(&hidden))?;
     // A file that git has by now, or ignores, is still the same file.
     for (path, version) in before {
         let version = version.strip_prefix(IN_TREE).unwrap_or(&version);
@@ -111,15 +101,14 @@ fn checkpoint_folder(
     let commit = if versions.is_empty() {
         tree.clone()
     } else {
-        scratch.file("message", message_of(&versions).as_bytes())?;
-        let mut run = repository.run(["commit-tree", "--no-gpg-sign", "-F"]);
-        run = run.with([scratch.path.join("message")]).with([&tree]);
+        let message = repository.input(message_of(&versions).as_bytes())?;
+        let mut run = repository.run(["commit-tree", "--no-gpg-sign", "-F", "-", &tree]).reads(message);
         for (name, value) in BY {
             run = run.env(name, value);
         }
-        run.line(until)?
+        run.line()?
     };
-    repository.run(["update-ref", "--no-deref", &ref_of(keeper, number), &commit]).output(until)?;
+    repository.run(["update-ref", "--no-deref", &ref_of(keeper, number), &commit]).output()?;
     let large_bytes = stored_before.saturating_add(stored);
     Ok(Checkpoint { commit, tree, left_out: versions.len(), large_bytes })
 }
@@ -127,10 +116,8 @@ fn checkpoint_folder(
 /// Returns the contents of large files that a checkpoint has stored, with their versions.
 fn stored_in(
     repository: &Repository,
-    scratch: &Scratch,
     checkpoint: &Checkpoint,
     versions: &Versions,
-    until: Deadline,
 ) -> Result<BTreeMap<Vec<u8>, (String, LargeEntry)>, GitError> {
     // A name with a line break in it cannot be asked for, so that its file is stored again.
     let stored = versions.iter().filter(|(path, _)| !path.contains(&b'\n') && !is_left_out(versions, path));
@@ -140,8 +127,8 @@ fn stored_in(
         return Ok(BTreeMap::new());
     }
     let lines = stored.iter().flat_map(|(path, _)| [checkpoint.tree.as_bytes(), b":", path, b"\n"].concat());
-    let asked = scratch.file("stored", &lines.collect::<Vec<u8>>())?;
-    let said = repository.run(["cat-file", "--batch-check"]).reads(asked).text(until)?;
+    let asked = repository.input(&lines.collect::<Vec<u8>>())?;
+    let said = repository.run(["cat-file", "--batch-check"]).reads(asked).text()?;
     let found = said.lines().zip(stored).filter_map(|(line, (path, version))| {
         let (id, kind) = line.split_once(' ')?;
         let entry = (format!("{:o}", mode_in(version)), id.to_owned());
@@ -158,30 +145,25 @@ pub fn compare(
     repository: &Repository,
     before: &Checkpoint,
     after: &Checkpoint,
-    until: Deadline,
 ) -> Result<Vec<FileDiff<GitContent>>, GitError> {
     if before == after {
         return Ok(Vec::new());
     }
     [before, after].into_iter().try_for_each(must_be_named)?;
     let run = repository.run(["diff-tree"]).with(HOW).with([&before.tree, &after.tree]);
-    let changes = compared(repository, run, until)?;
-    let versions = |checkpoint| versions_of(repository, checkpoint, until);
+    let changes = compared(repository, run)?;
+    let versions = |checkpoint| versions_of(repository, checkpoint);
     Ok(with_versions(repository, changes, &versions(before)?, &versions(after)?))
 }
 
 /// Returns the versions of files that a checkpoint names: of large ones, and of those whose
 /// contents are not in it, or were not in one before it.
-fn versions_of(
-    repository: &Repository,
-    checkpoint: &Checkpoint,
-    until: Deadline,
-) -> Result<Versions, GitError> {
+fn versions_of(repository: &Repository, checkpoint: &Checkpoint) -> Result<Versions, GitError> {
     if checkpoint.left_out == 0 {
         return Ok(Versions::new());
     }
     must_be_named(checkpoint)?;
-    let said = repository.run(["cat-file", "commit", &checkpoint.commit]).text(until)?;
+    let said = repository.run(["cat-file", "commit", &checkpoint.commit]).text()?;
     Ok(versions_in(&said))
 }
 
@@ -201,15 +183,13 @@ fn must_be_named(checkpoint: &Checkpoint) -> Result<(), GitError> {
 /// When git fails, or not in time.
 pub fn copy_checkpoints(
     repository: &Repository,
-    scratch: &Scratch,
     keeper: &str,
     (checkpoints, contents): (&[String], &[String]),
-    until: Deadline,
 ) -> Result<(), GitError> {
     let asked: String =
         checkpoints.iter().chain(contents).filter(|id| is_id(id)).map(|id| format!("{id}\n")).collect();
-    let asked = scratch.file("asked", asked.as_bytes())?;
-    let said = repository.run(["cat-file", "--batch-check"]).reads(asked).text(until)?;
+    let asked = repository.input(asked.as_bytes())?;
+    let said = repository.run(["cat-file", "--batch-check"]).reads(asked).text()?;
     // Of what is not there, the second word is `missing`.
     let there: BTreeMap<&str, &str> = said.lines().filter_map(|line| line.split_once(' ')).collect();
     let is_there = |id: &str, kinds: &[&str]| {
@@ -219,19 +199,13 @@ pub fn copy_checkpoints(
     let commands: String =
         found.map(|(id, number)| format!("update {} {id}\n", ref_of(keeper, number))).collect();
     if !commands.is_empty() {
-        let commands = scratch.file("refs", commands.as_bytes())?;
-        repository.run(["update-ref", "--no-deref", "--stdin"]).reads(commands).output(until)?;
+        let commands = repository.input(commands.as_bytes())?;
+        repository.run(["update-ref", "--no-deref", "--stdin"]).reads(commands).output()?;
     }
     let blobs: Vec<String> = contents.iter().filter(|id| is_there(id, &["blob"])).cloned().collect();
     match blobs.is_empty() {
         true => Ok(()),
-        false => conversions::keep_reachable(
-            repository,
-            scratch,
-            (keeper, checkpoints.len() as u64 + 1),
-            &blobs,
-            until,
-        ),
+        false => conversions::keep_reachable(repository, (keeper, checkpoints.len() as u64 + 1), &blobs),
     }
 }
 
@@ -244,50 +218,35 @@ pub fn ref_of(keeper: &str, number: u64) -> String {
 ///
 /// # Errors
 /// When git fails, or not in time.
-pub fn remove_all(
-    repository: &Repository,
-    scratch: &Scratch,
-    keeper: &str,
-    until: Deadline,
-) -> Result<(), GitError> {
-    let names = names_of(repository, keeper, until)?;
-    remove(repository, scratch, &names, until)
+pub fn remove_all(repository: &Repository, keeper: &str) -> Result<(), GitError> {
+    let names = names_of(repository, keeper)?;
+    remove(repository, &names)
 }
 
 /// Lets go of the oldest of those that are kept under this name, but for the first one, where they
 /// are too many.
-fn remove_oldest(
-    repository: &Repository,
-    scratch: &Scratch,
-    keeper: &str,
-    until: Deadline,
-) -> Result<(), GitError> {
-    let names = names_of(repository, keeper, until)?;
+fn remove_oldest(repository: &Repository, keeper: &str) -> Result<(), GitError> {
+    let names = names_of(repository, keeper)?;
     let room = usize::try_from(CHECKPOINTS_MAX).unwrap_or(usize::MAX);
     match names.len().checked_sub(room) {
-        Some(count @ 1..) => remove(repository, scratch, &names[1..=count], until),
+        Some(count @ 1..) => remove(repository, &names[1..=count]),
         _ => Ok(()),
     }
 }
 
-fn names_of(repository: &Repository, keeper: &str, until: Deadline) -> Result<Vec<String>, GitError> {
+fn names_of(repository: &Repository, keeper: &str) -> Result<Vec<String>, GitError> {
     let below = format!("{REFS}{keeper}/");
-    let said = repository.run(["for-each-ref", "--format=%(refname)", &below]).text(until)?;
+    let said = repository.run(["for-each-ref", "--format=%(refname)", &below]).text()?;
     Ok(said.lines().map(str::to_owned).collect())
 }
 
-fn remove(
-    repository: &Repository,
-    scratch: &Scratch,
-    names: &[String],
-    until: Deadline,
-) -> Result<(), GitError> {
+fn remove(repository: &Repository, names: &[String]) -> Result<(), GitError> {
     if names.is_empty() {
         return Ok(());
     }
     let commands: String = names.iter().map(|name| format!("delete {name}\n")).collect();
-    let commands = scratch.file("refs", commands.as_bytes())?;
-    repository.run(["update-ref", "--no-deref", "--stdin"]).reads(commands).output(until).map(drop)
+    let commands = repository.input(commands.as_bytes())?;
+    repository.run(["update-ref", "--no-deref", "--stdin"]).reads(commands).output().map(drop)
 }
 
 const HEADING: &str = "What was in a folder when a turn began or ended.";

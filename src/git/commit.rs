@@ -20,8 +20,8 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::compare::{compared, HOW};
-use super::conversions;
-use super::index::{CopiedIndex, Scratch, Status};
+use super::conversions::{self, Attribute};
+use super::index::{CopiedIndex, Status};
 use super::isolation::{branch_in, head_of};
 use super::large::version_of;
 use super::program::{Deadline, Git, GitError};
@@ -70,13 +70,11 @@ fn refused<T>(why: impl Into<String>) -> Result<T, CommitFailure> {
 /// When git fails, or not in time; nothing is done then.
 pub fn commit(
     repository: &Repository,
-    scratch: &Scratch,
     message: &str,
     shown: &[FileDiff<GitContent>],
     staged_kept: (&str, u64),
-    until: Deadline,
 ) -> Result<GitReport, GitError> {
-    match try_to_commit(repository, scratch, message, shown, staged_kept, until) {
+    match try_to_commit(repository, message, shown, staged_kept) {
         Ok(commit) => Ok(GitReport::Committed(commit)),
         Err(CommitFailure::Refused(why)) => Ok(GitReport::NotCommitted(why)),
         Err(CommitFailure::Failed(error)) => Err(error),
@@ -85,13 +83,11 @@ pub fn commit(
 
 fn try_to_commit(
     repository: &Repository,
-    scratch: &Scratch,
     message: &str,
     shown: &[FileDiff<GitContent>],
     staged_kept: (&str, u64),
-    until: Deadline,
 ) -> Result<GitCommit, CommitFailure> {
-    must_not_be_in_progress(repository, until)?;
+    must_not_be_in_progress(repository)?;
     if let Some(link) = link_in_reflogs(repository) {
         return refused(format!(
             "`{}` is a symbolic link, and git would write into what it leads to",
@@ -100,17 +96,17 @@ fn try_to_commit(
     }
     let theirs = repository.own.join("index");
     let stamp = stamp_of(&theirs)?;
-    let index = CopiedIndex::to_stay(repository, scratch)?;
-    let status = index.status(until)?;
+    let index = CopiedIndex::to_stay(repository)?;
+    let status = index.status()?;
     if status.has_conflicts {
         return refused("the repository has conflicts");
     }
-    filters_must_be_off(repository, scratch, &status, until)?;
-    let tree = index.whole_tree(&status, scratch, until)?;
-    let nothing = repository.run(["hash-object", "-t", "tree", "--stdin"]).line(until)?;
+    filters_must_be_off(repository, &status)?;
+    let tree = index.whole_tree(&status)?;
+    let nothing = repository.run(["hash-object", "-t", "tree", "--stdin"]).line()?;
     let head = status.head.as_deref();
     let run = repository.run(["diff-tree"]).with(HOW).with([head.unwrap_or(&nothing), &tree]);
-    let changes = compared(repository, run, until)?;
+    let changes = compared(repository, run)?;
     if changes.is_empty() {
         return refused("there is nothing to commit");
     }
@@ -118,14 +114,14 @@ fn try_to_commit(
     if !is_as_shown(&sides_of(&changes), &sides_of(shown)) || !are_still(repository, shown) {
         return refused("files were changed since");
     }
-    must_know_who_commits(repository, until)?;
-    let commit = written(repository, scratch, message, (head, &tree), until)?;
-    back_up_staged(repository, scratch, &status, staged_kept, until)?;
+    must_know_who_commits(repository)?;
+    let commit = written(repository, message, (head, &tree))?;
+    back_up_staged(repository, &status, staged_kept)?;
     let kind = if head.is_some() { "commit" } else { "commit (initial)" };
     let subject = message.trim().lines().next().unwrap_or_default();
     let note = format!("{kind}: {subject}");
     let made = MadeCommit { head, id: &commit, note: &note, index: &index, stamp };
-    steps::whole(|| move_head(repository, scratch, &made, until))?;
+    steps::whole(|| move_head(repository, &made))?;
     let short = commit.get(..SHORT).unwrap_or(&commit).to_owned();
     Ok(GitCommit { commit: short, branch: status.branch })
 }
@@ -145,12 +141,7 @@ struct MadeCommit<'a> {
 
 /// Moves the branch, or `HEAD`, to a commit and gives the user its index, where the user has
 /// changed neither meanwhile.
-fn move_head(
-    repository: &Repository,
-    scratch: &Scratch,
-    made: &MadeCommit<'_>,
-    until: Deadline,
-) -> Result<(), CommitFailure> {
+fn move_head(repository: &Repository, made: &MadeCommit<'_>) -> Result<(), CommitFailure> {
     let theirs = repository.own.join("index");
     let index_lock = Lock::of(&theirs)?.ok_or_else(|| {
         CommitFailure::Refused("somebody else works on the repository: its `index.lock` is there".to_owned())
@@ -161,7 +152,7 @@ fn move_head(
         ),
         false => None,
     };
-    remember_begun((&index_lock, head_lock.as_ref()), repository, scratch, made.id)?;
+    remember_begun((&index_lock, head_lock.as_ref()), repository, made.id)?;
     index_lock.fill(made.index.path(), &theirs)?;
     if stamp_of(&theirs)? != made.stamp {
         return refused("the index was changed meanwhile");
@@ -170,7 +161,7 @@ fn move_head(
         return refused(MOVED_MEANWHILE);
     }
     // It may have begun before the locks were taken.
-    must_not_be_in_progress(repository, until)?;
+    must_not_be_in_progress(repository)?;
     // Git makes none of these folders behind a link.
     for git_dir in [&repository.own, &repository.common] {
         if repository.has_head_file() {
@@ -179,11 +170,11 @@ fn move_head(
     }
     // It must still be there, or there must still be none.
     let before = made.head.map_or_else(|| "0".repeat(made.id.len()), str::to_owned);
-    match repository.run(["update-ref", "-m", made.note, "HEAD", made.id, &before]).output(until) {
+    match repository.run(["update-ref", "-m", made.note, "HEAD", made.id, &before]).output() {
         Ok(_) => {}
         Err(GitError::Failed { trouble, .. }) => {
-            tracing::debug!(trouble, "git does not let a branch be changed");
-            return refused(why_not_moved(repository, made.head, until)?);
+            tracing::debug!(trouble, "git refused to move a branch, so nothing is committed");
+            return refused(why_not_moved(repository, made.head)?);
         }
         Err(error) => return Err(error.into()),
     }
@@ -197,9 +188,9 @@ fn move_head(
 }
 
 /// Refuses to commit where git does not know as whom.
-fn must_know_who_commits(repository: &Repository, until: Deadline) -> Result<(), CommitFailure> {
+fn must_know_who_commits(repository: &Repository) -> Result<(), CommitFailure> {
     for who in ["GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"] {
-        match repository.run(["var", who]).output(until) {
+        match repository.run(["var", who]).output() {
             Ok(_) => {}
             Err(GitError::Failed { .. }) => {
                 return refused(
@@ -215,29 +206,26 @@ fn must_know_who_commits(repository: &Repository, until: Deadline) -> Result<(),
 /// Writes the commit of a tree, behind the one that is checked out. Returns its id.
 fn written(
     repository: &Repository,
-    scratch: &Scratch,
     message: &str,
     (head, tree): (Option<&str>, &str),
-    until: Deadline,
 ) -> Result<String, GitError> {
-    let message_file = scratch.path.join("message");
-    scratch.file("message", format!("{}\n", message.trim()).as_bytes())?;
-    let run = repository.run(["commit-tree", "--no-gpg-sign", "-F"]).with([&message_file]);
+    let message = repository.input(format!("{}\n", message.trim()).as_bytes())?;
+    let run = repository.run(["commit-tree", "--no-gpg-sign", "-F", "-"]).reads(message);
     let run = match head {
         Some(head) => run.with(["-p", head]),
         None => run,
     };
-    run.with([tree]).line(until)
+    run.with([tree]).line()
 }
 
 /// Refuses to commit in the middle of something that the user does.
-fn must_not_be_in_progress(repository: &Repository, until: Deadline) -> Result<(), CommitFailure> {
+fn must_not_be_in_progress(repository: &Repository) -> Result<(), CommitFailure> {
     for (name, what) in IN_PROGRESS {
         // In a table of refs most of them are no files.
         let is_ref = !repository.has_head_file() && name.ends_with("_HEAD");
         let exists = repository.own.join(name).exists()
             || is_ref
-                && match repository.run(["rev-parse", "--verify", "--quiet", name]).output(until) {
+                && match repository.run(["rev-parse", "--verify", "--quiet", name]).output() {
                     Ok(_) => true,
                     Err(GitError::Failed { .. }) => false,
                     Err(error) => return Err(error.into()),
@@ -266,13 +254,7 @@ fn link_in_reflogs(repository: &Repository) -> Option<PathBuf> {
 ///
 /// # Errors
 /// When git fails.
-fn back_up_staged(
-    repository: &Repository,
-    scratch: &Scratch,
-    status: &Status,
-    kept: (&str, u64),
-    until: Deadline,
-) -> Result<(), GitError> {
+fn back_up_staged(repository: &Repository, status: &Status, kept: (&str, u64)) -> Result<(), GitError> {
     let staged = status.entries.iter().filter(|entry| entry.is_staged && entry.mode != GONE);
     let lost: BTreeSet<&String> =
         staged.filter(|entry| status.changed.contains(&entry.path)).map(|entry| &entry.id).collect();
@@ -280,7 +262,7 @@ fn back_up_staged(
         return Ok(());
     }
     let lost: Vec<String> = lost.into_iter().cloned().collect();
-    conversions::keep_reachable(repository, scratch, kept, &lost, until)
+    conversions::keep_reachable(repository, kept, &lost)
 }
 
 /// Why nothing is committed where git or the host cannot lock a ref.
@@ -290,12 +272,8 @@ const IS_LOCKED: &str = "git does not let the branch be changed: somebody else w
 const MOVED_MEANWHILE: &str = "something else was committed or checked out meanwhile";
 
 /// Why what is checked out cannot become another commit than this, for people.
-fn why_not_moved(
-    repository: &Repository,
-    head: Option<&str>,
-    until: Deadline,
-) -> Result<&'static str, GitError> {
-    let now = match repository.run(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).line(until) {
+fn why_not_moved(repository: &Repository, head: Option<&str>) -> Result<&'static str, GitError> {
+    let now = match repository.run(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).line() {
         Ok(now) => Some(now),
         Err(GitError::Failed { .. }) => None,
         Err(error) => return Err(error),
@@ -319,29 +297,18 @@ fn stamp_of(index: &Path) -> io::Result<Option<(u64, SystemTime)>> {
 
 /// Files that a filter would change are not committed as they are: what it makes of them is what is
 /// to be kept.
-fn filters_must_be_off(
-    repository: &Repository,
-    scratch: &Scratch,
-    status: &Status,
-    until: Deadline,
-) -> Result<(), CommitFailure> {
+fn filters_must_be_off(repository: &Repository, status: &Status) -> Result<(), CommitFailure> {
     let configured = repository.filters();
     if configured.is_empty() {
         return Ok(());
     }
-    let paths: Vec<u8> =
-        status.changed.iter().chain(&status.untracked).flat_map(|path| [path, &b"\0"[..]].concat()).collect();
-    if paths.is_empty() {
-        return Ok(());
-    }
-    let asked = scratch.file("filtered", &paths)?;
-    let said = repository.run(["check-attr", "--stdin", "-z", "filter"]).reads(asked).output(until)?;
-    let words: Vec<&[u8]> = said.split(|byte| *byte == 0).collect();
-    let is_off = |said: &&[&[u8]]| configured.contains(said[2]) && !repository.runs_filter(said[2]);
-    let filtered = words.chunks_exact(3).find(is_off);
-    match filtered {
-        Some(said) => {
-            let (path, filter) = (String::from_utf8_lossy(said[0]), String::from_utf8_lossy(said[2]));
+    let paths = status.changed.iter().chain(&status.untracked).map(Vec::as_slice);
+    let filters = conversions::attributes(repository, paths, &["filter"])?;
+    let is_off =
+        |filter: &&Attribute| configured.contains(&*filter.value) && !repository.runs_filter(&filter.value);
+    match filters.iter().find(is_off) {
+        Some(found) => {
+            let [path, filter] = [&found.path, &found.value].map(|text| String::from_utf8_lossy(text));
             refused(format!("`{path}` goes through the filter `{filter}`, which is not run here"))
         }
         None => Ok(()),
@@ -412,7 +379,6 @@ pub fn is_begun(scratch: &Path) -> bool {
 fn remember_begun(
     (index, head): (&Lock, Option<&Lock>),
     repository: &Repository,
-    scratch: &Scratch,
     commit: &str,
 ) -> io::Result<()> {
     let locks = std::iter::once(index).chain(head).map(|lock| {
@@ -421,7 +387,7 @@ fn remember_begun(
     });
     let (root, locks) = (repository.root.clone(), locks.collect::<io::Result<_>>()?);
     let begun = BegunCommit { root, locks, commit: commit.to_owned() };
-    scratch.file(BEGUN, &crate::wire::rpc::to_json(&begun)).map(drop)
+    repository.scratch.file(BEGUN, &crate::wire::rpc::to_json(&begun)).map(drop)
 }
 
 /// Ends the commit that was begun with files in this folder of our own, with others below `folder`:
@@ -453,14 +419,13 @@ pub fn end_begun(git: &Git, scratch: &Path, folder: &Path, until: Deadline) -> R
     else {
         return Ok(());
     };
-    let own = Scratch::new(folder)?;
-    let repository = match Repository::find(git, &[uri_of(&begun.root)], &own) {
+    let repository = match Repository::find(git, &[uri_of(&begun.root)], folder, until) {
         Ok(repository) => repository,
         Err(NoRepository::Failed(error)) => return Err(error),
         Err(NoRepository::None | NoRepository::Unusable(_)) => return Ok(()),
     };
     let asked = ["rev-parse", "--verify", "--quiet", "HEAD^{commit}"];
-    let is_checked_out = match repository.run(asked).line(until) {
+    let is_checked_out = match repository.run(asked).line() {
         Ok(now) => now == begun.commit,
         Err(GitError::Failed { .. }) => false,
         Err(error) => return Err(error),

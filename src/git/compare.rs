@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use super::large::{mode_in, version_of, Versions, IN_TREE};
-use super::program::{Deadline, GitError, GitRun};
+use super::program::{GitError, GitRun};
 use super::repository::Repository;
 use crate::host::effects::GitContent;
 use crate::state::edits::LineCounts;
@@ -40,12 +40,8 @@ pub const HOW: [&str; 11] = [
 ///
 /// # Errors
 /// When git fails.
-pub fn compared(
-    repository: &Repository,
-    run: GitRun<'_>,
-    until: Deadline,
-) -> Result<Vec<FileDiff<GitContent>>, GitError> {
-    let said = run.set(&[("core.bigFileThreshold".into(), LINES_BYTES_MAX.into())]).output(until)?;
+pub fn compared(repository: &Repository, run: GitRun<'_>) -> Result<Vec<FileDiff<GitContent>>, GitError> {
+    let said = run.set(&[("core.bigFileThreshold".into(), LINES_BYTES_MAX.into())]).output()?;
     Ok(read(repository, &said))
 }
 

@@ -7,8 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
-use super::index::Scratch;
-use super::program::{Deadline, GitError};
+use super::program::GitError;
 use super::repository::Repository;
 use crate::host::effects::GitContent;
 
@@ -19,20 +18,14 @@ const CONTENT_BYTES_MAX: u64 = 16 << 20;
 ///
 /// # Errors
 /// When it is not there any more, or too long.
-pub fn content_of(
-    repository: &Repository,
-    scratch: &Scratch,
-    content: &GitContent,
-    file: &str,
-    until: Deadline,
-) -> Result<Vec<u8>, GitError> {
-    match content_up_to(CONTENT_BYTES_MAX, repository, content, file, until) {
+pub fn content_of(repository: &Repository, content: &GitContent, file: &str) -> Result<Vec<u8>, GitError> {
+    match content_up_to(CONTENT_BYTES_MAX, repository, content, file) {
         // What a link in the folder says was not stored when it was looked at.
         Err(error) if content.is_link() => {
             let path = repository.path_of(file).ok_or(error)?;
             let text = fs::read_link(repository.root.join(path))?.into_os_string().into_vec();
-            let link = scratch.file("link", &text)?;
-            let id = repository.run(["hash-object", "--no-filters", "--stdin"]).reads(link).line(until)?;
+            let link = repository.input(&text)?;
+            let id = repository.run(["hash-object", "--no-filters", "--stdin"]).reads(link).line()?;
             match id == content.blob {
                 true => Ok(text),
                 false => Err(GitError::Beyond("the link leads elsewhere by now".to_owned())),
@@ -51,9 +44,8 @@ pub fn content_up_to(
     repository: &Repository,
     content: &GitContent,
     file: &str,
-    until: Deadline,
 ) -> Result<Vec<u8>, GitError> {
-    must_be_readable(repository, &content.blob, bytes_max, until)?;
+    must_be_readable(repository, &content.blob, bytes_max)?;
     let run = match repository.path_of(file).filter(|_| !content.is_link()) {
         Some(path) => {
             let mut named = OsString::from("--path=");
@@ -62,17 +54,17 @@ pub fn content_up_to(
         }
         None => repository.run(["cat-file", "blob", &content.blob]),
     };
-    run.with_output_of(bytes_max.saturating_mul(2)).output(until)
+    run.with_output_of(bytes_max.saturating_mul(2)).output()
 }
 
 /// Returns the bytes that have this id.
 ///
 /// # Errors
 /// When they are not there any more, or too many.
-pub fn bytes_of(repository: &Repository, blob: &str, until: Deadline) -> Result<Vec<u8>, GitError> {
+pub fn bytes_of(repository: &Repository, blob: &str) -> Result<Vec<u8>, GitError> {
     let bytes_max = repository.limits.each;
-    must_be_readable(repository, blob, bytes_max, until)?;
-    repository.run(["cat-file", "blob", blob]).with_output_of(bytes_max).output(until)
+    must_be_readable(repository, blob, bytes_max)?;
+    repository.run(["cat-file", "blob", blob]).with_output_of(bytes_max).output()
 }
 
 /// Returns whether a text can be an object id.
@@ -80,16 +72,11 @@ pub fn is_id(blob: &str) -> bool {
     !blob.is_empty() && blob.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-fn must_be_readable(
-    repository: &Repository,
-    blob: &str,
-    bytes_max: u64,
-    until: Deadline,
-) -> Result<(), GitError> {
+fn must_be_readable(repository: &Repository, blob: &str, bytes_max: u64) -> Result<(), GitError> {
     if !is_id(blob) {
         return Err(GitError::Beyond("this content is not kept".to_owned()));
     }
-    let size = repository.run(["cat-file", "-s", blob]).line(until)?;
+    let size = repository.run(["cat-file", "-s", blob]).line()?;
     if size.parse::<u64>().is_ok_and(|size| size > bytes_max) {
         return Err(GitError::Beyond(format!("it is larger than {bytes_max} bytes")));
     }

@@ -14,8 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::checkpoints::ref_of;
-use super::index::Scratch;
-use super::program::{Deadline, GitError};
+use super::program::GitError;
 use super::repository::Repository;
 
 /// The attributes by which git changes a file.
@@ -25,29 +24,50 @@ const CHANGING: [&str; 6] = ["text", "eol", "crlf", "ident", "working-tree-encod
 ///
 /// # Errors
 /// When git fails.
-pub fn may_change(
-    repository: &Repository,
-    scratch: &Scratch,
-    paths: &[PathBuf],
-    until: Deadline,
-) -> Result<Vec<PathBuf>, GitError> {
+pub fn may_change(repository: &Repository, paths: &[PathBuf]) -> Result<Vec<PathBuf>, GitError> {
     if paths.is_empty() || repository.changes_line_ends() {
         return Ok(paths.to_vec());
     }
-    let mut asked = Vec::new();
-    for path in paths {
-        asked.extend_from_slice(path.as_os_str().as_bytes());
-        asked.push(0);
-    }
-    let asked = scratch.file("converted", &asked)?;
-    let said = repository.run(["check-attr", "--stdin", "-z"]).with(CHANGING).reads(asked).output(until)?;
-    let words: Vec<&[u8]> = said.split(|byte| *byte == 0).collect();
-    let changing = words.chunks_exact(3).filter(|said| match said[1] {
-        b"filter" => repository.runs_filter(said[2]),
-        _ => !matches!(said[2], b"unspecified" | b"unset"),
+    let attributes = attributes(repository, paths.iter().map(|path| path.as_os_str().as_bytes()), &CHANGING)?;
+    let changing = attributes.iter().filter(|it| match it.name.as_slice() {
+        b"filter" => repository.runs_filter(&it.value),
+        _ => !matches!(it.value.as_slice(), b"unspecified" | b"unset"),
     });
-    let changing: HashSet<&[u8]> = changing.map(|said| said[0]).collect();
+    let changing: HashSet<&[u8]> = changing.map(|it| &*it.path).collect();
     Ok(paths.iter().filter(|path| changing.contains(path.as_os_str().as_bytes())).cloned().collect())
+}
+
+/// Attribute of a file, as `git check-attr` prints it.
+pub struct Attribute {
+    /// Path of the file in the repository.
+    pub path: Vec<u8>,
+    name: Vec<u8>,
+    /// Value of the attribute.
+    pub value: Vec<u8>,
+}
+
+/// Returns these attributes of each file.
+///
+/// # Errors
+/// When git fails.
+pub fn attributes<'a>(
+    repository: &Repository,
+    paths: impl IntoIterator<Item = &'a [u8]>,
+    names: &[&str],
+) -> Result<Vec<Attribute>, GitError> {
+    let paths: Vec<u8> = paths.into_iter().flat_map(|path| [path, b"\0"].concat()).collect();
+    if paths.is_empty() {
+        return Ok(Vec::new());
+    }
+    let run = repository.run(["check-attr", "--stdin", "-z"]).with(names).reads(repository.input(&paths)?);
+    let said = run.output()?;
+    let words: Vec<&[u8]> = said.split(|byte| *byte == 0).collect();
+    let all = words.chunks_exact(3).map(|said| Attribute {
+        path: said[0].to_vec(),
+        name: said[1].to_vec(),
+        value: said[2].to_vec(),
+    });
+    Ok(all.collect())
 }
 
 /// Prefix of the pointer files that LFS stores in place of contents.
@@ -58,20 +78,13 @@ const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 ///
 /// # Errors
 /// When git fails.
-pub fn is_for_a_filter(
-    repository: &Repository,
-    scratch: &Scratch,
-    path: &Path,
-    bytes: &[u8],
-    until: Deadline,
-) -> Result<bool, GitError> {
+pub fn is_for_a_filter(repository: &Repository, path: &Path, bytes: &[u8]) -> Result<bool, GitError> {
     let filters = repository.filters();
     if filters.is_empty() || !is_pointer(bytes) {
         return Ok(false);
     }
-    let asked = scratch.file("filtered", &[path.as_os_str().as_bytes(), b"\0"].concat())?;
-    let said = repository.run(["check-attr", "--stdin", "-z", "filter"]).reads(asked).output(until)?;
-    Ok(said.split(|byte| *byte == 0).nth(2).is_some_and(|filter| filters.contains(filter)))
+    let found = attributes(repository, [path.as_os_str().as_bytes()], &["filter"])?;
+    Ok(found.iter().any(|filter| filters.contains(&*filter.value)))
 }
 
 /// Returns whether these bytes are an LFS pointer.
@@ -83,21 +96,16 @@ pub fn is_pointer(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 /// When git fails.
-pub fn store_bytes(
-    repository: &Repository,
-    scratch: &Scratch,
-    bytes: &[u8],
-    until: Deadline,
-) -> Result<String, GitError> {
-    store_file(repository, scratch.file("bytes", bytes)?, until)
+pub fn store_bytes(repository: &Repository, bytes: &[u8]) -> Result<String, GitError> {
+    store_file(repository, repository.input(bytes)?)
 }
 
 /// Keeps the bytes of a file as they are. Returns their id.
 ///
 /// # Errors
 /// When git fails.
-pub fn store_file(repository: &Repository, file: File, until: Deadline) -> Result<String, GitError> {
-    repository.run(["hash-object", "-w", "--no-filters", "--stdin"]).reads(file).line(until)
+pub fn store_file(repository: &Repository, file: File) -> Result<String, GitError> {
+    repository.run(["hash-object", "-w", "--no-filters", "--stdin"]).reads(file).line()
 }
 
 /// Has a ref of our own keep all of these.
@@ -106,13 +114,11 @@ pub fn store_file(repository: &Repository, file: File, until: Deadline) -> Resul
 /// When git fails, or one of them does not exist.
 pub fn keep_reachable(
     repository: &Repository,
-    scratch: &Scratch,
     (keeper, number): (&str, u64),
     blobs: &[String],
-    until: Deadline,
 ) -> Result<(), GitError> {
     let entries: String = blobs.iter().map(|blob| format!("100644 blob {blob}\t{blob}\n")).collect();
-    let entries = scratch.file("blobs", entries.as_bytes())?;
-    let tree = repository.run(["mktree"]).reads(entries).line(until)?;
-    repository.run(["update-ref", "--no-deref", &ref_of(keeper, number), &tree]).output(until).map(drop)
+    let entries = repository.input(entries.as_bytes())?;
+    let tree = repository.run(["mktree"]).reads(entries).line()?;
+    repository.run(["update-ref", "--no-deref", &ref_of(keeper, number), &tree]).output().map(drop)
 }

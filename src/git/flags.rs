@@ -15,8 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::index::{IndexEntry, Status};
-use super::program::{Deadline, GitError};
+use super::index::{listed, IndexEntry, Status};
+use super::program::GitError;
 use super::repository::Repository;
 
 /// A file that git does not look at.
@@ -31,7 +31,7 @@ pub struct FlaggedFile {
 }
 
 /// Fingerprint that tells one version of an index from another.
-type IndexStamp = (u64, u64, i64, i64);
+pub type IndexStamp = (u64, u64, i64, i64);
 
 /// Flagged files of indexes, by the paths of the indexes.
 type KnownFlags = HashMap<PathBuf, (IndexStamp, Vec<FlaggedFile>)>;
@@ -42,21 +42,26 @@ static KNOWN: Mutex<Option<KnownFlags>> = Mutex::new(None);
 /// Maximum number of indexes that are remembered.
 const KNOWN_MAX: usize = 64;
 
+/// Returns the fingerprint of a repository's index; `None` if there is no index.
+pub fn stamp_of(repository: &Repository) -> Option<IndexStamp> {
+    let known = fs::metadata(repository.own.join("index")).ok()?;
+    Some((known.ino(), known.len(), known.mtime(), known.mtime_nsec()))
+}
+
 /// Returns the flagged files of a repository.
 ///
 /// # Errors
 /// When git fails. More entries than git may list at once are taken for files without flags.
-pub fn flagged(repository: &Repository, until: Deadline) -> Result<Vec<FlaggedFile>, GitError> {
+pub fn flagged(repository: &Repository) -> Result<Vec<FlaggedFile>, GitError> {
     let index = repository.own.join("index");
-    let Ok(known) = fs::metadata(&index) else { return Ok(Vec::new()) };
-    let stamp = (known.ino(), known.len(), known.mtime(), known.mtime_nsec());
+    let Some(stamp) = stamp_of(repository) else { return Ok(Vec::new()) };
     let remembered = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((of, files)) = remembered().as_ref().and_then(|known| known.get(&index)) {
         if *of == stamp {
             return Ok(files.clone());
         }
     }
-    let said = match repository.run(["ls-files", "-v", "-s", "-z"]).output(until) {
+    let said = match repository.run(["ls-files", "-v", "-s", "-z"]).output() {
         Err(GitError::TooMuch) => Vec::new(),
         said => said?,
     };
@@ -75,8 +80,8 @@ pub fn flagged(repository: &Repository, until: Deadline) -> Result<Vec<FlaggedFi
 ///
 /// # Errors
 /// When git fails.
-pub fn hidden(repository: &Repository, until: Deadline) -> Result<Vec<FlaggedFile>, GitError> {
-    let mut files = flagged(repository, until)?;
+pub fn hidden(repository: &Repository) -> Result<Vec<FlaggedFile>, GitError> {
+    let mut files = flagged(repository)?;
     let exists = |path: &[u8]| fs::symlink_metadata(repository.root.join(OsStr::from_bytes(path))).is_ok();
     files.retain(|file| !file.is_elsewhere || exists(&file.entry.path));
     Ok(files)
@@ -103,10 +108,9 @@ fn flagged_in(entry: &[u8]) -> Option<FlaggedFile> {
     if !is_assumed_unchanged && !is_elsewhere {
         return None;
     }
-    let tab = rest.iter().position(|byte| *byte == b'\t')?;
-    let facts = String::from_utf8_lossy(&rest[..tab]).into_owned();
+    let (facts, path) = listed(rest)?;
     let [mode, id, "0"] = facts.split(' ').collect::<Vec<_>>()[..] else { return None };
-    let (mode, id, path) = (mode.to_owned(), id.to_owned(), rest[tab + 1..].to_vec());
+    let (mode, id, path) = (mode.to_owned(), id.to_owned(), path.to_vec());
     let entry = Arc::new(IndexEntry { path, mode, id, is_staged: false });
     Some(FlaggedFile { entry, is_assumed_unchanged, is_elsewhere })
 }

@@ -11,12 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use super::flags::{self, FlaggedFile};
-use super::index::{
-    chosen, is_left_out, read_status, small_index, ChosenFiles, FolderTree, Scratch, Status, STATUS, TRIES,
-};
+use super::index::{chosen, is_left_out, small_index, ChosenFiles, CopiedIndex, FolderTree, Status, TRIES};
 use super::large::{LargeFiles, WantedContents};
-use super::program::{Deadline, GitError};
+use super::program::GitError;
 use super::repository::Repository;
+use super::scan::StatusScope;
 
 /// An index of at least so many bytes takes longer to write than a few more runs of git.
 const INDEX_BYTES_MIN: u64 = 1 << 20;
@@ -45,8 +44,27 @@ struct OpenFolder {
 type CommittedFolders = BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, TreeEntry>>;
 
 /// Returns whether a repository's index is so large that grafting is cheaper than writing it.
-pub fn pays_for(repository: &Repository) -> bool {
+fn pays_for(repository: &Repository) -> bool {
     fs::metadata(repository.own.join("index")).is_ok_and(|index| index.len() >= INDEX_BYTES_MIN)
+}
+
+/// Returns the tree of the folder.
+///
+/// # Errors
+/// When git fails, or there is too much.
+pub fn folder_tree(
+    repository: &Repository,
+    wanted: WantedContents<'_>,
+    scope: StatusScope<'_>,
+) -> Result<FolderTree, GitError> {
+    if pays_for(repository) {
+        if let Some(found) = tree(repository, wanted, scope)? {
+            return Ok(found);
+        }
+    }
+    let index = CopiedIndex::new(repository)?;
+    index.unhide(scope.flagged())?;
+    index.tree(wanted, scope)
 }
 
 /// Writes the tree of the folder. Returns `None` where this way does not lead to it: nothing was
@@ -58,16 +76,14 @@ pub fn pays_for(repository: &Repository) -> bool {
 /// When git fails, or there is too much.
 pub fn tree(
     repository: &Repository,
-    scratch: &Scratch,
     wanted: WantedContents<'_>,
-    until: Deadline,
+    scope: StatusScope<'_>,
 ) -> Result<Option<FolderTree>, GitError> {
-    let hidden = flags::hidden(repository, until)?;
     let mut tries = 0;
     loop {
-        let mut status = read_status(&repository.run(STATUS).output(until)?);
-        flags::add_to(&mut status, &hidden);
-        match graft(repository, &status, &hidden, scratch, wanted, until) {
+        let mut status = scope.status(repository, |arguments| repository.run(arguments), tries == 0)?;
+        flags::add_to(&mut status, scope.flagged());
+        match graft(repository, status, scope.flagged(), wanted) {
             // A file has become another while it was read.
             Err(GitError::Failed { .. }) if tries + 1 < TRIES => tries += 1,
             // An index of all files finds out which one git refuses.
@@ -79,18 +95,16 @@ pub fn tree(
 
 fn graft(
     repository: &Repository,
-    status: &Status,
-    hidden: &[FlaggedFile],
-    scratch: &Scratch,
+    status: Status,
+    flagged: &[FlaggedFile],
     wanted: WantedContents<'_>,
-    until: Deadline,
 ) -> Result<Option<FolderTree>, GitError> {
     let Some(head) = status.head.as_deref().filter(|_| !status.has_conflicts) else { return Ok(None) };
-    let ChosenFiles { left_out: mut versions, taken, large } = chosen(repository, status)?;
+    let ChosenFiles { left_out: mut versions, taken, large } = chosen(repository, &status)?;
     let LargeFiles { entries: large, versions: of_large, stored } =
-        LargeFiles::take(repository, &large, status, wanted, until)?;
+        LargeFiles::take(repository, &large, &status, wanted)?;
     versions.extend(of_large);
-    if hidden.iter().any(|file| is_left_out(&versions, &file.entry.path)) {
+    if flagged.iter().any(|file| is_left_out(&versions, &file.entry.path)) {
         return Ok(None);
     }
     // The content that was committed of such a file is that of another version.
@@ -101,7 +115,7 @@ fn graft(
     if paths.iter().any(|path| path.contains(&b'\n')) {
         return Ok(None);
     }
-    let folders = folders_of(repository, head, &paths, scratch, until)?;
+    let folders = folders_of(repository, head, &paths)?;
     let mut root = OpenFolder::of(&folders, b"");
     let entry_of = |mode: &str, id: &str| {
         // It is said with six digits, and kept without zeros before it.
@@ -124,7 +138,7 @@ fn graft(
     let seeds = known
         .iter()
         .map(|(path, entry)| [&entry.mode, &b" "[..], entry.id.as_bytes(), b"\t", path, b"\0"].concat());
-    let found = small_index(repository, scratch, &seeds.collect::<Vec<_>>().concat(), &taken, until)?;
+    let found = small_index(repository, &seeds.collect::<Vec<_>>().concat(), &taken)?;
     for path in &taken {
         let entry = found.get(path).and_then(|(mode, id)| entry_of(mode, id));
         changes.insert(path, entry);
@@ -142,8 +156,8 @@ fn graft(
     if root.kept.is_empty() && root.open.is_empty() {
         return Ok(None);
     }
-    let tree = written(repository, scratch, root, until)?;
-    Ok(Some(FolderTree { tree, versions, stored }))
+    let tree = written(repository, root)?;
+    Ok(Some(FolderTree { tree, status, versions, stored }))
 }
 
 /// All folders on the way to these paths that were committed.
@@ -151,8 +165,6 @@ fn folders_of(
     repository: &Repository,
     head: &str,
     paths: &BTreeSet<&[u8]>,
-    scratch: &Scratch,
-    until: Deadline,
 ) -> Result<CommittedFolders, GitError> {
     let mut wanted: BTreeSet<&[u8]> = BTreeSet::from([&b""[..]]);
     for path in paths {
@@ -167,8 +179,8 @@ fn folders_of(
         // With a slash it is a folder, or nothing.
         asked.extend_from_slice(if folder.is_empty() { b"\n" } else { b"/\n" });
     }
-    let asked = scratch.file("folders", &asked)?;
-    let said = repository.run(["cat-file", "--batch"]).reads(asked).output(until)?;
+    let asked = repository.input(&asked)?;
+    let said = repository.run(["cat-file", "--batch"]).reads(asked).output()?;
     let mut rest = said.as_slice();
     let mut folders = CommittedFolders::new();
     for folder in wanted {
@@ -265,12 +277,7 @@ impl OpenFolder {
 }
 
 /// Writes the trees of these folders; what git calls that of the first.
-fn written(
-    repository: &Repository,
-    scratch: &Scratch,
-    root: OpenFolder,
-    until: Deadline,
-) -> Result<String, GitError> {
+fn written(repository: &Repository, root: OpenFolder) -> Result<String, GitError> {
     let mut levels = Vec::new();
     root.by_depth(0, Vec::new(), &mut levels);
     let mut ids: BTreeMap<Vec<u8>, String> = BTreeMap::new();
@@ -293,8 +300,8 @@ fn written(
                 lines.extend([FOLDER, b" tree ", id.as_bytes(), b"\t", name, b"\0"].concat());
             }
         }
-        let lines = scratch.file("trees", &lines)?;
-        let said = repository.run(["mktree", "-z", "--missing", "--batch"]).reads(lines).text(until)?;
+        let lines = repository.input(&lines)?;
+        let said = repository.run(["mktree", "-z", "--missing", "--batch"]).reads(lines).text()?;
         let made: Vec<&str> = said.lines().collect();
         if made.len() != level.len() {
             return Err(misunderstood());

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,8 +19,9 @@ use super::isolation::private_folder;
 use super::large::{
     open_regular, version_in, version_of, LargeEntry, LargeFiles, Versions, WantedContents, IN_TREE,
 };
-use super::program::{Deadline, GitError, GitRun};
+use super::program::{GitError, GitRun};
 use super::repository::Repository;
+use super::scan::StatusScope;
 use super::settings;
 
 /// Of more files that git does not have, the others are kept by name only.
@@ -81,7 +82,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {
-            tracing::debug!(%error, "files of our own cannot be removed");
+            tracing::debug!(%error, "temporary files of the host cannot be removed");
         }
     }
 }
@@ -92,14 +93,12 @@ pub struct CopiedIndex<'a> {
     repository: &'a Repository,
     /// Path of the copy.
     path: PathBuf,
-    /// Folder for objects that nobody keeps; `None` if they go to the repository's own.
-    objects: Option<PathBuf>,
     /// Set if the copy replaces the user's index in the end.
     is_to_stay: bool,
 }
 
 /// Output of `git status`.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Status {
     /// Id of the commit that is checked out; `None` before the first commit.
     pub head: Option<String>,
@@ -137,12 +136,12 @@ pub struct IndexEntry {
 }
 
 impl<'a> CopiedIndex<'a> {
-    /// A copy in this folder. What it leads to is kept by nobody, unless it `keeps` that.
+    /// Makes a copy in this folder.
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn new(repository: &'a Repository, scratch: &Scratch, keeps: bool) -> Result<Self, GitError> {
-        let path = scratch.path.join("index");
+    pub fn new(repository: &'a Repository) -> Result<Self, GitError> {
+        let path = repository.scratch.path.join("index");
         let theirs = repository.own.join("index");
         let copied = settings::open_regular(&theirs)
             .and_then(|mut theirs| io::copy(&mut theirs, &mut File::create(&path)?));
@@ -155,19 +154,15 @@ impl<'a> CopiedIndex<'a> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error.into()),
         }
-        let objects = if keeps { None } else { Some(scratch.path.join("objects")) };
-        if let Some(objects) = &objects {
-            fs::create_dir_all(objects)?;
-        }
-        Ok(Self { repository, path, objects, is_to_stay: false })
+        Ok(Self { repository, path, is_to_stay: false })
     }
 
-    /// One that is to become the user's own index.
+    /// Makes a copy that is to become the user's own index.
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn to_stay(repository: &'a Repository, scratch: &Scratch) -> Result<Self, GitError> {
-        Ok(Self { is_to_stay: true, ..Self::new(repository, scratch, true)? })
+    pub fn to_stay(repository: &'a Repository) -> Result<Self, GitError> {
+        Ok(Self { is_to_stay: true, ..Self::new(repository)? })
     }
 
     /// A run with this index.
@@ -178,58 +173,43 @@ impl<'a> CopiedIndex<'a> {
             // looks.
             run = run.set(&[(OsString::from("index.skipHash"), OsString::from("true"))]);
         }
-        match &self.objects {
-            Some(objects) => run
-                .env("GIT_OBJECT_DIRECTORY", objects)
-                .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", quoted(&self.repository.common.join("objects"))),
-            None => run,
-        }
+        run
     }
 
     /// Runs `git status`.
     ///
     /// # Errors
     /// When git fails.
-    pub fn status(&self, until: Deadline) -> Result<Status, GitError> {
-        Ok(read_status(&self.run(STATUS).output(until)?))
+    pub fn status(&self) -> Result<Status, GitError> {
+        Ok(read_status(&self.run(STATUS).output()?))
     }
 
     /// Brings it up to date, and writes the tree of the folder.
     ///
     /// # Errors
     /// When git fails, or there is too much.
-    pub fn tree(
-        &self,
-        scratch: &Scratch,
-        wanted: WantedContents<'_>,
-        until: Deadline,
-    ) -> Result<FolderTree, GitError> {
+    pub fn tree(&self, wanted: WantedContents<'_>, scope: StatusScope<'_>) -> Result<FolderTree, GitError> {
         let mut tries = 0;
-        let (versions, stored) = loop {
-            let status = self.status(until)?;
+        let (status, (versions, stored)) = loop {
+            let status = scope.status(self.repository, |arguments| self.run(arguments), tries == 0)?;
             let is_last = tries + 1 == TRIES;
-            match self.take_in(&status, scratch, wanted, is_last, until) {
+            match self.take_in(&status, wanted, is_last) {
                 // A file has become another while it was read.
                 Err(GitError::Failed { .. }) if !is_last => tries += 1,
-                taken => break taken?,
+                taken => break (status, taken?),
             }
         };
-        let tree = self.run(["write-tree", "--missing-ok"]).line(until)?;
-        Ok(FolderTree { tree, versions, stored })
+        let tree = self.run(["write-tree", "--missing-ok"]).line()?;
+        Ok(FolderTree { tree, status, versions, stored })
     }
 
     /// The tree of all, whatever it is that has changed.
     ///
     /// # Errors
     /// When git fails, or a file cannot be read.
-    pub fn whole_tree(
-        &self,
-        status: &Status,
-        scratch: &Scratch,
-        until: Deadline,
-    ) -> Result<String, GitError> {
-        self.update(&[&status.changed[..], &status.untracked[..]].concat(), scratch, until)?;
-        self.run(["write-tree"]).line(until)
+    pub fn whole_tree(&self, status: &Status) -> Result<String, GitError> {
+        self.update(&[&status.changed[..], &status.untracked[..]].concat())?;
+        self.run(["write-tree"]).line()
     }
 
     /// Has git look at these files, too, although it was told to take them as unchanged or not to
@@ -237,23 +217,21 @@ impl<'a> CopiedIndex<'a> {
     ///
     /// # Errors
     /// When git fails.
-    pub fn unhide(
-        &self,
-        flagged: &[FlaggedFile],
-        scratch: &Scratch,
-        until: Deadline,
-    ) -> Result<(), GitError> {
+    pub fn unhide(&self, flagged: &[FlaggedFile]) -> Result<(), GitError> {
         let paths = |is_meant: fn(&FlaggedFile) -> bool| -> Vec<&Vec<u8>> {
             flagged.iter().filter(|file| is_meant(file)).map(|file| &file.entry.path).collect()
         };
-        let unchanged = (paths(|file| file.is_assumed_unchanged), "--no-assume-unchanged");
-        for (paths, how) in [unchanged, (paths(|file| file.is_elsewhere), "--no-skip-worktree")] {
-            if !paths.is_empty() {
-                let paths = scratch.file("paths", &ended(paths))?;
-                self.run(["update-index", "-z", how, "--stdin"]).reads(paths).output(until)?;
-            }
+        self.change(&["--no-assume-unchanged", "--stdin"], &ended(paths(|file| file.is_assumed_unchanged)))?;
+        self.change(&["--no-skip-worktree", "--stdin"], &ended(paths(|file| file.is_elsewhere)))
+    }
+
+    /// Runs `git update-index` with this input, if there is any.
+    fn change(&self, how: &[&str], input: &[u8]) -> Result<(), GitError> {
+        if input.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let run = self.run(["update-index", "-z"]).with(how).reads(self.repository.input(input)?);
+        run.output().map(drop)
     }
 
     /// Returns the path of the copy.
@@ -262,7 +240,7 @@ impl<'a> CopiedIndex<'a> {
     }
 
     /// Takes in these files as they are.
-    fn update(&self, paths: &[Vec<u8>], scratch: &Scratch, until: Deadline) -> Result<(), GitError> {
+    fn update(&self, paths: &[Vec<u8>]) -> Result<(), GitError> {
         // Where a folder has become a link, nothing of it is there any more: git refuses to look
         // behind links. Nor is a file that is a folder now: of one with conflicts git does not know
         // that.
@@ -271,28 +249,18 @@ impl<'a> CopiedIndex<'a> {
         let (gone, there): (Vec<_>, Vec<_>) = paths
             .iter()
             .partition(|path| is_behind_link(root, path, &mut is_link) || is_no_content(root, path));
-        self.remove(gone, scratch, until)?;
-        if !there.is_empty() {
-            let paths = scratch.file("paths", &ended(there))?;
-            let run = self.run(["update-index", "-z", "--add", "--remove", "--replace", "--stdin"]);
-            run.reads(paths).output(until)?;
-        }
-        Ok(())
+        self.remove(gone)?;
+        self.change(&["--add", "--remove", "--replace", "--stdin"], &ended(there))
     }
 
     /// Takes in these files as they are, but for those that git refuses: their bytes are not in the
     /// encoding that an attribute gives them, or a link has the name of a file that git obeys.
     /// Returns the refused ones.
-    fn update_accepted(
-        &self,
-        paths: &[Vec<u8>],
-        scratch: &Scratch,
-        until: Deadline,
-    ) -> Result<Vec<Vec<u8>>, GitError> {
+    fn update_accepted(&self, paths: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, GitError> {
         let mut refused = Vec::new();
         let mut parts = vec![paths];
         while let Some(part) = parts.pop() {
-            match (self.update(part, scratch, until), part) {
+            match (self.update(part), part) {
                 (Err(GitError::Failed { .. }), [path]) if refused.len() < REFUSED_MAX => {
                     refused.push(path.clone());
                 }
@@ -307,12 +275,8 @@ impl<'a> CopiedIndex<'a> {
     }
 
     /// Removes files from it, whatever is in the folder.
-    fn remove(&self, paths: Vec<&Vec<u8>>, scratch: &Scratch, until: Deadline) -> Result<(), GitError> {
-        if paths.is_empty() {
-            return Ok(());
-        }
-        let paths = scratch.file("gone", &ended(paths))?;
-        self.run(["update-index", "-z", "--force-remove", "--stdin"]).reads(paths).output(until).map(drop)
+    fn remove(&self, paths: Vec<&Vec<u8>>) -> Result<(), GitError> {
+        self.change(&["--force-remove", "--stdin"], &ended(paths))
     }
 
     /// Takes in the folder, on the last try without the files that git refuses. Returns the
@@ -321,29 +285,24 @@ impl<'a> CopiedIndex<'a> {
     fn take_in(
         &self,
         status: &Status,
-        scratch: &Scratch,
         wanted: WantedContents<'_>,
         is_last: bool,
-        until: Deadline,
     ) -> Result<(Versions, u64), GitError> {
         let ChosenFiles { left_out: mut versions, taken, large } = chosen(self.repository, status)?;
-        let large = LargeFiles::take(self.repository, &large, status, wanted, until)?;
+        let large = LargeFiles::take(self.repository, &large, status, wanted)?;
         versions.extend(large.versions);
         let refused = match is_last {
-            true => self.update_accepted(&taken, scratch, until)?,
-            false => self.update(&taken, scratch, until).map(|()| Vec::new())?,
+            true => self.update_accepted(&taken)?,
+            false => self.update(&taken).map(|()| Vec::new())?,
         };
         let version = |path: &Vec<u8>| version_of(&self.repository.root.join(OsStr::from_bytes(path)));
         versions.extend(refused.iter().filter_map(|path| Some((path.clone(), version(path)?))));
         // The content that the index has of such a file is that of another version.
         let gone =
             status.changed.iter().filter(|path| is_left_out(&versions, path) || refused.contains(path));
-        self.remove(gone.collect(), scratch, until)?;
-        if !large.entries.is_empty() {
-            let entries: Vec<u8> = large.entries.iter().flat_map(index_line).collect();
-            let entries = scratch.file("large", &entries)?;
-            self.run(["update-index", "-z", "--index-info"]).reads(entries).output(until)?;
-        }
+        self.remove(gone.collect())?;
+        let entries: Vec<u8> = large.entries.iter().flat_map(index_line).collect();
+        self.change(&["--index-info"], &entries)?;
         Ok((versions, large.stored))
     }
 }
@@ -353,6 +312,8 @@ impl<'a> CopiedIndex<'a> {
 pub struct FolderTree {
     /// The id of the tree.
     pub tree: String,
+    /// Output of `git status` that led to it.
+    pub status: Status,
     /// Versions of large files and of those that are too many.
     pub versions: Versions,
     /// Number of bytes of large files that were stored for it.
@@ -450,47 +411,29 @@ pub fn chosen(repository: &Repository, status: &Status) -> Result<ChosenFiles, G
 /// When git fails.
 pub fn small_index(
     repository: &Repository,
-    scratch: &Scratch,
     entries: &[u8],
     taken: &[Vec<u8>],
-    until: Deadline,
 ) -> Result<BTreeMap<Vec<u8>, (String, String)>, GitError> {
     if taken.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let path = scratch.path.join("small-index");
-    let index = CopiedIndex { repository, path, objects: None, is_to_stay: false };
-    if !entries.is_empty() {
-        let entries = scratch.file("entries", entries)?;
-        index.run(["update-index", "-z", "--index-info"]).reads(entries).output(until)?;
-    }
-    index.update(taken, scratch, until)?;
-    let said = index.run(["ls-files", "--stage", "-z"]).output(until)?;
+    let path = repository.scratch.path.join("small-index");
+    let index = CopiedIndex { repository, path, is_to_stay: false };
+    index.change(&["--index-info"], entries)?;
+    index.update(taken)?;
+    let said = index.run(["ls-files", "--stage", "-z"]).output()?;
     let found = said.split(|byte| *byte == 0).filter_map(|entry| {
-        let tab = entry.iter().position(|byte| *byte == b'\t')?;
-        let facts = String::from_utf8_lossy(&entry[..tab]).into_owned();
+        let (facts, path) = listed(entry)?;
         let (mode, id) = facts.split_once(' ')?;
-        Some((entry[tab + 1..].to_vec(), (mode.to_owned(), id.split(' ').next()?.to_owned())))
+        Some((path.to_vec(), (mode.to_owned(), id.split(' ').next()?.to_owned())))
     });
     Ok(found.collect())
 }
 
-/// A path in a list of which colons part the entries.
-fn quoted(path: &Path) -> OsString {
-    let bytes = path.as_os_str().as_bytes();
-    if !bytes.iter().any(|byte| b":\"\\\n".contains(byte)) {
-        return path.as_os_str().to_owned();
-    }
-    let mut quoted = b"\"".to_vec();
-    for byte in bytes {
-        match byte {
-            b'"' | b'\\' => quoted.extend([b'\\', *byte]),
-            b'\n' => quoted.extend(b"\\n"),
-            _ => quoted.push(*byte),
-        }
-    }
-    quoted.push(b'"');
-    OsString::from_vec(quoted)
+/// Parts an entry of `git ls-files` or `git ls-tree` into its facts and its path.
+pub fn listed(entry: &[u8]) -> Option<(String, &[u8])> {
+    let tab = entry.iter().position(|byte| *byte == b'\t')?;
+    Some((String::from_utf8_lossy(&entry[..tab]).into_owned(), &entry[tab + 1..]))
 }
 
 /// Reads what git says when it is asked by [`STATUS`].

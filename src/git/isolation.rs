@@ -162,7 +162,9 @@ impl IsolatedGitDir {
             match git_dir.refresh(&config, &head, &shared_indexes) {
                 Ok(()) => return Ok(git_dir),
                 // Somebody may have removed it.
-                Err(error) => tracing::debug!(%error, "a git directory of our own cannot be used again"),
+                Err(error) => {
+                    tracing::debug!(%error, "an isolated git directory cannot be reused, so a new one is made")
+                }
             }
         }
         let mut git_dir = Self::make(Scratch::new(below)?, origin)?;

@@ -20,7 +20,7 @@ use std::path::Path;
 use rustix::fs::{openat, Mode, OFlags, CWD};
 
 use super::index::Status;
-use super::program::{Deadline, GitError};
+use super::program::GitError;
 use super::repository::Repository;
 use crate::host::effects::CHECKPOINT_FILE_BYTES_MAX;
 
@@ -98,7 +98,6 @@ impl LargeFiles {
         paths: &[Vec<u8>],
         status: &Status,
         wanted: WantedContents<'_>,
-        until: Deadline,
     ) -> Result<Self, GitError> {
         let mut files = Self::default();
         if paths.is_empty() {
@@ -106,7 +105,7 @@ impl LargeFiles {
         }
         let modes = match wanted {
             WantedContents::None => None,
-            _ => Some(FileModes::of(repository, status, until)?),
+            _ => Some(FileModes::of(repository, status)?),
         };
         for path in paths {
             let at = repository.root.join(OsStr::from_bytes(path));
@@ -127,11 +126,11 @@ impl LargeFiles {
             let id = match (has_room && size <= repository.limits.each, wanted) {
                 (false, _) => None,
                 // Whatever comes behind it needs time, too.
-                (true, WantedContents::All { .. }) => match store(repository, path, &version, until.half()) {
+                (true, WantedContents::All { .. }) => match store(repository, path, &version, true) {
                     Err(GitError::Late(_)) => None,
                     stored => stored?,
                 },
-                (true, _) => store(repository, path, &version, until)?,
+                (true, _) => store(repository, path, &version, false)?,
             };
             match (id, &modes) {
                 (Some(id), Some(modes)) => {
@@ -153,8 +152,8 @@ struct FileModes<'a> {
 }
 
 impl<'a> FileModes<'a> {
-    fn of(repository: &Repository, status: &'a Status, until: Deadline) -> Result<Self, GitError> {
-        let said = repository.run(["config", "--type=bool", "--get", "core.fileMode"]).line(until);
+    fn of(repository: &Repository, status: &'a Status) -> Result<Self, GitError> {
+        let said = repository.run(["config", "--type=bool", "--get", "core.fileMode"]).line();
         match said {
             Ok(said) => Ok(Self { status, counts: said != "false" }),
             Err(GitError::Failed { .. }) => Ok(Self { status, counts: true }),
@@ -173,13 +172,13 @@ impl<'a> FileModes<'a> {
     }
 }
 
-/// Stores the content of a file, as git would have it in a tree. Returns its id; `None` if the file
-/// is another version by now.
+/// Stores the content of a file, as git would have it in a tree, in half of the remaining time if
+/// `in_half`. Returns its id; `None` if the file is another version by now.
 fn store(
     repository: &Repository,
     path: &[u8],
     version: &str,
-    until: Deadline,
+    in_half: bool,
 ) -> Result<Option<String>, GitError> {
     let is_it = |file: &File| file.metadata().is_ok_and(|known| version_in(&known) == version);
     let Ok(file) = open_regular(&repository.root.join(OsStr::from_bytes(path))) else { return Ok(None) };
@@ -189,7 +188,7 @@ fn store(
     let mut named = OsString::from("--path=");
     named.push(OsStr::from_bytes(path));
     let run = repository.run(["hash-object", "-w", "--stdin"]).with([named]).reads(file.try_clone()?);
-    let id = run.line(until)?;
+    let id = if in_half { run.within(repository.until.half()) } else { run }.line()?;
     Ok(is_it(&file).then_some(id))
 }
 

@@ -12,7 +12,8 @@
 //!
 //! Owns: `program` (running git), [`repository`] (which one it is, and whether it is used),
 //! [`settings`] (what is configured, read as data), [`isolation`] (what of that git sees),
-//! [`index`] (what is in the folder now), [`large`] (files that are kept with care, and those that
+//! [`scan`] (which files have changed), [`index`] (what is in the folder now), [`large`] (files
+//! that are kept with care, and those that
 //! are not kept), [`grafts`] (the same where the index is large), [`flags`] (files marked
 //! assume-unchanged or skip-worktree), [`unseen`] (files that are ignored, or outside of the
 //! repository), [`checkpoints`] (keeping
@@ -36,6 +37,7 @@ pub mod large;
 pub mod program;
 pub mod repository;
 pub mod reverting;
+pub mod scan;
 pub mod settings;
 pub mod status;
 pub mod steps;

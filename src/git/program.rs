@@ -108,16 +108,6 @@ pub enum GitError {
     Beyond(String),
 }
 
-impl GitError {
-    /// Returns git's own error output.
-    pub fn stderr(&self) -> &str {
-        match self {
-            Self::Failed { trouble, .. } => trouble,
-            _ => "",
-        }
-    }
-}
-
 /// Until when something must be done.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
@@ -171,6 +161,7 @@ pub struct GitRun<'a> {
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     settings: Vec<(OsString, OsString)>,
+    until: Deadline,
     stdin: Option<File>,
     output_bytes_max: usize,
 }
@@ -196,7 +187,7 @@ impl Git {
             filters: Arc::default(),
             spare: Arc::default(),
         };
-        let said = git.run(Path::new("/"), ["version"]).text(until)?;
+        let said = git.run(Path::new("/"), ["version"], until).text()?;
         let (major, minor) = VERSION_MIN;
         if version_in(&said).is_none_or(|version| version < VERSION_MIN) {
             let said = said.trim();
@@ -206,7 +197,7 @@ impl Git {
         said.trim().trim_start_matches("git version ").clone_into(&mut git.version);
         // Where it is depends on how the program was built. It may be that there is none.
         let asked = ["config", "--system", "--null", "--show-origin", "--list"];
-        let listed = match git.run(Path::new("/"), asked).output(until) {
+        let listed = match git.run(Path::new("/"), asked, until).output() {
             Ok(listed) => listed,
             Err(GitError::Failed { .. }) => Vec::new(),
             Err(error) => return Err(error),
@@ -252,6 +243,7 @@ impl Git {
         &'a self,
         folder: &'a Path,
         arguments: impl IntoIterator<Item = A>,
+        until: Deadline,
     ) -> GitRun<'a> {
         let arguments = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
         GitRun {
@@ -260,6 +252,7 @@ impl Git {
             arguments,
             environment: Vec::new(),
             settings: Vec::new(),
+            until,
             stdin: None,
             output_bytes_max: OUTPUT_BYTES_MAX,
         }
@@ -294,6 +287,12 @@ impl GitRun<'_> {
         self
     }
 
+    /// Sets another deadline.
+    #[must_use]
+    pub fn within(self, until: Deadline) -> Self {
+        Self { until, ..self }
+    }
+
     /// With this to read.
     #[must_use]
     pub fn reads(mut self, stdin: File) -> Self {
@@ -312,8 +311,8 @@ impl GitRun<'_> {
     ///
     /// # Errors
     /// When it does not, or not in time.
-    pub fn output(self, until: Deadline) -> Result<Vec<u8>, GitError> {
-        until.check()?;
+    pub fn output(self) -> Result<Vec<u8>, GitError> {
+        self.until.check()?;
         let mut command = Command::new(&self.git.path);
         for (name, _) in std::env::vars_os() {
             let is_gits = name.to_str().is_some_and(|name| name.starts_with("GIT_") && !KEPT.contains(&name));
@@ -333,7 +332,7 @@ impl GitRun<'_> {
         command.stdin(self.stdin.map_or_else(Stdio::null, Stdio::from));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        let heard = read_output(&mut child, self.output_bytes_max, until);
+        let heard = read_output(&mut child, self.output_bytes_max, self.until);
         if heard.is_err() {
             // It may have ended by itself.
             child.kill().unwrap_or_default();
@@ -355,16 +354,16 @@ impl GitRun<'_> {
     ///
     /// # Errors
     /// The same.
-    pub fn text(self, until: Deadline) -> Result<String, GitError> {
-        Ok(String::from_utf8_lossy(&self.output(until)?).into_owned())
+    pub fn text(self) -> Result<String, GitError> {
+        Ok(String::from_utf8_lossy(&self.output()?).into_owned())
     }
 
     /// Runs it and returns its output as one line without its end; empty if there is no output.
     ///
     /// # Errors
     /// The same.
-    pub fn line(self, until: Deadline) -> Result<String, GitError> {
-        Ok(self.text(until)?.trim_end_matches('\n').to_owned())
+    pub fn line(self) -> Result<String, GitError> {
+        Ok(self.text()?.trim_end_matches('\n').to_owned())
     }
 }
 
@@ -385,10 +384,7 @@ fn read_output(
     while says || has_trouble {
         until.check()?;
         let left = until.at.saturating_duration_since(Instant::now());
-        let left = Timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
         let mut pipes = Vec::with_capacity(2);
         if says {
             pipes.push(PollFd::new(&stdout, PollFlags::IN));

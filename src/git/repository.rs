@@ -7,10 +7,10 @@
 
 use std::collections::HashSet;
 use std::env;
-use std::ffi::OsStr;
-use std::fs;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use rustix::process::geteuid;
 use super::index::Scratch;
 use super::isolation::{branch_in, head_of, GitDirs, IsolatedGitDir};
 use super::large::FileLimits;
-use super::program::{Git, GitError, GitRun};
+use super::program::{Deadline, Git, GitError, GitRun};
 use super::settings::{
     files_of_the_user, path_in, read_all, read_regular, GitSetting, GitSettings, IncludedFor,
 };
@@ -75,6 +75,12 @@ pub struct Repository {
     has_reftable: bool,
     /// How large files may be whose contents are checkpointed.
     pub limits: FileLimits,
+    /// Folder for temporary files of the job.
+    pub scratch: Scratch,
+    /// Deadline of the job.
+    pub until: Deadline,
+    /// Folder for new objects that nobody keeps; `None` if they go to the repository's own.
+    objects_aside: Option<PathBuf>,
 }
 
 /// Why there is none.
@@ -99,12 +105,17 @@ fn unusable<T>(why: impl Into<String>) -> Result<T, NoRepository> {
 }
 
 impl Repository {
-    /// Finds the one that all of these folders (`file:` URIs) are in. The git directory in which
-    /// git runs is made beside `scratch`.
+    /// Finds the repository that all of these folders (`file:` URIs) are in, for a job with this
+    /// deadline. Temporary files are made below `folder`.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn find(git: &Git, directories: &[String], scratch: &Scratch) -> Result<Self, NoRepository> {
+    pub fn find(
+        git: &Git,
+        directories: &[String],
+        folder: &Path,
+        until: Deadline,
+    ) -> Result<Self, NoRepository> {
         let folders = directories.iter().filter_map(|uri| path_of(uri).ok());
         let mut folders: Vec<PathBuf> = folders.filter_map(|path| path.canonicalize().ok()).collect();
         folders.dedup();
@@ -140,7 +151,6 @@ impl Repository {
         let settings = read_all(&files, included_for).map_err(NoRepository::Unusable)?;
         must_be_regular(&own, &common, branch_in(&head), &settings)?;
         let origin = GitDirs { own: &own, common: &common };
-        let below = scratch.path.parent().unwrap_or(&scratch.path);
         let mut copied = format.copied.clone();
         copied.extend(of_the_user.iter().filter(|setting| is_of_filter(git, setting)).cloned());
         let on = of_the_user.subsections("filter", &FILTER_PROGRAMS).into_iter();
@@ -159,16 +169,59 @@ impl Repository {
             // that nothing is downloaded.
             copied.push(setting("lfs.url", b"http:///"));
         }
-        let isolated = IsolatedGitDir::find(git.spare(), below, origin, &copied, &settings)?;
+        let isolated = IsolatedGitDir::find(git.spare(), folder, origin, &copied, &settings)?;
         let has_reftable = format.has_reftable();
         let (git, limits) = (git.clone(), FileLimits::default());
-        Ok(Self { git, root, own, common, isolated, settings, filters_on, has_reftable, limits })
+        Ok(Self {
+            git,
+            root,
+            own,
+            common,
+            isolated,
+            settings,
+            filters_on,
+            has_reftable,
+            limits,
+            objects_aside: None,
+            scratch: Scratch::new(folder)?,
+            until,
+        })
     }
 
     /// A run in it.
     pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> GitRun<'_> {
-        let run = self.git.run(&self.root, arguments).env("GIT_DIR", &self.isolated.path);
-        run.env("GIT_WORK_TREE", &self.root).env("GIT_INDEX_FILE", self.own.join("index"))
+        let run = self.git.run(&self.root, arguments, self.until).env("GIT_DIR", &self.isolated.path);
+        let run = run.env("GIT_WORK_TREE", &self.root).env("GIT_INDEX_FILE", self.own.join("index"));
+        match &self.objects_aside {
+            Some(objects) => run
+                .env("GIT_OBJECT_DIRECTORY", objects)
+                .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", quoted(&self.common.join("objects"))),
+            None => run,
+        }
+    }
+
+    /// Returns a file with this content, to be read by the next run.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn input(&self, content: &[u8]) -> io::Result<File> {
+        self.scratch.file("input", content)
+    }
+
+    /// Examines the repository, with new objects in the scratch folder: nothing of them stays.
+    ///
+    /// # Errors
+    /// When the examination fails, or the folder cannot be made.
+    pub fn examine<T>(
+        &mut self,
+        examination: impl FnOnce(&Self) -> Result<T, GitError>,
+    ) -> Result<T, GitError> {
+        let objects = self.scratch.path.join("objects");
+        fs::create_dir_all(&objects)?;
+        self.objects_aside = Some(objects);
+        let found = examination(self);
+        self.objects_aside = None;
+        found
     }
 
     /// Returns the names of the filters that are configured.
@@ -188,11 +241,18 @@ impl Repository {
         self.settings.is_true("core.autocrlf") == Some(true)
     }
 
+    /// Returns whether git may know a file by another spelling than the file system.
+    pub fn folds_names(&self) -> bool {
+        let is_on = |key| self.settings.is_true(key) == Some(true);
+        is_on("core.ignorecase") || is_on("core.precomposeunicode")
+    }
+
     /// Returns whether `HEAD` is a file of its own, which the host must write where git writes its
     /// copy.
     pub fn has_head_file(&self) -> bool {
         !self.has_reftable
     }
+
     /// Leaves its git directory to the next job: this one is done, and no git of it runs any more.
     pub fn leave(self) {
         self.git.spare().put(self.isolated);
@@ -215,6 +275,24 @@ impl Repository {
         let is_plain = |part| matches!(part, std::path::Component::Normal(_));
         (below.components().next().is_some() && below.components().all(is_plain)).then(|| below.to_owned())
     }
+}
+
+/// Quotes a path for a list whose entries are separated by colons.
+fn quoted(path: &Path) -> OsString {
+    let bytes = path.as_os_str().as_bytes();
+    if !bytes.iter().any(|byte| b":\"\\\n".contains(byte)) {
+        return path.as_os_str().to_owned();
+    }
+    let mut quoted = b"\"".to_vec();
+    for byte in bytes {
+        match byte {
+            b'"' | b'\\' => quoted.extend([b'\\', *byte]),
+            b'\n' => quoted.extend(b"\\n"),
+            _ => quoted.push(*byte),
+        }
+    }
+    quoted.push(b'"');
+    OsString::from_vec(quoted)
 }
 
 /// Files of a git directory that git reads to their ends, below the one that all folders share.

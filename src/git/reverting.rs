@@ -4,7 +4,7 @@
 //! Never: writes outside of the folders in which it may, or over what is not known.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata, Permissions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -15,10 +15,12 @@ use super::backups::back_up;
 use super::contents::{bytes_of, content_up_to, is_id};
 use super::conversions::{self, may_change};
 use super::flags::flagged;
-use super::index::{is_behind_link, CopiedIndex, FolderTree, Scratch};
+use super::grafts;
+use super::index::{is_behind_link, listed, FolderTree};
 use super::large::{not_checkpointed, version_in, Versions, WantedContents};
-use super::program::{Deadline, GitError};
+use super::program::GitError;
 use super::repository::Repository;
+use super::scan::StatusScope;
 use super::steps;
 use crate::files::facts::etag;
 use crate::files::folders::{Folders, HostFile, PathRefusal, WorkFolder};
@@ -29,7 +31,7 @@ use crate::files::writing::{WritePosition, WriteRequest, PERMISSIONS};
 use crate::host::effects::{GitContent, GitRevert, RevertOutcome, SaidFile};
 
 /// Why nothing is done to a file that somebody has changed.
-const CHANGED_SINCE: &str = "it was changed since";
+pub const CHANGED_SINCE: &str = "it was changed since";
 
 /// Maximum number of files whose contents are read together.
 const BATCH_FILES_MAX: usize = 200;
@@ -54,16 +56,15 @@ pub fn folders(below: &[String], own: &[String]) -> Folders {
 /// # Errors
 /// When git fails before anything is done.
 pub fn revert(
-    repository: &Repository,
-    scratch: &Scratch,
+    repository: &mut Repository,
     files: &[GitRevert],
     folders: &Folders,
     bytes_kept: Option<(&str, u64)>,
-    until: Deadline,
 ) -> Result<Vec<RevertOutcome>, GitError> {
     // What is changed from now on is not looked at any more, and must stay.
     let seen = all_metadata_of(repository, files);
-    let found = FoundFiles::of(repository, scratch, files, until)?;
+    let found = repository.examine(|repository| FoundFiles::of(repository, files))?;
+    let repository = &*repository;
     let standing = |(file, seen): (&GitRevert, &Option<Metadata>)| {
         revert_state_of(repository, file, &found, seen.as_ref())
     };
@@ -74,7 +75,7 @@ pub fn revert(
             RevertState::IsNow(path) => Some((path.as_path(), file)),
             _ => None,
         });
-        kept = back_up(repository, scratch, (changed.collect(), &found.contents), by, until)?;
+        kept = back_up(repository, (changed.collect(), &found.contents), by)?;
     }
     let mut each: Vec<_> = each.into_iter().zip(files).enumerate().collect();
     // A file may stand where a folder is to be, and a folder where a file is to be: what is to go
@@ -87,9 +88,9 @@ pub fn revert(
             _ => None,
         });
         let made: Vec<_> = made.filter(|(_, file)| file.wanted.is_some()).collect();
-        let contents = short_contents(repository, scratch, &made, until).unwrap_or_else(|error| {
+        let contents = short_contents(repository, &made).unwrap_or_else(|error| {
             // They can still be read one by one.
-            tracing::debug!(%error, "contents cannot be read together");
+            tracing::debug!(%error, "contents cannot be read in one batch, so they are read one by one");
             HashMap::new()
         });
         for (at, (standing, file)) in part {
@@ -98,8 +99,7 @@ pub fn revert(
                 RevertState::IsWanted => RevertOutcome::Already,
                 RevertState::IsNow(path) => {
                     let content = contents.get(path.as_path()).map(Vec::as_slice);
-                    let make =
-                        || make((repository, scratch), folders, file, seen[*at].as_ref(), content, until);
+                    let make = || make(repository, folders, file, seen[*at].as_ref(), content);
                     match steps::whole(make) {
                         Ok(mode) => RevertOutcome::Done { bytes: kept.remove(path), mode },
                         Err(why) => RevertOutcome::Refused(why),
@@ -113,8 +113,13 @@ pub fn revert(
     Ok(outcomes.into_values().collect())
 }
 
-/// Reverts files of which calls have said both sides, each for itself.
-pub fn revert_reported(files: &[SaidFile], folders: &Folders) -> Vec<RevertOutcome> {
+/// Reverts files of which calls have said both sides, each for itself. `explain` says why one, by
+/// its URI, stays as it is.
+pub fn revert_reported(
+    files: &[SaidFile],
+    folders: &Folders,
+    explain: impl Fn(&str, PathRefusal) -> String,
+) -> Vec<RevertOutcome> {
     let each = files.iter().map(|file| {
         let Some((now, wanted)) = &file.sides else { return RevertOutcome::Refused(UNKNOWN_SIDE.to_owned()) };
         let path = match path_of(&file.file) {
@@ -125,10 +130,8 @@ pub fn revert_reported(files: &[SaidFile], folders: &Folders) -> Vec<RevertOutco
         match steps::whole(|| revert_text(folders, &path, sides, file.mode_wanted)) {
             Ok(RevertedText::Already) => RevertOutcome::Already,
             Ok(RevertedText::Done { mode }) => RevertOutcome::Done { bytes: None, mode },
-            Ok(RevertedText::ChangedSince) | Err(PathRefusal::Changed) => {
-                RevertOutcome::Refused(CHANGED_SINCE.to_owned())
-            }
-            Err(refusal) => RevertOutcome::Refused(refusal.to_string()),
+            Ok(RevertedText::ChangedSince) => RevertOutcome::Refused(CHANGED_SINCE.to_owned()),
+            Err(refusal) => RevertOutcome::Refused(explain(&file.file, refusal)),
         }
     });
     each.collect()
@@ -144,20 +147,15 @@ struct FoundFiles {
 impl FoundFiles {
     /// Looks at the folder, and at the large ones among these files in full: their contents are
     /// stored.
-    fn of(
-        repository: &Repository,
-        scratch: &Scratch,
-        files: &[GitRevert],
-        until: Deadline,
-    ) -> Result<Self, GitError> {
-        let index = CopiedIndex::new(repository, scratch, false)?;
+    fn of(repository: &Repository, files: &[GitRevert]) -> Result<Self, GitError> {
         let paths = files.iter().filter_map(|file| repository.path_of(&file.file));
         let paths: HashSet<Vec<u8>> = paths.map(|path| path.into_os_string().into_vec()).collect();
-        let mut flagged = flagged(repository, until)?;
+        let mut flagged = flagged(repository)?;
         flagged.retain(|file| paths.contains(&file.entry.path));
-        index.unhide(&flagged, scratch, until)?;
-        let FolderTree { tree, versions, .. } = index.tree(scratch, WantedContents::Of(&paths), until)?;
-        let listed = index.run(["ls-tree", "-r", "-z", "--full-tree", &tree]).output(until)?;
+        let wanted = WantedContents::Of(&paths);
+        let FolderTree { tree, versions, .. } =
+            grafts::folder_tree(repository, wanted, StatusScope::Whole(&flagged))?;
+        let listed = repository.run(["ls-tree", "-r", "-z", "--full-tree", &tree]).output()?;
         Ok(Self { contents: contents_in(&listed), versions })
     }
 
@@ -251,14 +249,13 @@ fn revert_state_of(
 }
 
 /// Parses the output of `git ls-tree -z`.
-fn contents_in(listed: &[u8]) -> HashMap<PathBuf, GitContent> {
-    let entries = listed.split(|byte| *byte == 0).filter_map(|entry| {
-        let tab = entry.iter().position(|byte| *byte == b'\t')?;
-        let facts = String::from_utf8_lossy(&entry[..tab]).into_owned();
+fn contents_in(tree: &[u8]) -> HashMap<PathBuf, GitContent> {
+    let entries = tree.split(|byte| *byte == 0).filter_map(|entry| {
+        let (facts, path) = listed(entry)?;
         let mut facts = facts.split(' ');
         let mode = u32::from_str_radix(facts.next()?, 8).ok()?;
         let blob = facts.nth(1)?.to_owned();
-        Some((PathBuf::from(OsString::from_vec(entry[tab + 1..].to_vec())), GitContent { blob, mode }))
+        Some((PathBuf::from(OsStr::from_bytes(path)), GitContent { blob, mode }))
     });
     entries.collect()
 }
@@ -267,12 +264,10 @@ fn contents_in(listed: &[u8]) -> HashMap<PathBuf, GitContent> {
 /// on their way into the folder: by the paths of the files, read by few runs of git.
 fn short_contents<'a>(
     repository: &Repository,
-    scratch: &Scratch,
     files: &[(&'a Path, &GitRevert)],
-    until: Deadline,
 ) -> Result<HashMap<&'a Path, Vec<u8>>, GitError> {
     let paths: Vec<PathBuf> = files.iter().map(|(path, _)| (*path).to_owned()).collect();
-    let changing: HashSet<PathBuf> = may_change(repository, scratch, &paths, until)?.into_iter().collect();
+    let changing: HashSet<PathBuf> = may_change(repository, &paths)?.into_iter().collect();
     let plain = files.iter().filter(|(path, _)| !changing.contains(*path));
     let wanted: Vec<(&Path, &str)> =
         plain.filter_map(|(path, file)| Some((*path, file.wanted.as_ref()?.blob.as_str()))).collect();
@@ -286,8 +281,8 @@ fn short_contents<'a>(
         blobs.iter().flat_map(|blob| [blob, "\n"].concat().into_bytes()).collect::<Vec<u8>>()
     };
     let ask = |how: &str, blobs: &[&str]| -> Result<Vec<u8>, GitError> {
-        let blobs = scratch.file("asked", &lines(blobs))?;
-        repository.run(["cat-file", how]).reads(blobs).output(until)
+        let blobs = repository.input(&lines(blobs))?;
+        repository.run(["cat-file", how]).reads(blobs).output()
     };
     let sizes = ask("--batch-check", &asked)?;
     let sizes = String::from_utf8_lossy(&sizes);
@@ -323,12 +318,11 @@ fn contents_given(mut said: &[u8]) -> HashMap<&str, &[u8]> {
 /// Makes one file what it is to be, if it still is the version that was `seen`; the permissions of
 /// one that is removed.
 fn make(
-    (repository, scratch): (&Repository, &Scratch),
+    repository: &Repository,
     folders: &Folders,
     file: &GitRevert,
     seen: Option<&Metadata>,
     content: Option<&[u8]>,
-    until: Deadline,
 ) -> Result<Option<u32>, String> {
     let path = path_of(&file.file).map_err(|error| error.message)?;
     let told = |error: &dyn std::fmt::Display| error.to_string();
@@ -347,15 +341,15 @@ fn make(
         return Ok(seen.map(|seen| seen.mode() & PERMISSIONS));
     };
     // The bytes are not there any more where too much was kept since; what git gives is there.
-    let bytes = file.bytes_wanted.as_ref().and_then(|bytes| bytes_of(repository, bytes, until).ok());
+    let bytes = file.bytes_wanted.as_ref().and_then(|bytes| bytes_of(repository, bytes).ok());
     let content = match (bytes, content) {
         (Some(bytes), _) => bytes,
         (None, Some(content)) => content.to_vec(),
-        (None, None) => content_up_to(repository.limits.each, repository, wanted, &file.file, until)
+        (None, None) => content_up_to(repository.limits.each, repository, wanted, &file.file)
             .map_err(|error| told(&error))?,
     };
     if !wanted.is_link() && conversions::is_pointer(&content) {
-        must_not_be_for_a_filter(repository, scratch, &path, &content, until)?;
+        must_not_be_for_a_filter(repository, &path, &content)?;
     }
     if file.now.is_none() {
         way_must_be_free(repository, &path)?;
@@ -395,18 +389,12 @@ fn make(
 
 /// Refuses to put in the place of a file what only stands for it: the filter that makes the file of
 /// it is not run, and what was there when the file was what was committed is not known.
-fn must_not_be_for_a_filter(
-    repository: &Repository,
-    scratch: &Scratch,
-    path: &Path,
-    content: &[u8],
-    until: Deadline,
-) -> Result<(), String> {
+fn must_not_be_for_a_filter(repository: &Repository, path: &Path, content: &[u8]) -> Result<(), String> {
     if fs::read(path).is_ok_and(|found| conversions::is_pointer(&found)) {
         return Ok(());
     }
     let below = path.strip_prefix(&repository.root).unwrap_or(path);
-    match conversions::is_for_a_filter(repository, scratch, below, content, until) {
+    match conversions::is_for_a_filter(repository, below, content) {
         Ok(false) => Ok(()),
         Ok(true) => {
             Err("it goes through a filter (LFS), which is not run here: `git checkout` does that".to_owned())

@@ -1,17 +1,23 @@
 //! Status of a repository's folder against its commits.
 //!
-//! Owns: the branch, its base and upstream with their distance, and the uncommitted changes. The
-//! objects that this takes are written to a scratch folder.
+//! Owns: the branch, its base and upstream with their distance, and the uncommitted changes.
 //! Never: contacts a remote, so remote branches are as of the last fetch.
 
-use super::compare::{compared, HOW};
-use super::index::{CopiedIndex, FolderTree, Scratch};
+use std::collections::BTreeMap;
+
+use super::compare::{compared, with_versions, HOW};
+use super::grafts;
+use super::index::{read_status, FolderTree, STATUS};
 use super::large::{Versions, WantedContents};
-use super::program::{Deadline, GitError};
+use super::program::GitError;
 use super::repository::Repository;
-use crate::host::effects::GitContent;
-use crate::host::effects::RepositoryStatus;
+use super::scan::StatusScope;
+use crate::files::uris::uri_of;
+use crate::host::effects::{GitContent, RepositoryStatus};
 use crate::state::edits::FileDiff;
+
+/// Ref that names the default branch of a remote.
+const REMOTE_DEFAULT: &str = "refs/remotes/origin/HEAD";
 
 /// Commit that a branch is compared with.
 struct BranchBase {
@@ -20,41 +26,48 @@ struct BranchBase {
     note: Option<String>,
 }
 
-/// Looks at a repository; at the files, too, where they are asked for.
+/// Returns the status of a repository, with the changed files if `files`; of those, only the
+/// `touched` ones (`file:` URIs) may have changed since the last time, `None` if any may have. Git
+/// writes the contents of changed files; see [`Repository::examine`].
 ///
 /// # Errors
 /// When git fails, or not in time.
 pub fn repository_status(
     repository: &Repository,
-    scratch: &Scratch,
     base: Option<&str>,
-    files: bool,
-    until: Deadline,
+    (files, touched): (bool, Option<&[String]>),
 ) -> Result<RepositoryStatus, GitError> {
-    let index = CopiedIndex::new(repository, scratch, false)?;
-    let status = index.status(until)?;
+    let (status, folder) = if files {
+        let scope = StatusScope::Visible(touched);
+        let found = grafts::folder_tree(repository, WantedContents::None, scope)?;
+        let FolderTree { status, tree, versions, .. } = found;
+        (status, Some((tree, versions)))
+    } else {
+        (read_status(&repository.run(STATUS).output()?), None)
+    };
     let base = match &status.head {
-        Some(head) => Some(base_of(repository, head, status.branch.as_deref(), base, until)?),
+        Some(head) => Some(base_of(repository, head, status.branch.as_deref(), base)?),
         None => None,
     };
     let (mut uncommitted, mut branch_changes) = (Vec::new(), Vec::new());
-    if files {
-        let FolderTree { tree, versions, .. } = index.tree(scratch, WantedContents::None, until)?;
-        let nothing = repository.run(["hash-object", "-t", "tree", "--stdin"]).line(until)?;
+    if let Some((tree, versions)) = folder {
         let since = |from: &str| -> Result<Vec<FileDiff<GitContent>>, GitError> {
-            let run = index.run(["diff-tree"]).with(HOW).with([from, &tree]);
-            let changes = compared(repository, run, until)?;
-            Ok(super::compare::with_versions(repository, changes, &Versions::new(), &versions))
+            let run = repository.run(["diff-tree"]).with(HOW).with([from, &tree]);
+            Ok(with_versions(repository, compared(repository, run)?, &Versions::new(), &versions))
         };
-        uncommitted = since(status.head.as_deref().unwrap_or(&nothing))?;
+        uncommitted = match &status.head {
+            _ if status.uncommitted == 0 => Vec::new(),
+            Some(head) => since(head)?,
+            None => since(&repository.run(["hash-object", "-t", "tree", "--stdin"]).line()?)?,
+        };
         branch_changes = match &base {
-            Some(base) => since(&base.commit)?,
-            None => uncommitted.clone(),
+            Some(base) if Some(&base.commit) != status.head.as_ref() => since(&base.commit)?,
+            _ => uncommitted.clone(),
         };
     }
     let own =
         [&repository.own, &repository.common].into_iter().filter(|own| !own.starts_with(&repository.root));
-    let mut own: Vec<String> = own.map(|own| crate::files::uris::uri_of(own)).collect();
+    let mut own: Vec<String> = own.map(|own| uri_of(own)).collect();
     own.dedup();
     let has_branch_changes = base.as_ref().is_some_and(|base| Some(&base.commit) != status.head.as_ref());
     let (name, note) = base.map(|base| (base.name, base.note)).unwrap_or_default();
@@ -82,35 +95,55 @@ fn base_of(
     head: &str,
     branch: Option<&str>,
     began_on: Option<&str>,
-    until: Deadline,
 ) -> Result<BranchBase, GitError> {
-    let mut candidates: Vec<(String, Option<String>)> = Vec::new();
-    if let Some(began_on) = began_on {
-        let asked = format!("refs/heads/{began_on}");
-        let upstream = repository.run(["for-each-ref", "--format=%(upstream)", &asked]).line(until)?;
-        if !upstream.is_empty() {
-            candidates.push((upstream, None));
+    let local = |name: &str| format!("refs/heads/{name}");
+    let (current, began_on) = (branch.map(local), began_on.map(local));
+    let defaults = ["main", "master"].map(local);
+    let run =
+        repository.run(["for-each-ref", "--format=%(refname)%00%(objectname)%00%(symref)%00%(upstream)"]);
+    let listed = run.with([REMOTE_DEFAULT]).with(&defaults).with(&began_on).text()?;
+    let refs: BTreeMap<&str, ListedRef<'_>> = listed.lines().filter_map(ListedRef::parse).collect();
+    let known = |name: &String| refs.contains_key(name.as_str()) && current.as_ref() != Some(name);
+    let of_remote = refs.get(REMOTE_DEFAULT).map(|listed| listed.target.to_owned());
+    let of_remote = of_remote.filter(|name| !name.is_empty() && current.as_ref() != Some(name));
+    let upstream = began_on.as_ref().and_then(|name| refs.get(name.as_str())).map(|listed| listed.upstream);
+    let upstream = upstream.filter(|name| !name.is_empty()).map(str::to_owned);
+    let of_session = upstream.into_iter().chain(began_on.filter(known)).map(|name| (name, false));
+    let defaults = of_remote.into_iter().chain(defaults.into_iter().filter(known)).map(|name| (name, true));
+    for (name, is_noted) in of_session.chain(defaults) {
+        let is_head = refs.get(name.as_str()).is_some_and(|listed| listed.commit == head);
+        let commit = match is_head {
+            true => Ok(head.to_owned()),
+            false => repository.run(["merge-base", head, &name]).line(),
+        };
+        // A ref without a common commit, or one that does not exist, is no base.
+        if let Ok(commit) = commit {
+            let name = short(&name).to_owned();
+            let note = is_noted.then(|| format!("compared with `{name}`"));
+            return Ok(BranchBase { commit, name: Some(name), note });
         }
-        if branch != Some(began_on) {
-            candidates.push((asked, None));
-        }
-    }
-    let default = repository.run(["symbolic-ref", "--quiet", "refs/remotes/origin/HEAD"]).line(until);
-    let defaults = default.into_iter().chain(["main", "master"].map(|name| format!("refs/heads/{name}")));
-    for default in defaults.filter(|name| branch.is_none_or(|branch| *name != format!("refs/heads/{branch}")))
-    {
-        let why = format!("compared with `{}`", short(&default));
-        candidates.push((default, Some(why)));
-    }
-    for (name, note) in candidates {
-        // What has nothing in common with it, or is not there, is none.
-        if let Ok(commit) = repository.run(["merge-base", head, &name]).line(until) {
-            return Ok(BranchBase { commit, name: Some(short(&name).to_owned()), note });
-        }
-        until.check()?;
+        repository.until.check()?;
     }
     let note = Some("compared with what was committed last".to_owned());
     Ok(BranchBase { commit: head.to_owned(), name: None, note })
+}
+
+/// Ref in the output of `git for-each-ref`.
+struct ListedRef<'a> {
+    commit: &'a str,
+    /// Ref that it points to; empty if it is not symbolic.
+    target: &'a str,
+    /// Upstream of the branch; empty if it has none.
+    upstream: &'a str,
+}
+
+impl<'a> ListedRef<'a> {
+    /// Parses a line; the key is the name of the ref.
+    fn parse(line: &'a str) -> Option<(&'a str, Self)> {
+        let mut words = line.split('\0');
+        let name = words.next()?;
+        Some((name, Self { commit: words.next()?, target: words.next()?, upstream: words.next()? }))
+    }
 }
 
 fn short(name: &str) -> &str {

@@ -12,10 +12,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::flags::flagged;
-use super::index::Scratch;
 use super::large::version_of;
-use super::program::{Deadline, GitError};
+use super::program::GitError;
 use super::repository::Repository;
+use crate::files::folders::real_as_far_as_there;
 use crate::files::uris::{path_of, uri_of};
 use crate::host::effects::UnseenFile;
 
@@ -26,12 +26,7 @@ const HERE: &[u8] = b"./";
 ///
 /// # Errors
 /// When git fails.
-pub fn unseen(
-    repository: &Repository,
-    scratch: &Scratch,
-    files: Vec<String>,
-    until: Deadline,
-) -> Result<Vec<UnseenFile>, GitError> {
+pub fn unseen(repository: &Repository, files: Vec<String>) -> Result<Vec<UnseenFile>, GitError> {
     if files.is_empty() {
         return Ok(Vec::new());
     }
@@ -49,10 +44,10 @@ pub fn unseen(
     let ignored = match asked.is_empty() {
         true => Vec::new(),
         false => {
-            let asked = scratch.file("ignored", &asked)?;
+            let asked = repository.input(&asked)?;
             // This command refuses the setting by which names are taken as they are.
             let run = repository.run(["check-ignore", "--stdin", "-z"]).env("GIT_LITERAL_PATHSPECS", "0");
-            match run.reads(asked).output(until) {
+            match run.reads(asked).output() {
                 // None of them is.
                 Err(GitError::Failed { status: Some(1), .. }) => Vec::new(),
                 said => said?,
@@ -61,7 +56,7 @@ pub fn unseen(
     };
     let ignored: HashSet<&[u8]> =
         ignored.split(|byte| *byte == 0).filter_map(|path| path.strip_prefix(HERE)).collect();
-    let flagged = flagged(repository, until)?;
+    let flagged = flagged(repository)?;
     // One that is not to be had in the folder, and is not, was removed or never there: git cannot
     // tell.
     let elsewhere: HashSet<&[u8]> =
@@ -111,9 +106,5 @@ impl FilePlace {
 
 /// Returns a path whose folders are not links, as far as they exist.
 fn real_path(path: &Path) -> Option<PathBuf> {
-    let (folder, name) = (path.parent()?, path.file_name()?);
-    folder.ancestors().find_map(|above| {
-        let rest = folder.strip_prefix(above).ok()?;
-        Some(above.canonicalize().ok()?.join(rest).join(name))
-    })
+    Some(real_as_far_as_there(path.parent()?)?.join(path.file_name()?))
 }

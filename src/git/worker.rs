@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 use base64::prelude::{Engine, BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
 
-use super::index::Scratch;
 use super::isolation::private_folder;
 use super::large::FileLimits;
 use super::program::{Deadline, Git, GitError};
 use super::repository::{NoRepository, Repository};
 use super::{checkpoints, commit, contents, reverting, status, steps, unseen};
-use crate::files::uris::path_of;
+use crate::files::folders::PathRefusal;
+use crate::files::uris::{overlap, path_of};
 use crate::host::effects::{GitJob, GitReport, GitWork};
 
 /// Maximum number of jobs of one kind at once.
@@ -97,16 +97,9 @@ impl JobPlace {
     /// Returns whether one of the two jobs must wait for the other.
     fn conflicts_with(&self, other: &Self) -> bool {
         if self.changes || other.changes {
-            return self.overlaps(other);
+            return overlap(&self.directories, &other.directories);
         }
         self.keeps == other.keeps && self.directories == other.directories
-    }
-
-    /// Returns whether a folder of one job is inside a folder of the other.
-    fn overlaps(&self, other: &Self) -> bool {
-        let mut pairs =
-            self.directories.iter().flat_map(|one| other.directories.iter().map(move |it| (one, it)));
-        pairs.any(|(one, other)| one.starts_with(other) || other.starts_with(one))
     }
 }
 
@@ -172,7 +165,7 @@ pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Resul
     if !folders_in(&folder).iter().any(|scratch| commit::is_begun(scratch)) {
         remove_old(&folder);
         if let Err(error) = std::fs::remove_dir(&*folder) {
-            tracing::debug!(%error, "a folder of our own cannot be removed");
+            tracing::debug!(%error, "the folder of the git worker cannot be removed");
         }
     }
     Ok(())
@@ -219,7 +212,7 @@ fn finish_begun_commits(folder: &Path) {
     let ended = Git::find(std::env::var_os("PATH").as_deref(), until)
         .and_then(|git| begun.iter().try_for_each(|scratch| commit::end_begun(&git, scratch, folder, until)));
     if let Err(error) = ended {
-        tracing::warn!(%error, "a commit that was begun cannot be ended: a lock of its repository may be left behind");
+        tracing::warn!(%error, "an interrupted commit cannot be finished; if git reports a lock, remove `index.lock` of that repository");
     }
 }
 
@@ -227,7 +220,7 @@ fn finish_begun_commits(folder: &Path) {
 fn remove_old(folder: &Path) {
     for scratch in folders_in(folder) {
         if let Err(error) = std::fs::remove_dir_all(&scratch) {
-            tracing::debug!(%error, "files of our own cannot be removed");
+            tracing::debug!(%error, "temporary files of the host cannot be removed");
         }
     }
 }
@@ -294,8 +287,8 @@ fn answer(
 
 /// Does a job with this program.
 pub fn carry_out(git: &Git, limits: FileLimits, job: GitJob, folder: &Path, until: Deadline) -> GitReport {
-    let found = |scratch: &Scratch| {
-        let find = || Repository::find(git, &job.directories, scratch);
+    let found = || {
+        let find = || Repository::find(git, &job.directories, folder, until);
         match find() {
             // It may have gone away while it was being found.
             Err(NoRepository::Failed(error)) => match find() {
@@ -305,86 +298,76 @@ pub fn carry_out(git: &Git, limits: FileLimits, job: GitJob, folder: &Path, unti
             found => found,
         }
     };
-    let scratch = match Scratch::new(folder) {
-        Ok(scratch) => scratch,
-        Err(error) => return GitReport::Failed(error.to_string()),
-    };
-    let mut repository = match found(&scratch) {
+    let mut repository = match found() {
         Ok(repository) => repository,
         Err(NoRepository::None) => return GitReport::NoRepository,
         Err(NoRepository::Unusable(why)) => return GitReport::Unusable(why),
         Err(NoRepository::Failed(error)) => return GitReport::Failed(error.to_string()),
     };
     repository.limits = limits;
-    match do_in(&repository, job.work, &scratch, until) {
+    match do_in(&mut repository, job.work) {
         Ok(report) => {
             repository.leave();
             report
         }
-        Err(error) => {
-            let is_gone = |scratch: Scratch| matches!(found(&scratch), Err(NoRepository::None));
-            // It was there when this began.
-            match Scratch::new(folder).is_ok_and(is_gone) {
-                true => GitReport::NoRepository,
-                false => GitReport::Failed(error.to_string()),
-            }
-        }
+        // It was there when this began.
+        Err(error) => match found() {
+            Err(NoRepository::None) => GitReport::NoRepository,
+            _ => GitReport::Failed(error.to_string()),
+        },
     }
 }
 
-fn do_in(
-    repository: &Repository,
-    work: GitWork,
-    scratch: &Scratch,
-    until: Deadline,
-) -> Result<GitReport, GitError> {
+fn do_in(repository: &mut Repository, work: GitWork) -> Result<GitReport, GitError> {
     Ok(match work {
         GitWork::Checkpoint { keeper, number, last, since, said } => {
-            let kept = checkpoints::checkpoint(repository, scratch, (&keeper, number), last.as_ref(), until)?;
+            let kept = checkpoints::checkpoint(repository, (&keeper, number), last.as_ref())?;
             let compared = since.iter().map(|before| {
                 // It can still be asked for.
-                checkpoints::compare(repository, before, &kept, until).ok()
+                checkpoints::compare(repository, before, &kept).ok()
             });
             let since = compared.collect();
-            let unseen = unseen::unseen(repository, scratch, said, until).unwrap_or_else(|error| {
-                tracing::warn!(%error, "changes of files that git ignores are not shown: git does not say which");
+            let unseen = unseen::unseen(repository, said).unwrap_or_else(|error| {
+                tracing::warn!(%error, "changes of ignored files are not shown, because git cannot list them");
                 Vec::new()
             });
             GitReport::Kept { root: repository.uri(), checkpoint: kept, since, unseen }
         }
         GitWork::Compare { before, after } => {
-            GitReport::Compared(checkpoints::compare(repository, &before, &after, until)?)
+            GitReport::Compared(checkpoints::compare(repository, &before, &after)?)
         }
-        GitWork::Look { base, files } => GitReport::Seen(Box::new(status::repository_status(
-            repository,
-            scratch,
-            base.as_deref(),
-            files,
-            until,
-        )?)),
+        GitWork::Look { base, files, touched } => {
+            let wanted = (files, touched.as_deref());
+            let look =
+                |repository: &Repository| status::repository_status(repository, base.as_deref(), wanted);
+            GitReport::Seen(Box::new(repository.examine(look)?))
+        }
         GitWork::KeepAgain { keeper, checkpoints, contents } => {
-            checkpoints::copy_checkpoints(repository, scratch, &keeper, (&checkpoints, &contents), until)?;
+            checkpoints::copy_checkpoints(repository, &keeper, (&checkpoints, &contents))?;
             GitReport::Done
         }
         GitWork::Forget { keeper } => {
-            checkpoints::remove_all(repository, scratch, &keeper, until)?;
+            checkpoints::remove_all(repository, &keeper)?;
             GitReport::Done
         }
         GitWork::Commit { message, shown, staged_kept: (keeper, number) } => {
-            commit::commit(repository, scratch, &message, &shown, (&keeper, number), until)?
+            commit::commit(repository, &message, &shown, (&keeper, number))?
         }
         GitWork::Read { content, file } => {
-            let content = contents::content_of(repository, scratch, &content, &file, until)?;
+            let content = contents::content_of(repository, &content, &file)?;
             GitReport::Content(BASE64_STANDARD.encode(content))
         }
         GitWork::Revert { files, said, below, own, kept_first, bytes_kept } => {
             if let Some((keeper, number)) = kept_first {
-                checkpoints::checkpoint(repository, scratch, (&keeper, number), None, until)?;
+                checkpoints::checkpoint(repository, (&keeper, number), None)?;
             }
             let folders = reverting::folders(&below, &own);
             let bytes_kept = bytes_kept.as_ref().map(|(keeper, number)| (keeper.as_str(), *number));
-            let mut taken = reverting::revert(repository, scratch, &files, &folders, bytes_kept, until)?;
-            taken.extend(reverting::revert_reported(&said, &folders));
+            let mut taken = reverting::revert(repository, &files, &folders, bytes_kept)?;
+            taken.extend(reverting::revert_reported(&said, &folders, |_, refusal| match refusal {
+                PathRefusal::Changed => reverting::CHANGED_SINCE.to_owned(),
+                refusal => refusal.to_string(),
+            }));
             GitReport::TakenBack(taken)
         }
     })
@@ -404,7 +387,7 @@ mod tests {
             let staged_kept = (String::new(), 1);
             place(directory, GitWork::Commit { message: String::new(), shown: Vec::new(), staged_kept })
         };
-        let look = |directory| place(directory, GitWork::Look { base: None, files: false });
+        let look = |directory| place(directory, GitWork::Look { base: None, files: false, touched: None });
         let changes = commit("file:///a/b%2Bc");
         for other in ["file:///a/b%2Bc", "file:///a/b+c", "file:///a/b+c/d", "file:///a", "file:///"] {
             assert!(changes.conflicts_with(&look(other)) && look(other).conflicts_with(&changes), "{other}");

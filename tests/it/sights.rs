@@ -49,6 +49,8 @@ struct Watcher {
     world: World,
     /// The numbers of the looks that git was asked for and that nobody knows of yet.
     looks: Vec<u64>,
+    /// Files that the last look was about; `None` if about all.
+    touched: Option<Vec<String>>,
     watched: Vec<String>,
     timers: Vec<Timer>,
     /// Changeset actions received by the client, abbreviated.
@@ -61,7 +63,8 @@ impl Watcher {
     fn begin() -> Self {
         let limits = Limits { checkpoint_timeout_ms: 2000, ..Limits::default() };
         let world = World::new(Core::limited(limits));
-        let mut watcher = Self { world, looks: vec![], watched: vec![], timers: vec![], told: vec![] };
+        let (looks, touched, watched, timers, told) = (vec![], None, vec![], vec![], vec![]);
+        let mut watcher = Self { world, looks, touched, watched, timers, told };
         for (connection, name) in [(CLIENT, "me"), (OTHER, "other")] {
             watcher.world.arrive(connection, name);
         }
@@ -76,8 +79,11 @@ impl Watcher {
     fn absorb(&mut self) {
         for output in self.world.take() {
             match output {
-                Output::Git(number, job) if matches!(job.work, GitWork::Look { .. }) => {
-                    self.looks.push(number);
+                Output::Git(number, job) => {
+                    if let GitWork::Look { touched, .. } = job.work {
+                        self.looks.push(number);
+                        self.touched = touched;
+                    }
                 }
                 Output::Watch(channel) => self.watched.push(channel),
                 Output::Unwatch(channel) => self.watched.retain(|it| *it != channel),
@@ -112,11 +118,23 @@ impl Watcher {
 
     /// Something changes in the folder.
     fn changes(&mut self) {
+        self.change(&format!("{ROOT}/a"));
+    }
+
+    fn change(&mut self, uri: &str) {
         self.absorb();
         for watch in self.watched.clone() {
-            let changes = vec![(format!("{ROOT}/a"), ResourceChangeType::Updated)];
+            let changes = vec![(uri.to_owned(), ResourceChangeType::Updated)];
             self.world.feed(Input::FilesChanged { watch, changes });
         }
+    }
+
+    /// Refreshes the status after a change. Returns the files that git looks at, `None` for all.
+    fn refresh(&mut self, report: GitReport) -> Option<Vec<String>> {
+        self.time_for(is_refresh_timer);
+        let look = self.take_scan().unwrap();
+        self.saw(look, report);
+        self.touched.take()
     }
 
     /// The timers that were asked for and are of this kind.
@@ -218,6 +236,34 @@ fn new_watch_triggers_a_silent_refresh() {
     let look = watcher.take_scan().unwrap();
     watcher.saw(look, sight(&["a"]));
     assert_eq!(watcher.take_sent(), [""; 0]);
+}
+
+#[test]
+fn refresh_is_about_the_changed_files_once_all_changes_are_reported() {
+    let mut watcher = Watcher::begin();
+    watcher.follow(&[]);
+    watcher.changes();
+    assert_eq!(watcher.refresh(sight(&[])), None, "the watch has not begun");
+    let watch = watcher.watched[0].clone();
+    watcher.world.feed(Input::Watches(watch));
+    let look = watcher.take_scan().unwrap();
+    assert_eq!(watcher.touched, None, "changes before it were not reported");
+    watcher.saw(look, sight(&[]));
+    let all = Some(vec!["file:///r/a".to_owned(), "file:///r/b".to_owned()]);
+    watcher.change("file:///r/b");
+    watcher.changes();
+    assert_eq!(watcher.refresh(GitReport::Failed("no time".to_owned())), all);
+    watcher.changes();
+    assert_eq!(watcher.refresh(sight(&[])), None, "the changes before the failure are not known");
+    watcher.change("file:///r/b");
+    watcher.changes();
+    assert_eq!(watcher.refresh(sight(&[])), all);
+    (0..101).for_each(|at| watcher.change(&format!("file:///r/{at}")));
+    assert_eq!(watcher.refresh(sight(&[])), None, "too many");
+    watcher.change(ROOT);
+    assert_eq!(watcher.refresh(sight(&[])), None);
+    watcher.changes();
+    assert_eq!(watcher.refresh(sight(&[])), None, "the watch may be incomplete");
 }
 
 #[test]

@@ -8,14 +8,15 @@
 //! subscribers for long.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use ahp_types::state::ResourceChangeType;
 use serde_json::{json, Value};
 
 use crate::host::catalogue::notes;
 use crate::host::changes::Changes;
-use crate::host::effects::{ChangesetKey, ChannelId, GitReport, Output, RepositoryStatus, Timer};
+use crate::host::effects::{ChangesetKey, ChannelId, GitReport, GitWork, Output, RepositoryStatus, Timer};
 use crate::host::ledger::Ledger;
 use crate::host::model::SessionKey;
 use crate::host::Step;
@@ -29,6 +30,9 @@ const DEBOUNCE: Duration = Duration::from_millis(750);
 /// Time for which a repository is watched after its last subscriber has left, so that a client that
 /// comes back learns whether it has changed.
 const LINGER: Duration = Duration::from_secs(10);
+
+/// Maximum number of changed files that are refreshed alone; beyond it all files are.
+const TOUCHED_MAX: usize = 100;
 
 /// Maximum number of files in a status that is saved with its session.
 const SAVED_FILES_MAX: usize = 500;
@@ -75,6 +79,11 @@ pub(in crate::host) struct ObservedRepository {
     wants_files: bool,
     /// Watches that are in use.
     watched: Vec<String>,
+    /// Watches in use that have begun.
+    begun: BTreeSet<String>,
+    /// The `file:` URIs of files that have changed since the last refresh with files was started;
+    /// `None` if any file may have.
+    touched: Option<BTreeSet<String>>,
     /// Something has changed, and it is waited for more.
     is_debouncing: bool,
     /// Set when files have changed while a refresh is in flight: the next one is delayed from its
@@ -93,6 +102,33 @@ impl ObservedRepository {
     fn mark_stale(&mut self) {
         self.is_stale = true;
         self.is_stale_again |= self.in_flight.is_some();
+    }
+
+    /// Notes the files that have changed, as a watch reports them.
+    fn note_touched(&mut self, changes: &[(String, ResourceChangeType)]) {
+        // A change of the root means that a part of it may not be watched any more.
+        let is_whole = |uri: &String| self.known.as_ref().is_none_or(|known| known.root == *uri);
+        if changes.iter().any(|(uri, _)| is_whole(uri)) {
+            self.begun.clear();
+        }
+        if let Some(touched) = &mut self.touched {
+            touched.extend(changes.iter().map(|(uri, _)| uri.clone()));
+            if self.begun.is_empty() || touched.len() > TOUCHED_MAX {
+                self.touched = None;
+            }
+        }
+    }
+
+    /// Starts a refresh. Returns the files to examine; `None` for all.
+    fn start(&mut self, files: bool) -> Option<Vec<String>> {
+        (self.is_due, self.in_flight, self.wants_files) = (false, Some(files), false);
+        self.refreshes += 1;
+        if !files {
+            return None;
+        }
+        let is_watched = !self.watched.is_empty() && self.begun.len() == self.watched.len();
+        let touched = std::mem::replace(&mut self.touched, is_watched.then(BTreeSet::new));
+        touched.map(|touched| touched.into_iter().collect())
     }
 }
 
@@ -139,7 +175,7 @@ impl RepositoryStatuses {
     pub(in crate::host) fn request_refresh(&mut self, ledger: &mut Ledger, session: SessionKey) {
         if self.is_on {
             let status = self.of(session);
-            status.is_due = true;
+            (status.is_due, status.touched) = (true, None);
             status.mark_stale();
             ledger.note_edited(session, false);
         }
@@ -228,7 +264,11 @@ impl RepositoryStatuses {
             let status = self.of(session);
             let is_known = status.has_files && !status.is_stale;
             let is_fresh = follows && is_known && !status.is_due && status.in_flight.is_none();
-            (status.is_due, status.wants_files) = (!is_fresh, !is_fresh);
+            if !is_fresh {
+                (status.is_due, status.wants_files, status.touched) = (true, true, None);
+            } else {
+                (status.is_due, status.wants_files) = (false, false);
+            }
             *refresh = Some(status.refreshes + 1).filter(|_| !is_fresh);
             return is_fresh;
         };
@@ -264,6 +304,7 @@ impl RepositoryStatuses {
         for channel in &wanted {
             step.emit(Output::Watch(channel.clone()));
         }
+        (status.begun, status.touched) = (BTreeSet::new(), None);
         for channel in std::mem::replace(&mut status.watched, wanted) {
             step.emit(Output::Unwatch(channel));
         }
@@ -273,20 +314,30 @@ impl RepositoryStatuses {
     /// it were not reported.
     pub(in crate::host) fn repository_watch_started(&mut self, watch: &str) {
         for status in self.all.values_mut() {
-            status.is_due |= status.watched.iter().any(|watched| watched == watch);
+            if status.watched.iter().any(|watched| watched == watch) {
+                status.begun.insert(watch.to_owned());
+                (status.is_due, status.touched) = (true, None);
+            }
         }
         self.is_unsettled = true;
     }
 
     /// Delays a refresh after changes of a watched repository; without subscribers the status only
     /// becomes stale.
-    pub(in crate::host) fn repository_changed(&mut self, ledger: &Ledger, step: &mut Step<'_>, watch: &str) {
+    pub(in crate::host) fn repository_changed(
+        &mut self,
+        ledger: &Ledger,
+        step: &mut Step<'_>,
+        watch: &str,
+        changes: &[(String, ResourceChangeType)],
+    ) {
         let all = self.all.iter();
         let of_watch = all.filter(|(_, status)| status.watched.iter().any(|watched| watched == watch));
         let sessions: Vec<SessionKey> = of_watch.map(|(session, _)| *session).collect();
         for session in sessions {
             let follows = has_status_subscriber(ledger, session);
             let Some(status) = self.all.get_mut(&session) else { continue };
+            status.note_touched(changes);
             if !follows {
                 // It is looked at when somebody comes back.
                 status.mark_stale();
@@ -303,7 +354,9 @@ impl RepositoryStatuses {
     pub(in crate::host) fn debounce_expired(&mut self, ledger: &mut Ledger, session: SessionKey) {
         if let Some(status) = self.all.get_mut(&session) {
             status.is_debouncing = false;
+            let touched = status.touched.take();
             self.request_refresh(ledger, session);
+            self.of(session).touched = touched;
         }
     }
 
@@ -330,6 +383,9 @@ impl RepositoryStatuses {
             && !std::mem::replace(&mut status.is_debouncing, true)
         {
             step.emit(Output::Timer(Timer::Refresh(session), DEBOUNCE));
+        }
+        if !matches!(report, GitReport::Seen(_)) {
+            status.touched = None;
         }
         let (was_stale, had_trouble) = (status.is_stale, status.trouble.is_some());
         status.is_stale = std::mem::take(&mut status.is_stale_again) || (was_stale && !files);
@@ -411,8 +467,7 @@ impl Changes {
                 continue;
             }
             let files = follows || status.wants_files;
-            (status.is_due, status.in_flight, status.wants_files) = (false, Some(files), false);
-            status.refreshes += 1;
+            let touched = status.start(files);
             let Some(of_session) = ledger.channels.sessions.known(session) else {
                 self.statuses.remove(session);
                 continue;
@@ -425,8 +480,8 @@ impl Changes {
                 self.statuses.remove(session);
                 continue;
             }
-            let base = of_session.checkpoints.base.clone();
-            self.checkpoints.run_git_status(ledger, step, session, directories, base, files);
+            let work = GitWork::Look { base: of_session.checkpoints.base.clone(), files, touched };
+            self.checkpoints.run_git_status(ledger, step, session, directories, work);
         }
     }
 }

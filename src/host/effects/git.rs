@@ -54,6 +54,9 @@ pub enum GitWork {
         base: Option<String>,
         /// The files are asked for, too, and not only how many they are.
         files: bool,
+        /// The `file:` URIs of all files that may have changed since the last look at the files of
+        /// this repository; `None` if any may have.
+        touched: Option<Vec<String>>,
     },
     /// Commit of all uncommitted changes.
     Commit {

@@ -111,7 +111,7 @@ impl Host {
             }
             Input::Watches(watch) => self.changes.statuses.repository_watch_started(&watch),
             Input::FilesChanged { watch, changes } => {
-                self.changes.statuses.repository_changed(&self.ledger, step, &watch);
+                self.changes.statuses.repository_changed(&self.ledger, step, &watch, &changes);
                 watches::send_file_changes(&self.ledger, step, &watch, changes);
             }
             Input::Reverted { request: taken, outcomes } => {

@@ -209,7 +209,7 @@ fn commit_is_refused_during_a_merge_with_conflicts_filters_locks_or_no_identity(
 fn commit_is_refused_if_files_changed_since_they_were_shown() {
     let repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
     let asker = super::model::Asker::new(&repository);
-    let shown = || match asker.ask(GitWork::Look { base: None, files: true }) {
+    let shown = || match asker.ask(GitWork::Look { base: None, files: true, touched: None }) {
         GitReport::Seen(seen) => seen,
         other => panic!("{other:?}"),
     };

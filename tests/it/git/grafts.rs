@@ -8,10 +8,11 @@ use std::ffi::OsStr;
 use std::fs;
 use std::time::Duration;
 
-use ahp_sidecar::git::index::{CopiedIndex, FolderTree, Scratch};
+use ahp_sidecar::git::index::{CopiedIndex, FolderTree};
 use ahp_sidecar::git::large::{FileLimits, Versions, WantedContents, IN_TREE};
 use ahp_sidecar::git::program::{Deadline, Git};
 use ahp_sidecar::git::repository::Repository as Found;
+use ahp_sidecar::git::scan::StatusScope;
 use ahp_sidecar::git::{flags, grafts};
 
 use super::{uri, Repository};
@@ -20,14 +21,14 @@ use super::{uri, Repository};
 pub fn are_the_same(repository: &Repository) -> bool {
     let until = Deadline::after(Duration::from_secs(60));
     let git = Git::find(Some(OsStr::new(super::PATH)), until).unwrap();
-    let scratch = Scratch::new(&repository.state).unwrap();
-    let mut found = Found::find(&git, &[uri(&repository.root)], &scratch).unwrap();
+    let mut found = Found::find(&git, &[uri(&repository.root)], &repository.state, until).unwrap();
     found.limits = repository.limit.map(FileLimits::of).unwrap_or_default();
     let wanted = WantedContents::All { known: &BTreeMap::new(), room: u64::MAX };
-    let index = CopiedIndex::new(&found, &scratch, true).unwrap();
-    index.unhide(&flags::hidden(&found, until).unwrap(), &scratch, until).unwrap();
-    let FolderTree { tree, versions, .. } = index.tree(&scratch, wanted, until).unwrap();
-    let grafted = grafts::tree(&found, &scratch, wanted, until).unwrap();
+    let hidden = flags::hidden(&found).unwrap();
+    let index = CopiedIndex::new(&found).unwrap();
+    index.unhide(&hidden).unwrap();
+    let FolderTree { tree, versions, .. } = index.tree(wanted, StatusScope::Whole(&hidden)).unwrap();
+    let grafted = grafts::tree(&found, wanted, StatusScope::Whole(&hidden)).unwrap();
     let Some(FolderTree { tree: other, versions: other_versions, .. }) = grafted else {
         let status = repository.git(&[
             "--no-optional-locks",
@@ -153,6 +154,16 @@ fn large_index_is_not_written() {
     assert_eq!(names, ["dir/edited", "dir/new/file"].map(|name| uri(&repository.path(name))));
     assert_eq!(repository.git(&["ls-tree", "-r", "--name-only", &after.tree]).lines().count(), 5003);
     assert_eq!(asker.checkpoint(2, Some(&after)), after);
-    let ran = fs::read_to_string(trace).unwrap();
+    let ran = fs::read_to_string(&trace).unwrap();
     assert!(ran.contains("mktree") && !ran.contains("write-tree"), "{ran}");
+    // Nor is it compared with the whole folder where it is known which files were touched.
+    asker.look(None);
+    repository.write("dir/edited", "4\n");
+    fs::write(&trace, "").unwrap();
+    let status = asker.look(Some(vec![&"dir/edited".to_owned()]));
+    assert_eq!(status.uncommitted.len(), 2);
+    let ran = fs::read_to_string(trace).unwrap();
+    let statuses: Vec<&str> = ran.lines().filter(|line| line.contains(" status ")).collect();
+    assert!(matches!(statuses[..], [one] if one.ends_with(" -- dir/edited")), "{ran}");
+    assert!(!ran.contains("write-tree"), "{ran}");
 }

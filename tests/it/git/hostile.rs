@@ -10,7 +10,6 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use ahp_sidecar::git::index::Scratch;
 use ahp_sidecar::git::isolation::is_allowed;
 use ahp_sidecar::git::program::{Deadline, Git};
 use ahp_sidecar::git::repository::{NoRepository, Repository as Found};
@@ -24,8 +23,7 @@ use super::{uri, Repository};
 fn refusal(repository: &Repository, folder: &str) -> Option<String> {
     let until = Deadline::after(Duration::from_secs(60));
     let git = Git::find(Some(OsStr::new(super::PATH)), until).unwrap();
-    let scratch = Scratch::new(&repository.state).unwrap();
-    match Found::find(&git, &[uri(&repository.path(folder))], &scratch) {
+    match Found::find(&git, &[uri(&repository.path(folder))], &repository.state, until) {
         Ok(_) => None,
         Err(NoRepository::None) => Some(String::new()),
         Err(NoRepository::Unusable(why)) => Some(why),

@@ -18,7 +18,7 @@ use ahp_sidecar::git::large::FileLimits;
 use ahp_sidecar::git::program::{Deadline, Git};
 use ahp_sidecar::git::worker::carry_out;
 use ahp_sidecar::host::effects::{
-    Checkpoint, GitContent, GitJob, GitReport, GitRevert, GitWork, RevertOutcome,
+    Checkpoint, GitContent, GitJob, GitReport, GitRevert, GitWork, RepositoryStatus, RevertOutcome,
 };
 use base64::prelude::{Engine, BASE64_STANDARD};
 use proptest::prelude::*;
@@ -356,6 +356,17 @@ impl<'a> Asker<'a> {
         }
     }
 
+    /// Looks at the files that are not committed, where only the files of these names were touched
+    /// since the last look.
+    pub fn look(&self, touched: Option<Vec<&String>>) -> RepositoryStatus {
+        let uri_of = |name: &String| uri(&self.repository.path(name));
+        let touched = touched.map(|names| names.into_iter().map(uri_of).collect());
+        match self.ask(GitWork::Look { base: None, files: true, touched }) {
+            GitReport::Seen(status) => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub fn compare(&self, before: &Checkpoint, after: &Checkpoint) -> Vec<FileDiff<GitContent>> {
         match self.ask(GitWork::Compare { before: before.clone(), after: after.clone() }) {
             GitReport::Compared(changes) => changes,
@@ -455,9 +466,13 @@ proptest! {
         do_all(&repository, &at_first);
         let theirs = repository.of_the_user();
         let (first_copy, first) = (copy_of(&repository), asker.checkpoint(1, None));
+        asker.look(None);
         prop_assert_eq!(repository.of_the_user(), theirs);
         do_all(&repository, &meanwhile);
         let (second_copy, second) = (copy_of(&repository), asker.checkpoint(2, Some(&first)));
+        let (gone, new) = difference(&first_copy, &second_copy);
+        let in_part = asker.look(Some(gone.keys().chain(new.keys()).collect()));
+        prop_assert_eq!(in_part, asker.look(None));
         let changes = asker.compare(&first, &second);
         let mut sides = asker.sides(&changes);
         // Git has read it again, and nobody has kept what it was before.
