@@ -26,7 +26,7 @@ pub(super) fn have_mode_and_owner(file: impl AsFd, other: &Stat) -> io::Result<(
         fchmod(&file, mode & Mode::RWXU)?;
         let (user, group) = (Uid::from_raw(other.st_uid), Gid::from_raw(other.st_gid));
         if let Err(error) = fchown(&file, Some(user), Some(group)) {
-            tracing::debug!(%error, "a file that was written belongs to the host's user now: its owner cannot be set");
+            tracing::debug!(%error, "the owner of a written file cannot be set, so it belongs to the host's user now");
         }
     }
     Ok(fchmod(&file, mode)?)

@@ -9,17 +9,13 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::Stat;
 
-/// The token of a version: which file it is, how large, and when it and what is said of it have
+/// Returns the token of a version: which file it is, its size, and when it and its metadata have
 /// changed last.
 pub fn etag(known: &Metadata) -> String {
-    let time = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
-    format!(
-        "{:x}-{:x}-{:x}-{:x}-{:x}",
-        known.dev(),
-        known.ino(),
-        known.size(),
-        time(known.mtime(), known.mtime_nsec()),
-        time(known.ctime(), known.ctime_nsec()),
+    let modified = (known.mtime().into(), known.mtime_nsec().into());
+    token(
+        [known.dev(), known.ino(), known.size()],
+        [modified, (known.ctime().into(), known.ctime_nsec().into())],
     )
 }
 
@@ -27,13 +23,12 @@ pub fn etag(known: &Metadata) -> String {
 // The types of the members are not the same on all systems.
 #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss, clippy::cast_lossless)]
 pub fn etag_in(known: &Stat) -> String {
-    let time = |seconds: i128, nanos: i128| seconds * 1_000_000_000 + nanos;
-    format!(
-        "{:x}-{:x}-{:x}-{:x}-{:x}",
-        known.st_dev as u64,
-        known.st_ino as u64,
-        known.st_size as u64,
-        time(known.st_mtime as i128, known.st_mtime_nsec as i128),
-        time(known.st_ctime as i128, known.st_ctime_nsec as i128),
-    )
+    let modified = (known.st_mtime as i128, known.st_mtime_nsec as i128);
+    let changed = (known.st_ctime as i128, known.st_ctime_nsec as i128);
+    token([known.st_dev as u64, known.st_ino as u64, known.st_size as u64], [modified, changed])
+}
+
+fn token([device, inode, size]: [u64; 3], times: [(i128, i128); 2]) -> String {
+    let [modified, changed] = times.map(|(seconds, nanos)| seconds * 1_000_000_000 + nanos);
+    format!("{device:x}-{inode:x}-{size:x}-{modified:x}-{changed:x}")
 }

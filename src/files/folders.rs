@@ -31,8 +31,8 @@ use super::uris::PATH_BYTES_MAX;
 /// So deep in each other are folders that are made, copied or removed.
 pub(super) const DEPTH_MAX: usize = 128;
 
-/// Maximum number of symbolic links that are followed in one path.
-const LINKS_MAX: usize = 40;
+/// Maximum number of symbolic links that are followed in one path, as by the system.
+pub const LINKS_MAX: usize = 40;
 
 /// Folders are only passed through, which needs no right to list them.
 #[cfg(target_os = "linux")]
@@ -548,8 +548,8 @@ fn links_and_target(path: &Path) -> Vec<PathBuf> {
     ways
 }
 
-/// The components of a path that lead somewhere.
-fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
+/// Returns the components of a path that lead somewhere.
+pub fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
     path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some("..".into()),
@@ -569,8 +569,8 @@ fn make_folder(folder: impl AsFd, name: &OsString) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// A path whose first components, as many as there are, are those that its links lead to.
-fn real_as_far_as_there(path: &Path) -> Option<PathBuf> {
+/// Returns a path with the links in its components resolved, as far as those exist.
+pub fn real_as_far_as_there(path: &Path) -> Option<PathBuf> {
     path.ancestors().find_map(|above| {
         let rest = path.strip_prefix(above).ok()?;
         Some(above.canonicalize().ok()?.join(rest))

@@ -326,7 +326,7 @@ impl Folders {
             Err(refusal) => {
                 let is_folder = matches!(source, CopySource::Folder(_));
                 if let Err(error) = self.remove_what_was_made(to.folder.as_fd(), &new, is_folder) {
-                    tracing::warn!(%error, "what was copied in part cannot be removed: `{}` is left beside `{}`", new.display(), to.path.display());
+                    tracing::warn!(%error, "an incomplete copy cannot be removed: `{}` is left beside `{}`", new.display(), to.path.display());
                     remembered.into_iter().for_each(UnfinishedNote::keep);
                 }
                 Err(refusal)

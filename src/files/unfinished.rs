@@ -122,7 +122,9 @@ impl UnfinishedOperations {
             let put = fs::read(&note).map_err(PathRefusal::from).and_then(|left| recover_one(&left));
             let put = put.and_then(|()| Ok(fs::remove_file(&note)?));
             if let Err(refusal) = put {
-                tracing::warn!("what a host before this one has begun cannot be put right: {refusal}");
+                tracing::warn!(
+                    "an operation on files that an earlier host began cannot be undone: {refusal}"
+                );
             }
         }
     }

@@ -68,6 +68,12 @@ pub fn path_of(uri: &str) -> Result<PathBuf, RpcError> {
     Ok(PathBuf::from(OsStr::from_bytes(&bytes)))
 }
 
+/// Returns whether a path of one list is also in the other one, or inside or above one of it.
+pub fn overlap(some: &[PathBuf], others: &[PathBuf]) -> bool {
+    let meet = |one: &PathBuf| others.iter().any(|two| one.starts_with(two) || two.starts_with(one));
+    some.iter().any(meet)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -59,7 +59,7 @@ impl Directories {
         if !has_room {
             self.looking.fetch_sub(1, Ordering::Relaxed);
         } else if let Err(error) = thread::Builder::new().name("directories".to_owned()).spawn(work) {
-            tracing::error!(%error, "no thread can be started to look at working directories");
+            tracing::error!(%error, "working directories cannot be checked: the system starts no thread");
             self.looking.fetch_sub(1, Ordering::Relaxed);
         }
         let found = self.findings.clone();
@@ -67,9 +67,7 @@ impl Directories {
             let answer = tokio::time::timeout(WITHIN, told).await;
             let findings = answer.ok().and_then(Result::ok).unwrap_or(silent);
             if found.send((connection, findings)).is_err() {
-                tracing::debug!(
-                    "what was found out about working directories was dropped: the host has left"
-                );
+                tracing::debug!("results about working directories were dropped: the host has left");
             }
         });
     }

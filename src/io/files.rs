@@ -96,13 +96,15 @@ fn list(directory: &Path, entries_max: usize, until: Instant, mut show: impl FnM
         .build();
     for entry in walk.take(entries_max) {
         if Instant::now() > until {
-            tracing::debug!(directory = %directory.display(), "a completion names only some of the files: to look at all took too long");
+            tracing::debug!(directory = %directory.display(), "a completion offers only some of the files, because the search took too long");
             return;
         }
         match entry {
             Ok(entry) if entry.file_type().is_some_and(|kind| kind.is_file()) => show(entry.path()),
             Ok(_) => {}
-            Err(error) => tracing::debug!(%error, "a file cannot be looked at"),
+            Err(error) => {
+                tracing::debug!(%error, "a file is left out of a completion, because its metadata cannot be read")
+            }
         }
     }
 }

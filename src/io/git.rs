@@ -21,8 +21,8 @@ use crate::backend::acp::guards::GuardProgram;
 use crate::backend::acp::process::{AgentStdin, Process};
 use crate::git::worker::{JobReport, NumberedJob};
 use crate::host::effects::{
-    ConnectionId, Frame, GitJob, GitReport, GitRevert, GitWork, Input, Resource, RevertOutcome,
-    RevertRequest, SaidFile,
+    ConnectionId, FileRevert, Frame, GitJob, GitReport, GitRevert, GitWork, Input, Resource, RevertOutcome,
+    RevertRequest,
 };
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{to_json, RequestId};
@@ -137,11 +137,7 @@ impl GitQueue {
                 };
                 let (kept_first, bytes_kept) = (taken.kept_first.clone(), taken.bytes_kept.clone());
                 let files: Vec<GitRevert> = taken.files.iter().filter_map(|file| file.kept.clone()).collect();
-                let said = taken.files.iter().filter(|file| file.kept.is_none()).map(|file| SaidFile {
-                    file: file.uri().to_owned(),
-                    sides: file.now.clone().zip(file.wanted.clone()),
-                    mode_wanted: file.row.mode(),
-                });
+                let said = taken.files.iter().filter(|file| file.kept.is_none()).map(FileRevert::said);
                 let (said, own) = (said.collect(), self.own.clone());
                 let work = GitWork::Revert { files, below, own, said, kept_first, bytes_kept };
                 let job = GitJob { directories: vec![root], within_ms: REVERT_WITHIN_MS, work };
@@ -311,7 +307,7 @@ impl Drop for LiveGit {
 
 fn tell(news: &mpsc::UnboundedSender<GitProcessEvent>, what: GitProcessEvent) {
     if news.send(what).is_err() {
-        tracing::debug!("nobody listens to git any more");
+        tracing::debug!("a report of git was dropped: the host has left");
     }
 }
 
@@ -341,7 +337,7 @@ async fn hear(
         match serde_json::from_str(&line) {
             Ok(heard) => tell(&news, GitProcessEvent::Heard(heard)),
             Err(error) => {
-                tracing::error!(%error, "a mistake of this program: what runs git cannot be understood")
+                tracing::error!(%error, "a report of the git worker cannot be parsed (a bug of this program)")
             }
         }
     }

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::files;
-use crate::files::uris::path_of;
+use crate::files::uris::{overlap, path_of};
 use crate::host::effects::{Change, ConnectionId, Frame, Input, Resource, RevertOutcome, RevertRequest};
 use crate::watches::engine;
 use crate::wire::errors::RpcError;
@@ -158,8 +158,7 @@ impl JobPaths {
 
     /// Returns whether one of the two must end before the other begins.
     fn touches(&self, other: &Self) -> bool {
-        let meet = |one: &PathBuf| other.paths.iter().any(|two| one.starts_with(two) || two.starts_with(one));
-        (self.changes || other.changes) && self.paths.iter().any(meet)
+        (self.changes || other.changes) && overlap(&self.paths, &other.paths)
     }
 }
 
@@ -320,7 +319,7 @@ fn bytes_of(resource: &Resource) -> usize {
 
 fn send(answers: &mpsc::UnboundedSender<ResourceAnswer>, answered: ResourceAnswer) {
     if answers.send(answered).is_err() {
-        tracing::debug!("the answer to a request for files was dropped: nobody waits for it any more");
+        tracing::debug!("the answer to a request for files was dropped: the host has left");
     }
 }
 

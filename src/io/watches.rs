@@ -146,7 +146,7 @@ impl Watches {
     /// Has watches begun for the message of a connection; nothing is waited for longer than a few
     /// seconds. Must be called inside a tokio runtime.
     pub fn begin(&mut self, connection: ConnectionId, channels: Vec<String>) {
-        let failed = |channels: &[String], why: &str| {
+        let failed = |why: &str| {
             let failed = |channel: &String| (channel.clone(), Err(RpcError::unavailable(why).into()));
             channels.iter().map(failed).collect::<StartedWatches>()
         };
@@ -156,35 +156,22 @@ impl Watches {
                 tracing::debug!("watches that have begun were dropped: the host has left");
             }
         };
-        let (reply, replied) = oneshot::channel();
-        match &self.watcher {
-            Some(watcher) => watcher.send(WatchCommand::Begin(channels.clone(), reply)),
-            None => return send(failed(&channels, "files cannot be watched")),
+        match self.request(channels.clone()) {
+            Some(replied) => {
+                let silent = failed("the file system does not answer");
+                tokio::spawn(async move {
+                    let answer = tokio::time::timeout(START_TIMEOUT, replied).await;
+                    send(answer.ok().and_then(Result::ok).unwrap_or(silent));
+                });
+            }
+            None => send(failed("files cannot be watched")),
         }
-        if let (Some(watcher), Some(engine)) = (&self.watcher, &mut self.engine) {
-            obey(engine, watcher);
-        } else if let Err(error) = self.start() {
-            tracing::error!(%error, "no thread can be started to watch files");
-            return send(failed(&channels, "files cannot be watched"));
-        }
-        let silent = failed(&channels, "the file system does not answer");
-        tokio::spawn(async move {
-            let answer = tokio::time::timeout(START_TIMEOUT, replied).await;
-            send(answer.ok().and_then(Result::ok).unwrap_or(silent));
-        });
     }
 
     /// Has a watch begun for the core itself, until it is released; the core hears when it has.
     /// Must be called inside a tokio runtime.
     pub fn begin_own(&mut self, channel: String) {
-        let Some(watcher) = &self.watcher else { return };
-        let (reply, replied) = oneshot::channel();
-        watcher.send(WatchCommand::Begin(vec![channel], reply));
-        if let (Some(watcher), Some(engine)) = (&self.watcher, &mut self.engine) {
-            obey(engine, watcher);
-        } else if let Err(error) = self.start() {
-            return tracing::error!(%error, "no thread can be started to watch files");
-        }
+        let Some(replied) = self.request(vec![channel]) else { return };
         let begun_own = self.begun_own.clone();
         tokio::spawn(async move {
             for (channel, begun) in replied.await.unwrap_or_default() {
@@ -192,19 +179,31 @@ impl Watches {
                     Ok(lease) => {
                         lease.hand_over();
                         if begun_own.send(channel).is_err() {
-                            tracing::debug!("a watch has begun, and the host has left");
+                            tracing::debug!("a watch was dropped: the host has left");
                         }
                     }
-                    Err(refused) => {
-                        let why = refused.error.message;
-                        tracing::info!(
-                            why,
-                            "a repository is not watched: what has changed there is seen later"
-                        );
-                    }
+                    Err(refused) => tracing::info!(
+                        why = refused.error.message,
+                        "a repository is not watched, so its changes are shown at the next refresh"
+                    ),
                 }
             }
         });
+    }
+
+    /// Sends a request for watches to the thread, which is started if need be. Returns where its
+    /// reply arrives; `None` if no files can be watched.
+    fn request(&mut self, channels: Vec<String>) -> Option<oneshot::Receiver<StartedWatches>> {
+        let (reply, replied) = oneshot::channel();
+        let watcher = self.watcher.as_ref()?;
+        watcher.send(WatchCommand::Begin(channels, reply));
+        if let Some(engine) = &mut self.engine {
+            obey(engine, watcher);
+        } else if let Err(error) = self.start() {
+            tracing::error!(%error, "files cannot be watched: the system starts no thread");
+            return None;
+        }
+        Some(replied)
     }
 
     /// There is more room than there was when watches were to begin for the message of a
@@ -331,20 +330,16 @@ fn watch(engine: &mut Engine, watcher: &Arc<WatcherQueue>, told: &mpsc::Sender<W
 
 /// Waits until this time, or until something is said.
 fn wait(engine: &Engine, watcher: &WatcherQueue, until: Option<Instant>) {
-    let timeout = until.map(|until| {
-        let left = until.saturating_duration_since(Instant::now());
-        Timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        }
-    });
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    // A time that does not fit is no limit.
+    let timeout = left.and_then(|left| Timespec::try_from(left).ok());
     let mut heard = vec![PollFd::new(&watcher.wakeups, PollFlags::IN)];
     let queue = engine.queue();
     heard.extend(queue.as_ref().map(|queue| PollFd::new(queue, PollFlags::IN)));
     match poll(&mut heard, timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => {
-            tracing::error!(%error, "the system's news of files cannot be waited for");
+            tracing::error!(%error, "file events of the system cannot be waited for, so changes are noticed late");
             thread::sleep(POLL_INTERVAL);
         }
     }

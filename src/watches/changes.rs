@@ -7,31 +7,22 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use ahp_types::state::ResourceChangeType;
+
 /// Maximum number of changes reported at once; more are reported as updates of their folders.
 pub const ITEMS_MAX: usize = 1000;
-
-/// Kind of a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChangeKind {
-    /// Created.
-    Added,
-    /// Replaced, or with another content. Anything in a folder may have changed, too.
-    Updated,
-    /// Removed, with all that was in it.
-    Deleted,
-}
 
 /// Changes below a folder, by their paths from there.
 #[derive(Debug, Default)]
 pub struct PathChanges {
-    changes: BTreeMap<PathBuf, ChangeKind>,
+    changes: BTreeMap<PathBuf, ResourceChangeType>,
     /// They were too many: the folder in which all of them are.
     all_in: Option<PathBuf>,
 }
 
 impl PathChanges {
     /// Takes note of a change.
-    pub fn add(&mut self, path: &Path, kind: ChangeKind) {
+    pub fn add(&mut self, path: &Path, kind: ResourceChangeType) {
         if let Some(all_in) = &mut self.all_in {
             let folder = path.parent().unwrap_or(path);
             while !folder.starts_with(&*all_in) {
@@ -39,7 +30,7 @@ impl PathChanges {
             }
             return;
         }
-        if kind == ChangeKind::Deleted {
+        if kind == ResourceChangeType::Deleted {
             let inside =
                 self.changes.range(path.to_owned()..).take_while(|(other, _)| other.starts_with(path));
             let inside: Vec<PathBuf> =
@@ -50,9 +41,13 @@ impl PathChanges {
         }
         let before = self.changes.remove(path);
         let now = match (before, kind) {
-            (Some(ChangeKind::Added), ChangeKind::Deleted) => None,
-            (Some(ChangeKind::Added), ChangeKind::Updated | ChangeKind::Added) => Some(ChangeKind::Added),
-            (Some(ChangeKind::Deleted), ChangeKind::Added) => Some(ChangeKind::Updated),
+            (Some(ResourceChangeType::Added), ResourceChangeType::Deleted) => None,
+            (Some(ResourceChangeType::Added), ResourceChangeType::Updated | ResourceChangeType::Added) => {
+                Some(ResourceChangeType::Added)
+            }
+            (Some(ResourceChangeType::Deleted), ResourceChangeType::Added) => {
+                Some(ResourceChangeType::Updated)
+            }
             (_, kind) => Some(kind),
         };
         self.changes.extend(now.map(|now| (path.to_owned(), now)));
@@ -60,7 +55,7 @@ impl PathChanges {
             let mut all = std::mem::take(&mut self.changes).into_keys();
             let first = all.next().and_then(|path| path.parent().map(Path::to_owned));
             self.all_in = Some(first.unwrap_or_default());
-            all.for_each(|path| self.add(&path, ChangeKind::Updated));
+            all.for_each(|path| self.add(&path, ResourceChangeType::Updated));
         }
     }
 
@@ -70,10 +65,10 @@ impl PathChanges {
     }
 
     /// Takes the pending changes, by path.
-    pub fn take(&mut self) -> Vec<(PathBuf, ChangeKind)> {
+    pub fn take(&mut self) -> Vec<(PathBuf, ResourceChangeType)> {
         let Self { changes, all_in } = std::mem::take(self);
         match all_in {
-            Some(all_in) => vec![(all_in, ChangeKind::Updated)],
+            Some(all_in) => vec![(all_in, ResourceChangeType::Updated)],
             None => changes.into_iter().collect(),
         }
     }
@@ -82,9 +77,9 @@ impl PathChanges {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ChangeKind::{Added, Deleted, Updated};
+    use ResourceChangeType::{Added, Deleted, Updated};
 
-    fn told(changes: &[(&str, ChangeKind)]) -> Vec<(String, ChangeKind)> {
+    fn told(changes: &[(&str, ResourceChangeType)]) -> Vec<(String, ResourceChangeType)> {
         let mut all = PathChanges::default();
         changes.iter().for_each(|(path, kind)| all.add(Path::new(path), *kind));
         let told = all.take();

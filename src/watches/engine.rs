@@ -14,7 +14,7 @@ use std::sync::Arc;
 use ahp_types::state::ResourceChangeType;
 use percent_encoding::percent_encode;
 
-use super::changes::{ChangeKind, PathChanges};
+use super::changes::PathChanges;
 use super::path_resolution;
 use super::system::{NoNotifier, System, SystemReport, WatchTrouble};
 use super::tree::WatchedTree;
@@ -105,7 +105,8 @@ impl Engine {
     }
 
     /// Returns the number of folders that the system watches, without those on the way to them.
-    pub fn folder_count(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn folder_count(&self) -> usize {
         self.system.count()
     }
 
@@ -165,15 +166,10 @@ impl Engine {
         }
     }
 
-    /// Returns whether nothing is watched.
-    pub fn is_idle(&self) -> bool {
-        self.watches.is_empty()
-    }
-
     /// Hears what the system has to say; returns whether there is anything to be looked at.
     pub fn read_events(&mut self) -> bool {
         if let Err(error) = self.system.read_events(&mut self.said) {
-            tracing::error!(%error, "the system's news of files cannot be read: everything that is watched is compared anew");
+            tracing::error!(%error, "file events of the system cannot be read, so everything that is watched is scanned again");
             self.said.forgot = true;
         }
         !self.said.is_nothing()
@@ -191,13 +187,13 @@ impl Engine {
         let said = std::mem::take(&mut self.said);
         if said.forgot {
             tracing::info!(
-                "the system has dropped news of files: everything that is watched is compared anew"
+                "the system has dropped file events, so everything that is watched is scanned again"
             );
         }
         for (channel, watch) in self.watches.iter_mut().filter(|(_, watch)| !watch.is_looked_at) {
             if said.forgot {
                 watch.tree.rescan(&mut *self.system, &mut watch.changes);
-                watch.changes.add(Path::new(""), ChangeKind::Updated);
+                watch.changes.add(Path::new(""), ResourceChangeType::Updated);
             } else {
                 watch.tree.rescan_paths(&said.touched, &mut *self.system, &mut watch.changes);
             }
@@ -235,7 +231,7 @@ impl Engine {
             false => format!("{uri}/{}", percent_encode(OsStr::as_bytes(path.as_os_str()), PATH)),
         };
         let changes = watch.changes.take();
-        let changes = changes.iter().map(|(path, kind)| (name(path), wire_change_type(*kind))).collect();
+        let changes = changes.iter().map(|(path, kind)| (name(path), *kind)).collect();
         Some(WatchReport { watch: channel.clone(), changes })
     }
 }
@@ -263,8 +259,8 @@ impl WatchedFolder {
     /// Not all of it can be watched any more: what is in it may be anything.
     fn report_incomplete(&mut self) {
         if let Some(trouble) = self.tree.take_trouble() {
-            tracing::warn!(error = %failed(&self.uri, &trouble), "not all of a folder is watched any more");
-            self.changes.add(Path::new(""), ChangeKind::Updated);
+            tracing::warn!(error = %failed(&self.uri, &trouble), "a part of a watched folder is not watched any more");
+            self.changes.add(Path::new(""), ResourceChangeType::Updated);
         }
     }
 }
@@ -275,14 +271,6 @@ impl WatchedFolder {
 /// Why not.
 pub fn check(watched: &Watched, own: &[HostFile]) -> Result<(), RpcError> {
     path_resolution::check(&path_of(&watched.uri)?, own).map_err(|trouble| failed(&watched.uri, &trouble))
-}
-
-fn wire_change_type(kind: ChangeKind) -> ResourceChangeType {
-    match kind {
-        ChangeKind::Added => ResourceChangeType::Added,
-        ChangeKind::Updated => ResourceChangeType::Updated,
-        ChangeKind::Deleted => ResourceChangeType::Deleted,
-    }
 }
 
 /// Returns the error for a client whose watch cannot be.

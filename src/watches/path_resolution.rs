@@ -9,15 +9,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
 use super::system::WatchTrouble;
-use crate::files::folders::{HostFile, Identity};
-
-/// Maximum number of links that are followed in one path, as by the system.
-const LINKS_MAX: usize = 40;
+use crate::files::folders::{parts, HostFile, Identity, LINKS_MAX};
 
 /// Resolution of a path, with the folders and links on its way.
 #[derive(Debug)]
@@ -137,12 +134,4 @@ pub fn check(path: &Path, own: &[HostFile]) -> Result<(), WatchTrouble> {
 /// Returns whether an error means that a path does not exist.
 pub fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-}
-
-fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
-    path.components().filter_map(|part| match part {
-        Component::Normal(name) => Some(name.to_owned()),
-        Component::ParentDir => Some("..".into()),
-        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
-    })
 }

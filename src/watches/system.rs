@@ -100,6 +100,7 @@ pub trait System: std::fmt::Debug {
     }
 
     /// Returns the number of folders that it watches, without those that only lead to others.
+    #[cfg(test)]
     fn count(&self) -> usize {
         0
     }
@@ -315,6 +316,7 @@ mod linux {
             Some(self.queue.as_fd())
         }
 
+        #[cfg(test)]
         fn count(&self) -> usize {
             self.folders.values().filter(|asked| asked.times > 0 && asked.number.is_some()).count()
         }

@@ -16,7 +16,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::changes::{ChangeKind, PathChanges};
+use ahp_types::state::ResourceChangeType;
+
+use super::changes::PathChanges;
 use super::globs::Globs;
 use super::path_resolution::PathResolution;
 use super::system::{Registration, System, WatchTrouble};
@@ -328,7 +330,7 @@ impl Scan<'_> {
         self.how.globs.excludes(path) || self.how.own.iter().any(|own| own.holds(&full))
     }
 
-    fn report(&mut self, path: &Path, kind: ChangeKind) {
+    fn report(&mut self, path: &Path, kind: ResourceChangeType) {
         if self.how.globs.tells_of(path) {
             self.changes.add(path, kind);
         }
@@ -375,14 +377,14 @@ impl Scan<'_> {
             (None, None) => {
                 // It may have been there, and be one of those for which there was no room.
                 if *self.is_partial && why == ScanReason::Touched {
-                    self.report(path, ChangeKind::Deleted);
+                    self.report(path, ResourceChangeType::Deleted);
                 }
                 None
             }
             (None, Some(seen)) => {
                 let taken = self.add_entry(path, seen);
                 if taken.is_none() && why == ScanReason::Touched {
-                    self.report(path, ChangeKind::Added);
+                    self.report(path, ResourceChangeType::Added);
                 }
                 taken
             }
@@ -392,13 +394,13 @@ impl Scan<'_> {
             }
             (Some(KnownEntry::Leaf(before)), Some(seen)) if !seen.is_folder => {
                 if why == ScanReason::Touched || self.how.knows_versions && before != seen.version {
-                    self.report(path, ChangeKind::Updated);
+                    self.report(path, ResourceChangeType::Updated);
                 }
                 Some(KnownEntry::Leaf(seen.version))
             }
             (Some(KnownEntry::Folder(mut folder)), Some(seen)) if seen.is_folder => {
                 if why == ScanReason::Touched {
-                    self.report(path, ChangeKind::Updated);
+                    self.report(path, ResourceChangeType::Updated);
                 }
                 self.compare_folder(path, &mut folder, seen, why);
                 Some(KnownEntry::Folder(folder))
@@ -420,7 +422,7 @@ impl Scan<'_> {
             return None;
         }
         *self.entries += 1;
-        self.report(path, ChangeKind::Added);
+        self.report(path, ResourceChangeType::Added);
         if !seen.is_folder {
             return Some(KnownEntry::Leaf(seen.version));
         }
@@ -539,14 +541,14 @@ impl Scan<'_> {
     fn leave_out_too_long(&mut self) {
         if !std::mem::replace(self.has_too_long, true) {
             let root = self.how.root.display();
-            tracing::warn!("what is below `{root}` with a path longer than any is not watched");
+            tracing::warn!("paths below `{root}` that are longer than the system takes are not watched");
         }
     }
 
     /// Tells that something is gone, once for all that was in it.
     fn report_removed(&mut self, path: &Path, known: KnownEntry) {
         if self.how.globs.tells_of(path) {
-            self.report(path, ChangeKind::Deleted);
+            self.report(path, ResourceChangeType::Deleted);
             return self.forget(path, known);
         }
         *self.entries -= 1;

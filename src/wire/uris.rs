@@ -95,6 +95,16 @@ pub fn content_with_name_first(uri: &str) -> Option<String> {
     Some(format!("{CONTENT}/{named}/{}", path.trim_start_matches('/')))
 }
 
+/// Returns the part of a URI or path below a folder, empty for the folder itself; `None` if it is
+/// elsewhere.
+pub fn rest_below<'a>(name: &'a str, folder: &str) -> Option<&'a str> {
+    let rest = name.strip_prefix(folder.trim_end_matches('/'))?;
+    if rest.is_empty() {
+        return Some(rest);
+    }
+    rest.strip_prefix('/')
+}
+
 /// Characters that are escaped in a path: all but those that RFC 3986 allows in a segment.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
@@ -163,6 +173,16 @@ pub fn canonical_file(uri: &str) -> Result<String, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rest_below_a_folder_ends_at_a_whole_name() {
+        for folder in ["file:///a", "file:///a/"] {
+            for (uri, rest) in [("file:///a", Some("")), ("file:///a/b/c", Some("b/c")), ("file:///ab", None)]
+            {
+                assert_eq!(rest_below(uri, folder), rest, "{uri} {folder}");
+            }
+        }
+    }
 
     #[test]
     fn a_file_has_one_spelling() {

@@ -18,6 +18,7 @@ use serde_json::json;
 
 use super::errors::RpcError;
 use super::rpc::to_json;
+use super::uris::rest_below;
 
 /// Prefix of the encoded part.
 const SCHEME: &str = "ahp-resource-watch:/";
@@ -138,10 +139,8 @@ fn path_of_uri(uri: &str) -> String {
 
 /// A pattern that is an absolute path below what is watched is the rest of it.
 fn below(folder: &str, pattern: String) -> String {
-    match pattern.strip_prefix(folder).filter(|_| pattern.starts_with('/')) {
-        Some(rest) if rest.len() > 1 && rest.starts_with('/') => rest[1..].to_owned(),
-        _ => pattern,
-    }
+    let rest = rest_below(&pattern, folder).filter(|rest| pattern.starts_with('/') && !rest.is_empty());
+    rest.map(str::to_owned).unwrap_or(pattern)
 }
 
 fn patterns(name: &str, asked: Option<AnyValue>, folder: &str) -> Result<Option<Vec<String>>, RpcError> {

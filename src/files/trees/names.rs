@@ -103,7 +103,7 @@ pub(super) fn put_back(
         Ok(()) => Err(why),
         Err(error) => {
             let left = place.path.with_file_name(aside);
-            tracing::warn!(%error, "what was to be removed cannot be put back: `{}` is left at `{}`", place.path.display(), left.display());
+            tracing::warn!(%error, "a file that could not be removed cannot be put back: `{}` is left at `{}`", place.path.display(), left.display());
             Err(PathRefusal::Partly(
                 format!("what is left of it was put at `{}`", left.display()),
                 why.into(),

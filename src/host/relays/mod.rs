@@ -30,7 +30,7 @@ use crate::host::Step;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{read_json, to_sorted_json, ClientReply, Params, RequestId};
-use crate::wire::uris::ROOT;
+use crate::wire::uris::{rest_below, ROOT};
 
 /// Time within which a client must answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -286,8 +286,7 @@ fn publishers_of<'a>(uri: &str, servers: &FileServers<'a>) -> BTreeMap<&'a str, 
     let mut publishers = BTreeMap::new();
     for (client_id, published) in &servers.published {
         let published = published.trim_end_matches('/');
-        let Some(rest) = uri.strip_prefix(published) else { continue };
-        if rest.is_empty() || rest.starts_with('/') {
+        if rest_below(uri, published).is_some() {
             let longest = publishers.entry(*client_id).or_insert(published.len());
             *longest = published.len().max(*longest);
         }

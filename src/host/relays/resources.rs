@@ -7,7 +7,7 @@ use ahp_types::commands::{
     ResourceListParams, ResourceReadParams, ResourceResolveParams, ResourceWriteParams,
 };
 
-use crate::host::changes::checkpoints;
+use crate::host::changes::checkpointed;
 use crate::host::effects::{Change, Resource};
 use crate::host::ledger::{contents, Ledger};
 use crate::wire::errors::RpcError;
@@ -24,7 +24,8 @@ pub(crate) fn resource(ledger: &Ledger, method: Method, params: &Params) -> Resu
         Method::CreateResourceWatch => return Ok(Resource::Watch(Watched::asked_for(params.read()?)?)),
         Method::ResourceRead => {
             let params: ResourceReadParams = params.read()?;
-            if let Some(kept) = checkpoints::checkpointed_content(ledger, &params.uri, Some(params.encoding))?
+            if let Some(kept) =
+                checkpointed::checkpointed_content(ledger, &params.uri, Some(params.encoding))?
             {
                 return Ok(kept);
             }
@@ -33,7 +34,7 @@ pub(crate) fn resource(ledger: &Ledger, method: Method, params: &Params) -> Resu
         }
         Method::ResourceResolve => {
             let params: ResourceResolveParams = params.read()?;
-            if let Some(kept) = checkpoints::checkpointed_content(ledger, &params.uri, None)? {
+            if let Some(kept) = checkpointed::checkpointed_content(ledger, &params.uri, None)? {
                 return Ok(kept);
             }
             let content = contents::resolve_content(ledger, &params.uri)?;

@@ -16,11 +16,11 @@ use base64::Engine;
 use rustix::io::Errno;
 
 use crate::files::folders::{Folders, HostFile, PathRefusal, WorkFolder};
-use crate::files::reverting::{revert_text, RevertedText, UNKNOWN_SIDE};
 use crate::files::unfinished::Unfinished;
 use crate::files::uris::path_of;
 use crate::files::writing::{WritePosition, WriteRequest};
-use crate::host::effects::{Change, RevertOutcome, RevertRequest};
+use crate::git::reverting::revert_reported;
+use crate::host::effects::{Change, FileRevert, RevertOutcome, RevertRequest, SaidFile};
 use crate::wire::errors::RpcError;
 
 /// The most that is written at once, in bytes.
@@ -60,7 +60,7 @@ impl WritableFolders {
         let granted = granted.iter().filter_map(|path| match WorkFolder::find(path.clone()) {
             Ok(folder) => Some(Arc::new(folder)),
             Err(error) => {
-                tracing::warn!(%error, "nothing can be changed in `{}`", path.display());
+                tracing::warn!(%error, "clients cannot change files in `{}`, because it cannot be opened", path.display());
                 None
             }
         });
@@ -82,7 +82,7 @@ impl WritableFolders {
         match begun {
             Ok(unfinished) => Self { unfinished: Some(unfinished), ..self },
             Err(error) => {
-                tracing::warn!(%error, "what is not finished cannot be remembered in `{shown}`");
+                tracing::warn!(%error, "operations in progress cannot be recorded in `{shown}`");
                 self
             }
         }
@@ -148,26 +148,10 @@ pub(super) fn change(change: &Change, folders: &Folders) -> Result<(), RpcError>
     }
 }
 
-/// Makes files what they were before, each for itself: one that is not what it must be stays as it
-/// is.
+/// Reverts files, each for itself: one that is not what it must be stays as it is.
 pub(super) fn revert(taken: &RevertRequest, folders: &Folders) -> Vec<RevertOutcome> {
-    let each = taken.files.iter().map(|file| {
-        let uri = file.uri();
-        let (Some(now), Some(wanted)) = (&file.now, &file.wanted) else {
-            return RevertOutcome::Refused(UNKNOWN_SIDE.to_owned());
-        };
-        let path = match path_of(uri) {
-            Ok(path) => path,
-            Err(error) => return RevertOutcome::Refused(error.message),
-        };
-        match revert_text(folders, &path, (now.as_deref(), wanted.as_deref()), file.row.mode()) {
-            Ok(RevertedText::Already) => RevertOutcome::Already,
-            Ok(RevertedText::Done { mode }) => RevertOutcome::Done { bytes: None, mode },
-            Ok(RevertedText::ChangedSince) => RevertOutcome::Refused("it was changed since".to_owned()),
-            Err(refusal) => RevertOutcome::Refused(failed(uri, refusal).message),
-        }
-    });
-    each.collect()
+    let files: Vec<SaidFile> = taken.files.iter().map(FileRevert::said).collect();
+    revert_reported(&files, folders, |uri, refusal| failed(uri, refusal).message)
 }
 
 /// Checks whether a client may do something, without doing it. Access for reading is for the file
