@@ -17,8 +17,8 @@ use ahp_types::state::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::host::changes::checkpoints::CheckpointedFolder;
-use crate::host::changes::edits::RevertedFile;
+use crate::host::changes::checkpointed::CheckpointedFolder;
+use crate::host::changes::sides::RevertedFile;
 use crate::host::chats::attached::Attached;
 use crate::host::effects::{RepositoryStatus, Rope};
 use crate::host::model::{ReviewMarks, TitleBy};

@@ -25,11 +25,13 @@ use ahp_types::state::{
 use uuid::Uuid;
 
 use crate::host::actions::Verdict;
-use crate::host::changes::checkpoints::{CheckpointedFolder, Checkpoints, Comparison};
-use crate::host::changes::edits::{net_of, reported_in, scope_key, CountedLines, RevertedFile, SideContent};
+use crate::host::changes::checkpointed::CheckpointedFolder;
+use crate::host::changes::checkpoints::Checkpoints;
+use crate::host::changes::comparisons::{checkpoints_of_scope, Comparison};
+use crate::host::changes::edits::{self, net_of, reported_in, scope_key, CountedLines};
 use crate::host::changes::operations::Operations;
+use crate::host::changes::sides::{RevertedFile, SideContent};
 use crate::host::changes::statuses::{shows_status, RepositoryStatuses};
-use crate::host::changes::{checkpoints, edits};
 use crate::host::channels::Changeset;
 use crate::host::effects::{ChangesetKey, ConnectionId};
 use crate::host::ledger::Ledger;
@@ -188,7 +190,7 @@ impl Changes {
         self.settle_operations(ledger, step);
         self.checkpoints.start_comparisons(ledger, step);
         self.settle_statuses(ledger, step);
-        self.checkpoints.evict_comparisons(ledger);
+        self.checkpoints.compared.evict(ledger);
         if ledger.channels.changesets.len() > UNSUBSCRIBED_MAX {
             let unsubscribed =
                 ledger.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
@@ -217,7 +219,7 @@ impl Changes {
         }
         let (is_known, is_alone) = (self.is_known(ledger, key, &ChangesetScope::Session), chats.len() == 1);
         let of_session = self.changed_files(ledger, key, &ChangesetScope::Session).unwrap_or_default();
-        let is_stored = checkpoints::checkpoints_of_scope(ledger, key, &ChangesetScope::Session).is_some();
+        let is_stored = checkpoints_of_scope(ledger, key, &ChangesetScope::Session).is_some();
         for chat in chats {
             let chat_uri = ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone());
             let files = match is_alone && is_stored {
@@ -287,7 +289,7 @@ impl Changes {
                 }
             }
         }
-        if let Some(states) = checkpoints::checkpoints_of_scope(ledger, session, scope) {
+        if let Some(states) = checkpoints_of_scope(ledger, session, scope) {
             match self.checkpoints.compared.get_or_request(&states) {
                 Comparison::Known(_) => {}
                 Comparison::Unknown(why) => {
@@ -297,7 +299,7 @@ impl Changes {
                 Comparison::Pending => return Some(state_of(Vec::new(), None, true)),
             }
         }
-        let is_stored = checkpoints::checkpoints_of_scope(ledger, session, scope).is_some();
+        let is_stored = checkpoints_of_scope(ledger, session, scope).is_some();
         let (trouble, is_running) = match scope {
             ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => {
                 (None, false)
@@ -340,7 +342,7 @@ impl Changes {
         if shows_status(scope) {
             return self.statuses.known_status(session).is_some();
         }
-        let states = checkpoints::checkpoints_of_scope(ledger, session, scope);
+        let states = checkpoints_of_scope(ledger, session, scope);
         states.is_none_or(|states| self.checkpoints.compared.known(&states).is_some())
     }
 
@@ -394,20 +396,20 @@ impl Changes {
         step: &mut Step<'_>,
         session: SessionKey,
     ) {
-        self.statuses.remove(session);
         self.clear_failed_operations(session);
         for key in changesets_of(ledger, session) {
             self.clear_changeset(ledger, step, key);
         }
+        self.statuses.remove(session);
     }
 
     /// A session is let out of memory.
     pub(in crate::host) fn remove_changesets_of(&mut self, ledger: &mut Ledger, session: SessionKey) {
-        self.statuses.remove(session);
         self.clear_failed_operations(session);
         for key in changesets_of(ledger, session) {
             self.remove_changeset(ledger, key);
         }
+        self.statuses.remove(session);
     }
 
     fn remove_changeset(&mut self, ledger: &mut Ledger, key: ChangesetKey) {

@@ -4,34 +4,25 @@
 //! A turn waits a moment until its folder is kept; one that could not be kept in time begins
 //! without, and what its calls say counts.
 //!
-//! Owns: when a folder is kept and for which turn, which turns cannot be told apart because they
-//! ran at the same time in one repository, what has changed from one state to another as far as
-//! that is known, and which contents were given out.
+//! Owns: the jobs of git that are in flight, when a checkpoint is taken and for which turn, and
+//! which turns cannot be told apart because they ran at the same time in one repository.
 //! Never: runs git, or waits for it longer than a turn may.
 
-use crate::state::edits::FileDiff;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 
-use ahp_types::commands::ContentEncoding;
-use ahp_types::state::ChatOrigin;
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-
+use crate::host::changes::checkpointed::CheckpointedTurn;
+use crate::host::changes::comparisons::{CheckpointPair, Comparison, ComparisonCache};
 use crate::host::changes::statuses::REPOSITORY_GONE;
-use crate::host::changes::{edits, Changes};
+use crate::host::changes::Changes;
 use crate::host::configuration::directories;
 use crate::host::effects::{
-    ChannelId, ChatKey, Checkpoint, GitContent, GitJob, GitReport, GitRevert, GitWork, Output, Resource,
-    RunId, Timer, UnseenFile,
+    ChatKey, Checkpoint, GitJob, GitReport, GitRevert, GitWork, Output, RunId, Timer,
 };
 use crate::host::ledger::Ledger;
 use crate::host::model::{RunPhase, SessionKey};
 use crate::host::Step;
 use crate::state::edits::changed_paths;
-use crate::wire::changesets::ChangesetScope;
-use crate::wire::errors::RpcError;
-use crate::wire::uris::{content_uri, file_of_content, parse_content_uri};
+use crate::wire::uris::rest_below;
 
 /// Time limit of git where no turn waits for it, in milliseconds.
 const WITHIN_MS: u64 = 10_000;
@@ -39,70 +30,11 @@ const WITHIN_MS: u64 = 10_000;
 /// Number of retries when git has failed to remove checkpoints.
 const REMOVAL_RETRIES: u32 = 3;
 
-/// Maximum number of turns of a session with checkpoints; the oldest go first, but for the first
-/// one.
-const TURNS_MAX: usize = 1000;
-
-/// Of so many pairs of states it is remembered what lies between them, besides those that a
-/// changeset in memory shows.
-const COMPARISONS_MAX: usize = 200;
-
 /// Maximum number of files per turn of which git is asked whether it looks at them.
 const REPORTED_FILES_MAX: usize = 1000;
 
 /// Maximum number of comparisons in flight: the time limit of each begins when git is asked.
 const COMPARISONS_IN_FLIGHT_MAX: usize = 4;
-
-/// Git checkpoints of a session's folder. Saved with the session.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct CheckpointedFolder {
-    /// The `file:` URI of the repository's folder; none where there is no repository that is used.
-    pub(in crate::host) root: Option<String>,
-    /// The branch that was checked out when the session began.
-    pub(in crate::host) base: Option<String>,
-    /// Namespace of this session's checkpoints in the names of git's refs.
-    keeper: String,
-    /// Key that the ids of contents are hashed with, so that no client can make one up.
-    secret: String,
-    /// Number of checkpoints that were started.
-    count: u64,
-    /// The newest state; none when it is not known what has become of the folder since.
-    last: Option<Checkpoint>,
-    /// Set while a checkpoint behind a turn, or behind a revert, is in flight; a host that ends
-    /// meanwhile does not learn its outcome.
-    is_asked: bool,
-    /// The session was brought in, or back from the trash: nothing of what is known here is kept
-    /// for it yet. What is kept by the name that it had may be another session's, or goes with one.
-    is_brought: bool,
-    /// Set when the first of these turns was the first of the session.
-    is_whole: bool,
-    /// The turns of which something is kept, in the order in which they began.
-    turns: Vec<CheckpointedTurn>,
-    /// Why not all of it is known, for people.
-    pub(in crate::host) note: Option<String>,
-}
-
-/// Checkpoints of a turn. A turn that a fork has copied counts once.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct CheckpointedTurn {
-    /// The URI of the chat in which it ran.
-    chat: String,
-    turn: String,
-    before: Checkpoint,
-    after: Option<Checkpoint>,
-    /// Another turn ran in the repository at the same time.
-    #[serde(default)]
-    overlaps: bool,
-    /// One of another session did.
-    #[serde(default)]
-    overlaps_others: bool,
-    /// Files that its calls have changed and at which git does not look, as they were when it
-    /// ended.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    unseen: Vec<UnseenFile>,
-}
 
 /// Purpose of a job of git that is in flight.
 #[derive(Debug)]
@@ -125,21 +57,6 @@ pub(in crate::host) enum JobPurpose {
     Disposed { keeper: String },
     /// Removal of the checkpoints in this namespace, with the number of retries that are left.
     Removal { root: String, keeper: String, again: u32 },
-    /// Job whose result is not needed any more.
-    Abandoned,
-}
-
-/// Two states of the folder of a session.
-pub(in crate::host) type CheckpointPair = (SessionKey, Checkpoint, Checkpoint);
-
-/// Changes between two checkpoints.
-#[derive(Debug)]
-pub(in crate::host) enum Comparison {
-    /// Requested, or in flight.
-    Pending,
-    Known(Vec<FileDiff<GitContent>>),
-    /// Why it cannot be known, for people.
-    Unknown(String),
 }
 
 /// Checkpoints of the folders of all sessions.
@@ -156,150 +73,6 @@ impl Checkpoints {
     /// Creates the owner of no checkpoints.
     pub(in crate::host) fn new(within_ms: u64) -> Self {
         Self { within_ms, jobs: BTreeMap::new(), compared: ComparisonCache::default() }
-    }
-}
-
-/// Cache of the changes between checkpoints.
-#[derive(Debug, Default)]
-pub(in crate::host) struct ComparisonCache {
-    pairs: BTreeMap<CheckpointPair, Comparison>,
-    /// Comparisons that are yet to be started, in this order.
-    wanted: VecDeque<CheckpointPair>,
-}
-
-impl ComparisonCache {
-    fn insert(&mut self, pair: CheckpointPair, comparison: Comparison) {
-        self.pairs.insert(pair, comparison);
-    }
-
-    /// Returns the changes between two checkpoints; requests the comparison if there is none.
-    pub(in crate::host) fn get_or_request(&mut self, pair: &CheckpointPair) -> &Comparison {
-        let wanted = &mut self.wanted;
-        self.pairs.entry(pair.clone()).or_insert_with(|| {
-            wanted.push_back(pair.clone());
-            Comparison::Pending
-        })
-    }
-
-    /// Drops a comparison that has failed, so that it is requested anew; returns whether there was
-    /// one.
-    fn remove_failed(&mut self, pair: &CheckpointPair) -> bool {
-        let failed = matches!(self.pairs.get(pair), Some(Comparison::Unknown(_)));
-        if failed {
-            self.pairs.remove(pair);
-        }
-        failed
-    }
-
-    /// Returns the changes between two checkpoints if they are known.
-    pub(in crate::host) fn known(&self, pair: &CheckpointPair) -> Option<&[FileDiff<GitContent>]> {
-        match self.pairs.get(pair) {
-            Some(Comparison::Known(changes)) => Some(changes),
-            _ => None,
-        }
-    }
-}
-
-impl CheckpointedFolder {
-    fn turn_mut(&mut self, chat: &str, turn: &str) -> Option<&mut CheckpointedTurn> {
-        self.turns.iter_mut().rev().find(|it| it.turn == turn && it.chat == chat)
-    }
-
-    /// The session comes from elsewhere: what is known is to be kept under another name.
-    pub(in crate::host) fn is_brought(&mut self) {
-        if !self.keeper.is_empty() {
-            self.keeper.clear();
-            self.is_brought = true;
-        }
-    }
-
-    /// The states that are known, the first ones first.
-    fn commit_ids(&self) -> Vec<String> {
-        let mut known: Vec<String> = Vec::new();
-        let of_turns = self.turns.iter().flat_map(|turn| std::iter::once(&turn.before).chain(&turn.after));
-        for state in of_turns.chain(&self.last) {
-            if !known.contains(&state.commit) {
-                known.push(state.commit.clone());
-            }
-        }
-        known
-    }
-
-    /// Returns the checkpoints before and after all of the session.
-    fn whole_session(&self) -> Option<(&Checkpoint, &Checkpoint)> {
-        let is_separable = !self.turns.iter().any(|turn| turn.overlaps_others);
-        let first = self.turns.first().filter(|_| self.is_whole && is_separable)?;
-        Some((&first.before, self.last.as_ref()?))
-    }
-
-    /// From what to what a turn has gone that is over. One that a fork has may have run in another
-    /// chat.
-    fn of_turn(&self, chat: &str, turn: &str, is_fork: bool) -> Option<(&Checkpoint, &Checkpoint)> {
-        let mut of_chat = self.turns.iter().rev().filter(|it| it.turn == turn);
-        let in_chat = of_chat.clone().find(|it| it.chat == chat);
-        let found = in_chat.or_else(|| of_chat.next().filter(|_| is_fork))?;
-        Some((&found.before, found.after.as_ref().filter(|_| !found.overlaps)?))
-    }
-
-    /// Returns the checkpoint after a turn.
-    fn after_turn(&self, chat: &str, turn: &str) -> Option<&Checkpoint> {
-        let mut turns = self.turns.iter().rev();
-        turns.find(|it| it.turn == turn && it.chat == chat)?.after.as_ref()
-    }
-
-    /// Returns the files at which git does not look and that were changed in a turn, or in any: of
-    /// each the version that it was then.
-    pub(in crate::host) fn unseen_in(&self, turn: Option<&str>) -> BTreeMap<&str, Option<&str>> {
-        let turns = self.turns.iter().filter(|it| turn.is_none_or(|turn| it.turn == turn));
-        let files = turns.flat_map(|it| &it.unseen);
-        files.map(|unseen| (unseen.file.as_str(), unseen.version.as_deref())).collect()
-    }
-
-    /// Returns the namespace and the number of the next checkpoint.
-    pub(in crate::host) fn next_checkpoint(&mut self) -> (String, u64) {
-        self.count += 1;
-        (self.keeper.clone(), self.count)
-    }
-
-    fn add_turn(&mut self, turn: CheckpointedTurn) {
-        match self.turn_mut(&turn.chat, &turn.turn) {
-            Some(known) => known.after = None,
-            None => self.turns.push(turn),
-        }
-        if self.turns.len() > TURNS_MAX {
-            self.turns.remove(1);
-        }
-    }
-
-    /// Returns the id of a content, which clients can use and cannot make up.
-    fn id_of(&self, content: &GitContent) -> String {
-        let (mode, blob) = (content.mode, &content.blob);
-        let mut hash = Sha256::new();
-        hash.update(format!("{} {mode:o} {blob}", self.secret));
-        let mut id = format!("{mode:o}-{blob}-");
-        for byte in &hash.finalize()[..16] {
-            write!(id, "{byte:02x}").unwrap_or_default();
-        }
-        id
-    }
-
-    /// The content that is called so, if it was ever given out.
-    fn content_of(&self, id: &str) -> Option<GitContent> {
-        let mut parts = id.split('-');
-        let mode = u32::from_str_radix(parts.next()?, 8).ok()?;
-        let content = GitContent { blob: parts.next()?.to_owned(), mode };
-        (self.id_of(&content) == id).then_some(content)
-    }
-
-    /// The URI of a content of a side of a file.
-    pub(in crate::host) fn uri_of(
-        &self,
-        session: &str,
-        content: &GitContent,
-        side: &str,
-        path: &str,
-    ) -> String {
-        content_uri(session, &self.id_of(content), side, path)
     }
 }
 
@@ -326,11 +99,9 @@ impl Checkpoints {
         step: &mut Step<'_>,
         session: SessionKey,
         directories: Vec<String>,
-        base: Option<String>,
-        files: bool,
+        work: GitWork,
     ) {
         assign_namespace(ledger, step, session);
-        let work = GitWork::Look { base, files };
         self.run_git(ledger, step, (directories, WITHIN_MS), work, JobPurpose::Status(session));
     }
 
@@ -365,8 +136,8 @@ impl Checkpoints {
     ) -> Option<ChatKey> {
         let Some(JobPurpose::BeforeTurn(chat, run)) = self.jobs.get(&number) else { return None };
         let (chat, run) = (*chat, *run);
-        // What comes later is not what was there before the turn.
-        self.jobs.insert(number, JobPurpose::Abandoned);
+        // A checkpoint that comes later is not one from before the turn.
+        self.jobs.remove(&number);
         let why = "the folder could not be kept in time before the last turn".to_owned();
         self.turn_begins_without_checkpoint(ledger, (chat, run), Some(why), false)
     }
@@ -718,32 +489,6 @@ impl Checkpoints {
             self.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::Comparison(pair));
         }
     }
-
-    /// Evicts comparisons that no changeset in memory shows, if there are too many.
-    pub(in crate::host) fn evict_comparisons(&mut self, ledger: &Ledger) {
-        if self.compared.pairs.len() <= COMPARISONS_MAX + ledger.channels.changesets.len() {
-            return;
-        }
-        let shown = ledger.channels.changesets.values();
-        let shown: BTreeSet<CheckpointPair> = shown
-            .filter_map(|changeset| checkpoints_of_scope(ledger, changeset.session, &changeset.scope))
-            .collect();
-        let stays = |pair: &CheckpointPair, comparison: &mut Comparison| {
-            shown.contains(pair) || matches!(comparison, Comparison::Pending)
-        };
-        self.compared.pairs.retain(stays);
-    }
-
-    /// Retries the failed comparison that a changeset shows which has a new subscriber.
-    pub(in crate::host) fn retry_failed_comparison(&mut self, ledger: &mut Ledger, target: ChannelId) {
-        let changeset = target.changeset().and_then(|key| ledger.channels.changesets.get(&key));
-        let Some((session, scope)) = changeset.map(|it| (it.session, it.scope.clone())) else { return };
-        if let Some(states) = checkpoints_of_scope(ledger, session, &scope) {
-            if self.compared.remove_failed(&states) {
-                ledger.note_edited(session, false);
-            }
-        }
-    }
 }
 
 impl Changes {
@@ -806,7 +551,7 @@ impl Changes {
                     self.checkpoints.remove_checkpoints(ledger, step, root, keeper, again);
                 }
             }
-            Some(JobPurpose::Abandoned) | None => {}
+            None => {}
         }
         None
     }
@@ -885,60 +630,7 @@ fn share_a_repository(ledger: &Ledger, one: ChatKey, other: ChatKey) -> bool {
         let root = session.and_then(|session| session.checkpoints.root.clone());
         root.map_or_else(|| directories::effective_directories(ledger, chat), |root| vec![root])
     };
-    let below = |one: &str, other: &str| {
-        let other = other.trim_end_matches('/');
-        one.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
     let (one, other) = (folders(one), folders(other));
-    one.iter().any(|one| other.iter().any(|other| below(one, other) || below(other, one)))
-}
-
-/// Returns the checkpoints before and after what a changeset covers; `None` where only calls report
-/// changes.
-pub(in crate::host) fn checkpoints_of_scope(
-    ledger: &Ledger,
-    key: SessionKey,
-    scope: &ChangesetScope,
-) -> Option<CheckpointPair> {
-    let checkpoints = &ledger.channels.sessions.known(key)?.checkpoints;
-    checkpoints.root.as_ref()?;
-    let (before, after) = match scope {
-        ChangesetScope::Session => checkpoints.whole_session()?,
-        ChangesetScope::Uncommitted | ChangesetScope::Branch => return None,
-        ChangesetScope::Compare(one, other) => {
-            let after = |id: &String| {
-                let chat = ledger.channels.chats.known(edits::chat_of_turn(ledger, key, id)?)?;
-                checkpoints.after_turn(&chat.channel.uri, id)
-            };
-            (after(one)?, after(other)?)
-        }
-        ChangesetScope::Turn(id) => {
-            let chat = ledger.channels.chats.known(edits::chat_of_turn(ledger, key, id)?)?;
-            chat.conversation.history().get(id)?;
-            let is_fork = matches!(chat.conversation.state().origin, Some(ChatOrigin::Fork { .. }));
-            checkpoints.of_turn(&chat.channel.uri, id, is_fork)?
-        }
-    };
-    Some((key, before.clone(), after.clone()))
-}
-
-/// Returns the request for a content that git has; `None` where a URI names no such content.
-///
-/// # Errors
-/// `-32008` when it was never given out, or its session is not there.
-pub(in crate::host) fn checkpointed_content(
-    ledger: &Ledger,
-    uri: &str,
-    encoding: Option<Option<ContentEncoding>>,
-) -> Result<Option<Resource>, RpcError> {
-    let Some((channel, id)) = parse_content_uri(uri) else { return Ok(None) };
-    let Some(key) = ledger.find(&channel).and_then(|channel| channel.session()) else {
-        return Ok(None);
-    };
-    let gone = || RpcError::resource_not_found(uri);
-    let checkpoints = &ledger.channels.sessions.known(key).ok_or_else(gone)?.checkpoints;
-    let content = checkpoints.content_of(&id).ok_or_else(gone)?;
-    let root = checkpoints.root.clone().ok_or_else(gone)?;
-    let file = file_of_content(uri).unwrap_or_default();
-    Ok(Some(Resource::Kept { uri: uri.to_owned(), root, content, file, encoding }))
+    one.iter()
+        .any(|one| other.iter().any(|other| rest_below(one, other).or(rest_below(other, one)).is_some()))
 }

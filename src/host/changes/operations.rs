@@ -1,16 +1,9 @@
-//! Reverting changes of files, restoring what was reverted, and commits.
+//! Operations of clients on changesets: reverting, restoring and committing files.
 //!
-//! Owns: which operations a changeset offers, what a client asks for by `invokeChangesetOperation`,
-//! and what is kept of it.
+//! Owns: which operations a changeset offers, and the queue of those that clients have asked for by
+//! `invokeChangesetOperation`.
 //! Never: touches a file: what each file is to be goes out with what it must be now, and what has
 //! become of it comes in. A file that is not what the changeset says any more stays as it is.
-//!
-//! What is taken back is an edit like those of agents, made by the host and kept with the session:
-//! so the file is in the changeset no more, and taking that back removes the edit again. Nothing is
-//! lost by it, since what the file was is kept with the calls, and that it is to be taken back
-//! before it is. Where the host ends before it has heard what has become of the files, they are
-//! still in the changeset; asking again finds them as they are to be, and taking that back brings
-//! back those that were taken back.
 //!
 //! An operation waits until it is known what the changeset shows: until what another one has done
 //! is known, and until git has looked where something is to be looked at, or where nobody has
@@ -31,18 +24,20 @@ use bytes::Bytes;
 use serde_json::json;
 
 use crate::host::changes::changesets::{Changes, FILES_MAX};
-use crate::host::changes::checkpoints::Comparison;
 use crate::host::changes::commits::{commit_operation, RequestedCommit, COMMIT};
-use crate::host::changes::edits::{scope_key, EditTextCache, RevertedFile};
-use crate::host::changes::statuses::shows_status;
-use crate::host::changes::{checkpoints, edits};
-use crate::host::effects::{
-    ChangesetKey, ConnectionId, FileRevert, Frame, GitRevert, Output, Resource, RevertOutcome, RevertRequest,
+use crate::host::changes::comparisons::{checkpoints_of_scope, Comparison};
+use crate::host::changes::edits::scope_key;
+use crate::host::changes::reverts::{
+    discarded_files, last_reverted, record_pending_reverts, requested_revert, restored_files,
 };
+use crate::host::changes::sides::SideContent;
+use crate::host::changes::statuses::shows_status;
+use crate::host::effects::{ChangesetKey, ConnectionId, Frame, Output, Resource, RevertRequest};
 use crate::host::ledger::Ledger;
 use crate::host::model::SessionKey;
 use crate::host::refusal::error_info;
 use crate::host::Step;
+use crate::state::edits::FileDiff;
 use crate::wire::changesets::{parse_changeset_uri, ChangesetScope};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -57,10 +52,6 @@ const RESTORE: &str = "restore-changes";
 /// Why nothing is committed that its client has not seen.
 const CHANGED_SINCE: &str = "files were changed since";
 
-/// Maximum number of reverted files that can be restored in a session; beyond it the oldest go. The
-/// files that were reverted last stay, however many they are.
-const REVERTED_MAX: usize = 1000;
-
 /// Maximum number of pending operations of a session.
 const WAITING_MAX: usize = 100;
 
@@ -69,9 +60,6 @@ const SHARED_MAX: usize = 100;
 
 /// A client, and its request.
 type Requester = (ConnectionId, RequestId);
-
-/// Maximum number of files that an answer names which says why files stay.
-const NAMED_MAX: usize = 100;
 
 /// Operations of clients on changesets, pending and in progress.
 #[derive(Debug, Default)]
@@ -127,15 +115,6 @@ impl HeldOperation {
 enum FirstStep {
     Revert(RevertRequest),
     Commit(RequestedCommit),
-}
-
-/// Lists files that stay as they are, by name as far as there is room.
-fn list_of_files(files: &[String]) -> String {
-    let named = &files[..files.len().min(NAMED_MAX)];
-    match files.len() - named.len() {
-        0 => named.join("; "),
-        others => format!("{}; and {others} other files", named.join("; ")),
-    }
 }
 
 pub(in crate::host) fn operation(
@@ -326,7 +305,7 @@ impl Changes {
         if self.checkpoints.is_checkpoint_in_flight(session, turn) {
             return false;
         }
-        let states = checkpoints::checkpoints_of_scope(ledger, session, scope);
+        let states = checkpoints_of_scope(ledger, session, scope);
         states.is_none_or(|states| {
             !matches!(self.checkpoints.compared.get_or_request(&states), Comparison::Pending)
         })
@@ -398,54 +377,14 @@ impl Changes {
             }
             return Ok(FirstStep::Commit(self.requested_commit(ledger, session, params)?));
         }
-        let (mut taken, mut left) = (Vec::new(), Vec::new());
-        let mut found_texts = EditTextCache::default();
-        let restores = id == RESTORE;
-        let mut untouched = Vec::new();
-        if restores {
-            for file in last_reverted(ledger, session, &scope) {
-                if file.is_untouched {
-                    untouched.push(file.clone());
-                    continue;
-                }
-                let (found, left) = edits::reverted_sides(ledger, file, &mut found_texts);
-                let kept = file.kept.clone().map(GitRevert::reversed);
-                let kept = kept.map(|kept| GitRevert { mode_wanted: file.mode, ..kept });
-                taken.push(FileRevert { row: file.clone(), now: left, wanted: found, kept });
+        let reverted = match id == RESTORE {
+            true => restored_files(ledger, session, &scope),
+            false => {
+                let is_meant = |file: &&FileDiff<SideContent>| wanted.is_none_or(|uri| file.is_called(uri));
+                discarded_files(ledger, &scope, files.iter().filter(is_meant), &unseen)
             }
-        } else {
-            for changed in files.iter().filter(|file| wanted.is_none_or(|uri| file.is_called(uri))) {
-                if unseen.contains(&changed.file) {
-                    left.push(format!("`{}`: it was changed since", changed.file));
-                    continue;
-                }
-                for row in RevertedFile::all_of(changed, &scope_key(&scope)) {
-                    let (found, left) = edits::reverted_sides(ledger, &row, &mut found_texts);
-                    let kept = row.kept.clone();
-                    taken.push(FileRevert { row, now: found, wanted: left, kept });
-                }
-            }
-        }
-        if taken.is_empty() && !left.is_empty() {
-            return Err(RpcError::files_have_changed(&list_of_files(&left)));
-        }
-        if taken.is_empty() && untouched.is_empty() {
-            return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
-        }
-        let is_stored = taken.iter().any(|file| file.row.kept.is_some());
-        let kept = ledger.channels.sessions.known_mut(session).map(|session| &mut session.checkpoints);
-        let (mut root, mut kept_first, mut bytes_kept) = (None, None, None);
-        if let Some(kept) = kept.filter(|_| is_stored) {
-            root.clone_from(&kept.root);
-            // Nobody else has what is not committed.
-            kept_first = (scope == ChangesetScope::Uncommitted && !restores).then(|| kept.next_checkpoint());
-            bytes_kept = Some(kept.next_checkpoint());
-            ledger.mark_dirty(session.into());
-        }
-        let files = taken;
-        let taken =
-            RevertRequest { session, scope, restores, root, kept_first, bytes_kept, files, left, untouched };
-        Ok(FirstStep::Revert(taken))
+        };
+        Ok(FirstStep::Revert(requested_revert(ledger, session, scope, id == RESTORE, reverted)?))
     }
 
     /// Notes that an operation is in progress, and shows it in the changeset.
@@ -510,120 +449,6 @@ impl Changes {
     pub(in crate::host) fn clear_failed_operations(&mut self, session: SessionKey) {
         self.operations.failed.retain(|(of, _), _| *of != session);
     }
-
-    /// Answers the clients that wait for a revert, and notes what came of each file.
-    pub(in crate::host) fn files_reverted(
-        &mut self,
-        ledger: &mut Ledger,
-        step: &mut Step<'_>,
-        taken: RevertRequest,
-        outcomes: Vec<RevertOutcome>,
-    ) {
-        let RevertRequest { session, scope, restores, root, files, left, untouched, .. } = taken;
-        let begun_at = files.first().map(|file| file.row.edit.at);
-        let mut refused = left;
-        let mut done = Vec::new();
-        for (file, outcome) in files.into_iter().zip(outcomes) {
-            match outcome {
-                RevertOutcome::Done { bytes, mode } => {
-                    let mut row = file.row;
-                    if !restores {
-                        row.mode = mode;
-                    }
-                    if let Some(kept) = row.kept.as_mut().filter(|_| bytes.is_some()) {
-                        kept.bytes_now = bytes;
-                    }
-                    done.push(row);
-                }
-                RevertOutcome::Already => {
-                    let is_untouched = !restores && !was_started_before(ledger, session, &file.row, begun_at);
-                    let mut row = file.row;
-                    row.is_untouched = is_untouched;
-                    done.push(row);
-                }
-                RevertOutcome::Refused(why) => refused.push(format!("`{}`: {why}", file.row.edit.diff.file)),
-            }
-        }
-        done.extend(untouched);
-        let is_empty = done.is_empty();
-        if let Some(session) = ledger.channels.sessions.get_mut(&session) {
-            let is_settled = |file: &RevertedFile| match restores {
-                true => done.contains(file),
-                false => file.is_unsure && Some(file.edit.at) == begun_at,
-            };
-            session.reverted.retain(|file| !is_settled(file));
-        }
-        if !restores {
-            self.record_reverts(ledger, session, &scope, done, step.now.unix_ms);
-        }
-        if ledger.channels.sessions.contains_key(&session) {
-            ledger.mark_dirty(session.into());
-            ledger.note_edited(session, true);
-            if root.is_some() && !is_empty {
-                self.checkpoints.checkpoint_after_revert(ledger, step, session);
-                self.statuses.request_refresh(ledger, session);
-            }
-        }
-        let said = list_of_files(&refused);
-        let told = match is_empty {
-            true => Err(RpcError::files_have_changed(&said)),
-            false => Ok((!refused.is_empty()).then(|| format!("some files stay as they are: {said}"))),
-        };
-        self.finish_operation(ledger, step, session, told);
-    }
-
-    /// Records reverted files, except those that the changeset does not show like that any more
-    /// because another client has reverted them.
-    fn record_reverts(
-        &mut self,
-        ledger: &mut Ledger,
-        session: SessionKey,
-        scope: &ChangesetScope,
-        mut done: Vec<RevertedFile>,
-        now_ms: i64,
-    ) {
-        if !ledger.channels.sessions.contains_key(&session) {
-            return;
-        }
-        let shown = self.changed_files(ledger, session, scope).unwrap_or_default();
-        let shown: Vec<RevertedFile> =
-            shown.iter().flat_map(|changed| RevertedFile::all_of(changed, "")).collect();
-        let shown: BTreeSet<_> = shown.iter().map(RevertedFile::change).collect();
-        let at = edits::edit_time(ledger, session, now_ms);
-        done.retain(|file| shown.contains(&file.change()));
-        for file in &mut done {
-            (file.edit.at, file.is_unsure) = (at, false);
-        }
-        let Some(session) = ledger.channels.sessions.known_mut(session) else { return };
-        // Of the same that a host before this one has begun it is known now that it is done.
-        let known: BTreeSet<_> = done.iter().map(|file| (file.scope.as_str(), file.change())).collect();
-        session
-            .reverted
-            .retain(|file| !file.is_unsure || !known.contains(&(file.scope.as_str(), file.change())));
-        drop(known);
-        session.reverted.extend(done);
-        let mut times: BTreeSet<i64> = session.reverted.iter().map(|file| file.edit.at).collect();
-        times.pop_last();
-        for time in times {
-            if session.reverted.len() <= REVERTED_MAX {
-                break;
-            }
-            session.reverted.retain(|file| file.edit.at != time);
-        }
-    }
-}
-
-/// Returns the files of a changeset's scope that were reverted last.
-fn last_reverted<'a>(
-    ledger: &'a Ledger,
-    session: SessionKey,
-    scope: &ChangesetScope,
-) -> impl Iterator<Item = &'a RevertedFile> {
-    let of_scope = scope_key(scope);
-    let session = ledger.channels.sessions.known(session);
-    let discarded = session.map(|session| session.reverted.as_slice()).unwrap_or_default();
-    let last = discarded.iter().filter(|file| file.scope == of_scope).map(|file| file.edit.at).max();
-    discarded.iter().filter(move |file| file.scope == of_scope && Some(file.edit.at) == last)
 }
 
 /// Returns the files of a changeset that have changed since its client saw them, by their ids.
@@ -633,37 +458,4 @@ fn files_changed_since_seen(ledger: &Ledger, key: ChangesetKey, seen: &[Changese
     let files = changeset.state.files.iter();
     let unseen = files.filter(|file| edits.get(file.id.as_str()) != Some(&&file.edit));
     unseen.map(|file| file.id.clone()).collect()
-}
-
-/// Records reverts before they are made, so that they can be restored if the host ends meanwhile.
-fn record_pending_reverts(ledger: &mut Ledger, taken: &mut RevertRequest, now_ms: i64) {
-    if taken.restores {
-        return;
-    }
-    let at = edits::edit_time(ledger, taken.session, now_ms);
-    for file in &mut taken.files {
-        (file.row.edit.at, file.row.is_unsure) = (at, true);
-    }
-    let Some(session) = ledger.channels.sessions.known_mut(taken.session) else { return };
-    session.reverted.extend(taken.files.iter().map(|file| file.row.clone()));
-    ledger.mark_dirty(taken.session.into());
-}
-
-/// Returns whether a process before this one has begun to revert the same change of a file, and may
-/// have done it.
-fn was_started_before(
-    ledger: &Ledger,
-    session: SessionKey,
-    file: &RevertedFile,
-    begun_at: Option<i64>,
-) -> bool {
-    let session = ledger.channels.sessions.known(session);
-    session.is_some_and(|session| {
-        session.reverted.iter().any(|known| {
-            known.is_unsure
-                && Some(known.edit.at) != begun_at
-                && known.scope == file.scope
-                && known.change() == file.change()
-        })
-    })
 }

@@ -23,7 +23,7 @@ use ahp_types::state::ResourceChangeType;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::changes::edits::RevertedFile;
+use super::changes::sides::RevertedFile;
 use super::{Findings, LoadedSession};
 use crate::wire::action_lines::DeltaLines;
 use crate::wire::changesets::ChangesetScope;
@@ -546,6 +546,12 @@ impl FileRevert {
     /// Returns the `file:` URI.
     pub fn uri(&self) -> &str {
         &self.row.edit.diff.file
+    }
+
+    /// Returns the file with both texts as calls have reported them.
+    pub fn said(&self) -> SaidFile {
+        let sides = self.now.clone().zip(self.wanted.clone());
+        SaidFile { file: self.uri().to_owned(), sides, mode_wanted: self.row.mode() }
     }
 }
 

@@ -123,7 +123,7 @@ pub(crate) fn subscribe(
     let client_id = client.client_id.clone();
     ledger.subscribe(connection, target, how);
     changes.statuses.status_subscribed(ledger, target);
-    changes.checkpoints.retry_failed_comparison(ledger, target);
+    changes.checkpoints.compared.retry_failed(ledger, target);
     if let (Some(session), Some(client_id)) = (target.session(), client_id) {
         clients.client_returned(session, &client_id);
     }

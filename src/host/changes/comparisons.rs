@@ -1,0 +1,128 @@
+//! Changes between two checkpoints, as far as they are known.
+//!
+//! Owns: which pair of checkpoints a changeset shows, and the cache of what git has found between
+//! them.
+//! Never: runs git.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ahp_types::state::ChatOrigin;
+
+use crate::host::changes::edits;
+use crate::host::effects::{ChannelId, Checkpoint, GitContent};
+use crate::host::ledger::Ledger;
+use crate::host::model::SessionKey;
+use crate::state::edits::FileDiff;
+use crate::wire::changesets::ChangesetScope;
+
+/// Maximum number of remembered comparisons, besides those that a changeset in memory shows.
+const COMPARISONS_MAX: usize = 200;
+
+/// Two states of the folder of a session.
+pub(in crate::host) type CheckpointPair = (SessionKey, Checkpoint, Checkpoint);
+
+/// Changes between two checkpoints.
+#[derive(Debug)]
+pub(in crate::host) enum Comparison {
+    /// Requested, or in flight.
+    Pending,
+    Known(Vec<FileDiff<GitContent>>),
+    /// Why it cannot be known, for people.
+    Unknown(String),
+}
+
+/// Cache of the changes between checkpoints.
+#[derive(Debug, Default)]
+pub(in crate::host) struct ComparisonCache {
+    pub(super) pairs: BTreeMap<CheckpointPair, Comparison>,
+    /// Comparisons that are yet to be started, in this order.
+    pub(super) wanted: VecDeque<CheckpointPair>,
+}
+
+impl ComparisonCache {
+    pub(super) fn insert(&mut self, pair: CheckpointPair, comparison: Comparison) {
+        self.pairs.insert(pair, comparison);
+    }
+
+    /// Returns the changes between two checkpoints; requests the comparison if there is none.
+    pub(in crate::host) fn get_or_request(&mut self, pair: &CheckpointPair) -> &Comparison {
+        let wanted = &mut self.wanted;
+        self.pairs.entry(pair.clone()).or_insert_with(|| {
+            wanted.push_back(pair.clone());
+            Comparison::Pending
+        })
+    }
+
+    /// Drops a comparison that has failed, so that it is requested anew; returns whether there was
+    /// one.
+    fn remove_failed(&mut self, pair: &CheckpointPair) -> bool {
+        let failed = matches!(self.pairs.get(pair), Some(Comparison::Unknown(_)));
+        if failed {
+            self.pairs.remove(pair);
+        }
+        failed
+    }
+
+    /// Returns the changes between two checkpoints if they are known.
+    pub(in crate::host) fn known(&self, pair: &CheckpointPair) -> Option<&[FileDiff<GitContent>]> {
+        match self.pairs.get(pair) {
+            Some(Comparison::Known(changes)) => Some(changes),
+            _ => None,
+        }
+    }
+
+    /// Evicts comparisons that no changeset in memory shows, if there are too many.
+    pub(in crate::host) fn evict(&mut self, ledger: &Ledger) {
+        if self.pairs.len() <= COMPARISONS_MAX + ledger.channels.changesets.len() {
+            return;
+        }
+        let shown = ledger.channels.changesets.values();
+        let shown: BTreeSet<CheckpointPair> = shown
+            .filter_map(|changeset| checkpoints_of_scope(ledger, changeset.session, &changeset.scope))
+            .collect();
+        let stays = |pair: &CheckpointPair, comparison: &mut Comparison| {
+            shown.contains(pair) || matches!(comparison, Comparison::Pending)
+        };
+        self.pairs.retain(stays);
+    }
+
+    /// Retries the failed comparison that a changeset shows which has a new subscriber.
+    pub(in crate::host) fn retry_failed(&mut self, ledger: &mut Ledger, target: ChannelId) {
+        let changeset = target.changeset().and_then(|key| ledger.channels.changesets.get(&key));
+        let Some((session, scope)) = changeset.map(|it| (it.session, it.scope.clone())) else { return };
+        if let Some(states) = checkpoints_of_scope(ledger, session, &scope) {
+            if self.remove_failed(&states) {
+                ledger.note_edited(session, false);
+            }
+        }
+    }
+}
+
+/// Returns the checkpoints before and after what a changeset covers; `None` where only calls report
+/// changes.
+pub(in crate::host) fn checkpoints_of_scope(
+    ledger: &Ledger,
+    key: SessionKey,
+    scope: &ChangesetScope,
+) -> Option<CheckpointPair> {
+    let checkpoints = &ledger.channels.sessions.known(key)?.checkpoints;
+    checkpoints.root.as_ref()?;
+    let (before, after) = match scope {
+        ChangesetScope::Session => checkpoints.whole_session()?,
+        ChangesetScope::Uncommitted | ChangesetScope::Branch => return None,
+        ChangesetScope::Compare(one, other) => {
+            let after = |id: &String| {
+                let chat = ledger.channels.chats.known(edits::chat_of_turn(ledger, key, id)?)?;
+                checkpoints.after_turn(&chat.channel.uri, id)
+            };
+            (after(one)?, after(other)?)
+        }
+        ChangesetScope::Turn(id) => {
+            let chat = ledger.channels.chats.known(edits::chat_of_turn(ledger, key, id)?)?;
+            chat.conversation.history().get(id)?;
+            let is_fork = matches!(chat.conversation.state().origin, Some(ChatOrigin::Fork { .. }));
+            checkpoints.of_turn(&chat.channel.uri, id, is_fork)?
+        }
+    };
+    Some((key, before.clone(), after.clone()))
+}

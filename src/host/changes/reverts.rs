@@ -1,0 +1,266 @@
+//! Reverting files, and restoring reverted ones, for clients.
+//!
+//! A revert is an edit like those of agents, made by the host and saved with the session. Nothing
+//! is lost by it: what the file was is kept with the calls or by git, and the revert is recorded
+//! before it is made. Where the host ends before it knows the outcome, the files are still in the
+//! changeset; reverting them again finds them as they are to be.
+//!
+//! Owns: what each file must be and is to become, and the record of what was reverted.
+//! Never: touches a file.
+
+use std::collections::BTreeSet;
+
+use crate::host::changes::edits::{self, scope_key, EditTextCache};
+use crate::host::changes::sides::{RevertedFile, SideContent};
+use crate::host::changes::Changes;
+use crate::host::effects::{FileRevert, GitRevert, RevertOutcome, RevertRequest};
+use crate::host::ledger::Ledger;
+use crate::host::model::SessionKey;
+use crate::host::Step;
+use crate::state::edits::FileDiff;
+use crate::wire::changesets::ChangesetScope;
+use crate::wire::errors::RpcError;
+
+/// Maximum number of reverted files that can be restored in a session; beyond it the oldest go. The
+/// files that were reverted last stay, however many they are.
+const REVERTED_MAX: usize = 1000;
+
+/// Maximum number of files that an answer names which says why files stay.
+const NAMED_MAX: usize = 100;
+
+/// Files that an operation is about.
+#[derive(Default)]
+pub(super) struct FilesToRevert {
+    files: Vec<FileRevert>,
+    /// Files that stay as they are, each with the reason for people.
+    left: Vec<String>,
+    /// Files that need not be touched, because nothing was done to them.
+    untouched: Vec<RevertedFile>,
+}
+
+/// Returns the files of a changeset's scope that were reverted last, to be restored.
+pub(super) fn restored_files(ledger: &Ledger, session: SessionKey, scope: &ChangesetScope) -> FilesToRevert {
+    let (mut all, mut texts) = (FilesToRevert::default(), EditTextCache::default());
+    for file in last_reverted(ledger, session, scope) {
+        if file.is_untouched {
+            all.untouched.push(file.clone());
+            continue;
+        }
+        let (wanted, now) = edits::reverted_sides(ledger, file, &mut texts);
+        let kept = file.kept.clone().map(GitRevert::reversed);
+        let kept = kept.map(|kept| GitRevert { mode_wanted: file.mode, ..kept });
+        all.files.push(FileRevert { row: file.clone(), now, wanted, kept });
+    }
+    all
+}
+
+/// Returns changed files as they are to be reverted, without those that the client has not seen
+/// like this.
+pub(super) fn discarded_files<'a>(
+    ledger: &Ledger,
+    scope: &ChangesetScope,
+    files: impl Iterator<Item = &'a FileDiff<SideContent>>,
+    unseen: &[String],
+) -> FilesToRevert {
+    let (mut all, mut texts) = (FilesToRevert::default(), EditTextCache::default());
+    for changed in files {
+        if unseen.contains(&changed.file) {
+            all.left.push(format!("`{}`: it was changed since", changed.file));
+            continue;
+        }
+        for row in RevertedFile::all_of(changed, &scope_key(scope)) {
+            let (now, wanted) = edits::reverted_sides(ledger, &row, &mut texts);
+            let kept = row.kept.clone();
+            all.files.push(FileRevert { row, now, wanted, kept });
+        }
+    }
+    all
+}
+
+/// Returns the request to revert these files, or to restore them.
+///
+/// # Errors
+/// When there are none.
+pub(super) fn requested_revert(
+    ledger: &mut Ledger,
+    session: SessionKey,
+    scope: ChangesetScope,
+    restores: bool,
+    FilesToRevert { files, left, untouched }: FilesToRevert,
+) -> Result<RevertRequest, RpcError> {
+    if files.is_empty() && !left.is_empty() {
+        return Err(RpcError::files_have_changed(&list_of_files(&left)));
+    }
+    if files.is_empty() && untouched.is_empty() {
+        return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
+    }
+    let is_stored = files.iter().any(|file| file.row.kept.is_some());
+    let kept = ledger.channels.sessions.known_mut(session).map(|session| &mut session.checkpoints);
+    let (mut root, mut kept_first, mut bytes_kept) = (None, None, None);
+    if let Some(kept) = kept.filter(|_| is_stored) {
+        root.clone_from(&kept.root);
+        // Nobody else has what is not committed.
+        kept_first = (scope == ChangesetScope::Uncommitted && !restores).then(|| kept.next_checkpoint());
+        bytes_kept = Some(kept.next_checkpoint());
+        ledger.mark_dirty(session.into());
+    }
+    Ok(RevertRequest { session, scope, restores, root, kept_first, bytes_kept, files, left, untouched })
+}
+
+/// Lists files that stay as they are, by name as far as there is room.
+fn list_of_files(files: &[String]) -> String {
+    let named = &files[..files.len().min(NAMED_MAX)];
+    match files.len() - named.len() {
+        0 => named.join("; "),
+        others => format!("{}; and {others} other files", named.join("; ")),
+    }
+}
+
+impl Changes {
+    /// Answers the clients that wait for a revert, and notes what came of each file.
+    pub(in crate::host) fn files_reverted(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        taken: RevertRequest,
+        outcomes: Vec<RevertOutcome>,
+    ) {
+        let RevertRequest { session, scope, restores, root, files, left, untouched, .. } = taken;
+        let begun_at = files.first().map(|file| file.row.edit.at);
+        let mut refused = left;
+        let mut done = Vec::new();
+        for (file, outcome) in files.into_iter().zip(outcomes) {
+            match outcome {
+                RevertOutcome::Done { bytes, mode } => {
+                    let mut row = file.row;
+                    if !restores {
+                        row.mode = mode;
+                    }
+                    if let Some(kept) = row.kept.as_mut().filter(|_| bytes.is_some()) {
+                        kept.bytes_now = bytes;
+                    }
+                    done.push(row);
+                }
+                RevertOutcome::Already => {
+                    let is_untouched = !restores && !was_started_before(ledger, session, &file.row, begun_at);
+                    let mut row = file.row;
+                    row.is_untouched = is_untouched;
+                    done.push(row);
+                }
+                RevertOutcome::Refused(why) => refused.push(format!("`{}`: {why}", file.row.edit.diff.file)),
+            }
+        }
+        done.extend(untouched);
+        let is_empty = done.is_empty();
+        if let Some(session) = ledger.channels.sessions.get_mut(&session) {
+            let is_settled = |file: &RevertedFile| match restores {
+                true => done.contains(file),
+                false => file.is_unsure && Some(file.edit.at) == begun_at,
+            };
+            session.reverted.retain(|file| !is_settled(file));
+        }
+        if !restores {
+            self.record_reverts(ledger, session, &scope, done, step.now.unix_ms);
+        }
+        if ledger.channels.sessions.contains_key(&session) {
+            ledger.mark_dirty(session.into());
+            ledger.note_edited(session, true);
+            if root.is_some() && !is_empty {
+                self.checkpoints.checkpoint_after_revert(ledger, step, session);
+                self.statuses.request_refresh(ledger, session);
+            }
+        }
+        let said = list_of_files(&refused);
+        let told = match is_empty {
+            true => Err(RpcError::files_have_changed(&said)),
+            false => Ok((!refused.is_empty()).then(|| format!("some files stay as they are: {said}"))),
+        };
+        self.finish_operation(ledger, step, session, told);
+    }
+
+    /// Records reverted files, except those that the changeset does not show like that any more
+    /// because another client has reverted them.
+    fn record_reverts(
+        &mut self,
+        ledger: &mut Ledger,
+        session: SessionKey,
+        scope: &ChangesetScope,
+        mut done: Vec<RevertedFile>,
+        now_ms: i64,
+    ) {
+        if !ledger.channels.sessions.contains_key(&session) {
+            return;
+        }
+        let shown = self.changed_files(ledger, session, scope).unwrap_or_default();
+        let shown: Vec<RevertedFile> =
+            shown.iter().flat_map(|changed| RevertedFile::all_of(changed, "")).collect();
+        let shown: BTreeSet<_> = shown.iter().map(RevertedFile::change).collect();
+        let at = edits::edit_time(ledger, session, now_ms);
+        done.retain(|file| shown.contains(&file.change()));
+        for file in &mut done {
+            (file.edit.at, file.is_unsure) = (at, false);
+        }
+        let Some(session) = ledger.channels.sessions.known_mut(session) else { return };
+        // Of the same that a host before this one has begun it is known now that it is done.
+        let known: BTreeSet<_> = done.iter().map(|file| (file.scope.as_str(), file.change())).collect();
+        session
+            .reverted
+            .retain(|file| !file.is_unsure || !known.contains(&(file.scope.as_str(), file.change())));
+        drop(known);
+        session.reverted.extend(done);
+        let mut times: BTreeSet<i64> = session.reverted.iter().map(|file| file.edit.at).collect();
+        times.pop_last();
+        for time in times {
+            if session.reverted.len() <= REVERTED_MAX {
+                break;
+            }
+            session.reverted.retain(|file| file.edit.at != time);
+        }
+    }
+}
+
+/// Returns the files of a changeset's scope that were reverted last.
+pub(super) fn last_reverted<'a>(
+    ledger: &'a Ledger,
+    session: SessionKey,
+    scope: &ChangesetScope,
+) -> impl Iterator<Item = &'a RevertedFile> {
+    let of_scope = scope_key(scope);
+    let session = ledger.channels.sessions.known(session);
+    let discarded = session.map(|session| session.reverted.as_slice()).unwrap_or_default();
+    let last = discarded.iter().filter(|file| file.scope == of_scope).map(|file| file.edit.at).max();
+    discarded.iter().filter(move |file| file.scope == of_scope && Some(file.edit.at) == last)
+}
+
+/// Records reverts before they are made, so that they can be restored if the host ends meanwhile.
+pub(super) fn record_pending_reverts(ledger: &mut Ledger, taken: &mut RevertRequest, now_ms: i64) {
+    if taken.restores {
+        return;
+    }
+    let at = edits::edit_time(ledger, taken.session, now_ms);
+    for file in &mut taken.files {
+        (file.row.edit.at, file.row.is_unsure) = (at, true);
+    }
+    let Some(session) = ledger.channels.sessions.known_mut(taken.session) else { return };
+    session.reverted.extend(taken.files.iter().map(|file| file.row.clone()));
+    ledger.mark_dirty(taken.session.into());
+}
+
+/// Returns whether a process before this one has begun to revert the same change of a file, and may
+/// have done it.
+fn was_started_before(
+    ledger: &Ledger,
+    session: SessionKey,
+    file: &RevertedFile,
+    begun_at: Option<i64>,
+) -> bool {
+    let session = ledger.channels.sessions.known(session);
+    session.is_some_and(|session| {
+        session.reverted.iter().any(|known| {
+            known.is_unsure
+                && Some(known.edit.at) != begun_at
+                && known.scope == file.scope
+                && known.change() == file.change()
+        })
+    })
+}

@@ -1,0 +1,110 @@
+//! Tests of the owner of changes alone.
+//!
+//! Owns: which jobs it gives git, and what it makes of the reports.
+//! Never: has another owner at hand, or runs git.
+
+use serde_json::json;
+
+use super::Changes;
+use crate::host::effects::{ConnectionId, Frame, GitReport, GitWork, Output, RepositoryStatus, SessionKey};
+use crate::host::ledger::Ledger;
+use crate::host::testing::{add_session, config, outputs_of};
+use crate::wire::rpc::RequestId;
+
+const SESSION: &str = "ahp-session:/s";
+const CLIENT: ConnectionId = ConnectionId(1);
+
+/// An owner where git has this time for a checkpoint, and a ledger with one session.
+fn changes(within_ms: u64) -> (Changes, Ledger, SessionKey) {
+    let mut ledger = Ledger::at_start(&config());
+    let session = add_session(&mut ledger, SESSION);
+    (Changes::new(within_ms), ledger, session)
+}
+
+/// Lets the owner do what is due. Returns the jobs for git.
+fn settle(changes: &mut Changes, ledger: &mut Ledger) -> Vec<(u64, Vec<String>, GitWork)> {
+    jobs(outputs_of(|step| changes.settle_changesets(ledger, step)))
+}
+
+fn report(
+    changes: &mut Changes,
+    ledger: &mut Ledger,
+    number: u64,
+    report: GitReport,
+) -> Vec<(u64, Vec<String>, GitWork)> {
+    jobs(outputs_of(|step| assert_eq!(changes.git_reports(ledger, step, number, report), None)))
+}
+
+fn jobs(outputs: Vec<Output>) -> Vec<(u64, Vec<String>, GitWork)> {
+    let jobs = outputs.into_iter().filter_map(|output| match output {
+        Output::Git(number, job) => Some((number, job.directories, job.work)),
+        _ => None,
+    });
+    jobs.collect()
+}
+
+#[test]
+fn refresh_is_started_once_at_a_time_and_its_report_is_shown_in_the_session() {
+    let (mut changes, mut ledger, session) = changes(1000);
+    let look =
+        |base: Option<&str>| GitWork::Look { base: base.map(str::to_owned), files: false, touched: None };
+    changes.statuses.request_refresh(&mut ledger, session);
+    let first = settle(&mut changes, &mut ledger);
+    let [(number, folders, work)] = &first[..] else { panic!("{first:?}") };
+    assert_eq!((folders, work), (&vec!["file:///r".to_owned()], &look(None)));
+    changes.statuses.request_refresh(&mut ledger, session);
+    assert_eq!(settle(&mut changes, &mut ledger), [], "one is in flight");
+    let seen = RepositoryStatus {
+        root: "file:///top".to_owned(),
+        branch: Some("main".to_owned()),
+        uncommitted_count: 2,
+        ..RepositoryStatus::default()
+    };
+    assert_eq!(report(&mut changes, &mut ledger, *number, GitReport::Seen(Box::new(seen))), []);
+    let meta = ledger.channels.sessions.known(session).unwrap().state.meta.clone().unwrap();
+    assert_eq!((&meta["git"]["branchName"], &meta["git"]["uncommittedChanges"]), (&json!("main"), &json!(2)));
+    // The one that was requested meanwhile knows the repository and the branch of the session.
+    let second = settle(&mut changes, &mut ledger);
+    let [(_, folders, work)] = &second[..] else { panic!("{second:?}") };
+    assert_eq!((folders, work), (&vec!["file:///top".to_owned()], &look(Some("main"))));
+}
+
+#[test]
+fn no_job_is_started_where_git_is_not_used() {
+    let (mut changes, mut ledger, session) = changes(0);
+    changes.statuses.request_refresh(&mut ledger, session);
+    assert_eq!(settle(&mut changes, &mut ledger), []);
+    assert!(!changes.checkpoints.has_jobs_to_await());
+}
+
+#[test]
+fn removal_of_the_checkpoints_of_a_disposed_session_is_retried_three_times() {
+    let (mut changes, mut ledger, session) = changes(1000);
+    let kept = &mut ledger.channels.sessions.known_mut(session).unwrap().checkpoints;
+    (kept.root, kept.keeper) = (Some("file:///r".to_owned()), "k".to_owned());
+    let mut asked =
+        jobs(outputs_of(|step| changes.checkpoints.dispose_checkpoints(&mut ledger, step, session)));
+    let mut tries = 0;
+    while let Some((number, _, work)) = asked.pop() {
+        assert_eq!(work, GitWork::Forget { keeper: "k".to_owned() });
+        assert!(changes.checkpoints.has_jobs_to_await());
+        tries += 1;
+        asked = report(&mut changes, &mut ledger, number, GitReport::Failed("no time".to_owned()));
+    }
+    assert_eq!((tries, changes.checkpoints.has_jobs_to_await()), (4, false));
+}
+
+#[test]
+fn operation_on_an_unknown_changeset_is_answered_once() {
+    let (mut changes, mut ledger, _) = changes(1000);
+    let params =
+        json!({ "channel": "ahp-session:/other/changeset/session", "operationId": "discard-changes" });
+    let params = serde_json::from_value(params).unwrap();
+    let id = RequestId::inner(7);
+    assert!(outputs_of(|step| changes.hold_operation(&ledger, step, (CLIENT, id), params)).is_empty());
+    assert!(changes.holds_operations(Some(CLIENT)));
+    let outputs = outputs_of(|step| changes.settle_changesets(&mut ledger, step));
+    assert!(matches!(outputs[..], [Output::Frame(CLIENT, Frame::Error { .. })]), "{outputs:?}");
+    assert!(!changes.holds_operations(None));
+    assert!(outputs_of(|step| changes.settle_changesets(&mut ledger, step)).is_empty());
+}
