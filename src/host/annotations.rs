@@ -124,7 +124,7 @@ pub(super) fn add_annotations(ledger: &mut Ledger, key: SessionKey, annotations:
     let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
     let uri = annotations_uri(&session.channel.uri);
     if ledger.channels.by_uri.contains_key(&uri) {
-        tracing::warn!(uri, "a session has no annotations: a channel of another kind is called like them");
+        tracing::warn!(uri, "a session has no annotations, because a channel of another kind has their URI");
         session.state.annotations = None;
         return;
     }
@@ -281,4 +281,78 @@ fn lines_of(range: &TextRange) -> String {
 fn put(text: &mut String, more: std::fmt::Arguments<'_>) {
     // Writing into a string does not fail.
     text.write_fmt(more).unwrap_or_default();
+}
+
+#[cfg(test)]
+mod tests {
+    use ahp_types::actions::{AnnotationsEntryRemovedAction, AnnotationsRemovedAction, AnnotationsSetAction};
+
+    use super::*;
+    use crate::host::effects::Output;
+    use crate::host::testing::{origin, outputs_of, with_session, SESSION};
+
+    const URI: &str = "ahp-session:/s";
+
+    fn annotated() -> Ledger {
+        let mut ledger = with_session();
+        add_annotations(&mut ledger, SESSION, Vec::new());
+        ledger
+    }
+
+    fn set(origin: &str, entries: usize) -> StateAction {
+        let entry = |at| AnnotationEntry { id: format!("e{at}"), text: "text".into(), meta: None };
+        let annotation = Annotation {
+            id: "a".to_owned(),
+            origin: AnnotationOrigin { session: origin.to_owned(), chat: None, turn_id: None },
+            resource: "file:///f".to_owned(),
+            range: None,
+            resolved: false,
+            entries: (0..entries).map(entry).collect(),
+            meta: None,
+        };
+        StateAction::AnnotationsSet(AnnotationsSetAction { annotation })
+    }
+
+    fn say(ledger: &mut Ledger, action: StateAction) -> (Result<Verdict, Refusal>, Vec<Output>) {
+        let mut verdict = Ok(Verdict::Unchanged);
+        let outputs = outputs_of(|step| verdict = annotate(ledger, step, SESSION.into(), action, origin()));
+        (verdict, outputs)
+    }
+
+    #[test]
+    fn annotation_is_sequenced_once_and_leaves_with_its_session() {
+        let mut ledger = annotated();
+        let (verdict, outputs) = say(&mut ledger, set(URI, 1));
+        assert!(matches!((verdict, outputs.len()), (Ok(Verdict::Done), 1)), "{outputs:?}");
+        let (verdict, outputs) = say(&mut ledger, set(URI, 1));
+        assert!(matches!((verdict, outputs.len()), (Ok(Verdict::Unchanged), 0)), "{outputs:?}");
+        assert_eq!((annotations_of(&ledger, SESSION).len(), ledger.head()), (1, 1));
+        let words = annotations_in_words(&ledger, &annotations_uri(URI), None).unwrap();
+        assert_eq!(words, "file:///f:\n- text\n");
+        remove_annotations_of(&mut ledger, SESSION);
+        assert_eq!(annotations_of(&ledger, SESSION), []);
+        assert_eq!(ledger.find(&annotations_uri(URI)), None);
+    }
+
+    #[test]
+    fn refused_annotations_change_nothing() {
+        let mut ledger = annotated();
+        say(&mut ledger, set(URI, 1)).0.unwrap();
+        let remove = |id: &str| {
+            StateAction::AnnotationsRemoved(AnnotationsRemovedAction { annotation_id: id.to_owned() })
+        };
+        let (annotation_id, entry_id) = ("a".to_owned(), "e0".to_owned());
+        let last = AnnotationsEntryRemovedAction { annotation_id, entry_id };
+        for action in [
+            set("ahp-session:/other", 2),
+            set(URI, 0),
+            set(URI, ENTRIES_MAX + 1),
+            remove("absent"),
+            StateAction::AnnotationsEntryRemoved(last),
+        ] {
+            let (verdict, outputs) = say(&mut ledger, action);
+            assert!(verdict.is_err() && outputs.is_empty(), "{outputs:?}");
+        }
+        assert_eq!((annotations_of(&ledger, SESSION)[0].entries.len(), ledger.head()), (1, 1));
+    }
 }

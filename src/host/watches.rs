@@ -164,3 +164,63 @@ fn end_watch(ledger: &mut Ledger, step: &mut Step<'_>, key: WatchKey) {
     ledger.channels.by_uri.remove(&watch.channel.uri);
     step.emit(Output::Unwatch(watch.channel.uri));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::model::Subscription;
+    use crate::host::testing::{config, outputs_of};
+
+    const READER: ConnectionId = ConnectionId(1);
+
+    /// A ledger with a watch that has begun and has a subscriber, and its channel.
+    fn watched() -> (Ledger, ChannelId, String) {
+        let mut ledger = Ledger::at_start(&config());
+        let uri = "file:///w".to_owned();
+        let uri = Watched { uri, recursive: false, excludes: None, includes: None }.channel();
+        let begun = vec![(uri.clone(), Ok(()))];
+        assert!(outputs_of(|step| apply_watches(&mut ledger, step, begun)).is_empty());
+        let target = ledger.find(&uri).unwrap();
+        ledger.subscribe(READER, target, Subscription::default());
+        (ledger, target, uri)
+    }
+
+    fn timer(outputs: &[Output]) -> Option<u64> {
+        match outputs {
+            [Output::Timer(Timer::Watch(_, number), _)] => Some(*number),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn changes_reach_subscribers_without_a_number() {
+        let (mut ledger, target, uri) = watched();
+        let send = |ledger: &Ledger| {
+            let changes = vec![("file:///w/a".to_owned(), ResourceChangeType::Added)];
+            outputs_of(|step| send_file_changes(ledger, step, &uri, changes))
+        };
+        let outputs = send(&ledger);
+        assert!(matches!(outputs[..], [Output::Frame(READER, Frame::Answer(_))]), "{outputs:?}");
+        assert_eq!(ledger.head(), 0);
+        ledger.unsubscribe(READER, target);
+        assert!(send(&ledger).is_empty());
+    }
+
+    #[test]
+    fn watch_ends_when_the_latest_timer_of_its_last_subscriber_expires() {
+        let (mut ledger, target, uri) = watched();
+        let key = WatchKey(target.key);
+        let leave = |ledger: &mut Ledger| {
+            ledger.unsubscribe(READER, target);
+            timer(&outputs_of(|step| settle_watches(ledger, step))).unwrap()
+        };
+        let first = leave(&mut ledger);
+        ledger.subscribe(READER, target, Subscription::default());
+        assert!(outputs_of(|step| settle_watches(&mut ledger, step)).is_empty());
+        let second = leave(&mut ledger);
+        assert!(outputs_of(|step| unsubscribed_watch_expired(&mut ledger, step, key, first)).is_empty());
+        let outputs = outputs_of(|step| unsubscribed_watch_expired(&mut ledger, step, key, second));
+        assert!(matches!(&outputs[..], [Output::Unwatch(ended)] if *ended == uri), "{outputs:?}");
+        assert_eq!(ledger.find(&uri), None);
+    }
+}

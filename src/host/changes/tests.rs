@@ -6,19 +6,17 @@
 use serde_json::json;
 
 use super::Changes;
-use crate::host::effects::{ConnectionId, Frame, GitReport, GitWork, Output, RepositoryStatus, SessionKey};
+use crate::host::effects::{Frame, GitReport, GitWork, Output, RepositoryStatus};
 use crate::host::ledger::Ledger;
-use crate::host::testing::{add_session, config, outputs_of};
+use crate::host::testing::{outputs_of, with_session, ME, SESSION};
 use crate::wire::rpc::RequestId;
 
-const SESSION: &str = "ahp-session:/s";
-const CLIENT: ConnectionId = ConnectionId(1);
-
-/// An owner where git has this time for a checkpoint, and a ledger with one session.
-fn changes(within_ms: u64) -> (Changes, Ledger, SessionKey) {
-    let mut ledger = Ledger::at_start(&config());
-    let session = add_session(&mut ledger, SESSION);
-    (Changes::new(within_ms), ledger, session)
+/// An owner where git has this time for a checkpoint, and a ledger with a session in `file:///r`.
+fn changes(within_ms: u64) -> (Changes, Ledger) {
+    let mut ledger = with_session();
+    let session = ledger.channels.sessions.known_mut(SESSION).unwrap();
+    session.state.working_directories = Some(vec!["file:///r".to_owned()]);
+    (Changes::new(within_ms), ledger)
 }
 
 /// Lets the owner do what is due. Returns the jobs for git.
@@ -45,14 +43,14 @@ fn jobs(outputs: Vec<Output>) -> Vec<(u64, Vec<String>, GitWork)> {
 
 #[test]
 fn refresh_is_started_once_at_a_time_and_its_report_is_shown_in_the_session() {
-    let (mut changes, mut ledger, session) = changes(1000);
+    let (mut changes, mut ledger) = changes(1000);
     let look =
         |base: Option<&str>| GitWork::Look { base: base.map(str::to_owned), files: false, touched: None };
-    changes.statuses.request_refresh(&mut ledger, session);
+    changes.statuses.request_refresh(&mut ledger, SESSION);
     let first = settle(&mut changes, &mut ledger);
     let [(number, folders, work)] = &first[..] else { panic!("{first:?}") };
     assert_eq!((folders, work), (&vec!["file:///r".to_owned()], &look(None)));
-    changes.statuses.request_refresh(&mut ledger, session);
+    changes.statuses.request_refresh(&mut ledger, SESSION);
     assert_eq!(settle(&mut changes, &mut ledger), [], "one is in flight");
     let seen = RepositoryStatus {
         root: "file:///top".to_owned(),
@@ -61,7 +59,7 @@ fn refresh_is_started_once_at_a_time_and_its_report_is_shown_in_the_session() {
         ..RepositoryStatus::default()
     };
     assert_eq!(report(&mut changes, &mut ledger, *number, GitReport::Seen(Box::new(seen))), []);
-    let meta = ledger.channels.sessions.known(session).unwrap().state.meta.clone().unwrap();
+    let meta = ledger.channels.sessions.known(SESSION).unwrap().state.meta.clone().unwrap();
     assert_eq!((&meta["git"]["branchName"], &meta["git"]["uncommittedChanges"]), (&json!("main"), &json!(2)));
     // The one that was requested meanwhile knows the repository and the branch of the session.
     let second = settle(&mut changes, &mut ledger);
@@ -71,19 +69,19 @@ fn refresh_is_started_once_at_a_time_and_its_report_is_shown_in_the_session() {
 
 #[test]
 fn no_job_is_started_where_git_is_not_used() {
-    let (mut changes, mut ledger, session) = changes(0);
-    changes.statuses.request_refresh(&mut ledger, session);
+    let (mut changes, mut ledger) = changes(0);
+    changes.statuses.request_refresh(&mut ledger, SESSION);
     assert_eq!(settle(&mut changes, &mut ledger), []);
     assert!(!changes.checkpoints.has_jobs_to_await());
 }
 
 #[test]
 fn removal_of_the_checkpoints_of_a_disposed_session_is_retried_three_times() {
-    let (mut changes, mut ledger, session) = changes(1000);
-    let kept = &mut ledger.channels.sessions.known_mut(session).unwrap().checkpoints;
+    let (mut changes, mut ledger) = changes(1000);
+    let kept = &mut ledger.channels.sessions.known_mut(SESSION).unwrap().checkpoints;
     (kept.root, kept.keeper) = (Some("file:///r".to_owned()), "k".to_owned());
     let mut asked =
-        jobs(outputs_of(|step| changes.checkpoints.dispose_checkpoints(&mut ledger, step, session)));
+        jobs(outputs_of(|step| changes.checkpoints.dispose_checkpoints(&mut ledger, step, SESSION)));
     let mut tries = 0;
     while let Some((number, _, work)) = asked.pop() {
         assert_eq!(work, GitWork::Forget { keeper: "k".to_owned() });
@@ -96,15 +94,15 @@ fn removal_of_the_checkpoints_of_a_disposed_session_is_retried_three_times() {
 
 #[test]
 fn operation_on_an_unknown_changeset_is_answered_once() {
-    let (mut changes, mut ledger, _) = changes(1000);
+    let (mut changes, mut ledger) = changes(1000);
     let params =
         json!({ "channel": "ahp-session:/other/changeset/session", "operationId": "discard-changes" });
     let params = serde_json::from_value(params).unwrap();
     let id = RequestId::inner(7);
-    assert!(outputs_of(|step| changes.hold_operation(&ledger, step, (CLIENT, id), params)).is_empty());
-    assert!(changes.holds_operations(Some(CLIENT)));
+    assert!(outputs_of(|step| changes.hold_operation(&ledger, step, (ME, id), params)).is_empty());
+    assert!(changes.holds_operations(Some(ME)));
     let outputs = outputs_of(|step| changes.settle_changesets(&mut ledger, step));
-    assert!(matches!(outputs[..], [Output::Frame(CLIENT, Frame::Error { .. })]), "{outputs:?}");
+    assert!(matches!(outputs[..], [Output::Frame(ME, Frame::Error { .. })]), "{outputs:?}");
     assert!(!changes.holds_operations(None));
     assert!(outputs_of(|step| changes.settle_changesets(&mut ledger, step)).is_empty());
 }
