@@ -4,8 +4,7 @@
 //! A turn waits a moment until its folder is kept; one that could not be kept in time begins
 //! without, and what its calls say counts.
 //!
-//! Owns: the jobs of git that are in flight, when a checkpoint is taken and for which turn, and
-//! which turns cannot be told apart because they ran at the same time in one repository.
+//! Owns: the jobs of git that are in flight, and when a checkpoint is taken and for which turn.
 //! Never: runs git, or waits for it longer than a turn may.
 
 use std::collections::BTreeMap;
@@ -19,10 +18,9 @@ use crate::host::effects::{
     ChatKey, Checkpoint, GitJob, GitReport, GitRevert, GitWork, Output, RunId, Timer,
 };
 use crate::host::ledger::Ledger;
-use crate::host::model::{RunPhase, SessionKey};
+use crate::host::model::SessionKey;
 use crate::host::Step;
 use crate::state::edits::changed_paths;
-use crate::wire::uris::rest_below;
 
 /// Time limit of git where no turn waits for it, in milliseconds.
 const WITHIN_MS: u64 = 10_000;
@@ -63,7 +61,7 @@ pub(in crate::host) enum JobPurpose {
 #[derive(Debug)]
 pub(in crate::host) struct Checkpoints {
     /// Time that git has for a checkpoint before a turn, in milliseconds; 0 where git is not used.
-    within_ms: u64,
+    pub(super) within_ms: u64,
     /// Jobs that git has not reported about, by their numbers.
     jobs: BTreeMap<u64, JobPurpose>,
     pub(in crate::host) compared: ComparisonCache,
@@ -402,34 +400,6 @@ impl Checkpoints {
         );
     }
 
-    /// The folder of a chat's turn is kept, or what is done in that turn `begins`: where another
-    /// chat works in the same repository, nobody can tell which of them has changed what. What the
-    /// other one does is between the two states that are kept of this turn; what this one does is
-    /// between those of the other one, from when it begins.
-    pub(in crate::host) fn note_overlaps(&self, ledger: &mut Ledger, key: ChatKey, begins: bool) {
-        if self.within_ms == 0 {
-            return;
-        }
-        let run_of = |chat: &crate::host::model::Chat| chat.run.as_ref().map(|run| run.phase);
-        let beside: Vec<(ChatKey, bool)> = ledger
-            .channels
-            .chats
-            .iter()
-            .filter_map(|(other, chat)| {
-                let phase =
-                    run_of(chat).filter(|_| *other != key && share_a_repository(ledger, key, *other))?;
-                Some((*other, matches!(phase, RunPhase::Started | RunPhase::Command)))
-            })
-            .collect();
-        for (other, works) in beside {
-            let session = |chat: ChatKey| ledger.channels.chats.known(chat).map(|chat| chat.session);
-            let are_others = session(key) != session(other);
-            for (chat, _) in [(key, works), (other, begins)].into_iter().filter(|(_, is_mixed)| *is_mixed) {
-                note_overlap(ledger, chat, are_others);
-            }
-        }
-    }
-
     /// Returns whether a job of git is in flight that a session must stay in memory for.
     pub(in crate::host) fn has_job_for(
         &self,
@@ -606,31 +576,4 @@ fn note_checkpoint_requested(ledger: &mut Ledger, session: SessionKey) {
         of_session.checkpoints.is_asked = true;
         ledger.mark_dirty(session.into());
     }
-}
-
-/// Notes that the turn which runs in a chat overlaps with another one: git cannot tell their
-/// changes apart.
-fn note_overlap(ledger: &mut Ledger, key: ChatKey, is_of_another_session: bool) {
-    let Some(chat) = ledger.channels.chats.known(key) else { return };
-    let Some(turn) = &chat.conversation.state().active_turn else { return };
-    let (uri, turn, session) = (chat.channel.uri.clone(), turn.id.clone(), chat.session);
-    let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
-    if let Some(of_turn) = of_session.checkpoints.turn_mut(&uri, &turn) {
-        of_turn.overlaps = true;
-        of_turn.overlaps_others |= is_of_another_session;
-        ledger.mark_dirty(session.into());
-    }
-}
-
-/// Returns whether two chats work in one repository, as far as that is known.
-fn share_a_repository(ledger: &Ledger, one: ChatKey, other: ChatKey) -> bool {
-    let folders = |chat: ChatKey| {
-        let session = ledger.channels.chats.known(chat).map(|chat| chat.session);
-        let session = session.and_then(|session| ledger.channels.sessions.known(session));
-        let root = session.and_then(|session| session.checkpoints.root.clone());
-        root.map_or_else(|| directories::effective_directories(ledger, chat), |root| vec![root])
-    };
-    let (one, other) = (folders(one), folders(other));
-    one.iter()
-        .any(|one| other.iter().any(|other| rest_below(one, other).or(rest_below(other, one)).is_some()))
 }
