@@ -5,7 +5,6 @@
 //! repeats is written once, and then counted ([`Repeats`]).
 //! Never: writes to stdout, or shows a secret that this process has given away.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::fs::{self, File, Permissions};
@@ -18,13 +17,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::layer::{Context, SubscriberExt};
-use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::Layer;
 
 use crate::backend::secrets::redact;
 
@@ -66,9 +64,8 @@ fn start_to(filter: Targets, sink: Sink, log_readers: LogReaders) -> io::Result<
     let log = Log { sender, state: Arc::clone(&state), log_readers };
     let of_thread = log.clone();
     thread::Builder::new().name("log".to_owned()).spawn(move || of_thread.write_lines(&receiver, sink))?;
-    let to_all = LogDispatcher { log: log.clone() };
-    let layer = tracing_subscriber::fmt::layer().with_writer(to_all).with_ansi(false);
-    tracing_subscriber::registry().with(filter).with(ConnectionLayer).with(layer).init();
+    let subscriber = LogSubscriber { filter, log: log.clone() };
+    tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)?;
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     Ok(log)
 }
@@ -148,11 +145,10 @@ impl LogReaders {
         self.readers().remove(&connection);
     }
 
-    /// Returns the connections whose readers want the entry that is about to be logged.
-    fn interested_readers(&self, meta: &Metadata<'_>) -> Vec<u32> {
-        let concerns = ENTRY_CONNECTION.get();
+    /// Returns the connections whose readers want an entry, which concerns one connection or none.
+    fn interested_readers(&self, meta: &Metadata<'_>, concerned: Option<u32>) -> Vec<u32> {
         let wants = |(connection, reader): (&u32, &LogReader)| {
-            let may = concerns.is_none_or(|it| it == *connection);
+            let may = concerned.is_none_or(|it| it == *connection);
             (may && reader.filter.would_enable(meta.target(), meta.level())).then_some(*connection)
         };
         self.readers().iter().filter_map(wants).collect()
@@ -173,29 +169,71 @@ impl LogReaders {
     }
 }
 
-thread_local! {
-    /// Connection that the entry which is about to be logged concerns, if any.
-    static ENTRY_CONNECTION: Cell<Option<u32>> = const { Cell::new(None) };
+/// Subscriber of the process's events. No code of this program opens a span.
+struct LogSubscriber {
+    filter: Targets,
+    log: Log,
 }
 
-/// Layer that notes which connection an entry is about, before the entry is written.
-struct ConnectionLayer;
+impl Subscriber for LogSubscriber {
+    fn enabled(&self, meta: &Metadata<'_>) -> bool {
+        self.filter.would_enable(meta.target(), meta.level())
+    }
 
-impl<S: Subscriber> Layer<S> for ConnectionLayer {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        struct Connection(Option<u32>);
-        impl Visit for Connection {
-            fn record_u64(&mut self, field: &Field, value: u64) {
-                if field.name() == "connection" {
-                    self.0 = u32::try_from(value).ok();
-                }
-            }
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        self.filter.iter().map(|(_, level)| level).chain(self.filter.default_level()).max()
+    }
 
-            fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
+    fn event(&self, event: &Event<'_>) {
+        let meta = event.metadata();
+        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ");
+        let begin = format!("{now} {:>5} {}:", meta.level(), meta.target());
+        let mut entry = LogEntry { text: begin, connection: None };
+        event.record(&mut entry);
+        let line = one_line(redact(&entry.text).as_bytes());
+        let who = self.log.log_readers.interested_readers(meta, entry.connection);
+        // Warnings and errors are written once and then counted.
+        if *meta.level() <= Level::WARN && !self.log.is_new(&line, &who) {
+            return;
         }
-        let mut connection = Connection(None);
-        event.record(&mut connection);
-        ENTRY_CONNECTION.set(connection.0);
+        self.log.log_readers.tell(&who, &line);
+        self.log.forward(line);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// An entry of the log while its fields are added.
+struct LogEntry {
+    text: String,
+    /// Connection that the entry concerns, if any.
+    connection: Option<u32>,
+}
+
+impl Visit for LogEntry {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if field.name() == "connection" {
+            self.connection = u32::try_from(value).ok();
+        }
+        self.record_debug(field, &value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let text = match field.name() {
+            "message" => format!(" {value:?}"),
+            name => format!(" {name}={value:?}"),
+        };
+        self.text.push_str(&text);
     }
 }
 
@@ -277,35 +315,6 @@ impl LogState {
     }
 }
 
-/// The way to the thread that writes, and to the readers.
-struct LogDispatcher {
-    log: Log,
-}
-
-/// An entry on its way, and who wants to see it besides.
-struct LogEntry<'a> {
-    log: &'a Log,
-    who: Vec<u32>,
-    /// Set for warnings and errors, which are written once and then counted.
-    is_warning: bool,
-}
-
-impl Write for LogEntry<'_> {
-    fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
-        let line = one_line(redact(&String::from_utf8_lossy(entry)).as_bytes());
-        if self.is_warning && !self.log.is_new(&line, &self.who) {
-            return Ok(entry.len());
-        }
-        self.log.log_readers.tell(&self.who, &line);
-        self.log.forward(line);
-        Ok(entry.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 impl Log {
     /// Takes note of a warning; returns whether it is to be written, and not only counted.
     fn is_new(&self, line: &[u8], who: &[u32]) -> bool {
@@ -328,19 +337,6 @@ impl Log {
             self.log_readers.tell(&who, &line);
             self.forward(line);
         }
-    }
-}
-
-impl<'a> MakeWriter<'a> for LogDispatcher {
-    type Writer = LogEntry<'a>;
-
-    fn make_writer(&'a self) -> LogEntry<'a> {
-        LogEntry { log: &self.log, who: Vec::new(), is_warning: false }
-    }
-
-    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> LogEntry<'a> {
-        let is_warning = *meta.level() <= Level::WARN;
-        LogEntry { log: &self.log, who: self.log.log_readers.interested_readers(meta), is_warning }
     }
 }
 
