@@ -241,6 +241,7 @@ fn read_version(name: &str) -> Result<Dialect, String> {
 
 /// Commands in place of serving.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum CliCommand {
     /// Serve clients that connect to a listener, until a signal asks to exit
     Serve(Box<ServeOptions>),
