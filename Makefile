@@ -8,7 +8,7 @@ help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 demo: ## build, hold a short conversation, and print it
-	@$(CARGO) run --release --quiet -- demo
+	@$(CARGO) run --quiet -- demo
 
 test: ## all tests; TEST_GIT names another git in which no setting may run a program, TEST_SHELL_PROGRAMS a folder of programs that hook into shells
 	$(CARGO) test --tests --benches
