@@ -225,8 +225,8 @@ impl Outbox {
     /// there before.
     pub fn push_ahead(&mut self, line: Bytes) {
         self.waiting += line.len();
-        let queued = self.queued(line);
-        self.lines.insert(self.fixed, queued);
+        // No other queue has it, so the backlog need not count it.
+        self.lines.insert(self.fixed, Queued::Lines(line));
         self.fixed += 1;
     }
 
@@ -395,6 +395,17 @@ mod tests {
         outbox.expected_come(1000);
         outbox.push(vec![b'x'; 1000].into());
         assert_eq!(outbox.stalls_at(now), Some(now));
+    }
+
+    #[test]
+    fn line_that_overtakes_is_counted_by_its_own_queue() {
+        let backlog = Backlog::default();
+        let mut outbox = Outbox::new(EAGER, backlog.clone());
+        for _ in 0..3 {
+            outbox.push_ahead(Bytes::from_static(b"an answer"));
+        }
+        assert_eq!((outbox.own(), backlog.bytes()), (27, 0));
+        assert_eq!((drain(&mut outbox).len(), outbox.bytes()), (3, 0));
     }
 
     #[test]
