@@ -125,7 +125,7 @@ const AT_ONCE_MAX: usize = 4 << 10;
 /// The way to the thread that writes.
 #[derive(Debug)]
 pub struct Stdout {
-    chunks: Sender<Vec<Bytes>>,
+    texts: Sender<Bytes>,
     file: File,
 }
 
@@ -135,8 +135,8 @@ impl Stdout {
     /// # Errors
     /// When the process can open no more files, or the system gives us no thread.
     pub fn start(stdout: File, receipts: Receipts) -> io::Result<Self> {
-        let (chunks, receiver) = std::sync::mpsc::channel();
-        let writer = Self { chunks, file: stdout.try_clone()? };
+        let (texts, receiver) = std::sync::mpsc::channel();
+        let writer = Self { texts, file: stdout.try_clone()? };
         let work = move || write_all(stdout, &receiver, &receipts);
         let spawned = thread::Builder::new().name("stdout".to_owned()).spawn(work);
         spawned.map_err(|error| {
@@ -148,38 +148,58 @@ impl Stdout {
 
 impl LineSink for Stdout {
     /// An answer to a client that waits for it is spared the way over another thread.
-    fn write(&mut self, mut chunk: Vec<Bytes>) -> usize {
+    fn write(&mut self, chunk: Vec<Bytes>) -> usize {
         let mut written = 0;
-        if chunk.iter().map(Bytes::len).sum::<usize>() <= AT_ONCE_MAX {
-            let mut rest = Bytes::from(chunk.concat());
-            written = write_at_once(&self.file, &rest);
-            rest.advance(written);
-            chunk = if rest.is_empty() { Vec::new() } else { vec![rest] };
+        let mut texts = joined(chunk);
+        if let [text] = &mut texts[..] {
+            if text.len() <= AT_ONCE_MAX {
+                written = write_at_once(&self.file, text);
+                text.advance(written);
+            }
         }
-        if !chunk.is_empty() && self.chunks.send(chunk).is_err() {
-            tracing::debug!("bytes were dropped: the thread that writes to stdout has ended");
+        for text in texts.into_iter().filter(|text| !text.is_empty()) {
+            if self.texts.send(text).is_err() {
+                tracing::debug!("bytes were dropped: the thread that writes to stdout has ended");
+            }
         }
         written
     }
 }
 
-fn write_all(mut stdout: File, chunks: &Receiver<Vec<Bytes>>, receipts: &Receipts) {
-    let mut buffer = Vec::new();
-    for chunk in chunks {
-        let bytes: usize = chunk.iter().map(Bytes::len).sum();
-        let mut told = 0;
-        let result = write_chunk(&mut stdout, chunk, &mut buffer, |written| {
-            told += written;
-            receipts.send(WriteOutcome::Bytes(written));
-        });
-        let outcome = match result {
-            Ok(()) => WriteOutcome::Bytes(bytes - told),
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => WriteOutcome::Gone,
-            Err(error) => WriteOutcome::Failed(error),
-        };
-        let goes_on = matches!(outcome, WriteOutcome::Bytes(_));
-        if !receipts.send(outcome) || !goes_on {
-            return;
+/// Copies short lines together, so that one call writes many. That is done by the thread that made
+/// them: the allocator is slow with memory that is freed by another one.
+fn joined(lines: Vec<Bytes>) -> Vec<Bytes> {
+    let is_short = |line: &&Bytes| line.len() < COPY_BELOW;
+    let short_bytes = lines.iter().filter(is_short).map(Bytes::len).sum();
+    let (mut texts, mut short) = (Vec::new(), Vec::with_capacity(short_bytes));
+    for line in lines {
+        if is_short(&&line) {
+            short.extend_from_slice(&line);
+        } else {
+            if !short.is_empty() {
+                texts.push(Bytes::from(std::mem::take(&mut short)));
+            }
+            texts.push(line);
+        }
+    }
+    if !short.is_empty() {
+        texts.push(short.into());
+    }
+    texts
+}
+
+fn write_all(mut stdout: File, texts: &Receiver<Bytes>, receipts: &Receipts) {
+    for text in texts {
+        for part in text.chunks(CHUNK_BYTES) {
+            let outcome = match write_patiently(&mut stdout, part) {
+                Ok(()) => WriteOutcome::Bytes(part.len()),
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => WriteOutcome::Gone,
+                Err(error) => WriteOutcome::Failed(error),
+            };
+            let goes_on = matches!(outcome, WriteOutcome::Bytes(_));
+            if !receipts.send(outcome) || !goes_on {
+                return;
+            }
         }
     }
 }
@@ -198,29 +218,6 @@ fn write_at_once(stdout: &File, bytes: &[u8]) -> usize {
 #[cfg(not(target_os = "linux"))]
 fn write_at_once(_stdout: &File, _bytes: &[u8]) -> usize {
     0
-}
-
-/// Writes a chunk. Of long lines it is told how far they have got.
-fn write_chunk(
-    stdout: &mut File,
-    chunk: Vec<Bytes>,
-    buffer: &mut Vec<u8>,
-    mut tell: impl FnMut(usize),
-) -> io::Result<()> {
-    buffer.clear();
-    for line in chunk {
-        if line.len() >= COPY_BELOW {
-            write_patiently(stdout, buffer)?;
-            buffer.clear();
-            for part in line.chunks(CHUNK_BYTES) {
-                write_patiently(stdout, part)?;
-                tell(part.len());
-            }
-        } else {
-            buffer.extend_from_slice(&line);
-        }
-    }
-    write_patiently(stdout, buffer)
 }
 
 fn write_patiently(stdout: &mut File, mut bytes: &[u8]) -> io::Result<()> {
