@@ -5,10 +5,8 @@
 //! ([`Links`]), whose turn it is to be heard, and how much is read ahead of it.
 //! Never: knows what kind of pipe a connection is, or what a line means.
 
-use std::collections::btree_map::{BTreeMap, Values, ValuesMut};
 use std::fmt;
 use std::io;
-use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -165,6 +163,7 @@ impl ConnectionAcceptor {
             leave_by: None,
             lines,
             unheard: Vec::new().into_iter(),
+            unheard_bytes: 0,
             may_have_more: false,
             has_ended: false,
             writer,
@@ -218,7 +217,8 @@ impl Receipts {
 struct ReceivedBytes {
     /// Size of the message that has begun and is not complete.
     unfinished: AtomicUsize,
-    /// Size of complete messages.
+    /// Size of the batches of complete messages that wait for the loop. It is changed once for each
+    /// batch: two threads use it.
     complete: AtomicUsize,
 }
 
@@ -240,9 +240,14 @@ impl PartialMessage {
     }
 
     fn add_complete(&self, batch: &LineBatch) {
-        let bytes = batch.iter().flatten().map(InputLine::len).sum();
-        self.bytes.complete.fetch_add(bytes, Ordering::Relaxed);
+        if let Ok(lines) = batch {
+            self.bytes.complete.fetch_add(bytes_of(lines), Ordering::Relaxed);
+        }
     }
+}
+
+fn bytes_of(lines: &[InputLine]) -> usize {
+    lines.iter().map(InputLine::len).sum()
 }
 
 /// Sender of a client's lines. Dropping it ends the client's input.
@@ -356,6 +361,8 @@ pub struct Link {
     lines: mpsc::Receiver<LineBatch>,
     /// Lines that were read and not heard.
     unheard: std::vec::IntoIter<InputLine>,
+    /// Bytes of those lines.
+    unheard_bytes: usize,
     /// Set if there may be a batch, or the end.
     may_have_more: bool,
     has_ended: bool,
@@ -401,28 +408,29 @@ impl Link {
 
     /// Takes the next event of its client.
     fn next_event(&mut self) -> Option<ClientEvent> {
-        if let Some(line) = self.unheard.next() {
-            return Some(self.line_event(line));
+        if self.unheard.as_slice().is_empty() {
+            let end = match self.lines.try_recv() {
+                Ok(Ok(lines)) => {
+                    self.unheard_bytes = bytes_of(&lines);
+                    self.received.complete.fetch_sub(self.unheard_bytes, Ordering::Relaxed);
+                    self.unheard = lines.into_iter();
+                    None
+                }
+                Err(mpsc::error::TryRecvError::Empty) => {
+                    self.may_have_more = false;
+                    return None;
+                }
+                Ok(Err(failure)) => Some(Some(failure)),
+                Err(mpsc::error::TryRecvError::Disconnected) => Some(None),
+            };
+            if let Some(failure) = end {
+                self.has_ended = true;
+                return Some(ClientEvent::End(failure));
+            }
         }
-        let end = match self.lines.try_recv() {
-            Ok(Ok(batch)) => {
-                self.unheard = batch.into_iter();
-                return self.unheard.next().map(|line| self.line_event(line));
-            }
-            Err(mpsc::error::TryRecvError::Empty) => {
-                self.may_have_more = false;
-                return None;
-            }
-            Ok(Err(failure)) => Some(failure),
-            Err(mpsc::error::TryRecvError::Disconnected) => None,
-        };
-        self.has_ended = true;
-        Some(ClientEvent::End(end))
-    }
-
-    fn line_event(&self, line: InputLine) -> ClientEvent {
-        self.received.complete.fetch_sub(line.len(), Ordering::Relaxed);
-        ClientEvent::Line(line)
+        let line = self.unheard.next()?;
+        self.unheard_bytes -= line.len();
+        Some(ClientEvent::Line(line))
     }
 
     /// Puts this behind the state that is being written, if there is one; else gives it back.
@@ -503,8 +511,8 @@ impl Link {
             None => 0,
         };
         let received = &self.received;
-        let unheard = received.unfinished.load(Ordering::Relaxed) + received.complete.load(Ordering::Relaxed);
-        self.outbox.own() + behind + unheard
+        let waiting = received.unfinished.load(Ordering::Relaxed) + received.complete.load(Ordering::Relaxed);
+        self.outbox.own() + behind + waiting + self.unheard_bytes
     }
 
     /// Returns the number of bytes that are in memory for this connection, those that it shares
@@ -528,7 +536,8 @@ impl Link {
 /// The connections that are there.
 #[derive(Debug, Default)]
 pub struct Links {
-    links: BTreeMap<ConnectionId, Link>,
+    /// In the order of their ids.
+    links: Vec<Link>,
     /// Connection that was served last.
     last_heard: Option<ConnectionId>,
 }
@@ -536,65 +545,59 @@ pub struct Links {
 impl Links {
     /// Takes in one more.
     pub fn insert(&mut self, link: Link) {
-        self.links.insert(link.id, link);
+        let at = self.links.partition_point(|other| other.id < link.id);
+        self.links.insert(at, link);
+    }
+
+    fn position(&self, id: ConnectionId) -> Option<usize> {
+        self.links.binary_search_by_key(&id, |link| link.id).ok()
     }
 
     /// One of them, if it is still there.
     pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Link> {
-        self.links.get_mut(&id)
+        let at = self.position(id)?;
+        Some(&mut self.links[at])
     }
 
     /// Takes one out.
     pub fn remove(&mut self, id: ConnectionId) -> Option<Link> {
-        self.links.remove(&id)
+        let at = self.position(id)?;
+        Some(self.links.remove(at))
     }
 
     /// Returns all connections.
-    pub fn iter(&self) -> Values<'_, ConnectionId, Link> {
-        self.links.values()
+    pub fn iter(&self) -> impl Iterator<Item = &Link> {
+        self.links.iter()
     }
 
     /// Returns all connections.
-    pub fn iter_mut(&mut self) -> ValuesMut<'_, ConnectionId, Link> {
-        self.links.values_mut()
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Link> {
+        self.links.iter_mut()
     }
 
     /// The client of a connection has said something, or can say nothing any more.
     pub fn note_event(&mut self, id: ConnectionId) {
-        if let Some(link) = self.links.get_mut(&id) {
+        if let Some(link) = self.get_mut(id) {
             link.may_have_more = true;
         }
     }
 
     /// Returns whether any connection that may be served has an event.
     pub fn any_has_event(&self, may: impl Fn(&Link) -> bool) -> bool {
-        self.links.values().any(|link| link.has_event() && may(link))
+        self.links.iter().any(|link| link.has_event() && may(link))
     }
 
     /// Takes the next event of any connection that may be served. They take turns.
     pub fn next_event(&mut self, may: impl Fn(&Link) -> bool) -> Option<(ConnectionId, ClientEvent)> {
-        let begin = self.last_heard.map_or(Bound::Unbounded, Bound::Excluded);
-        let behind = self.links.range_mut((begin, Bound::Unbounded));
-        if let Some(heard) = first_heard(behind, &may) {
-            self.last_heard = Some(heard.0);
-            return Some(heard);
-        }
-        let heard = first_heard(self.links.iter_mut(), &may)?;
+        let behind = self.last_heard.map_or(0, |last| self.links.partition_point(|link| link.id <= last));
+        let (before, behind) = self.links.split_at_mut(behind);
+        let heard = behind.iter_mut().chain(before).find_map(|link| {
+            let heard = if link.has_event() && may(link) { link.next_event() } else { None };
+            heard.map(|heard| (link.id, heard))
+        })?;
         self.last_heard = Some(heard.0);
         Some(heard)
     }
-}
-
-fn first_heard<'a>(
-    mut links: impl Iterator<Item = (&'a ConnectionId, &'a mut Link)>,
-    may: impl Fn(&Link) -> bool,
-) -> Option<(ConnectionId, ClientEvent)> {
-    links.find_map(|(id, link)| {
-        if !link.has_event() || !may(link) {
-            return None;
-        }
-        link.next_event().map(|heard| (*id, heard))
-    })
 }
 
 #[cfg(test)]
