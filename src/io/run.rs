@@ -44,7 +44,7 @@ use super::watch::LeaveReason;
 use super::watches::Watches;
 use crate::backend::probe::ProbeResult;
 use crate::backend::{Agents, Backend, Report};
-use crate::host::effects::{ConnectionId, Ids, Input, Output, Timer};
+use crate::host::effects::{ConnectionId, Ids, Input, Now, Output, Timer};
 use crate::host::log::ReplayWindow;
 use crate::host::{self, Host};
 use crate::versions::{Edges, Outgoing};
@@ -68,6 +68,9 @@ struct Sidecar {
     fed: Vec<Incoming>,
     agents: Agents,
     clock: Clock,
+    /// Time of the last input, while nothing but answers that stand alone has come of it and those
+    /// behind it.
+    now: Option<Now>,
     ids: Box<dyn Ids>,
     /// Outputs of the core in this step.
     outputs: Vec<Output>,
@@ -177,6 +180,7 @@ impl Sidecar {
             fed: Vec::new(),
             agents,
             clock,
+            now: None,
             ids,
             outputs: Vec::new(),
             outputs_of_client: false,
@@ -262,6 +266,7 @@ impl Sidecar {
     /// Takes in what has happened, and what clients have said, and ends the step.
     async fn turn(&mut self, events: &mut Events) -> anyhow::Result<Option<Exit>> {
         let event = events.next(self.wants()).await;
+        self.now = None;
         let is_pty = matches!(event, LoopEvent::Pty(_));
         let mut exit = self.take_in(event)?;
         if is_pty {

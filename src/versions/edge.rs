@@ -31,7 +31,7 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::references::MessageReferences;
-use crate::wire::rpc::{Incoming, Params, RequestId};
+use crate::wire::rpc::{Incoming, MethodName, Params, RequestId};
 use crate::wire::uris;
 use crate::wire::version_hints::VersionHint;
 
@@ -149,6 +149,19 @@ impl EdgeConnection {
         self.dialect == Dialect::NEWEST && self.root == uris::ROOT
     }
 
+    /// Returns whether a message of its client goes to the core as it is.
+    fn passes(&self, message: &Incoming) -> bool {
+        let (Incoming::Request { method, params, .. } | Incoming::Notification { method, params }) = message
+        else {
+            return true;
+        };
+        let served = method.served();
+        !matches!(served, Some(Method::Initialize | Method::Reconnect))
+            && self.is_plain()
+            && !(self.quirks.sessions_by_provider || self.quirks.sessions_ahead)
+            && !names_root_otherwise(served, params)
+    }
+
     /// Returns whether messages of a channel are for the client: all, unless channels were
     /// subscribed to that it did not ask for.
     fn is_shown(&self, channel: &str) -> bool {
@@ -238,12 +251,12 @@ impl Edges {
         }
     }
 
-    /// Returns the names in a message, as the core may spell them. There may be more channels than
-    /// the message turns out to mean: an old spelling is resolved for sure only when the message is
-    /// translated.
-    pub fn named(&self, connection: ConnectionId, message: &Incoming) -> MessageReferences {
+    /// Returns the names in a message, as the core may spell them; `None` if it can have none.
+    /// There may be more channels than the message turns out to mean: an old spelling is resolved
+    /// for sure only when the message is translated.
+    pub fn named(&self, connection: ConnectionId, message: &Incoming) -> Option<MessageReferences> {
+        let mut named = MessageReferences::of(message)?;
         let peer = self.peers.get(&connection);
-        let mut named = MessageReferences::of(message);
         // The version of a client that comes, or comes back, is not known yet.
         let speaks_newest = peer.is_some_and(|peer| peer.open && peer.dialect.names_channels());
         if !named.channels.is_empty() && (!speaks_newest || named.client.is_some()) {
@@ -267,7 +280,7 @@ impl Edges {
             named.channels.extend(otherwise);
         }
         named.channels.retain(|uri| !uris::is_root(uri) && !OLD_ROOTS.contains(&uri.as_str()));
-        named
+        Some(named)
     }
 
     /// Returns whether a client begins or returns whose version may have session names of its own:
@@ -275,8 +288,8 @@ impl Edges {
     fn begins_without_channels(&self, connection: ConnectionId, message: &Incoming) -> bool {
         let Incoming::Request { method, params, .. } = message else { return false };
         let peer = self.peers.get(&connection).filter(|peer| peer.open);
-        let returns = method == Method::Reconnect.name();
-        if !(returns || peer.is_none() && method == Method::Initialize.name()) {
+        let returns = method.served() == Some(Method::Reconnect);
+        if !(returns || peer.is_none() && method.served() == Some(Method::Initialize)) {
             return false;
         }
         let Ok(params) = params.read::<Object>() else { return false };
@@ -351,17 +364,21 @@ impl Edges {
     /// Translates a message up, to what the core is fed: all at once, with nothing in between.
     pub fn up(&mut self, connection: ConnectionId, message: Incoming, fed: &mut Vec<Incoming>) {
         let peer = self.peers.entry(connection).or_default();
+        if peer.passes(&message) {
+            return fed.push(message);
+        }
         let message = if peer.quirks.sessions_by_provider { self.spelling.take_up(message) } else { message };
         let (id, method, params) = match message {
             Incoming::Request { id, method, params } => (Some(id), method, params),
             Incoming::Notification { method, params } => (None, method, params),
             other => return fed.push(other),
         };
-        let begins = id.is_some() && method == Method::Initialize.name() && !peer.open;
-        let returns = id.is_some() && method == Method::Reconnect.name();
-        let makes_ahead = peer.quirks.sessions_ahead && method == Method::CreateSession.name();
+        let served = method.served();
+        let begins = id.is_some() && served == Some(Method::Initialize) && !peer.open;
+        let returns = id.is_some() && served == Some(Method::Reconnect);
+        let makes_ahead = peer.quirks.sessions_ahead && served == Some(Method::CreateSession);
         let params = params.with(makes_ahead.then_some(VersionHint::MadeAhead));
-        if !begins && !returns && peer.is_plain() && !names_root_otherwise(&method, &params) {
+        if !begins && !returns && peer.is_plain() && !names_root_otherwise(served, &params) {
             return fed.push(message_of(id, method, params));
         }
         let heard = params.read::<Object>().and_then(|object| {
@@ -374,16 +391,16 @@ impl Edges {
                 self.peers.entry(connection).or_default().quirks = Quirks::of(&object);
             }
             if self.peers.get(&connection).is_some_and(|peer| peer.quirks.sessions_by_provider) {
-                let subscribes = begins || returns || method == Method::Subscribe.name();
+                let subscribes = begins || returns || served == Some(Method::Subscribe);
                 subscribes.then(|| self.spelling.guess(&object));
             }
             let plain = self.peers.entry(connection).or_default().is_plain();
-            if plain && !names_root_otherwise(&method, &params) {
+            if plain && !names_root_otherwise(served, &params) {
                 fed.push(message_of(id.clone(), method.clone(), params.clone()));
                 return Ok(());
             }
             let call = IncomingCall {
-                method: method.clone(),
+                method: method.as_str().to_owned(),
                 params: object,
                 hint: params.hint().cloned(),
                 reply: Reply::Same,
@@ -393,8 +410,15 @@ impl Edges {
         match (heard, id) {
             (Ok(()), _) => {}
             (Err(error), Some(id)) => fed.push(Incoming::Malformed { id: Some(id), error }),
-            (Err(error), None) => tracing::warn!(method, %error, "a notification was ignored"),
+            (Err(error), None) => {
+                tracing::warn!(method = method.as_str(), %error, "a notification was ignored");
+            }
         }
+    }
+
+    /// Returns whether a message goes to the core as it is.
+    pub fn passes(&self, connection: ConnectionId, message: &Incoming) -> bool {
+        self.peers.get(&connection).is_some_and(|peer| peer.passes(message))
     }
 
     /// Chooses the version of a connection by its `initialize`.
@@ -493,7 +517,7 @@ impl Edges {
 
 /// Returns whether a message of the newest version spells the root channel differently from the
 /// core: a subscription must be answered in the same words.
-fn names_root_otherwise(method: &str, params: &Params) -> bool {
+fn names_root_otherwise(method: Option<Method>, params: &Params) -> bool {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
     struct Names {
@@ -501,20 +525,21 @@ fn names_root_otherwise(method: &str, params: &Params) -> bool {
         initial_subscriptions: Vec<String>,
         subscriptions: Vec<String>,
     }
-    if !matches!(method, "initialize" | "reconnect" | "subscribe") {
+    let Some(method @ (Method::Initialize | Method::Reconnect | Method::Subscribe)) = method else {
         return false;
-    }
+    };
     let names: Names = params.read().unwrap_or_default();
-    let subscribed = if method == "subscribe" { names.channel } else { None };
+    let subscribed = if method == Method::Subscribe { names.channel } else { None };
     let mut all = names.initial_subscriptions.iter().chain(&names.subscriptions).chain(&subscribed);
     all.any(|uri| uri != uris::ROOT && uris::is_root(uri))
 }
 
 fn is_subscribe(message: &Incoming) -> bool {
-    matches!(message, Incoming::Request { method, .. } if method == Method::Subscribe.name())
+    matches!(message, Incoming::Request { method, .. } if method.served() == Some(Method::Subscribe))
 }
 
-fn message_of(id: Option<RequestId>, method: String, params: Params) -> Incoming {
+fn message_of(id: Option<RequestId>, method: impl Into<MethodName>, params: Params) -> Incoming {
+    let method = method.into();
     match id {
         Some(id) => Incoming::Request { id, method, params },
         None => Incoming::Notification { method, params },

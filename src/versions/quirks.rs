@@ -609,7 +609,7 @@ mod tests {
         assert_eq!(value, told(file("ahp-file:/w/a%20b", shown, asked)));
         let read = |uri: &str| {
             let params = Params::from_json(json!({ "channel": "ahp-root://", "uri": uri }).to_string());
-            let request = Incoming::Notification { method: "resourceRead".to_owned(), params };
+            let request = Incoming::Notification { method: "resourceRead".into(), params };
             let Incoming::Notification { params, .. } = with_files(request) else {
                 panic!("another message")
             };
@@ -631,7 +631,7 @@ mod tests {
                 "workingDirectories": [uri], "workingDirectory": uri })
         };
         let message = |params: Value| Incoming::Notification {
-            method: "dispatchAction".to_owned(),
+            method: "dispatchAction".into(),
             params: Params::from_json(params.to_string()),
         };
         let Incoming::Notification { params, .. } =

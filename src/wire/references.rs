@@ -9,12 +9,14 @@
 //! Members that only older versions of the protocol have are read like those of the newest: they
 //! say the same under another name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 
-use serde::de::{Deserialize, DeserializeOwned};
+use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use super::annotations::{annotations_uri, parse_annotations_uri, session_of_subchannel};
+use super::members::visit_members;
 use super::methods::Method;
 use super::rpc::Incoming;
 use super::terminals::parse_terminal_uri;
@@ -71,15 +73,15 @@ pub enum ReferencedTurns {
 }
 
 impl MessageReferences {
-    /// Collects the names in a message.
-    pub fn of(message: &Incoming) -> Self {
+    /// Collects the names in a message; `None` if it is one that can have none.
+    pub fn of(message: &Incoming) -> Option<Self> {
         let (Incoming::Request { method, params, .. } | Incoming::Notification { method, params }) = message
         else {
-            return Self::default();
+            return None;
         };
-        let method = Method::from_name(method);
+        let method = method.served();
         if method == Some(Method::Ping) {
-            return Self::default();
+            return None;
         }
         let members = Members::of(params.as_json());
         let mut named = Self::default();
@@ -140,25 +142,23 @@ impl MessageReferences {
                     Some("chat/truncated") => {
                         let cut = members.read("channel").zip(action.read("turnId"));
                         named.turns.extend(cut.map(|(chat, turn)| ReferencedTurns::CutBehind { chat, turn }));
-                        return named;
+                        return Some(named);
                     }
                     Some("session/workingDirectorySet") => "directory",
                     Some("session/workingDirectoryReplaced") => "replacement",
-                    _ => return named,
+                    _ => return Some(named),
                 };
                 named.add_directories(action.read(member).into_iter());
             }
             _ => {}
         }
-        named
+        Some(named)
     }
 
     fn read_channels(&mut self, method: Option<Method>, members: &Members<'_>) {
-        let mut single = vec!["channel", "chat", "session"];
-        if matches!(method, Some(Method::Subscribe | Method::Unsubscribe)) {
-            single.push("resource");
-        }
-        self.channels.extend(single.into_iter().filter_map(|member| members.read::<String>(member)));
+        let takes_resource = matches!(method, Some(Method::Subscribe | Method::Unsubscribe));
+        let single = ["channel", "chat", "session"].into_iter().chain(takes_resource.then_some("resource"));
+        self.channels.extend(single.filter_map(|member| members.read::<String>(member)));
         for member in ["initialSubscriptions", "subscriptions"] {
             self.channels.extend(members.read::<Vec<String>>(member).into_iter().flatten());
         }
@@ -193,23 +193,29 @@ impl MessageReferences {
 
 /// The members of an object, unread; of a repeated member the last one counts.
 #[derive(Default)]
-struct Members<'a>(BTreeMap<String, &'a RawValue>);
+struct Members<'a>(Vec<(Cow<'a, [u8]>, &'a [u8])>);
 
 impl<'a> Members<'a> {
     /// None at all when this is no object.
     fn of(json: &'a [u8]) -> Self {
-        let mut deserializer = serde_json::Deserializer::from_slice(json);
-        BTreeMap::deserialize(&mut deserializer).map(Self).unwrap_or_default()
+        let mut members = Vec::new();
+        let is_object = visit_members(json, |name, value| members.push((name, value)));
+        Self(if is_object { members } else { Vec::new() })
     }
 
     /// The members of the object in a member.
     fn inside(&self, member: &str) -> Self {
-        self.0.get(member).map(|raw| Self::of(raw.get().as_bytes())).unwrap_or_default()
+        self.get(member).map(Self::of).unwrap_or_default()
     }
 
     /// A member, if it is there and such a thing.
     fn read<T: DeserializeOwned>(&self, member: &str) -> Option<T> {
-        serde_json::from_str(self.0.get(member)?.get()).ok()
+        serde_json::from_slice(self.get(member)?).ok()
+    }
+
+    fn get(&self, member: &str) -> Option<&'a [u8]> {
+        let mut last_first = self.0.iter().rev();
+        last_first.find(|(name, _)| name.as_ref() == member.as_bytes()).map(|(_, value)| *value)
     }
 }
 
@@ -220,7 +226,7 @@ mod tests {
 
     fn named(method: &str, params: Value) -> MessageReferences {
         let line = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        MessageReferences::of(&Incoming::parse(&line.to_string().into()))
+        MessageReferences::of(&Incoming::parse(&line.to_string().into())).unwrap_or_default()
     }
 
     fn set(names: &[&str]) -> BTreeSet<String> {
@@ -297,6 +303,7 @@ mod tests {
         assert_eq!(named("reconnect", odd).channels, set(&["a", "b"]));
         assert_eq!(named("subscribe", json!([])), MessageReferences::default());
         let twice = br#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"channel":"a","channel":"b"}}"#;
-        assert_eq!(MessageReferences::of(&Incoming::parse(&twice[..].to_vec().into())).channels, set(&["b"]));
+        let twice = MessageReferences::of(&Incoming::parse(&twice[..].to_vec().into())).unwrap();
+        assert_eq!(twice.channels, set(&["b"]));
     }
 }

@@ -5,41 +5,72 @@
 //! Never: knows a method's meaning. A line that is not JSON-RPC is a value
 //! ([`Incoming::Malformed`]), never a failure of this module.
 
-use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Write};
 
 use bytes::Bytes;
-use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::value::RawValue;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::errors::RpcError;
+use super::members::{visit_members, NESTING_MAX};
+use super::methods::Method;
 use super::version_hints::VersionHint;
-
-/// Arrays and objects may be nested this deep in a line, also inside members that nobody reads.
-pub const NESTING_MAX: usize = 127;
 
 /// The id of a request: its text on the wire, echoed as it came (a string, or a number of any
 /// size).
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct RequestId(Bytes);
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct RequestId(IdText);
+
+/// Text of an id. Nearly all are short: those are copied, without counting who shares their line.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum IdText {
+    /// Length of the text, and the text, with zeros behind it.
+    Short(u8, [u8; SHORT_ID_MAX]),
+    /// A longer text.
+    Long(Bytes),
+}
+
+/// Maximum length of a short id, in bytes: as much as fits beside `Bytes`.
+const SHORT_ID_MAX: usize = 30;
 
 impl RequestId {
+    /// The id in a line; `text` is a part of it.
+    fn in_line(line: &Bytes, text: &[u8]) -> Self {
+        Self::short(text).unwrap_or_else(|| Self(IdText::Long(line.slice_ref(text))))
+    }
+
+    fn short(text: &[u8]) -> Option<Self> {
+        let mut short = [0; SHORT_ID_MAX];
+        short.get_mut(..text.len())?.copy_from_slice(text);
+        Some(Self(IdText::Short(u8::try_from(text.len()).ok()?, short)))
+    }
+
     /// The JSON text.
     pub fn as_json(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            IdText::Short(length, text) => &text[..usize::from(*length)],
+            IdText::Long(text) => text,
+        }
     }
 
     /// An id of a request that no client has made: no JSON text, so no client can give the same.
     pub fn inner(number: u64) -> Self {
-        Self(format!("~{number}").into())
+        let text = Bytes::from(format!("~{number}"));
+        Self::in_line(&text, &text)
     }
 
     /// The number of a request that no client has made.
     pub fn inner_number(&self) -> Option<u64> {
-        std::str::from_utf8(self.0.strip_prefix(b"~")?).ok()?.parse().ok()
+        std::str::from_utf8(self.as_json().strip_prefix(b"~")?).ok()?.parse().ok()
+    }
+}
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RequestId({})", self.as_json().escape_ascii())
     }
 }
 
@@ -129,14 +160,14 @@ pub enum Incoming {
         /// Echoed in the answer.
         id: RequestId,
         /// The method's name.
-        method: String,
+        method: MethodName,
         /// Params, unread.
         params: Params,
     },
     /// Not to be answered.
     Notification {
         /// The method's name.
-        method: String,
+        method: MethodName,
         /// Params, unread.
         params: Params,
     },
@@ -154,55 +185,74 @@ pub enum Incoming {
 impl Incoming {
     /// Takes one line apart. Never fails: a bad line is [`Incoming::Malformed`].
     pub fn parse(line: &Bytes) -> Self {
-        let malformed = |error| Self::Malformed { id: None, error };
-        let text = match std::str::from_utf8(line) {
-            Ok(text) => text,
-            Err(error) => return malformed(RpcError::parse_error(error)),
-        };
-        if !nesting_fits(line, NESTING_MAX) {
-            return malformed(RpcError::parse_error(format_args!(
-                "arrays and objects are nested deeper than {NESTING_MAX}"
-            )));
-        }
-        match serde_json::from_str::<MessageMembers<'_>>(text) {
-            Ok(envelope) => envelope.classify(line),
-            Err(error) => malformed(match text.trim_start().chars().next() {
-                // An object that cannot be read at all, for the sake of a name that is no text.
-                Some('{') => RpcError::parse_error(error),
-                // Told apart from bad JSON: an array, a number, a string … is JSON, but no request.
-                _ if serde_json::from_str::<&RawValue>(text).is_err() => RpcError::parse_error(error),
-                Some('[') => RpcError::invalid_request("batches are not served; send one request a line"),
-                _ => RpcError::invalid_request("a message must be a JSON object"),
-            }),
+        let mut members = MessageMembers::default();
+        let is_object = visit_members(line, |name, value| {
+            let member = match name.as_ref() {
+                b"jsonrpc" => &mut members.jsonrpc,
+                b"id" => &mut members.id,
+                b"method" => &mut members.method,
+                b"params" => &mut members.params,
+                b"result" => &mut members.result,
+                b"error" => &mut members.error,
+                _ => return,
+            };
+            *member = Some(value);
+        });
+        if is_object {
+            members.classify(line)
+        } else {
+            Self::Malformed { id: None, error: no_object(line) }
         }
     }
 }
 
-/// The members of a message that mean something to JSON-RPC; of a repeated member the last one
-/// counts.
+/// Returns the error about a line that is no JSON object.
+#[cold]
+fn no_object(line: &[u8]) -> RpcError {
+    let text = match std::str::from_utf8(line) {
+        Ok(text) => text,
+        Err(error) => return RpcError::parse_error(error),
+    };
+    if !nesting_fits(line, NESTING_MAX) {
+        let why = format_args!("arrays and objects are nested deeper than {NESTING_MAX}");
+        return RpcError::parse_error(why);
+    }
+    let first = text.trim_start().chars().next();
+    let is_json = match first {
+        Some('{') => serde_json::from_str::<BTreeMap<String, IgnoredAny>>(text).map(|_| ()),
+        _ => serde_json::from_str::<IgnoredAny>(text).map(|_| ()),
+    };
+    // Told apart from bad JSON: an array, a number, a string … is JSON, but no request.
+    match (is_json, first) {
+        (Err(error), _) => RpcError::parse_error(error),
+        (Ok(()), Some('[')) => RpcError::invalid_request("batches are not served; send one request a line"),
+        (Ok(()), _) => RpcError::invalid_request("a message must be a JSON object"),
+    }
+}
+
+/// The members of a message that mean something to JSON-RPC, as JSON text; of a repeated member the
+/// last one counts.
 #[derive(Default)]
 struct MessageMembers<'a> {
-    jsonrpc: Option<&'a RawValue>,
-    id: Option<&'a RawValue>,
-    method: Option<&'a RawValue>,
-    params: Option<&'a RawValue>,
-    result: Option<&'a RawValue>,
-    error: Option<&'a RawValue>,
+    jsonrpc: Option<&'a [u8]>,
+    id: Option<&'a [u8]>,
+    method: Option<&'a [u8]>,
+    params: Option<&'a [u8]>,
+    result: Option<&'a [u8]>,
+    error: Option<&'a [u8]>,
 }
 
 impl MessageMembers<'_> {
     fn classify(self, line: &Bytes) -> Incoming {
-        let slice = |raw: &RawValue| line.slice_ref(raw.get().as_bytes());
+        let slice = |text: &[u8]| line.slice_ref(text);
         // Only strings and numbers are ids; in an error about anything else the id is null.
-        let id = self.id.and_then(|raw| {
-            matches!(raw.get().as_bytes().first(), Some(b'"' | b'-' | b'0'..=b'9'))
-                .then(|| RequestId(slice(raw)))
-        });
+        let is_id = |text: &&[u8]| matches!(text.first(), Some(b'"' | b'-' | b'0'..=b'9'));
+        let id = self.id.filter(is_id).map(|text| RequestId::in_line(line, text));
         let malformed = |id, why: &str| Incoming::Malformed { id, error: RpcError::invalid_request(why) };
         let method = match self.method {
-            Some(raw) => match serde_json::from_str::<String>(raw.get()) {
-                Ok(method) => method,
-                Err(_) => return malformed(id, "`method` must be a string"),
+            Some(text) => match MethodName::from_json(text) {
+                Some(method) => method,
+                None => return malformed(id, "`method` must be a string"),
             },
             None if self.result.is_some() || self.error.is_some() => {
                 let (result, error) = (self.result.map(slice), self.error.map(slice));
@@ -210,7 +260,7 @@ impl MessageMembers<'_> {
             }
             None => return malformed(id, "a message needs a `method`"),
         };
-        if self.jsonrpc.is_none_or(|version| version.get() != "\"2.0\"") {
+        if self.jsonrpc != Some(b"\"2.0\"") {
             return malformed(id, "`jsonrpc` must be \"2.0\"");
         }
         if self.result.is_some() || self.error.is_some() {
@@ -225,41 +275,50 @@ impl MessageMembers<'_> {
     }
 }
 
-impl<'de> Deserialize<'de> for MessageMembers<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members;
-        impl<'de> Visitor<'de> for Members {
-            type Value = MessageMembers<'de>;
+/// Name of a method in a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MethodName {
+    /// A method that this host serves.
+    Served(Method),
+    /// Any other name.
+    Other(String),
+}
 
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a JSON object")
+impl MethodName {
+    fn from_json(json: &[u8]) -> Option<Self> {
+        match json {
+            [b'"', name @ .., b'"'] if !name.contains(&b'\\') => {
+                std::str::from_utf8(name).ok().map(Self::from)
             }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-                let mut envelope = MessageMembers::default();
-                while let Some(Key(key)) = map.next_key()? {
-                    match key.as_ref() {
-                        "jsonrpc" => envelope.jsonrpc = Some(map.next_value()?),
-                        "id" => envelope.id = Some(map.next_value()?),
-                        "method" => envelope.method = Some(map.next_value()?),
-                        "params" => envelope.params = Some(map.next_value()?),
-                        "result" => envelope.result = Some(map.next_value()?),
-                        "error" => envelope.error = Some(map.next_value()?),
-                        _ => {
-                            map.next_value::<IgnoredAny>()?;
-                        }
-                    }
-                }
-                Ok(envelope)
-            }
+            _ => serde_json::from_slice::<String>(json).ok().map(Self::from),
         }
-        deserializer.deserialize_map(Members)
+    }
+
+    /// Returns the method, if it is served.
+    pub fn served(&self) -> Option<Method> {
+        match self {
+            Self::Served(method) => Some(*method),
+            Self::Other(_) => None,
+        }
+    }
+
+    /// Returns the name as it is on the wire.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Served(method) => method.name(),
+            Self::Other(name) => name,
+        }
     }
 }
 
-/// A member's name, borrowed where it has no escapes.
-#[derive(Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+impl<T: Into<String> + AsRef<str>> From<T> for MethodName {
+    fn from(name: T) -> Self {
+        match Method::from_name(name.as_ref()) {
+            Some(method) => Self::Served(method),
+            None => Self::Other(name.into()),
+        }
+    }
+}
 
 /// Returns whether no array or object of a JSON text lies deeper than `levels_max`. Counts brackets
 /// outside of strings only: whether they match is the parser's business.
@@ -292,7 +351,10 @@ pub fn nesting_fits(json: &[u8], levels_max: usize) -> bool {
 
 /// A line that answers a request with `result` (JSON text).
 pub fn result_line(id: &RequestId, result: &[u8]) -> Bytes {
-    let mut line = Vec::with_capacity(result.len() + id.0.len() + 40);
+    // Of exactly this length, so that it is not allocated again on its way into `Bytes`.
+    let length =
+        RESULT_HEAD.len() + id.as_json().len() + RESULT_MIDDLE.len() + result.len() + RESULT_TAIL.len();
+    let mut line = Vec::with_capacity(length);
     begin_result(&mut line, id);
     line.extend_from_slice(result);
     line.extend_from_slice(RESULT_TAIL);
@@ -301,10 +363,13 @@ pub fn result_line(id: &RequestId, result: &[u8]) -> Bytes {
 
 /// Writes the text of such a line before the result.
 pub fn begin_result(line: &mut Vec<u8>, id: &RequestId) {
-    line.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    line.extend_from_slice(RESULT_HEAD);
     line.extend_from_slice(id.as_json());
-    line.extend_from_slice(b",\"result\":");
+    line.extend_from_slice(RESULT_MIDDLE);
 }
+
+const RESULT_HEAD: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":";
+const RESULT_MIDDLE: &[u8] = b",\"result\":";
 
 /// Text of such a line behind the result.
 pub const RESULT_TAIL: &[u8] = b"}\n";
@@ -382,6 +447,9 @@ pub fn sorted(value: impl Into<Value>) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use serde::Deserialize;
+    use serde_json::value::RawValue;
+
     use super::*;
 
     fn parse(line: &str) -> Incoming {
@@ -399,7 +467,9 @@ mod tests {
 
     #[test]
     fn ids_are_echoed_as_they_came() {
-        for id in ["1", "-7", "\"a\\u0041\"", "1.0", "1e2", &"9".repeat(500), "18446744073709551616"] {
+        for id in
+            ["1", "-7", "\"a\\u0041\"", "1.0", "1e2", &"9".repeat(30), &"9".repeat(31), &"9".repeat(500)]
+        {
             let Incoming::Request { id: read, .. } =
                 parse(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#))
             else {
@@ -437,7 +507,7 @@ mod tests {
     fn a_response_is_known_as_one() {
         let reply = |result: Option<&'static str>, error: Option<&'static str>| {
             let (result, error) = (result.map(Bytes::from), error.map(Bytes::from));
-            Incoming::Response(ClientReply { id: Some(RequestId("1".into())), result, error })
+            Incoming::Response(ClientReply { id: RequestId::short(b"1"), result, error })
         };
         assert_eq!(parse(r#"{"jsonrpc":"2.0","id":1,"result":null}"#), reply(Some("null"), None));
         let error = r#"{"code":1,"message":""}"#;

@@ -34,7 +34,7 @@ fn say(core: &mut Core, who: ConnectionId, mut message: Value, begun: &[String])
         ..Prefetched::default()
     };
     let message = Incoming::parse(&message.to_string().into());
-    core.feed(Input::Received { connection: who, message, prefetched })
+    core.feed(Input::Received { connection: who, message, prefetched: Some(Box::new(prefetched)) })
 }
 
 fn subscribe(core: &mut Core, who: ConnectionId, uri: &str, begun: bool) -> Vec<Output> {

@@ -53,7 +53,7 @@ pub(super) use actions_of;
 
 /// Arrays and objects may be nested this deep in an action. Fewer than in a line: what an action
 /// puts into a state lies up to seven levels deeper in a snapshot, and clients that read no more
-/// than [`NESTING_MAX`](crate::wire::rpc::NESTING_MAX) levels must be able to read that too.
+/// than [`NESTING_MAX`](crate::wire::members::NESTING_MAX) levels must be able to read that too.
 pub(super) const ACTION_NESTING_MAX: usize = 100;
 
 /// Outcome of an action that is not refused.

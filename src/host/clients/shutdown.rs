@@ -105,7 +105,7 @@ pub(crate) fn note_question_support(
         return;
     };
     let Some(client) = ledger.presence.connections.get_mut(&connection) else { return };
-    let begins = [Method::Initialize, Method::Reconnect].iter().any(|begin| begin.name() == method);
+    let begins = matches!(method.served(), Some(Method::Initialize | Method::Reconnect));
     match params.hint() {
         Some(VersionHint::CannotShowQuestions) => {
             (client.cannot_show_questions, client.answers_nothing) = (true, true);

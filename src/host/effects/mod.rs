@@ -73,8 +73,8 @@ pub enum Input {
         connection: ConnectionId,
         /// Message.
         message: Incoming,
-        /// Results of the lookups that the message required.
-        prefetched: Prefetched,
+        /// Results of the lookups that the message required; `None` if nothing was looked up.
+        prefetched: Option<Box<Prefetched>>,
     },
     /// A page of the list was read for a request, and sessions have changed since that began.
     Listed {
@@ -161,7 +161,7 @@ pub enum Input {
 impl Input {
     /// A client said something for which nothing had to be looked up.
     pub fn received(connection: ConnectionId, message: Incoming) -> Self {
-        Self::Received { connection, message, prefetched: Prefetched::default() }
+        Self::Received { connection, message, prefetched: None }
     }
 }
 

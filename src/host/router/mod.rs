@@ -36,11 +36,13 @@ use crate::host::catalogue::{summaries, Catalogue};
 use crate::host::changes::changesets;
 use crate::host::chats::calls;
 use crate::host::configuration::directories::Findings;
-use crate::host::effects::{Ids, Input, Now, Output, Prefetched, Record, Timer};
+use crate::host::effects::{Frame, Ids, Input, Now, Output, Prefetched, Record, Timer};
 use crate::host::ledger::{Connection, Ledger};
 use crate::host::model::ChannelId;
 use crate::host::terminals::ptys;
 use crate::host::{agents, clients, relays, terminals, watches, Config, Step};
+use crate::wire::methods::Method;
+use crate::wire::rpc::{Incoming, MethodName, RequestId};
 
 /// The state machine. Feed it with [`Host::handle`].
 #[derive(Debug)]
@@ -79,6 +81,13 @@ impl Host {
     /// After each batch of inputs the caller says [`Input::BatchEnded`], and before it lets
     /// anything out [`Input::Save`].
     pub fn handle(&mut self, now: Now, ids: &mut dyn Ids, input: Input, out: &mut Vec<Output>) {
+        if let Input::Received { connection, message, prefetched: None } = &input {
+            if let Some(id) = id_of_ping(message) {
+                // Nothing changes, so nobody has anything to do about it.
+                let answer = Frame::result(id.clone(), Method::Ping, answers::NULL);
+                return out.push(Output::Frame(*connection, answer));
+            }
+        }
         let refused_watches = BTreeMap::new();
         let facts = VecDeque::new();
         let step = &mut Step { now, ids, out, past: None, findings: Findings::new(), refused_watches, facts };
@@ -91,7 +100,9 @@ impl Host {
                     .insert(connection, Connection { default_directory, ..Connection::default() });
             }
             Input::Received { connection, message, prefetched } => {
-                self.apply_prefetched(step, prefetched);
+                if let Some(prefetched) = prefetched {
+                    self.apply_prefetched(step, *prefetched);
+                }
                 self.dispatch(step, connection, message);
             }
             Input::Ended { connection, how, expected } => self.disconnect(step, connection, how, expected),
@@ -218,5 +229,15 @@ impl Host {
     /// Returns the number of turns that run.
     pub fn running_turns(&self) -> usize {
         calls::running_chats(&self.ledger).len()
+    }
+}
+
+/// Returns the id of a message that is a ping and nothing besides.
+fn id_of_ping(message: &Incoming) -> Option<&RequestId> {
+    match message {
+        Incoming::Request { id, method: MethodName::Served(Method::Ping), params } => {
+            params.hint().is_none().then_some(id)
+        }
+        _ => None,
     }
 }

@@ -15,7 +15,7 @@ use crate::host::terminals::ptys;
 use crate::host::{catalogue, configuration, relays, Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method, MethodKind, IGNORED};
-use crate::wire::rpc::{to_json, Incoming, Params};
+use crate::wire::rpc::{to_json, Incoming, MethodName, Params};
 use crate::wire::version_hints::VersionHint;
 
 use super::catalogue::announce_session;
@@ -75,7 +75,8 @@ impl Host {
                     MethodKind::Request => Err(RpcError::invalid_request("a request needs an `id`")),
                 });
                 if let Err(error) = served {
-                    if IGNORED.contains(&name.as_str()) {
+                    let name = name.as_str();
+                    if IGNORED.contains(&name) {
                         return tracing::debug!(
                             method = name,
                             "a notification that means nothing here was ignored"
@@ -226,12 +227,12 @@ impl Host {
 }
 
 /// The method of this name, if the connection may call it now.
-pub(super) fn route(ledger: &Ledger, connection: ConnectionId, name: &str) -> Result<Method, RpcError> {
-    let method = Method::from_name(name);
+fn route(ledger: &Ledger, connection: ConnectionId, name: &MethodName) -> Result<Method, RpcError> {
+    let method = name.served();
     let live = ledger.presence.connections.get(&connection).is_some_and(|client| client.client_id.is_some());
     match method {
         Some(Method::Ping | Method::Initialize | Method::Reconnect) => {}
-        _ if !live => return Err(RpcError::not_initialized(name)),
+        _ if !live => return Err(RpcError::not_initialized(name.as_str())),
         _ => {}
     }
     match method {
@@ -239,7 +240,7 @@ pub(super) fn route(ledger: &Ledger, connection: ConnectionId, name: &str) -> Re
             "this connection is open already: `initialize` comes once, at first",
         )),
         Some(method) => Ok(method),
-        None => Err(RpcError::method_not_found(name)),
+        None => Err(RpcError::method_not_found(name.as_str())),
     }
 }
 

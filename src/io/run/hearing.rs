@@ -76,8 +76,10 @@ impl Sidecar {
             }
         };
         let message = self.edges.with_files(connection, message);
-        let named = self.edges.named(connection, &message);
-        self.go_on(connection, HeldMessage::new(message, named));
+        match self.edges.named(connection, &message) {
+            Some(named) => self.go_on(connection, HeldMessage::new(message, named)),
+            None => self.receive_message(connection, message, None),
+        }
     }
 
     /// The client of a connection can say nothing any more.

@@ -8,7 +8,7 @@
 use tokio::time::Instant;
 
 use super::{Events, Sidecar};
-use crate::host::effects::{ConnectionId, Failing, Input, Output, Record, SessionKey, Timer};
+use crate::host::effects::{ConnectionId, Failing, Input, Output, Prefetched, Record, SessionKey, Timer};
 use crate::host::limits::ReplayFilter;
 use crate::host::{Findings, LoadedSession, StoredSummary};
 use crate::io::held::HeldMessage;
@@ -19,6 +19,7 @@ use crate::io::watches::{StartedWatches, WatchLease};
 use crate::store::reader::Reader;
 use crate::watches::engine::WatchRefusal;
 use crate::wire::methods::Method;
+use crate::wire::rpc::Incoming;
 
 impl Sidecar {
     /// Ends, once, what ran when the process before this one ended. What has ended a process before
@@ -86,7 +87,7 @@ impl Sidecar {
     /// Hears a message if everything is known that it names; else it waits for that.
     pub(super) fn go_on(&mut self, connection: ConnectionId, mut held: HeldMessage) {
         if self.start_lookup(connection, &mut held) {
-            self.receive_message(connection, held);
+            self.receive_held(connection, held);
         } else if let Some(link) = self.links.get_mut(connection) {
             link.held = Some(Box::new(held));
         }
@@ -137,8 +138,8 @@ impl Sidecar {
         false
     }
 
-    /// Translates and feeds a message of which everything is known, with nothing in between.
-    fn receive_message(&mut self, connection: ConnectionId, mut held: HeldMessage) {
+    /// Feeds a message of which everything is known.
+    fn receive_held(&mut self, connection: ConnectionId, mut held: HeldMessage) {
         if let Some(sessions) = held.sessions_kept.take() {
             self.edges.learn_sessions(&sessions);
         }
@@ -152,16 +153,27 @@ impl Sidecar {
         let (message, recalled) = held.into_message();
         let past = recalled.past.iter().flat_map(|past| past.sessions.values().flatten());
         self.edges.learn(past.map(StoredSummary::uri_and_provider));
+        self.receive_message(connection, message, Some(Box::new(recalled)));
+        drop(texts);
+    }
+
+    /// Translates and feeds a message, with nothing in between.
+    pub(super) fn receive_message(
+        &mut self,
+        connection: ConnectionId,
+        message: Incoming,
+        mut prefetched: Option<Box<Prefetched>>,
+    ) {
+        if self.edges.passes(connection, &message) {
+            return self.feed(Input::Received { connection, message, prefetched });
+        }
         let mut fed = std::mem::take(&mut self.fed);
         self.edges.up(connection, message, &mut fed);
         self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
-        let mut recalled = Some(recalled);
         for message in fed.drain(..) {
-            let recalled = recalled.take().unwrap_or_default();
-            self.feed(Input::Received { connection, message, prefetched: recalled });
+            self.feed(Input::Received { connection, message, prefetched: prefetched.take() });
         }
         self.fed = fed;
-        drop(texts);
     }
 
     /// The directories were looked at that a held message names.

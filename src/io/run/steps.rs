@@ -100,7 +100,7 @@ impl Sidecar {
             _ => None,
         };
         let of_client = matches!(input, Input::Received { .. });
-        let now = self.clock.now();
+        let now = *self.now.get_or_insert_with(|| self.clock.now());
         let before = self.outputs.len();
         let (host, ids, outputs) = (&mut self.host, self.ids.as_mut(), &mut self.outputs);
         if !survives(|| host.handle(now, ids, input, outputs)) {
@@ -112,13 +112,15 @@ impl Sidecar {
         }
         if of_client && self.outputs.len() > before {
             if self.outputs[before..].iter().all(Output::is_independent_of_store) && self.may_be_overtaken() {
-                for output in self.outputs.split_off(before) {
+                while self.outputs.len() > before {
+                    let output = self.outputs.remove(before);
                     self.carry_out_ahead(output);
                 }
                 return;
             }
             self.outputs_of_client = true;
         }
+        self.now = None;
         self.unsettled_bytes += self.outputs[before..].iter().map(Output::frame_bytes).sum::<usize>();
     }
 

@@ -171,7 +171,7 @@ impl Edges {
         let inner = self.last_inner;
         for (method, params, hint) in requests {
             let params = params_of(&params, hint);
-            fed.push(Incoming::Request { id: RequestId::inner(inner), method, params });
+            fed.push(Incoming::Request { id: RequestId::inner(inner), method: method.into(), params });
         }
         self.peers.entry(connection).or_default().batches.insert(inner, batch);
     }
