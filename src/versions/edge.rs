@@ -155,11 +155,12 @@ impl EdgeConnection {
         else {
             return true;
         };
-        let served = method.served();
-        !matches!(served, Some(Method::Initialize | Method::Reconnect))
-            && self.is_plain()
-            && !(self.quirks.sessions_by_provider || self.quirks.sessions_ahead)
-            && !names_root_otherwise(served, params)
+        let is_translated =
+            self.quirks.sessions_by_provider || self.quirks.sessions_ahead || !self.is_plain();
+        match method.served() {
+            Some(Method::Initialize | Method::Reconnect) => false,
+            served => !is_translated && !names_root_otherwise(served, params),
+        }
     }
 
     /// Returns whether messages of a channel are for the client: all, unless channels were
@@ -251,12 +252,12 @@ impl Edges {
         }
     }
 
-    /// Returns the names in a message, as the core may spell them; `None` if it can have none.
-    /// There may be more channels than the message turns out to mean: an old spelling is resolved
-    /// for sure only when the message is translated.
-    pub fn named(&self, connection: ConnectionId, message: &Incoming) -> Option<MessageReferences> {
-        let mut named = MessageReferences::of(message)?;
+    /// Returns the names in a message, as the core may spell them. There may be more channels than
+    /// the message turns out to mean: an old spelling is resolved for sure only when the message is
+    /// translated.
+    pub fn named(&self, connection: ConnectionId, message: &Incoming) -> MessageReferences {
         let peer = self.peers.get(&connection);
+        let mut named = MessageReferences::of(message);
         // The version of a client that comes, or comes back, is not known yet.
         let speaks_newest = peer.is_some_and(|peer| peer.open && peer.dialect.names_channels());
         if !named.channels.is_empty() && (!speaks_newest || named.client.is_some()) {
@@ -280,7 +281,7 @@ impl Edges {
             named.channels.extend(otherwise);
         }
         named.channels.retain(|uri| !uris::is_root(uri) && !OLD_ROOTS.contains(&uri.as_str()));
-        Some(named)
+        named
     }
 
     /// Returns whether a client begins or returns whose version may have session names of its own:

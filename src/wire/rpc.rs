@@ -204,6 +204,16 @@ impl Incoming {
             Self::Malformed { id: None, error: no_object(line) }
         }
     }
+
+    /// Returns whether it names nothing that might have to be looked up, whatever its params are.
+    pub fn names_nothing(&self) -> bool {
+        match self {
+            Self::Request { method, .. } | Self::Notification { method, .. } => {
+                method.served() == Some(Method::Ping)
+            }
+            Self::Response(_) | Self::Malformed { .. } => true,
+        }
+    }
 }
 
 /// Returns the error about a line that is no JSON object.

@@ -75,11 +75,12 @@ impl Sidecar {
                 Incoming::Malformed { id: None, error }
             }
         };
-        let message = self.edges.with_files(connection, message);
-        match self.edges.named(connection, &message) {
-            Some(named) => self.go_on(connection, HeldMessage::new(message, named)),
-            None => self.receive_message(connection, message, None),
+        if message.names_nothing() {
+            return self.receive_message(connection, message, None);
         }
+        let message = self.edges.with_files(connection, message);
+        let named = self.edges.named(connection, &message);
+        self.go_on(connection, HeldMessage::new(message, named));
     }
 
     /// The client of a connection can say nothing any more.

@@ -112,8 +112,10 @@ impl Sidecar {
         }
         if of_client && self.outputs.len() > before {
             if self.outputs[before..].iter().all(Output::is_independent_of_store) && self.may_be_overtaken() {
+                // Nearly always there is one: it is taken from the end, in its place.
+                self.outputs[before..].reverse();
                 while self.outputs.len() > before {
-                    let output = self.outputs.remove(before);
+                    let Some(output) = self.outputs.pop() else { break };
                     self.carry_out_ahead(output);
                 }
                 return;

@@ -96,12 +96,8 @@ impl World {
     fn say(&mut self, connection: ConnectionId, mut message: Value) {
         message["jsonrpc"] = "2.0".into();
         let message = Incoming::parse(&message.to_string().into());
-        let findings = MessageReferences::of(&message)
-            .unwrap_or_default()
-            .directories
-            .into_iter()
-            .map(|uri| (uri, Ok(())))
-            .collect();
+        let findings =
+            MessageReferences::of(&message).directories.into_iter().map(|uri| (uri, Ok(()))).collect();
         let prefetched = Prefetched { findings, ..Prefetched::default() };
         self.feed(Input::Received { connection, message, prefetched: Some(Box::new(prefetched)) });
     }

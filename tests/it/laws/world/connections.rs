@@ -187,7 +187,7 @@ impl World {
         ensure!(fed.len() == 1, "a message of the newest version is more than one: {fed:?}");
         self.edges.take_records();
         let message = fed.remove(0);
-        let named = MessageReferences::of(&message).unwrap_or_default().directories.into_iter();
+        let named = MessageReferences::of(&message).directories.into_iter();
         let there =
             |uri: &str| if uri == "file:///nowhere" { Err("is not there".to_owned()) } else { Ok(()) };
         let findings = named.map(|uri| (uri.clone(), there(&uri))).collect();
