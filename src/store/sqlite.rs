@@ -38,8 +38,9 @@ pub const FILE_NAME: &str = "sessions.sqlite";
 /// Number of sequence numbers reserved at once.
 const BLOCK: u64 = 1 << 20;
 
-/// From so many pages on, the write-ahead log is written into the database.
-const LOG_PAGES_MAX: u32 = 1000;
+/// Number of pages of the write-ahead log from which on it is written into the database: 4 MiB.
+/// The process behind a killed one reads all of the log before it answers anybody.
+const LOG_PAGES_MAX: u32 = 256;
 
 /// A commit of more records than these is not tried at once.
 const RECORDS_AT_ONCE_MAX: usize = 8;

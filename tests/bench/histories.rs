@@ -17,7 +17,9 @@ use super::stored::folder;
 use super::{excerpt, median, megabytes, milliseconds, Outcome, Table};
 
 /// The chats: how many turns, of how many deltas, of how many bytes.
-const CHATS: [(&str, usize, usize, usize); 6] = [
+const CHATS: [(&str, usize, usize, usize); 8] = [
+    ("2 kB in 20 turns", 20, 1, 100),
+    ("2 MB in 20,000 turns", 20_000, 1, 100),
     ("1 MB in 100 turns", 100, 10, 1_000),
     ("100 MB in 10,000 turns", 10_000, 10, 1_000),
     ("1 GB in 100,000 turns", 100_000, 10, 1_000),
@@ -42,13 +44,28 @@ pub fn measure(table: &mut Table) -> Outcome<()> {
         for number in 0..TIMES {
             costs.measure(folder.path(), &chat, number)?;
         }
-        let Costs { started, opened, fetched, drafted, said, returned, forked, memory } = costs;
+        let Costs {
+            started,
+            opened,
+            fetched,
+            drafted,
+            said,
+            returned,
+            forked,
+            branched,
+            truncated,
+            killed,
+            memory,
+        } = costs;
         table.row(&format!("a chat of {name}: a start"), milliseconds(median(started)), "", "")?;
         table.row("  its newest turn", milliseconds(median(opened)), "", "")?;
         table.row("  a draft", milliseconds(median(drafted)), "", "")?;
         table.row("  a small turn", milliseconds(median(said)), "", "")?;
         table.row("  a reconnect that missed that", milliseconds(median(returned)), "", "")?;
         table.row("  a fork", milliseconds(median(forked)), "", "")?;
+        table.row("  a side chat", milliseconds(median(branched)), "", "")?;
+        table.row("  a truncation by one turn", milliseconds(median(truncated)), "", "")?;
+        table.row("  a start behind a kill in a turn", milliseconds(median(killed)), "", "")?;
         table.row("  20 turns before the newest 20", milliseconds(median(fetched)), "", "")?;
         let memory = memory.ok_or_else(|| "nothing was done".into());
         table.row("  memory then", megabytes(memory), "158 MB", "")?;
@@ -73,6 +90,9 @@ struct Costs {
     said: Vec<Duration>,
     returned: Vec<Duration>,
     forked: Vec<Duration>,
+    branched: Vec<Duration>,
+    truncated: Vec<Duration>,
+    killed: Vec<Duration>,
     memory: Option<Memory>,
 }
 
@@ -91,10 +111,15 @@ impl Costs {
             r#","clientId":"bench","lastSeenServerSeq":{head},"subscriptions":["ahp-root://","{chat}"]"#
         );
         self.returned.push(timed(&mut client, &request("reconnect", "ahp-root://", &missed))?);
-        let fork = format!(
-            r#","chat":"ahp-chat:/fork-{number}","source":{{"kind":"fork","chat":"{chat}","turnId":"{id}"}}"#
-        );
-        self.forked.push(timed(&mut client, &request("createChat", "ahp-session:/s", &fork))?);
+        for (kind, times) in [("fork", &mut self.forked), ("sideChat", &mut self.branched)] {
+            let source = format!(
+                r#","chat":"ahp-chat:/{kind}-{number}","source":{{"kind":"{kind}","chat":"{chat}","turnId":"{id}"}}"#
+            );
+            times.push(timed(&mut client, &request("createChat", "ahp-session:/s", &source))?);
+        }
+        until(&mut client, &turn(chat, &format!("{id}-last"), "/say a"), b"chat/turnComplete")?;
+        let truncate = format!(r#"{{"type":"chat/truncated","turnId":"{id}"}}"#);
+        self.truncated.push(until(&mut client, &dispatch(chat, &truncate), b"chat/truncated")?);
         // What is long comes last: memory that has just held 200 MB makes everything behind it
         // slower.
         let view = r#","view":{"turns":20}"#;
@@ -102,6 +127,11 @@ impl Costs {
         client.line_with(b"\"id\":5")?;
         self.fetched.push(timed(&mut client, &request("fetchTurns", chat, ""))?);
         self.memory = Some(client.memory()?);
+        until(&mut client, &turn(chat, &format!("{id}-killed"), "/say a\\n/hang"), b"chat/responsePart")?;
+        drop(client);
+        let start = Instant::now();
+        drop(Client::open_in(folder)?);
+        self.killed.push(start.elapsed());
         Ok(())
     }
 }

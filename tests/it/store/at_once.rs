@@ -13,7 +13,7 @@ fn options() -> StoreOptions {
 }
 
 /// Number of pages in the WAL until it is checkpointed, and a few more.
-const LONG: u64 = 1100;
+const LONG: u64 = 300;
 
 /// A writer that has made its first commit, and the number of that.
 fn begun(path: &Path, options: StoreOptions) -> (Writer, u64) {
