@@ -1,8 +1,8 @@
 //! Settings of windows: which flag belongs to whom when several processes share a host.
 //!
-//! Owns: the table of all flags ([`SETTINGS`]), which the chapter on windows repeats, and the hello
-//! of a front that carries them. A flag that is in no row, or whose value does not reach the hello,
-//! fails a test: so no setting of a second window is ignored without a word.
+//! Owns: the hello of a front that carries them, and, in its tests, the table of all flags, which
+//! the chapter on windows repeats. A flag that is in no row, or whose value does not reach the
+//! hello, fails a test: so no setting of a second window is ignored without a word.
 //! Never: says what a flag means.
 
 use std::collections::BTreeMap;
@@ -14,62 +14,6 @@ use crate::cli::ServeOptions;
 use crate::config::{AgentSource, ConfigurationReading};
 use crate::io::hello::{environment, Hello, SettingsMessage, LINK};
 use crate::io::run::RunOptions;
-
-/// Owner of a setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owner {
-    /// The window: each has its own.
-    Window,
-    /// A listener: whoever asks for the address of another one must say the same.
-    Listener,
-    /// The host: all windows must say the same.
-    Host,
-    /// None: the flag says which host it is, or that there is none for others.
-    Place,
-}
-
-/// All flags by which a process is told how to serve.
-pub const SETTINGS: [(&str, Owner); 36] = [
-    ("--on-eof", Owner::Window),
-    ("--drain-timeout", Owner::Window),
-    ("--default-directory", Owner::Window),
-    ("--assume-version", Owner::Window),
-    ("--max-frame-bytes", Owner::Window),
-    ("--stall-timeout", Owner::Window),
-    ("--log", Owner::Window),
-    ("--no-parent-watch", Owner::Window),
-    ("--listen", Owner::Listener),
-    ("--token-file", Owner::Listener),
-    ("--no-token", Owner::Listener),
-    ("--allow-origin", Owner::Listener),
-    ("--announce", Owner::Listener),
-    ("--reconnect-within", Owner::Listener),
-    ("--handshake-timeout", Owner::Listener),
-    ("--message-timeout", Owner::Listener),
-    ("--agent", Owner::Host),
-    ("--config", Owner::Host),
-    ("--no-script", Owner::Host),
-    ("--script-resource", Owner::Host),
-    ("--write-root", Owner::Host),
-    ("--no-terminals", Owner::Host),
-    ("--terminal-grace", Owner::Host),
-    ("--git", Owner::Host),
-    ("--git-filter", Owner::Host),
-    ("--git-file-bytes", Owner::Host),
-    ("--trash-days", Owner::Host),
-    ("--state-bytes", Owner::Host),
-    ("--quarantine-after", Owner::Host),
-    ("--store-patience", Owner::Host),
-    ("--max-turn-bytes", Owner::Host),
-    ("--memory-budget", Owner::Host),
-    ("--client-memory", Owner::Host),
-    ("--state-dir", Owner::Place),
-    ("--exclusive", Owner::Place),
-    ("--ephemeral", Owner::Place),
-];
-
-/// The rest of them: nobody joins a process that was started with one of these.
-pub const ALONE: [&str; 2] = ["--deterministic", "--as-host"];
 
 impl ServeOptions {
     /// Returns the settings that a host of a state folder runs with, each under the name that
@@ -132,8 +76,63 @@ mod tests {
 
     use clap::{CommandFactory, Parser};
 
-    use super::*;
     use crate::cli::Cli;
+
+    /// Owner of a setting.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Owner {
+        /// The window: each has its own.
+        Window,
+        /// A listener: whoever asks for the address of another one must say the same.
+        Listener,
+        /// The host: all windows must say the same.
+        Host,
+        /// None: the flag says which host it is, or that there is none for others.
+        Place,
+    }
+
+    /// All flags by which a process is told how to serve.
+    const SETTINGS: [(&str, Owner); 36] = [
+        ("--on-eof", Owner::Window),
+        ("--drain-timeout", Owner::Window),
+        ("--default-directory", Owner::Window),
+        ("--assume-version", Owner::Window),
+        ("--max-frame-bytes", Owner::Window),
+        ("--stall-timeout", Owner::Window),
+        ("--log", Owner::Window),
+        ("--no-parent-watch", Owner::Window),
+        ("--listen", Owner::Listener),
+        ("--token-file", Owner::Listener),
+        ("--no-token", Owner::Listener),
+        ("--allow-origin", Owner::Listener),
+        ("--announce", Owner::Listener),
+        ("--reconnect-within", Owner::Listener),
+        ("--handshake-timeout", Owner::Listener),
+        ("--message-timeout", Owner::Listener),
+        ("--agent", Owner::Host),
+        ("--config", Owner::Host),
+        ("--no-script", Owner::Host),
+        ("--script-resource", Owner::Host),
+        ("--write-root", Owner::Host),
+        ("--no-terminals", Owner::Host),
+        ("--terminal-grace", Owner::Host),
+        ("--git", Owner::Host),
+        ("--git-filter", Owner::Host),
+        ("--git-file-bytes", Owner::Host),
+        ("--trash-days", Owner::Host),
+        ("--state-bytes", Owner::Host),
+        ("--quarantine-after", Owner::Host),
+        ("--store-patience", Owner::Host),
+        ("--max-turn-bytes", Owner::Host),
+        ("--memory-budget", Owner::Host),
+        ("--client-memory", Owner::Host),
+        ("--state-dir", Owner::Place),
+        ("--exclusive", Owner::Place),
+        ("--ephemeral", Owner::Place),
+    ];
+
+    /// The rest of them: nobody joins a process that was started with one of these.
+    const ALONE: [&str; 2] = ["--deterministic", "--as-host"];
 
     fn flags(owner: Owner) -> impl Iterator<Item = &'static str> {
         SETTINGS.into_iter().filter(move |(_, of)| *of == owner).map(|(flag, _)| flag)
