@@ -7,8 +7,7 @@
 
 use ahp_types::state::ErrorInfo;
 
-use crate::wire::text;
-use crate::wire::text::human_size;
+use crate::wire::text::{self, human_size};
 
 /// Why something is refused. Its `Display` is what the client is told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -14,6 +14,7 @@ use ahp_types::state::{
 
 use crate::host::actions::{actions_of, ClientAction};
 use crate::host::channels::{Channels, Kind, Table};
+use crate::host::chats::calls::CallRef;
 use crate::host::effects::{ChatKey, ConnectionId, RunId, SessionKey, TerminalKey};
 use crate::host::model::Channel;
 use crate::host::terminals::scrollback::{cut, text_of};
@@ -71,8 +72,7 @@ pub(crate) struct Pty {
 /// The call that shows a command in a terminal of the system's.
 #[derive(Debug, Clone)]
 pub(crate) struct CommandCall {
-    pub(crate) turn_id: String,
-    pub(crate) id: String,
+    pub(crate) call: CallRef,
     pub(crate) line: String,
     /// The run of the agent that waits for it; none when it is all that its turn does.
     pub(crate) agent: Option<RunId>,

@@ -14,8 +14,8 @@ use ahp_types::actions::{
 use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{
     ChatInputRequest, ChatInputResponseKind, ConfirmationOption, ConfirmationOptionKind, FileEditCollection,
-    ResponsePart, ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallResult, ToolCallState,
-    ToolInput, ToolResultContent,
+    ResponsePart, ToolCallCancellationReason, ToolCallClientContributor, ToolCallConfirmationReason,
+    ToolCallContributor, ToolCallResult, ToolCallState, ToolInput, ToolResultContent,
 };
 use serde_json::json;
 
@@ -151,18 +151,27 @@ fn close_call(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, state: &T
         }
         ToolCallState::PendingResultConfirmation(_) => refuse_result(ledger, step, call),
         _ => {
-            let outcome = ToolOutcome {
-                success: false,
-                message: "Stopped before it was done".into(),
-                content: match state {
-                    ToolCallState::Running(state) => state.content.clone().unwrap_or_default(),
-                    _ => Vec::new(),
-                },
-                error: Some("the turn ended before the call did".to_owned()),
-            };
-            finish_call(ledger, step, &call, outcome, false, CallExtras::default());
+            let why = "the turn ended before the call did";
+            fail_call(ledger, step, &call, "Stopped before it was done", why);
         }
     }
+}
+
+/// Ends a call that nobody finishes, with what it has produced so far.
+pub(crate) fn fail_call(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    call: &CallRef,
+    message: &'static str,
+    why: &str,
+) {
+    let content = match call_state(ledger, call) {
+        Some(ToolCallState::Running(state)) => state.content.clone().unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    let (message, error) = (message.into(), Some(why.to_owned()));
+    let outcome = ToolOutcome { success: false, message, content, error };
+    finish_call(ledger, step, call, outcome, false, CallExtras::default());
 }
 
 fn ready_call(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, ready: Readiness) {
@@ -244,7 +253,7 @@ fn call_state<'a>(ledger: &'a Ledger, call: &CallRef) -> Option<&'a ToolCallStat
     ledger.channels.chats.known(call.key)?.conversation.tool(&call.id)
 }
 
-/// An agent begins a tool call.
+/// An agent begins a tool call, which this client carries out if there is one.
 pub(crate) fn start_call(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -252,12 +261,15 @@ pub(crate) fn start_call(
     name: String,
     display: String,
     meta: Option<JsonObject>,
+    client: Option<String>,
 ) {
     if call_state(ledger, &call).is_some() {
         tracing::warn!(?call, "an agent began the same tool call twice");
         return;
     }
     catalogue::end_part(ledger, call.key);
+    let contributor =
+        client.map(|client_id| ToolCallContributor::Client(ToolCallClientContributor { client_id }));
     let action = StateAction::ChatToolCallStart(ChatToolCallStartAction {
         turn_id: call.turn_id,
         tool_call_id: call.id,
@@ -265,7 +277,7 @@ pub(crate) fn start_call(
         tool_name: name,
         display_name: display,
         intention: None,
-        contributor: None,
+        contributor,
     });
     ledger.sequence(step, call.key, action, None);
 }

@@ -24,7 +24,7 @@ fn call(id: &str) -> CallRef {
 /// Begins a call that waits for a permission, if these are its options, or runs. Returns the facts.
 fn begin(ledger: &mut Ledger, id: &str, gate: ToolGate) -> Vec<Fact> {
     let (_, facts) = step_at(0, |step| {
-        calls::start_call(ledger, step, call(id), "sh".to_owned(), "Shell".to_owned(), None);
+        calls::start_call(ledger, step, call(id), "sh".to_owned(), "Shell".to_owned(), None, None);
         let (input, extras) = ("ls".to_owned(), CallExtras::default());
         let ready = Readiness { input, message: "Run".into(), gate, extras };
         calls::call_is_ready(ledger, step, call(id), ready);

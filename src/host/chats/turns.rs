@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use ahp_types::actions::{
-    ActionOrigin, ChatErrorAction, ChatTurnCancelledAction, ChatTurnCompleteAction, StateAction,
+    ActionOrigin, ChatErrorAction, ChatTurnCancelledAction, ChatTurnCompleteAction, ChatTurnStartedAction,
+    StateAction,
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::{AgentInfo, ErrorResponsePart, Message, MessageKind, MessageOrigin};
@@ -33,6 +34,15 @@ pub(crate) enum Ending {
     Complete,
     Cancelled { meta: Option<JsonObject> },
     Failed { kind: String, message: String, resumable: bool },
+}
+
+/// The start of a turn; when that is, the router says.
+pub(crate) fn turn_started(
+    turn_id: String,
+    message: Message,
+    queued_message_id: Option<String>,
+) -> ChatTurnStartedAction {
+    ChatTurnStartedAction { turn_id, started_at: String::new(), message, queued_message_id, meta: None }
 }
 
 /// A message without what its client shows but an agent does not know: a choice of no model.

@@ -14,28 +14,22 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use ahp_types::actions::{
-    ActionOrigin, ChatToolCallReadyAction, ChatToolCallStartAction, SessionActiveClientRemovedAction,
-    SessionActiveClientSetAction, StateAction,
+    ActionOrigin, SessionActiveClientRemovedAction, SessionActiveClientSetAction, StateAction,
 };
-use ahp_types::common::{JsonObject, StringOrMarkdown};
-use ahp_types::state::{
-    SessionActiveClient, ToolCallClientContributor, ToolCallConfirmationReason, ToolCallContributor,
-    ToolCallState, ToolDefinition, ToolInput,
-};
+use ahp_types::common::JsonObject;
+use ahp_types::state::{SessionActiveClient, ToolCallState, ToolDefinition};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::host::agents::conversations;
-use crate::host::chats::calls;
-use crate::host::chats::calls::CallRef;
+use crate::host::chats::calls::{self, CallRef, Readiness};
 use crate::host::clients::disconnects::Disconnect;
 use crate::host::clients::shutdown::ShuttingDown;
-use crate::host::effects::{CallExtras, ChatKey, Command, ConnectionId, Output, Timer, ToolOutcome};
-use crate::host::facts::Fact;
+use crate::host::effects::{ChatKey, Command, ConnectionId, Output, Timer};
 use crate::host::ledger::Ledger;
 use crate::host::model::{AgentLink, ChannelId, SessionKey};
 use crate::host::refusal::Refusal;
-use crate::host::{catalogue, Step};
+use crate::host::Step;
 use crate::wire::channels::ChannelKind;
 use crate::wire::tool_calls::{client_of_call, tool_call_id};
 
@@ -55,14 +49,6 @@ pub(super) struct Clients {
     pub(super) expected: BTreeSet<ConnectionId>,
     /// Set while the host ends.
     pub(super) shutdown: Option<ShuttingDown>,
-}
-
-/// A tool call that an agent wants a client to carry out.
-#[derive(Debug)]
-pub(super) struct ClientToolRequest {
-    pub(super) tool: String,
-    pub(super) input: String,
-    pub(super) message: StringOrMarkdown,
 }
 
 impl Clients {
@@ -210,31 +196,10 @@ impl Clients {
         tool: String,
         meta: Option<JsonObject>,
     ) {
-        if ledger
-            .channels
-            .chats
-            .known(call.key)
-            .is_some_and(|chat| chat.conversation.tool(&call.id).is_some())
-        {
-            tracing::warn!(?call, "an agent began the same tool call twice");
-            return;
-        }
         let provider = self.provider_of(ledger, call.key, &tool);
-        let display_name =
-            provider.as_ref().and_then(|(_, tool)| tool.title.clone()).unwrap_or_else(|| tool.clone());
-        let contributor = provider
-            .map(|(client_id, _)| ToolCallContributor::Client(ToolCallClientContributor { client_id }));
-        catalogue::end_part(ledger, call.key);
-        let started = ChatToolCallStartAction {
-            turn_id: call.turn_id.clone(),
-            tool_call_id: call.id.clone(),
-            meta,
-            tool_name: tool,
-            display_name,
-            intention: None,
-            contributor,
-        };
-        ledger.sequence(step, call.key, StateAction::ChatToolCallStart(started), None);
+        let (client, tool_title) = provider.map(|(client, definition)| (client, definition.title)).unzip();
+        let display = tool_title.flatten().unwrap_or_else(|| tool.clone());
+        calls::start_call(ledger, step, call.clone(), tool, display, meta, client);
     }
 
     /// An agent waits for what comes of a tool that a client carries out.
@@ -243,9 +208,9 @@ impl Clients {
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         call: CallRef,
-        request: ClientToolRequest,
+        tool: String,
+        ready: Readiness,
     ) {
-        let ClientToolRequest { tool, input, message } = request;
         let nobody = format!("no active client of this session offers the tool `{tool}`");
         let begun =
             |ledger: &Ledger| ledger.channels.chats.known(call.key)?.conversation.tool(&call.id).cloned();
@@ -257,35 +222,13 @@ impl Clients {
         let is_there = |client| session.is_some_and(|session| is_active(ledger, session, client));
         let is_offered = client_of_call(&state).is_some_and(is_there);
         match state {
-            ToolCallState::Streaming(_) => {}
+            ToolCallState::Streaming(_) => calls::call_is_ready(ledger, step, call.clone(), ready),
             // It runs on its client already, or does when the user has allowed it.
-            ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_) if is_offered => return,
-            ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_) => {
-                return fail_client_call(ledger, step, &call, &nobody);
-            }
+            ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_) => {}
             // The agent was told how it ended.
             _ => return,
         }
-        let ready = ChatToolCallReadyAction {
-            turn_id: call.turn_id.clone(),
-            tool_call_id: call.id.clone(),
-            meta: None,
-            contributor: None,
-            intention: None,
-            invocation_message: message,
-            tool_input: Some(ToolInput::Inline(input)),
-            confirmation_title: None,
-            risk_assessment: None,
-            edits: None,
-            editable: None,
-            confirmed: Some(ToolCallConfirmationReason::NotNeeded),
-            options: None,
-        };
-        ledger.sequence(step, call.key, StateAction::ChatToolCallReady(ready), None);
-        calls::tool_changed(ledger, step, call.key, &call.id);
-        if is_offered {
-            step.facts.push_back(Fact::Waits { chat: call.key, id: call.id, is_question: false });
-        } else {
+        if !is_offered {
             fail_client_call(ledger, step, &call, &nobody);
         }
     }
@@ -293,14 +236,7 @@ impl Clients {
 
 /// Ends a call that its client will not finish, and tells the agent.
 pub(super) fn fail_client_call(ledger: &mut Ledger, step: &mut Step<'_>, call: &CallRef, why: &str) {
-    let state = ledger.channels.chats.known(call.key).and_then(|chat| chat.conversation.tool(&call.id));
-    let content = match state {
-        Some(ToolCallState::Running(state)) => state.content.clone().unwrap_or_default(),
-        _ => Vec::new(),
-    };
-    let message = "Was not carried out".into();
-    let outcome = ToolOutcome { success: false, message, content, error: Some(why.to_owned()) };
-    calls::finish_call(ledger, step, call, outcome, false, CallExtras::default());
+    calls::fail_call(ledger, step, call, "Was not carried out", why);
     let run = ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
     if let Some(command) = run.and_then(|run| calls::result_for_agent(ledger, call.key, run, &call.id)) {
         step.send_to_agent(call.key, command);

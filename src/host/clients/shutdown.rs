@@ -6,8 +6,7 @@
 
 use ahp_types::state::{ChatInputResponseKind, ToolCallCancellationReason, ToolCallState};
 
-use crate::host::chats::calls;
-use crate::host::chats::calls::{rejection_among, CallRef, Denial};
+use crate::host::chats::calls::{self, rejection_among, CallRef, Denial};
 use crate::host::clients::Clients;
 use crate::host::effects::{ChatKey, Command, ConnectionId};
 use crate::host::ledger::Ledger;

@@ -7,10 +7,10 @@
 use ahp_types::state::{SessionActiveClient, ToolCallState};
 use serde_json::json;
 
-use super::{ClientToolRequest, Clients};
-use crate::host::chats::calls::{self, CallRef};
+use super::Clients;
+use crate::host::chats::calls::{self, CallRef, Readiness};
 use crate::host::clients::disconnects::Disconnect;
-use crate::host::effects::{Command, ConnectionId, Output, Timer};
+use crate::host::effects::{CallExtras, Command, ConnectionId, Output, Timer, ToolGate};
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
 use crate::host::testing::{
@@ -66,9 +66,10 @@ fn tool_runs_on_the_client_that_began_the_turn_and_fails_with_it() {
     activate(&mut ledger, &["other", MY_ID]);
     start_turn(&mut ledger, "t");
     let call = CallRef { key: CHAT, turn_id: "t".to_owned(), id: "c".to_owned() };
-    let request =
-        ClientToolRequest { tool: "look".to_owned(), input: "{}".to_owned(), message: "look".into() };
-    let (_, facts) = step_at(0, |step| clients.call_on_client(&mut ledger, step, call, request));
+    let (input, gate, extras) = ("{}".to_owned(), ToolGate::Open, CallExtras::default());
+    let ready = Readiness { input, message: "look".into(), gate, extras };
+    let (_, facts) =
+        step_at(0, |step| clients.call_on_client(&mut ledger, step, call, "look".to_owned(), ready));
     assert!(
         matches!(&facts.iter().collect::<Vec<_>>()[..], [Fact::Waits { id, .. }] if id == "c"),
         "{facts:?}"

@@ -4,12 +4,11 @@
 //! message), and the consequences of `disposeChat`.
 //! Never: opens a conversation with an agent: `host::agents::conversations` does.
 
-use ahp_types::actions::ChatTurnStartedAction;
 use ahp_types::commands::{CreateChatParams, DisposeChatParams};
 
 use crate::host::agents::conversations;
 use crate::host::catalogue::chats::CHATS_MAX;
-use crate::host::chats::{attached, pending};
+use crate::host::chats::{attached, pending, turns};
 use crate::host::configuration::{directories, selection};
 use crate::host::effects::{ConnectionId, Output, Record};
 use crate::host::limits::URI_BYTES_MAX;
@@ -78,16 +77,9 @@ impl Host {
             if matches!(hint, Some(VersionHint::Begins { .. })) {
                 selection::address(&self.ledger, &self.agents, chat, &mut message);
             }
-            let turn = ChatTurnStartedAction {
-                turn_id: pending::fresh_turn_id(&self.ledger, step, chat),
-                // Replaced by the host's clock.
-                started_at: String::new(),
-                message,
-                queued_message_id: None,
-                meta: None,
-            };
-            attached::attach_to_turn(&mut self.ledger, chat, &turn.turn_id, attached);
-            self.begin_turn(step, chat, turn, None, false);
+            let turn_id = pending::fresh_turn_id(&self.ledger, step, chat);
+            attached::attach_to_turn(&mut self.ledger, chat, &turn_id, attached);
+            self.begin_turn(step, chat, turns::turn_started(turn_id, message, None), None, false);
         }
         Ok(())
     }

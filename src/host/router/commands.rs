@@ -13,8 +13,7 @@ use ahp_types::state::{TerminalState, ToolResultContent, ToolResultTerminalConte
 
 use crate::host::agents::conversations;
 use crate::host::channels::{running_state, CommandCall, Pty, Terminal};
-use crate::host::chats::calls;
-use crate::host::chats::calls::{CallRef, Readiness};
+use crate::host::chats::calls::{self, CallRef, Readiness};
 use crate::host::chats::turns::Ending;
 use crate::host::configuration::directories;
 use crate::host::effects::{
@@ -122,17 +121,19 @@ impl Host {
         }
         self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
         let id = format!("{CALL}{}", self.ledger.fresh_key());
-        self.run_command(step, key, CommandCall { turn_id, id, line, agent: None, waits: false });
+        let call = CallRef { key, turn_id, id };
+        self.run_command(step, CommandCall { call, line, agent: None, waits: false });
         true
     }
 
     /// An agent has a command run in a call of its turn.
     pub(super) fn run_for_agent(&mut self, step: &mut Step<'_>, call: CallRef, line: String, run: RunId) {
-        let CallRef { key, turn_id, id } = call;
-        self.run_command(step, key, CommandCall { turn_id, id, line, agent: Some(run), waits: false });
+        self.run_command(step, CommandCall { call, line, agent: Some(run), waits: false });
     }
 
-    pub(super) fn run_command(&mut self, step: &mut Step<'_>, chat: ChatKey, call: CommandCall) {
+    fn run_command(&mut self, step: &mut Step<'_>, command: CommandCall) {
+        let (line, shown) = (command.line.clone(), command.call.clone());
+        let chat = shown.key;
         let number = self.ledger.fresh_key();
         let key = TerminalKey(number);
         let directory = directories::effective_directories(&self.ledger, chat).into_iter().next();
@@ -141,8 +142,7 @@ impl Host {
         else {
             return;
         };
-        let title = terminals::title_of_line(&call.line);
-        let shown = CallRef { key: chat, turn_id: call.turn_id.clone(), id: call.id.clone() };
+        let title = terminals::title_of_line(&line);
         let meta = JsonObject::from_iter([(TOOL_KIND.to_owned(), TOOL.into())]);
         calls::start_call(
             &mut self.ledger,
@@ -151,21 +151,21 @@ impl Host {
             TOOL.to_owned(),
             "Terminal".to_owned(),
             Some(meta),
+            None,
         );
-        let message = format!("Run {}", call.line).into();
+        let message = format!("Run {line}").into();
         let (gate, extras) = (ToolGate::Open, CallExtras::default());
-        let ready = Readiness { input: call.line.clone(), message, gate, extras };
+        let ready = Readiness { input: line.clone(), message, gate, extras };
         calls::call_is_ready(&mut self.ledger, step, shown.clone(), ready);
-        let line = call.line.clone();
-        let claim =
-            terminals::claim_of(&self.ledger, chat, Some(call.turn_id.clone()), Some(call.id.clone()));
+        let (turn_id, id) = (shown.turn_id.clone(), shown.id.clone());
+        let claim = terminals::claim_of(&self.ledger, chat, Some(turn_id), Some(id));
         let state = TerminalState {
             cwd: directory.clone(),
             cols: Some(SCREEN.cols.into()),
             rows: Some(SCREEN.rows.into()),
             ..running_state(title.clone(), claim, true)
         };
-        let pty = Pty { is_named: true, call: Some(call), ..Pty::default() };
+        let pty = Pty { is_named: true, call: Some(command), ..Pty::default() };
         let channel = Channel::new(uri.clone(), self.ledger.head() + 1);
         let terminal = Terminal { chat: Some(chat), pty: Some(pty), ..Terminal::new(channel, state) };
         terminals::add_terminal(&mut self.ledger, key, terminal);
@@ -186,12 +186,11 @@ impl Host {
         key: TerminalKey,
         outcome: Result<Option<i64>, String>,
     ) {
-        let Some((chat, call)) = commands::settle_command(&mut self.ledger, step, key, outcome) else {
-            return;
-        };
-        match call.agent {
+        let Some(command) = commands::settle_command(&mut self.ledger, step, key, outcome) else { return };
+        let CallRef { key: chat, id, .. } = command.call;
+        match command.agent {
             Some(run) => {
-                if let Some(result) = calls::result_for_agent(&self.ledger, chat, run, &call.id) {
+                if let Some(result) = calls::result_for_agent(&self.ledger, chat, run, &id) {
                     step.send_to_agent(chat, result);
                 }
             }

@@ -13,9 +13,8 @@ use crate::host::chats::calls::{CallRef, Readiness};
 use crate::host::chats::reports::TextSegment;
 use crate::host::chats::turns::Ending;
 use crate::host::chats::{calls, pending, reports};
-use crate::host::clients::ClientToolRequest;
 use crate::host::configuration::{directories, settings};
-use crate::host::effects::{CallExtras, ChatKey, Event, Output, Record, RunId, TurnEnd, TurnEvent};
+use crate::host::effects::{CallExtras, ChatKey, Event, Output, Record, RunId, ToolGate, TurnEnd, TurnEvent};
 use crate::host::facts::Fact;
 use crate::host::model::{AgentLink, Chat, RunPhase, Session, TitleBy};
 use crate::host::refusal::error_info;
@@ -238,6 +237,7 @@ impl Host {
                     name,
                     display_name,
                     meta(),
+                    None,
                 );
             }
             TurnEvent::ToolInput { id, delta } => {
@@ -257,8 +257,10 @@ impl Host {
                 );
             }
             TurnEvent::ClientTool { id, name, input, message } => {
-                let request = ClientToolRequest { tool: name, input, message };
-                self.clients.call_on_client(&mut self.ledger, step, CallRef { key, turn_id, id }, request);
+                let (gate, extras) = (ToolGate::Open, CallExtras::default());
+                let ready = Readiness { input, message, gate, extras };
+                let call = CallRef { key, turn_id, id };
+                self.clients.call_on_client(&mut self.ledger, step, call, name, ready);
             }
             TurnEvent::Command { id, line } => {
                 self.run_for_agent(step, CallRef { key, turn_id, id }, line, run);

@@ -52,15 +52,9 @@ impl Host {
             return false;
         };
         let Some(cause) = chat.begins.take() else { return false };
-        let action = ChatTurnStartedAction {
-            turn_id: pending::fresh_turn_id(&self.ledger, step, key),
-            // Replaced by the host's clock.
-            started_at: String::new(),
-            message: turns::message_of(cause),
-            queued_message_id: None,
-            meta: None,
-        };
-        self.begin_turn(step, key, action, None, true);
+        let turn_id = pending::fresh_turn_id(&self.ledger, step, key);
+        let turn = turns::turn_started(turn_id, turns::message_of(cause), None);
+        self.begin_turn(step, key, turn, None, true);
         true
     }
 
@@ -285,14 +279,6 @@ impl Host {
         let turn_id = pending::turn_id_of_queued(&mut self.ledger, step, key, &id);
         attached::attached_by_queue(&mut self.ledger, key, &id, &turn_id);
         pending::consume(&mut self.ledger, step, key, kind, id.clone());
-        let turn = ChatTurnStartedAction {
-            turn_id,
-            // Replaced by the host's clock.
-            started_at: String::new(),
-            message,
-            queued_message_id: Some(id),
-            meta: None,
-        };
-        self.begin_turn(step, key, turn, None, false);
+        self.begin_turn(step, key, turns::turn_started(turn_id, message, Some(id)), None, false);
     }
 }

@@ -17,7 +17,6 @@ use ahp_types::state::{
 
 use crate::host::channels::CommandCall;
 use crate::host::chats::calls;
-use crate::host::chats::calls::CallRef;
 use crate::host::chats::turns::is_begun_by_agent;
 use crate::host::effects::{
     CallExtras, ChatKey, ScreenSize, TerminalKey, ToolOutcome, Transcript, TranscriptOf,
@@ -105,18 +104,17 @@ pub(crate) fn end_commands_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: Ch
     }
 }
 
-/// Ends a command's terminal, if it has not ended, and its call. Returns whose call that is,
-/// once.
+/// Ends a command's terminal, if it has not ended, and its call. Returns that call, once.
 pub(crate) fn settle_command(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: TerminalKey,
     outcome: Result<Option<i64>, String>,
-) -> Option<(ChatKey, CommandCall)> {
+) -> Option<CommandCall> {
     set_waits_for_input(ledger, step, key, false);
     ptys::end_program(ledger, step, key);
     let terminal = ledger.channels.terminals.get_mut(&key)?;
-    let (chat, call) = (terminal.chat?, terminal.pty.as_mut()?.call.take()?);
+    let command = terminal.pty.as_mut()?.call.take()?;
     ledger.touch(ChannelKind::Terminal);
     let terminal = ledger.channels.terminals.get(&key)?;
     let printed: String = terminal.state.content.iter().map(text_of).collect();
@@ -136,19 +134,18 @@ pub(crate) fn settle_command(
         Ok(None) => Some("ended by a signal".to_owned()),
         Err(why) => Some(why),
     };
-    let message = format!("Ran {}", call.line).into();
+    let message = format!("Ran {}", command.line).into();
     let outcome = ToolOutcome { success: error.is_none(), message, content, error };
-    let shown = CallRef { key: chat, turn_id: call.turn_id.clone(), id: call.id.clone() };
-    calls::finish_call(ledger, step, &shown, outcome, false, CallExtras::default());
-    Some((chat, call))
+    calls::finish_call(ledger, step, &command.call, outcome, false, CallExtras::default());
+    Some(command)
 }
 
 /// Shows whether a command seems to wait for input.
 pub(crate) fn set_waits_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, waits: bool) {
     let Some(terminal) = ledger.channels.terminals.get_mut(&key) else { return };
-    let call = terminal.pty.as_mut().and_then(|pty| pty.call.as_mut());
-    let (Some(chat), Some(call)) = (terminal.chat, call) else { return };
-    if std::mem::replace(&mut call.waits, waits) != waits {
+    let Some(command) = terminal.pty.as_mut().and_then(|pty| pty.call.as_mut()) else { return };
+    if std::mem::replace(&mut command.waits, waits) != waits {
+        let chat = command.call.key;
         catalogue::set_activity(ledger, step, chat, waits.then(|| WAITS.to_owned()));
     }
 }

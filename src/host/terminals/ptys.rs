@@ -19,8 +19,7 @@ use ahp_types::commands::{CreateTerminalParams, DisposeTerminalParams};
 use ahp_types::state::{TerminalClaim, TerminalInfo, TerminalState};
 
 use crate::host::channels::{running_state, Pty, Terminal};
-use crate::host::configuration::directories;
-use crate::host::configuration::directories::usable_directory;
+use crate::host::configuration::directories::{self, usable_directory};
 use crate::host::effects::{
     ChannelId, ChatKey, ConnectionId, Frame, Output, PtyCommand, PtyLaunch, ScreenSize, TerminalKey, Timer,
 };
@@ -28,8 +27,7 @@ use crate::host::ledger::Ledger;
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::Channel;
 use crate::host::refusal::Refusal;
-use crate::host::terminals::holders;
-use crate::host::terminals::holders::{screen_size, title_of};
+use crate::host::terminals::holders::{self, screen_size, title_of};
 use crate::host::{terminals, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::RequestId;
