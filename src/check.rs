@@ -196,7 +196,7 @@ async fn probe_agent(spec: AgentSpec, guard: GuardProgram, asked: Option<Duratio
     let backend = Acp::new(AgentSpec { start_limit: NO_LIMIT, ..spec.clone() }, guard);
     let describes = backend.describe();
     let start = Instant::now();
-    let probe = timeout(patience, probe::run(probe::begin(&backend, Tokens::new()))).await;
+    let probe = timeout(patience, probe::run(&backend, Tokens::new())).await;
     let took = start.elapsed();
     let missing_login = backend.missing_login();
     backend.stop().await;

@@ -208,10 +208,10 @@ impl Agents {
     /// runtime.
     pub fn probe(&self, provider: String, tokens: Tokens) {
         let Some(known) = self.known(&provider) else { return };
-        let (begun, met) = (probe::begin(&*known.backend, tokens), self.met.clone());
+        let (begun, met) = (probe::run(&*known.backend, tokens), self.met.clone());
         let is_retired = Arc::clone(&known.is_retired);
         tokio::spawn(async move {
-            let probe = probe::run(begun).await;
+            let probe = begun.await;
             if is_retired.load(Ordering::Acquire) {
                 tracing::debug!(provider, "what an agent said of itself was dropped: it was replaced");
             } else if met.send((provider, probe)).is_err() {

@@ -5,6 +5,7 @@
 //! Never: starts a turn.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::time::Duration;
 
 use ahp_types::common::JsonObject;
@@ -31,9 +32,38 @@ pub struct ProbeResult {
     pub failure: Option<(OpenFailure, String)>,
 }
 
-/// Probes an agent, with these tokens; the conversation works in the agent's own folder.
-pub async fn run(conversation: ProbeConversation) -> ProbeResult {
-    let ProbeConversation { conversation, mut reports, commands } = conversation;
+/// Probes an agent, with these tokens; the conversation works in the agent's own folder. Nothing runs
+/// before the first poll.
+pub fn run(backend: &dyn Backend, tokens: Tokens) -> impl Future<Output = ProbeResult> + Send + 'static {
+    let open = OpenConversation {
+        client_tools: Vec::new(),
+        provider: backend.describe().info.provider,
+        working_directories: Vec::new(),
+        config: JsonObject::new(),
+        tokens,
+        history: Vec::new(),
+        handle: None,
+        copy_of: None,
+        attached: BTreeMap::new(),
+        selection: None,
+    };
+    let (commands, receiver) = mpsc::unbounded_channel();
+    let (sender, reports) = mpsc::channel(REPORTS_MAX);
+    // No chat has this key, and nobody else hears of it.
+    let bytes = ByteBudget::new(REPORTS_BYTES_MAX);
+    let line = HostLine {
+        commands: receiver,
+        reports: ReportSender { chat: ChatKey(0), conversation: 0, sender, bytes },
+    };
+    hear(backend.converse(open, line), reports, commands)
+}
+
+/// Hears a conversation that only probes its agent.
+async fn hear(
+    conversation: RunningConversation,
+    mut reports: mpsc::Receiver<Report>,
+    commands: mpsc::UnboundedSender<Command>,
+) -> ProbeResult {
     let task = tokio::spawn(conversation);
     let mut met = ProbeResult { said: SelfDescription::default(), config: None, failure: None };
     let mut until = None;
@@ -68,36 +98,4 @@ pub async fn run(conversation: ProbeConversation) -> ProbeResult {
         Err(error) => tracing::error!(%error, "the task that asks an agent what it is has failed"),
     }
     met
-}
-
-/// A conversation that only probes its agent, and has not begun to run.
-pub struct ProbeConversation {
-    conversation: RunningConversation,
-    reports: mpsc::Receiver<Report>,
-    commands: mpsc::UnboundedSender<Command>,
-}
-
-/// Prepares the probe of an agent.
-pub fn begin(backend: &dyn Backend, tokens: Tokens) -> ProbeConversation {
-    let open = OpenConversation {
-        client_tools: Vec::new(),
-        provider: backend.describe().info.provider,
-        working_directories: Vec::new(),
-        config: JsonObject::new(),
-        tokens,
-        history: Vec::new(),
-        handle: None,
-        copy_of: None,
-        attached: BTreeMap::new(),
-        selection: None,
-    };
-    let (commands, receiver) = mpsc::unbounded_channel();
-    let (sender, reports) = mpsc::channel(REPORTS_MAX);
-    // No chat has this key, and nobody else hears of it.
-    let bytes = ByteBudget::new(REPORTS_BYTES_MAX);
-    let line = HostLine {
-        commands: receiver,
-        reports: ReportSender { chat: ChatKey(0), conversation: 0, sender, bytes },
-    };
-    ProbeConversation { conversation: backend.converse(open, line), reports, commands }
 }

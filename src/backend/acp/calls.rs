@@ -8,7 +8,7 @@
 mod call;
 mod clients;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use agent_client_protocol_schema::v1::{Diff, ToolCallLocation, ToolCallUpdate, ToolKind};
@@ -39,11 +39,9 @@ const LEFT_OPEN_MAX: usize = 100;
 pub struct Calls {
     pub screens: Screens,
     calls: BTreeMap<String, TrackedCall>,
-    /// Calls of turns that are over, as the agent calls them.
-    past: BTreeSet<String>,
-    /// Calls of ended turns that were not over when the agent ended their turns: the agent may go
-    /// on with them in another turn.
-    left_open: BTreeMap<String, TrackedCall>,
+    /// Calls of turns that are over, as the agent calls them; with what is known of those that were
+    /// open when the agent ended their turns: the agent may go on with them in another turn.
+    past: BTreeMap<String, Option<Box<TrackedCall>>>,
     /// Calls that have another name in the turn than the agent's, by that.
     renamed: BTreeMap<String, String>,
     offered: Arc<OfferedTools>,
@@ -198,13 +196,13 @@ impl Calls {
     pub fn updated(&mut self, said: CallReport) -> Vec<TurnEvent> {
         let id = &*said.update.tool_call_id.0;
         let says_more = said.more.content.is_some();
-        if let Some(call) = self.left_open.remove(id).filter(|call| says_more || call.changes_files()) {
+        if let Some(left_open) = self.past.get_mut(id) {
+            let Some(call) = left_open.take().filter(|call| says_more || call.changes_files()) else {
+                tracing::debug!(id, "an update of a tool call was ignored: its turn is over");
+                return Vec::new();
+            };
             self.past.remove(id);
-            self.calls.insert(id.to_owned(), call);
-        }
-        if self.past.contains(id) {
-            tracing::debug!(id, "an update of a tool call was ignored: its turn is over");
-            return Vec::new();
+            self.calls.insert(id.to_owned(), *call);
         }
         let id = self.current_id(&said);
         let status = said.update.fields.status;
@@ -300,7 +298,6 @@ impl Calls {
     fn current_id(&mut self, said: &CallReport) -> String {
         let id = &*said.update.tool_call_id.0;
         self.past.remove(id);
-        self.left_open.remove(id);
         if !self.renamed.contains_key(id) && !self.calls.contains_key(id) {
             if let Some(shown) = self.shown_before(said) {
                 self.renamed.insert(id.to_owned(), shown);
@@ -312,33 +309,35 @@ impl Calls {
     /// Returns whether a new turn would have something to show of a call: the call is unknown, or
     /// it was left open and the agent says more of it or has changed files by it.
     pub fn may_go_on(&self, id: &str, says_more: bool) -> bool {
-        let left = self.left_open.get(id).is_some_and(|call| says_more || call.changes_files());
-        !self.past.contains(id) || left
+        let may = |call: &TrackedCall| says_more || call.changes_files();
+        self.past.get(id).is_none_or(|left_open| left_open.as_deref().is_some_and(may))
     }
 
     /// Ends the turn, and with it the terminals of the agent's own; returns the events for these.
     /// In a turn that was cancelled nothing is left open, whatever the agent says later.
     pub fn end_turn(&mut self, cancelled: bool) -> Vec<Event> {
         let mut told = Vec::new();
-        let open = self.calls.iter().filter(|(_, call)| !cancelled && call.may_be_left_open());
-        let open: Vec<(String, TrackedCall)> = open.map(|(id, call)| (id.clone(), call.left())).collect();
         for (id, call) in self.calls.iter_mut().filter(|(_, call)| call.feed.is_open()) {
             call.stage = CallStage::Over;
             told.extend(call.agent_terminal_events(id));
         }
-        let renamed = std::mem::take(&mut self.renamed);
-        let own = |id: String| {
-            renamed.iter().find(|(_, name)| **name == id).map(|(own, _)| own.clone()).unwrap_or(id)
-        };
-        // Those of earlier turns go first.
-        if self.left_open.len() + open.len() > LEFT_OPEN_MAX {
-            self.left_open.clear();
-        }
-        self.left_open.extend(open.into_iter().take(LEFT_OPEN_MAX).map(|(id, call)| (own(id), call)));
-        if self.past.len() + self.calls.len() > PAST_MAX {
+        let (renamed, calls) = (std::mem::take(&mut self.renamed), std::mem::take(&mut self.calls));
+        if self.past.len() + calls.len() > PAST_MAX {
             self.past.clear();
         }
-        self.past.extend(std::mem::take(&mut self.calls).into_keys().take(PAST_MAX).map(own));
+        let is_open = |call: &TrackedCall| !cancelled && call.may_be_left_open();
+        let open = self.past.values().flatten().count() + calls.values().filter(|call| is_open(call)).count();
+        if open > LEFT_OPEN_MAX {
+            // Those of earlier turns go first.
+            self.past.values_mut().for_each(|left_open| *left_open = None);
+        }
+        let mut room = LEFT_OPEN_MAX;
+        for (id, call) in calls.into_iter().take(PAST_MAX) {
+            let left_open = (is_open(&call) && room > 0).then(|| Box::new(call.left()));
+            room -= usize::from(left_open.is_some());
+            let own = renamed.iter().find(|(_, name)| **name == id).map(|(own, _)| own.clone());
+            self.past.insert(own.unwrap_or(id), left_open);
+        }
         self.screens.end_turn();
         told
     }

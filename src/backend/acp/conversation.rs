@@ -272,10 +272,7 @@ impl AcpConversation {
                     None if self.own_turns.waits_behind_end() => Next::Hear,
                     None => self.agent_has_ended().await?,
                 },
-                heard = self.client_tools.hear(), if self.hears() => {
-                    self.handle_tool_event(heard);
-                    Next::Hear
-                }
+                heard = self.client_tools.hear(), if self.hears() => self.handle_tool_event(heard),
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => self.time_is_up(),
                 () = sleep_until(setting.unwrap_or_else(Instant::now)), if setting.is_some() => {
                     self.setting_timed_out()
@@ -504,6 +501,7 @@ impl AcpConversation {
                 }
                 return self.settle();
             }
+            PeerMessage::Called(called) => self.handle_tool_call(*called),
             PeerMessage::Drained(id) => {
                 let run = self.run.as_mut().filter(|run| run.prompt == Some(id));
                 if let Some(end) = run.and_then(|run| run.answered.take()) {

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use self::pipes::{live, write};
 use self::receiver::Inbox;
 pub use self::receiver::{PausableTimeout, PeerReceiver};
+use super::client_tools::ClientToolCall;
 use super::errors::RequestError;
 use crate::wire::text;
 
@@ -83,6 +84,8 @@ pub enum PeerMessage {
     /// Follows each answer, once everything has been given that could be read from the agent when
     /// the answer was taken in.
     Drained(u64),
+    /// Call of a client's tool, which comes by the agent's MCP server.
+    Called(Box<ClientToolCall>),
 }
 
 impl PeerMessage {
@@ -97,7 +100,7 @@ impl PeerMessage {
                 let data = failure.data.as_ref().map_or(0, |data| data.to_string().len());
                 failure.message.len() + data
             }
-            Self::Withdrawn(_) | Self::Drained(_) => 0,
+            Self::Withdrawn(_) | Self::Drained(_) | Self::Called(_) => 0,
         }
     }
 }

@@ -39,17 +39,9 @@ impl TrackedCall {
     }
 
     /// Returns what is known of the call for another turn, in which it is shown anew.
-    pub(super) fn left(&self) -> Self {
-        Self {
-            name: self.name.clone(),
-            kind: self.kind,
-            kind_name: self.kind_name.clone(),
-            title: self.title.clone(),
-            input: self.input.clone(),
-            locations: self.locations.clone(),
-            diffs: self.diffs.clone(),
-            ..Self::default()
-        }
+    pub(super) fn left(self) -> Self {
+        let Self { name, kind, kind_name, title, input, locations, diffs, .. } = self;
+        Self { name, kind, kind_name, title, input, locations, diffs, ..Self::default() }
     }
 
     /// Returns the command that goes on in the background, where the agent says that it is to.

@@ -11,11 +11,12 @@ use ahp_types::state::{ToolCallResult, ToolDefinition};
 use serde_json::{json, Value};
 
 use super::requests::REQUESTS_MAX;
-use super::{AcpConversation, PromptRun};
+use super::{AcpConversation, Next, PromptRun};
 use crate::backend::acp::agent::Agent;
 use crate::backend::acp::client_tools::listener::ToolServer;
 use crate::backend::acp::client_tools::{refusal, result, ClientToolCall, OfferedTools, ToolServerEvent};
 use crate::backend::acp::extra_meta;
+use crate::backend::acp::peer::PeerMessage;
 use crate::host::effects::Event;
 
 /// Why tools do not reach an agent whose operator does not want that.
@@ -112,23 +113,23 @@ impl AcpConversation {
     }
 
     /// Takes in what an agent says through its server.
-    pub(super) fn handle_tool_event(&mut self, heard: Option<ToolServerEvent>) {
+    pub(super) fn handle_tool_event(&mut self, heard: Option<ToolServerEvent>) -> Next {
         match heard {
             Some(ToolServerEvent::Listed) => self.note(extra_meta::CLIENT_TOOLS, None),
-            Some(ToolServerEvent::Called(called)) => self.called(called),
+            Some(ToolServerEvent::Called(called)) => return self.hear(PeerMessage::Called(Box::new(called))),
             Some(ToolServerEvent::Withdrawn(number)) => {
-                let mut waiting = self.client_tools.waiting.iter();
-                let id = waiting.find(|(_, called)| called.number == number).map(|(id, _)| id.clone());
-                let Some(id) = id else { return };
-                self.client_tools.waiting.remove(&id);
-                let told = self.calls.withdraw_tool_call(&id);
-                self.send_call_events(told.into_iter().collect());
+                let mut waiting = self.client_tools.waiting.extract_if(|_, called| called.number == number);
+                let withdrawn = waiting.next();
+                drop(waiting);
+                if let Some((id, _)) = withdrawn {
+                    let told = self.calls.withdraw_tool_call(&id);
+                    self.send_call_events(told.into_iter().collect());
+                }
             }
             // Nobody can connect any more.
-            None => {
-                self.client_tools.server = Err("the host is leaving".to_owned());
-            }
+            None => self.client_tools.server = Err("the host is leaving".to_owned()),
         }
+        Next::Hear
     }
 
     /// Carries out a call, or has it refused where no turn can be for it.

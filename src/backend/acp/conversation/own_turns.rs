@@ -19,7 +19,6 @@ use tokio::time::Instant;
 use super::updates::UpdateMembers;
 use super::{questions, AcpConversation, Next, PromptRun};
 use crate::backend::acp::agent::AgentLease;
-use crate::backend::acp::client_tools::ClientToolCall;
 use crate::backend::acp::peer::{AgentRequest, PeerMessage};
 use crate::host::effects::{Event, RunId, TurnCause, TurnEnd, TurnEvent};
 
@@ -62,7 +61,7 @@ const GEMINI_MODE: &str = "[MODE_UPDATE]";
 #[derive(Debug, Default)]
 pub(super) struct OwnTurns {
     /// Messages that are heard in the turn that begins next, in order.
-    held: VecDeque<HeldForTurn>,
+    held: VecDeque<PeerMessage>,
     /// The host was asked for a turn.
     asked: bool,
     /// Keeps the agent from being stopped until there is one.
@@ -78,12 +77,6 @@ pub(super) struct OwnTurns {
     /// The agent was given a prompt in this conversation. What it says before is what was said in
     /// an earlier one.
     pub(super) prompted: bool,
-}
-
-#[derive(Debug)]
-enum HeldForTurn {
-    Said(PeerMessage),
-    Called(ClientToolCall),
 }
 
 /// A command that runs in the background, by the id of the call that began it.
@@ -171,7 +164,7 @@ impl AcpConversation {
             }
             self.ask_for_turn(cause);
         }
-        self.own_turns.held.push_back(HeldForTurn::Said(said));
+        self.own_turns.held.push_back(said);
         None
     }
 
@@ -191,7 +184,7 @@ impl AcpConversation {
         if !holds {
             return Some(said);
         }
-        self.own_turns.held.push_back(HeldForTurn::Said(said));
+        self.own_turns.held.push_back(said);
         None
     }
 
@@ -205,25 +198,10 @@ impl AcpConversation {
 
     /// Hears what was held behind the answer in a run that is cancelled: it is refused.
     pub(super) fn refuse_all_held(&mut self) {
-        for held in std::mem::take(&mut self.own_turns.held) {
-            match held {
-                // None of it ends the conversation.
-                HeldForTurn::Said(said) => drop(self.hear(said)),
-                HeldForTurn::Called(called) => self.handle_tool_call(called),
-            }
+        for said in std::mem::take(&mut self.own_turns.held) {
+            // None of it ends the conversation.
+            self.hear(said);
         }
-    }
-
-    /// Takes in a call of a client's tool: without a turn it waits for one, as all else does.
-    pub(super) fn called(&mut self, called: ClientToolCall) {
-        if self.run.is_none() && !self.is_of_cancelled() {
-            self.ask_for_turn(TurnCause::Agent);
-            return self.own_turns.held.push_back(HeldForTurn::Called(called));
-        }
-        if self.holds_behind_answer() {
-            return self.own_turns.held.push_back(HeldForTurn::Called(called));
-        }
-        self.handle_tool_call(called);
     }
 
     /// Begins the run of a turn that the host has opened for what the agent does by itself.
@@ -246,14 +224,9 @@ impl AcpConversation {
         self.own_turns.used = None;
         self.own_turns.has_ended = false;
         self.own_turns.cancelled = None;
-        for held in std::mem::take(&mut self.own_turns.held) {
-            match held {
-                HeldForTurn::Said(said) => {
-                    if matches!(self.hear(said), Next::Leave) {
-                        return Next::Leave;
-                    }
-                }
-                HeldForTurn::Called(called) => self.called(called),
+        for said in std::mem::take(&mut self.own_turns.held) {
+            if matches!(self.hear(said), Next::Leave) {
+                return Next::Leave;
             }
         }
         Next::Hear
@@ -455,6 +428,7 @@ impl AcpConversation {
                 _ => None,
             },
             PeerMessage::Notified { method, params } if method == START_TURN => Some(cause_of(params)),
+            PeerMessage::Called(_) => Some(TurnCause::Agent),
             _ => None,
         }
     }
