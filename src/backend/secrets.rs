@@ -58,13 +58,13 @@ impl Drop for Secret {
     }
 }
 
-/// A text without the secrets that are in it.
+/// Returns the text with each secret in it replaced.
 pub fn redact(text: &str) -> Cow<'_, str> {
-    let mut shown = Cow::Borrowed(text);
-    for secret in kept().keys().filter(|secret| text.contains(secret.as_str())) {
-        shown = shown.replace(secret, HIDDEN).into();
-    }
-    shown
+    let kept = kept();
+    let mut found: Vec<&String> = kept.keys().filter(|secret| text.contains(secret.as_str())).collect();
+    // A secret that is a part of another one would break it up, and its rest would be shown.
+    found.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    found.iter().fold(Cow::Borrowed(text), |shown, secret| shown.replace(secret.as_str(), HIDDEN).into())
 }
 
 #[cfg(test)]
@@ -82,5 +82,11 @@ mod tests {
         assert!(matches!(redact(said), Cow::Borrowed(shown) if shown == said));
         drop(Secret::register(""));
         assert_eq!(redact(""), "");
+    }
+
+    #[test]
+    fn secret_that_contains_another_is_hidden_whole() {
+        let _kept = ["7ea-p07", "a7ea-p07-1", "7ea-p07-23"].map(Secret::register);
+        assert_eq!(redact("7ea-p07, a7ea-p07-1, 7ea-p07-23"), "(secret), (secret), (secret)");
     }
 }

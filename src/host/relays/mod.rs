@@ -13,7 +13,7 @@
 
 pub(super) mod resources;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use ahp_types::commands::{
@@ -38,7 +38,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of requests in flight to one client.
 const PENDING_PER_CLIENT_MAX: usize = 16;
 
-/// Maximum number of clients that are remembered when they are gone.
+/// Maximum number of disconnected clients that are remembered.
 const DISCONNECTED_MAX: usize = 1024;
 
 /// Maximum length of the id of a client that is remembered, in bytes.
@@ -112,8 +112,8 @@ pub(super) struct Relays {
     /// Requests in flight, by their numbers.
     pending: BTreeMap<u64, PendingRelay>,
     last_number: u64,
-    /// Ids of clients that are gone: requests for their files fail, and are not the host's own.
-    gone: BTreeSet<String>,
+    /// Ids of disconnected clients, the latest last: requests for their files fail.
+    gone: VecDeque<String>,
 }
 
 impl Relays {
@@ -206,13 +206,16 @@ impl Relays {
         leaving.filter_map(|client| client.client_id).any(&serves) || gone.any(|id| serves(id))
     }
 
-    /// Notes that a client is gone: requests for its files fail from now on.
+    /// Notes that a client is disconnected: requests for its files fail from now on. Beyond the
+    /// limit, the client that was disconnected longest ago is evicted.
     pub(super) fn note_disconnected(&mut self, client_id: String) {
-        if client_id.len() <= NAME_BYTES_MAX {
-            self.gone.insert(client_id);
+        if client_id.len() > NAME_BYTES_MAX {
+            return;
         }
-        while self.gone.len() > DISCONNECTED_MAX {
-            self.gone.pop_first();
+        self.gone.retain(|id| *id != client_id);
+        self.gone.push_back(client_id);
+        if self.gone.len() > DISCONNECTED_MAX {
+            self.gone.pop_front();
         }
     }
 
@@ -426,6 +429,18 @@ mod tests {
         assert!(refused.message.contains("its client is gone"), "{refused:?}");
         assert!(route(&relays, "virtual://me/x", server("me")).unwrap().is_some(), "it has come back");
         assert!(matches!(route(&relays, "file:///me/x", server("me")), Ok(None)));
+    }
+
+    #[test]
+    fn client_that_was_disconnected_longest_ago_is_evicted_first() {
+        let mut relays = Relays::default();
+        // The newest ids are the first ones by the alphabet.
+        for number in (0..=DISCONNECTED_MAX).rev() {
+            relays.note_disconnected(format!("c{number:04}"));
+        }
+        let is_refused =
+            |id: &str| route(&relays, &format!("virtual://{id}/x"), FileServers::default()).is_err();
+        assert!(is_refused("c0000") && is_refused("c1023") && !is_refused("c1024"));
     }
 
     #[test]
