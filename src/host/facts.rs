@@ -12,5 +12,6 @@ pub(super) enum Fact {
     /// A part of a running turn waits for the user or a client: a question, a tool call, or a
     /// review.
     Waits { chat: ChatKey, id: String, is_question: bool },
+    /// A turn of a chat has ended.
     TurnEnded(ChatKey),
 }
