@@ -187,8 +187,7 @@ fn has_had_turn(ledger: &Ledger, chat: ChatKey, id: &str) -> bool {
     ledger.channels.chats.known(chat).is_some_and(|chat| chat.has_had_turn(id))
 }
 
-/// Returns the annotations of a channel as text, or those of `ids`; `None` if the channel does not
-/// exist.
+/// Returns all annotations of a channel, or those of `ids`, as text; `None` without a channel.
 pub(super) fn annotations_in_words(ledger: &Ledger, uri: &str, ids: Option<&[String]>) -> Option<String> {
     let annotations = ledger.channels.annotations.known(ledger.find(uri)?.annotations()?)?;
     let chosen = annotations.list().iter().filter(|it| ids.is_none_or(|ids| ids.contains(&it.id)));

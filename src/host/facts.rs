@@ -5,12 +5,11 @@
 
 use super::effects::ChatKey;
 
-/// Event in the core. Its source pushes it to the step's facts; the router passes it to the
+/// Event in the core, pushed to the step's facts by its source. The router passes it to the
 /// reacting owners before it continues.
 #[derive(Debug)]
 pub(super) enum Fact {
-    /// A part of a running turn waits for the user or a client: a question, a tool call, or a
-    /// review.
+    /// A part of a running turn (question, tool call, review) waits for the user or a client.
     Waits { chat: ChatKey, id: String, is_question: bool },
     /// A turn of a chat has ended.
     TurnEnded(ChatKey),

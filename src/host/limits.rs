@@ -29,11 +29,9 @@ pub(super) const URI_BYTES_MAX: usize = 4096;
 pub struct Limits {
     /// Maximum size of a turn's parts together; a turn that exceeds it is ended.
     pub turn_bytes: usize,
-    /// Maximum size of a session's state, and of a chat's state without its turns, that clients can
-    /// reach.
+    /// Maximum size of a session's state, or a chat's without turns, for changes by clients.
     pub state_bytes: usize,
-    /// Maximum number of running programs in terminals that clients type into; 0 disables such
-    /// terminals.
+    /// Maximum number of running programs in clients' terminals; 0 disables such terminals.
     pub ptys: usize,
     /// Time after which a terminal is closed whose client has disconnected, in milliseconds.
     pub terminal_grace_ms: u64,

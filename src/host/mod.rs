@@ -77,8 +77,7 @@ pub use configuration::directories::Findings;
 pub struct Config {
     /// Name and version of the program, sent to clients.
     pub server_info: Implementation,
-    /// Agents as their operator describes them, in the order in which they are offered; the first
-    /// one is the default.
+    /// Agents as described by the operator, in the order offered; the first is the default.
     pub agents: Vec<AgentDescription>,
     /// Schema of the host's own configuration, which clients can change.
     pub root_schema: ConfigSchema,
@@ -102,8 +101,7 @@ pub struct Start {
     pub last_key: u64,
     /// Number of sessions in the store.
     pub sessions: u64,
-    /// Set if the sequence continues that of another process, so that cursors of its clients are
-    /// valid.
+    /// Set if cursors of the previous process's clients are valid: the sequence continues.
     pub continues: bool,
     /// Checksum of the agents as last sent to clients; `None` if never sent.
     pub agents: Option<u32>,
@@ -121,8 +119,7 @@ pub fn nothing_to_configure() -> ConfigSchema {
 /// Maximum number of client ids that are remembered to recognize returning clients.
 const CLIENTS_MAX: usize = 256;
 
-/// Maximum length of a client id, in bytes: it is remembered, and sent with each action of its
-/// client.
+/// Maximum length of a client id in bytes; ids are remembered, and sent with each action.
 const CLIENT_ID_BYTES_MAX: usize = 1024;
 
 /// Context that the caller lends to one step.
@@ -145,8 +142,7 @@ impl Step<'_> {
         self.out.push(output);
     }
 
-    /// Returns the time since a wall-clock time, in milliseconds; 0 if it is absent, invalid or in
-    /// the future.
+    /// Returns the milliseconds since a wall-clock time; 0 if it is absent, invalid or future.
     fn lasted_since(&self, started_at: Option<&str>) -> u64 {
         let started = started_at.and_then(|start| start.parse::<Timestamp>().ok());
         let since = started.map_or(0, |start| self.now.unix_ms - start.as_millisecond());

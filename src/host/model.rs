@@ -97,13 +97,11 @@ pub(super) struct Session {
     /// Files that clients have reverted, in the order of the reverts.
     pub(super) reverted: Vec<RevertedFile>,
     pub(super) checkpoints: CheckpointedFolder,
-    /// Set for a session that was made ahead of use and in which nothing has begun: it is neither
-    /// shown nor saved.
+    /// Set for an unused session that was made ahead of use; it is neither shown nor saved.
     pub(super) ahead: bool,
     /// Head of the sequence when the session was first shown.
     pub(super) shown_at: u64,
-    /// Number of the timer that disposes of the session without subscribers; `None` while none
-    /// runs.
+    /// Number of the timer that disposes of the session without subscribers; `None` if none.
     pub(super) unsubscribed: Option<u64>,
     /// Rows of its chats as last written.
     pub(super) written_rows: WrittenRows,
@@ -191,8 +189,7 @@ pub(super) struct Chat {
     pub(super) begins: Option<TurnCause>,
     /// Cancelled run that the agent has not ended yet; no other run starts before.
     pub(super) settling: Option<RunId>,
-    /// Terminals of completed calls that are in the store only, by the agent's ids, which it may
-    /// name again.
+    /// Terminals of completed calls that only the store holds, by agent id; agents may reuse it.
     pub(super) stored_terminals: BTreeMap<String, TerminalKey>,
     /// Ids of removed turns; they must not run again.
     pub(super) removed_turns: BTreeSet<String>,
@@ -269,8 +266,7 @@ impl Chat {
         self.context.iter().chain(self.conversation.history().turns())
     }
 
-    /// Returns whether a turn with this id was ever accepted, removed ones included; no turn runs
-    /// twice.
+    /// Returns whether a turn with this id, even a removed one, was accepted; none runs twice.
     pub(super) fn has_had_turn(&self, id: &str) -> bool {
         let active = self.conversation.state().active_turn.as_ref();
         self.conversation.history().contains(id)
@@ -300,9 +296,8 @@ impl Chat {
         }
     }
 
-    /// Returns the number and id of the next part. The number is its position, so that ids stay
-    /// unique in a resumed turn. Ids that tool calls of the agent have taken are skipped: calls and
-    /// parts share one namespace.
+    /// Returns the number and id of the next part. The number is its position, so ids stay unique
+    /// in a resumed turn. Ids of tool calls are skipped: calls and parts share one namespace.
     pub(super) fn next_part(&self) -> (u32, String) {
         let turn = self.conversation.state().active_turn.as_ref();
         let place = turn.map_or(0, |turn| turn.response_parts.len());
@@ -365,8 +360,7 @@ pub(super) struct Run {
     pub(super) permissions: HashMap<String, Vec<PermissionOption>>,
     /// Steering messages that the agent was sent and has not accepted, newest last.
     pub(super) sent_steering: Vec<PendingMessage>,
-    /// Agent's ids of questions that were asked again, by their new ids, of which each repetition
-    /// has another.
+    /// Agent's ids of questions that were asked again, by the new id of each repetition.
     pub(super) asked_again: BTreeMap<String, String>,
     /// Number of the checkpoint that the turn waits for.
     pub(super) awaited_checkpoint: Option<u64>,
@@ -449,8 +443,7 @@ pub(super) fn empty_chat(uri: String, title: &str, now: &str) -> ChatState {
     }
 }
 
-/// Returns the state of a session that is being created with its default chat, whose title it
-/// takes.
+/// Returns the state of a session that is being created with, and named like, its default chat.
 pub(super) fn creating_session(
     uri: &str,
     provider: String,

@@ -185,8 +185,7 @@ pub(crate) enum Refusal {
     AnswerOfOtherKind(String),
     #[error("the required question `{0}` has no submitted answer")]
     AnswerMissing(String),
-    /// Refusal of an answer to a question that its client no longer shows: the question is asked
-    /// again.
+    /// Refusal of an answer to a question that its client no longer shows; it is asked again.
     #[error("{0}; the question is asked again")]
     AskedAgain(Box<Refusal>),
 

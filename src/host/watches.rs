@@ -18,8 +18,7 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::watches::{is_watch, Watched, WATCHES_MAX};
 
-/// Time after which a watch without subscribers is closed; a client that lost its connection can
-/// reconnect within it.
+/// Time in which a client that lost its connection can return before its watches are closed.
 const UNSUBSCRIBED_MAX: Duration = Duration::from_secs(30);
 
 const UNSUBSCRIBED_COUNT_MAX: usize = 2 * WATCHES_MAX;
@@ -142,8 +141,7 @@ pub(super) fn unsubscribed_watch_expired(
     }
 }
 
-/// Ends all watches without subscribers to make room for those of a pending message, which then
-/// start.
+/// Ends all watches without subscribers, then starts those of a pending message.
 pub(super) fn evict_unsubscribed_watches(ledger: &mut Ledger, step: &mut Step<'_>, connection: ConnectionId) {
     let watches = ledger.channels.watches.iter();
     let unsubscribed = watches.filter(|(_, watch)| watch.channel.subscribers.is_empty());

@@ -259,7 +259,7 @@ pub(in crate::host) fn change_default_chat(
     }
 }
 
-/// Makes a chat the default one. It stops being movable first, because a default chat never is.
+/// Makes a chat the default one, after making it immovable: a default chat is never movable.
 pub(in crate::host) fn set_default_chat(
     ledger: &mut Ledger,
     step: &mut Step<'_>,

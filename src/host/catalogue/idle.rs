@@ -12,17 +12,14 @@ use crate::state::history::INDEX_BYTES;
 /// Overhead of a session besides the text of its chats, in bytes; nearly all sessions have less.
 pub const SESSION_BYTES: usize = 16 << 10;
 
-/// Number of uses of sessions between two searches for idle ones: a search visits every session in
-/// memory.
+/// Number of uses of sessions between searches for idle ones, which visit all in memory.
 pub(in crate::host) const IDLE_EVERY: u64 = 16;
 
-/// Size in bytes from which a session that was loaded or lost a subscriber triggers an immediate
-/// search for idle sessions.
+/// Size in bytes of a session that triggers a search for idle ones when loaded or unsubscribed.
 pub(in crate::host) const LARGE_BYTES: usize = 1 << 20;
 
 impl Chat {
-    /// Estimates the memory of a chat, in bytes of JSON text, without data that is only in the
-    /// store.
+    /// Estimates the memory of a chat in bytes of JSON text, without data only in the store.
     fn memory_bytes(&self) -> usize {
         let conversation = &self.conversation;
         let context = self.context.len() * INDEX_BYTES;

@@ -29,8 +29,7 @@ use crate::host::{limits, ChatKey, Step};
 use crate::state::history::History;
 use crate::state::reduce::Conversation;
 
-/// Time that the process must live after the end of an interrupted turn was committed to count as
-/// recovered.
+/// Time after committing the end of an interrupted turn until the process counts as recovered.
 const RECOVERED_AFTER: Duration = Duration::from_millis(1);
 
 /// A session that was parsed from its rows and is not in memory yet.
@@ -138,8 +137,7 @@ pub(in crate::host) fn end_interrupted_turn(
     run.interrupted = true;
     chat.run = Some(run);
     let session = chat.session;
-    // Outputs are held until the recovery is committed, so the timer only fires if the process
-    // survives it.
+    // Outputs are held until the recovery is committed, so the timer implies survival.
     let survived = if deaths > 0 { Timer::Trial(session) } else { Timer::Recovered(session) };
     step.emit(Output::Timer(survived, RECOVERED_AFTER));
     let ending = if cut {
@@ -154,8 +152,7 @@ pub(in crate::host) fn end_interrupted_turn(
         let can_always = agents.agent_of(ledger, key).map(|agent| agent.resumes);
         let resumable = can_always
             .is_some_and(|always| always || ledger.channels.chats.known(key).is_some_and(Chat::can_resume));
-        // A command must not run twice. An agent has nothing to resume in a command, nor in a turn
-        // that it began by itself.
+        // A command must not run twice, and an agent cannot resume a turn that it began by itself.
         let resumable = resumable && !is_command && !is_own;
         let message = "the host ended while the turn ran".to_owned();
         Ending::Failed { kind: "interrupted".to_owned(), message, resumable }
@@ -224,8 +221,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         return Err("not all is there that the chat goes on from".to_owned());
     }
     let history: History = context.drain(body.context_turns..).collect();
-    // Turns of older stores have their facts computed here, off the main loop; the host needs all
-    // of them.
+    // Facts of older stores' turns are computed here, off the main loop; the host needs all.
     for turn in history.turns() {
         turn.facts();
     }

@@ -1,7 +1,7 @@
 //! The catalogue: sessions and chats as entries of lists, in memory and in the store.
 //!
-//! Owns: evicted and disposed sessions, and the memory budget of idle ones. It also owns the state
-//! that is derived from a chat: its row in the session's `chats`, the session's status, activity,
+//! Owns: evicted and disposed sessions, the memory budget of idle ones, and the state that is
+//! derived from a chat: its row in the session's `chats`, the session's status, activity,
 //! `modifiedAt` and `inputNeeded`, its summary on the root channel, and its position in the list.
 //! The rules are those of the session channel page of the specification, "Chat aggregation" and
 //! "Aggregated input requests".
@@ -64,8 +64,7 @@ pub(in crate::host) struct Catalogue {
     /// Number of uses of all sessions at the last search for idle ones.
     pub(in crate::host) last_eviction_use: u64,
     pub(in crate::host) evicted: EvictedSessions,
-    /// Sessions that this process has disposed of: a read of the store that began before may still
-    /// return them.
+    /// Sessions disposed of by this process; a read of the store from before may return them.
     pub(in crate::host) disposed: HashSet<SessionKey>,
 }
 
@@ -205,8 +204,7 @@ pub(in crate::host) fn sync_session(ledger: &mut Ledger, step: &mut Step<'_>, ke
     let (status, activity) = session
         .prevailing_row()
         .map_or((SessionStatus::Idle.bits(), None), |row| (activity_of(row.status), row.activity.clone()));
-    // No action carries the activity bits of a session's status; clients get them in snapshots and
-    // summaries.
+    // Activity bits of a session's status are in snapshots and summaries, but in no action.
     session.state.status = with_activity(session.state.status, status);
     // A wall clock that was set back must not make a session older.
     let rows = session.state.chats.iter().map(|row| &row.modified_at);

@@ -104,8 +104,7 @@ impl SessionBody<'_> {
         to_sorted_json(self).into()
     }
 
-    /// Returns the row's text with the rows of its chats given as text; those of the state are
-    /// replaced.
+    /// Returns the row's text with the rows of its chats replaced by the given text.
     pub(in crate::host) fn to_json_with(&self, chats: Vec<u8>) -> Bytes {
         let mut body = serde_json::to_value(self).unwrap_or_default();
         let mut state = Rope::members_of(body["state"].take());
@@ -125,8 +124,7 @@ pub(in crate::host) struct WrittenRows {
     pub(in crate::host) short: WrittenList<SessionChatSummary>,
 }
 
-/// List with the JSON text of each row as last written, so that a change of one chat among many
-/// rewrites one row.
+/// List with each row's JSON text as last written, so that changing one row rewrites only it.
 #[derive(Debug)]
 pub(in crate::host) struct WrittenList<T>(Vec<(T, Vec<u8>)>);
 

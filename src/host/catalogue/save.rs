@@ -37,8 +37,7 @@ pub(in crate::host) fn save_whole_chat(ledger: &mut Ledger, step: &mut Step<'_>,
     }
 }
 
-/// Returns the source of a forked chat or side chat, and the positions of turns that both share and
-/// the store already has.
+/// Returns a fork's or side chat's source, and the positions of shared turns already stored.
 fn turns_stored_elsewhere(ledger: &Ledger, key: ChatKey) -> Option<(ChatKey, Vec<Range<usize>>)> {
     let chat = ledger.channels.chats.known(key).filter(|chat| !chat.saved.context)?;
     let Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }) =

@@ -115,9 +115,8 @@ impl Summaries {
     }
 }
 
-/// Returns the changed members, without those that identify a session; `None` if nothing has
-/// changed. The protocol cannot express removal, so a removed activity or `_meta` is sent as an
-/// empty one.
+/// Returns the changed members, except those that identify a session; `None` if all are equal. The
+/// protocol cannot express removal: a removed activity or `_meta` is sent as an empty one.
 fn summary_changes(old: &SessionSummary, new: &SessionSummary) -> Option<PartialSessionSummary> {
     if old == new {
         return None;

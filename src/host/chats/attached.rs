@@ -48,9 +48,8 @@ impl Attached {
     }
 }
 
-/// Sets the end turn of each chat that is attached to a message, and returns the transcripts of its
-/// chats and annotations. Refuses the message if a chat, a turn or a session's annotations do not
-/// exist.
+/// Sets the end turn of each attached chat, and returns the transcripts of a message's chats and
+/// annotations. Fails if a chat, a turn or a session's annotations do not exist.
 pub(crate) fn resolve_attached(ledger: &Ledger, message: &mut Message) -> Result<Vec<Transcript>, Refusal> {
     let is_told = |it: &&mut _| matches!(it, MessageAttachment::Chat(_) | MessageAttachment::Annotations(_));
     let mut told: Vec<&mut MessageAttachment> =
@@ -118,8 +117,7 @@ pub(crate) fn attach_to_turn(ledger: &mut Ledger, key: ChatKey, turn_id: &str, t
     }
 }
 
-/// Checks that a chat has room for the transcripts of a pending message, which replace its earlier
-/// ones.
+/// Checks that a chat has room for a pending message's transcripts, which replace earlier ones.
 pub(crate) fn check_room(
     ledger: &Ledger,
     key: ChatKey,

@@ -60,8 +60,7 @@ pub(crate) fn rejection_among(options: &[PermissionOption]) -> Option<String> {
     once.map(|option| option.id.clone())
 }
 
-/// Converts an option to the form that clients show, with a label in `language` if the agent gives
-/// none.
+/// Converts an option to its form for clients, with a label in `language` if the agent has none.
 fn shown(option: &PermissionOption, language: Language) -> ConfirmationOption {
     let approves = option.kind.approves();
     ConfirmationOption {
@@ -110,8 +109,7 @@ pub(crate) fn ask_again(
     ask(ledger, step, key, request);
 }
 
-/// Closes the open parts of a turn that ends: cancels questions, refuses waiting calls, and fails
-/// running ones.
+/// Cancels questions, refuses waiting calls and fails running ones when a turn ends.
 pub(super) fn close_open_parts(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, turn_id: &str) {
     enum Open {
         Question(String),
@@ -451,8 +449,7 @@ pub(crate) fn question_changed(ledger: &mut Ledger, step: &mut Step<'_>, key: Ch
     catalogue::sync_question_request(ledger, step, key, request_id);
 }
 
-/// Returns the result for the agent of a finished call that ran on a client; `None` for any other
-/// call.
+/// Returns the result for the agent of a finished call on a client; `None` for other calls.
 pub(crate) fn result_for_agent(
     ledger: &Ledger,
     key: ChatKey,

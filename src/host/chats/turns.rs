@@ -35,17 +35,15 @@ pub(crate) enum Ending {
     Failed { kind: String, message: String, resumable: bool },
 }
 
-/// Returns a message without a model choice that means "no choice": clients show it, agents do not
-/// know it.
+/// Removes a model choice that means "no choice": clients show it, agents do not know it.
 pub(crate) fn message_for_agent(agent: Option<&AgentInfo>, message: &Message) -> Message {
     let mut message = message.clone();
     message.model = message.model.filter(|model| !agent.is_some_and(|agent| is_no_choice(agent, model)));
     message
 }
 
-/// Returns the message of a turn that an agent begins by itself. Its origin is a system
-/// notification: VS Code shows that as a notification, and any other origin as a message of the
-/// user.
+/// Returns the message of a turn that an agent begins by itself. VS Code shows its origin, a system
+/// notification, as such, and any other origin as a message of the user.
 pub(crate) fn message_of(cause: TurnCause) -> Message {
     let text = match cause {
         TurnCause::Agent => "The agent goes on by itself.",

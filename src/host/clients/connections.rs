@@ -42,8 +42,7 @@ impl From<LargeStates> for Subscribed {
     }
 }
 
-/// Returns whether a URI has the form of a channel other than a session or chat. Such a channel is
-/// never in the store.
+/// Returns whether a URI has the form of a channel that is neither session nor chat.
 pub(crate) fn is_no_conversation(uri: &str) -> bool {
     is_watch(uri) || parse_terminal_uri(uri).is_some() || session_of_subchannel(uri).is_some()
 }
@@ -77,8 +76,7 @@ impl Clients {
     }
 }
 
-/// Resolves URIs to channels, each once. Also returns the URIs without a channel, and those of
-/// watches beyond the limit.
+/// Resolves URIs to distinct channels; also returns URIs without one, or beyond the watch limit.
 pub(crate) fn resolve(ledger: &Ledger, uris: &[String]) -> (Vec<ChannelId>, Vec<String>) {
     let (mut seen, mut targets, mut missing) = (BTreeSet::new(), Vec::new(), Vec::new());
     let mut watches = 0;

@@ -72,8 +72,7 @@ impl Clients {
         running.filter(|chat| self.is_turn_of_disconnected(ledger, *chat, connection)).collect()
     }
 
-    /// Returns whether turns of a chat are being cancelled because its client has disconnected, so
-    /// that none may begin.
+    /// Returns whether a disconnect is cancelling turns of a chat, so that none may begin.
     pub(super) fn is_cancelling_for_disconnect(&self, ledger: &Ledger, key: ChatKey) -> bool {
         let disconnects = self.disconnects.iter().filter(|(_, disconnect)| disconnect.cancelling);
         let mut cancelling = disconnects.map(|(connection, _)| *connection);
@@ -96,8 +95,7 @@ impl Clients {
     }
 }
 
-/// Returns the client whose turn runs in a chat, or ran there last; the sender of a queued message
-/// is not known.
+/// Returns the client of a chat's running or latest turn; senders of queued messages are unknown.
 fn owner_of(ledger: &Ledger, key: ChatKey) -> Option<&str> {
     let chat = ledger.channels.chats.known(key)?;
     let by = chat.run.as_ref().and_then(|run| run.by.as_deref());

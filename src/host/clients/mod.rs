@@ -45,7 +45,7 @@ const ABSENCE_MAX: Duration = Duration::from_secs(10);
 /// Active, disconnected and expected clients.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
-    /// Ids of recently admitted clients, newest last; a `reconnect` requires one.
+    /// Ids of recently admitted clients, newest last, which may `reconnect`.
     pub(super) known: VecDeque<String>,
     /// Absent active clients, by the numbers of their timers.
     absences: BTreeMap<u64, (SessionKey, String)>,
@@ -66,8 +66,7 @@ pub(super) struct ClientToolRequest {
 }
 
 impl Clients {
-    /// Starts the absence timers of a client that has lost its last connection, in each session
-    /// where it is active.
+    /// Starts absence timers in the sessions of an active client without a usable connection.
     pub(super) fn client_disconnected(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, client_id: &str) {
         if ledger.presence.can_speak(client_id) {
             return;
@@ -140,8 +139,7 @@ impl Clients {
         }
     }
 
-    /// Removes an active client from a session unless another of its connections is subscribed to
-    /// it.
+    /// Removes an active client from a session unless another of its connections subscribes.
     pub(super) fn leave_session(
         &mut self,
         ledger: &mut Ledger,
@@ -343,8 +341,8 @@ pub(super) fn offer_of_tools(
 }
 
 /// Refuses actions that would only change the active client shown to their sender, where the sender
-/// is shown a single one: such a client trusts an acknowledgement. It may neither leave while
-/// another client is active, nor join while another one is shown.
+/// is shown a single one, because such a client trusts an acknowledgement: leaving while another
+/// client is active, and joining while another one is shown.
 pub(super) fn check_one_client(
     ledger: &Ledger,
     key: SessionKey,

@@ -101,8 +101,7 @@ impl Ledger {
         self.head
     }
 
-    /// Returns the latest sequence number that clients may receive: the head, or the last committed
-    /// one while the store fails.
+    /// Returns the latest sequence number for clients: the head, or the committed one in a failure.
     pub(super) fn committed_head(&self) -> u64 {
         self.failing.as_ref().map_or(self.head, |failing| failing.safe)
     }
@@ -157,8 +156,7 @@ impl Ledger {
         self.dirty.remove(&target);
     }
 
-    /// Takes the channels whose rows are out of date. Removed channels are skipped: their removal
-    /// is a record of its own.
+    /// Takes the channels in memory whose rows are out of date; removals are recorded separately.
     pub(super) fn take_dirty(&mut self) -> BTreeSet<ChannelId> {
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.retain(|id| self.channels.get(*id).is_some());
@@ -187,8 +185,7 @@ impl Ledger {
         self.unreadable.remove(uri);
     }
 
-    /// Returns `-32603` with the reason while the store accepts no writes: no state may change
-    /// then.
+    /// Returns `-32603` while the store accepts no writes, because no state may change then.
     pub(super) fn check_store(&self) -> Result<(), RpcError> {
         match &self.failing {
             Some(failing) => Err(RpcError::unavailable(&failing.reason)),

@@ -30,7 +30,7 @@ impl Ledger {
         }
     }
 
-    /// Runs [`check_committed`](Self::check_committed) for those of the channels that exist.
+    /// Runs [`Self::check_committed`] for those of the channels that exist.
     pub(in crate::host) fn check_all_committed(&self, uris: &[String]) -> Result<(), RpcError> {
         uris.iter().filter_map(|uri| self.find(uri)).try_for_each(|target| self.check_committed(target))
     }
@@ -61,8 +61,7 @@ impl Ledger {
     }
 
     /// Returns the envelopes of the channels after `cursor`, as the content of a JSON array; `None`
-    /// if some are no longer available. `past` holds actions from the store, for a cursor older
-    /// than memory.
+    /// if some are unavailable. `past` holds stored actions for a cursor older than memory.
     pub(in crate::host) fn replay(
         &self,
         cursor: u64,

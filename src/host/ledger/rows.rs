@@ -17,8 +17,7 @@ use crate::host::Step;
 /// Minimum bytes of actions after which the row of a chat with a running turn is saved again.
 const UNSAVED_BYTES_MIN: usize = 1 << 20;
 
-/// Maximum size of the actions after a row, as a multiple of the row: the store compresses actions,
-/// and writes each row twice.
+/// Maximum ratio of actions to their row: the store compresses actions, and writes each row twice.
 pub(in crate::host) const UNSAVED_TIMES: usize = 4;
 
 /// Maximum bytes of actions after a row: a process that loads the chat holds them all in memory.
@@ -55,8 +54,7 @@ impl Chat {
         RowNote { is_due: self.note_lines(line_bytes), is_sync }
     }
 
-    /// Adds the bytes of actions that were applied to the chat. Returns whether its row must be
-    /// saved.
+    /// Counts bytes of actions that were applied. Returns whether the chat's row must be saved.
     pub(super) fn note_lines(&mut self, line_bytes: usize) -> bool {
         let saved = &mut self.saved;
         saved.unsaved_bytes += line_bytes;

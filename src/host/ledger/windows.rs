@@ -5,8 +5,8 @@
 //! Never: changes a channel's state. Loaded turns go to one connection only, with the `serverSeq`
 //! it was last sent: they are no change, so they are neither numbered nor logged.
 //!
-//! A window is a suffix of the completed turns, so its start defines it. It grows with the turns
-//! that end, and holds at least the latest turn if one exists, because that turn can be resumed.
+//! A window is a suffix of the completed turns, so its start defines it. Each turn that ends
+//! extends it. At least the latest turn is in it if one exists, because that turn can be resumed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -60,8 +60,7 @@ impl Window {
 }
 
 impl Ledger {
-    /// Handles `fetchTurns`: sends the page of turns before the client's window ahead of the
-    /// answer.
+    /// Handles `fetchTurns`: sends the page of turns before the client's window, then answers.
     ///
     /// # Errors
     /// `-32001` if the channel does not exist; `-32602` if it is not a chat, if the client is not
@@ -142,8 +141,8 @@ impl Ledger {
         }
     }
 
-    /// Sends subscribers the turns that they lack and need to apply an action, before it is
-    /// sequenced.
+    /// Sends subscribers the turns that they lack and need to apply an action, before sequencing
+    /// it.
     pub(super) fn send_turns_before(&mut self, step: &mut Step<'_>, target: ChannelId, action: &StateAction) {
         let StateAction::ChatTruncated(ChatTruncatedAction { turn_id: Some(named) }) = action else { return };
         let Some(key) = target.chat() else { return };
@@ -172,12 +171,10 @@ impl Ledger {
 
 impl Chat {
     /// Returns the `chat/turnsLoaded` that a client with an unknown window needs before a
-    /// truncation in a replay: every turn that may be named. `actions` are those of the chat, in
-    /// order.
+    /// truncation in a replay: every turn that may be named. `actions` are the chat's, in order.
     ///
-    /// # Errors
-    /// [`SnapshotRequired`] if the turns have changed since, would have to be sent more than once,
-    /// or are large. Large states are written off the main loop.
+    /// Fails if the turns have changed since, would have to be sent more than once, or are large:
+    /// large states are written off the main loop.
     pub(in crate::host) fn loading_in_replay(
         &self,
         actions: &[&ActionLine],
@@ -257,8 +254,7 @@ impl TurnReference {
     }
 }
 
-/// Returns the cursor of a window that starts at `start`: it names the turn before; `None` at the
-/// first turn.
+/// Returns the cursor for a window from `start` on, which names the turn before; `None` at 0.
 pub(in crate::host) fn cursor_before(
     ChatKey(number): ChatKey,
     history: &History,

@@ -43,8 +43,7 @@ const DISCONNECTED_MAX: usize = 1024;
 /// Maximum length of the id of a client that is remembered, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Maximum size of a file in a client's answer, in bytes; files of this machine have the same
-/// limit.
+/// Maximum size of a file in a client's answer, in bytes; equal to that of local files.
 const FILE_BYTES_MAX: usize = 16 << 20;
 
 /// Maximum number of entries of a folder in a client's answer.
@@ -95,8 +94,7 @@ pub(super) struct FileServer<'a> {
     pub(super) is_leaving: bool,
 }
 
-/// Connected clients, and the URIs that active clients have published as customizations, each with
-/// the client's id.
+/// Connected clients, and URIs published as customizations, each with its client's id.
 #[derive(Debug, Default)]
 pub(super) struct FileServers<'a> {
     pub(super) clients: Vec<FileServer<'a>>,
@@ -172,8 +170,7 @@ impl Relays {
             rest.strip_prefix("//").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or(rest));
         let named = authority.map(|name| percent_decode_str(name).decode_utf8_lossy());
         let publishers = publishers_of(uri, servers);
-        // URI libraries write an authority in lower case; an id that is equal in case precedes
-        // others.
+        // URI libraries write an authority in lower case; an exactly equal id has precedence.
         let serves = |id: &str| {
             let is_named = |how: fn(&str, &str) -> bool| named.as_deref().is_some_and(|named| how(named, id));
             let ways = [
@@ -273,8 +270,7 @@ fn may_be_served(uri: &str) -> bool {
     is_one && !SCHEMES_NOT_OF_CLIENTS.iter().any(|other| other.eq_ignore_ascii_case(scheme))
 }
 
-/// Returns the active clients that have published a URI or one above it, each with the length of
-/// the longest such URI.
+/// Returns the publishers of a URI or one above it, with the longest such URI's length.
 fn publishers_of<'a>(uri: &str, servers: &FileServers<'a>) -> BTreeMap<&'a str, usize> {
     let mut publishers = BTreeMap::new();
     for (client_id, published) in &servers.published {

@@ -37,8 +37,7 @@ impl Host {
         }
     }
 
-    /// Disposes of a session: cancels its turns, closes its conversations, and removes its
-    /// channels.
+    /// Cancels a session's turns, closes its conversations, and removes its channels.
     pub(super) fn dispose_session(
         &mut self,
         step: &mut Step<'_>,
@@ -46,8 +45,7 @@ impl Host {
     ) -> Result<(), RpcError> {
         let key = match self.ledger.find(&params.channel).map(ChannelId::session) {
             Some(Some(key)) => key,
-            // A missing session is what the client wants; a client that received an error would
-            // retry forever.
+            // The client's wish is fulfilled; after an error it would retry forever.
             None if self.ledger.why_unreadable(&params.channel).is_none() => return Ok(()),
             _ => return Err(self.ledger.not_found(&params.channel)),
         };
@@ -102,9 +100,8 @@ pub(super) fn announce_session(
     changes.statuses.request_refresh(ledger, new.session);
 }
 
-/// Answers a request for a page of the list, which was read while sessions may have changed. The
-/// list must equal the summaries that clients were last sent, so sessions in memory replace those
-/// read.
+/// Answers a request for a page of the list, which was read while sessions may have changed.
+/// Sessions in memory replace those read, to match the summaries that clients were last sent.
 pub(super) fn answer_list(
     ledger: &mut Ledger,
     catalogue: &Catalogue,

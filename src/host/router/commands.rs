@@ -102,16 +102,14 @@ impl Host {
         }
     }
 
-    /// Starts a waiting turn that is a command, once its session exists. Returns whether the turn
-    /// is a command.
+    /// Starts a waiting command turn once its session exists. Returns whether the turn is one.
     pub(super) fn start_pending_command(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
         let Some(chat) = self.ledger.channels.chats.known(key) else { return false };
         let Some(turn) = &chat.conversation.state().active_turn else { return false };
         let Some(line) = commands::command_in(&self.ledger, &turn.message.text).map(str::to_owned) else {
             return false;
         };
-        // The checkpoint of the folder comes first, so that the command's changes can be
-        // determined.
+        // The checkpoint of the folder comes first, to determine the command's changes.
         if conversations::is_creating(&self.ledger, key)
             || chat.run.as_ref().is_some_and(|run| run.awaited_checkpoint.is_some())
         {

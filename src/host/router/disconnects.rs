@@ -20,7 +20,7 @@ use crate::host::{Host, Step};
 use super::kinds;
 
 impl Host {
-    /// Removes a connection and its subscriptions. Nothing is sent to it after [`Output::Closed`].
+    /// Removes a connection and its subscriptions. After [`Output::Closed`], it gets no output.
     pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         self.relays.end_to(step, connection);
         self.relays.end_for(step, connection);
@@ -57,8 +57,8 @@ impl Host {
             .insert(connection, Connection { default_directory, ..Connection::default() });
     }
 
-    /// Starts the disconnect of a client that can no longer send. It still receives actions until
-    /// its turns are over; then its connection is closed.
+    /// Starts the disconnect of a client that can no longer send. The connection receives actions
+    /// until the client's turns are over, and is then closed.
     pub(super) fn disconnect(
         &mut self,
         step: &mut Step<'_>,
@@ -123,8 +123,7 @@ impl Host {
         }
     }
 
-    /// Returns whether the client of a connection has initialized, so that it receives
-    /// notifications.
+    /// Returns whether a connection's client has initialized, and so receives notifications.
     pub fn is_initialized(&self, connection: ConnectionId) -> bool {
         self.ledger.presence.connections.get(&connection).is_some_and(|client| client.client_id.is_some())
     }

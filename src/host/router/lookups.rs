@@ -15,8 +15,7 @@ use crate::wire::watches::WATCHES_MAX;
 /// Maximum bytes of texts that are prefetched where it is not known which of them are needed.
 const BYTES_MAX: usize = 32 << 20;
 
-/// Maximum bytes of the newest turns of an attached chat that are prefetched; only part of them is
-/// sent.
+/// Maximum bytes of an attached chat's newest turns that are prefetched; only part is sent.
 const ATTACHED_BYTES_MAX: usize = 1 << 20;
 
 fn newest_first(chat: &Chat) -> impl Iterator<Item = &CompletedTurn> {
@@ -24,8 +23,7 @@ fn newest_first(chat: &Chat) -> impl Iterator<Item = &CompletedTurn> {
 }
 
 impl Host {
-    /// Returns the watches that must start before a message is handled, at most as many as a
-    /// connection may have.
+    /// Returns the watches to start before a message is handled, limited per connection.
     pub fn watches_to_begin(&self, references: &MessageReferences) -> Vec<String> {
         let absent = references.watches.iter().filter(|uri| self.ledger.find(uri).is_none());
         absent.take(WATCHES_MAX).cloned().collect()

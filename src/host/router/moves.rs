@@ -55,8 +55,7 @@ pub(super) fn move_chat(
     }
 }
 
-/// Transfers a chat to another session. The conversation is closed; the next turn opens a new one
-/// in that session.
+/// Transfers a chat to another session; the next turn opens a new conversation there.
 pub(super) fn transfer_chat(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -84,8 +83,7 @@ pub(super) fn transfer_chat(
     ledger.note_edited(from, true);
     ledger.note_edited(to, true);
     catalogue::sync_session(ledger, step, to);
-    // Must not wait for the end of the step: the former session may be gone by then, and the chat
-    // with it.
+    // At the end of the step, the former session may be gone, and the chat with it.
     persistence::save_moved(ledger, changes, step, key);
 }
 

@@ -132,8 +132,7 @@ pub(in crate::host) fn evict_idle_sessions(
     let mut idle: Vec<(u64, SessionKey, usize)> =
         idle.map(|(key, session)| (session.used, *key, idle::memory_bytes(ledger, session))).collect();
     let mut bytes: usize = idle.iter().map(|(_, _, bytes)| bytes).sum();
-    // A session that alone exceeds the budget is evicted first, so that it does not evict the
-    // others.
+    // A session that alone exceeds the budget is evicted first, to spare the others.
     idle.sort_unstable_by_key(|(used, _, bytes)| (*bytes <= catalogue.budget, *used));
     for (_, key, its_bytes) in idle {
         if bytes <= catalogue.budget {

@@ -116,8 +116,7 @@ impl Host {
         }
     }
 
-    /// Restarts the run that was started after the agent closed the conversation, while the
-    /// conversation was idle.
+    /// Restarts a run that started after the agent had closed its idle conversation.
     pub(super) fn agent_closed(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let fresh = self.ledger.fresh_run();
         let Some(chat) =

@@ -252,9 +252,8 @@ impl Host {
         }
     }
 
-    /// Starts a turn with the first queued message if nothing runs and the queue is not held. A
-    /// steering message that the agent refused or cannot accept comes before the queue, as does a
-    /// command.
+    /// Starts a turn with the first queued message if nothing runs and the queue is not held.
+    /// Steering messages that are commands, or that the agent refuses, precede the queue.
     pub(super) fn take_next_queued(&mut self, step: &mut Step<'_>, key: ChatKey) {
         if self.clients.is_cancelling(&self.ledger, key) || self.open_own_turn(step, key) {
             return;
