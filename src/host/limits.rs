@@ -29,7 +29,7 @@ pub(super) const URI_BYTES_MAX: usize = 4096;
 pub struct Limits {
     /// Maximum size of a turn's parts together; a turn that exceeds it is ended.
     pub turn_bytes: usize,
-    /// Maximum size of a session's state, or a chat's without turns, for changes by clients.
+    /// Maximum size of a session's state, or a chat's without turns; clients cannot exceed it.
     pub state_bytes: usize,
     /// Maximum number of running programs in clients' terminals; 0 disables such terminals.
     pub ptys: usize,

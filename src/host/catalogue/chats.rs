@@ -44,7 +44,7 @@ pub(in crate::host) struct Beginning {
 }
 
 impl Default for Beginning {
-    /// An empty chat of a user.
+    /// Returns the content of an empty chat of a user.
     fn default() -> Self {
         Self { origin: ChatOrigin::User, context: Vec::new(), copied: None, directories: None, draft: None }
     }

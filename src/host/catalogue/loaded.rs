@@ -99,7 +99,7 @@ impl LoadedSession {
         Self { key: row.key, uris, deaths, made }
     }
 
-    /// Key of the session, as in the store.
+    /// Returns the session's key in the store.
     pub fn key(&self) -> SessionKey {
         self.key
     }
@@ -109,7 +109,7 @@ impl LoadedSession {
         chats.iter().map(|loaded| &loaded.chat).find(|chat| chat.channel.uri == uri)
     }
 
-    /// URIs of the session and of its chats; the session's comes first.
+    /// Returns the URIs of the session, which comes first, and of its chats.
     pub fn uris(&self) -> &[String] {
         &self.uris
     }

@@ -80,7 +80,7 @@ impl Missed {
         list.push(kept.summary.clone());
     }
 
-    /// Limits notifications about watches to those of the subscribed channels.
+    /// Sets the subscribed channels, whose watches are notified of possible changes.
     pub(in crate::host) fn of_subscriptions(self, followed: Vec<ChannelId>) -> Self {
         Self { followed, ..self }
     }

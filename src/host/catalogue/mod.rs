@@ -64,7 +64,7 @@ pub(in crate::host) struct Catalogue {
     /// Number of uses of all sessions at the last search for idle ones.
     pub(in crate::host) last_eviction_use: u64,
     pub(in crate::host) evicted: EvictedSessions,
-    /// Sessions disposed of by this process; a read of the store from before may return them.
+    /// Sessions disposed of by this process; a store read that began earlier may still return them.
     pub(in crate::host) disposed: HashSet<SessionKey>,
 }
 
@@ -142,9 +142,8 @@ pub(in crate::host) fn title_from(message: &str) -> Option<String> {
 }
 
 impl Session {
-    /// Returns the row that determines the session's status and activity: one that needs input,
-    /// else one that failed, else the default chat's or the most recently modified one. The last
-    /// one leads where several qualify.
+    /// Returns the row that determines the session's status and activity: the default chat's, else
+    /// the most recently modified one. Any row that needs input precedes it, then any that failed.
     fn prevailing_row(&self) -> Option<&ChatSummary> {
         let rows = &self.state.chats;
         let default = rows.iter().find(|row| Some(&row.resource) == self.state.default_chat.as_ref());
@@ -305,7 +304,7 @@ fn sync_request(
 }
 
 /// Marks a chat and its session as unread: the flag means "viewed since its last modification". The
-/// reducers clear it only when a turn begins in the chat.
+/// reducers clear it in one case only: for a chat in which a turn begins.
 pub(in crate::host) fn mark_unread(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let is_read = |status: u32| status & SessionStatus::IsRead.bits() != 0;
     let Some(chat) = ledger.channels.chats.known(key) else { return };

@@ -24,7 +24,7 @@ use crate::host::terminals::commands;
 use crate::host::{catalogue, refusal, Step};
 use crate::wire::channels::ChannelKind;
 
-/// Time for which a turn taken up again must not have crashed the process to count as safe.
+/// Time that the process must survive a resumed turn for the turn to count as safe.
 pub(crate) const TRIAL: Duration = Duration::from_secs(2);
 
 /// Outcome of a turn, as clients see it.
@@ -117,7 +117,7 @@ pub(crate) fn end_turn_without_advance(
         && ledger.channels.chats.known(key).is_some_and(|chat| chat.awaits)
         && !conversations::is_creating(ledger, key)
     {
-        // The user's pending task was for this turn.
+        // The opening waits for the user on behalf of this turn only.
         conversations::close_conversation(ledger, step, key);
     }
     let open = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open);

@@ -46,7 +46,7 @@ impl Clients {
         }
     }
 
-    /// Returns whether a client that can answer questions of agents is connected or expected back.
+    /// Returns whether any client, which may answer questions, is connected or expected back.
     pub(crate) fn may_questions_be_answered(&self, ledger: &Ledger) -> bool {
         ledger.presence.has_clients() || !self.expected.is_empty()
     }

@@ -66,7 +66,7 @@ pub(super) struct ClientToolRequest {
 }
 
 impl Clients {
-    /// Starts absence timers in the sessions of an active client without a usable connection.
+    /// Starts absence timers where a client is active, unless another of its connections can send.
     pub(super) fn client_disconnected(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, client_id: &str) {
         if ledger.presence.can_speak(client_id) {
             return;
@@ -130,7 +130,7 @@ impl Clients {
             if kept.contains(&session.into()) {
                 continue;
             }
-            // An action now would not be committed, so the answer's snapshots must not show it.
+            // While the store fails, no action may occur that the answer's snapshots would contain.
             if ledger.failing().is_some() {
                 self.await_client(ledger, step, session, client_id);
             } else {

@@ -45,7 +45,7 @@ impl Host {
     ) -> Result<(), RpcError> {
         let key = match self.ledger.find(&params.channel).map(ChannelId::session) {
             Some(Some(key)) => key,
-            // The client's wish is fulfilled; after an error it would retry forever.
+            // Nothing is left to dispose of; after an error, the client would retry forever.
             None if self.ledger.why_unreadable(&params.channel).is_none() => return Ok(()),
             _ => return Err(self.ledger.not_found(&params.channel)),
         };

@@ -74,7 +74,7 @@ impl Host {
             self.relays.end_for(step, connection);
         }
         if let Some(disconnect) = self.clients.disconnects.get_mut(&connection) {
-            // A disconnect that was draining turns to cancelling.
+            // The disconnect may still have been in its draining phase.
             disconnect.cancelling |= how == Shutdown::Cancel;
         } else {
             let cancelling = how == Shutdown::Cancel;
