@@ -183,7 +183,7 @@ pub(super) struct Chat {
     pub(super) settings_sent: SentSettings,
     /// Commands that the agent offers in the chat; `None` until it has reported them.
     pub(super) commands: Option<Vec<AgentCommand>>,
-    /// Attempt at the active turn.
+    /// Attempt at the active turn; `None` if no turn runs.
     pub(super) run: Option<Run>,
     /// Reason for which the agent works by itself and waits for a turn of its own.
     pub(super) begins: Option<TurnCause>,

@@ -1,7 +1,7 @@
 //! Memory that sessions take.
 //!
-//! Owns: estimating the bytes of a session with its chats, and how often idle sessions are
-//! searched. The router evicts them (`router::persistence`), and `loaded` restores them.
+//! Owns: estimating the bytes of a session with its chats, and how often to search for idle
+//! sessions. The router evicts them (`router::persistence`), and `loaded` restores them.
 //! Never: evicts a session itself.
 
 use crate::host::annotations;

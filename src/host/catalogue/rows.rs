@@ -1,7 +1,7 @@
 //! JSON text of the session and chat rows in the store.
 //!
-//! Owns: its format, which the host and the program that manages sessions while no host runs read
-//! and write through these types; and the actions that are more recent than a chat's row.
+//! Owns: the format, which the host and the offline commands for sessions share; and reading the
+//! actions that were stored after a chat's row.
 //! Never: decides when a row is written.
 
 use std::borrow::Cow;
