@@ -1,13 +1,13 @@
-//! Annotations: what people say to places in the files of a session.
+//! Annotations: comments of people on places in the files of a session.
 //!
-//! Owns: what clients may say there and within which limits, when the channel of a session's
-//! annotations is in memory, how many there are as sessions and their summaries say it, and what
-//! agents are told of those that are attached to a message.
-//! Never: follows what becomes of a file, a chat or a turn: an annotation stays with its session,
-//! wherever the chat goes that it is about, and although the turn is removed.
+//! Owns: the actions that clients may dispatch on annotations and their limits, when the channel of
+//! a session's annotations is in memory, the annotation counts of sessions and summaries, and the
+//! text that agents get for annotations attached to a message.
+//! Never: follows changes of files, chats or turns: an annotation stays with its session even if
+//! its chat moves or its turn is removed.
 //!
-//! The meaning of every action is that of the official reducers. No action carries the numbers in a
-//! session's state: they are right in each snapshot and summary.
+//! The official reducers define the meaning of every action. No action carries the counts in a
+//! session's state; snapshots and summaries have them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -29,25 +29,20 @@ use crate::wire::annotations::annotations_uri;
 use crate::wire::rpc::json_bytes;
 use crate::wire::text;
 
-/// Maximum number of annotations in a session.
 const ANNOTATIONS_MAX: usize = 1000;
 
-/// Maximum number of entries in an annotation.
 const ENTRIES_MAX: usize = 100;
 
 /// Maximum length of an entry's text, in bytes.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// Maximum length of an id, in bytes.
+/// In bytes.
 const ID_BYTES_MAX: usize = 256;
 
-/// Maximum length of all annotations of a session as JSON text, in bytes.
+/// Maximum size of a session's annotations as JSON text, in bytes.
 const BYTES_MAX: usize = 4 << 20;
 
-/// Carries out what a client says of annotations.
-///
-/// # Errors
-/// When it may not be.
+/// Applies an action of a client to annotations, or refuses it.
 pub(super) fn annotate(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -101,7 +96,7 @@ pub(super) fn annotate(
         }
         _ => {}
     }
-    // What becomes of this one; it has nothing to do with the others.
+    // The outcome for this annotation; the others are unaffected.
     let before: Vec<Annotation> = known.cloned().into_iter().collect();
     let mut after = AnnotationsState { annotations: before.clone() };
     apply_action_to_annotations(&mut after, &action);
@@ -118,8 +113,8 @@ pub(super) fn annotate(
     Ok(Verdict::Done)
 }
 
-/// A session is in memory now: so are its annotations. There are none where something else, of
-/// an older store, is called like them.
+/// Adds the annotations of a session that comes into memory. The session gets none if a channel of
+/// an older store already has their URI.
 pub(super) fn add_annotations(ledger: &mut Ledger, key: SessionKey, annotations: Vec<Annotation>) {
     let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
     let uri = annotations_uri(&session.channel.uri);
@@ -134,24 +129,22 @@ pub(super) fn add_annotations(ledger: &mut Ledger, key: SessionKey, annotations:
     ledger.channels.annotations.insert(key, Annotations::new(channel, annotations));
 }
 
-/// A session is not in memory any more.
 pub(super) fn remove_annotations_of(ledger: &mut Ledger, session: SessionKey) {
     let key = AnnotationsKey::from(session);
     ledger.unlink(key.into());
     ledger.channels.annotations.remove(&key);
 }
 
-/// The annotations of a session.
 pub(super) fn annotations_of(ledger: &Ledger, session: SessionKey) -> &[Annotation] {
     ledger.channels.annotations.get(&session.into()).map_or(&[], Annotations::list)
 }
 
-/// Estimates the memory that a session's annotations take, in bytes.
+/// Estimates the memory of a session's annotations, in bytes.
 pub(super) fn annotations_bytes(ledger: &Ledger, session: &Session) -> usize {
     its_annotations(ledger, session).map_or(0, Annotations::bytes)
 }
 
-/// Returns whether the annotations of a session may be evicted: nobody is subscribed to them.
+/// Returns whether a session's annotations may be evicted: they have no subscribers.
 pub(super) fn has_idle_annotations(ledger: &Ledger, session: &Session) -> bool {
     its_annotations(ledger, session).is_none_or(|it| it.channel.subscribers.is_empty())
 }
@@ -161,8 +154,8 @@ fn its_annotations<'a>(ledger: &'a Ledger, session: &Session) -> Option<&'a Anno
     ledger.channels.annotations.get(&key.into())
 }
 
-/// Checks that an annotation can have come up in this chat and turn. One that is there already may
-/// be set again although the chat or the turn is gone.
+/// Checks that an annotation can originate in this chat and turn. An existing annotation may be set
+/// again although its chat or turn has been removed.
 fn check_origin(
     ledger: &Ledger,
     key: SessionKey,
@@ -194,8 +187,7 @@ fn has_had_turn(ledger: &Ledger, chat: ChatKey, id: &str) -> bool {
     ledger.channels.chats.known(chat).is_some_and(|chat| chat.has_had_turn(id))
 }
 
-/// The annotations of this channel, or those of these ids, in words; none when there is no such
-/// channel.
+/// Returns all annotations of a channel, or those of `ids`, as text; `None` without a channel.
 pub(super) fn annotations_in_words(ledger: &Ledger, uri: &str, ids: Option<&[String]>) -> Option<String> {
     let annotations = ledger.channels.annotations.known(ledger.find(uri)?.annotations()?)?;
     let chosen = annotations.list().iter().filter(|it| ids.is_none_or(|ids| ids.contains(&it.id)));
@@ -209,7 +201,6 @@ pub(super) fn annotations_in_words(ledger: &Ledger, uri: &str, ids: Option<&[Str
     Some(words)
 }
 
-/// Checks an id that a client gives.
 fn check_id(name: &'static str, id: &str) -> Result<(), Refusal> {
     match id.len() {
         0 => Err(Refusal::EmptyId(name)),
@@ -255,7 +246,6 @@ fn check_entry(entry: &AnnotationEntry) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// An annotation as agents are told it.
 fn describe(annotation: &Annotation) -> String {
     let mut words = annotation.resource.clone();
     if let Some(range) = &annotation.range {
@@ -268,7 +258,7 @@ fn describe(annotation: &Annotation) -> String {
     words
 }
 
-/// Formats a range in lines as people count them, from 1.
+/// Formats a range as line numbers that start at 1.
 fn lines_of(range: &TextRange) -> String {
     let (first, last) = (range.start.line.saturating_add(1), range.end.line.saturating_add(1));
     if last <= first {
@@ -279,7 +269,6 @@ fn lines_of(range: &TextRange) -> String {
 }
 
 fn put(text: &mut String, more: std::fmt::Arguments<'_>) {
-    // Writing into a string does not fail.
     text.write_fmt(more).unwrap_or_default();
 }
 

@@ -1,14 +1,11 @@
-//! The cursors of pages that clients ask for one after the other: of the list of sessions, and of
-//! the turns of a chat.
+//! Cursors of paged lists: the list of sessions, and the turns of a chat.
 //!
-//! Owns: their form, which says what they are for, so that a cursor of something else or of another
-//! host is known.
+//! Owns: their format, which includes the kind of list, so that a foreign cursor is recognized.
 //! Never: decides where a page begins or ends.
 
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine;
 
-/// List that a cursor leads through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CursorOf {
     Sessions,
@@ -23,12 +20,12 @@ impl CursorOf {
         }
     }
 
-    /// A cursor that names this place.
+    /// Returns a cursor for a position.
     pub(super) fn write(self, place: std::fmt::Arguments<'_>) -> String {
         URL_SAFE_NO_PAD.encode(format!("{}{place}", self.mark()))
     }
 
-    /// The place that a cursor names; none when it is no cursor of these.
+    /// Returns the position in a cursor; `None` if it is not a cursor of this list.
     pub(super) fn read(self, cursor: &str) -> Option<String> {
         let text = String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
         text.strip_prefix(self.mark()).map(str::to_owned)

@@ -1,17 +1,16 @@
-//! Facts: what has happened and others react to.
+//! Facts: events in the core to which other owners react.
 //!
-//! Owns: the list of the facts. `router` names every reaction to each.
+//! Owns: the list of the facts. `router` lists the reactions to each.
 //! Never: holds more than keys.
 
 use super::effects::ChatKey;
 
-/// Something that has happened. Whoever does it pushes it to the step's facts; the router hands it
-/// to those who care before it goes on.
+/// Event in the core, pushed to the step's facts by its source. The router passes it to the
+/// reacting owners before it continues.
 #[derive(Debug)]
 pub(super) enum Fact {
-    /// A part of a running turn waits for the user, or for a client: a question, a tool call, a
-    /// review.
+    /// A part of a running turn (question, tool call, review) waits for the user or a client.
     Waits { chat: ChatKey, id: String, is_question: bool },
-    /// A turn of a chat is over.
+    /// A turn of a chat has ended.
     TurnEnded(ChatKey),
 }

@@ -1,9 +1,9 @@
-//! Limits of what clients and agents make: so large that nobody who works notices, and so small
-//! that nothing is too much for memory, for a row of the store, or for everybody else.
+//! Limits on the output of clients and agents: large enough for all regular work, small enough to
+//! protect memory, rows of the store, and other clients.
 //!
-//! Owns: the limits, and what is counted against them.
-//! Never: refuses an action or ends a turn itself; the router asks, before and after it sequences
-//! one. What brings a turn past its limit is still shown.
+//! Owns: the limits, and what counts against them.
+//! Never: refuses an action or ends a turn itself; the router checks before and after it sequences
+//! an action. Output that exceeds a turn's limit is still shown.
 
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use bytes::Bytes;
@@ -18,30 +18,27 @@ use crate::wire::text::human_size;
 /// Error code of a turn that ended because it was too large.
 const TOO_LARGE: &str = "turnTooLarge";
 
-/// Maximum length of an id that a client gives, in bytes: it is remembered for as long as its chat
-/// exists.
+/// Maximum length of an id from a client, in bytes: it is remembered as long as its chat exists.
 pub(super) const ID_BYTES_MAX: usize = 1024;
 
 /// Maximum length of the URI of a session or chat, in bytes: it is sent with each action.
 pub(super) const URI_BYTES_MAX: usize = 4096;
 
-/// How large things may get, in bytes of JSON text unless it says otherwise.
+/// Size and time limits; sizes are in bytes of JSON text unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The parts of a turn, all together. One that has more ends.
+    /// Maximum size of a turn's parts together; a turn that exceeds it is ended.
     pub turn_bytes: usize,
-    /// The state of a session, and that of a chat without its turns. A client cannot make it
-    /// larger.
+    /// Maximum size of a session's state, or a chat's without turns; clients cannot exceed it.
     pub state_bytes: usize,
-    /// Maximum number of programs at once in terminals that clients type into; 0: clients have no
-    /// such terminals.
+    /// Maximum number of running programs in clients' terminals; 0 disables such terminals.
     pub ptys: usize,
-    /// Time after which a terminal whose client is gone is closed, in milliseconds.
+    /// Time after which a terminal is closed whose client has disconnected, in milliseconds.
     pub terminal_grace_ms: u64,
-    /// Maximum time that a turn waits for the checkpoint of its folder, in milliseconds; 0: folders
-    /// have no checkpoints, and git is not run.
+    /// Maximum time that a turn waits for the checkpoint of its folder, in milliseconds; 0 disables
+    /// checkpoints, so git does not run.
     pub checkpoint_timeout_ms: u64,
-    /// Size above which git does not keep the content of a file, in bytes.
+    /// Maximum size of a file whose content git checkpoints, in bytes of content.
     pub checkpoint_file_bytes_max: u64,
 }
 
@@ -58,7 +55,7 @@ impl Default for Limits {
     }
 }
 
-/// Returns whether a chat's turn has become too large.
+/// Returns whether a chat's running turn exceeds its size limit.
 pub(super) fn is_too_large(ledger: &Ledger, key: ChatKey) -> bool {
     ledger
         .channels
@@ -67,34 +64,33 @@ pub(super) fn is_too_large(ledger: &Ledger, key: ChatKey) -> bool {
         .is_some_and(|chat| chat.run.is_some() && chat.conversation.turn_bytes() > ledger.limits.turn_bytes)
 }
 
-/// How a turn ends that is too large.
+/// Returns the ending of a turn that is too large.
 pub(super) fn too_large(ledger: &Ledger) -> Ending {
     let message = format!("the turn was ended: it had more than {}", human_size(ledger.limits.turn_bytes));
     Ending::Failed { kind: TOO_LARGE.to_owned(), message, resumable: false }
 }
 
-/// Tells which of the saved actions of a chat are needed to take it up: all, but for what a turn
-/// that is too large has said behind its limit. Such turns are in stores that a program without
-/// limits has written.
+/// Selects the stored actions that are needed to load a chat: all except the output of an oversized
+/// turn beyond its limit. Stores written by a version without limits contain such turns.
 #[derive(Debug)]
 pub struct ReplayFilter {
     limits: Limits,
     chat: Option<ChatKey>,
-    /// Bytes of lines that are admitted in any case.
+    /// Bytes of lines that are still admitted whatever their action.
     room: usize,
 }
 
 impl ReplayFilter {
-    /// For a session that is read with these limits.
+    /// Creates a filter for a session that is read with these limits.
     pub fn new(limits: Limits) -> Self {
         Self { limits, chat: None, room: 0 }
     }
 
-    /// Counts the next line of a chat; returns whether it is admitted.
+    /// Counts the next line of a chat. Returns whether it is admitted.
     pub fn admits(&mut self, row: &ChatRow, line: &Bytes) -> bool {
         if self.chat != Some(row.key) {
             self.chat = Some(row.key);
-            // Nobody leaves more behind a row whose turn is not too large.
+            // A turn within the limit never leaves more bytes of actions after its row.
             let most =
                 self.limits.turn_bytes.saturating_mul(UNSAVED_TIMES + 1).saturating_add(UNSAVED_BYTES_MAX);
             self.room = most.saturating_sub(row.body.len());
@@ -113,7 +109,7 @@ impl ReplayFilter {
     }
 }
 
-/// Returns whether an action on a chat adds to its turn.
+/// Returns whether an action on a chat adds to the size of its turn.
 pub(super) fn is_output(action: &StateAction) -> bool {
     use StateAction as A;
     matches!(
@@ -137,7 +133,6 @@ pub(super) fn is_output(action: &StateAction) -> bool {
     )
 }
 
-/// Checks the length of an id that a client gives.
 pub(super) fn check_id(name: &'static str, id: &str) -> Result<(), Refusal> {
     match id.len() {
         0 => Err(Refusal::EmptyId(name)),

@@ -1,16 +1,15 @@
-//! Texts of the host for people, in their language.
+//! Texts of the host for users, in their language.
 //!
-//! Owns: the table of words, and which language of it a locale means.
-//! Never: translates what agents or users say.
+//! Owns: the table of labels, and the choice of a language for a locale.
+//! Never: translates text of agents or users.
 //!
-//! To add a language, add a row to the table: its tag as BCP 47 has it, without a region unless two
-//! regions differ. A locale that has no row of its own gets the row of the longest tag that it
-//! begins with, else English.
+//! To add a language, add a row with its BCP 47 tag, without a region unless two regions differ. A
+//! locale without a row of its own uses the row of its longest matching prefix, else English.
 
 use super::effects::PermissionKind;
 
-/// Tags of the languages, each with its words for allowing a tool call once and always, and for
-/// rejecting it once and always. The first language is that of everybody else.
+/// Languages by tag, each with its labels for allowing a tool call once and always, and for
+/// rejecting it once and always. The first language is the default.
 const TABLE: [(&str, [&str; 4]); 4] = [
     ("en", ["Allow once", "Allow always", "Reject", "Reject always"]),
     ("de", ["Einmal erlauben", "Immer erlauben", "Ablehnen", "Immer ablehnen"]),
@@ -18,14 +17,13 @@ const TABLE: [(&str, [&str; 4]); 4] = [
     ("fr", ["Autoriser une fois", "Toujours autoriser", "Refuser", "Toujours refuser"]),
 ];
 
-/// A language of the table.
+/// Index of a language in the table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Language(usize);
 
 impl Language {
-    /// Returns the language for a locale such as `de-AT`; English where there is none.
+    /// Returns the language for a locale such as `de-AT`; English if none matches.
     pub(super) fn of(locale: &str) -> Self {
-        // Some platforms write an underscore.
         let locale = locale.replace('_', "-");
         let mut tag = locale.as_str();
         loop {
@@ -39,7 +37,6 @@ impl Language {
         }
     }
 
-    /// Returns the label of an option by which a tool call is allowed or denied.
     pub(super) fn label_of(self, kind: PermissionKind) -> &'static str {
         let (_, [allow_once, allow_always, reject_once, reject_always]) = TABLE[self.0];
         match kind {

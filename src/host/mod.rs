@@ -1,28 +1,27 @@
 //! The core: one synchronous state machine that owns every channel, sequences every action, and
 //! decides.
 //!
-//! Owns: the owners below, the order in which they react, and nothing else.
-//! Never: does I/O, reads a clock, rolls dice, waits, or knows a version of the protocol other than
-//! the newest. Time, ids and the outcomes of everything outside are arguments; the same inputs give
-//! the same outputs, byte for byte.
+//! Owns: the owners below, and the order in which they react.
+//! Never: does I/O, reads a clock, draws random numbers, waits, or knows a protocol version other
+//! than the newest. Time, ids and the outcomes of all I/O are arguments; equal inputs give equal
+//! outputs, byte for byte.
 //!
 //! In reading order: [`effects`] (inputs and outputs); `ledger` (states of all channels, the
 //! sequence of actions on them, and who receives them) with `channels` (the kinds of channels),
 //! `model` (the shapes of sessions and chats) and [`state`](crate::state) (reducers); `router`
-//! (from an input to an owner, and from what has happened to those who react, see `facts`).
+//! (leads each input to an owner, and each fact to the owners that react, see `facts`).
 //!
-//! Owners are `agents` (what agents are, their credentials and conversations), `catalogue`
-//! (sessions and chats as entries: created, listed, forked, moved, saved, evicted, loaded),
-//! `changes` (changesets, checkpoints, repositories), `chats` (turns and what is in them),
-//! `clients` (connections, active clients, disconnects), `configuration` (models, settings,
-//! directories), `relays` (files that clients serve), `terminals`, `watches` and `annotations`. An
-//! owner knows the ledger and what it is lent, never the host; tests hold that. Functions of owners
-//! call each other directly where one step needs both; a fact (`facts`) is for what must wait until
-//! its cause is done, or would close a circle of files.
+//! Owners are `agents` (agents, their credentials and conversations), `catalogue` (sessions and
+//! chats as entries: created, listed, forked, moved, saved, evicted, loaded), `changes`
+//! (changesets, checkpoints, repositories), `chats` (turns and their content), `clients`
+//! (connections, active clients, disconnects), `configuration` (models, settings, directories),
+//! `relays` (files that clients serve), `terminals`, `watches` and `annotations`. An owner knows
+//! the ledger and its arguments, never the host; tests enforce that. Owners call each other
+//! directly where one step needs both; a fact (`facts`) is for a reaction that must wait until its
+//! cause is complete, or that would close a cycle of modules.
 //!
-//! Beside them: `actions` (what clients may dispatch) with `refusal` (why not), [`limits`] (how
-//! large things may get), `locale` (the host's own words), and `cursors` (what names the next
-//! page).
+//! Also here: `actions` (what clients may dispatch) with `refusal` (reasons against it), [`limits`]
+//! (size limits), `locale` (the host's own texts), and `cursors` (positions in paged lists).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -73,56 +72,54 @@ pub use catalogue::sessions::listing;
 pub use catalogue::{idle, rows};
 pub use configuration::directories::Findings;
 
-/// Settings of the host, given once, at its start.
+/// Settings of the host, fixed at its start.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Name and version of the program, sent to clients.
     pub server_info: Implementation,
-    /// The agents as their operator describes them, in the order in which they are offered; the
-    /// first one is the default.
+    /// Agents as described by the operator, in the order offered; the first is the default.
     pub agents: Vec<AgentDescription>,
-    /// Schema of the configuration of the host itself, which clients can change.
+    /// Schema of the host's own configuration, which clients can change.
     pub root_schema: ConfigSchema,
     /// Bounds of the replay log.
     pub replay_window: log::ReplayWindow,
-    /// State that the process before this one left.
+    /// State that the previous process left.
     pub start: Start,
     /// Maximum memory of idle sessions, in bytes; beyond it they are evicted to the store.
     /// `usize::MAX` without a store: nothing is evicted.
     pub memory_budget: usize,
-    /// How large things may get.
+    /// Size and time limits.
     pub limits: limits::Limits,
 }
 
-/// State from which a host goes on.
+/// State of the previous process, from which a host continues.
 #[derive(Debug, Clone, Default)]
 pub struct Start {
-    /// The number before the first one that may be given.
+    /// Latest sequence number that may have been assigned; the next one is higher.
     pub head: u64,
-    /// The last key that was given.
+    /// Latest key that may have been assigned; the next one is higher.
     pub last_key: u64,
     /// Number of sessions in the store.
     pub sessions: u64,
-    /// The sequence goes on where another process ended it, so that cursors of its clients mean
-    /// something.
+    /// Set if cursors of the previous process's clients are valid: the sequence continues.
     pub continues: bool,
-    /// The checksum of what clients were told of the agents, if any were told.
+    /// Checksum of the agents as last sent to clients; `None` if never sent.
     pub agents: Option<u32>,
-    /// Saved self-descriptions of agents, by provider id; JSON text.
+    /// Stored self-descriptions of agents, by provider id; JSON text.
     pub said: Vec<(String, Bytes)>,
-    /// Saved rows of channels that exist as long as the host does.
+    /// Stored rows of channels that exist as long as the host does.
     pub channels: Vec<effects::ChannelRow>,
 }
 
-/// The schema of a configuration in which there is nothing to configure.
+/// Returns the schema of a configuration without settings.
 pub fn nothing_to_configure() -> ConfigSchema {
     ConfigSchema { r#type: "object".to_owned(), properties: HashMap::new(), required: None }
 }
 
-/// Maximum number of remembered client ids, by which a client that comes back is known.
+/// Maximum number of client ids that are remembered to recognize returning clients.
 const CLIENTS_MAX: usize = 256;
 
-/// The longest client id, in bytes: it is remembered, and sent with each action of its client.
+/// Maximum length of a client id in bytes; ids are remembered, and sent with each action.
 const CLIENT_ID_BYTES_MAX: usize = 1024;
 
 /// Context that the caller lends to one step.
@@ -130,13 +127,13 @@ struct Step<'a> {
     now: Now,
     ids: &'a mut dyn Ids,
     out: &'a mut Vec<Output>,
-    /// Saved actions after the cursor of the `reconnect` that is being handled.
+    /// Stored actions after the cursor of the `reconnect` that is being handled.
     past: Option<effects::Past>,
     /// Results of looking up the directories that the message names.
     findings: Findings,
-    /// The watches that have not begun which the message follows, each with why.
+    /// Watches that the message subscribes to and that could not start, with the errors.
     refused_watches: BTreeMap<String, RpcError>,
-    /// Facts that nobody has reacted to yet, the oldest first.
+    /// Facts without a reaction yet, oldest first.
     facts: VecDeque<Fact>,
 }
 
@@ -145,20 +142,18 @@ impl Step<'_> {
         self.out.push(output);
     }
 
-    /// Returns how long something has lasted that began at this time by the wall clock, in
-    /// milliseconds; 0 where that cannot be told.
+    /// Returns the milliseconds since a wall-clock time; 0 if it is absent, invalid or future.
     fn lasted_since(&self, started_at: Option<&str>) -> u64 {
         let started = started_at.and_then(|start| start.parse::<Timestamp>().ok());
         let since = started.map_or(0, |start| self.now.unix_ms - start.as_millisecond());
         u64::try_from(since).unwrap_or(0)
     }
 
-    /// Sends a command to the agent of a chat.
     fn send_to_agent(&mut self, chat: ChatKey, command: Command) {
         self.emit(Output::Agent(chat, Box::new(command)));
     }
 
-    /// The wall clock's time as the protocol writes it.
+    /// Returns the wall-clock time in the protocol's format.
     fn timestamp(&self) -> String {
         let time = Timestamp::from_millisecond(self.now.unix_ms).unwrap_or(Timestamp::UNIX_EPOCH);
         format!("{time:.3}")

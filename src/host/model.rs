@@ -1,7 +1,7 @@
 //! The memory of the core: sessions, chats, and the turn that runs in a chat.
 //!
-//! Owns: the shapes of the core's memory and the small questions that they answer about themselves.
-//! Never: sequences an action or says anything to anybody.
+//! Owns: the core's data types, and simple queries on them.
+//! Never: sequences an action or sends a message.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -36,10 +36,9 @@ pub(super) use crate::host::effects::{ChannelId, SessionKey};
 pub(super) struct Channel {
     pub(super) uri: String,
     pub(super) subscribers: Vec<ConnectionId>,
-    /// The sequence's head when the channel came into being: a cursor before it knows nothing of
-    /// it.
+    /// Head of the sequence when the channel was created; older cursors do not include the channel.
     pub(super) born_at: u64,
-    /// The number of the last action on it, in this life.
+    /// Sequence number of its latest action in this process; 0 if there was none.
     pub(super) last_seq: u64,
 }
 
@@ -49,23 +48,22 @@ impl Channel {
     }
 }
 
-/// How a connection follows a channel.
+/// Options of a connection's subscription to a channel.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Subscription {
-    /// Completed turns that the client holds, of a chat.
+    /// Completed turns that the client holds; for chats only.
     pub(super) window: Window,
-    /// Number of completed turns that the client has asked for, at least 1; `None`: all.
+    /// Number of completed turns that the client has requested, at least 1; `None` for all.
     pub(super) turns: Option<usize>,
-    /// For how long text may be held back to be merged; as the host likes when the client has not
-    /// said.
+    /// Time for which text may be held back to be merged; `None` leaves it to the host.
     pub(super) delay_ms: Option<u64>,
 }
 
-/// The end of a chat's completed turns that a client holds.
+/// Completed turns of a chat that a client holds: those from an index to the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Window {
     From(usize),
-    /// Unknown: the client has come back with a state from before.
+    /// The client has reconnected with a state from an earlier connection.
     Unknown,
 }
 
@@ -75,7 +73,7 @@ impl Default for Window {
     }
 }
 
-/// Marks of files that were reviewed.
+/// Versions of reviewed files, by changeset and file.
 pub(super) type ReviewMarks = BTreeMap<String, BTreeMap<String, String>>;
 
 #[derive(Debug)]
@@ -83,38 +81,34 @@ pub(super) struct Session {
     pub(super) channel: Channel,
     pub(super) state: SessionState,
     pub(super) created_at: String,
-    /// The newest `modifiedAt` of its chats.
+    /// Latest `modifiedAt` of its chats.
     pub(super) modified_at: String,
     pub(super) config: JsonObject,
     pub(super) title_by: TitleBy,
-    /// When it was last used, counted in uses of any session.
+    /// Time of the latest use, as a count of uses of all sessions.
     pub(super) used: u64,
-    /// The summary that the subscribers of the root channel know.
+    /// Summary as last sent to the subscribers of the root channel.
     pub(super) sent_summary: SessionSummary,
     /// Selection last shown in the session's summary.
     pub(super) selected: Option<JsonObject>,
     /// Changes last shown in the session's summary.
     pub(super) changes: Option<ChangesSummary>,
-    /// Files of the session's changesets that were reviewed, with the version that was: by
-    /// changeset and file.
     pub(super) reviewed: ReviewMarks,
-    /// Files that clients have reverted, in that order.
+    /// Files that clients have reverted, in the order of the reverts.
     pub(super) reverted: Vec<RevertedFile>,
-    /// Git checkpoints of the session's folder.
     pub(super) checkpoints: CheckpointedFolder,
-    /// Set for a session that was made ahead of use and in which nothing has begun: it is neither
-    /// shown nor saved.
+    /// Set for an unused session that was made ahead of use; it is neither shown nor saved.
     pub(super) ahead: bool,
-    /// The sequence's head when it was shown.
+    /// Head of the sequence when the session was first shown.
     pub(super) shown_at: u64,
-    /// The number of the time for which it stays although nobody follows it, while that runs.
+    /// Number of the timer that disposes of the session without subscribers; `None` if none.
     pub(super) unsubscribed: Option<u64>,
-    /// The rows of its chats, as they were kept last.
+    /// Rows of its chats as last written.
     pub(super) written_rows: WrittenRows,
 }
 
 impl Session {
-    /// Creates a session that nobody has used: the one place where a session is made.
+    /// Creates an unused session; all sessions are created here.
     pub(super) fn new(
         channel: Channel,
         state: SessionState,
@@ -143,7 +137,7 @@ impl Session {
         }
     }
 
-    /// Returns whether the session is being created: its agent is being started.
+    /// Returns whether the session is being created: its agent is starting.
     pub(super) fn is_creating(&self) -> bool {
         self.state.lifecycle == SessionLifecycle::Creating
     }
@@ -154,8 +148,7 @@ impl Session {
     }
 }
 
-/// Origin of the title of a session or chat, in rising order: a title replaces only those of lower
-/// origin.
+/// Origin of a title, in rising rank; a title replaces only those of equal or lower rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum TitleBy {
@@ -170,72 +163,65 @@ pub(super) struct Chat {
     pub(super) channel: Channel,
     pub(super) session: SessionKey,
     pub(super) conversation: Conversation,
-    /// Turns from elsewhere before the first turn of the chat: its agent knows them, and clients
-    /// are not shown them.
+    /// Turns that precede the chat's first one: its agent knows them, clients do not see them.
     pub(super) context: Vec<CompletedTurn>,
     pub(super) title_by: TitleBy,
     pub(super) agent: AgentLink,
     /// Client that is notified of the progress of opening the agent.
     pub(super) opening: Option<Opening>,
-    /// The opening of the agent waits for the user, and the chat's activity says for what.
+    /// Set while opening the agent waits for the user; the chat's activity says for what.
     pub(super) awaits: bool,
-    /// The client that asked for the agent's work last: the agent uses its tokens.
+    /// Client that last requested work of the agent, which uses its tokens.
     pub(super) requesting_client: Option<String>,
-    /// The tokens that the agent was told.
+    /// Tokens last sent to the agent.
     pub(super) tokens_sent: Tokens,
-    /// The directories that the agent was told to work in.
+    /// Working directories last sent to the agent.
     pub(super) directories_sent: Vec<String>,
-    /// The tools of clients that its agent knows of.
+    /// Tools of clients last sent to the agent.
     pub(super) tools_sent: Vec<ToolDefinition>,
-    /// The changes of the session's configuration that its agent was told, and has not heard.
+    /// Configuration as sent to the agent, with unacknowledged changes.
     pub(super) settings_sent: SentSettings,
-    /// Commands that the chat's agent offers in it, once it has said so.
+    /// Commands that the agent offers in the chat; `None` until it has reported them.
     pub(super) commands: Option<Vec<AgentCommand>>,
-    /// The turn that runs, from our side.
+    /// Attempt at the active turn; `None` if no turn runs.
     pub(super) run: Option<Run>,
-    /// The agent works by itself and waits for a turn of its own, for this reason.
+    /// Reason for which the agent works by itself and waits for a turn of its own.
     pub(super) begins: Option<TurnCause>,
-    /// A cancelled run that the agent has not given up yet; nothing new is started before it has.
+    /// Cancelled run that the agent has not ended yet; no other run starts before.
     pub(super) settling: Option<RunId>,
-    /// Terminals in completed calls that are saved and not in memory, by the agent's ids: it may
-    /// name them again.
+    /// Terminals of completed calls that only the store holds, by agent id; agents may reuse it.
     pub(super) stored_terminals: BTreeMap<String, TerminalKey>,
-    /// The ids of turns that were removed: none of them runs again.
+    /// Ids of removed turns; they must not run again.
     pub(super) removed_turns: BTreeSet<String>,
-    /// Ids of pending messages that were consumed: none is consumed twice, but for one that was put
-    /// back.
+    /// Ids of consumed pending messages; only a requeued one is consumed again.
     pub(super) consumed: HashSet<String>,
-    /// Changes of what is selected that wait until no turn runs.
+    /// Selection changes that wait until no turn runs.
     pub(super) selecting: Vec<PendingSelection>,
-    /// Queued messages that are turns of clients, which had to wait: such a turn has the id of its
-    /// message.
+    /// Queued messages that stand for turns whose start had to wait; the turn has the message's id.
     pub(super) turns_queued: BTreeSet<String>,
-    /// Steering messages that the agent has not taken in: the next turn begins with them.
+    /// Steering messages that the agent has not accepted; the next turn begins with them.
     pub(super) undelivered_steering: BTreeSet<String>,
-    /// Pending messages that are for the model and the agent that are selected when their turns
-    /// begin.
+    /// Pending messages that use the model and agent selected when their turn begins.
     pub(super) following: BTreeSet<String>,
     /// Transcripts of the chats that are attached to its messages.
     pub(super) attached: Attached,
-    /// Contents of the changes that were shown to be approved in the turn that runs, or ran last,
-    /// by what they are called.
+    /// Contents of edits that awaited approval in the running or latest turn, by content id.
     pub(super) previews: BTreeMap<String, String>,
-    /// The edits of files that the calls of the turn that runs have said, by the ids of the calls.
+    /// File edits reported by the calls of the running turn, by call id.
     pub(super) call_edits: HashMap<String, Vec<CallEdit>>,
     /// Progress as last reported by the agent, by turn that runs or can be resumed.
     pub(super) progress: BTreeMap<String, u64>,
-    /// Agent's id of the conversation, while the agent's history of it equals ours.
+    /// Agent's id of the conversation, while the agent's history of it equals the host's.
     pub(super) handle: Option<Handle>,
-    /// Part of this chat that is saved.
     pub(super) saved: Saved,
-    /// The language of the client that asked for a turn last.
+    /// Language of the client that last requested a turn.
     pub(super) language: Language,
-    /// The queue waits until a client asks for something on this chat.
+    /// Set while the queue waits for a client to request something on this chat.
     pub(super) queue_held: bool,
 }
 
 impl Chat {
-    /// A chat in which nothing runs, and that nobody has named.
+    /// Creates an idle, untitled chat.
     pub(super) fn new(channel: Channel, session: SessionKey, conversation: Conversation) -> Self {
         Self {
             channel,
@@ -275,12 +261,12 @@ impl Chat {
 }
 
 impl Chat {
-    /// Iterates over the turns before the chat's first one and its completed turns.
+    /// Iterates over the context and the completed turns.
     pub(super) fn all_turns(&self) -> impl Iterator<Item = &CompletedTurn> {
         self.context.iter().chain(self.conversation.history().turns())
     }
 
-    /// Returns whether a turn of this id was ever accepted, removed ones included: none runs twice.
+    /// Returns whether a turn with this id, even a removed one, was accepted; none runs twice.
     pub(super) fn has_had_turn(&self, id: &str) -> bool {
         let active = self.conversation.state().active_turn.as_ref();
         self.conversation.history().contains(id)
@@ -288,20 +274,20 @@ impl Chat {
             || active.is_some_and(|turn| turn.id == id)
     }
 
-    /// Returns whether the agent can resume its work in this chat when it, or the host, has ended.
+    /// Returns whether the agent can resume its work in this chat after it, or the host, has ended.
     pub(super) fn can_resume(&self) -> bool {
         self.handle.as_ref().is_some_and(|handle| handle.resumes)
     }
 
-    /// Text that follows begins a new part.
+    /// Ends the open text part; later text begins a new one.
     pub(super) fn end_part(&mut self) {
         if let Some(run) = &mut self.run {
             run.open_part = None;
         }
     }
 
-    /// The beginning of a new message: what shows the parts of an answer as one text would run it
-    /// into the one before.
+    /// Returns the first text of a new message, after a blank line if it follows another text: some
+    /// clients join the parts of an answer into one text.
     pub(super) fn separate_message(&self, kind: TextKind, content: String) -> String {
         let turn = self.conversation.state().active_turn.as_ref();
         match (kind, turn.and_then(|turn| turn.response_parts.last())) {
@@ -310,9 +296,8 @@ impl Chat {
         }
     }
 
-    /// The number and the id of the part that comes next. Numbered by place, so that ids stay apart
-    /// in a turn that was resumed. An agent's tool call may have taken the name: calls and parts
-    /// are found by the same ids.
+    /// Returns the number and id of the next part. The number is its position, so ids stay unique
+    /// in a resumed turn. Ids of tool calls are skipped: calls and parts share one namespace.
     pub(super) fn next_part(&self) -> (u32, String) {
         let turn = self.conversation.state().active_turn.as_ref();
         let place = turn.map_or(0, |turn| turn.response_parts.len());
@@ -327,23 +312,23 @@ impl Chat {
     }
 }
 
-/// Part of a chat that is saved.
+/// Extent to which a chat is stored.
 #[derive(Debug, Default)]
 pub(super) struct Saved {
-    /// The row is out of date in a way that the saved actions do not make up for.
+    /// Set if the row is out of date and the stored actions do not make up for it.
     pub(super) row_due: bool,
-    /// Set when the turns before its first one are saved.
+    /// Set once the turns before the chat's first one are stored.
     pub(super) context: bool,
-    /// Number of completed turns that are saved; of these the first `turns_valid` are still true.
+    /// Number of stored completed turns; the first `turns_valid` of them are up to date.
     pub(super) turns: usize,
     pub(super) turns_valid: usize,
-    /// Bytes of saved actions that the row does not know of, while a turn runs.
+    /// Bytes of stored actions after the row, while a turn runs.
     pub(super) unsaved_bytes: usize,
-    /// The size of the last row, in bytes.
+    /// Size of the latest row, in bytes.
     pub(super) row_bytes: usize,
 }
 
-/// State of the agent's side of a chat.
+/// State of a chat's conversation with its agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AgentLink {
     Closed,
@@ -357,26 +342,25 @@ pub(super) struct Run {
     pub(super) id: RunId,
     pub(super) turn_id: String,
     pub(super) phase: RunPhase,
-    /// The turn has run before.
+    /// Set if the turn has run before.
     pub(super) resumes: bool,
-    /// The agent has begun the turn by itself.
+    /// Set if the agent has begun the turn by itself.
     pub(super) is_own: bool,
-    /// When this attempt was accepted, by the clock that never goes back.
+    /// Monotonic time at which this attempt was accepted, in milliseconds.
     pub(super) accepted_ms: u64,
-    /// Time that the turn had lasted before, in milliseconds: other than 0 when it is resumed.
+    /// Duration of the turn before this attempt, in milliseconds; 0 unless it is resumed.
     pub(super) lasted_ms: u64,
-    /// The client that began this attempt, if one did.
+    /// Client that began this attempt; `None` if no client did.
     pub(super) by: Option<String>,
-    /// Set when the turn ended with the process before this one.
+    /// Set if the turn was running when the previous process ended.
     pub(super) interrupted: bool,
-    /// The part that text of this kind goes on in.
+    /// Part to which text of the same kind is appended; `None` if text begins a new part.
     pub(super) open_part: Option<OpenPart>,
     /// Options that the agent offered, by tool call that waits for a permission.
     pub(super) permissions: HashMap<String, Vec<PermissionOption>>,
-    /// Steering messages that the agent was handed and has not taken in yet, the newest last.
+    /// Steering messages that the agent was sent and has not accepted, newest last.
     pub(super) sent_steering: Vec<PendingMessage>,
-    /// Agent's ids of the questions that were asked again, by the new id, which is another one each
-    /// time.
+    /// Agent's ids of questions that were asked again, by the new id of each repetition.
     pub(super) asked_again: BTreeMap<String, String>,
     /// Number of the checkpoint that the turn waits for.
     pub(super) awaited_checkpoint: Option<u64>,
@@ -384,17 +368,17 @@ pub(super) struct Run {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunPhase {
-    /// The agent is not ready for it; `resume` tells how it will be started.
+    /// The agent is not ready for the run; `resume` selects a resume instead of a start.
     Waiting { resume: bool },
-    /// The agent works on it.
+    /// The agent works on the run.
     Started,
-    /// A command that the user runs, without the agent.
+    /// A command of the user runs, without the agent.
     Command,
-    /// The agent has given it up.
+    /// The agent no longer works on the run.
     Over,
 }
 
-/// The part at the end of the answer, while text goes on in it.
+/// Last part of the answer, while text is appended to it.
 #[derive(Debug, Clone)]
 pub(super) struct OpenPart {
     pub(super) kind: TextKind,
@@ -427,14 +411,13 @@ impl Run {
         self.asked_again.get(question).map_or(question, String::as_str)
     }
 
-    /// Another attempt at a turn that has lasted so long.
+    /// Creates another attempt at a turn that has already lasted `lasted_ms`.
     pub(super) fn again(id: RunId, turn_id: String, accepted_ms: u64, lasted_ms: u64) -> Self {
         let phase = RunPhase::Waiting { resume: true };
         Self { phase, resumes: true, lasted_ms, ..Self::new(id, turn_id, accepted_ms) }
     }
 }
 
-/// The state of a chat in which nothing was said.
 pub(super) fn empty_chat(uri: String, title: &str, now: &str) -> ChatState {
     ChatState {
         resource: uri,
@@ -460,7 +443,7 @@ pub(super) fn empty_chat(uri: String, title: &str, now: &str) -> ChatState {
     }
 }
 
-/// The state of a session that is being created, with its default chat, whose name it bears.
+/// Returns the state of a session that is being created with, and named like, its default chat.
 pub(super) fn creating_session(
     uri: &str,
     provider: String,

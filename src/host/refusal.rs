@@ -1,42 +1,41 @@
-//! Why the host refuses what a client dispatches, or names in a request.
+//! Reasons for which the host refuses an action or request of a client.
 //!
-//! Owns: the table of the refusals, each with the sentence that the developer of the client reads:
-//! as `rejectionReason` in the echo of an action, or behind `invalid params:` in the error that
-//! answers a request.
+//! Owns: the table of refusals, each with a sentence for the client's developer, sent as
+//! `rejectionReason` in the echo of an action, or after `invalid params:` in the error that answers
+//! a request.
 //! Never: decides that something is refused.
 
 use ahp_types::state::ErrorInfo;
 
 use crate::wire::text::{self, human_size};
 
-/// Why something is refused. Its `Display` is what the client is told.
+/// Reason of a refusal; its `Display` is sent to the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     // The action itself.
-    /// Nested more deeply than this many levels.
     #[error("`action` is nested deeper than {0} levels")]
     NestedTooDeeply(usize),
-    /// No object of JSON, or none of this shape.
+    /// Invalid JSON, or an object of another shape.
     #[error("`action` is not readable: {0}")]
     Unreadable(String),
     #[error("`action` has no `type`")]
     WithoutType,
     #[error("`{0}` is no known action")]
     UnknownAction(String),
-    /// The protocol has it, but not for clients.
+    /// An action of the protocol that only hosts may send.
     #[error("`{0}` is not for clients to dispatch on this host")]
     NotForClients(String),
     #[error("`{name}` belongs on {on}, and this is {this}")]
     OtherKindOfChannel { name: String, on: &'static str, this: &'static str },
-    /// The table of the kind's actions says why.
+    /// Reason from the table of the kind's actions.
     #[error("{0}")]
     NotServed(&'static str),
-    /// Clients may dispatch it, but nothing carries it out here.
+    /// An action that clients may dispatch but this kind of channel does not support.
     #[error("not served on {0}")]
     NotServedOn(&'static str),
     #[error("`{name}`: {problem}")]
     Payload { name: String, problem: String },
-    /// A member is none of what it should be.
+    /// Invalid value of a member.
     #[error("`{member}`: {problem}")]
     Member { member: String, problem: String },
     #[error("`{0}` must not be empty")]
@@ -44,7 +43,7 @@ pub(crate) enum Refusal {
     #[error("`{name}` must not be longer than {max} bytes")]
     LongId { name: &'static str, max: usize },
 
-    // What it is to change.
+    // Targets of actions.
     #[error("the session cannot be read: {0}")]
     SessionUnreadable(String),
     #[error("nothing can be kept now: {0}")]
@@ -59,7 +58,7 @@ pub(crate) enum Refusal {
     RootValuesTooLarge(usize),
     #[error("nothing else on the root channel can be changed by clients")]
     OnlyRootConfig,
-    /// Input to the output of an agent's command, which takes none.
+    /// Input to the terminal of an agent's command, which accepts none.
     #[error("the terminal shows what a command of an agent prints: it {0}")]
     OutputOfAgent(&'static str),
     #[error("another client has the terminal")]
@@ -132,7 +131,7 @@ pub(crate) enum Refusal {
     #[error("`{0}` is not the latest turn")]
     NotLatestTurn(String),
 
-    // Messages that wait, and what is attached to messages.
+    // Pending messages and attachments.
     #[error("no such pending message: `{0}`")]
     NoSuchPending(String),
     #[error("the pending message `{0}` has been taken up already")]
@@ -185,8 +184,7 @@ pub(crate) enum Refusal {
     AnswerOfOtherKind(String),
     #[error("the required question `{0}` has no submitted answer")]
     AnswerMissing(String),
-    /// Answers that were refused to a client that has discarded its question by then: it is asked
-    /// again.
+    /// Refusal of an answer to a question that its client no longer shows; it is asked again.
     #[error("{0}; the question is asked again")]
     AskedAgain(Box<Refusal>),
 
@@ -210,7 +208,7 @@ pub(crate) enum Refusal {
     #[error("{agent} needs a token for {resources}: authenticate first")]
     TokenNeeded { agent: String, resources: String },
 
-    // What is configured.
+    // Configuration.
     #[error("the agent `{agent}` has no model `{model}`")]
     NoSuchModel { agent: String, model: String },
     #[error("`{0}` is no setting of this agent")]
@@ -223,12 +221,11 @@ pub(crate) enum Refusal {
     Fixed(String),
     #[error("`{0}` cannot be changed in a session that is there already")]
     FixedInSession(String),
-    /// A value that its schema does not allow; `why` says how.
+    /// A value that violates its schema; `why` names the violation.
     #[error("`{path}` {why}")]
     Value { path: String, why: String },
 
     // Directories.
-    /// Directory that cannot be used, with the reason.
     #[error("`{uri}` {why}")]
     Directory { uri: String, why: String },
     #[error("the agent `{0}` stays in the directory that its session was created with")]
@@ -247,7 +244,7 @@ pub(crate) enum Refusal {
     DirectoryThere(String),
 }
 
-/// An error as clients are told it.
+/// Converts an error to the form sent to clients.
 pub(super) fn error_info(error_type: String, message: &str) -> ErrorInfo {
     ErrorInfo { error_type, message: text::message(message), stack: None, meta: None }
 }

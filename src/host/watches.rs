@@ -1,9 +1,8 @@
-//! Watches of files: which there are, and who is told what changes.
+//! Watches of files: their channels, and the notifications of changes.
 //!
-//! Owns: making the channel of a watch when the watch has begun outside, telling its followers, the
-//! time for which it stays when nobody follows it, and its end.
-//! Never: looks at a file, or sequences what has changed: that is no state, and whoever was not
-//! there is not told of it.
+//! Owns: creating the channel of a started watch, notifying its subscribers, the time for which it
+//! stays without subscribers, and its end.
+//! Never: reads a file, or sequences changes: they are no state, and are not replayed.
 
 use std::time::Duration;
 
@@ -19,21 +18,19 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::watches::{is_watch, Watched, WATCHES_MAX};
 
-/// Time after which a watch without subscribers is closed: a client that has lost its connection
-/// comes back within it.
+/// Time in which a client that lost its connection can return before its watches are closed.
 const UNSUBSCRIBED_MAX: Duration = Duration::from_secs(30);
 
-/// Maximum number of watches without subscribers.
 const UNSUBSCRIBED_COUNT_MAX: usize = 2 * WATCHES_MAX;
 
 /// Outcome of starting each watch, by its URI.
 pub(super) type WatchBegun = Vec<(String, Result<(), RpcError>)>;
 
-/// Takes in which watches have begun for the message that is handled, and which have not.
+/// Applies the outcomes of starting the watches that the message needs.
 pub(super) fn apply_watches(ledger: &mut Ledger, step: &mut Step<'_>, begun: WatchBegun) {
     for (uri, how) in begun {
         match how.map(|()| Watched::from_channel(&uri)) {
-            // Somebody else has begun it meanwhile.
+            // Another client has started the watch by now.
             Ok(Some(_)) if ledger.find(&uri).is_some() => step.emit(Output::Unwatch(uri)),
             Ok(Some(watched)) => {
                 let key = WatchKey(ledger.fresh_key());
@@ -49,10 +46,7 @@ pub(super) fn apply_watches(ledger: &mut Ledger, step: &mut Step<'_>, begun: Wat
     }
 }
 
-/// Checks that a connection may subscribe to one more watch, if this channel is one.
-///
-/// # Errors
-/// When it follows as many as it may.
+/// Returns an error if the connection may not subscribe to one more watch; other channels pass.
 pub(super) fn check_watch_limit(
     ledger: &Ledger,
     connection: ConnectionId,
@@ -69,14 +63,13 @@ pub(super) fn check_watch_limit(
     Err(RpcError::invalid_params(format_args!("a connection follows at most {WATCHES_MAX} watches")))
 }
 
-/// Sends changes of files to the subscribers of the watch.
 pub(super) fn send_file_changes(
     ledger: &Ledger,
     step: &mut Step<'_>,
     watch: &str,
     changes: Vec<(String, ResourceChangeType)>,
 ) {
-    // It may have ended meanwhile.
+    // The watch may have ended by now.
     let channel = ledger.find(watch).and_then(|target| ledger.channels.get(target));
     for &connection in channel.map_or(&[][..], |channel| &channel.subscribers) {
         let frame = Frame::Answer(changes_line(ledger, watch, &changes));
@@ -84,7 +77,7 @@ pub(super) fn send_file_changes(
     }
 }
 
-/// Notifies a reconnected client that it may have missed any change of what it watches.
+/// Notifies a reconnected client that it may have missed any change of its watched files.
 pub(super) fn notify_possible_changes(
     ledger: &Ledger,
     step: &mut Step<'_>,
@@ -107,8 +100,8 @@ fn changes_line(ledger: &Ledger, watch: &str, changes: &[(String, ResourceChange
     unsequenced_line(watch, &action, ledger.committed_head())
 }
 
-/// Starts the timer of watches that have lost their last subscriber, and stops that of those which
-/// have one again.
+/// Starts the timers of watches that have lost their last subscriber, cancels those of watches that
+/// have one again, and ends the oldest beyond the limit.
 pub(super) fn settle_watches(ledger: &mut Ledger, step: &mut Step<'_>) {
     if !ledger.take_touched(ChannelKind::Watch) {
         return;
@@ -137,7 +130,6 @@ pub(super) fn settle_watches(ledger: &mut Ledger, step: &mut Step<'_>) {
     }
 }
 
-/// The time is up in which a watch that nobody followed might be followed again.
 pub(super) fn unsubscribed_watch_expired(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -149,7 +141,7 @@ pub(super) fn unsubscribed_watch_expired(
     }
 }
 
-/// Gives up what nobody follows, so that a message can be handled whose watches have no room.
+/// Ends all watches without subscribers, then starts those of a pending message.
 pub(super) fn evict_unsubscribed_watches(ledger: &mut Ledger, step: &mut Step<'_>, connection: ConnectionId) {
     let watches = ledger.channels.watches.iter();
     let unsubscribed = watches.filter(|(_, watch)| watch.channel.subscribers.is_empty());

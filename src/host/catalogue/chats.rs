@@ -1,7 +1,7 @@
 //! Chats of a session. (`router::chats` has the steps of `createChat` and `disposeChat`.)
 //!
-//! Owns: bringing further chats into being and out of it, what a fork or a side chat takes from the
-//! chat that it comes from, and which chat is the default one.
+//! Owns: creating and removing further chats, what a fork or side chat copies from its source, and
+//! which chat is the default one.
 //! Never: opens a conversation; the first turn does.
 
 use std::collections::BTreeMap;
@@ -33,18 +33,18 @@ pub(in crate::host) const CHATS_MAX: usize = 1000;
 /// Initial content of a new chat.
 pub(in crate::host) struct Beginning {
     pub(in crate::host) origin: ChatOrigin,
-    /// Turns that its agent knows and clients are not shown.
+    /// Turns that the agent knows and clients do not see.
     pub(in crate::host) context: Vec<CompletedTurn>,
-    /// Turns that are shown, and the chat from which they were copied.
+    /// Visible turns, and the chat from which they were copied.
     pub(in crate::host) copied: Option<(ChatKey, Vec<CompletedTurn>)>,
-    /// Directories of the session in which the chat works; `None`: all.
+    /// Directories of the session in which the chat works; `None` for all.
     pub(in crate::host) directories: Option<Vec<String>>,
-    /// The model and agent that are selected for it.
+    /// Model and agent that are selected for the chat.
     pub(in crate::host) draft: Option<Message>,
 }
 
 impl Default for Beginning {
-    /// With nothing, by a user.
+    /// Returns the content of an empty chat of a user.
     fn default() -> Self {
         Self { origin: ChatOrigin::User, context: Vec::new(), copied: None, directories: None, draft: None }
     }
@@ -64,8 +64,7 @@ pub(in crate::host) fn chats_capability(
     })
 }
 
-/// When the conversation is gone that a session's creation waited for, it waits for another
-/// one.
+/// Opens a conversation for a session that is still being created if none is opening any more.
 pub(in crate::host) fn reopen_session(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -83,8 +82,7 @@ pub(in crate::host) fn reopen_session(
     }
 }
 
-/// Makes this client the one on whose behalf a chat's agent works, until another client asks for
-/// something.
+/// Sets the client on whose behalf a chat's agent works, until another client requests something.
 pub(in crate::host) fn set_requesting_client(ledger: &mut Ledger, chat: ChatKey, connection: ConnectionId) {
     let client_id = ledger.presence.client_of(connection).map(str::to_owned);
     actions::chat::speak_as(ledger, chat, client_id.as_deref().unwrap_or_default());
@@ -93,7 +91,7 @@ pub(in crate::host) fn set_requesting_client(ledger: &mut Ledger, chat: ChatKey,
     }
 }
 
-/// A session in which something can be begun.
+/// Returns a session unless its creation has failed: nothing can start in such a session.
 pub(in crate::host) fn usable_session(ledger: &Ledger, key: SessionKey) -> Result<&Session, RpcError> {
     let session = ledger.channels.sessions.needed(key)?;
     if session.state.lifecycle == SessionLifecycle::Failed {
@@ -167,7 +165,6 @@ pub(in crate::host) fn beginning_of(
     }
 }
 
-/// The chat of a session that another one comes from.
 fn source_chat<'a>(ledger: &'a Ledger, key: SessionKey, uri: &str) -> Result<(ChatKey, &'a Chat), RpcError> {
     let chat = ledger.find_chat(uri);
     let found = chat.and_then(|key| ledger.channels.chats.known(key).map(|chat| (key, chat)));
@@ -186,7 +183,7 @@ pub(in crate::host) fn add_chat(
     ahead::begin_session(ledger, step, key);
     let chat = ChatKey(ledger.fresh_key());
     let state = ChatState { movable: Some(true), ..empty_chat(uri.clone(), CHAT_TITLE, &step.timestamp()) };
-    // The next number is that of the chat's row in the session.
+    // The next number is that of the action that adds the chat to its session.
     let channel = Channel::new(uri.clone(), ledger.head() + 1);
     let new = beginning_chat(ledger, channel, key, state, from);
     let summary = row_of(new.conversation.state());
@@ -200,7 +197,7 @@ pub(in crate::host) fn add_chat(
     chat
 }
 
-/// A chat in which nothing runs, with what it begins with.
+/// Creates an idle chat with its initial content.
 pub(in crate::host) fn beginning_chat(
     ledger: &mut Ledger,
     channel: Channel,
@@ -234,7 +231,7 @@ pub(in crate::host) fn beginning_chat(
     Chat { context: from.context, title_by, progress, attached, ..new }
 }
 
-/// Removes a chat's row, and with it its part in the state of the session.
+/// Removes a chat from its session's list, and its notes.
 pub(in crate::host) fn remove_chat_row(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -247,7 +244,7 @@ pub(in crate::host) fn remove_chat_row(
     catalogue::sync_session(ledger, step, key);
 }
 
-/// Makes another of a session's chats its default one; the one before may be moved from now on.
+/// Makes another chat the default one; the former default chat becomes movable.
 pub(in crate::host) fn change_default_chat(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -262,7 +259,7 @@ pub(in crate::host) fn change_default_chat(
     }
 }
 
-/// Makes a chat the default one. At no time may the default chat be moved.
+/// Makes a chat the default one, after making it immovable: a default chat is never movable.
 pub(in crate::host) fn set_default_chat(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -286,7 +283,7 @@ pub(in crate::host) fn set_movable(ledger: &mut Ledger, step: &mut Step<'_>, uri
     }
 }
 
-/// Returns the running turn as a completed one, as far as it has come.
+/// Returns the running turn as a completed one, in its present extent.
 fn snapshot_of_active_turn(turn: &ActiveTurn) -> Turn {
     Turn {
         id: turn.id.clone(),

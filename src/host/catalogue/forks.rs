@@ -1,8 +1,8 @@
-//! Sessions that go on from a turn of another one.
+//! Sessions that continue another one from a turn.
 //!
-//! Owns: what such a session takes from the one that it comes from: the conversation of its own
-//! chat up to that turn, and what is not said otherwise of its directories and its configuration.
-//! Never: makes a session; that is in `catalogue`. The newest version has no such request: only
+//! Owns: what such a session copies from its source: the conversation of the source's own chat up
+//! to that turn, and the directories and configuration that the client does not give.
+//! Never: creates a session; that is in `catalogue`. The newest version has no such request: only
 //! chats are forked.
 
 use ahp_types::commands::CreateSessionParams;
@@ -15,7 +15,7 @@ use crate::host::catalogue::chats::Beginning;
 use crate::host::ledger::Ledger;
 use crate::wire::errors::RpcError;
 
-/// The session and the turn that a new session goes on from.
+/// Session and turn from which a new session continues.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ForkSource {
@@ -23,11 +23,9 @@ struct ForkSource {
     turn_id: String,
 }
 
-/// Returns the initial content of the first chat of a session that forks another one at a turn
-/// (JSON). Values that the client leaves out of `params` are filled in from the original.
-///
-/// # Errors
-/// When there is no such session or turn, or its agent is another one than is asked for.
+/// Returns the initial content of the first chat of a session that forks `source` (JSON) at a turn.
+/// Values that the client leaves out of `params` are copied from the source. Fails if the session
+/// or turn does not exist, or if the client requests another agent than the source's.
 pub(in crate::host) fn beginning_from(
     ledger: &Ledger,
     source: &Value,

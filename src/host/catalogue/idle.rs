@@ -1,7 +1,7 @@
 //! Memory that sessions take.
 //!
-//! Owns: estimating how many bytes a session with its chats takes, and how often idle sessions are
-//! looked for. The router evicts them (`router::keeping`), and `loaded` brings them back.
+//! Owns: estimating the bytes of a session with its chats, and how often to search for idle
+//! sessions. The router evicts them (`router::persistence`), and `loaded` restores them.
 //! Never: evicts a session itself.
 
 use crate::host::annotations;
@@ -9,20 +9,17 @@ use crate::host::ledger::Ledger;
 use crate::host::model::{Chat, Session};
 use crate::state::history::INDEX_BYTES;
 
-/// Overhead of a session besides the text of its chats, in bytes: nearly all sessions have less.
+/// Overhead of a session besides the text of its chats, in bytes; nearly all sessions have less.
 pub const SESSION_BYTES: usize = 16 << 10;
 
-/// Idle sessions are looked for once in so many steps that change a session: looking takes a step
-/// through all that are in memory.
+/// Number of uses of sessions between searches for idle ones, which visit all in memory.
 pub(in crate::host) const IDLE_EVERY: u64 = 16;
 
-/// Size in bytes of a session that idle ones are looked for at once because of: it was loaded, or
-/// has lost a subscriber, and perhaps nobody uses it again.
+/// Size in bytes of a session that triggers a search for idle ones when loaded or unsubscribed.
 pub(in crate::host) const LARGE_BYTES: usize = 1 << 20;
 
 impl Chat {
-    /// Estimates the memory of a chat, in bytes: its state as JSON text, without what only the
-    /// store must have.
+    /// Estimates the memory of a chat in bytes of JSON text, without data only in the store.
     fn memory_bytes(&self) -> usize {
         let conversation = &self.conversation;
         let context = self.context.len() * INDEX_BYTES;

@@ -1,9 +1,9 @@
-//! Saved sessions that come back into memory.
+//! Stored sessions on their way back into memory.
 //!
-//! Owns: making sessions, chats and interrupted turns out of their rows again, and taking them into
-//! memory.
-//! Never: reads anything itself. What takes long is made where the rows are read, so that nobody
-//! else waits for it, however large a chat is: the host only takes it in.
+//! Owns: parsing sessions, chats and interrupted turns from their rows, and ending interrupted
+//! turns.
+//! Never: reads the store itself. Large chats are parsed where the rows are read, off the main
+//! loop; the host only inserts the result.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,36 +29,34 @@ use crate::host::{limits, ChatKey, Step};
 use crate::state::history::History;
 use crate::state::reduce::Conversation;
 
-/// Time that the process must live, once the end of an interrupted turn is saved, to count as
-/// recovered.
+/// Time after committing the end of an interrupted turn until the process counts as recovered.
 const RECOVERED_AFTER: Duration = Duration::from_millis(1);
 
-/// A session from the store, made of its rows again, that is not in memory yet.
+/// A session that was parsed from its rows and is not in memory yet.
 #[derive(Debug)]
 pub struct LoadedSession {
     pub(in crate::host) key: SessionKey,
-    /// URI of the session, and those of its chats.
+    /// URIs of the session and of its chats.
     pub(in crate::host) uris: Vec<String>,
     pub(in crate::host) deaths: u32,
-    /// Or why its rows are not what they should be, for people.
+    /// Header and chats; `Err` describes why the rows are invalid, for people.
     pub(in crate::host) made: Result<(LoadedHeader, Vec<LoadedChat>), String>,
 }
 
-/// Summary of a session in the store as lists show it, or did before it was removed.
+/// Summary of a stored session as lists show it; of a removed one, its last summary.
 #[derive(Debug)]
 pub struct StoredSummary {
     pub(in crate::host) summary: SessionSummary,
-    /// The sequence's head when it was shown.
+    /// Head of the sequence when the session was first shown.
     pub(in crate::host) shown_at: u64,
-    /// Set when the session was removed.
     pub(in crate::host) is_removed: bool,
 }
 
 impl StoredSummary {
-    /// Takes it from a session's row.
+    /// Reads the summary from a session's row.
     ///
     /// # Errors
-    /// Why the row is not what it should be, for people.
+    /// Describes why the row is invalid, for people.
     pub fn of(row: &SessionRow, is_removed: bool) -> Result<Self, String> {
         read_session(row).map(|LoadedHeader { session, .. }| Self {
             summary: session.sent_summary,
@@ -85,12 +83,12 @@ pub(in crate::host) struct LoadedHeader {
 pub(in crate::host) struct LoadedChat {
     pub(in crate::host) key: ChatKey,
     pub(in crate::host) chat: Chat,
-    /// Set when its turn was over the limit, so that a part is missing.
+    /// Set if the running turn exceeded its size limit and was cut.
     pub(in crate::host) is_cut: bool,
 }
 
 impl LoadedSession {
-    /// Makes it, which takes the longer the more was said in it.
+    /// Parses the rows of a session. The duration grows with the size of its chats.
     pub fn of(saved: SavedSession, limits: &Limits) -> Self {
         let SavedSession { row, chats, deaths } = saved;
         let uris = std::iter::once(&row.uri).chain(chats.iter().map(|chat| &chat.row.uri)).cloned().collect();
@@ -101,25 +99,24 @@ impl LoadedSession {
         Self { key: row.key, uris, deaths, made }
     }
 
-    /// Returns the key of the session.
+    /// Returns the session's key in the store.
     pub fn key(&self) -> SessionKey {
         self.key
     }
 
-    /// Returns the session's chat of this URI.
     pub(in crate::host) fn chat(&self, uri: &str) -> Option<&Chat> {
         let (_, chats) = self.made.as_ref().ok()?;
         chats.iter().map(|loaded| &loaded.chat).find(|chat| chat.channel.uri == uri)
     }
 
-    /// Returns the URI of the session, and those of its chats.
+    /// Returns the URIs of the session, which comes first, and of its chats.
     pub fn uris(&self) -> &[String] {
         &self.uris
     }
 }
 
-/// Ends a turn that ran when its process ended. So many processes in a row have ended while it
-/// was taken up that it is given up, if that is not none.
+/// Ends a turn that was running when its process ended. `deaths` is the number of consecutive
+/// processes that ended while they resumed the turn; unless it is 0, the turn is given up.
 pub(in crate::host) fn end_interrupted_turn(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -140,7 +137,7 @@ pub(in crate::host) fn end_interrupted_turn(
     run.interrupted = true;
     chat.run = Some(run);
     let session = chat.session;
-    // Held back until what the recovery did is safe: then it was survived.
+    // Outputs are held until the recovery is committed, so the timer implies survival.
     let survived = if deaths > 0 { Timer::Trial(session) } else { Timer::Recovered(session) };
     step.emit(Output::Timer(survived, RECOVERED_AFTER));
     let ending = if cut {
@@ -155,8 +152,7 @@ pub(in crate::host) fn end_interrupted_turn(
         let can_always = agents.agent_of(ledger, key).map(|agent| agent.resumes);
         let resumable = can_always
             .is_some_and(|always| always || ledger.channels.chats.known(key).is_some_and(Chat::can_resume));
-        // What a command has done is not done again, and an agent has nothing to take up:
-        // neither in that, nor where nobody had asked it for anything.
+        // A command must not run twice, and an agent cannot resume a turn that it began by itself.
         let resumable = resumable && !is_command && !is_own;
         let message = "the host ended while the turn ran".to_owned();
         Ending::Failed { kind: "interrupted".to_owned(), message, resumable }
@@ -164,7 +160,6 @@ pub(in crate::host) fn end_interrupted_turn(
     turns::end_turn_without_advance(ledger, step, key, ending, None);
 }
 
-/// Returns the message for a turn that is given up.
 fn abandoned_turn_message(deaths: u32) -> String {
     let times = if deaths == 1 { "once".to_owned() } else { format!("{deaths} times in a row") };
     format!(
@@ -173,8 +168,8 @@ fn abandoned_turn_message(deaths: u32) -> String {
     )
 }
 
-/// Has a session list the chats that it has: what was made or ended together with it, in one step,
-/// may not be saved. Returns whether anything was wrong.
+/// Makes a session's list of chats match its stored chats: changes of one step may have been saved
+/// in part. Returns whether they differed.
 pub(in crate::host) fn repair_catalogue(session: &mut Session, chats: &[LoadedChat]) -> bool {
     let state = &mut session.state;
     let there = |uri: &String| chats.iter().any(|it| it.chat.channel.uri == *uri);
@@ -217,7 +212,6 @@ fn read_session(row: &SessionRow) -> Result<LoadedHeader, String> {
     Ok(LoadedHeader { session, annotations, seen })
 }
 
-/// A chat as it was saved.
 fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, String> {
     let SavedChat { row, turns, actions, sifted, progress } = saved;
     let body = ChatBody::read(&row.body)?;
@@ -227,13 +221,12 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         return Err("not all is there that the chat goes on from".to_owned());
     }
     let history: History = context.drain(body.context_turns..).collect();
-    // Those of an older store are found out here, where nobody waits: the host asks for all of
-    // them.
+    // Facts of older stores' turns are computed here, off the main loop; the host needs all.
     for turn in history.turns() {
         turn.facts();
     }
     let turn_count = history.len();
-    // What was told since the row was saved is about the turn that runs.
+    // The actions after the row belong to the running turn.
     let running = state.active_turn.as_ref().map(|turn| turn.id.clone());
     let mut consumed: std::collections::HashSet<String> = body.consumed.into_iter().collect();
     let mut conversation = Conversation::new(state, history);
@@ -292,7 +285,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
             ..Saved::default()
         },
         language: Language::default(),
-        // What waits is not taken up before a client asks for something.
+        // Queued messages wait until a client requests something.
         queue_held: true,
     };
     Ok(LoadedChat { key, chat, is_cut })

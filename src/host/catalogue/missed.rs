@@ -1,10 +1,9 @@
 //! Changes in the list of sessions that a client has missed, besides the actions that are replayed
 //! to it.
 //!
-//! Owns: telling it, behind the answer to its `reconnect`, of the sessions that came, went and
-//! changed meanwhile: notifications are no part of a replay.
-//! Never: reads the store. What happened before memory begins was read of it, with the sessions in
-//! which that was.
+//! Owns: notifications of added, removed and changed sessions after the answer to `reconnect`; a
+//! replay contains no notifications.
+//! Never: reads the store. Actions older than memory, and their sessions, were read beforehand.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,24 +21,21 @@ use crate::host::{watches, Step, StoredSummary};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::to_sorted_json;
 
-/// Sessions of which a client has missed something.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Missed {
     /// Sessions that the client does not know.
     added: BTreeSet<SessionKey>,
-    /// Sessions that have changed.
     changed: BTreeSet<SessionKey>,
-    /// Sessions that the client does not know and that are not in memory.
+    /// Summaries of sessions that the client does not know and that are not in memory.
     stored_added: Vec<SessionSummary>,
     stored_changed: Vec<SessionSummary>,
-    /// The URIs of those that are gone.
+    /// URIs of sessions that no longer exist.
     removed: BTreeSet<String>,
-    /// The channels that it goes on with.
+    /// Channels that the client remains subscribed to.
     followed: Vec<ChannelId>,
 }
 
-/// Sessions that are not in memory any more, for as long as memory knows what happened in them
-/// last.
+/// Evicted sessions, for as long as the actions in memory include their latest ones.
 #[derive(Debug, Default)]
 pub(in crate::host) struct EvictedSessions(BTreeMap<SessionKey, EvictedSession>);
 
@@ -47,13 +43,12 @@ pub(in crate::host) struct EvictedSessions(BTreeMap<SessionKey, EvictedSession>)
 struct EvictedSession {
     kept: StoredSummary,
     chats: Vec<ChatKey>,
-    /// The sequence's head when it was let go: nothing happened in it since.
+    /// Head of the sequence at eviction; the session has no later action.
     head: u64,
 }
 
 impl EvictedSessions {
-    /// A session is let go, with these chats. Those are forgotten of which memory knows nothing
-    /// behind `floor`.
+    /// Records the eviction of a session, and drops the records that have no actions after `floor`.
     pub(in crate::host) fn note(
         &mut self,
         key: SessionKey,
@@ -68,12 +63,11 @@ impl EvictedSessions {
         self.0.insert(key, EvictedSession { kept, chats, head });
     }
 
-    /// A session is in memory again.
     pub(in crate::host) fn remove(&mut self, key: SessionKey) {
         self.0.remove(&key);
     }
 
-    /// The sessions in which something may have happened behind this cursor, by their chats.
+    /// Returns the evicted sessions that may have actions after `cursor`, by their chats.
     fn by_chats(&self, cursor: u64) -> BTreeMap<ChatKey, SessionKey> {
         let sessions = self.0.iter().filter(|(_, session)| session.head > cursor);
         sessions.flat_map(|(key, session)| session.chats.iter().map(|chat| (*chat, *key))).collect()
@@ -81,21 +75,20 @@ impl EvictedSessions {
 }
 
 impl Missed {
-    /// A session that is not in memory is told of as it is kept.
     fn add_stored(&mut self, kept: &StoredSummary, cursor: u64) {
         let list = if kept.shown_at > cursor { &mut self.stored_added } else { &mut self.stored_changed };
         list.push(kept.summary.clone());
     }
 
-    /// Restricts the changes to those for a client that goes on with these channels.
+    /// Sets the subscribed channels, whose watches are notified of possible changes.
     pub(in crate::host) fn of_subscriptions(self, followed: Vec<ChannelId>) -> Self {
         Self { followed, ..self }
     }
 }
 
 impl Catalogue {
-    /// The sessions in which something has happened behind this cursor. `past` is what the store
-    /// has of that; its sessions are taken.
+    /// Returns the sessions with actions after `cursor`. `past` holds earlier actions from the
+    /// store; its sessions are taken out.
     pub(in crate::host) fn missed_since(
         &self,
         ledger: &Ledger,
@@ -136,7 +129,7 @@ impl Catalogue {
         let is_absent =
             |key: &SessionKey| !ledger.channels.sessions.contains_key(key) && !self.disposed.contains(key);
         for (key, kept) in &kept {
-            // What memory remembers of it is as young or younger.
+            // The record in memory is at least as recent as the store's.
             let is_told = !dropped.contains(key) && is_absent(key);
             if let Some(kept) = kept.as_ref().filter(|kept| !kept.is_removed && is_told) {
                 missed.add_stored(kept, cursor);
@@ -149,8 +142,8 @@ impl Catalogue {
     }
 }
 
-/// Tells a client that is back what it has missed. It comes directly behind the answer: whoever
-/// lists the sessions after that knows what this changes, or has it changed already.
+/// Notifies a reconnected client of the sessions that it missed. The notifications directly follow
+/// the answer, so that a list requested afterwards already includes them.
 pub(in crate::host) fn send_missed(
     ledger: &Ledger,
     step: &mut Step<'_>,
@@ -181,7 +174,6 @@ pub(in crate::host) fn send_missed(
     watches::notify_possible_changes(ledger, step, connection, &missed.followed);
 }
 
-/// Returns all members of a summary that can change.
 fn all_of(summary: &SessionSummary) -> PartialSessionSummary {
     PartialSessionSummary {
         title: Some(summary.title.clone()),
@@ -198,7 +190,6 @@ fn all_of(summary: &SessionSummary) -> PartialSessionSummary {
     }
 }
 
-/// The channel that an action was on.
 fn channel_of(line: &ActionLine) -> Option<String> {
     #[derive(Deserialize)]
     struct Envelope {

@@ -1,10 +1,10 @@
 //! The catalogue: sessions and chats as entries of lists, in memory and in the store.
 //!
-//! Owns: what is remembered of evicted and disposed sessions, and how much memory idle ones may
-//! take. It keeps equal to a chat's state what is derived from it: its row in the session's
-//! `chats`, the session's status, activity, `modifiedAt` and `inputNeeded`, its summary on the root
-//! channel, and its place in the list. The rules are those of the session channel page of the
-//! specification, "Chat aggregation" and "Aggregated input requests".
+//! Owns: evicted and disposed sessions, the memory budget of idle ones, and the state that is
+//! derived from a chat: its row in the session's `chats`, the session's status, activity,
+//! `modifiedAt` and `inputNeeded`, its summary on the root channel, and its position in the list.
+//! The rules are those of the session channel page of the specification, "Chat aggregation" and
+//! "Aggregated input requests".
 //! Never: changes a turn or a call of a chat.
 
 pub(in crate::host) mod ahead;
@@ -51,28 +51,24 @@ pub(in crate::host) const FIRST_TITLE: &str = "New Session";
 /// Title of a further chat before its first message.
 pub(in crate::host) const CHAT_TITLE: &str = "New Chat";
 
-/// The longest title that is made from a message, in characters.
+/// Maximum length of a title that is made from a message, in characters.
 const TITLE_CHARS_MAX: usize = 80;
 
-/// Sessions that come and go: those that memory has no room for, and those that are gone for good.
+/// Evicted and disposed sessions, and the schedule of evictions.
 #[derive(Debug)]
 pub(in crate::host) struct Catalogue {
-    /// Memory that sessions may take which nobody uses, in bytes; `usize::MAX` where there is no
-    /// store: then none is evicted.
+    /// Maximum memory of idle sessions, in bytes; `usize::MAX` without a store: nothing is evicted.
     pub(in crate::host) budget: usize,
-    /// Set when a large session may be idle now.
+    /// Set if a large session may have become idle.
     pub(in crate::host) is_due: bool,
-    /// Number of uses of any session when idle ones were last looked for.
+    /// Number of uses of all sessions at the last search for idle ones.
     pub(in crate::host) last_eviction_use: u64,
-    /// Recently evicted sessions.
     pub(in crate::host) evicted: EvictedSessions,
-    /// Sessions that were disposed of: the store says of them what is not true any more, until it
-    /// has heard.
+    /// Sessions disposed of by this process; a store read that began earlier may still return them.
     pub(in crate::host) disposed: HashSet<SessionKey>,
 }
 
 impl Catalogue {
-    /// Creates an empty catalogue.
     pub(in crate::host) fn new(budget: usize) -> Self {
         Self {
             budget,
@@ -84,7 +80,7 @@ impl Catalogue {
     }
 }
 
-/// A chat's row in its session's catalogue.
+/// Returns a chat's row in its session's state.
 pub(in crate::host) fn row_of(state: &ChatState) -> ChatSummary {
     ChatSummary {
         resource: state.resource.clone(),
@@ -100,7 +96,6 @@ pub(in crate::host) fn row_of(state: &ChatState) -> ChatSummary {
     }
 }
 
-/// A session's summary.
 pub(in crate::host) fn summary_of(
     uri: &str,
     state: &SessionState,
@@ -126,7 +121,7 @@ pub(in crate::host) fn summary_of(
     }
 }
 
-/// A chat's row in its session's summary.
+/// Returns a chat's row in its session's summary.
 fn short_row_of(row: &ChatSummary) -> SessionChatSummary {
     SessionChatSummary {
         resource: row.resource.clone(),
@@ -138,7 +133,7 @@ fn short_row_of(row: &ChatSummary) -> SessionChatSummary {
     }
 }
 
-/// The first line of a message as a title; none when it has no visible character.
+/// Returns the first line of a message as a title; `None` if the message has no visible character.
 pub(in crate::host) fn title_from(message: &str) -> Option<String> {
     let line = message.lines().map(str::trim).find(|line| !line.is_empty())?;
     let title: String = line.chars().filter(|c| !c.is_control()).take(TITLE_CHARS_MAX).collect();
@@ -147,9 +142,8 @@ pub(in crate::host) fn title_from(message: &str) -> Option<String> {
 }
 
 impl Session {
-    /// The row that the session's activity bits and activity come from: the default chat's, or the
-    /// most recently modified one's; but any chat that waits for the user goes first, then any that
-    /// failed.
+    /// Returns the row that determines the session's status and activity: the default chat's, else
+    /// the most recently modified one. Any row that needs input precedes it, then any that failed.
     fn prevailing_row(&self) -> Option<&ChatSummary> {
         let rows = &self.state.chats;
         let default = rows.iter().find(|row| Some(&row.resource) == self.state.default_chat.as_ref());
@@ -166,7 +160,7 @@ impl Session {
     }
 }
 
-/// Names a session on behalf of `by`, unless somebody whose word weighs more has named it.
+/// Names a session on behalf of `by`, unless an origin of higher rank has named it.
 pub(in crate::host) fn name_session(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -189,8 +183,8 @@ pub(in crate::host) fn name_session(
     }
 }
 
-/// Brings everything that is derived from a chat in line with it. Called after every action on
-/// a chat that may have changed its status, activity, title or time.
+/// Updates the state derived from a chat. Must follow every action that may change the chat's
+/// status, activity, title or time.
 pub(in crate::host) fn sync_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known(key) else { return };
     let session_key = chat.session;
@@ -203,16 +197,15 @@ pub(in crate::host) fn sync_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: 
     }
 }
 
-/// Brings what is derived from a session's rows in line with them.
+/// Updates the state derived from a session's rows.
 pub(in crate::host) fn sync_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
     let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
     let (status, activity) = session
         .prevailing_row()
         .map_or((SessionStatus::Idle.bits(), None), |row| (activity_of(row.status), row.activity.clone()));
-    // No action carries the activity bits of a session's status; clients get them in snapshots
-    // and summaries.
+    // Activity bits of a session's status are in snapshots and summaries, but in no action.
     session.state.status = with_activity(session.state.status, status);
-    // A wall clock that was set back does not make a session older than it is.
+    // A wall clock that was set back must not make a session older.
     let rows = session.state.chats.iter().map(|row| &row.modified_at);
     let newest = rows.fold(&session.created_at, |newest, time| newest.max(time)).clone();
     if newest != session.modified_at {
@@ -225,7 +218,7 @@ pub(in crate::host) fn sync_session(ledger: &mut Ledger, step: &mut Step<'_>, ke
     ledger.session_changed(key);
 }
 
-/// Brings a session's list of open requests in line with a tool call of a chat.
+/// Updates a session's list of open requests from a tool call of a chat.
 pub(in crate::host) fn sync_tool_request(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -247,7 +240,7 @@ pub(in crate::host) fn sync_tool_request(
             }
             ToolCallState::Running(running) => {
                 let client_id = client_of_call(call)?.to_owned();
-                // The work as it was given; what has come of it so far is shown in the chat.
+                // Only the request: the chat shows the content produced so far.
                 let tool_call = ToolCallRunningState { content: None, ..running.clone() };
                 return Some(SessionInputRequest::ToolClientExecution(SessionToolClientExecutionRequest {
                     id,
@@ -269,7 +262,7 @@ pub(in crate::host) fn sync_tool_request(
     sync_request(ledger, step, chat.session, id, request);
 }
 
-/// Brings a session's list of open requests in line with a question of a chat.
+/// Updates a session's list of open requests from a question of a chat.
 pub(in crate::host) fn sync_question_request(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -306,13 +299,12 @@ fn sync_request(
         (None, None) => return,
     };
     ledger.sequence(step, key, action, None);
-    // The reducer judges the session's status by this list alone.
+    // The reducer derives the session's status from this list alone.
     sync_session(ledger, step, key);
 }
 
-/// Says of a chat and its session that nobody has seen what has changed: the flag means "viewed
-/// since its last modification". The reducers take it from a chat when a turn begins, and from
-/// nothing else.
+/// Marks a chat and its session as unread: the flag means "viewed since its last modification". The
+/// reducers clear it in one case only: for a chat in which a turn begins.
 pub(in crate::host) fn mark_unread(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let is_read = |status: u32| status & SessionStatus::IsRead.bits() != 0;
     let Some(chat) = ledger.channels.chats.known(key) else { return };
@@ -328,7 +320,7 @@ pub(in crate::host) fn mark_unread(ledger: &mut Ledger, step: &mut Step<'_>, key
     }
 }
 
-/// Names a chat on behalf of `by`, unless somebody whose word weighs more has named it.
+/// Names a chat on behalf of `by`, unless an origin of higher rank has named it.
 pub(in crate::host) fn name_chat(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -344,8 +336,8 @@ pub(in crate::host) fn name_chat(
     sync_chat(ledger, step, key);
 }
 
-/// The action that turns a chat's old row into the new one: an update where the reducer of updates
-/// can express it, else the whole row again.
+/// Returns the action that updates a chat's row; `None` if it is unchanged. An update that the
+/// reducer cannot express replaces the whole row.
 fn row_change(old: Option<&ChatSummary>, row: ChatSummary) -> Option<StateAction> {
     let whole = |summary| Some(StateAction::SessionChatAdded(SessionChatAddedAction { summary }));
     let Some(old) = old else { return whole(row) };
@@ -374,7 +366,6 @@ fn row_change(old: Option<&ChatSummary>, row: ChatSummary) -> Option<StateAction
     Some(StateAction::SessionChatUpdated(SessionChatUpdatedAction { chat: row.resource, changes }))
 }
 
-/// Returns a new value if it differs from the old one.
 fn changed<T: Clone + PartialEq>(old: &T, new: &T) -> Option<T> {
     (old != new).then(|| new.clone())
 }
@@ -389,14 +380,14 @@ fn request_id(request: &SessionInputRequest) -> &str {
     }
 }
 
-/// Text that follows begins a new part.
+/// Ends the open text part; later text begins a new one.
 pub(in crate::host) fn end_part(ledger: &mut Ledger, key: ChatKey) {
     if let Some(chat) = ledger.channels.chats.known_mut(key) {
         chat.end_part();
     }
 }
 
-/// Shows what an agent does now, or nothing.
+/// Shows the present activity of an agent; `None` shows its background work, if any.
 pub(in crate::host) fn set_activity(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -412,8 +403,8 @@ pub(in crate::host) fn set_activity(
     }
 }
 
-/// Returns what a chat says of its work in the background while it says nothing else: versions
-/// before 1.0.0 have no other word for it.
+/// Returns an activity that describes a chat's background work, for versions before 1.0.0, which
+/// have no other member for it.
 pub(in crate::host) fn background_activity(ledger: &Ledger, chat: ChatKey) -> Option<String> {
     let works = ledger.channels.chats.known(chat)?.conversation.state().background_work.as_ref()?;
     let labels = works.iter().filter_map(|work| match work {

@@ -1,9 +1,9 @@
-//! Chats that get another place in their session, or another session. (`router::moves` has the
-//! steps of `moveChat`.)
+//! Chats that move within their session, or to another one. (`router::moves` has the steps of
+//! `moveChat`.)
 //!
-//! Owns: whether a chat may go where it is asked to, and going there as one step: nothing of a move
-//! that is refused is ever seen.
-//! Never: moves other chats with it. A fork or a side chat only remembers where it came from.
+//! Owns: whether a chat may move to its destination, and moving it as one step, so that a refused
+//! move has no visible effect.
+//! Never: moves other chats along. A fork or a side chat only stores its source.
 
 use ahp_types::actions::{SessionChatsReorderedAction, StateAction};
 
@@ -15,7 +15,6 @@ use crate::host::model::SessionKey;
 use crate::host::{catalogue, Step};
 use crate::wire::errors::RpcError;
 
-/// Checks that a chat may move to another session.
 pub(in crate::host) fn check_may_join(
     ledger: &Ledger,
     agents: &AgentRegistry,
@@ -40,7 +39,7 @@ pub(in crate::host) fn check_may_join(
     Ok(())
 }
 
-/// Returns the session of a chat, if the chat may be moved at all.
+/// Returns the session of a chat; an error if the chat is not movable.
 pub(in crate::host) fn check_movable(ledger: &Ledger, key: ChatKey) -> Result<SessionKey, RpcError> {
     let chat = ledger.channels.chats.needed(key)?;
     if chat.conversation.state().movable != Some(true) {
@@ -79,7 +78,7 @@ pub(in crate::host) fn check_idle(ledger: &Ledger, key: ChatKey) -> Result<(), R
     }
 }
 
-/// Puts a chat behind another one of its session, or before all of them.
+/// Places a chat after another one of its session; `None` places it first.
 pub(in crate::host) fn place_behind(
     ledger: &mut Ledger,
     step: &mut Step<'_>,

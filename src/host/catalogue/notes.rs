@@ -1,8 +1,8 @@
 //! Notes of agents about a conversation, in the `_meta` of its session by name and chat URI. The
-//! session's repository status, which `statuses` makes, stands beside them.
+//! session's repository status (see `statuses`) is stored beside them.
 //!
 //! Owns: `SessionState._meta`, which clients do not fill.
-//! Never: looks into a note, or keeps one of a chat that is not there.
+//! Never: reads a note, or retains notes of a removed chat.
 
 use ahp_types::actions::{SessionMetaChangedAction, StateAction};
 use ahp_types::common::JsonObject;
@@ -13,10 +13,10 @@ use crate::host::ledger::Ledger;
 use crate::host::model::SessionKey;
 use crate::host::Step;
 
-/// The notes of one chat, by their names.
+/// Notes of one chat, by name.
 pub(in crate::host) type Notes = JsonObject;
 
-/// Keeps a note of a chat, in place of the last one of its name.
+/// Stores a note of a chat in place of its last one of that name; `None` removes it.
 pub(in crate::host) fn note(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -29,7 +29,7 @@ pub(in crate::host) fn note(
     change_notes(ledger, step, session, |meta| put(meta, &uri, name, value));
 }
 
-/// Takes the notes of a chat out of a session.
+/// Removes the notes of a chat from a session, and returns them.
 pub(in crate::host) fn take_notes(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -49,7 +49,6 @@ pub(in crate::host) fn take_notes(
     taken
 }
 
-/// Keeps all these notes of a chat.
 pub(in crate::host) fn save_notes(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -64,7 +63,7 @@ pub(in crate::host) fn save_notes(
     });
 }
 
-/// Changes what a session says.
+/// Changes the `_meta` of a session, and sequences the change if there is one.
 pub(in crate::host) fn change_notes(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -81,7 +80,7 @@ pub(in crate::host) fn change_notes(
     }
 }
 
-/// Puts a note in place of the one that there was. A name that no chat has a note of is gone.
+/// Replaces or removes a note, and removes a name without notes.
 fn put(meta: &mut JsonObject, chat: &str, name: String, value: Option<Value>) {
     let mut by_chat = match meta.remove(&name) {
         Some(Value::Object(by_chat)) => by_chat,

@@ -1,8 +1,7 @@
-//! The JSON text in the rows that the store keeps of sessions and chats.
+//! JSON text of the session and chat rows in the store.
 //!
-//! Owns: its format, which everybody writes and reads by these types: the host, and the program
-//! that looks after sessions while no host runs. And what a chat's row does not know yet, because
-//! it was said after it was written.
+//! Owns: the format, which the host and the offline commands for sessions share; and reading the
+//! actions that were stored after a chat's row.
 //! Never: decides when a row is written.
 
 use std::borrow::Cow;
@@ -33,26 +32,23 @@ pub struct SessionBody<'a> {
     /// State, with the rows of the session's chats.
     pub state: Cow<'a, SessionState>,
     pub(in crate::host) created_at: Cow<'a, str>,
-    /// The sequence's head when it came into being.
+    /// Head of the sequence when the session was created.
     pub born_at: u64,
     pub(in crate::host) config: Cow<'a, JsonObject>,
     pub(in crate::host) title_by: TitleBy,
-    /// `serverSeq` at which the session was first shown, where that is later than its birth.
+    /// `serverSeq` at which the session was first shown; `None` if it was shown when created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::host) shown_at: Option<u64>,
-    /// Files of its changesets that were reviewed.
+    /// Reviewed files of its changesets.
     #[serde(default, skip_serializing_if = "has_no_marks")]
     pub(in crate::host) reviewed: Cow<'a, ReviewMarks>,
-    /// Annotations of places in files.
     #[serde(default, skip_serializing_if = "has_no_annotations")]
     pub(in crate::host) annotations: Cow<'a, [Annotation]>,
-    /// Files that clients have had taken back.
+    /// Files that clients have reverted.
     #[serde(default, skip_serializing_if = "has_no_reverts")]
     pub(in crate::host) discarded: Cow<'a, [RevertedFile]>,
-    /// Git checkpoints of the session's folder.
     #[serde(default, skip_serializing_if = "has_no_checkpoints")]
     pub(in crate::host) kept: Cow<'a, CheckpointedFolder>,
-    /// Last observed status of its repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::host) seen: Option<Cow<'a, RepositoryStatus>>,
 }
@@ -63,28 +59,27 @@ pub struct SessionBody<'a> {
 pub struct ChatBody<'a> {
     /// State without completed turns, which are rows of their own.
     pub state: Cow<'a, ChatState>,
-    /// The sequence's head when it came into being.
+    /// Head of the sequence when the chat was created.
     pub born_at: u64,
     pub(in crate::host) title_by: TitleBy,
-    /// Turn ids that are known although their turns are not in the chat any more.
+    /// Ids of turns that were removed from the chat; they must not be used again.
     pub(in crate::host) removed_turns: Cow<'a, BTreeSet<String>>,
-    /// Ids of the pending messages that have begun turns.
+    /// Ids of the pending messages that have started turns.
     pub consumed: BTreeSet<String>,
-    /// Changes of what is selected that wait until no turn runs.
+    /// Selection changes that wait until no turn runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::host) selecting: Vec<SelectionChange>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(in crate::host) following: BTreeSet<String>,
     pub(in crate::host) progress: BTreeMap<String, u64>,
-    /// Number of saved turns that its agent was sent before the chat's own.
+    /// Number of stored turns before the chat's own, which only its agent knows.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub context_turns: usize,
     #[serde(default, skip_serializing_if = "is_empty")]
     pub(in crate::host) attached: Cow<'a, Attached>,
-    /// Agent's id of the conversation.
     #[serde(default)]
     pub(in crate::host) handle: Option<String>,
-    /// Set when the agent can resume the conversation by that id.
+    /// Set if the agent can resume the conversation by its handle.
     #[serde(default)]
     pub(in crate::host) resumes: bool,
 }
@@ -93,23 +88,23 @@ impl SessionBody<'_> {
     /// Reads a row's text.
     ///
     /// # Errors
-    /// Why it is not what it should be, for people.
+    /// Describes why the text is invalid, for people.
     pub fn read(json: &[u8]) -> Result<Self, String> {
         read("session", json)
     }
 
-    /// The session is brought in, or back from the trash: what git keeps by its name may be another
-    /// one's, or may go.
+    /// Marks a session that was imported or restored from the trash: the checkpoints under its
+    /// former name may belong to another session, or be deleted.
     pub fn is_brought(&mut self) {
         self.kept.to_mut().is_brought();
     }
 
-    /// The row's text; the same session gives the same bytes.
+    /// Returns the row's text; equal sessions give equal bytes.
     pub fn to_json(&self) -> Bytes {
         to_sorted_json(self).into()
     }
 
-    /// Returns the JSON text of a state without the rows of its chats, which are given as text.
+    /// Returns the row's text with the rows of its chats replaced by the given text.
     pub(in crate::host) fn to_json_with(&self, chats: Vec<u8>) -> Bytes {
         let mut body = serde_json::to_value(self).unwrap_or_default();
         let mut state = Rope::members_of(body["state"].take());
@@ -120,7 +115,7 @@ impl SessionBody<'_> {
     }
 }
 
-/// The rows of a session's chats as they were written last.
+/// Latest written rows of a session's chats.
 #[derive(Debug, Default)]
 pub(in crate::host) struct WrittenRows {
     /// Rows in the session's state.
@@ -129,8 +124,7 @@ pub(in crate::host) struct WrittenRows {
     pub(in crate::host) short: WrittenList<SessionChatSummary>,
 }
 
-/// A list as it was written last, each row with its JSON text: a session may have many chats, of
-/// which one has changed.
+/// List with each row's JSON text as last written, so that changing one row rewrites only it.
 #[derive(Debug)]
 pub(in crate::host) struct WrittenList<T>(Vec<(T, Vec<u8>)>);
 
@@ -141,7 +135,7 @@ impl<T> Default for WrittenList<T> {
 }
 
 impl<T: Clone + PartialEq + Serialize> WrittenList<T> {
-    /// The JSON text of the list of these. Those that are what they were are not written again.
+    /// Returns the JSON text of a list; only changed rows are serialized again.
     pub(in crate::host) fn list(&mut self, rows: &[T]) -> Vec<u8> {
         self.0.truncate(rows.len());
         for (at, row) in rows.iter().enumerate() {
@@ -163,11 +157,10 @@ impl<T: Clone + PartialEq + Serialize> WrittenList<T> {
 }
 
 impl WrittenRows {
-    /// The JSON text of a session's summary.
     pub(in crate::host) fn summary(&mut self, mut summary: SessionSummary) -> Bytes {
         let (chats, default_chat) = (summary.chats.take(), summary.default_chat.take());
         let mut text = to_json(&summary);
-        // They stand at its end.
+        // The two members come last in a summary.
         text.pop();
         if let Some(chats) = chats {
             text.extend_from_slice(br#","chats":"#);
@@ -181,7 +174,7 @@ impl WrittenRows {
         text.into()
     }
 
-    /// The JSON text of what is told of changes of a summary.
+    /// Returns the params of a `root/sessionSummaryChanged`, as JSON text.
     pub(in crate::host) fn summary_changes(&mut self, mut params: SessionSummaryChangedParams) -> Bytes {
         let Some(chats) = params.changes.chats.take() else { return to_sorted_json(&params).into() };
         let mut params = serde_json::to_value(&params).unwrap_or_default();
@@ -197,27 +190,27 @@ impl ChatBody<'_> {
     /// Reads a row's text.
     ///
     /// # Errors
-    /// Why it is not what it should be, for people.
+    /// Describes why the text is invalid, for people.
     pub fn read(json: &[u8]) -> Result<Self, String> {
         read("chat", json)
     }
 
-    /// The row's text; the same chat gives the same bytes.
+    /// Returns the row's text; equal chats give equal bytes.
     pub fn to_json(&self) -> Bytes {
         to_sorted_json(self).into()
     }
 }
 
-/// Reads an action that was kept after the row of its chat, out of its line.
+/// Reads an action that was stored after the row of its chat.
 ///
 /// # Errors
-/// Why it is not what it should be, for people.
+/// Describes why the line is invalid, for people.
 pub fn read_action(line: &Bytes) -> Result<ActionEnvelope, String> {
     read("action", &envelope_of(line))
 }
 
-/// The pending message that begins a turn by this action: the host itself removes it then. One that
-/// a client removes begins none.
+/// Returns the id of the pending message that starts a turn by this action. The host itself removes
+/// such a message; one that a client removes starts no turn.
 pub fn consumed_by(envelope: &ActionEnvelope) -> Option<&str> {
     match (&envelope.action, &envelope.origin) {
         (StateAction::ChatPendingMessageRemoved(removed), None) => Some(&removed.id),

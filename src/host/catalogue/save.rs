@@ -1,12 +1,12 @@
 //! Rows of chats.
 //!
 //! Owns: when the row of a chat is saved, and which of its turns are copied from another chat's
-//! rows. The text of rows is that of `rows`; they come back in `loaded`. The row of a session,
-//! which several owners have parts of, is the router's.
+//! rows. `rows` has their format, `loaded` reads them. The router writes the row of a session, to
+//! which several owners contribute.
 //! Never: writes anything itself; rows go out as records.
 //!
-//! A session's row is saved whole whenever it has changed. A chat's row is its state without its
-//! completed turns, which are rows of their own; `ledger::rows` notes when it is due.
+//! A changed session's row is saved whole. A chat's row is its state without its completed turns,
+//! which are rows of their own; `ledger::rows` determines when it is due.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -20,8 +20,7 @@ use crate::host::ledger::Ledger;
 use crate::host::model::Chat;
 use crate::host::{ChatKey, Step};
 
-/// Leaves a chat to be saved, if what the store has of it does not make up for what has
-/// changed.
+/// Saves a chat's row if it is due: the stored actions do not make up for its changes.
 pub(in crate::host) fn save_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known(key) else { return };
     let is_stored = ledger.channels.sessions.known(chat.session).is_some_and(|session| !session.ahead);
@@ -38,8 +37,7 @@ pub(in crate::host) fn save_whole_chat(ledger: &mut Ledger, step: &mut Step<'_>,
     }
 }
 
-/// The chat that a new one goes on from, and where the two have the same turns that the store
-/// has already.
+/// Returns a fork's or side chat's source, and the positions of shared turns already stored.
 fn turns_stored_elsewhere(ledger: &Ledger, key: ChatKey) -> Option<(ChatKey, Vec<Range<usize>>)> {
     let chat = ledger.channels.chats.known(key).filter(|chat| !chat.saved.context)?;
     let Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }) =

@@ -1,8 +1,8 @@
-//! Summaries of sessions, as the subscribers of the root channel know them.
+//! Summaries of sessions, as sent to the subscribers of the root channel.
 //!
-//! Owns: [`Summaries`], that is, sending what has changed of summaries, and which changes of
-//! streaming sessions are held back to be merged.
-//! Never: changes what a summary is made of.
+//! Owns: [`Summaries`], that is, sending changes of summaries, and holding back those of streaming
+//! sessions to merge them.
+//! Never: changes the data that a summary is derived from.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,25 +16,24 @@ use crate::host::ledger::Ledger;
 use crate::host::Step;
 use crate::state::status::status_is;
 
-/// Time for which changes of a streaming session's summary are held back, to be merged.
+/// Time for which changes of a streaming session's summary are held back to be merged.
 const SUMMARY_HOLD: Duration = Duration::from_millis(200);
 
 /// Changed summaries that wait to be sent together.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Summaries {
-    /// Sessions whose change can wait until the timer expires.
+    /// Sessions whose change can wait for the timer.
     held: BTreeSet<SessionKey>,
-    /// Set while the timer runs: one is enough, however often sessions are held and sent meanwhile.
+    /// Set while the timer runs; a single timer serves all held sessions.
     timed: bool,
 }
 
 impl Summaries {
-    /// Returns whether a changed summary of a session has not been sent.
+    /// Returns whether a session's summary has unsent changes.
     pub(in crate::host) fn is_pending(&self, ledger: &Ledger, key: SessionKey) -> bool {
         ledger.has_changed(key) || self.held.contains(&key)
     }
 
-    /// Forgets a session that is gone.
     pub(in crate::host) fn remove(&mut self, ledger: &mut Ledger, key: SessionKey) {
         ledger.clear_change(key);
         self.held.remove(&key);
@@ -64,7 +63,6 @@ impl Summaries {
         }
     }
 
-    /// Sends the summaries that were held back.
     pub(in crate::host) fn send_held(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         self.timed = false;
         if ledger.failing().is_some() {
@@ -75,9 +73,8 @@ impl Summaries {
         }
     }
 
-    /// Sends every summary that has changed, held back or not. Before sessions are listed: a change
-    /// that is sent later counts from what was sent last, and a client that lists now must hold the
-    /// same.
+    /// Sends every changed summary, held back or not. Must precede a listing of sessions: later
+    /// changes are relative to the summary that was last sent, so the list must contain that one.
     pub(in crate::host) fn send_all(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         if ledger.failing().is_some() {
             return;
@@ -118,9 +115,8 @@ impl Summaries {
     }
 }
 
-/// Returns the members that have changed, without those that identify a session; `None` when none
-/// has. The protocol cannot say that a member is gone, so an activity that is over is sent as an
-/// empty one, and `_meta` too.
+/// Returns the changed members, except those that identify a session; `None` if all are equal. The
+/// protocol cannot express removal: a removed activity or `_meta` is sent as an empty one.
 fn summary_changes(old: &SessionSummary, new: &SessionSummary) -> Option<PartialSessionSummary> {
     if old == new {
         return None;

@@ -1,8 +1,8 @@
-//! Chats and annotations that are attached to messages: what their transcripts are when a message
-//! is accepted.
+//! Chats and annotations that are attached to messages: their transcripts when a message is
+//! accepted.
 //!
-//! Owns: which turn such an attachment ends at, the transcript as text, its bounds, and keeping it
-//! for as long as the message may be told to an agent. The rules are those of "Pulling a chat into
+//! Owns: the turn at which an attached chat ends, the transcript as text, its limits, and retaining
+//! it while the message may be sent to an agent. The rules are those of "Pulling a chat into
 //! another chat" on the chat channel page of the specification.
 //! Never: follows an attachment inside a transcript: it stays a reference.
 
@@ -25,18 +25,18 @@ use crate::wire::references::ATTACHED_MAX;
 use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;
 
-/// All transcripts of a message have so many bytes at most: of each, what was said last.
+/// Maximum bytes of all transcripts of a message; each retains its end.
 const MESSAGE_BYTES_MAX: usize = 128 << 10;
 
-/// A chat keeps so many bytes of transcripts at most: those of its newest messages. So many bytes
-/// may belong to messages that wait, besides.
+/// Maximum bytes of transcripts retained for the turns of a chat, newest first. Transcripts of its
+/// pending messages have the same limit, separately.
 const CHAT_BYTES_MAX: usize = 1 << 20;
 
-/// The transcripts that belong to the messages of a chat.
+/// Transcripts that belong to the messages of a chat.
 #[derive(Debug, Default, Clone, PartialEq, serde::Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Attached {
-    /// By the id of the turn that the message began.
+    /// By the id of the turn that the message started.
     pub(crate) turns: BTreeMap<String, Vec<Transcript>>,
     /// By the id of the pending message.
     pub(crate) pending: BTreeMap<String, Vec<Transcript>>,
@@ -48,11 +48,8 @@ impl Attached {
     }
 }
 
-/// Fixes up to where each chat that is attached to a message counts, and gives the transcripts
-/// of the chats and annotations.
-///
-/// # Errors
-/// When a chat, a turn or a session's annotations are not there.
+/// Sets the end turn of each attached chat, and returns the transcripts of a message's chats and
+/// annotations. Fails if a chat, a turn or a session's annotations do not exist.
 pub(crate) fn resolve_attached(ledger: &Ledger, message: &mut Message) -> Result<Vec<Transcript>, Refusal> {
     let is_told = |it: &&mut _| matches!(it, MessageAttachment::Chat(_) | MessageAttachment::Annotations(_));
     let mut told: Vec<&mut MessageAttachment> =
@@ -114,15 +111,13 @@ fn transcript_of(
     })
 }
 
-/// Keeps the transcripts of a message that begins a turn.
 pub(crate) fn attach_to_turn(ledger: &mut Ledger, key: ChatKey, turn_id: &str, transcripts: Vec<Transcript>) {
     if let Some(chat) = ledger.channels.chats.known_mut(key).filter(|_| !transcripts.is_empty()) {
         chat.attached.turns.insert(turn_id.to_owned(), transcripts);
     }
 }
 
-/// Checks that a chat has room for the transcripts of one more pending message, in place of those
-/// that it had.
+/// Checks that a chat has room for a pending message's transcripts, which replace earlier ones.
 pub(crate) fn check_room(
     ledger: &Ledger,
     key: ChatKey,
@@ -137,7 +132,7 @@ pub(crate) fn check_room(
     Err(Refusal::AttachedFull)
 }
 
-/// Keeps the transcripts of a pending message, in place of those that it had.
+/// Stores the transcripts of a pending message in place of its earlier ones.
 pub(crate) fn attach_to_pending(ledger: &mut Ledger, key: ChatKey, id: &str, transcripts: Vec<Transcript>) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let before = chat.attached.pending.remove(id);
@@ -146,19 +141,18 @@ pub(crate) fn attach_to_pending(ledger: &mut Ledger, key: ChatKey, id: &str, tra
     } else if before.is_none() {
         return;
     }
-    // No action carries them.
+    // No action carries transcripts, so the row must be saved.
     chat.saved.row_due = true;
     ledger.mark_dirty(key.into());
 }
 
-/// The transcripts of a pending message that begins a turn are those of the turn.
+/// Moves the transcripts of a pending message to the turn that it starts.
 pub(crate) fn attached_by_queue(ledger: &mut Ledger, key: ChatKey, id: &str, turn_id: &str) {
     let moved = ledger.channels.chats.known_mut(key).and_then(|chat| chat.attached.pending.remove(id));
     attach_to_turn(ledger, key, turn_id, moved.unwrap_or_default());
 }
 
-/// Forgets the transcripts of messages that are gone, and of the oldest ones when they are too
-/// many.
+/// Drops the transcripts of messages that no longer exist, and the oldest ones beyond the limit.
 pub(crate) fn prune(chat: &mut Chat) {
     if chat.attached.is_empty() {
         return;
@@ -187,7 +181,7 @@ fn bytes_of(transcripts: &[Transcript]) -> usize {
     transcripts.iter().map(|it| it.text.len()).sum()
 }
 
-/// Returns the text of turns, the end of it as far as it fits; and whether something was cut.
+/// Returns the text of turns, cut to its last `bytes_max` bytes, and whether it was cut.
 fn text_of(turns: &[CompletedTurn], bytes_max: usize) -> (String, bool) {
     let mut newest_first: Vec<String> = Vec::new();
     let mut bytes = 0;
@@ -235,6 +229,5 @@ fn turn_as_text(turn: &Turn) -> String {
 }
 
 fn put(text: &mut String, more: std::fmt::Arguments<'_>) {
-    // Writing into a string does not fail.
     text.write_fmt(more).unwrap_or_default();
 }

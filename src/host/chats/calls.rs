@@ -1,10 +1,8 @@
-//! Tool calls and questions: what an agent reports of them, and what the host decides about them
-//! itself.
+//! Tool calls and questions: reports of agents, and the host's own decisions about them.
 //!
-//! Owns: mapping those reports to actions, refusing what does not fit a call's state, and closing
-//! what is still open when a turn ends.
-//! Never: decides when a turn is over, or checks what a client asks; that is in `turns` and in
-//! `actions`.
+//! Owns: mapping those reports to actions, refusing reports that do not fit a call's state, and
+//! closing open parts when a turn ends.
+//! Never: decides when a turn is over (see `turns`), or checks requests of clients (see `actions`).
 
 use ahp_types::actions::{
     ChatInputCompletedAction, ChatInputRequestedAction, ChatToolCallCompleteAction,
@@ -47,22 +45,22 @@ pub(crate) struct Readiness {
     pub(crate) extras: CallExtras,
 }
 
-/// How the host denies a call on its own behalf.
+/// Denial of a call by the host itself.
 #[derive(Debug)]
 pub(crate) struct Denial {
-    /// The option that says so, of those that the agent offered.
+    /// Option of the agent that expresses the denial; `None` if it offered none.
     pub(crate) option: Option<String>,
     pub(crate) reason: ToolCallCancellationReason,
     pub(crate) why: Option<&'static str>,
 }
 
-/// The option that denies just one call.
+/// Returns the option that denies a single call; `None` if the agent does not offer it.
 pub(crate) fn rejection_among(options: &[PermissionOption]) -> Option<String> {
     let once = options.iter().find(|option| option.kind == PermissionKind::RejectOnce);
     once.map(|option| option.id.clone())
 }
 
-/// An option, as clients are shown it, in this language where the agent has no words for it.
+/// Converts an option to its form for clients, with a label in `language` if the agent has none.
 fn shown(option: &PermissionOption, language: Language) -> ConfirmationOption {
     let approves = option.kind.approves();
     ConfirmationOption {
@@ -73,16 +71,16 @@ fn shown(option: &PermissionOption, language: Language) -> ConfirmationOption {
     }
 }
 
-/// An agent says that a call's input is complete.
+/// Applies an agent's report that a call's input is complete.
 pub(crate) fn call_is_ready(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, ready: Readiness) {
-    // A status report must not wipe out a question that the user is looking at.
+    // A status report must not replace a question that the user sees.
     let asked = matches!(call_state(ledger, &call), Some(ToolCallState::PendingConfirmation(_)));
     if !asked || matches!(ready.gate, ToolGate::Ask(_)) {
         ready_call(ledger, step, call, ready);
     }
 }
 
-/// An agent asks the user something.
+/// Sequences a question of an agent to the user.
 pub(crate) fn ask(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, request: ChatInputRequest) {
     let id = request.id.clone();
     catalogue::end_part(ledger, key);
@@ -92,8 +90,8 @@ pub(crate) fn ask(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, reques
     step.facts.push_back(Fact::Waits { chat: key, id, is_question: true });
 }
 
-/// Asks an open question once more, under another id: real clients show a question no more when
-/// they have answered it, whatever became of the answer, nor another one of its id.
+/// Asks an open question again under a new id. Real clients neither show an answered question
+/// again, whatever became of the answer, nor another one with its id.
 pub(crate) fn ask_again(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -111,8 +109,7 @@ pub(crate) fn ask_again(
     ask(ledger, step, key, request);
 }
 
-/// Closes what a turn leaves open: questions are cancelled, calls that wait are refused, calls
-/// that run have failed.
+/// Cancels questions, refuses waiting calls and fails running ones when a turn ends.
 pub(super) fn close_open_parts(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, turn_id: &str) {
     enum Open {
         Question(String),
@@ -210,7 +207,7 @@ pub(crate) fn finish_call(
 ) {
     match call_state(ledger, call) {
         Some(ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_)) => {}
-        // A call can only be over after it was ready.
+        // A call must be ready before it can be over.
         Some(ToolCallState::Streaming(state)) => {
             let message = state.invocation_message.clone();
             let message = message.unwrap_or_else(|| state.display_name.clone().into());
@@ -218,7 +215,7 @@ pub(crate) fn finish_call(
             let gate = ToolGate::Open;
             let ready = Readiness { input, message, gate, extras: CallExtras::default() };
             if state.contributor.is_some() {
-                // Its client would begin with what runs, if only for a moment.
+                // The client that contributes the tool would start on a running call.
                 sequence_ready(ledger, step, call, ready, None, None);
             } else {
                 ready_call(ledger, step, call.clone(), ready);
@@ -282,7 +279,7 @@ pub(crate) fn start_call(
     ledger.sequence(step, call.key, action, None);
 }
 
-/// More of a call's input has come.
+/// Appends a delta to a call's streaming input.
 pub(crate) fn append_input(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, delta: String) {
     if !matches!(call_state(ledger, &call), Some(ToolCallState::Streaming(_))) {
         tracing::debug!(
@@ -323,7 +320,7 @@ pub(crate) fn set_content(
     ledger.sequence(step, call.key, action, None);
 }
 
-/// An agent does not want to know any more what it asked, by the id that it calls that.
+/// Cancels a question that the agent has withdrawn; `id` is the agent's own.
 pub(crate) fn question_was_withdrawn(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) {
     let Some(chat) = ledger.channels.chats.known(key) else { return };
     let Some(run) = chat.run.as_ref() else { return };
@@ -355,7 +352,7 @@ pub(crate) fn refuse_call(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRe
     tool_changed(ledger, step, key, &id);
 }
 
-/// Denies a result that waits to be confirmed, on the host's own behalf.
+/// Denies a result that waits for a confirmation, on the host's own behalf.
 pub(crate) fn refuse_result(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef) {
     let CallRef { key, turn_id, id } = call;
     let action =
@@ -364,7 +361,8 @@ pub(crate) fn refuse_result(ledger: &mut Ledger, step: &mut Step<'_>, call: Call
     tool_changed(ledger, step, key, &id);
 }
 
-/// Tells the agent of a result that the user has reviewed: a client's call is over only now.
+/// Returns the command that informs the agent of a reviewed result. A call that ran on a client is
+/// over only now, so its agent gets the result itself.
 pub(crate) fn reviewed(
     ledger: &Ledger,
     key: ChatKey,
@@ -420,7 +418,7 @@ fn sequence_ready(
     ledger.sequence(step, call.key, action, None);
 }
 
-/// Declines a question that cannot be shown, so that the agent does not wait for an answer.
+/// Declines a permission that cannot be shown, so that the agent does not wait for an answer.
 fn refuse_unshown(ledger: &Ledger, step: &mut Step<'_>, call: CallRef, gate: ToolGate) {
     let run = ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
     if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
@@ -430,7 +428,7 @@ fn refuse_unshown(ledger: &Ledger, step: &mut Step<'_>, call: CallRef, gate: Too
     }
 }
 
-/// Adds to the `_meta` of a call's end when it edited files, if it did.
+/// Adds the time of the edit to the `_meta` of a call's end if the call edited files.
 fn with_edit_time(
     ledger: &Ledger,
     step: &Step<'_>,
@@ -442,7 +440,7 @@ fn with_edit_time(
     let edits = content.iter().any(|content| matches!(content, ToolResultContent::FileEdit(_)));
     if let Some(session) = session.filter(|_| edits) {
         if meta.is_empty() {
-            // What is told takes the place of what was told before.
+            // The `_meta` of an action replaces the earlier one, so the earlier members are copied.
             let before = call_state(ledger, call).map(|call| json!(call)["_meta"].take());
             meta =
                 before.and_then(|meta| meta.as_object().cloned()).unwrap_or_default().into_iter().collect();
@@ -452,20 +450,19 @@ fn with_edit_time(
     meta
 }
 
-/// Brings what is derived from a tool call in line with its state.
+/// Updates the state derived from a tool call.
 pub(crate) fn tool_changed(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, tool_call_id: &str) {
     catalogue::sync_chat(ledger, step, key);
     catalogue::sync_tool_request(ledger, step, key, tool_call_id);
 }
 
-/// Brings what is derived from a question in line with its state.
+/// Updates the state derived from a question.
 pub(crate) fn question_changed(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, request_id: &str) {
     catalogue::sync_chat(ledger, step, key);
     catalogue::sync_question_request(ledger, step, key, request_id);
 }
 
-/// Returns the result that the agent gets of a call that was to run on a client and is over; `None`
-/// for any other call.
+/// Returns the result for the agent of a finished call on a client; `None` for other calls.
 pub(crate) fn result_for_agent(
     ledger: &Ledger,
     key: ChatKey,
@@ -480,7 +477,7 @@ pub(crate) fn result_for_agent(
             structured_content: call.structured_content.clone(),
             error: call.error.clone(),
         },
-        // Its result was not approved: the agent is not to see it.
+        // The user did not approve the result, so the agent must not see it.
         ToolCallState::Cancelled(call) => ToolCallResult {
             success: false,
             past_tense_message: call.invocation_message.clone(),
@@ -493,13 +490,13 @@ pub(crate) fn result_for_agent(
     Some(Command::ToolResult { run, tool_call_id: tool_call_id.to_owned(), result })
 }
 
-/// The ids of everything in running turns that waits for the user, each with its chat.
+/// Returns the ids of all tool calls and questions in running turns, each with its chat.
 pub(crate) fn all_waiting_for_user(ledger: &Ledger) -> Vec<(ChatKey, String)> {
     let chats = running_chats(ledger).into_iter();
     chats.flat_map(|key| waiting_for_user(ledger, key).into_iter().map(move |id| (key, id))).collect()
 }
 
-/// The ids of everything in the running turn that waits for the user.
+/// Returns the ids of all tool calls and questions in the running turn, settled ones included.
 pub(crate) fn waiting_for_user(ledger: &Ledger, key: ChatKey) -> Vec<String> {
     let turn =
         ledger.channels.chats.known(key).and_then(|chat| chat.conversation.state().active_turn.as_ref());

@@ -1,8 +1,8 @@
-//! Chats: the life of turns, and what is in them.
+//! Chats: the life of turns, and their content.
 //!
-//! Owns: what is sequenced on a chat while a turn runs and when it ends: reports of agents, tool
-//! calls and questions, messages that wait, and chats that are attached to messages.
-//! Never: decides which client or agent may do something: `actions` and the router do.
+//! Owns: the actions on a chat while a turn runs and when it ends: reports of agents, tool calls
+//! and questions, pending messages, and chats that are attached to messages.
+//! Never: decides which client or agent may do something; `actions` and the router do.
 
 pub(super) mod attached;
 pub(super) mod calls;

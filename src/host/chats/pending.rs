@@ -1,9 +1,9 @@
-//! Messages that wait: the queue, and the steering message, which is handed to the agent while it
-//! works.
+//! Pending messages: the queue, and the steering message, which the agent gets while it works.
 //!
 //! Owns: consuming each in the two steps of the protocol ("Pending Message Consumption" on the chat
-//! channel page of the specification), and putting back what an agent was handed but never took in.
-//! Never: pushes the queue into an agent: the router takes the next one up between turns.
+//! channel page of the specification), and requeuing messages that an agent was sent but never
+//! accepted.
+//! Never: sends queued messages to an agent; the router starts the next one between turns.
 
 use ahp_types::actions::{ChatPendingMessageRemovedAction, ChatPendingMessageSetAction, StateAction};
 use ahp_types::state::{PendingMessage, PendingMessageKind};
@@ -16,19 +16,18 @@ use crate::host::model::RunPhase;
 use crate::host::terminals::commands;
 use crate::host::Step;
 
-/// Returns whether the chat's agent accepts steering messages.
 pub(crate) fn steers(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey) -> bool {
     agents.agent_of(ledger, key).is_none_or(|agent| agent.steers)
 }
 
-/// Hands the steering message to the agent, if it works on something and takes it.
+/// Sends the steering message to the agent if a turn is running and the agent accepts it.
 pub(crate) fn send_steering(ledger: &mut Ledger, agents: &AgentRegistry, step: &mut Step<'_>, key: ChatKey) {
     if !steers(ledger, agents, key) {
         return;
     }
     let Some(chat) = ledger.channels.chats.known(key) else { return };
     let Some(pending) = chat.conversation.state().steering_message.clone() else { return };
-    // It is run, or begins a turn, when the one is over that runs.
+    // A command of the host, or a message that the agent refused, waits for the end of the turn.
     if commands::command_in(ledger, &pending.message.text).is_some()
         || chat.undelivered_steering.contains(&pending.id)
     {
@@ -45,15 +44,15 @@ pub(crate) fn send_steering(ledger: &mut Ledger, agents: &AgentRegistry, step: &
     step.send_to_agent(key, Command::Steer { run, id, message, attached });
 }
 
-/// A client asked for something on this chat: the queue may go on after what stopped it.
+/// Lets the queue continue after a stop, because a client has requested something on this chat.
 pub(crate) fn release_queue(ledger: &mut Ledger, key: ChatKey) {
     if let Some(chat) = ledger.channels.chats.known_mut(key) {
         chat.queue_held = false;
     }
 }
 
-/// Returns the id of the turn that a queued message begins: that which a client has given the
-/// turn itself, where its start had to wait.
+/// Returns the id of the turn that a queued message starts: the client's own if the message was a
+/// turn whose start had to wait, else a fresh one.
 pub(crate) fn turn_id_of_queued(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) -> String {
     let chat = ledger.channels.chats.known_mut(key);
     let is_turn = chat.is_some_and(|chat| chat.turns_queued.remove(id) && !chat.has_had_turn(id));
@@ -63,7 +62,8 @@ pub(crate) fn turn_id_of_queued(ledger: &mut Ledger, step: &mut Step<'_>, key: C
     fresh_turn_id(ledger, step, key)
 }
 
-/// An id that no turn of the chat has had: those that are counted begin anew with each process.
+/// Returns an id that no turn of the chat has had. Generated ids restart with each process, so they
+/// may collide with stored turns.
 pub(crate) fn fresh_turn_id(ledger: &Ledger, step: &mut Step<'_>, key: ChatKey) -> String {
     let known = |id: &String| ledger.channels.chats.known(key).is_some_and(|chat| chat.has_had_turn(id));
     loop {
@@ -74,8 +74,8 @@ pub(crate) fn fresh_turn_id(ledger: &Ledger, step: &mut Step<'_>, key: ChatKey) 
     }
 }
 
-/// Notes that a steering message has nothing to steer, as neither runs anything nor is anything
-/// queued: the next turn begins with it. One that was put back waits for the next run.
+/// Marks a steering message as undelivered if nothing runs or is queued: the next turn starts with
+/// it. A message that was requeued waits for the next run instead.
 pub(crate) fn note_undelivered_steering(ledger: &mut Ledger, key: ChatKey, id: &str) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let state = chat.conversation.state();
@@ -86,14 +86,14 @@ pub(crate) fn note_undelivered_steering(ledger: &mut Ledger, key: ChatKey, id: &
     }
 }
 
-/// The agent has taken a steering message in.
+/// Records that the agent has accepted a steering message.
 pub(crate) fn steering_arrived(ledger: &mut Ledger, key: ChatKey, id: &str) {
     if let Some(run) = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
         run.sent_steering.retain(|pending| pending.id != id);
     }
 }
 
-/// The agent does not take a steering message in: the next turn begins with it.
+/// Requeues a steering message that the agent has refused; the next turn starts with it.
 pub(crate) fn steering_was_refused(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let Some(run) = chat.run.as_mut() else { return };
@@ -103,9 +103,8 @@ pub(crate) fn steering_was_refused(ledger: &mut Ledger, step: &mut Step<'_>, key
     requeue_steering(ledger, step, key, vec![refused]);
 }
 
-/// Puts back what the agent of a run that is over was handed and has not taken in, so that the
-/// next run is handed it. There is room for one message: a newer one replaces an older one, as
-/// it does while they wait.
+/// Requeues messages that a run's agent was sent and has not accepted, for the next run. Only one
+/// message fits: a newer one replaces an older one, as in the pending state.
 pub(super) fn requeue_steering(
     ledger: &mut Ledger,
     step: &mut Step<'_>,

@@ -1,7 +1,7 @@
-//! Text and notices of agents, made into actions.
+//! Text and notices of agents, converted to actions.
 //!
-//! Owns: the parts of a turn's text: which part a passage goes on in, and when a new one begins.
-//! (`calls` does it for tool calls and questions.)
+//! Owns: the text parts of a turn: which part a text continues, and when a new one starts. (`calls`
+//! does so for tool calls and questions.)
 //! Never: ends a turn.
 
 use ahp_types::actions::{ChatDeltaAction, ChatReasoningAction, ChatResponsePartAction, StateAction};
@@ -15,7 +15,6 @@ use crate::host::ledger::Ledger;
 use crate::host::model::OpenPart;
 use crate::host::{catalogue, limits, Step};
 
-/// Some of the text of a turn.
 pub(in crate::host) struct TextSegment {
     pub(in crate::host) turn_id: String,
     pub(in crate::host) kind: TextKind,
@@ -23,7 +22,7 @@ pub(in crate::host) struct TextSegment {
     pub(in crate::host) meta: Option<JsonObject>,
 }
 
-/// Appends texts to the part at the end if that is of their kind; else the first one begins a part.
+/// Appends texts to the last part if it has their kind; otherwise the first text starts a part.
 pub(in crate::host) fn append_texts(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -43,8 +42,7 @@ pub(in crate::host) fn append_texts(
     }
 }
 
-/// Appends text that something is told of besides, which would be lost if it were merged with
-/// others.
+/// Appends text with a `_meta` of its own, which a merge with other texts would lose.
 pub(in crate::host) fn append_text(
     ledger: &mut Ledger,
     step: &mut Step<'_>,

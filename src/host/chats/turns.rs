@@ -1,4 +1,4 @@
-//! Turns as messages: what the agent hears of one, and how a turn is ended.
+//! Turns as messages: the message that an agent gets, and the end of a turn.
 //!
 //! Owns: the message that an agent gets for a turn, the message of a turn that an agent begins by
 //! itself, and the end of a turn in the state of its chat.
@@ -25,10 +25,10 @@ use crate::host::terminals::commands;
 use crate::host::{catalogue, refusal, Step};
 use crate::wire::channels::ChannelKind;
 
-/// A turn that was taken up again and has not brought the process down within this time will not.
+/// Time that the process must survive a resumed turn for the turn to count as safe.
 pub(crate) const TRIAL: Duration = Duration::from_secs(2);
 
-/// How a turn ends for clients.
+/// Outcome of a turn, as clients see it.
 #[derive(Debug)]
 pub(crate) enum Ending {
     Complete,
@@ -52,9 +52,8 @@ pub(crate) fn message_for_agent(agent: Option<&AgentInfo>, message: &Message) ->
     message
 }
 
-/// Returns the message of a turn that an agent begins by itself. The host says it: clients that
-/// know the origins of messages (VS Code) show such a one as a notification, and any other but the
-/// user's as if the user had said it.
+/// Returns the message of a turn that an agent begins by itself. VS Code shows its origin, a system
+/// notification, as such, and any other origin as a message of the user.
 pub(crate) fn message_of(cause: TurnCause) -> Message {
     let text = match cause {
         TurnCause::Agent => "The agent goes on by itself.",
@@ -70,12 +69,12 @@ pub(crate) fn message_of(cause: TurnCause) -> Message {
     }
 }
 
-/// Returns whether an agent has begun the turn of this message by itself.
+/// Returns whether an agent began the turn of this message by itself.
 pub(crate) fn is_begun_by_agent(message: &Message) -> bool {
     message.origin.kind == MessageKind::SystemNotification
 }
 
-/// Ends the running turn, once: everything in it that is open is closed before its ending.
+/// Ends the running turn once, after closing its open parts.
 pub(crate) fn end_turn_without_advance(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -128,12 +127,12 @@ pub(crate) fn end_turn_without_advance(
         && ledger.channels.chats.known(key).is_some_and(|chat| chat.awaits)
         && !conversations::is_creating(ledger, key)
     {
-        // What the user is asked to do was for this turn.
+        // The opening waits for the user on behalf of this turn only.
         conversations::close_conversation(ledger, step, key);
     }
     let open = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open);
     if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
-        // The agent does not know yet that it is over.
+        // The agent does not know yet that the turn is over.
         chat.settling = Some(run.id);
         step.send_to_agent(key, Command::Cancel { run: run.id });
     }

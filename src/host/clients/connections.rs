@@ -1,9 +1,9 @@
 //! Clients behind connections.
 //!
-//! Owns: admitting a client, which channels a list of URIs names, and how an answer with states is
-//! made. The router has the steps of `initialize`, `reconnect`, `subscribe` and `unsubscribe`.
-//! Never: changes a channel's state. Snapshot and registration are one step, so that what a client
-//! is sent afterwards is exactly what its snapshot lacks.
+//! Owns: admitting a client, resolving lists of URIs to channels, and answers with states. The
+//! router has the steps of `initialize`, `reconnect`, `subscribe` and `unsubscribe`.
+//! Never: changes a channel's state. Snapshot and registration are one step, so later output to a
+//! client is exactly what its snapshot lacks.
 
 use std::collections::BTreeSet;
 
@@ -18,11 +18,10 @@ use crate::wire::errors::RpcError;
 use crate::wire::terminals::parse_terminal_uri;
 use crate::wire::watches::{is_watch, WATCHES_MAX};
 
-/// A result with states of channels.
 pub(crate) struct States {
-    /// The result; JSON text.
+    /// JSON text.
     pub(crate) json: Vec<u8>,
-    /// The kinds of those channels, in the order of their states.
+    /// Kinds of the channels, in the order of their states.
     pub(crate) kinds: Vec<ChannelKind>,
 }
 
@@ -33,7 +32,7 @@ pub(crate) enum Subscribed {
 }
 
 impl From<LargeStates> for Subscribed {
-    /// Writes at once a state that is not large, if nothing must be read for it.
+    /// Writes a small state at once, if it is in memory; a large one is written elsewhere.
     fn from(states: LargeStates) -> Self {
         if states.bytes >= LARGE_BYTES || !states.is_in_memory() {
             return Self::Large(Box::new(states));
@@ -43,14 +42,13 @@ impl From<LargeStates> for Subscribed {
     }
 }
 
-/// Returns whether a URI names, by its form, a channel other than a session or chat: such a one is
-/// answered with "not found".
+/// Returns whether a URI has the form of a channel that is neither session nor chat.
 pub(crate) fn is_no_conversation(uri: &str) -> bool {
     is_watch(uri) || parse_terminal_uri(uri).is_some() || session_of_subchannel(uri).is_some()
 }
 
 impl Clients {
-    /// Marks a connection as open, for this client; returns whose it was before.
+    /// Assigns a client to a connection. Returns the connection's former client id, if any.
     pub(crate) fn admit(
         &mut self,
         ledger: &mut Ledger,
@@ -69,7 +67,7 @@ impl Clients {
         let before = client.client_id.replace(client_id.to_owned());
         self.known.retain(|known| known != client_id);
         self.known.push_back(client_id.to_owned());
-        // Whose terminals were to end may be here again.
+        // Terminals that wait for this client may stay.
         ledger.touch(ChannelKind::Terminal);
         if self.known.len() > CLIENTS_MAX {
             self.known.pop_front();
@@ -78,8 +76,7 @@ impl Clients {
     }
 }
 
-/// The channels of these URIs, each once, and the URIs that name none, or more watches than may
-/// be followed.
+/// Resolves URIs to distinct channels; also returns URIs without one, or beyond the watch limit.
 pub(crate) fn resolve(ledger: &Ledger, uris: &[String]) -> (Vec<ChannelId>, Vec<String>) {
     let (mut seen, mut targets, mut missing) = (BTreeSet::new(), Vec::new(), Vec::new());
     let mut watches = 0;

@@ -1,13 +1,12 @@
-//! Clients that can say nothing any more, while others go on.
+//! Disconnected clients, while others remain.
 //!
-//! Owns: how each of them leaves, and which turns are theirs. The router lets these end or cancels
-//! them, and closes the connection.
-//! Never: counts a turn of a client that is still there.
+//! Owns: how each of them leaves, and which turns are theirs. The router lets these turns end or
+//! cancels them, and closes the connection.
+//! Never: counts a turn of a connected client.
 //!
-//! A client that has ended its input has left for good. One whose connection was lost is expected
-//! back for a while, perhaps under another name, as an editor's window that is loaded anew: until
-//! then nothing is declined for want of clients, and what it has begun is not ended as long as
-//! anybody is there.
+//! A client that has ended its input has left for good. A client that lost its connection is
+//! expected back for some time, perhaps under another id, as when an editor's window reloads. Until
+//! then its absence declines no question, and its turns go on while any client is connected.
 
 use crate::host::chats::calls;
 use crate::host::clients::Clients;
@@ -15,22 +14,21 @@ use crate::host::effects::{ChatKey, ConnectionId};
 use crate::host::ledger::Ledger;
 use crate::host::Step;
 
-/// A client that can say nothing any more, until its turns are over.
+/// Client that can no longer send, until its turns are over.
 #[derive(Debug)]
 pub(crate) struct Disconnect {
     pub(crate) client_id: Option<String>,
-    /// Set when the connection was lost, rather than ended.
+    /// Set if the connection was lost rather than ended.
     pub(crate) is_lost: bool,
-    /// Set when the client's turns are cancelled, and no new one begins.
+    /// Set if the client's turns are cancelled, and no new one begins.
     pub(crate) cancelling: bool,
-    /// Something was declined or cut.
+    /// Set if a question was declined or a turn was cut off.
     pub(crate) cut: bool,
-    /// Set when the client's turns are over.
     pub(crate) over: bool,
 }
 
 impl Clients {
-    /// Stops expecting a client back that has lost this connection.
+    /// Stops expecting the client of a lost connection back.
     pub(crate) fn return_expired(
         &mut self,
         ledger: &mut Ledger,
@@ -48,13 +46,13 @@ impl Clients {
         }
     }
 
-    /// Returns whether a client that can answer questions of agents is connected, or expected back.
+    /// Returns whether any client, which may answer questions, is connected or expected back.
     pub(crate) fn may_questions_be_answered(&self, ledger: &Ledger) -> bool {
         ledger.presence.has_clients() || !self.expected.is_empty()
     }
 
-    /// Returns whether the turn of a chat ends with this client, which can send nothing any more:
-    /// it has begun the turn, or nobody is left who has.
+    /// Returns whether the turn of a chat ends with this disconnected client: the client began it,
+    /// or its client is gone and no client remains.
     fn is_turn_of_disconnected(&self, ledger: &Ledger, key: ChatKey, connection: ConnectionId) -> bool {
         let Some(disconnect) = self.disconnects.get(&connection) else { return false };
         match owner_of(ledger, key) {
@@ -74,15 +72,14 @@ impl Clients {
         running.filter(|chat| self.is_turn_of_disconnected(ledger, *chat, connection)).collect()
     }
 
-    /// Returns whether turns of a chat are being cancelled because its client is gone, so that none
-    /// may begin.
+    /// Returns whether a disconnect is cancelling turns of a chat, so that none may begin.
     pub(super) fn is_cancelling_for_disconnect(&self, ledger: &Ledger, key: ChatKey) -> bool {
         let disconnects = self.disconnects.iter().filter(|(_, disconnect)| disconnect.cancelling);
         let mut cancelling = disconnects.map(|(connection, _)| *connection);
         cancelling.any(|connection| self.is_turn_of_disconnected(ledger, key, connection))
     }
 
-    /// Notes that something was declined in a chat because no client is left.
+    /// Records that something was declined in a chat because no client remains.
     pub(super) fn note_disconnect_cut(&mut self, ledger: &Ledger, key: ChatKey) {
         let left_by: Vec<ConnectionId> = self
             .disconnects
@@ -98,7 +95,7 @@ impl Clients {
     }
 }
 
-/// The client whose turn runs in a chat, or ran there last: who queued a message is not known.
+/// Returns the client of a chat's running or latest turn; senders of queued messages are unknown.
 fn owner_of(ledger: &Ledger, key: ChatKey) -> Option<&str> {
     let chat = ledger.channels.chats.known(key)?;
     let by = chat.run.as_ref().and_then(|run| run.by.as_deref());

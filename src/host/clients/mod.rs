@@ -1,8 +1,8 @@
-//! Clients that take part in sessions: whether they are there, and the tool calls that run on them.
+//! Clients that take part in sessions: their presence, and the tool calls that run on them.
 //!
-//! Owns: absences (an active client that may come back), disconnects, the end of the host, choosing
-//! the client that a tool call runs on, and the end of a call whose client is gone.
-//! Never: decides what a client may say of a call: `host::actions` does.
+//! Owns: absences (an active client that may come back), disconnects, the shutdown of the host,
+//! choosing the client that a tool call runs on, and ending a call whose client is gone.
+//! Never: decides what a client may report of a call: `host::actions` does.
 
 pub(super) mod connections;
 pub(super) mod disconnects;
@@ -36,24 +36,23 @@ use crate::wire::tool_calls::{client_of_call, tool_call_id};
 /// Time after which an absent active client is removed and its tool calls fail.
 const ABSENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Clients: those that take part in sessions, those that go, and those that are expected back.
+/// Active, disconnected and expected clients.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
-    /// Ids of clients that were given a place in this sequence, the newest last.
+    /// Ids of recently admitted clients, newest last, which may `reconnect`.
     pub(super) known: VecDeque<String>,
-    /// Active clients that are not there, by the numbers of their timers.
+    /// Absent active clients, by the numbers of their timers.
     absences: BTreeMap<u64, (SessionKey, String)>,
-    /// Clients that can say nothing any more, until their turns are over.
+    /// Clients that can no longer send, until their turns are over.
     pub(super) disconnects: BTreeMap<ConnectionId, Disconnect>,
-    /// Connections that clients have lost who are expected back.
+    /// Lost connections whose clients are expected back.
     pub(super) expected: BTreeSet<ConnectionId>,
-    /// Set while the host ends.
+    /// Set while the host shuts down.
     pub(super) shutdown: Option<ShuttingDown>,
 }
 
 impl Clients {
-    /// A client has lost a connection. Where it is active and was not there otherwise, it has some
-    /// time to come back.
+    /// Starts absence timers where a client is active, unless another of its connections can send.
     pub(super) fn client_disconnected(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, client_id: &str) {
         if ledger.presence.can_speak(client_id) {
             return;
@@ -64,8 +63,7 @@ impl Clients {
         }
     }
 
-    /// A session has come back from the store: those of its active clients that are not there have
-    /// some time to come back too.
+    /// Starts the absence timers of a restored session's active clients that are not connected.
     pub(super) fn await_clients(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
         let Some(session) = ledger.channels.sessions.known(key) else { return };
         let active = session.state.active_clients.iter().map(|client| client.client_id.clone());
@@ -92,7 +90,7 @@ impl Clients {
         step.emit(Output::Timer(Timer::Absence(number), ABSENCE_MAX));
     }
 
-    /// Stops waiting for a client that takes part in a session again.
+    /// Cancels the absence timer of a client that has returned to a session.
     pub(super) fn client_returned(&mut self, session: SessionKey, client_id: &str) {
         self.absences.retain(|_, (of, client)| *of != session || client != client_id);
     }
@@ -100,13 +98,13 @@ impl Clients {
     /// Removes an active client that has not come back in time.
     pub(super) fn absence_expired(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, number: u64) {
         let Some((session, client_id)) = self.absences.remove(&number) else { return };
-        // The session may be gone since.
+        // The session may have been removed by now.
         if ledger.channels.sessions.contains_key(&session) {
             self.remove_active_client(ledger, step, session, &client_id, None);
         }
     }
 
-    /// A client is back and says which channels it goes on with: it leaves the other sessions.
+    /// Removes a reconnected client from the sessions that it does not subscribe to again.
     pub(super) fn leave_other_sessions(
         &mut self,
         ledger: &mut Ledger,
@@ -118,7 +116,7 @@ impl Clients {
             if kept.contains(&session.into()) {
                 continue;
             }
-            // Nothing may happen now that a snapshot in the answer would show.
+            // While the store fails, no action may occur that the answer's snapshots would contain.
             if ledger.failing().is_some() {
                 self.await_client(ledger, step, session, client_id);
             } else {
@@ -127,7 +125,7 @@ impl Clients {
         }
     }
 
-    /// A client does not follow a session any more on one of its connections.
+    /// Removes an active client from a session unless another of its connections subscribes.
     pub(super) fn leave_session(
         &mut self,
         ledger: &mut Ledger,
@@ -145,7 +143,7 @@ impl Clients {
         }
     }
 
-    /// Takes a client out of a session. The tool calls that run on it fail.
+    /// Removes an active client from a session. The tool calls that run on it fail.
     pub(super) fn remove_active_client(
         &mut self,
         ledger: &mut Ledger,
@@ -168,8 +166,8 @@ impl Clients {
         send_tools_of_session(ledger, step, key);
     }
 
-    /// The active client of a chat's session that a tool is to run on, with what it says of the
-    /// tool. Those that are there go first, and of these the one that began the turn.
+    /// Returns the active client that a tool is to run on, with its definition of the tool. Present
+    /// clients precede absent ones, then the client that began the turn precedes the others.
     fn provider_of(&self, ledger: &Ledger, key: ChatKey, tool: &str) -> Option<(String, ToolDefinition)> {
         let chat = ledger.channels.chats.known(key)?;
         let requester = chat.run.as_ref().and_then(|run| run.by.as_deref());
@@ -186,8 +184,7 @@ impl Clients {
         Some((client.to_owned(), offered.clone()))
     }
 
-    /// An agent begins to call a tool that a client carries out: which client that is, is decided
-    /// now.
+    /// Starts a call of a client's tool, and chooses the client.
     pub(super) fn start_client_call(
         &self,
         ledger: &mut Ledger,
@@ -202,7 +199,7 @@ impl Clients {
         calls::start_call(ledger, step, call.clone(), tool, display, meta, client);
     }
 
-    /// An agent waits for what comes of a tool that a client carries out.
+    /// Makes a call ready to run on its client; the agent waits for the result.
     pub(super) fn call_on_client(
         &self,
         ledger: &mut Ledger,
@@ -234,7 +231,7 @@ impl Clients {
     }
 }
 
-/// Ends a call that its client will not finish, and tells the agent.
+/// Fails a call that its client will not finish, and sends the agent the result.
 pub(super) fn fail_client_call(ledger: &mut Ledger, step: &mut Step<'_>, call: &CallRef, why: &str) {
     calls::fail_call(ledger, step, call, "Was not carried out", why);
     let run = ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
@@ -243,15 +240,13 @@ pub(super) fn fail_client_call(ledger: &mut Ledger, step: &mut Step<'_>, call: &
     }
 }
 
-/// Tells the agents of a session's chats what tools its clients offer, where they know
-/// otherwise.
 pub(super) fn send_tools_of_session(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
     for chat in ledger.channels.chats_in(session) {
         send_tools(ledger, step, chat);
     }
 }
 
-/// Sends the tools of clients to the agent of one chat, once it is open.
+/// Sends the tools of clients to a chat's agent if it is open and has an outdated list.
 pub(super) fn send_tools(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open) else {
         return;
@@ -264,10 +259,8 @@ pub(super) fn send_tools(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey)
     }
 }
 
-/// Returns the action by which an active client offers these tools in place of those from before.
-///
-/// # Errors
-/// When it takes no part in the session, or these are no tools.
+/// Returns the action by which an active client replaces its tools. Refused if the client is not
+/// active in the session, or if `tools` is invalid.
 pub(super) fn offer_of_tools(
     ledger: &Ledger,
     key: SessionKey,
@@ -283,9 +276,9 @@ pub(super) fn offer_of_tools(
     Ok(StateAction::SessionActiveClientSet(SessionActiveClientSetAction { active_client }))
 }
 
-/// A client that is shown one active client takes what is acknowledged for true. So it is
-/// refused what would change nothing but what it is shown: to go while another one is active,
-/// and to come while another one is shown.
+/// Refuses actions that would only change the active client shown to their sender, where the sender
+/// is shown a single one, because such a client trusts an acknowledgement: leaving while another
+/// client is active, and joining while another one is shown.
 pub(super) fn check_one_client(
     ledger: &Ledger,
     key: SessionKey,
@@ -314,12 +307,11 @@ fn is_active(ledger: &Ledger, session: SessionKey, client_id: &str) -> bool {
     })
 }
 
-/// The sessions in memory that a client is active in.
 fn sessions_with(ledger: &Ledger, client_id: &str) -> Vec<SessionKey> {
     ledger.channels.sessions.keys().copied().filter(|key| is_active(ledger, *key, client_id)).collect()
 }
 
-/// The calls of a chat's running turn that a client is to finish.
+/// Returns the open calls of a chat's running turn that run on a client.
 fn calls_on(ledger: &Ledger, key: ChatKey, client_id: &str) -> Vec<CallRef> {
     let Some(chat) = ledger.channels.chats.known(key) else { return Vec::new() };
     let calls = chat.conversation.tools().filter(|call| {

@@ -1,14 +1,14 @@
-//! Large contents (sides of changed files, results of tool calls), which clients fetch by a URI.
+//! Large contents (sides of changed files, results of tool calls), which clients fetch by URI.
 //!
-//! Owns: telling clients a URI of the host's own for each content, and finding the content that
-//! such a URI calls.
-//! Never: changes a state. A state holds a content itself, in a `data:` URI, so that it is there as
-//! long as the state is and goes wherever that goes: into the store, into forks, to another
-//! session, into an export.
+//! Owns: replacing each content by a URI of the host in all output to clients, and resolving such a
+//! URI to its content.
+//! Never: changes a state.
 //!
-//! A content is called by its chat and by what it is, so that it has the same URI in every place
-//! and after every restart. Behind that stand the side and the path of the file, for those who show
-//! it.
+//! A state holds the content itself, in a `data:` URI, so that both have one lifetime and are
+//! stored, forked, moved and exported together.
+//!
+//! A content URI consists of the chat and a hash of the content, so it is identical wherever the
+//! content appears and after a restart. The side and the path of the file follow, for display.
 
 use ahp_types::actions::{ActionEnvelope, ChatToolCallContentChangedAction, StateAction};
 use ahp_types::state::{
@@ -28,15 +28,15 @@ use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;
 use crate::wire::uris::{content_uri, parse_content_uri};
 
-/// Something that is shown, and may have a content of its own.
+/// Item that is shown to clients and may hold a large content.
 enum ShownContent<'a> {
-    /// A side of a change, and which one.
+    /// `before` or `after` side of a file edit.
     Side(&'static str, &'a mut FileEditSide),
-    /// Data that a tool call has produced.
+    /// Data that a tool call produced.
     Produced(&'a mut ToolResultContent),
 }
 
-/// Something that contents are in.
+/// Value that may hold large contents.
 trait Contents {
     fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>));
 }
@@ -106,7 +106,6 @@ impl Contents for ChatState {
     }
 }
 
-/// Replaces the large contents of a request that waits for the user by URIs.
 fn prepare_request_for_clients(request: &mut SessionInputRequest) {
     if let SessionInputRequest::ToolConfirmation(request) = request {
         let chat = request.chat.clone();
@@ -119,7 +118,7 @@ fn prepare_request_for_clients(request: &mut SessionInputRequest) {
     }
 }
 
-/// Replaces a content by the URI that clients get.
+/// Replaces a large content by the URI that clients receive.
 fn uri_for_clients(chat: &str, shown: ShownContent<'_>) {
     match shown {
         ShownContent::Side(side, of) if of.content.uri.starts_with(INLINE) => {
@@ -146,7 +145,7 @@ fn is_large(content: &ToolResultContent) -> bool {
     matches!(content, ToolResultContent::EmbeddedResource(embedded) if embedded.data.len() > INLINE_CONTENT_BYTES_MAX)
 }
 
-/// Data that is too large to be told where it is, and the same in a `data:` URI.
+/// Returns data that exceeds [`INLINE_CONTENT_BYTES_MAX`], and its `data:` URI.
 fn large(content: &ToolResultContent) -> Option<(&ToolResultEmbeddedResourceContent, String)> {
     match content {
         ToolResultContent::EmbeddedResource(embedded) if is_large(content) => {
@@ -156,7 +155,7 @@ fn large(content: &ToolResultContent) -> Option<(&ToolResultEmbeddedResourceCont
     }
 }
 
-/// Returns a file name for a content type, by which viewers know how to show it.
+/// Returns a file name for a content type; viewers choose the format by its extension.
 fn file_name(content_type: &str) -> String {
     let is_plain = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let (kind, rest) = content_type.split_once('/').unwrap_or_default();
@@ -164,7 +163,7 @@ fn file_name(content_type: &str) -> String {
     format!("/{}.{ending}", Some(kind).filter(is_plain).unwrap_or("data"))
 }
 
-/// Converts a state without its completed turns to what is sent to clients.
+/// Replaces the large contents of a state without completed turns by URIs.
 pub(in crate::host) fn prepare_state_for_clients(state: &mut SnapshotState) {
     match state {
         SnapshotState::Chat(state) => {
@@ -178,7 +177,7 @@ pub(in crate::host) fn prepare_state_for_clients(state: &mut SnapshotState) {
     }
 }
 
-/// Returns a completed turn of a chat (JSON text) as it is sent to clients.
+/// Returns a completed turn (JSON text) with its large contents replaced by URIs.
 pub(in crate::host) fn turn_for_clients(chat: &str, turn: &CompletedTurn) -> Bytes {
     let text = turn.text();
     if !turn.facts().contents {
@@ -189,7 +188,7 @@ pub(in crate::host) fn turn_for_clients(chat: &str, turn: &CompletedTurn) -> Byt
     to_sorted_json(&turn).into()
 }
 
-/// Returns an action on this channel as it is sent to clients; `None` if that is how it is stored.
+/// Returns an action with its large contents replaced by URIs; `None` if there are none.
 pub(in crate::host) fn action_for_clients(channel: &str, action: &StateAction) -> Option<StateAction> {
     match action {
         StateAction::ChatToolCallReady(ready) if ready.edits.is_some() => {
@@ -223,7 +222,7 @@ fn has_contents(content: &[ToolResultContent]) -> bool {
     content.iter().any(|content| matches!(content, ToolResultContent::FileEdit(_)) || is_large(content))
 }
 
-/// Returns a stored envelope (JSON text) as it is sent to clients.
+/// Returns a stored envelope (JSON text) with its large contents replaced by URIs.
 pub(in crate::host) fn envelope_for_clients(line: &ActionLine, envelope: Bytes) -> Bytes {
     if line.delta.is_some() || !may_hold_contents(&envelope) {
         return envelope;
@@ -239,8 +238,8 @@ pub(in crate::host) fn envelope_for_clients(line: &ActionLine, envelope: Bytes) 
 }
 
 impl Chat {
-    /// Keeps the contents that an action shows to be approved while the turn runs: a change that
-    /// was approved is in the state no more, and its contents are still looked at.
+    /// Retains the contents of edits that await approval until the next turn starts. An approved
+    /// edit is no longer part of the state, yet clients may still fetch its contents.
     pub(in crate::host) fn note_previews(&mut self, action: &StateAction) {
         match action {
             StateAction::ChatTurnStarted(_) | StateAction::ChatTurnResume(_) => self.previews.clear(),
@@ -257,10 +256,10 @@ impl Chat {
     }
 }
 
-/// The content that a URI of ours calls, in a `data:` URI; none for other URIs.
+/// Returns the content of a content URI as a `data:` URI; `None` for any other URI.
 ///
 /// # Errors
-/// `-32008` when it is not there any more, or never was.
+/// `-32008` if the content does not exist (any more).
 pub(in crate::host) fn resolve_content(ledger: &Ledger, uri: &str) -> Result<Option<String>, RpcError> {
     let Some((chat, id)) = parse_content_uri(uri) else { return Ok(None) };
     let chat = match ledger.find(&chat).map(ChannelId::chat) {

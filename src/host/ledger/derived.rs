@@ -1,8 +1,7 @@
-//! State that is derived in memory from each applied action; clients are not notified of it by
-//! itself.
+//! In-memory state that is derived from each applied action; it causes no action of its own.
 //!
-//! Owns: keeping counts, selections and edits that others read equal to the states they are made
-//! from, and the sessions whose summaries or changed files may be others than before.
+//! Owns: keeping counts, selections and edits consistent with the states they are derived from, and
+//! marking sessions whose summaries or changed files may be out of date.
 //! Never: sequences anything.
 
 use std::collections::BTreeSet;
@@ -15,7 +14,7 @@ use crate::host::ledger::Ledger;
 use crate::wire::channels::ChannelKind;
 
 impl Ledger {
-    /// Brings what is derived from a channel's state in line with it, behind this action.
+    /// Updates the state derived from a channel after an action was applied to it.
     pub(super) fn derive(&mut self, target: ChannelId, action: &StateAction) {
         match target.kind {
             ChannelKind::Chat => self.derive_from_chat(target.key.into(), action),
@@ -43,7 +42,7 @@ impl Ledger {
         }
     }
 
-    /// Brings what the summary of a session says of its selection in line with its chats.
+    /// Updates the selection in a session's summary from its chats.
     fn note_selection(&mut self, key: SessionKey) {
         let selected = self.channels.selected_for_summary(key);
         let Some(session) = self.channels.sessions.known_mut(key) else { return };
@@ -53,7 +52,7 @@ impl Ledger {
         }
     }
 
-    /// Brings the number of annotations that a session shows in line with them.
+    /// Updates the annotation summary in a session's state.
     fn count_annotations(&mut self, key: AnnotationsKey) {
         let Some(annotations) = self.channels.annotations.known(key) else { return };
         let Some(session) = self.channels.sessions.known_mut(key.into()) else { return };
@@ -61,34 +60,31 @@ impl Ledger {
         self.session_changed(key.into());
     }
 
-    /// Notes that something about a session has changed: its row and perhaps its summary.
+    /// Marks a session's row, and possibly its summary, as changed.
     pub(in crate::host) fn session_changed(&mut self, key: SessionKey) {
         self.changed.insert(key);
         self.mark_dirty(key.into());
     }
 
-    /// Returns whether a session has changed since changes were taken last.
     pub(in crate::host) fn has_changed(&self, key: SessionKey) -> bool {
         self.changed.contains(&key)
     }
 
-    /// Forgets the change of a session that is gone.
     pub(in crate::host) fn clear_change(&mut self, key: SessionKey) {
         self.changed.remove(&key);
     }
 
-    /// Takes the sessions that have changed.
     pub(in crate::host) fn take_changed_sessions(&mut self) -> BTreeSet<SessionKey> {
         std::mem::take(&mut self.changed)
     }
 
-    /// Notes that the changes of a session may be others than before: which files they are of, if
-    /// `has_files`, or whether a turn runs.
+    /// Marks a session's changesets as possibly out of date: their files if `has_files`, otherwise
+    /// only whether a turn is running.
     pub(in crate::host) fn note_edited(&mut self, session: SessionKey, has_files: bool) {
         *self.edited.entry(session).or_default() |= has_files;
     }
 
-    /// Takes one session out of those whose changes may be others than before.
+    /// Removes and returns one session whose changesets may be out of date.
     pub(in crate::host) fn next_edited(&mut self) -> Option<(SessionKey, bool)> {
         self.edited.pop_first()
     }

@@ -1,4 +1,4 @@
-//! The newest sequenced actions, for clients that missed some.
+//! The latest sequenced actions, for clients that reconnect.
 //!
 //! Owns: the replay window, bounded in actions and in bytes.
 //! Never: knows who is subscribed, or what an action means.
@@ -10,9 +10,9 @@ use crate::host::effects::{ActionLine, ChannelId};
 /// Bounds of the replay log.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplayWindow {
-    /// At most so many actions.
+    /// Maximum number of actions.
     pub actions_max: usize,
-    /// At most so many bytes of them, as they are on the wire.
+    /// Maximum bytes of all actions, as sent on the wire.
     pub bytes_max: usize,
 }
 
@@ -22,13 +22,13 @@ impl Default for ReplayWindow {
     }
 }
 
-/// The log: a run of consecutive sequence numbers that ends at the head.
+/// Consecutive actions that end at the head of the sequence.
 #[derive(Debug)]
 pub(super) struct ReplayLog {
     window: ReplayWindow,
     entries: VecDeque<(ChannelId, ActionLine)>,
     bytes: usize,
-    /// The number before the first entry's: a client that has seen it can be told everything since.
+    /// Sequence number before that of the first entry: the oldest cursor that can be replayed.
     floor: u64,
 }
 
@@ -37,7 +37,6 @@ impl ReplayLog {
         Self { window, entries: VecDeque::new(), bytes: 0, floor: head }
     }
 
-    /// The number before the oldest action's.
     pub(super) fn floor(&self) -> u64 {
         self.floor
     }
@@ -52,7 +51,7 @@ impl ReplayLog {
         }
     }
 
-    /// Returns everything after `cursor`, oldest first; `None` when the log does not reach back to
+    /// Returns the actions after `cursor`, oldest first; `None` if the log does not reach back to
     /// it or `cursor` lies beyond the head.
     pub(super) fn since(&self, cursor: u64) -> Option<impl Iterator<Item = &(ChannelId, ActionLine)>> {
         let skip = usize::try_from(cursor.checked_sub(self.floor)?).ok()?;

@@ -1,43 +1,39 @@
-//! Presence: which connections there are, and which clients are behind them.
+//! Presence: open connections, and the clients behind them.
 //!
 //! Owns: [`Presence`], the facts about connections that every owner may read.
-//! Never: decides when a client is gone: the router and `clients` do, and write them.
+//! Never: decides when a client has disconnected; the router and `clients` do, and update them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::host::effects::ConnectionId;
 use crate::host::locale::Language;
 
-/// A connection.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Connection {
-    /// Id of the client behind it; `None` until it has said who it is.
+    /// Id of the client; `None` before `initialize`.
     pub(in crate::host) client_id: Option<String>,
-    /// `file:` URI of the folder that the client is to start browsing at.
+    /// `file:` URI of the folder where the client's file browser starts.
     pub(in crate::host) default_directory: Option<String>,
-    /// Language of its user.
     pub(in crate::host) language: Language,
-    /// Set when the client is not shown what agents ask.
+    /// Set if the client does not show questions of agents.
     pub(in crate::host) cannot_show_questions: bool,
-    /// Set when the client answers no requests.
+    /// Set if the client answers no requests.
     pub(in crate::host) answers_nothing: bool,
 }
 
-/// Connections that there are.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Presence {
     pub(in crate::host) connections: BTreeMap<ConnectionId, Connection>,
-    /// Connections whose clients can say nothing any more.
+    /// Connections whose clients can no longer send.
     pub(in crate::host) leaving: BTreeSet<ConnectionId>,
 }
 
 impl Presence {
-    /// Returns the id of the client behind a connection; `None` if it has not said who it is.
+    /// Returns the client id of a connection; `None` before `initialize`.
     pub(in crate::host) fn client_of(&self, connection: ConnectionId) -> Option<&str> {
         self.connections.get(&connection)?.client_id.as_deref()
     }
 
-    /// Returns the connections of a client.
     pub(in crate::host) fn connections_of<'a>(
         &'a self,
         client_id: &'a str,
@@ -46,12 +42,12 @@ impl Presence {
         all.filter(move |(_, client)| client.client_id.as_deref() == Some(client_id))
     }
 
-    /// Returns whether any client can still say something.
+    /// Returns whether any client can still send.
     pub(in crate::host) fn has_clients(&self) -> bool {
         self.speakers().next().is_some()
     }
 
-    /// Returns whether a client can still say something.
+    /// Returns whether a client can still send.
     pub(in crate::host) fn can_speak(&self, client_id: &str) -> bool {
         self.speakers().any(|id| id == client_id)
     }

@@ -1,7 +1,7 @@
-//! Answers to clients that subscribe or come back: states, and replays of what they missed.
+//! Answers to clients that subscribe or reconnect: states, and replays of missed actions.
 //!
-//! Owns: which states may be told, and the envelopes of a replay, from memory and from the store.
-//! Never: decides which channels a client may have.
+//! Owns: which states may be sent, and the envelopes of a replay, from memory and from the store.
+//! Never: decides which channels a client may access.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,11 +17,8 @@ use crate::wire::methods::Method;
 use crate::wire::references::MessageReferences;
 
 impl Ledger {
-    /// Checks that all of a channel's state may be told. State that the store does not have yet may
-    /// not: a process that starts anew would not know it.
-    ///
-    /// # Errors
-    /// `-32603` with the reason.
+    /// Returns `-32603` with the reason if part of a channel's state is not committed. Such a state
+    /// must not be sent: it would be unknown after a restart.
     pub(in crate::host) fn check_committed(&self, target: ChannelId) -> Result<(), RpcError> {
         match self.failing() {
             Some(failing)
@@ -33,15 +30,12 @@ impl Ledger {
         }
     }
 
-    /// Checks [`check_committed`](Self::check_committed) for all of these channels that exist.
-    ///
-    /// # Errors
-    /// `-32603` with the reason.
+    /// Runs [`Self::check_committed`] for those of the channels that exist.
     pub(in crate::host) fn check_all_committed(&self, uris: &[String]) -> Result<(), RpcError> {
         uris.iter().filter_map(|uri| self.find(uri)).try_for_each(|target| self.check_committed(target))
     }
 
-    /// Returns the state of a channel; of a chat, with its completed turns from this one on.
+    /// Returns the state of a channel; for a chat, with its completed turns from `first_turn` on.
     fn channel_snapshot(&self, target: ChannelId, first_turn: usize) -> Option<ChannelSnapshot> {
         let (mut state, turns) = self.channels.state(target, first_turn)?;
         prepare_state_for_clients(&mut state);
@@ -50,8 +44,8 @@ impl Ledger {
         Some(ChannelSnapshot { kind: target.kind, channel, state, turns: turns.to_vec(), from_seq })
     }
 
-    /// Returns the states of these channels in the form that a method answers them, chats with
-    /// their completed turns from this one on.
+    /// Returns the states of channels in the form in which `method` answers them; chats have their
+    /// completed turns from `first_turn` on.
     pub(in crate::host) fn states_of(
         &self,
         method: Method,
@@ -66,9 +60,8 @@ impl Ledger {
         LargeStates { method, members: JsonObject::default(), states, bytes }
     }
 
-    /// Returns the envelopes after `cursor` of these channels, as the inside of a JSON array;
-    /// `None` when not all of them are known. `past` holds actions from the store, where memory
-    /// does not reach back to the cursor.
+    /// Returns the envelopes of the channels after `cursor`, as the content of a JSON array; `None`
+    /// if some are unavailable. `past` holds stored actions for a cursor older than memory.
     pub(in crate::host) fn replay(
         &self,
         cursor: u64,
@@ -112,7 +105,7 @@ impl Ledger {
         Some(told)
     }
 
-    /// Returns the actions in memory that lie after `cursor`, with their channels.
+    /// Returns the actions in memory after `cursor`, with their channels.
     pub(in crate::host) fn actions_since(
         &self,
         cursor: u64,
@@ -120,13 +113,13 @@ impl Ledger {
         self.log.since(cursor.max(self.log.floor())).into_iter().flatten()
     }
 
-    /// Returns the number before that of the oldest action in memory.
+    /// Returns the sequence number before that of the oldest action in memory.
     pub(in crate::host) fn floor(&self) -> u64 {
         self.log.floor()
     }
 
-    /// Returns whether actions that were read from the store go on to those in memory: all that
-    /// memory has forgotten must have arrived in the store.
+    /// Returns whether actions from the store continue without a gap in memory: every action that
+    /// memory has dropped must have reached the store.
     pub(in crate::host) fn continues_in_memory(&self, past: &Past) -> bool {
         let floor = self.log.floor();
         floor == self.first_head || past.actions.iter().any(|(_, line)| line.server_seq == floor)
@@ -138,7 +131,7 @@ impl Ledger {
         uris.filter(|uri| self.find(uri).is_none()).cloned().collect()
     }
 
-    /// Returns the cursor of a `reconnect` if it reaches further back than memory.
+    /// Returns the cursor of a `reconnect` if it is older than the actions in memory.
     pub(in crate::host) fn cursor_before_memory(&self, references: &MessageReferences) -> Option<u64> {
         let cursor = references.cursor?;
         self.log.since(cursor).is_none().then_some(cursor).filter(|cursor| *cursor < self.head)

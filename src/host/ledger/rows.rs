@@ -1,11 +1,11 @@
 //! Rows of the store that an action leaves out of date.
 //!
-//! Owns: noting which rows must be saved, and which actions must be on disk before anything else is
-//! sent.
-//! Never: writes a row: `router::persistence` does, before anything of the step is sent.
+//! Owns: which rows must be saved, and which actions must be on disk before any later output.
+//! Never: writes a row; `router::persistence` does, before anything of the step is sent.
 //!
-//! While a turn runs, the saved actions make up for what the chat's row lacks, so the row is saved
-//! again only when they have grown much larger than it, and than [`BEHIND_BYTES_MAX`].
+//! While a turn runs, the stored actions make up for an outdated chat row. The row is saved again
+//! only when their size exceeds a multiple of the row's, within [`UNSAVED_BYTES_MIN`] and
+//! [`UNSAVED_BYTES_MAX`].
 
 use ahp_types::actions::StateAction;
 
@@ -17,25 +17,22 @@ use crate::host::Step;
 /// Minimum bytes of actions after which the row of a chat with a running turn is saved again.
 const UNSAVED_BYTES_MIN: usize = 1 << 20;
 
-/// Multiple of a row's size that the actions behind it may have: the store packs actions, and
-/// writes each row twice.
+/// Maximum ratio of actions to their row: the store compresses actions, and writes each row twice.
 pub(in crate::host) const UNSAVED_TIMES: usize = 4;
 
-/// Maximum bytes of actions behind a row: a process that loads the chat has all of them in memory
-/// at once.
+/// Maximum bytes of actions after a row: a process that loads the chat holds them all in memory.
 pub(in crate::host) const UNSAVED_BYTES_MAX: usize = 64 << 20;
 
 /// Effect of an action on the row of its channel.
 #[derive(Debug, Default, Clone, Copy)]
 pub(in crate::host) struct RowNote {
-    /// The row must be saved.
     pub(in crate::host) is_due: bool,
-    /// The action must be on disk before anything that follows is sent.
+    /// The action must be on disk before any later output is sent.
     pub(in crate::host) is_sync: bool,
 }
 
 impl Chat {
-    /// Notes an action of this many bytes that was applied to the chat.
+    /// Records an action of `line_bytes` that was applied to the chat.
     pub(in crate::host) fn note_row(&mut self, action: &StateAction, line_bytes: usize) -> RowNote {
         let saved = &mut self.saved;
         let mut is_sync = false;
@@ -57,8 +54,7 @@ impl Chat {
         RowNote { is_due: self.note_lines(line_bytes), is_sync }
     }
 
-    /// Notes lines of this many bytes for actions that were applied to the chat. Returns whether
-    /// its row must be saved.
+    /// Counts bytes of actions that were applied. Returns whether the chat's row must be saved.
     pub(super) fn note_lines(&mut self, line_bytes: usize) -> bool {
         let saved = &mut self.saved;
         saved.unsaved_bytes += line_bytes;
@@ -69,7 +65,7 @@ impl Chat {
 }
 
 impl Ledger {
-    /// Notes what an action, just applied, means for the rows of the store.
+    /// Records the effect of an applied action on the rows of the store.
     pub(super) fn note_row(
         &mut self,
         step: &mut Step<'_>,

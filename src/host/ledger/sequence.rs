@@ -1,7 +1,7 @@
 //! Sequencing: the one place where actions change the state of a channel.
 //!
-//! Owns: reducing an action, numbering it, logging it and sending it to subscribers, in one step;
-//! and the lines that go to one client alone.
+//! Owns: reducing, numbering, logging and sending an action, in one step; and the lines that go to
+//! a single client.
 //! Never: decides whether an action should happen.
 
 use ahp::reducers::ReduceOutcome;
@@ -22,14 +22,13 @@ use crate::wire::action_lines::{action_json, envelope_line, DeltaWriter};
 use crate::wire::rpc::to_sorted_json;
 use crate::wire::text;
 
-/// Maximum bytes of lines that are sent together, so that what waits for a client is counted
-/// closely; one line may be longer.
+/// Maximum bytes of lines that are sent as one batch; a single line may exceed it. Small batches
+/// keep the count of bytes queued for a client precise.
 const RUN_BYTES_MAX: usize = 32 << 10;
 
 impl Ledger {
-    /// Applies an action to a channel's state, gives it the next number, logs it, and sends it to
-    /// the channel's subscribers. Nothing else changes what an action
-    /// can carry.
+    /// Applies an action to a channel's state, numbers it, logs it, and sends it to the channel's
+    /// subscribers. State that actions carry changes only here.
     ///
     /// An action that the reducer ignores is a bug of the host: it is logged and has no effect.
     pub(in crate::host) fn sequence(
@@ -59,7 +58,7 @@ impl Ledger {
             return;
         };
         if outcome != ReduceOutcome::Applied {
-            // Its name only: what people and agents say does not belong in the log.
+            // Log the type only: content of users and agents does not belong in the log.
             let name = serde_json::to_value(action).unwrap_or_default()["type"].take();
             tracing::error!(?outcome, %name, "a mistake of this program: the reducer has ignored an action of the host");
             return;
@@ -73,7 +72,7 @@ impl Ledger {
         let whole = line_of(action);
         let line =
             action_for_clients(&channel.uri, action).map_or_else(|| whole.clone(), |told| line_of(&told));
-        // The number is kept in any case: it is given once, also when this process ends.
+        // A number is stored even without its action: it must never be reused, also after a crash.
         let kept = if is_persistent { whole } else { line_of(&nothing()) };
         self.log.push(target, line.clone());
         step.emit(Output::Record(Record::Action(target, kept)));
@@ -85,9 +84,8 @@ impl Ledger {
         self.derive(target, action);
     }
 
-    /// Sequences texts, each as an action that appends it to the open part of a chat's run, until
-    /// the turn is larger than a turn may be. They may be merged while they wait to be sent.
-    /// Nothing is derived from them.
+    /// Sequences texts, each as an action that appends to the open part of a chat's run, until the
+    /// turn exceeds its size limit. Queued deltas may be merged. No state is derived from them.
     pub(in crate::host) fn append_texts(&mut self, step: &mut Step<'_>, key: ChatKey, texts: &[String]) {
         let Some(Chat { channel, conversation, run: Some(run), .. }) = self.channels.chats.known_mut(key)
         else {
@@ -135,8 +133,8 @@ impl Ledger {
         }
     }
 
-    /// Answers a client's action to its sender alone: refused for a reason, or acknowledged because
-    /// it changed nothing. The answer has no number of its own and is not replayed.
+    /// Answers a client's action to its sender alone: with the reason of a refusal, or with an
+    /// acknowledgement if it changed nothing. The answer is neither numbered nor replayed.
     pub(in crate::host) fn answer_action(
         &self,
         step: &mut Step<'_>,
@@ -157,7 +155,6 @@ impl Ledger {
         step.emit(Output::Frame(connection, Frame::Answer(line)));
     }
 
-    /// Sends a protocol notification to the subscribers of the root channel.
     pub(in crate::host) fn notify_root(
         &self,
         step: &mut Step<'_>,
@@ -167,8 +164,7 @@ impl Ledger {
         self.notify_root_of(step, method, &to_sorted_json(&params).into());
     }
 
-    /// Sends a protocol notification whose params are JSON text already to the subscribers of the
-    /// root channel.
+    /// Sends a notification with params in JSON text to the subscribers of the root channel.
     pub(in crate::host) fn notify_root_of(&self, step: &mut Step<'_>, method: &'static str, params: &Bytes) {
         for &connection in &self.channels.root.channel.subscribers {
             step.emit(Output::Frame(connection, Frame::Notification { method, params: params.clone() }));
@@ -176,7 +172,7 @@ impl Ledger {
     }
 }
 
-/// Returns the action that is stored in place of one that must not be.
+/// Returns the empty action that is stored in place of one on a channel that is not persistent.
 fn nothing() -> StateAction {
     StateAction::TerminalData(TerminalDataAction { data: String::new() })
 }

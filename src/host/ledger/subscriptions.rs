@@ -1,7 +1,7 @@
-//! Subscriptions: which connection receives what happens on which channel.
+//! Subscriptions: which connection receives the actions on which channel.
 //!
-//! Owns: making and ending subscriptions, the questions that can be asked about them, and what has
-//! lost a subscriber and may not be needed any more.
+//! Owns: making, ending and querying subscriptions, and the sessions that may be unused because
+//! they lost a subscriber.
 //! Never: knows whose connection it is.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,17 +11,15 @@ use crate::host::ledger::Ledger;
 use crate::host::model::Subscription;
 use crate::wire::channels::ChannelKind;
 
-/// Subscriptions of each connection that has some.
+/// Subscriptions by connection.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Subscriptions(BTreeMap<ConnectionId, BTreeMap<ChannelId, Subscription>>);
 
 impl Subscriptions {
-    /// Returns the channels that a connection is subscribed to.
     pub(in crate::host) fn of(&self, connection: ConnectionId) -> impl Iterator<Item = ChannelId> + '_ {
         self.0.get(&connection).into_iter().flat_map(BTreeMap::keys).copied()
     }
 
-    /// Returns whether a connection is subscribed to a channel.
     pub(in crate::host) fn contains(&self, connection: ConnectionId, target: ChannelId) -> bool {
         self.get(connection, target).is_some()
     }
@@ -40,7 +38,7 @@ impl Subscriptions {
 }
 
 impl Ledger {
-    /// Subscribes a connection to a channel, or changes how it is subscribed.
+    /// Subscribes a connection to a channel, or changes its existing subscription.
     pub(in crate::host) fn subscribe(
         &mut self,
         connection: ConnectionId,
@@ -56,7 +54,6 @@ impl Ledger {
         self.touch(target.kind);
     }
 
-    /// Ends a connection's subscription to a channel, if there is one.
     pub(in crate::host) fn unsubscribe(&mut self, connection: ConnectionId, target: ChannelId) {
         if let Some(subscriptions) = self.subscriptions.0.get_mut(&connection) {
             subscriptions.remove(&target);
@@ -73,18 +70,17 @@ impl Ledger {
         }
     }
 
-    /// Notes that something was begun or ended among the channels of a kind.
+    /// Records that a channel or subscription of a kind began or ended.
     pub(in crate::host) fn touch(&mut self, kind: ChannelKind) {
         self.touched.insert(kind);
     }
 
-    /// Returns whether channels of a kind were touched since this was asked last.
+    /// Returns whether a kind of channels was touched since the last call.
     pub(in crate::host) fn take_touched(&mut self, kind: ChannelKind) -> bool {
         self.touched.remove(&kind)
     }
 
-    /// Notes that a session was used just now, and perhaps never again: it was loaded, or has lost
-    /// a subscriber.
+    /// Records a use of a session that may be the last: it was loaded, or lost a subscriber.
     pub(in crate::host) fn note_use(&mut self, key: SessionKey) {
         let used = self.next_use();
         if let Some(session) = self.channels.sessions.get_mut(&key) {
@@ -93,18 +89,17 @@ impl Ledger {
         }
     }
 
-    /// Counts a use of some session. Returns the number of uses.
+    /// Counts a use of any session. Returns the new number of uses.
     pub(in crate::host) fn next_use(&mut self) -> u64 {
         self.uses += 1;
         self.uses
     }
 
-    /// Returns the number of uses of any session.
     pub(in crate::host) fn uses(&self) -> u64 {
         self.uses
     }
 
-    /// Takes the sessions that were loaded, or lost a subscriber, since this was asked last.
+    /// Takes the sessions that were loaded or lost a subscriber since the last call.
     pub(in crate::host) fn take_unsubscribed(&mut self) -> BTreeSet<SessionKey> {
         std::mem::take(&mut self.left)
     }

@@ -1,14 +1,12 @@
 //! Windows: the completed turns of a chat that each subscription holds.
 //!
-//! Owns: windows: cutting states down to one, the cursors and pages of `fetchTurns`, and loading
-//! what a client must hold before it can apply an action that names an older turn, live or in a
-//! replay.
-//! Never: changes a channel's state. What is loaded goes to one connection alone, with the number
-//! of what it was sent last: it is no change, so it is neither numbered nor logged.
+//! Owns: cutting states down to a window, the cursors and pages of `fetchTurns`, and loading the
+//! turns that a client must hold to apply an action that names an older turn, live or in a replay.
+//! Never: changes a channel's state. Loaded turns go to one connection only, with the `serverSeq`
+//! it was last sent: they are no change, so they are neither numbered nor logged.
 //!
-//! A window is the end of the list of completed turns, so it is known by where it begins. It grows
-//! with the turns that end, and holds at least the latest turn, if there is one: that is the one
-//! that can be resumed.
+//! A window is a suffix of the completed turns, so its start defines it. Each turn that ends
+//! extends it. At least the latest turn is in it if one exists, because that turn can be resumed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -29,14 +27,11 @@ use crate::state::history::{CompletedTurn, History};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::errors::RpcError;
 
-/// Number of turns on a page for a client that has not said how many it wants.
+/// Turns per page for a client that names no number.
 const PAGE_TURNS: usize = 20;
 
 impl Subscription {
-    /// Reads the window that a client asks for when it subscribes.
-    ///
-    /// # Errors
-    /// `-32602` when a number is one that means nothing.
+    /// Reads the window that a client requests when it subscribes; `-32602` for a negative number.
     pub(in crate::host) fn asked_for(params: &SubscribeParams) -> Result<Self, RpcError> {
         let at_least_0 = |name: &str, number: Option<i64>| match number.map(u64::try_from) {
             None => Ok(None),
@@ -54,8 +49,8 @@ impl Subscription {
 }
 
 impl Window {
-    /// Returns how many turns, from the first one on, a client may lack that must hold the one at
-    /// `at`; `None` if it holds that. The chat has `there` turns.
+    /// Returns the number of leading turns that a client may lack although it needs the turn at
+    /// `at`; `None` if it holds that turn. `there` is the number of turns of the chat.
     fn lacks(self, at: Option<usize>, there: usize) -> Option<usize> {
         match self {
             Self::From(start) => Some(start).filter(|start| at.is_some_and(|at| at < *start)),
@@ -65,12 +60,11 @@ impl Window {
 }
 
 impl Ledger {
-    /// `fetchTurns`: loads the page of turns before the client's window, and has it told before the
-    /// answer.
+    /// Handles `fetchTurns`: sends the page of turns before the client's window, then answers.
     ///
     /// # Errors
-    /// `-32001` when there is no such channel; `-32602` when it is no chat, when the client has not
-    /// subscribed to it, and when the cursor is none of this chat's.
+    /// `-32001` if the channel does not exist; `-32602` if it is not a chat, if the client is not
+    /// subscribed to it, or if the cursor is not one of this chat.
     pub(in crate::host) fn fetch_turns(
         &mut self,
         step: &mut Step<'_>,
@@ -87,11 +81,8 @@ impl Ledger {
         Ok(b"{}".to_vec())
     }
 
-    /// The turns that a connection asks for with this cursor: where they are.
-    ///
-    /// # Errors
-    /// `-32602` when the client has not subscribed to the chat, and when the cursor is none of this
-    /// chat's.
+    /// Returns the range of turns that a connection requests with a cursor; `-32602` if the client
+    /// is not subscribed to the chat, or if the cursor is not one of this chat.
     fn page_asked_for(
         &self,
         connection: ConnectionId,
@@ -105,8 +96,7 @@ impl Ledger {
         };
         let turns = self.channels.chats.needed(key)?.conversation.history();
         let page = subscription.turns.unwrap_or(PAGE_TURNS);
-        // Where the page ends by its cursor: at what lies before the window that the cursor was
-        // made for.
+        // The cursor names the turn before its window, so the page ends behind that turn.
         let named = match cursor {
             None => None,
             Some(cursor) => Some(
@@ -118,7 +108,7 @@ impl Ledger {
         let held = match (subscription.window, named) {
             (Window::From(start), _) => start,
             (Window::Unknown, Some(start)) => start,
-            // Whatever it holds, all of them are not too few.
+            // The window is unknown: loading all turns is always enough.
             (Window::Unknown, None) => turns.len(),
         };
         let start = match (subscription.window, named) {
@@ -128,8 +118,7 @@ impl Ledger {
         Ok(start..held)
     }
 
-    /// Tells a connection turns of a chat that it may lack, so that its window begins where they
-    /// do.
+    /// Sends a connection turns that it may lack, and moves the start of its window to theirs.
     fn load(&mut self, step: &mut Step<'_>, connection: ConnectionId, key: ChatKey, turns: Range<usize>) {
         let Some(chat) = self.channels.chats.known(key) else { return };
         let all = chat.conversation.history();
@@ -141,7 +130,7 @@ impl Ledger {
             next_cursor: cursor,
             server_seq: self.committed_head(),
         };
-        // What is not large is written at once, if nothing must be read for it.
+        // Small turns in memory are written at once.
         step.emit(if loaded.bytes() < LARGE_BYTES && loaded.is_in_memory() {
             Output::Frame(connection, Frame::Answer(loaded.line()))
         } else {
@@ -152,8 +141,8 @@ impl Ledger {
         }
     }
 
-    /// Sends the turns that subscribers of a chat lack and must have to apply an action that is
-    /// about to be sequenced.
+    /// Sends subscribers the turns that they lack and need to apply an action, before sequencing
+    /// it.
     pub(super) fn send_turns_before(&mut self, step: &mut Step<'_>, target: ChannelId, action: &StateAction) {
         let StateAction::ChatTruncated(ChatTruncatedAction { turn_id: Some(named) }) = action else { return };
         let Some(key) = target.chat() else { return };
@@ -168,8 +157,7 @@ impl Ledger {
         }
     }
 
-    /// Notes what an action, just applied, leaves of windows: where no turn is left, every client
-    /// holds all of them.
+    /// Updates windows after an action: once no turn remains, every client holds all of them.
     pub(super) fn note_windows(&mut self, target: ChannelId, action: &StateAction) {
         let StateAction::ChatTruncated(ChatTruncatedAction { turn_id: None }) = action else { return };
         let subscribers = self.channels.get(target).map(|channel| channel.subscribers.clone());
@@ -182,14 +170,11 @@ impl Ledger {
 }
 
 impl Chat {
-    /// Returns the `chat/turnsLoaded` that a client with an unknown window needs within a replay,
-    /// so that it can apply all of it: before a truncation, every turn that may be named. `actions`
-    /// are those of the chat, in order.
+    /// Returns the `chat/turnsLoaded` that a client with an unknown window needs before a
+    /// truncation in a replay: every turn that may be named. `actions` are the chat's, in order.
     ///
-    /// # Errors
-    /// When the state must be told instead: as the turns were then, nobody knows them any more,
-    /// they would have to be told more than once, or they are large, and a state is written where
-    /// nobody waits for it.
+    /// Fails if the turns have changed since, would have to be sent more than once, or are large:
+    /// large states are written off the main loop.
     pub(in crate::host) fn loading_in_replay(
         &self,
         actions: &[&ActionLine],
@@ -226,25 +211,24 @@ impl Chat {
     }
 }
 
-/// A replay cannot tell what a client must know.
+/// Result of a replay that cannot supply the turns a client needs; a snapshot replaces it.
 #[derive(Debug)]
 pub(in crate::host) struct SnapshotRequired;
 
-/// An envelope that is no part of the log, in a replay.
+/// Envelope in a replay that is not part of the log.
 #[derive(Debug)]
 pub(in crate::host) struct Loading {
-    /// The number of the action that it comes before.
+    /// Sequence number of the action that it precedes.
     pub(in crate::host) before: u64,
-    /// The envelope; JSON text.
+    /// JSON text.
     pub(in crate::host) envelope: Bytes,
 }
 
-/// Reference of an action to a turn as a whole.
 #[derive(Debug)]
 enum TurnReference {
-    /// Turn that begins, is resumed or ends.
+    /// Turn that starts, is resumed or ends.
     Changed(String),
-    /// Turn behind which everything is removed.
+    /// Turn after which all turns are removed.
     CutBehind(String),
 }
 
@@ -270,7 +254,7 @@ impl TurnReference {
     }
 }
 
-/// The cursor of a window that begins at this turn: it names the turn before.
+/// Returns the cursor for a window from `start` on, which names the turn before; `None` at 0.
 pub(in crate::host) fn cursor_before(
     ChatKey(number): ChatKey,
     history: &History,
@@ -280,14 +264,14 @@ pub(in crate::host) fn cursor_before(
     Some(CursorOf::Turns.write(format_args!("{number}:{}", before.id())))
 }
 
-/// The turn that a cursor of this chat names.
+/// Returns the id of the turn that a cursor of this chat names; `None` for any other cursor.
 fn read_cursor(ChatKey(number): ChatKey, cursor: &str) -> Option<String> {
     let place = CursorOf::Turns.read(cursor)?;
     let (chat, turn) = place.split_once(':')?;
     (chat.parse() == Ok(number)).then(|| turn.to_owned())
 }
 
-/// The actions of a replay by the channel that they are on.
+/// Groups the actions of a replay by channel.
 pub(in crate::host) fn by_channel<'a>(
     actions: &[(ChannelId, &'a ActionLine)],
 ) -> BTreeMap<ChannelId, Vec<&'a ActionLine>> {

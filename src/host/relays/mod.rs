@@ -1,15 +1,14 @@
 //! Files that clients serve: requests for them are passed on to the client that serves them.
 //!
 //! Owns: [`Relays`], that is, which client serves a URI, the requests in flight to clients, by ids
-//! of the host's own, and the end of each: the client's answer, or an error when it answers nothing
-//! in time, nothing that can be read, or is gone.
-//! Never: waits for a client, decides what it lets others see (each client does that itself), or
-//! knows of a session or a connection more than it is lent ([`FileServers`]).
+//! of the host's own, and the end of each: the client's answer, or an error on a timeout, an
+//! invalid answer or a disconnect.
+//! Never: blocks on a client, decides what it lets others see (each client does that itself), or
+//! reads sessions and connections other than through [`FileServers`].
 //!
-//! A client serves the URIs that have its id for an authority (`virtual://<clientId>/…`), and those
-//! that it has published as customizations, with all that is below them. A client that has come
-//! again is asked on its newest connection: the one before may be dead without anybody knowing it
-//! yet.
+//! A client serves the URIs whose authority is its id (`virtual://<clientId>/…`), and those that it
+//! has published as customizations, with everything below them. A client with several connections
+//! is asked on its newest one: an older one may be dead without notice.
 
 pub(super) mod resources;
 
@@ -32,7 +31,7 @@ use crate::wire::methods::Method;
 use crate::wire::rpc::{read_json, to_sorted_json, ClientReply, Params, RequestId};
 use crate::wire::uris::{rest_below, ROOT};
 
-/// Time within which a client must answer.
+/// Deadline for a client's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum number of requests in flight to one client.
@@ -44,7 +43,7 @@ const DISCONNECTED_MAX: usize = 1024;
 /// Maximum length of the id of a client that is remembered, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Maximum size of a file in a client's answer, in bytes: as of one of this machine.
+/// Maximum size of a file in a client's answer, in bytes; equal to that of local files.
 const FILE_BYTES_MAX: usize = 16 << 20;
 
 /// Maximum number of entries of a folder in a client's answer.
@@ -53,36 +52,33 @@ const ENTRIES_MAX: usize = 100_000;
 /// Maximum size of any other answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// Schemes of the host itself, or that nobody serves.
+/// Schemes that no client serves.
 const SCHEMES_NOT_OF_CLIENTS: [&str; 5] = ["file", "data", "ahp-content", "http", "https"];
 
-/// Server of a URI: this host, or a client.
+/// Server of a URI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ServedBy {
-    /// The client of this connection.
     Client(ConnectionId),
-    /// A client that was here, and is not any more.
+    /// A client that has disconnected.
     Gone,
-    /// No client: the host, or nobody.
+    /// The host itself, or no one.
     Nobody,
 }
 
-/// A request that a client is to answer.
 #[derive(Debug)]
 pub(super) struct Relay {
-    /// Connection that is asked.
     asked: ConnectionId,
     method: Method,
     uri: String,
-    /// Params; JSON text.
+    /// JSON text.
     params: Bytes,
 }
 
-/// A request in flight to a client.
+/// Request in flight to a client.
 #[derive(Debug)]
 struct PendingRelay {
     relay: Relay,
-    /// Connection whose request it is.
+    /// Connection that made the request.
     by: ConnectionId,
     id: RequestId,
 }
@@ -90,26 +86,24 @@ struct PendingRelay {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FileServer<'a> {
     pub(super) connection: ConnectionId,
-    /// `None` where it has not said yet who it is.
+    /// `None` before `initialize`.
     pub(super) client_id: Option<&'a str>,
-    /// Set when the client answers no requests.
+    /// Set if the client answers no requests.
     pub(super) answers_nothing: bool,
-    /// Set when the client can send nothing any more.
+    /// Set if the client can no longer send.
     pub(super) is_leaving: bool,
 }
 
-/// Clients that are there, and the URIs that active clients have published as customizations, each
-/// with the client's id.
+/// Connected clients, and URIs published as customizations, each with its client's id.
 #[derive(Debug, Default)]
 pub(super) struct FileServers<'a> {
     pub(super) clients: Vec<FileServer<'a>>,
     pub(super) published: Vec<(&'a str, &'a str)>,
 }
 
-/// Requests that are passed on to clients.
 #[derive(Debug, Default)]
 pub(super) struct Relays {
-    /// Requests in flight, by their numbers.
+    /// Requests in flight, by number.
     pending: BTreeMap<u64, PendingRelay>,
     last_number: u64,
     /// Ids of disconnected clients, the latest last: requests for their files fail.
@@ -117,8 +111,8 @@ pub(super) struct Relays {
 }
 
 impl Relays {
-    /// Returns a request about a file or folder as one for a client, if one serves it. The
-    /// `servers` are asked for only where that depends on them.
+    /// Returns a request about a file or folder as one for the client that serves it; `None` if the
+    /// host handles it. Calls `servers` only if the result depends on it.
     pub(super) fn route<'a>(
         &self,
         method: Method,
@@ -130,7 +124,7 @@ impl Relays {
             uri: Option<String>,
             source: Option<String>,
         }
-        // Changes in what clients serve are not watched.
+        // Changes of files that clients serve are not watched.
         if method == Method::CreateResourceWatch {
             return Ok(None);
         }
@@ -176,8 +170,7 @@ impl Relays {
             rest.strip_prefix("//").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or(rest));
         let named = authority.map(|name| percent_decode_str(name).decode_utf8_lossy());
         let publishers = publishers_of(uri, servers);
-        // URI libraries write an authority in small letters; an id that is written so is meant
-        // before others.
+        // URI libraries write an authority in lower case; an exactly equal id has precedence.
         let serves = |id: &str| {
             let is_named = |how: fn(&str, &str) -> bool| named.as_deref().is_some_and(|named| how(named, id));
             let ways = [
@@ -185,20 +178,20 @@ impl Relays {
                 publishers.contains_key(id),
                 is_named(|named, id| named == id),
             ];
-            // Who has published most of the way there is nearest to it.
+            // Among publishers, the one with the longest published URI is nearest.
             ways.iter().rposition(|way| *way).map(|way| (way, publishers.get(id).copied()))
         };
         let there = servers.clients.iter().filter(|client| !client.is_leaving && !client.answers_nothing);
         let ranked = there.filter_map(|client| Some((serves(client.client_id?)?, client.connection)));
         match ranked.max() {
             Some((_, connection)) => ServedBy::Client(connection),
-            // One that answers nothing serves nothing.
+            // A client that answers nothing serves nothing.
             None if self.is_disconnected(servers, |id| serves(id).is_some()) => ServedBy::Gone,
             None => ServedBy::Nobody,
         }
     }
 
-    /// Returns whether a client that `serves` has been here and can be asked nothing any more.
+    /// Returns whether a client that `serves` was connected and can no longer be asked.
     fn is_disconnected(&self, servers: &FileServers<'_>, serves: impl Fn(&str) -> bool) -> bool {
         let leaving = servers.clients.iter().filter(|client| client.is_leaving && !client.answers_nothing);
         let is_in_memory = |id: &String| servers.clients.iter().any(|client| client.client_id == Some(id));
@@ -219,7 +212,6 @@ impl Relays {
         }
     }
 
-    /// Passes a request on to the client that serves it.
     pub(super) fn ask(&mut self, step: &mut Step<'_>, by: ConnectionId, id: RequestId, relay: Relay) {
         self.last_number += 1;
         let number = self.last_number;
@@ -229,7 +221,7 @@ impl Relays {
         self.pending.insert(number, PendingRelay { relay, by, id });
     }
 
-    /// Takes a client's answer, and answers the request that it belongs to.
+    /// Answers the request that a client's answer belongs to.
     pub(super) fn reply(&mut self, step: &mut Step<'_>, connection: ConnectionId, reply: ClientReply) {
         let number = reply.id.as_ref().and_then(|id| serde_json::from_slice::<u64>(id.as_json()).ok());
         let is_asked =
@@ -241,27 +233,25 @@ impl Relays {
         step.emit(Output::Frame(by, answer(relay, id, reply)));
     }
 
-    /// Ends a request whose client has had its time to answer.
     pub(super) fn time_out(&mut self, step: &mut Step<'_>, number: u64) {
         self.fail(step, "its client does not answer", |other, _| other == number);
     }
 
-    /// Ends the requests to a client that can say nothing any more.
+    /// Fails the requests to a client that can no longer send.
     pub(super) fn end_to(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         self.fail(step, "its client is gone", |_, pending| pending.relay.asked == connection);
     }
 
-    /// Ends the requests of a client that can be told nothing any more.
+    /// Fails the requests of a client that can no longer receive.
     pub(super) fn end_for(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         self.fail(step, "who asks for it is gone", |_, pending| pending.by == connection);
     }
 
-    /// Ends all requests: nobody can say anything any more.
+    /// Fails all requests: no client can send any more.
     pub(super) fn end_all(&mut self, step: &mut Step<'_>) {
         self.fail(step, "its client is gone", |_, _| true);
     }
 
-    /// Returns whether a request of this connection is in flight.
     pub(super) fn has_pending_of(&self, connection: ConnectionId) -> bool {
         self.pending.values().any(|pending| pending.by == connection)
     }
@@ -276,15 +266,14 @@ impl Relays {
     }
 }
 
-/// Returns whether a URI has a scheme of which a client may serve files.
+/// Returns whether a client may serve files under a URI's scheme.
 fn may_be_served(uri: &str) -> bool {
     let Some((scheme, _)) = uri.split_once(':') else { return false };
     let is_one = scheme.starts_with(|first: char| first.is_ascii_alphabetic());
     is_one && !SCHEMES_NOT_OF_CLIENTS.iter().any(|other| other.eq_ignore_ascii_case(scheme))
 }
 
-/// Returns the active clients that have published a URI, or one above it, each with the length of
-/// the longest such URI.
+/// Returns the publishers of a URI or one above it, with the longest such URI's length.
 fn publishers_of<'a>(uri: &str, servers: &FileServers<'a>) -> BTreeMap<&'a str, usize> {
     let mut publishers = BTreeMap::new();
     for (client_id, published) in &servers.published {
@@ -319,7 +308,7 @@ fn answer(relay: Relay, id: RequestId, reply: ClientReply) -> Frame {
     }
 }
 
-/// Returns whether a client answers with more than the host itself would.
+/// Returns whether an answer exceeds the host's own limits.
 fn is_too_large(method: Method, result: &Bytes) -> bool {
     match method {
         Method::ResourceRead if result.len() > FILE_BYTES_MAX => read_json::<ResourceReadResult>(result)

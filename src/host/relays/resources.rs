@@ -1,7 +1,7 @@
-//! `resource*`: what clients want to know of files, and to have changed in them.
+//! Requests of clients about files (`resource*`): reading and changing them.
 //!
-//! Owns: what such a request must say, and below which folders something may be changed.
-//! Never: looks at a file; what is asked for goes out, and is answered when it is done.
+//! Owns: parsing these requests, and the folders below which clients may change files.
+//! Never: accesses a file; requests go out, and are answered when they are complete.
 
 use ahp_types::commands::{
     ResourceListParams, ResourceReadParams, ResourceResolveParams, ResourceWriteParams,
@@ -15,10 +15,8 @@ use crate::wire::methods::Method;
 use crate::wire::rpc::Params;
 use crate::wire::watches::Watched;
 
-/// Reads the request of one of the `resource*` methods.
-///
-/// # Errors
-/// When it does not say it well, or names a content of a change that is not there.
+/// Parses a request of one of the `resource*` methods. Fails if it is invalid, or names content of
+/// a change that does not exist.
 pub(crate) fn resource(ledger: &Ledger, method: Method, params: &Params) -> Result<Resource, RpcError> {
     let change = match method {
         Method::CreateResourceWatch => return Ok(Resource::Watch(Watched::asked_for(params.read()?)?)),

@@ -1,8 +1,8 @@
-//! Sessions that are listed, announced and disposed of.
+//! Listing, announcing and disposing of sessions.
 //!
-//! Owns: the consequences of disposal (chats, terminals, watches, changesets and the absences of
-//! clients go with a session), in the order in which clients are told.
-//! Never: keeps a session: `host::catalogue` does.
+//! Owns: the consequences of disposal (chats, terminals, watches, changesets and absences of
+//! clients go with a session), in the order in which clients are notified.
+//! Never: stores a session: `host::catalogue` does.
 
 use ahp_types::actions::{SessionChatRemovedAction, StateAction};
 use ahp_types::commands::DisposeSessionParams;
@@ -25,7 +25,7 @@ impl Host {
     /// Disposes of a session that was made ahead and had no subscribers for too long.
     pub(super) fn unsubscribed_session_expired(&mut self, step: &mut Step<'_>, key: SessionKey, number: u64) {
         let is_due = |session: &&Session| session.ahead && session.unsubscribed == Some(number);
-        // It may be gone since.
+        // The session may have been removed by now.
         let Some(session) = self.ledger.channels.sessions.get(&key).filter(is_due) else { return };
         let channel = session.channel.uri.clone();
         tracing::info!(
@@ -37,7 +37,7 @@ impl Host {
         }
     }
 
-    /// Ends a session: its turns are cancelled, its conversations closed, its channels gone.
+    /// Cancels a session's turns, closes its conversations, and removes its channels.
     pub(super) fn dispose_session(
         &mut self,
         step: &mut Step<'_>,
@@ -45,13 +45,12 @@ impl Host {
     ) -> Result<(), RpcError> {
         let key = match self.ledger.find(&params.channel).map(ChannelId::session) {
             Some(Some(key)) => key,
-            // It is gone already, which is what the client wants; one that heard of a failure would
-            // ask again for ever.
+            // Nothing is left to dispose of; after an error, the client would retry forever.
             None if self.ledger.why_unreadable(&params.channel).is_none() => return Ok(()),
             _ => return Err(self.ledger.not_found(&params.channel)),
         };
         for chat in self.ledger.channels.chats_in(key) {
-            // There is no next turn for what the agent has not taken in.
+            // Steering messages that the agent has not accepted have no next turn.
             if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
                 run.sent_steering.clear();
             }
@@ -86,8 +85,7 @@ impl Host {
     }
 }
 
-/// Tells of a new session, unless it is made ahead of use, and has its agent open the
-/// conversation.
+/// Announces a new session unless it is made ahead of use, and has its agent open the conversation.
 pub(super) fn announce_session(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -102,9 +100,8 @@ pub(super) fn announce_session(
     changes.statuses.request_refresh(ledger, new.session);
 }
 
-/// Answers a request for a page of the list that was read while sessions changed. What was read
-/// may be older or newer than what clients were told meanwhile: the list is made to say what
-/// they were told last.
+/// Answers a request for a page of the list, which was read while sessions may have changed.
+/// Sessions in memory replace those read, to match the summaries that clients were last sent.
 pub(super) fn answer_list(
     ledger: &mut Ledger,
     catalogue: &Catalogue,
@@ -114,7 +111,7 @@ pub(super) fn answer_list(
     page: &Page,
     mut listed: Listed,
 ) {
-    // While nothing can be kept, what is safe is what the store has.
+    // While the store fails, only stored sessions may be sent.
     if ledger.failing().is_none() {
         summaries.send_all(ledger, step);
         catalogue.update_from_memory(ledger, page, &mut listed);

@@ -2,7 +2,7 @@
 //!
 //! Owns: the steps from a message that begins with `!`, or an agent's request, to a command in a
 //! terminal, and from the command's end to the end of its call and turn.
-//! Never: decides which message is a command, or what a call of one says: `host::terminals` does.
+//! Never: decides which message is a command, or what its call contains: `host::terminals` does.
 
 use ahp_types::actions::{
     StateAction, TerminalCommandDetectionAvailableAction, TerminalCwdChangedAction, TerminalDataAction,
@@ -29,7 +29,7 @@ use crate::wire::methods::Method;
 use crate::wire::terminals::terminal_uri;
 
 impl Host {
-    /// Takes in what is heard of the program in a terminal.
+    /// Applies a report on the program of a terminal.
     pub(super) fn pty_reports(&mut self, step: &mut Step<'_>, key: TerminalKey, event: PtyEvent) {
         let terminal = self.ledger.channels.terminals.get_mut(&key).filter(|terminal| terminal.runs());
         let Some((pty, state)) = terminal.and_then(|it| Some((it.pty.as_mut()?, &it.state))) else {
@@ -101,15 +101,14 @@ impl Host {
         }
     }
 
-    /// Starts the command that a chat's waiting turn is, as soon as its session exists; returns
-    /// whether the turn is one.
+    /// Starts a waiting command turn once its session exists. Returns whether the turn is one.
     pub(super) fn start_pending_command(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
         let Some(chat) = self.ledger.channels.chats.known(key) else { return false };
         let Some(turn) = &chat.conversation.state().active_turn else { return false };
         let Some(line) = commands::command_in(&self.ledger, &turn.message.text).map(str::to_owned) else {
             return false;
         };
-        // What is in the folder is kept first, so that what the command changes is known.
+        // The checkpoint of the folder comes first, to determine the command's changes.
         if conversations::is_creating(&self.ledger, key)
             || chat.run.as_ref().is_some_and(|run| run.awaited_checkpoint.is_some())
         {
@@ -126,7 +125,7 @@ impl Host {
         true
     }
 
-    /// An agent has a command run in a call of its turn.
+    /// Runs a command for an agent, in a call of its turn.
     pub(super) fn run_for_agent(&mut self, step: &mut Step<'_>, call: CallRef, line: String, run: RunId) {
         self.run_command(step, CommandCall { call, line, agent: Some(run), waits: false });
     }
@@ -179,7 +178,7 @@ impl Host {
         step.emit(Output::Timer(Timer::Command(key), COMMAND_TIMEOUT));
     }
 
-    /// Ends the call of a command that has exited, and goes on with what waits for it.
+    /// Ends the call of a command that has exited, then its turn or the agent's wait.
     pub(super) fn command_finished(
         &mut self,
         step: &mut Step<'_>,
@@ -198,7 +197,6 @@ impl Host {
         }
     }
 
-    /// Ends a command that has reached its time limit.
     pub(super) fn command_timed_out(&mut self, step: &mut Step<'_>, key: TerminalKey) {
         if self.ledger.channels.terminals.get(&key).is_some_and(Terminal::is_command) {
             let minutes = COMMAND_TIMEOUT.as_secs() / 60;

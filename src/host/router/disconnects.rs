@@ -1,8 +1,8 @@
 //! The end of connections, and of the host.
 //!
-//! Owns: who forgets what when a connection closes, how a client is drained of its turns before
-//! that, and when the host has nothing left to do.
-//! Never: waits: time limits are timers like any other.
+//! Owns: the cleanup by each owner when a connection closes, draining a client's turns before that,
+//! and deciding when the host has nothing left to do.
+//! Never: blocks: deadlines are timers like any other.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::host::{Host, Step};
 use super::kinds;
 
 impl Host {
-    /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].
+    /// Removes a connection and its subscriptions. After [`Output::Closed`], it gets no output.
     pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         self.relays.end_to(step, connection);
         self.relays.end_for(step, connection);
@@ -43,7 +43,7 @@ impl Host {
         step.emit(Output::Closed(connection));
     }
 
-    /// Forgets who a connection belongs to, and its subscriptions: it begins anew.
+    /// Resets a connection to its state before `initialize`, without subscriptions.
     pub(super) fn remove_client(&mut self, connection: ConnectionId) {
         let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
         let default_directory = client.default_directory.clone();
@@ -57,8 +57,8 @@ impl Host {
             .insert(connection, Connection { default_directory, ..Connection::default() });
     }
 
-    /// The client of a connection can say nothing any more. It is told what happens until its turns
-    /// are over; then its connection is closed.
+    /// Starts the disconnect of a client that can no longer send. The connection receives actions
+    /// until the client's turns are over, and is then closed.
     pub(super) fn disconnect(
         &mut self,
         step: &mut Step<'_>,
@@ -74,7 +74,7 @@ impl Host {
             self.relays.end_for(step, connection);
         }
         if let Some(disconnect) = self.clients.disconnects.get_mut(&connection) {
-            // It waited for its turns, and does not any more.
+            // The disconnect may still have been in its draining phase.
             disconnect.cancelling |= how == Shutdown::Cancel;
         } else {
             let cancelling = how == Shutdown::Cancel;
@@ -123,13 +123,12 @@ impl Host {
         }
     }
 
-    /// Returns whether the client of a connection has initialized, so that it receives
-    /// notifications.
+    /// Returns whether a connection's client has initialized, and so receives notifications.
     pub fn is_initialized(&self, connection: ConnectionId) -> bool {
         self.ledger.presence.connections.get(&connection).is_some_and(|client| client.client_id.is_some())
     }
 
-    /// Notes which disconnects are over.
+    /// Marks the disconnects that are over.
     pub(super) fn check_disconnects(&mut self) {
         if self.clients.disconnects.is_empty() {
             return;
@@ -148,8 +147,7 @@ impl Host {
         }
     }
 
-    /// Closes the connections of clients whose disconnects are over. Everything that was pending
-    /// has been sent.
+    /// Closes the connections of clients whose disconnects are over, after sending held summaries.
     pub(super) fn finish_disconnects(&mut self, step: &mut Step<'_>) {
         let over = self.clients.disconnects.iter().filter(|(_, disconnect)| disconnect.over);
         let over: Vec<ConnectionId> = over.map(|(connection, _)| *connection).collect();
@@ -193,7 +191,7 @@ impl Host {
     }
 }
 
-/// Says once that no turn is left.
+/// Emits `Done` once, when no turn or job is left.
 pub(super) fn check_done(ledger: &Ledger, clients: &mut Clients, changes: &Changes, step: &mut Step<'_>) {
     let Some(state) = clients.shutdown.as_mut().filter(|state| !state.done) else { return };
     let works = !calls::running_chats(ledger).is_empty()

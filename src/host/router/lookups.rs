@@ -1,9 +1,9 @@
-//! Lookups: what must be read before a message is handled.
+//! Lookups: data that must be read before a message is handled.
 //!
 //! Owns: which channels, actions, watches and texts of turns a message needs that are not in
-//! memory, so that they are read while others are heard.
-//! Never: reads one, or decides anything by them. A text that is not found here and needed all the
-//! same is read when it is: everybody waits for that.
+//! memory, so that they are read while other messages are handled.
+//! Never: reads one, or decides anything by them. A text that is missing here and needed later is
+//! read synchronously, which delays all clients.
 
 use crate::host::model::Chat;
 use crate::host::{Host, LoadedSession};
@@ -12,11 +12,10 @@ use crate::state::texts::TurnText;
 use crate::wire::references::{MessageReferences, ReferencedTurns};
 use crate::wire::watches::WATCHES_MAX;
 
-/// Maximum bytes of texts that are read ahead where it is not known which of them are needed.
+/// Maximum bytes of texts that are prefetched where it is not known which of them are needed.
 const BYTES_MAX: usize = 32 << 20;
 
-/// Maximum bytes of the newest turns of an attached chat that are read ahead: not all of it is
-/// told.
+/// Maximum bytes of an attached chat's newest turns that are prefetched; only part is sent.
 const ATTACHED_BYTES_MAX: usize = 1 << 20;
 
 fn newest_first(chat: &Chat) -> impl Iterator<Item = &CompletedTurn> {
@@ -24,15 +23,14 @@ fn newest_first(chat: &Chat) -> impl Iterator<Item = &CompletedTurn> {
 }
 
 impl Host {
-    /// The watches that a message follows and that must begin before it is handled; not more than
-    /// may be followed.
+    /// Returns the watches to start before a message is handled, limited per connection.
     pub fn watches_to_begin(&self, references: &MessageReferences) -> Vec<String> {
         let absent = references.watches.iter().filter(|uri| self.ledger.find(uri).is_none());
         absent.take(WATCHES_MAX).cloned().collect()
     }
 
-    /// The texts of turns that a message needs and that are not in memory. `restored`: the sessions
-    /// that come into memory with it.
+    /// Returns the texts of turns that a message needs and that are not in memory. `restored` are
+    /// the sessions that are loaded for the message.
     pub fn texts_needed<'a>(
         &'a self,
         references: &MessageReferences,

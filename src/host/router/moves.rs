@@ -1,7 +1,6 @@
 //! Chats that move to another session.
 //!
-//! Owns: what goes with a chat from one session to another: its place in both lists, its terminals,
-//! changesets and rows.
+//! Owns: moving a chat's entries in both lists, its terminals, changesets and rows.
 //! Never: moves a chat while a turn of it runs.
 
 use ahp_types::actions::{SessionChatAddedAction, StateAction};
@@ -21,7 +20,7 @@ use crate::wire::errors::RpcError;
 
 use super::persistence;
 
-/// Moves a chat. Answers which session it belongs to now.
+/// Moves a chat. Returns the session that it then belongs to.
 pub(super) fn move_chat(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -56,8 +55,7 @@ pub(super) fn move_chat(
     }
 }
 
-/// Makes a chat one of another session. Its agent forgets the conversation: it is opened anew,
-/// as one of that session, for the next turn.
+/// Transfers a chat to another session; the next turn opens a new conversation there.
 pub(super) fn transfer_chat(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -85,12 +83,11 @@ pub(super) fn transfer_chat(
     ledger.note_edited(from, true);
     ledger.note_edited(to, true);
     catalogue::sync_session(ledger, step, to);
-    // Now, and not at the end of the step: by then the session may be gone, and the chat with
-    // it.
+    // At the end of the step, the former session may be gone, and the chat with it.
     persistence::save_moved(ledger, changes, step, key);
 }
 
-/// Makes a session like the chat's own, of which the chat is the only one.
+/// Moves a chat to a new session that is like its own.
 pub(super) fn move_to_new_session(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -119,7 +116,7 @@ pub(super) fn move_to_new_session(
     state.status |= is_read;
     state.config.clone_from(&from.state.config);
     let now = step.timestamp();
-    // The next number is that of the count of sessions, which is told with the session itself.
+    // The next number is that of the count of sessions, which is sent with the session itself.
     let channel = Channel::new(uri.clone(), ledger.head() + 1);
     let session = Session {
         used: ledger.uses(),

@@ -1,8 +1,8 @@
 //! Saving, evicting and restoring sessions.
 //!
-//! Owns: the row of a session, which several owners have parts of; which session is idle; and the
-//! order in which the owners take a restored one in.
-//! Never: evicts a session that somebody follows, that works, or that is not saved.
+//! Owns: the row of a session, to which several owners contribute; which session is idle; and the
+//! order in which the owners restore one.
+//! Never: evicts a session that has subscribers, is working, or is not saved.
 
 use std::borrow::Cow;
 
@@ -25,18 +25,18 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::references::MessageReferences;
 
 impl Host {
-    /// The URIs that a message names and that are not in memory.
+    /// Returns the URIs that a message names and that are not in memory.
     pub fn absent_channels(&self, references: &MessageReferences) -> Vec<String> {
         self.ledger.absent_channels(references)
     }
 
-    /// The cursor of a `reconnect` that reaches further back than what is in memory.
+    /// Returns the cursor of a `reconnect` if it is older than the actions in memory.
     pub fn cursor_before_memory(&self, references: &MessageReferences) -> Option<u64> {
         self.ledger.cursor_before_memory(references)
     }
 
-    /// Takes a session back from the store. A turn that ran when its process ended is ended now:
-    /// once, with an error, resumable if its agent can go on.
+    /// Inserts a session from the store. A turn that was running when its process ended is ended
+    /// once, with an error that is resumable if its agent can resume.
     pub(in crate::host) fn restore(&mut self, step: &mut Step<'_>, loaded: LoadedSession) {
         let LoadedSession { key, uris, deaths, made } = loaded;
         if self.catalogue.disposed.contains(&key)
@@ -68,14 +68,14 @@ impl Host {
         let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
         for LoadedChat { key, mut chat, is_cut } in chats {
             if is_cut {
-                // A cursor from before does not lead to what is left.
+                // A cut chat cannot be replayed from older cursors.
                 chat.channel.born_at = self.ledger.head() + 1;
             }
             self.ledger.channels.by_uri.insert(chat.channel.uri.clone(), key.into());
             self.ledger.channels.chats.insert(key, chat);
         }
         self.ledger.note_use(key);
-        // A program that did not know of it may have kept the summary.
+        // A version that did not know these members may have written the summary.
         let is_other =
             |summary: SessionSummary| (summary.meta, summary.annotations) != (told.meta, told.annotations);
         if self.ledger.channels.summary(key).is_some_and(is_other) {
@@ -87,7 +87,7 @@ impl Host {
             loaded::end_interrupted_turn(&mut self.ledger, &self.agents, step, chat, is_cut, deaths);
         }
         self.changes.checkpoints.checkpoint_imported(&mut self.ledger, step, key);
-        // Before anything else is done with it: a message may go on with the turn that has ended.
+        // Before anything else: a message may continue the turn that has ended.
         self.deliver(step);
         self.changes.checkpoints.repeat_interrupted_checkpoint(&mut self.ledger, step, key);
         if repaired {
@@ -106,8 +106,8 @@ impl Host {
     }
 }
 
-/// Evicts the least recently used of the idle sessions if they exceed the memory budget. The store
-/// has all of them as they are.
+/// Evicts the least recently used idle sessions while idle ones exceed the memory budget. Their
+/// rows in the store are up to date.
 pub(in crate::host) fn evict_idle_sessions(
     ledger: &mut Ledger,
     changes: &mut Changes,
@@ -132,7 +132,7 @@ pub(in crate::host) fn evict_idle_sessions(
     let mut idle: Vec<(u64, SessionKey, usize)> =
         idle.map(|(key, session)| (session.used, *key, idle::memory_bytes(ledger, session))).collect();
     let mut bytes: usize = idle.iter().map(|(_, _, bytes)| bytes).sum();
-    // One that alone takes more than all may does not push out the others.
+    // A session that alone exceeds the budget is evicted first, to spare the others.
     idle.sort_unstable_by_key(|(used, _, bytes)| (*bytes <= catalogue.budget, *used));
     for (_, key, its_bytes) in idle {
         if bytes <= catalogue.budget {
@@ -166,8 +166,7 @@ pub(super) fn evict(
     }
 }
 
-/// Leaves everything that has changed to be saved, and then lets sessions that nobody uses out
-/// of memory.
+/// Saves everything that has changed, then evicts idle sessions.
 pub(in crate::host) fn save(
     ledger: &mut Ledger,
     changes: &mut Changes,
@@ -191,7 +190,7 @@ pub(in crate::host) fn save(
     evict_idle_sessions(ledger, changes, catalogue, summaries, step);
 }
 
-/// Returns whether a session may be evicted: nobody is subscribed, and nothing works in it.
+/// Returns whether a session may be evicted: it has no subscribers and no work in progress.
 pub(super) fn is_idle(ledger: &Ledger, changes: &Changes, session: &Session) -> bool {
     session.channel.subscribers.is_empty()
         && !session.ahead
@@ -210,7 +209,7 @@ pub(super) fn is_idle(ledger: &Ledger, changes: &Changes, session: &Session) -> 
         })
 }
 
-/// Leaves the row of a channel to be saved as the channel is now.
+/// Saves the row of a channel in its present state.
 pub(in crate::host) fn save_channel(
     ledger: &mut Ledger,
     changes: &Changes,
@@ -231,7 +230,6 @@ pub(in crate::host) fn save_channel(
     }
 }
 
-/// Leaves a session to be saved.
 pub(in crate::host) fn save_session(
     ledger: &mut Ledger,
     changes: &Changes,
@@ -245,7 +243,7 @@ pub(in crate::host) fn save_session(
     }
 }
 
-/// Leaves a chat that has another session than before to be saved, behind that session.
+/// Saves a chat that has moved to another session, after that session.
 pub(in crate::host) fn save_moved(ledger: &mut Ledger, changes: &Changes, step: &mut Step<'_>, key: ChatKey) {
     let session = ledger.channels.chats.known(key).map(|chat| chat.session);
     if let Some(row) = session.and_then(|session| session_row(ledger, changes, session)) {
@@ -254,7 +252,6 @@ pub(in crate::host) fn save_moved(ledger: &mut Ledger, changes: &Changes, step: 
     save::save_whole_chat(ledger, step, key);
 }
 
-/// A session's row, whole.
 pub(super) fn session_row(ledger: &mut Ledger, changes: &Changes, key: SessionKey) -> Option<SessionRow> {
     let summary = ledger.channels.summary(key)?;
     let session = ledger.channels.sessions.known_mut(key)?;
@@ -268,7 +265,7 @@ pub(super) fn session_row(ledger: &mut Ledger, changes: &Changes, key: SessionKe
     row
 }
 
-/// A session's row with this text of the rows of its chats, which are not in its state.
+/// Returns a session's row with the rows of its chats as text; its state must not contain them.
 pub(super) fn session_row_with(
     ledger: &Ledger,
     changes: &Changes,

@@ -1,8 +1,8 @@
 //! Events of agents.
 //!
-//! Owns: the way of each event to the owner that makes it into actions, and the consequences of an
+//! Owns: passing each event to the owner that turns it into actions, and the consequences of an
 //! agent that closes a conversation or dies.
-//! Never: lets an event of a finished run touch state.
+//! Never: lets an event of a finished run change state.
 
 use ahp_types::actions::{ChatUsageAction, SessionCreationFailedAction, SessionReadyAction, StateAction};
 use ahp_types::state::ChatInputRequest;
@@ -22,9 +22,9 @@ use crate::host::terminals::background;
 use crate::host::{catalogue, terminals, Host, Step};
 
 impl Host {
-    /// Takes in what an agent reports.
+    /// Handles an event of an agent.
     pub(in crate::host) fn agent_reports(&mut self, step: &mut Step<'_>, key: ChatKey, event: Event) {
-        // What its agent had said before it heard of that may still arrive.
+        // An agent may report until it learns that its chat is gone.
         let Some(chat) = self.ledger.channels.chats.get_mut(&key) else {
             tracing::debug!(?key, "an event of an agent was ignored: its chat is gone");
             return;
@@ -115,8 +115,7 @@ impl Host {
         }
     }
 
-    /// Restarts what was started since the agent has closed the conversation while nothing ran in
-    /// it.
+    /// Restarts a run that started after the agent had closed its idle conversation.
     pub(super) fn agent_closed(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let fresh = self.ledger.fresh_run();
         let Some(chat) =
@@ -134,13 +133,13 @@ impl Host {
         }
         terminals::end_terminals_of(&mut self.ledger, step, key);
         if is_own {
-            // Nobody else would go on with what the agent did by itself.
+            // Only this conversation could continue the agent's own turn.
             return self.end_turn(step, key, Ending::Complete, None);
         }
         self.advance(step, key);
     }
 
-    /// Fails whatever waits for an agent that could not be started or is gone.
+    /// Fails everything that waits for an agent that could not be started or has died.
     pub(super) fn agent_failed(&mut self, step: &mut Step<'_>, key: ChatKey, kind: &str, reason: &str) {
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         if chat.agent == AgentLink::Closed {
@@ -169,7 +168,7 @@ impl Host {
             return;
         }
         let is_own = run.is_some_and(|run| run.is_own);
-        // Where no agent has ever started, trying again is beginning.
+        // If the agent has never started, a resume is a first start.
         let has_failed = self.ledger.channels.sessions.known(session).is_some_and(Session::has_failed);
         let resumable = has_failed || self.ledger.channels.chats.known(key).is_some_and(Chat::can_resume);
         self.end_turn(step, key, gone(resumable && !is_own), None);

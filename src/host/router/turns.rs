@@ -1,8 +1,8 @@
-//! Turns: how they begin, go on and end.
+//! Turns: how they begin, continue and end.
 //!
-//! Owns: each start, resume, truncation, cancellation and end of a turn, with what the agent is
-//! told of it; and what a chat does next: its queue, its command, its own turn.
-//! Never: ends a turn twice: each accepted start or resume is followed by exactly one end.
+//! Owns: each start, resume, truncation, cancellation and end of a turn, with the commands to the
+//! agent; and a chat's next work: its queue, its command, its own turn.
+//! Never: ends a turn twice: each accepted start or resume has exactly one end.
 
 use ahp_types::actions::{
     ActionOrigin, ChatTruncatedAction, ChatTurnResumeAction, ChatTurnStartedAction, StateAction,
@@ -22,7 +22,7 @@ use crate::host::{catalogue, clients, limits, Host, Step};
 use crate::state::history::CompletedTurn;
 
 impl Host {
-    /// Ends a chat's turn if it has become too large.
+    /// Ends a chat's turn if it exceeds the size limit.
     pub(super) fn end_if_too_large(&mut self, step: &mut Step<'_>, key: ChatKey) {
         if limits::is_too_large(&self.ledger, key) {
             tracing::warn!(?key, "a turn was ended: it is larger than a turn may be");
@@ -30,11 +30,10 @@ impl Host {
         }
     }
 
-    /// Opens a turn for what an agent does by itself, at once or when nothing else runs in its
-    /// chat.
+    /// Opens a turn for an agent's own work, at once or when nothing else runs in its chat.
     pub(super) fn agent_begins_turn(&mut self, step: &mut Step<'_>, key: ChatKey, cause: TurnCause) {
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        // The agent was told of a turn meanwhile: what it does is of that.
+        // The agent was sent a turn before this report, so its work belongs to that turn.
         let is_told = chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Started);
         if chat.agent != AgentLink::Open || is_told || chat.settling.is_some() {
             return;
@@ -45,8 +44,7 @@ impl Host {
         }
     }
 
-    /// Opens the turn that the agent of a chat waits for, if nothing runs there. Returns whether it
-    /// did.
+    /// Opens the own turn that a chat's agent waits for if nothing runs. Returns whether it did.
     pub(super) fn open_own_turn(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
         let Some(chat) = self.ledger.channels.chats.known_mut(key).filter(|chat| chat.run.is_none()) else {
             return false;
@@ -58,8 +56,8 @@ impl Host {
         true
     }
 
-    /// Makes an accepted start of a turn true: the turn is active, and its agent starts as soon as
-    /// it can, unless the turn `is_own`: then the agent has begun it.
+    /// Begins an accepted turn: it becomes active, and its agent starts when ready. If `is_own`,
+    /// the agent has begun it already.
     pub(super) fn begin_turn(
         &mut self,
         step: &mut Step<'_>,
@@ -100,7 +98,7 @@ impl Host {
         self.advance(step, key);
     }
 
-    /// Makes an accepted resume true: the failed turn is active again.
+    /// Makes the failed turn of an accepted resume active again.
     pub(super) fn resume_turn(
         &mut self,
         step: &mut Step<'_>,
@@ -111,8 +109,8 @@ impl Host {
         let run = self.ledger.fresh_run();
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let never_begun = self.ledger.channels.sessions.known(chat.session).is_some_and(Session::has_failed);
-        // The end of a turn is told as its start and how long it took, so the time that it was
-        // given up counts; a wall clock that was set back must not take any of it away.
+        // Clients compute a turn's end as its start plus its duration, so the duration includes the
+        // time until the resume. A wall clock that was set back must not shorten it.
         let turn = chat.conversation.history().last().and_then(CompletedTurn::read);
         let lasted_ms = turn.map_or(0, |turn| {
             let before = u64::try_from(turn.duration.unwrap_or(0)).unwrap_or(0);
@@ -126,7 +124,7 @@ impl Host {
         }
         chat.requesting_client = run.by.clone().or(chat.requesting_client.take());
         chat.run = Some(run);
-        // What ended the turn before may do so again, and the process with it.
+        // The failure may recur and end the process.
         let session = chat.session;
         step.emit(Output::Record(Record::Trial(session)));
         step.emit(Output::Timer(Timer::Trial(session), TRIAL));
@@ -136,8 +134,8 @@ impl Host {
         self.advance(step, key);
     }
 
-    /// Removes turns. A running turn is cancelled first, and the agent forgets the conversation: it
-    /// is opened anew, with what is left of it, for the next turn.
+    /// Removes turns, and cancels a running one first. The conversation is closed; the next turn
+    /// opens a new one with the remaining turns.
     pub(super) fn truncate(
         &mut self,
         step: &mut Step<'_>,
@@ -156,7 +154,7 @@ impl Host {
         if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
             let history = chat.conversation.history();
             chat.progress.retain(|id, _| history.contains(id));
-            // What the agent calls by it is longer than what is left.
+            // The agent's conversation has more turns than remain.
             chat.handle = None;
         }
         catalogue::sync_chat(&mut self.ledger, step, key);
@@ -166,13 +164,12 @@ impl Host {
         self.take_next_queued(step, key);
     }
 
-    /// Cancels the chat's turn if one runs.
     pub(super) fn cancel_turn(&mut self, step: &mut Step<'_>, key: ChatKey) {
         turns::end_turn_without_advance(&mut self.ledger, step, key, Ending::Cancelled { meta: None }, None);
         self.deliver(step);
     }
 
-    /// Ends the running turn, once, and lets the queue go on.
+    /// Ends the running turn, once, and continues with the queue.
     pub(super) fn end_turn(
         &mut self,
         step: &mut Step<'_>,
@@ -191,7 +188,7 @@ impl Host {
         self.take_next_queued(step, key);
     }
 
-    /// Starts the waiting run if its agent is ready for it.
+    /// Starts the waiting run if its agent is ready.
     pub(super) fn advance(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let creating = conversations::is_creating(&self.ledger, key);
         let waits = |chat: &Chat| {
@@ -213,7 +210,7 @@ impl Host {
         }
         match chat.agent {
             AgentLink::Opening => {}
-            // What its session waits for comes first.
+            // The session's own conversation opens first.
             AgentLink::Closed if creating => {}
             AgentLink::Closed => conversations::open_conversation(&mut self.ledger, &self.agents, step, key),
             AgentLink::Open if run.awaited_checkpoint.is_some() => {}
@@ -249,8 +246,8 @@ impl Host {
         }
     }
 
-    /// Starts a turn with the first queued message, if nothing runs and nothing holds the queue.
-    /// What was to steer an agent that cannot be steered comes before the queue.
+    /// Starts a turn with the first queued message if nothing runs and the queue is not held.
+    /// Steering messages that are commands, or that the agent refuses, precede the queue.
     pub(super) fn take_next_queued(&mut self, step: &mut Step<'_>, key: ChatKey) {
         if self.clients.is_cancelling(&self.ledger, key) || self.open_own_turn(step, key) {
             return;
