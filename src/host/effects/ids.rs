@@ -1,24 +1,24 @@
 //! Keys of connections, channels and runs.
 //!
-//! Owns: the keys by which the core, the store and the backends name them.
-//! Never: shown to a client, which knows channels by their URIs.
+//! Owns: the keys that the core, the store and the backends share.
+//! Never: sends a key to a client, which knows channels by their URIs.
 
 use crate::wire::channels::ChannelKind;
 
-/// A client's connection.
+/// Key of a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u32);
 
-/// A channel, as the log and the store know it.
+/// Key of a channel in the log and the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId {
-    /// Kind.
+    /// Kind of the channel.
     pub kind: ChannelKind,
-    /// Key among those of the kind.
+    /// Key among channels of that kind.
     pub key: u64,
 }
 
-/// Makes the key of each kind of channels: `Key of Kind, name of the method that returns it;`.
+/// Defines the key type of each kind of channel: `Key of Kind, getter;`.
 macro_rules! channel_keys {
     ($($(#[doc = $doc:literal])+ $Key:ident of $Kind:ident, $get:ident;)+) => {$(
         $(#[doc = $doc])+
