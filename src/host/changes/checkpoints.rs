@@ -37,10 +37,15 @@ const COMPARISONS_IN_FLIGHT_MAX: usize = 4;
 /// Purpose of a git job in flight.
 #[derive(Debug)]
 pub(in crate::host) enum JobPurpose {
+    /// Checkpoint before a run, which waits for it.
     BeforeTurn(ChatKey, RunId),
+    /// Checkpoint after a turn, compared with the checkpoints in `since`.
     AfterTurn { session: SessionKey, chat: String, turn: String, since: Vec<Checkpoint> },
+    /// Checkpoint after a revert, compared with the checkpoints in `since`.
     AfterRevert { session: SessionKey, since: Vec<Checkpoint> },
+    /// Comparison of two checkpoints.
     Comparison(CheckpointPair),
+    /// Status of a session's repository.
     Status(SessionKey),
     /// New refs for the checkpoints of an imported session.
     Import(SessionKey),
