@@ -5,7 +5,7 @@
 //! comes back. A file with another content than expected stays as it is.
 //!
 //! An operation waits until the files of its changeset are known: until the previous operation has
-//! finished, a pending git job has reported, and an unwatched repository was scanned. So it never
+//! finished, a pending git job has reported, and an unwatched repository was scanned. An operation never
 //! works from a stale list. Nor does it affect changes that the client has not seen: a file that
 //! was changed since the client received it is not reverted, and a commit is refused. A request
 //! that equals the newest unfinished operation of the session shares its answer, so that two
