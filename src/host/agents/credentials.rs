@@ -20,7 +20,6 @@ use crate::host::Step;
 use crate::wire::errors::{needed, RpcError};
 use crate::wire::rpc::{to_sorted_json, Params};
 
-/// Maximum size of a token, in bytes.
 const TOKEN_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -121,10 +120,8 @@ impl AgentRegistry {
         self.tokens.remove(&connection);
     }
 
-    /// Checks that a client has the tokens that an agent requires.
-    ///
-    /// # Errors
-    /// `-32007` with the resources without a token.
+    /// Checks that a client has the tokens that an agent requires. Fails with `-32007` and the
+    /// resources without a token.
     pub(crate) fn check_tokens(
         &self,
         ledger: &Ledger,
@@ -169,7 +166,6 @@ impl AgentRegistry {
         self.of(provider)
     }
 
-    /// Returns the tokens of a client that have not expired.
     fn tokens_of(&self, ledger: &Ledger, step: &Step<'_>, client_id: &str) -> Tokens {
         let connections = ledger.presence.connections_of(client_id);
         let held = connections.filter_map(|(connection, _)| self.tokens.get(&connection)).flatten();
@@ -245,7 +241,6 @@ impl AgentRegistry {
         self.tokens_for_agent(ledger, step, client_id, agent)
     }
 
-    /// Returns a client's tokens for the resources that an agent declares.
     pub(super) fn tokens_for_agent(
         &self,
         ledger: &Ledger,
@@ -295,7 +290,6 @@ impl AgentRegistry {
     }
 }
 
-/// Notifies all connections of a client that it needs a token.
 fn ask_for_token(
     ledger: &Ledger,
     step: &mut Step<'_>,

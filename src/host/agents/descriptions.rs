@@ -15,7 +15,6 @@ use crate::host::Step;
 use crate::wire::rpc::to_sorted_json;
 
 impl AgentRegistry {
-    /// Merges the description that a chat's agent has reported.
     pub(crate) fn agent_describes_itself(
         &mut self,
         ledger: &mut Ledger,

@@ -39,7 +39,6 @@ pub(super) struct AgentRegistry {
     pub(super) said: Vec<(String, Bytes)>,
     /// Checksum of the agents last sent to clients; `None` if none were sent.
     pub(super) sent_checksum: Option<u32>,
-    /// Tokens by their connection, and by their resource.
     pub(super) tokens: BTreeMap<ConnectionId, BTreeMap<String, HeldToken>>,
 }
 
@@ -93,7 +92,6 @@ impl AgentRegistry {
         }
     }
 
-    /// Returns the merged description of an agent.
     pub(super) fn of(&self, provider: &str) -> Option<&AgentDescription> {
         self.find(provider).map(|agent| &agent.whole)
     }
@@ -156,7 +154,6 @@ impl KnownAgent {
     }
 }
 
-/// Merges the operator's description with the self-description.
 fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescription {
     let mut whole = operator.clone();
     let SelfDescription {

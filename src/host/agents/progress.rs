@@ -14,7 +14,6 @@ use crate::host::model::AgentLink;
 use crate::host::{catalogue, Step};
 use crate::wire::rpc::to_sorted_json;
 
-/// Request of a client for progress notifications.
 #[derive(Debug)]
 pub(crate) struct Opening {
     token: String,

@@ -65,8 +65,7 @@ pub(in crate::host) struct Changes {
 }
 
 impl Changes {
-    /// Creates the owner. `within_ms` is git's time limit for a checkpoint before a turn; 0
-    /// disables git.
+    /// Creates the owner with git's time limit for a checkpoint before a turn; 0 disables git.
     pub(in crate::host) fn new(within_ms: u64) -> Self {
         Self {
             counted: CountedLines::default(),
@@ -101,14 +100,13 @@ fn summary_to_send(
     (!files.is_empty() || before.is_some()).then(|| summary_of(files))
 }
 
-/// Returns the key of a changeset in the replay log, derived from its URI.
+/// Derives the key from the URI.
 fn key_of(uri: &str) -> ChangesetKey {
     let hash = Uuid::new_v5(&Uuid::NAMESPACE_URL, uri.as_bytes()).as_u64_pair().0;
     // The store uses signed 64-bit integers.
     ChangesetKey(hash >> 2)
 }
 
-/// Describes the source of a changeset's changes, for people.
 fn description_of(what: &str, kept: &CheckpointedFolder) -> String {
     let source = match kept.root {
         Some(_) => format!("What has changed in the repository in this {what}"),
@@ -340,7 +338,6 @@ impl Changes {
         states.is_none_or(|states| self.checkpoints.compared.known(&states).is_some())
     }
 
-    /// Sends the differences of all changesets of a session to their subscribers.
     pub(in crate::host) fn sync_changesets(
         &mut self,
         ledger: &mut Ledger,
@@ -352,7 +349,6 @@ impl Changes {
         }
     }
 
-    /// Sends the differences of a changeset to its subscribers.
     fn sync_changeset(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChangesetKey) {
         let Some(changeset) = ledger.channels.changesets.known(key) else { return };
         let (session, scope) = (changeset.session, changeset.scope.clone());
@@ -374,7 +370,6 @@ impl Changes {
         }
     }
 
-    /// Clears and removes a changeset that does not exist any more.
     fn clear_changeset(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChangesetKey) {
         if ledger.channels.changesets.known(key).is_some_and(|changeset| !changeset.state.files.is_empty()) {
             let cleared = StateAction::ChangesetCleared(ChangesetClearedAction {});
@@ -412,7 +407,6 @@ impl Changes {
         ledger.channels.changesets.remove(&key);
     }
 
-    /// Returns whether the session's changesets allow its eviction.
     pub(in crate::host) fn has_idle_changesets(&self, ledger: &Ledger, session: &Session) -> bool {
         if self.has_operations(ledger, &session.channel.uri) {
             return false;
@@ -471,10 +465,8 @@ impl Changes {
         }
     }
 
-    /// Marks files as reviewed, or removes the marks.
-    ///
-    /// # Errors
-    /// When none of the named files is in the changeset.
+    /// Marks files as reviewed, or removes the marks. Refused if the changeset has none of the
+    /// files.
     pub(in crate::host) fn review_files(
         &mut self,
         ledger: &mut Ledger,
@@ -552,8 +544,7 @@ fn state_of(files: Vec<ChangesetFile>, error: Option<ErrorInfo>, is_running: boo
     ChangesetState { status, error, files, operations: None }
 }
 
-/// Returns the next state of a changeset: the files shown before stay until new ones are known,
-/// also after a failure.
+/// Returns the next state: the files shown before stay until new ones are known, even on errors.
 fn again(shown: &ChangesetState, mut wanted: ChangesetState) -> ChangesetState {
     let was_known = matches!(shown.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing);
     if was_known && wanted.status == ChangesetStatus::Computing {

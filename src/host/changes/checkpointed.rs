@@ -27,21 +27,20 @@ pub struct CheckpointedFolder {
     pub(in crate::host) root: Option<String>,
     /// Branch that was checked out when the session began.
     pub(in crate::host) base: Option<String>,
+    /// Namespace of the session's checkpoints in the names of git refs.
     pub(super) keeper: String,
     /// Hash key for the ids of contents, so that clients cannot forge one.
     pub(super) secret: String,
     pub(super) count: u64,
     /// Newest checkpoint; `None` if the folder may have changed since in an unknown way.
     pub(super) last: Option<Checkpoint>,
-    /// Set while a checkpoint after a turn or a revert is in flight, for a host that ends before it
-    /// learns the outcome.
+    /// Set while a checkpoint after a turn or revert is in flight, to repeat it after a restart.
     pub(super) is_asked: bool,
     /// Set if the session was imported, or restored from the trash, and has no refs in git yet.
     /// Refs under its earlier name may belong to another session, or be removed with it.
     pub(super) is_brought: bool,
     /// Set if the first of these turns is the first of the session.
     pub(super) is_whole: bool,
-    /// Turns with checkpoints, by start time.
     pub(super) turns: Vec<CheckpointedTurn>,
     /// Reason why checkpoints are missing, for people.
     pub(in crate::host) note: Option<String>,
@@ -79,7 +78,6 @@ impl CheckpointedFolder {
         }
     }
 
-    /// Returns the ids of all checkpoints, oldest first.
     pub(super) fn commit_ids(&self) -> Vec<String> {
         let mut known: Vec<String> = Vec::new();
         let of_turns = self.turns.iter().flat_map(|turn| std::iter::once(&turn.before).chain(&turn.after));
@@ -91,8 +89,8 @@ impl CheckpointedFolder {
         known
     }
 
-    /// Returns the first and the last checkpoint of the session; `None` if its changes cannot be
-    /// separated from those of others.
+    /// Returns the first and last checkpoint; `None` if other sessions have changed the folder,
+    /// too.
     pub(super) fn whole_session(&self) -> Option<(&Checkpoint, &Checkpoint)> {
         let is_separable = !self.turns.iter().any(|turn| turn.overlaps_others);
         let first = self.turns.first().filter(|_| self.is_whole && is_separable)?;
@@ -142,7 +140,6 @@ impl CheckpointedFolder {
         }
     }
 
-    /// Returns the id of a content, which clients can use but not forge.
     fn id_of(&self, content: &GitContent) -> String {
         let (mode, blob) = (content.mode, &content.blob);
         let mut hash = Sha256::new();
@@ -162,7 +159,6 @@ impl CheckpointedFolder {
         (self.id_of(&content) == id).then_some(content)
     }
 
-    /// Returns the URI of a content on one side of a file.
     pub(in crate::host) fn uri_of(
         &self,
         session: &str,
@@ -175,9 +171,7 @@ impl CheckpointedFolder {
 }
 
 /// Returns the request for a content that git stores; `None` if the URI names no such content.
-///
-/// # Errors
-/// `-32008` when the host has not issued the URI, or its session does not exist.
+/// Fails with `-32008` if the host has not issued the URI, or its session does not exist.
 pub(in crate::host) fn checkpointed_content(
     ledger: &Ledger,
     uri: &str,

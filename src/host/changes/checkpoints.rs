@@ -25,7 +25,6 @@ use crate::state::edits::changed_paths;
 /// Time limit of git jobs that no turn waits for, in milliseconds.
 const WITHIN_MS: u64 = 10_000;
 
-/// Number of retries after git has failed to remove checkpoints.
 const REMOVAL_RETRIES: u32 = 3;
 
 /// Maximum number of reported files per turn that git is asked about.
@@ -62,7 +61,6 @@ pub(in crate::host) enum JobPurpose {
 pub(in crate::host) struct Checkpoints {
     /// Time limit of a checkpoint before a turn, in milliseconds; 0 disables git.
     pub(super) within_ms: u64,
-    /// Jobs in flight, by number.
     jobs: BTreeMap<u64, JobPurpose>,
     pub(in crate::host) compared: ComparisonCache,
 }
@@ -74,7 +72,6 @@ impl Checkpoints {
 }
 
 impl Checkpoints {
-    /// Starts a git job in the directories of a chat or the repository of a session.
     pub(in crate::host) fn run_git(
         &mut self,
         ledger: &mut Ledger,
@@ -101,7 +98,6 @@ impl Checkpoints {
         self.run_git(ledger, step, (directories, WITHIN_MS), work, JobPurpose::Status(session));
     }
 
-    /// Takes a checkpoint of a chat's folder before its turn begins.
     pub(in crate::host) fn checkpoint_before_turn(
         &mut self,
         ledger: &mut Ledger,
@@ -221,7 +217,6 @@ impl Checkpoints {
         self.end_checkpoint_wait(ledger, key, run)
     }
 
-    /// Applies the report about a checkpoint after a turn or a revert.
     fn checkpoint_finished(
         &mut self,
         ledger: &mut Ledger,
@@ -432,7 +427,6 @@ impl Checkpoints {
         self.jobs.values().any(is_stored)
     }
 
-    /// Starts requested comparisons, up to the limit.
     pub(in crate::host) fn start_comparisons(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         if self.compared.wanted.is_empty() {
             return;
@@ -456,7 +450,7 @@ impl Checkpoints {
 }
 
 impl Changes {
-    /// Applies the report about a git job. Returns the chat whose turn was waiting for it.
+    /// Applies a report of git. Returns the chat whose turn was waiting for it.
     pub(in crate::host) fn git_reports(
         &mut self,
         ledger: &mut Ledger,
@@ -532,7 +526,6 @@ fn assign_namespace(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKe
     }
 }
 
-/// Returns the git job for a checkpoint of a session's folder.
 fn checkpoint_work(
     ledger: &mut Ledger,
     step: &mut Step<'_>,

@@ -23,13 +23,10 @@ use crate::wire::errors::RpcError;
 
 pub(in crate::host) const COMMIT: &str = "commit";
 
-/// Member of a request's `_meta` with the commit message.
 const MESSAGE: &str = "message";
 
-/// Maximum size of a message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
-/// Time limit of a commit, in milliseconds.
 const WITHIN_MS: u64 = 60_000;
 
 #[derive(Debug)]
@@ -48,10 +45,7 @@ pub(in crate::host) fn commit_operation() -> ChangesetOperation {
 }
 
 impl Changes {
-    /// Validates a request for a commit.
-    ///
-    /// # Errors
-    /// When it has no message.
+    /// Validates a request for a commit, which needs a message.
     pub(in crate::host) fn requested_commit(
         &self,
         ledger: &Ledger,
@@ -91,7 +85,6 @@ impl Changes {
         self.checkpoints.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::Commit(session));
     }
 
-    /// Answers the clients that wait for a commit.
     pub(in crate::host) fn finish_commit(
         &mut self,
         ledger: &mut Ledger,

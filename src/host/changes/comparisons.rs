@@ -91,8 +91,7 @@ impl ComparisonCache {
     }
 }
 
-/// Returns the checkpoints before and after the changes of a scope; `None` if only tool calls
-/// report these changes.
+/// Returns the checkpoints around the changes of a scope; `None` if only tool calls report these.
 pub(in crate::host) fn checkpoints_of_scope(
     ledger: &Ledger,
     key: SessionKey,

@@ -20,7 +20,6 @@ use crate::state::edits::{edited_at, edits_of, CallEdit, EditContent, FileDiff, 
 use crate::wire::changesets::{changeset_uri, parse_changeset_uri, ChangesetScope};
 use crate::wire::tool_calls::tool_call_id;
 
-/// Maximum number of cached line counts.
 const COUNTED_MAX: usize = 10_000;
 
 /// Maximum bytes of turns that are read per lookup.
@@ -65,8 +64,8 @@ pub(in crate::host) struct NetEdit<'a> {
     lines: Option<LineCounts>,
 }
 
-/// Returns the net edits in the order in which the files were first edited, without files that have
-/// their first content again.
+/// Returns the net edits by first edit of a file, without files that have their first content
+/// again.
 pub(in crate::host) fn net_of(mut edits: Vec<ReportedEdit<'_>>) -> Vec<NetEdit<'_>> {
     // Turns of several chats may run concurrently.
     edits.sort_by_key(|said| said.edit.at);
@@ -90,8 +89,7 @@ pub(in crate::host) fn net_of(mut edits: Vec<ReportedEdit<'_>>) -> Vec<NetEdit<'
     all
 }
 
-/// Cache for reading contents of edits: each turn is parsed once, however many files it has
-/// changed.
+/// Cache for contents of edits: each turn is parsed once, however many files it has changed.
 #[derive(Debug, Default)]
 pub(in crate::host) struct EditTextCache {
     turns: HashMap<(ChatKey, String), HashMap<String, String>>,
@@ -152,8 +150,7 @@ impl Changes {
         Some(files)
     }
 
-    /// Returns the files that git cannot compare and that calls have changed, as the calls report
-    /// them, without those that are in `known`.
+    /// Returns files that git cannot compare, as tool calls report them, unless in `known`.
     fn unseen_files(
         &mut self,
         ledger: &Ledger,
@@ -266,8 +263,7 @@ impl Changes {
     }
 }
 
-/// Returns the time for the edits of a call that ends now: later than all earlier edits of the
-/// session.
+/// Returns the time for a call that ends now: later than all earlier edits of the session.
 pub(in crate::host) fn edit_time(ledger: &Ledger, session: SessionKey, now_ms: i64) -> i64 {
     let turns = turns_of_session(ledger, session);
     let said = turns.iter().flat_map(|turn| turn.edits.iter().map(|edit| edit.at));
@@ -276,7 +272,6 @@ pub(in crate::host) fn edit_time(ledger: &Ledger, session: SessionKey, now_ms: i
     last.map_or(now_ms, |last| now_ms.max(last.saturating_add(1)))
 }
 
-/// Returns the turns of a chat with edits, oldest first.
 pub(in crate::host) fn turns_with_edits(ledger: &Ledger, key: ChatKey) -> Vec<TurnOf<'_>> {
     let Some(chat) = ledger.channels.chats.known(key) else { return Vec::new() };
     let completed = chat.conversation.history().edited().map(|turn| {
@@ -487,7 +482,6 @@ fn edits_of_calls(chat: &Chat) -> HashMap<String, Vec<CallEdit>> {
     calls.collect()
 }
 
-/// Returns the edits of the running turn, in the order of its calls.
 fn active_edits(chat: &Chat) -> Vec<&CallEdit> {
     if chat.call_edits.is_empty() {
         return Vec::new();
@@ -495,7 +489,6 @@ fn active_edits(chat: &Chat) -> Vec<&CallEdit> {
     chat.conversation.tools().filter_map(|call| chat.call_edits.get(tool_call_id(call))).flatten().collect()
 }
 
-/// Returns the key under which reviews and reverts of a changeset are saved.
 pub(in crate::host) fn scope_key(scope: &ChangesetScope) -> String {
     changeset_uri("", scope)
 }

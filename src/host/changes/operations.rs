@@ -4,12 +4,11 @@
 //! Never: touches a file: each request carries the expected and the wanted content, and the outcome
 //! comes back. A file with another content than expected stays as it is.
 //!
-//! An operation waits until the files of its changeset are known: until the previous operation has
-//! finished, a pending git job has reported, and an unwatched repository was scanned. An operation never
-//! works from a stale list. Nor does it affect changes that the client has not seen: a file that
-//! was changed since the client received it is not reverted, and a commit is refused. A request
-//! that equals the newest unfinished operation of the session shares its answer, so that two
-//! windows or two clicks do not repeat it.
+//! An operation waits until the previous one has finished, pending git jobs have reported, and an
+//! unwatched repository was scanned, so that no operation works from a stale list. Changes that the
+//! client has not seen are safe: a file that was changed since is not reverted, and a commit is
+//! refused. A request that equals the newest unfinished operation of the session shares its answer,
+//! so that two windows or two clicks do not repeat it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -41,10 +40,9 @@ use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, RequestId};
 
-/// Operation that reverts changes.
 const DISCARD: &str = "discard-changes";
 
-/// Operation that restores the files that were reverted last.
+/// Operation that restores the last reverted files.
 const RESTORE: &str = "restore-changes";
 
 /// Reason why a commit is refused whose changes the client has not seen.
@@ -58,7 +56,6 @@ const SHARED_MAX: usize = 100;
 
 type Requester = (ConnectionId, RequestId);
 
-/// Operations of clients on changesets, pending and in progress.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Operations {
     /// Pending operations, in the order of their requests.
@@ -82,7 +79,6 @@ impl Operations {
 struct RunningOperation {
     /// Requests to answer at the end.
     requesters: Vec<Requester>,
-    /// Scope of the changeset, in the session of the key.
     scope: ChangesetScope,
     params: InvokeChangesetOperationParams,
 }
@@ -90,7 +86,7 @@ struct RunningOperation {
 /// Operation that waits until the files of its changeset are known.
 #[derive(Debug)]
 struct HeldOperation {
-    /// Requests to answer at the end; the first one started the operation.
+    /// Requests to answer; the first one started the operation.
     requesters: Vec<Requester>,
     params: InvokeChangesetOperationParams,
     /// Number of the repository refresh that it waits for.
@@ -131,8 +127,7 @@ pub(in crate::host) fn operation(
 }
 
 impl Changes {
-    /// Returns the operations that a changeset offers; all are disabled while a turn runs in its
-    /// session.
+    /// Returns the operations that a changeset offers, disabled while a turn runs in its session.
     pub(in crate::host) fn operations_of(
         &self,
         ledger: &Ledger,
@@ -207,8 +202,7 @@ impl Changes {
         held.filter(|held| held.of().map(|(session, _)| session) == session).count()
     }
 
-    /// Returns the newest unfinished operation of the session that a changeset belongs to, with its
-    /// requests.
+    /// Returns the newest unfinished operation of the changeset's session, with its requests.
     fn newest_of_session(
         &mut self,
         ledger: &Ledger,
@@ -312,7 +306,6 @@ impl Changes {
         requesters.any(|(connection, _)| of.is_none_or(|of| of == *connection))
     }
 
-    /// Returns whether a session has an unfinished operation.
     pub(in crate::host) fn has_operations(&self, ledger: &Ledger, uri: &str) -> bool {
         let operations = &self.operations;
         let is_of = |held: &HeldOperation| held.of().is_some_and(|(session, _)| session == uri);
@@ -320,10 +313,7 @@ impl Changes {
             || ledger.find_session(uri).is_some_and(|key| operations.running.contains_key(&key))
     }
 
-    /// Validates an operation and returns its first step.
-    ///
-    /// # Errors
-    /// When the changeset does not exist, or does not offer the operation now.
+    /// Validates an operation and returns its first step. Fails if the changeset does not offer it.
     fn invoke_changeset_operation(
         &mut self,
         ledger: &mut Ledger,
@@ -379,7 +369,6 @@ impl Changes {
         Ok(FirstStep::Revert(requested_revert(ledger, session, scope, id == RESTORE, reverted)?))
     }
 
-    /// Notes that an operation is in progress, and shows this in the changeset.
     fn start_operation(
         &mut self,
         ledger: &mut Ledger,
@@ -395,8 +384,7 @@ impl Changes {
         self.sync_changesets(ledger, step, session);
     }
 
-    /// Ends an operation with its message or error, so that the next one of the session can start.
-    /// Subscribers receive the changes before the requesters are answered.
+    /// Ends an operation. Subscribers receive the changes before the requesters are answered.
     pub(in crate::host) fn finish_operation(
         &mut self,
         ledger: &mut Ledger,
@@ -441,7 +429,6 @@ impl Changes {
     }
 }
 
-/// Returns the ids of files in a changeset that have changed since a client saw them.
 fn files_changed_since_seen(ledger: &Ledger, key: ChangesetKey, seen: &[ChangesetFile]) -> Vec<String> {
     let Some(changeset) = ledger.channels.changesets.get(&key) else { return Vec::new() };
     let edits: HashMap<&str, &FileEdit> = seen.iter().map(|file| (file.id.as_str(), &file.edit)).collect();

@@ -51,7 +51,6 @@ fn note_overlap(ledger: &mut Ledger, key: ChatKey, is_of_another_session: bool) 
     }
 }
 
-/// Returns whether two chats are known to work in one repository.
 fn share_a_repository(ledger: &Ledger, one: ChatKey, other: ChatKey) -> bool {
     let folders = |chat: ChatKey| {
         let session = ledger.channels.chats.known(chat).map(|chat| chat.session);

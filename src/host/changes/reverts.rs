@@ -21,14 +21,12 @@ use crate::state::edits::FileDiff;
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::errors::RpcError;
 
-/// Maximum number of restorable files in a session. Beyond it the oldest are dropped, except those
-/// of the last revert.
+/// Maximum number of restorable files in a session, except those of the last revert.
 const REVERTED_MAX: usize = 1000;
 
 /// Maximum number of files that an answer names.
 const NAMED_MAX: usize = 100;
 
-/// Files of an operation.
 #[derive(Default)]
 pub(super) struct FilesToRevert {
     files: Vec<FileRevert>,
@@ -77,10 +75,7 @@ pub(super) fn discarded_files<'a>(
     all
 }
 
-/// Returns the request to revert or restore these files.
-///
-/// # Errors
-/// When the list is empty.
+/// Returns the request to revert or restore these files. Fails if there are none.
 pub(super) fn requested_revert(
     ledger: &mut Ledger,
     session: SessionKey,
@@ -107,7 +102,6 @@ pub(super) fn requested_revert(
     Ok(RevertRequest { session, scope, restores, root, kept_first, bytes_kept, files, left, untouched })
 }
 
-/// Joins files that are left as they are, up to `NAMED_MAX`.
 fn list_of_files(files: &[String]) -> String {
     let named = &files[..files.len().min(NAMED_MAX)];
     match files.len() - named.len() {
@@ -219,7 +213,6 @@ impl Changes {
     }
 }
 
-/// Returns the last reverted files of a scope.
 pub(super) fn last_reverted<'a>(
     ledger: &'a Ledger,
     session: SessionKey,

@@ -36,8 +36,8 @@ pub struct RevertedFile {
     /// restored, and its change stays visible.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(in crate::host) is_unsure: bool,
-    /// Set if the file had the wanted content already: the change is hidden, and restoring it
-    /// leaves the file alone.
+    /// Set if the file had the wanted content already: the change is hidden; restoring writes
+    /// nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(in crate::host) is_untouched: bool,
 }
@@ -89,8 +89,7 @@ impl RevertedFile {
         }
     }
 
-    /// Returns the permissions of the file; `None` if the revert did not remove it, or they are
-    /// unknown.
+    /// Returns the permissions of the file; `None` if unknown, or if the revert did not remove it.
     pub fn mode(&self) -> Option<u32> {
         self.mode
     }
@@ -153,8 +152,7 @@ impl SideContent {
                 }
             }
             Self::Kept { uri, content } => {
-                // A nonce identifies the content of the file itself, which can change under the
-                // same URI.
+                // A nonce identifies the content, because the file can change under the same URI.
                 let nonce = (uri == file).then(|| content.blob.clone());
                 ContentRef { uri: uri.clone(), size_hint: None, content_type: None, nonce }
             }
@@ -173,8 +171,8 @@ impl FileDiff<SideContent> {
     ) -> Self {
         let side = |name: &str, file: &str, content: &GitContent| {
             let path = file.strip_prefix("file://").unwrap_or("/");
-            // Following a link would return another file's content, so the target of the link has a
-            // content URI of the host.
+            // Reading a link returns its target's content, so the link itself needs a URI of the
+            // host.
             let uri = match is_now && name == "after" && !content.is_link() {
                 true => file.to_owned(),
                 false => folder.uri_of(session, content, name, path),
@@ -191,8 +189,8 @@ impl FileDiff<SideContent> {
         }
     }
 
-    /// Describes a file that a tool call has changed without reporting the content before, which
-    /// git does not have either.
+    /// Describes a file that a call has changed, if neither the call nor git has the earlier
+    /// content.
     pub(super) fn unknown(
         file: &str,
         version: Option<&str>,
@@ -224,7 +222,6 @@ impl FileDiff<SideContent> {
         self.file == uri || self.renamed_from.as_deref() == Some(uri)
     }
 
-    /// Returns whether a side is stored by git.
     fn is_stored(&self) -> bool {
         [&self.before, &self.after].into_iter().flatten().any(|side| matches!(side, SideContent::Kept { .. }))
     }

@@ -27,14 +27,12 @@ use crate::wire::watches::Watched;
 /// Delay between a change of files and the refresh, which coalesces changes.
 const DEBOUNCE: Duration = Duration::from_millis(750);
 
-/// Time for which a repository is watched after its last subscriber has left, so that a returning
-/// client learns of changes.
+/// Time for which a repository is watched without subscribers, for clients that return.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Maximum number of changed files that are refreshed individually; beyond it all files are.
 const TOUCHED_MAX: usize = 100;
 
-/// Maximum number of files in a status that is saved with its session.
 const SAVED_FILES_MAX: usize = 500;
 
 /// Paths whose changes start no refresh: git's internal files, and the host's own.
@@ -59,10 +57,8 @@ const GIT: &str = "git";
 #[derive(Debug, Default)]
 pub(in crate::host) struct ObservedRepository {
     known: Option<RepositoryStatus>,
-    /// Set if the status includes files.
     has_files: bool,
-    /// Set if the repository may have changed since the refresh, and subscribers have not received
-    /// the changes.
+    /// Set if the repository may have changed since the refresh, unknown to subscribers.
     is_stale: bool,
     /// Set if the status became stale again while a refresh is in flight.
     is_stale_again: bool,
@@ -87,7 +83,6 @@ pub(in crate::host) struct ObservedRepository {
     debounces_after_refresh: bool,
     /// Set if a changeset that shows the status has lost a subscriber.
     lost_subscriber: bool,
-    /// Number of linger timers started.
     lingers: u64,
     /// Set while the repository is watched without subscribers.
     is_lingering: bool,
@@ -156,7 +151,6 @@ impl RepositoryStatuses {
     }
 }
 
-/// Returns whether a changeset shows the repository status.
 pub(in crate::host) fn shows_status(scope: &ChangesetScope) -> bool {
     matches!(scope, ChangesetScope::Uncommitted | ChangesetScope::Branch)
 }
@@ -178,7 +172,6 @@ impl RepositoryStatuses {
         status.known.as_ref().filter(|known| files(known) <= SAVED_FILES_MAX).map(Cow::Borrowed)
     }
 
-    /// Restores the status that was saved with a session.
     pub(in crate::host) fn restore_status(&mut self, session: SessionKey, kept: RepositoryStatus) {
         if self.is_on {
             let (known, has_files, is_stale) = (Some(kept), true, true);
@@ -198,7 +191,7 @@ impl RepositoryStatuses {
         }
     }
 
-    /// Refreshes the status that a channel with a new subscriber shows, unless a watch has kept it
+    /// Refreshes the status that a channel with a new subscriber shows, unless a watch kept it
     /// current.
     pub(in crate::host) fn status_subscribed(&mut self, ledger: &mut Ledger, target: ChannelId) {
         let Some(session) = session_of_status_changeset(ledger, target) else { return };
@@ -299,8 +292,7 @@ impl RepositoryStatuses {
         }
     }
 
-    /// Refreshes the status of a repository whose watch has started: changes during the previous
-    /// refresh were not reported.
+    /// Refreshes a status whose watch has started: earlier changes were not reported.
     pub(in crate::host) fn repository_watch_started(&mut self, watch: &str) {
         for status in self.all.values_mut() {
             if status.watched.iter().any(|watched| watched == watch) {
@@ -311,8 +303,7 @@ impl RepositoryStatuses {
         self.is_unsettled = true;
     }
 
-    /// Schedules a refresh after changes of a watched repository; without subscribers, only marks
-    /// the status as stale.
+    /// Delays a refresh after changes of a watched repository; marks others as stale.
     pub(in crate::host) fn repository_changed(
         &mut self,
         ledger: &Ledger,
@@ -339,7 +330,6 @@ impl RepositoryStatuses {
         }
     }
 
-    /// Requests a refresh when the debounce delay is over.
     pub(in crate::host) fn debounce_expired(&mut self, ledger: &mut Ledger, session: SessionKey) {
         if let Some(status) = self.all.get_mut(&session) {
             status.is_debouncing = false;
@@ -349,7 +339,6 @@ impl RepositoryStatuses {
         }
     }
 
-    /// Stops watching a repository without subscribers when `LINGER` is over.
     pub(in crate::host) fn linger_expired(&mut self, session: SessionKey, number: u64) {
         if let Some(status) = self.all.get_mut(&session).filter(|it| it.lingers == number) {
             status.is_lingering = false;
@@ -357,7 +346,6 @@ impl RepositoryStatuses {
         }
     }
 
-    /// Applies the status that git has reported.
     pub(in crate::host) fn status_received(
         &mut self,
         ledger: &mut Ledger,
@@ -474,7 +462,6 @@ impl Changes {
     }
 }
 
-/// Returns the session whose repository status a channel shows.
 fn session_of_status_changeset(ledger: &Ledger, target: ChannelId) -> Option<SessionKey> {
     let key = Some(target.key).filter(|_| target.kind == ChannelKind::Changeset)?;
     let changeset = ledger.channels.changesets.get(&ChangesetKey(key))?;
@@ -489,7 +476,6 @@ fn has_status_subscriber(ledger: &Ledger, session: SessionKey) -> bool {
     })
 }
 
-/// Returns the `_meta` value that shows a session's repository.
 fn meta_of(seen: &RepositoryStatus) -> Value {
     let mut meta = json!({
         "isDetachedHead": seen.is_detached,

@@ -61,7 +61,6 @@ pub(super) trait Kind: Sized {
 
     type All: Keyed<Self>;
 
-    /// Creates the channels that exist from the start of a host.
     fn at_start(_config: &Config) -> Vec<(Self::Key, Self)> {
         Vec::new()
     }
@@ -87,7 +86,6 @@ pub(super) trait Kind: Sized {
         action.kind == Self::KIND
     }
 
-    /// Returns the session that the channel is or belongs to.
     fn session_of(_channels: &Channels, _key: Self::Key) -> Option<SessionKey> {
         None
     }
@@ -154,10 +152,7 @@ impl<Key: Ord + Copy + Debug, K> Table<Key, K> {
         found
     }
 
-    /// Returns the channel of a key for a request that fails without it.
-    ///
-    /// # Errors
-    /// `-32603` when the channel does not exist.
+    /// Returns the channel of a key for a request. Fails with `-32603` if it does not exist.
     #[track_caller]
     pub(super) fn needed(&self, key: Key) -> Result<&K, RpcError> {
         match self.0.get(&key) {
@@ -212,7 +207,6 @@ pub(super) trait Placed: Kind {
 
 macro_rules! make_channels {
     ({} $($(#[doc = $doc:literal])+ $(#[cfg($cfg:meta)])? $Kind:ident, $channels:ident, $name:literal;)+) => {
-        /// All channels in memory.
         #[derive(Debug)]
         pub(super) struct Channels {
             pub(super) by_uri: HashMap<String, ChannelId>,
@@ -220,7 +214,6 @@ macro_rules! make_channels {
         }
 
         impl Channels {
-            /// Creates the channels that exist from the start of a host.
             pub(super) fn at_start(config: &Config) -> Self {
                 let mut channels = Self {
                     by_uri: HashMap::new(),
@@ -316,7 +309,6 @@ impl Channels {
         })
     }
 
-    /// Returns a channel's state for clients; see [`Kind::snapshot`].
     pub(super) fn state(
         &self,
         id: ChannelId,
@@ -325,7 +317,6 @@ impl Channels {
         by_kind!(id.kind, K => K::all(self).at(id.key)?.snapshot(id.key.into(), first_turn))
     }
 
-    /// See [`Kind::first_turn`].
     pub(super) fn first_turn(&self, id: ChannelId, how: &Subscription) -> usize {
         by_kind!(id.kind, K => K::all(self).at(id.key).map_or(0, |of_kind| of_kind.first_turn(how)))
     }
@@ -338,14 +329,12 @@ impl Channels {
         });
     }
 
-    /// Notes an applied action; see [`Kind::note_row`].
     pub(super) fn note_row(&mut self, id: ChannelId, action: &StateAction, line_bytes: usize) -> RowNote {
         by_kind!(id.kind, K => {
             K::all_mut(self).at_mut(id.key).map_or(RowNote::default(), |of_kind| of_kind.note_row(action, line_bytes))
         })
     }
 
-    /// See [`Kind::loading_in_replay`].
     pub(super) fn loading_in_replay(
         &self,
         id: ChannelId,
@@ -361,13 +350,11 @@ impl Channels {
         session.state.chats.iter().filter_map(|row| self.by_uri.get(&row.resource)?.chat())
     }
 
-    /// Returns the keys of a session's chats, in the order of its catalogue.
     pub(super) fn chats_in(&self, key: SessionKey) -> Vec<ChatKey> {
         let session = self.sessions.known(key);
         session.map(|session| self.chats_of(session).collect()).unwrap_or_default()
     }
 
-    /// Returns the working directories of all sessions, without duplicates.
     pub(super) fn folders_of_sessions(&self) -> Vec<String> {
         let folders =
             self.sessions.values().flat_map(|session| session.state.working_directories.iter().flatten());

@@ -15,18 +15,15 @@ use crate::host::model::Session;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;
 
-/// Character in front of an agent command.
 const COMMAND_MARK: char = '/';
 
-/// Characters in front of a file name.
 const FILE_MARKS: [char; 2] = ['#', '@'];
 
 /// Completions of the user's word, or the query that finds them.
 #[derive(Debug)]
 pub(crate) enum CompletionTarget {
-    /// Known completions, as JSON text.
+    /// Completions as JSON text.
     Known(Vec<u8>),
-    /// Query for files.
     Files(FileCompletionQuery),
 }
 
@@ -61,8 +58,7 @@ pub(crate) fn completions(
     Ok(CompletionTarget::Known(to_sorted_json(&CompletionsResult { items })))
 }
 
-/// Returns the commands of an agent: those last sent in this chat, which may depend on its folder,
-/// or else those last sent anywhere.
+/// Returns the commands last sent in this chat, which may depend on its folder, or else anywhere.
 fn commands_of<'a>(
     ledger: &'a Ledger,
     agents: &'a AgentRegistry,
@@ -82,12 +78,10 @@ pub(crate) fn completion_triggers(agents: &AgentRegistry) -> Vec<String> {
 
 /// Word that the user is typing. Offsets are UTF-16 code units, as in the protocol.
 struct Typed<'a> {
-    /// Text up to the cursor.
     word: &'a str,
     /// Set if a line begins with the word.
     leads: bool,
     start: usize,
-    /// End of the word, after the cursor.
     end: usize,
     spaced: bool,
 }

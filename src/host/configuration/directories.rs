@@ -26,10 +26,8 @@ use crate::wire::uris::canonical_file;
 /// directory.
 pub type Findings = BTreeMap<String, Result<(), String>>;
 
-/// Returns the canonical URI of a directory that a session can use.
-///
-/// # Errors
-/// Why the directory cannot be used, for the developer of the client.
+/// Returns the canonical URI of a directory that a session can use. Fails with the reason, for the
+/// developer of the client, if it cannot.
 pub(crate) fn usable_directory(findings: &Findings, uri: &str) -> Result<String, Refusal> {
     let directory = canonical(uri)?;
     match findings.get(&directory) {
@@ -131,10 +129,8 @@ pub(crate) fn client_changes_directories(
     Ok(Verdict::Done)
 }
 
-/// Returns the directories of a new chat, if some of the session's were chosen for it.
-///
-/// # Errors
-/// Why one cannot be used, for the developer of the client.
+/// Returns the directories of a new chat, if some of the session's were chosen for it. Fails with
+/// the reason, for the developer of the client, if one cannot be used.
 pub(crate) fn chosen_directories(
     ledger: &Ledger,
     agents: &AgentRegistry,
@@ -203,13 +199,11 @@ fn chosen_in(ledger: &Ledger, key: ChatKey) -> &[String] {
     chat.and_then(|chat| chat.conversation.state().working_directories.as_deref()).unwrap_or_default()
 }
 
-/// Returns the chats that have chosen this directory.
 fn chats_in(ledger: &Ledger, key: SessionKey, directory: Option<&str>) -> Vec<ChatKey> {
     let is_in = |chat: &ChatKey| chosen_in(ledger, *chat).iter().any(|one| Some(one.as_str()) == directory);
     ledger.channels.chats_in(key).into_iter().filter(is_in).collect()
 }
 
-/// Removes the directories of a chat that its session does not have.
 pub(crate) fn retain_directories_of(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -266,8 +260,8 @@ pub(crate) fn send_directories(ledger: &mut Ledger, step: &mut Step<'_>, key: Ch
     }
 }
 
-/// Acknowledges a directory that is already set. Another spelling is refused, so that the client
-/// does not take it for another directory.
+/// Acknowledges a directory that is already set. Refuses another spelling, which a client would
+/// take for another directory.
 fn same(asked: &str, directory: &str) -> Result<Verdict, Refusal> {
     if asked == directory {
         return Ok(Verdict::Unchanged);

@@ -34,7 +34,6 @@ pub(crate) fn resolve_session_config(
     Ok(answer)
 }
 
-/// Returns the values of a property that match the user's input.
 pub(crate) fn session_config_completions(
     agents: &AgentRegistry,
     params: &ConfigCompletionsParams,

@@ -31,7 +31,6 @@ use crate::wire::version_hints::{Selection, SelectionChange};
 /// Maximum JSON size of a selection in a session's summary, in bytes; a larger one is left out.
 pub(crate) const IN_SUMMARY_BYTES_MAX: usize = 4096;
 
-/// Dispatched action that is answered when its change is made.
 #[derive(Debug, Clone)]
 pub(crate) struct PendingAction {
     pub(crate) connection: ConnectionId,
@@ -51,10 +50,7 @@ pub(crate) struct PendingSelection {
 
 /// Selects a model or an agent for a session: in the session's own chat, and with `for_all_chats`
 /// also in chats with the same selection. While a turn runs, the selection applies from the next
-/// turn on.
-///
-/// # Errors
-/// When the agent has no such model.
+/// turn on. Fails if the agent has no such model.
 pub(crate) fn client_selects(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -131,10 +127,8 @@ pub(crate) fn address(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey, mes
     }
 }
 
-/// Returns the draft of a new chat with this selection; `None` if nothing is selected.
-///
-/// # Errors
-/// `-32602` when the agent of this provider has no such model.
+/// Returns the draft of a new chat with this selection; `None` if nothing is selected. Fails with
+/// `-32602` if the agent of this provider has no such model.
 pub(crate) fn first_draft(
     agents: &AgentRegistry,
     provider: &str,
@@ -248,7 +242,6 @@ pub(crate) fn set_following_selection(ledger: &mut Ledger, key: ChatKey, id: &st
     }
 }
 
-/// Drops the records of messages that are no longer pending.
 pub(crate) fn clear_followers(ledger: &mut Ledger, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| !chat.following.is_empty()) else {
         return;
@@ -301,7 +294,6 @@ fn read<T: DeserializeOwned>(member: &str, value: &Value) -> Result<T, Refusal> 
     })
 }
 
-/// Parses a value that was validated before.
 fn typed<T: DeserializeOwned>(value: Option<&Value>) -> Option<T> {
     value.and_then(|value| T::deserialize(value).ok())
 }

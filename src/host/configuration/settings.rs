@@ -22,13 +22,11 @@ use crate::host::Step;
 /// Configuration that was sent, or is to be sent, to the agent of a chat.
 #[derive(Debug, Default)]
 pub(crate) struct SentSettings {
-    /// Number of changes sent.
     count: u64,
     /// Settings that the agent may not have received yet, with the number of their last change.
     unacknowledged: BTreeMap<String, u64>,
 }
 
-/// Applies the configuration that the agent of a chat reports.
 pub(crate) fn agent_is_configured(
     ledger: &mut Ledger,
     agents: &AgentRegistry,

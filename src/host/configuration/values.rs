@@ -57,10 +57,8 @@ fn is_json_scalar(value: &Value) -> bool {
     !(value.is_null() || value.is_array() || value.is_object())
 }
 
-/// Checks values against a schema; values may be missing.
-///
-/// # Errors
-/// Names the first invalid value, in the order of their names.
+/// Checks values against a schema; values may be missing. Fails with the first invalid value, in
+/// the order of their names.
 fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), Refusal> {
     let mut names: Vec<&String> = values.keys().collect();
     names.sort_unstable();
@@ -75,10 +73,7 @@ fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(),
     Ok(())
 }
 
-/// Checks that no required value of a new session is missing.
-///
-/// # Errors
-/// Names the first missing value.
+/// Checks that no required value of a new session is missing. Fails with the first missing one.
 pub(crate) fn check_complete(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), Refusal> {
     match schema.required.iter().flatten().find(|name| !values.contains_key(*name)) {
         Some(name) => Err(Refusal::Missing(format!("config.{name}"))),
@@ -86,10 +81,8 @@ pub(crate) fn check_complete(schema: &SessionConfigSchema, values: &JsonObject) 
     }
 }
 
-/// Checks values to set, or to replace all others, in an existing session.
-///
-/// # Errors
-/// Names the first value that is invalid, missing or fixed for the session.
+/// Checks values to set, or to replace all others, in an existing session. Fails with the first
+/// value that is invalid, missing or fixed for the session.
 pub(crate) fn check_change(
     config: &SessionConfigState,
     values: &JsonObject,
@@ -114,9 +107,7 @@ pub(crate) fn check_change(
 
 /// Checks values to set, or to replace all others, in the host's configuration. Values that the
 /// schema does not contain may be anything: real clients send settings of their own to every host.
-///
-/// # Errors
-/// Names the first value, in the order of their names, that is invalid or read-only.
+/// Fails with the first value, in the order of their names, that is invalid or read-only.
 pub(crate) fn check_root_change(
     config: &RootConfigState,
     values: &JsonObject,

@@ -146,8 +146,8 @@ pub struct SavedSession {
     pub row: SessionRow,
     /// Chats of the session, in no particular order.
     pub chats: Vec<SavedChat>,
-    /// Number of consecutive crashes while the interrupted turn was resumed, if it exceeds the
-    /// limit, so that the turn is abandoned; otherwise 0.
+    /// Number of consecutive processes that ended while the interrupted turn was resumed, if it
+    /// exceeds the limit, so that the turn is abandoned; otherwise 0.
     pub deaths: u32,
 }
 

@@ -22,7 +22,6 @@ pub(super) fn background_work_ended(ledger: &mut Ledger, step: &mut Step<'_>, ke
     remove_background_work(ledger, step, chat, |work| *work == id);
 }
 
-/// Updates background work that an agent reports.
 pub(crate) fn background_work_reported(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -42,7 +41,6 @@ pub(crate) fn background_work_reported(
     show_background_activity(ledger, step, chat);
 }
 
-/// Updates the activity of a chat without a running turn.
 pub(super) fn show_background_activity(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     if ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_none() && !chat.awaits) {
         catalogue::set_activity(ledger, step, chat, None);

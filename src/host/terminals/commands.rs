@@ -37,7 +37,6 @@ use crate::wire::tool_calls::tool_call_id;
 /// Name of the tool that runs commands, as clients see it.
 pub(crate) const TOOL: &str = "terminal";
 
-/// Prefix of the id of a call that shows a command.
 pub(crate) const CALL: &str = "command-";
 
 /// Member of `_meta` by which VS Code recognises the kind of a tool.
@@ -60,11 +59,9 @@ const TRUNCATION_NOTE: &str = "(What came before is left out.)\n";
 /// Activity of a chat whose command seems to wait for input.
 const WAITS: &str = "The command seems to wait for something to be typed into its terminal";
 
-/// Command and its output, read from the call of a completed turn.
 struct FinishedCommand {
     line: String,
     printed: String,
-    /// End of the command, for people.
     end: String,
 }
 
@@ -76,7 +73,6 @@ impl FinishedCommand {
     }
 }
 
-/// Returns the command in a message, if it is one.
 pub(crate) fn command_in<'a>(ledger: &Ledger, message: &'a str) -> Option<&'a str> {
     let line = message.strip_prefix(COMMAND_PREFIX).filter(|_| ledger.limits.ptys > 0);
     line.map(str::trim)
@@ -95,7 +91,6 @@ pub(crate) fn was_command_turn(ledger: &Ledger, chat: &Chat) -> bool {
         || (message.starts_with(COMMAND_PREFIX) && turn.response_parts.iter().any(is_of_command))
 }
 
-/// Ends the commands of a turn that ends.
 pub(crate) fn end_commands_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     let terminals = ledger.channels.terminals.iter();
     let of_chat = terminals.filter(|(_, terminal)| terminal.chat == Some(chat) && terminal.is_command());

@@ -24,7 +24,6 @@ const PENDING_INPUT_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of columns, and of rows, of a screen.
 const SCREEN_MAX: i64 = 1000;
 
-/// Validates the size of a screen.
 pub(super) fn screen_size(cols: i64, rows: i64) -> Result<ScreenSize, Refusal> {
     let fits = |count: &i64| (1..=SCREEN_MAX).contains(count);
     let read = |count: i64| u16::try_from(count).ok().filter(|_| fits(&count));
@@ -34,10 +33,7 @@ pub(super) fn screen_size(cols: i64, rows: i64) -> Result<ScreenSize, Refusal> {
     }
 }
 
-/// Validates a title that a client sets.
-///
-/// # Errors
-/// When it is too long, or has control characters.
+/// Validates a title: not too long, without control characters.
 pub(super) fn title_of(title: &str) -> Result<(), Refusal> {
     if title.len() > TITLE_BYTES_MAX || title.chars().any(char::is_control) {
         return Err(Refusal::TerminalTitle(TITLE_BYTES_MAX));
@@ -45,7 +41,6 @@ pub(super) fn title_of(title: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns whether the client that has claimed a terminal is disconnected.
 pub(super) fn is_holder_disconnected(ledger: &Ledger, key: TerminalKey) -> bool {
     match ledger.channels.terminals.get(&key).map(|terminal| &terminal.state.claim) {
         Some(TerminalClaim::Client(claim)) => !ledger.presence.can_speak(&claim.client_id),
@@ -53,10 +48,8 @@ pub(super) fn is_holder_disconnected(ledger: &Ledger, key: TerminalKey) -> bool 
     }
 }
 
-/// Checks that a client may type into a terminal and use it like its holder.
-///
-/// # Errors
-/// When another client has claimed it, or a session has and the client is not subscribed.
+/// Checks that a client may use a terminal: it has claimed the terminal, or a session has and the
+/// client is subscribed.
 pub(super) fn check_use(ledger: &Ledger, key: TerminalKey, client: &str) -> Result<(), Refusal> {
     let Some(terminal) = ledger.channels.terminals.known(key) else { return Ok(()) };
     let is_clients = |connection: &ConnectionId| {
@@ -70,7 +63,6 @@ pub(super) fn check_use(ledger: &Ledger, key: TerminalKey, client: &str) -> Resu
     }
 }
 
-/// Applies a client's action on an interactive terminal.
 pub(super) fn client_uses_pty(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -131,7 +123,6 @@ pub(super) fn client_uses_pty(
     Ok(Verdict::Done)
 }
 
-/// Changes the claim on a terminal.
 fn claim_pty(
     ledger: &mut Ledger,
     step: &mut Step<'_>,

@@ -46,10 +46,8 @@ use crate::wire::terminals::{parse_terminal_uri, terminal_uri};
 use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;
 
-/// Maximum size of a terminal's title, in bytes.
 pub(super) const TITLE_BYTES_MAX: usize = 1024;
 
-/// Returns the title of a terminal for a command line.
 pub(super) fn title_of_line(line: &str) -> String {
     text::first_bytes(&text::message(line), TITLE_BYTES_MAX).to_owned()
 }
@@ -172,7 +170,6 @@ pub(super) fn client_changes_terminal(
     }))
 }
 
-/// Applies a report of an agent about a terminal.
 pub(super) fn terminal_reports(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -219,7 +216,6 @@ pub(super) fn terminal_reports(
     }
 }
 
-/// Returns the terminal with this name of a chat's agent.
 fn find_terminal(ledger: &Ledger, chat: ChatKey, name: &str) -> Option<TerminalKey> {
     let mut terminals = ledger.channels.terminals.iter();
     let found =
@@ -252,7 +248,6 @@ pub(super) fn add_terminal(ledger: &mut Ledger, key: TerminalKey, terminal: Term
     ledger.channels.terminals.insert(key, terminal);
 }
 
-/// Returns the claim on a terminal that runs a command of a chat's agent.
 pub(super) fn claim_of(
     ledger: &Ledger,
     chat: ChatKey,

@@ -50,7 +50,6 @@ const SCREEN_ROWS: i64 = 24;
 /// Time limit for the first subscription to a new terminal.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Terminal to create.
 pub(crate) struct NewPty {
     state: TerminalState,
     uri: String,
@@ -58,8 +57,7 @@ pub(crate) struct NewPty {
     size: ScreenSize,
 }
 
-/// Returns whether a client may give a terminal this URI; URIs of the host's own schemes are
-/// reserved.
+/// Returns whether a client may give a terminal this URI, which no scheme of the host reserves.
 fn may_name_a_terminal(uri: &str) -> bool {
     let Some((scheme, path)) = uri.split_once(':') else { return false };
     let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -72,7 +70,6 @@ fn may_name_a_terminal(uri: &str) -> bool {
         && parse_terminal_uri(uri).is_none()
 }
 
-/// Validates a client's request for a terminal with a shell, and creates its state.
 pub(crate) fn new_terminal(
     ledger: &Ledger,
     step: &Step<'_>,
@@ -140,10 +137,7 @@ pub(crate) fn announce_ended_terminals(ledger: &mut Ledger, step: &mut Step<'_>)
     }
 }
 
-/// Ends a terminal and its program for a client.
-///
-/// # Errors
-/// When the terminal does not exist, or another client has claimed it.
+/// Ends a terminal and its program for a client. Fails if another client has claimed it.
 pub(crate) fn dispose_terminal(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -255,7 +249,6 @@ pub(crate) fn line_started(ledger: &mut Ledger, step: &mut Step<'_>, key: Termin
     ledger.sequence(step, key, StateAction::TerminalCommandExecuted(executed), None);
 }
 
-/// Notes the end of the line that a shell runs, if any.
 pub(crate) fn line_ended(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, exit_code: Option<i64>) {
     let terminal = ledger.channels.terminals.get_mut(&key);
     let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
@@ -293,7 +286,6 @@ pub(crate) fn send_terminal_list(ledger: &mut Ledger, step: &mut Step<'_>) {
     }
 }
 
-/// Removes a terminal, and ends its program.
 pub(crate) fn remove_pty(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     let Some(terminal) = ledger.channels.terminals.get_mut(&key) else { return };
     let asked = terminal.pty.as_mut().and_then(|pty| pty.asked.take());
@@ -307,7 +299,6 @@ pub(crate) fn remove_pty(ledger: &mut Ledger, step: &mut Step<'_>, key: Terminal
     send_terminal_list(ledger, step);
 }
 
-/// Ends a terminal's program, if it is running.
 pub(super) fn end_program(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     if ledger.channels.terminals.get(&key).is_some_and(Terminal::runs) {
         step.emit(Output::Pty(key, PtyCommand::End));
@@ -324,7 +315,6 @@ pub(crate) fn end_ptys_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKe
     }
 }
 
-/// Removes a terminal whose subscription or reconnect timeout has expired.
 pub(crate) fn terminal_expired(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, number: u64) {
     let terminal = ledger.channels.terminals.get(&key);
     let time = terminal.and_then(|terminal| terminal.pty.as_ref()?.time);
