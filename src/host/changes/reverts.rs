@@ -1,9 +1,9 @@
 //! Reverting files, and restoring reverted ones, for clients.
 //!
-//! A revert is an edit like those of agents, made by the host and saved with the session. It loses
-//! no content: the previous content is stored with the calls or by git, and the revert is recorded
-//! before it is made. If the host ends before it knows the outcome, the files are still in the
-//! changeset; reverting them again finds them with the wanted content.
+//! A revert is an edit like those of agents, made by the host and saved with the session. A revert
+//! loses no content: the previous content is stored with the calls or by git, and the revert is
+//! recorded before it is made. If the host ends before it knows the outcome, the files are still in
+//! the changeset; reverting them again finds them with the wanted content.
 //!
 //! Owns: the expected and the wanted content of each file, and the record of reverted files.
 //! Never: touches a file.

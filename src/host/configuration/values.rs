@@ -146,8 +146,8 @@ fn models_are_unknown(agent: &AgentInfo) -> bool {
     matches!(agent.models.as_slice(), [only] if (only.id.as_str(), only.name.as_str()) == PLACEHOLDER)
 }
 
-/// Returns whether a selection names the placeholder model, also if the agent has real models by
-/// now.
+/// Returns whether a selection names the placeholder model, also after real models have replaced
+/// it, unless one of them has its id.
 pub(crate) fn is_no_choice(agent: &AgentInfo, chosen: &ModelSelection) -> bool {
     let is_real = || agent.models.iter().any(|model| model.id == chosen.id);
     chosen.id == PLACEHOLDER.0 && (models_are_unknown(agent) || !is_real())

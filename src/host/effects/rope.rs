@@ -1,7 +1,7 @@
 //! JSON text in pieces, for texts that may be large.
 //!
-//! Owns: the order of the pieces: text, and completed turns, each of which is read from the store
-//! only when it is written. No process holds the whole text of a long chat in memory.
+//! Owns: the order of the pieces: text, and completed turns, each of which is read only when it is
+//! written, so that writing a long chat does not need its whole text in memory.
 //! Never: decides what is sent, or to whom.
 
 use std::collections::BTreeMap;

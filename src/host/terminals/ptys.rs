@@ -210,7 +210,7 @@ pub(crate) fn check_pty_limit(ledger: &Ledger, client: Option<&str>) -> Result<(
     Ok(())
 }
 
-/// Creates a terminal. Its client is answered when the shell has started.
+/// Creates a terminal. The client is answered when the shell has started.
 pub(crate) fn create_terminal(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
