@@ -1,8 +1,8 @@
 //! Answers to the questions of an input request.
 //!
-//! Owns: whether an answer fits its question, what a text means as an answer, and which answers are
-//! missing.
-//! Never: changes a request, or decides what becomes of a refusal.
+//! Owns: whether an answer is valid for its question, the value of a text answer, and which answers
+//! are missing.
+//! Never: changes a request, or handles a refusal.
 
 use std::collections::HashMap;
 
@@ -15,13 +15,12 @@ use serde_json::Value;
 
 use crate::host::refusal::Refusal;
 
-/// Returns a member of a question, of whatever kind that is.
+/// Returns a member of a question of any kind.
 fn member(question: &ChatInputQuestion, name: &str) -> Value {
     let question = serde_json::to_value(question).unwrap_or_default();
     question.get(name).cloned().unwrap_or_default()
 }
 
-/// The question of a request that has this id.
 pub(super) fn question_of<'a>(
     request: &'a ChatInputRequest,
     id: &str,
@@ -31,8 +30,8 @@ pub(super) fn question_of<'a>(
     question.ok_or_else(|| Refusal::NoSuchQuestion(id.to_owned()))
 }
 
-/// Checks that an answer has a value of its question's kind. A text that says one is replaced by
-/// it: real clients answer every typed question with a text.
+/// Checks that an answer has a value of its question's kind. A text is replaced by the value that
+/// it represents: real clients answer every typed question with a text.
 pub(super) fn check_answer(
     question: &ChatInputQuestion,
     id: &str,
@@ -65,11 +64,11 @@ pub(super) fn check_answer(
     }
 }
 
-/// The value that a text says, as an answer to this question: the number that it is; of a choice,
-/// the option that it names, else itself as what is chosen freely.
+/// Returns the value of a text answer: a number, the chosen option, or else the text itself as a
+/// free choice.
 fn value_of_text(question: &ChatInputQuestion, text: &str) -> Option<ChatInputAnswerValue> {
     use {ChatInputAnswerValue as Value, ChatInputQuestion as Question};
-    // The option that is named, or what is chosen instead of one.
+    // Chosen option, or free text in place of one.
     let choice = |options: &[ChatInputOption], freely: Option<bool>| match options
         .iter()
         .find(|option| option.id == text || option.label == text)
@@ -97,7 +96,7 @@ fn value_of_text(question: &ChatInputQuestion, text: &str) -> Option<ChatInputAn
     }
 }
 
-/// Checks the answers that a client sends last, as [`check_answer`] does.
+/// Checks the answers that complete a request, as [`check_answer`] does.
 pub(crate) fn check_answers(
     request: &ChatInputRequest,
     last: &mut ChatInputCompletedAction,
@@ -113,7 +112,7 @@ pub(crate) fn check_answers(
     }
 }
 
-/// Checks that every required question has a submitted answer, now or from before.
+/// Checks that every required question has a submitted answer, in `now` or from before.
 fn check_required(
     request: &ChatInputRequest,
     now: Option<&HashMap<String, ChatInputAnswer>>,

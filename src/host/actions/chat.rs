@@ -1,7 +1,7 @@
 //! Client actions on a chat's channel.
 //!
-//! Owns: their conditions, and which effect each has once it is accepted.
-//! Never: does the effect's work; that is in `turns`, `calls` and `pending`.
+//! Owns: their conditions, and the effect of each accepted action.
+//! Never: implements the effects; those are in `turns`, `calls` and `pending`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -30,9 +30,9 @@ use crate::host::{actions, catalogue, Step};
 /// Maximum number of queued messages in a chat.
 const QUEUED_MAX: usize = 1000;
 
-/// Queues the turn of a client that did not know yet of one that the agent has begun by itself:
-/// it starts, under its own id, when that is over. Told as the message that it is until then,
-/// in answer to the client's action.
+/// Queues the turn of a client that was not aware of a turn which the agent had started by itself.
+/// The queued turn keeps its id and starts when that one ends; until then it is a queued message,
+/// sent as the answer to the client's action.
 pub(crate) fn client_turn_waits(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -63,8 +63,8 @@ pub(crate) fn client_sets_pending(
     if chat.consumed.contains(&action.id) {
         return Err(Refusal::PendingTakenUp(action.id));
     }
-    // A turn that names the one takes both away: the reducers look for the id among all that is
-    // pending.
+    // A turn that starts with this id would remove both messages, because the reducers search all
+    // pending messages for the id.
     let state = chat.conversation.state();
     let taken = match action.kind {
         PendingMessageKind::Steering => state.queued_messages.iter().flatten().any(|m| m.id == action.id),
@@ -90,7 +90,7 @@ pub(crate) fn client_sets_pending(
     let fixed = action.message != said;
     let action = StateAction::ChatPendingMessageSet(action);
     let verdict = if fixed {
-        // An acknowledgement would show the message as it was said, not as it is.
+        // An acknowledgement would show the client's message instead of the adjusted one.
         ledger.sequence(step, key, action, Some(origin));
         Verdict::Done
     } else {
@@ -114,7 +114,7 @@ pub(crate) fn speak_as(ledger: &mut Ledger, key: ChatKey, client_id: &str) {
     }
 }
 
-/// Sequences an action that has no effect besides the state, if it has one there.
+/// Sequences an action that only affects the state, if it changes the state.
 pub(crate) fn sequence_if_changed(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -229,9 +229,8 @@ pub(crate) fn client_reorders(
     if before.is_empty() {
         return Err(Refusal::NothingQueued);
     }
-    // Those that are not named follow in the order that they had. Reducers differ in what they
-    // do with them, so that order is said in full. A name that is unknown may just have been
-    // taken up.
+    // Unnamed messages follow in their previous order. Reducers differ in where they put them, so
+    // the complete order is sent. Unknown ids are ignored: the message may just have become a turn.
     let mut left: HashSet<&String> = before.iter().copied().collect();
     let named = action.order.iter().chain(before.iter().copied());
     let full: Vec<String> = named.filter(|id| left.remove(id)).cloned().collect();
@@ -249,7 +248,7 @@ pub(crate) fn client_reorders(
     Ok(verdict)
 }
 
-/// The active turn, if it is this one.
+/// Returns the active turn if it has this id.
 pub(crate) fn active_turn<'a>(chat: &'a Chat, turn_id: &str) -> Result<&'a ActiveTurn, Refusal> {
     match &chat.conversation.state().active_turn {
         Some(active) if active.id == turn_id => Ok(active),
@@ -265,8 +264,9 @@ pub(crate) fn open_question<'a>(chat: &'a Chat, request_id: &str) -> Result<&'a 
     }
 }
 
-/// The option that a decision means: the one that it names, which must be offered and say the same;
-/// else the one that decides this call only. None when the agent offered no options at all.
+/// Returns the option for a decision: the named one, which must be offered and agree with
+/// `approved`, or else the option that decides this call only. `None` if the agent offered no
+/// options.
 fn choose(
     offered: &[PermissionOption],
     selected: Option<&str>,
@@ -287,7 +287,7 @@ fn choose(
     }
 }
 
-/// Answers in the order of their ids: the map that they come in has none.
+/// Returns answers in the order of their ids, for deterministic output.
 pub(crate) fn sorted(
     answers: Option<&HashMap<String, ChatInputAnswer>>,
 ) -> BTreeMap<&String, &ChatInputAnswer> {

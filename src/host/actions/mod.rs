@@ -1,10 +1,10 @@
 //! Actions that clients may dispatch, and their conditions.
 //!
-//! Owns: reading an action (each kind of channels has the table of its own, in `channels`), and the
-//! conditions of the tables "Server Validation of Client Actions" on the session and chat channel
-//! pages of the specification, and of the rulings in the chapter.
-//! Never: needs more than the ledger and the agents: the router has conditions that do, and answers
-//! the sender.
+//! Owns: parsing an action (each kind of channel has its own table, in `channels`), the conditions
+//! of the tables "Server Validation of Client Actions" on the session and chat channel pages of the
+//! specification, and additional rules of this host.
+//! Never: needs more than the ledger and the agents: the router checks the other conditions, and
+//! answers the sender.
 
 pub(super) mod answers;
 pub(super) mod chat;
@@ -22,21 +22,21 @@ use crate::host::refusal::Refusal;
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::nesting_fits;
 
-/// An action that the protocol lets clients dispatch.
+/// Action that the protocol lets clients dispatch.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientAction {
     /// Name on the wire.
     pub name: &'static str,
-    /// Kind of the channels that the action belongs to.
+    /// Kind of the channels that accept the action.
     pub kind: ChannelKind,
-    /// Why it is refused whatever it says; none when it is served.
+    /// Reason why the action is always refused; `None` if it is served.
     pub not_served: Option<&'static str>,
-    /// Why its payload does not parse, naming the member; none when it does.
+    /// Returns why the payload cannot be parsed, naming the member; `None` if it can.
     pub(super) problem: fn(&Value) -> Option<String>,
 }
 
-/// The actions that clients may dispatch on channels of one kind, each with its payload, and with
-/// why it is refused where it is not served.
+/// Lists the actions that clients may dispatch on channels of one kind, each with its payload type,
+/// and the reason for refusal if it is not served.
 macro_rules! actions_of {
     ($kind:ident; $($name:literal => $payload:ident $(, refused: $reason:expr)?;)*) => {
         &[$($crate::host::actions::ClientAction {
@@ -51,21 +51,21 @@ macro_rules! actions_of {
 }
 pub(super) use actions_of;
 
-/// Arrays and objects may be nested this deep in an action. Fewer than in a line: what an action
-/// puts into a state lies up to seven levels deeper in a snapshot, and clients that read no more
-/// than [`NESTING_MAX`](crate::wire::members::NESTING_MAX) levels must be able to read that too.
+/// Maximum nesting of arrays and objects in an action. Less than the limit of a line: the payload
+/// lies up to seven levels deeper in a snapshot, and clients that parse at most
+/// [`NESTING_MAX`](crate::wire::members::NESTING_MAX) levels must be able to read that.
 pub(super) const ACTION_NESTING_MAX: usize = 100;
 
 /// Outcome of an action that is not refused.
 pub(super) enum Verdict {
     /// Sequenced, with its consequences.
     Done,
-    /// Without effect (or none that its channel shows): its sender is told so, nobody else.
+    /// No change to the channel's state; only the sender is notified.
     Unchanged,
 }
 
-/// Reads an action and checks that clients may dispatch it on a channel of this kind and that it is
-/// served. `complete` adds what the action of this name may lack.
+/// Parses an action, and checks that clients may dispatch it on this kind of channel and that it is
+/// served. `complete` adds members that an action of this name may lack.
 pub(super) fn read_action<K: Kind>(
     raw: &RawValue,
     complete: impl FnOnce(&str, &mut Map<String, Value>),

@@ -1,7 +1,7 @@
 //! Client actions on tool calls that run on clients.
 //!
-//! Owns: that only the client that a call runs on may say what it produced and how it ended.
-//! Never: chooses that client; that is in `clients`.
+//! Owns: that only the client that executes a call may report its content and its end.
+//! Never: assigns a call to a client; that is in `clients`.
 
 use ahp_types::actions::{
     ActionOrigin, ChatToolCallCompleteAction, ChatToolCallContentChangedAction, StateAction,
@@ -19,7 +19,7 @@ use crate::host::refusal::Refusal;
 use crate::host::Step;
 use crate::wire::tool_calls::client_of_call;
 
-/// A client says how a tool call ended that runs on it.
+/// Applies the result that a client reports for a call that it executes.
 pub(crate) fn client_completes_call(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -40,7 +40,7 @@ pub(crate) fn client_completes_call(
     Ok(Verdict::Done)
 }
 
-/// A client says what a tool call has produced so far that runs on it.
+/// Applies the content that a client reports for a call that it executes.
 pub(crate) fn client_changes_content(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -59,7 +59,7 @@ pub(crate) fn client_changes_content(
     Ok(Verdict::Done)
 }
 
-/// The call of the running turn that this client carries out.
+/// Returns the call of the running turn if this client executes it.
 fn call_of_client<'a>(
     chat: &'a Chat,
     turn_id: &str,

@@ -1,7 +1,7 @@
 //! Conversations with agents: the agent's side of a chat.
 //!
-//! Owns: opening a conversation with all that its agent must know, and closing it.
-//! Never: starts a turn in one.
+//! Owns: opening a conversation with all data that the agent needs, and closing it.
+//! Never: starts a turn.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,6 @@ use crate::host::ledger::Ledger;
 use crate::host::model::{AgentLink, Session};
 use crate::host::{terminals, Step};
 
-/// Has the agent open the chat's conversation.
 pub(crate) fn open_conversation(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -51,8 +50,8 @@ pub(crate) fn open_conversation(
     step.emit(Output::Agent(key, Box::new(Command::Open(open))));
 }
 
-/// Has the agent of a session that is being created open a conversation, its default chat's:
-/// the session is ready when that is open, and turns in its other chats wait for it too.
+/// Opens the conversation of a new session's default chat. The session is ready when it is open;
+/// turns in other chats wait for that, too.
 pub(crate) fn open_session(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -66,7 +65,6 @@ pub(crate) fn open_session(
     }
 }
 
-/// Has the agent forget the chat's conversation.
 pub(crate) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     if chat.agent != AgentLink::Closed {
@@ -79,15 +77,14 @@ pub(crate) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'_>, key: 
     }
 }
 
-/// Returns whether a chat's session is being created.
 pub(crate) fn is_creating(ledger: &Ledger, key: ChatKey) -> bool {
     let session =
         ledger.channels.chats.known(key).and_then(|chat| ledger.channels.sessions.known(chat.session));
     session.is_some_and(Session::is_creating)
 }
 
-/// The tools that a session's active clients offer: of those with one name, the one of the client
-/// that is named first.
+/// Returns the tools of a session's active clients. Of tools with the same name, the one of the
+/// client listed first is used.
 pub(crate) fn tools_of_clients(session: &Session) -> Vec<ToolDefinition> {
     let mut tools = BTreeMap::new();
     for tool in session.state.active_clients.iter().flat_map(|client| &client.tools) {

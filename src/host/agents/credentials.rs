@@ -1,7 +1,8 @@
-//! Tokens: what clients have pushed, which agents need one, and who is told when one is missing.
+//! Tokens: those that clients have pushed, the agents that need one, and the clients to notify of a
+//! missing one.
 //!
-//! Owns: keeping tokens with the connection that they came on, and handing them to the agents that
-//! declare their resource, on behalf of the client that asked for a conversation last.
+//! Owns: storing tokens with their connection, and sending them to the agents that declare their
+//! resource, on behalf of the client that last requested work.
 //! Never: writes a token anywhere: not into a state, a record, a frame, an error or the log.
 
 use ahp_types::common::ROOT_RESOURCE_URI;
@@ -19,18 +20,16 @@ use crate::host::Step;
 use crate::wire::errors::{needed, RpcError};
 use crate::wire::rpc::{to_sorted_json, Params};
 
-/// The longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 64 << 10;
 
-/// A token that a client has pushed.
 #[derive(Debug)]
 pub(crate) struct HeldToken {
     pub(crate) token: Token,
-    /// When it is not good any more, by the clock that never goes back.
+    /// Expiry by the monotonic clock, in milliseconds; `None` if the token does not expire.
     pub(crate) until_ms: Option<u64>,
 }
 
-/// Params of `authenticate`. Read by hand: an error must not quote what was sent.
+/// Params of `authenticate`. Parsed by hand, because an error must not quote the token.
 struct Pushed {
     resource: String,
     token: String,
@@ -64,7 +63,8 @@ impl Pushed {
     }
 }
 
-/// The resources of which a token for one is enough, once the agent has said that it needs a login.
+/// Returns the resources of which one token suffices, once the agent has reported that it needs a
+/// login.
 fn logins(agent: &AgentDescription) -> Vec<ProtectedResourceMetadata> {
     let mut logins: Vec<_> =
         declared(agent).iter().filter(|resource| resource.required == Some(false)).cloned().collect();
@@ -79,7 +79,7 @@ fn declared(agent: &AgentDescription) -> &[ProtectedResourceMetadata] {
 }
 
 impl AgentRegistry {
-    /// Takes a token for a resource that an agent declares; an empty one takes it back.
+    /// Stores a token for a resource that an agent declares; an empty token removes the stored one.
     pub(crate) fn authenticate(
         &mut self,
         ledger: &mut Ledger,
@@ -115,15 +115,13 @@ impl AgentRegistry {
         Ok(())
     }
 
-    /// Forgets the tokens of a connection that is closed, or is another client's now.
+    /// Drops the tokens of a connection that was closed, or that another client uses now.
     pub(crate) fn remove_tokens(&mut self, connection: ConnectionId) {
         self.tokens.remove(&connection);
     }
 
-    /// Checks that a client has the tokens which an agent requires.
-    ///
-    /// # Errors
-    /// `-32007` with the resources that it has no token for.
+    /// Checks that a client has the tokens that an agent requires. Fails with `-32007` and the
+    /// resources without a token.
     pub(crate) fn check_tokens(
         &self,
         ledger: &Ledger,
@@ -140,8 +138,8 @@ impl AgentRegistry {
         Err(RpcError::auth_required(&agent.info.display_name, &missing))
     }
 
-    /// Checks that a client may start the agent of a chat. If not, the client is notified of the
-    /// tokens that are missing.
+    /// Checks that a client may start the agent of a chat. If not, notifies the client of the
+    /// missing tokens.
     pub(crate) fn check_tokens_for_turn(
         &self,
         ledger: &Ledger,
@@ -168,7 +166,6 @@ impl AgentRegistry {
         self.of(provider)
     }
 
-    /// The tokens of a client that are good now.
     fn tokens_of(&self, ledger: &Ledger, step: &Step<'_>, client_id: &str) -> Tokens {
         let connections = ledger.presence.connections_of(client_id);
         let held = connections.filter_map(|(connection, _)| self.tokens.get(&connection)).flatten();
@@ -177,7 +174,6 @@ impl AgentRegistry {
             .collect()
     }
 
-    /// Returns the resources that an agent requires and a client has no token for.
     fn missing_tokens(
         &self,
         ledger: &Ledger,
@@ -199,7 +195,8 @@ impl AgentRegistry {
         missing
     }
 
-    /// An agent needs a login. What its client has pushed for one is no good, if the agent had it.
+    /// Notifies the client of a chat whose agent needs a login. Tokens that the agent has already
+    /// tried are dropped.
     pub(crate) fn login_is_required(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
         let Some(agent) = self.agent_of(ledger, key) else { return };
         let (provider, logins) = (agent.info.provider.clone(), logins(agent));
@@ -222,7 +219,6 @@ impl AgentRegistry {
         }
     }
 
-    /// Removes a token that a chat's agent cannot use.
     fn remove_token(&mut self, ledger: &mut Ledger, key: ChatKey, client_id: &str, resource: &str) {
         for (connection, _) in ledger.presence.connections_of(client_id) {
             if let Some(tokens) = self.tokens.get_mut(&connection) {
@@ -234,8 +230,8 @@ impl AgentRegistry {
         }
     }
 
-    /// The tokens that a chat's agent may use: those of the client that asked for its work last,
-    /// for the resources that it declares.
+    /// Returns the tokens for a chat's agent: those of the client that last requested work, for the
+    /// resources that the agent declares.
     pub(super) fn tokens_for(&self, ledger: &Ledger, step: &Step<'_>, key: ChatKey) -> Tokens {
         let requesting_client =
             ledger.channels.chats.known(key).and_then(|chat| chat.requesting_client.as_deref());
@@ -245,7 +241,6 @@ impl AgentRegistry {
         self.tokens_for_agent(ledger, step, client_id, agent)
     }
 
-    /// The tokens of a client that an agent may use.
     pub(super) fn tokens_for_agent(
         &self,
         ledger: &Ledger,
@@ -258,7 +253,8 @@ impl AgentRegistry {
         tokens
     }
 
-    /// Tells a chat's agent its tokens, once it is open, if it knows others.
+    /// Sends a chat's agent its tokens if they differ from those last sent and the conversation is
+    /// open.
     pub(crate) fn send_tokens(&self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
         let tokens = self.tokens_for(ledger, step, key);
         let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
@@ -271,7 +267,7 @@ impl AgentRegistry {
         }
     }
 
-    /// An agent says that a token is no good: it is forgotten, and its client is asked for another.
+    /// Drops a token that an agent has rejected, and requests another one from its client.
     pub(crate) fn token_was_refused(
         &mut self,
         ledger: &mut Ledger,
@@ -294,7 +290,6 @@ impl AgentRegistry {
     }
 }
 
-/// Tells a client that it needs a token, wherever it is connected.
 fn ask_for_token(
     ledger: &Ledger,
     step: &mut Step<'_>,

@@ -1,8 +1,8 @@
-//! Agents that say what they are.
+//! Descriptions that agents give of themselves.
 //!
-//! Owns: having what they say kept, telling clients when what they see of an agent has changed, and
-//! when an agent that has not said what it can is to be probed.
-//! Never: asks an agent anything itself. What one has not said is what was known of it before.
+//! Owns: storing descriptions, notifying clients when the visible part of one has changed, and
+//! deciding when an agent without a description is probed.
+//! Never: queries an agent itself. Until an agent reports, its stored description is used.
 
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 
@@ -15,7 +15,6 @@ use crate::host::Step;
 use crate::wire::rpc::to_sorted_json;
 
 impl AgentRegistry {
-    /// Takes in what a chat's agent says of itself.
     pub(crate) fn agent_describes_itself(
         &mut self,
         ledger: &mut Ledger,
@@ -30,7 +29,7 @@ impl AgentRegistry {
         self.merge_description(ledger, step, &provider, news);
     }
 
-    /// Takes in what an agent says of itself, and tells clients if what they see of it changes.
+    /// Merges a description of an agent, and notifies clients if the visible part changes.
     pub(crate) fn merge_description(
         &mut self,
         ledger: &mut Ledger,
@@ -46,8 +45,8 @@ impl AgentRegistry {
         self.announce_changed_agents(ledger, step);
     }
 
-    /// Takes in which agents the operator offers from now on. Sessions of others stay; what runs in
-    /// them goes on.
+    /// Replaces the agents that the operator offers. Sessions of removed agents stay, and their
+    /// turns continue.
     pub(crate) fn agents_are_configured(
         &mut self,
         ledger: &mut Ledger,
@@ -67,8 +66,8 @@ impl AgentRegistry {
         }
     }
 
-    /// Has an agent say what its sessions can be configured by, in the background, when that is not
-    /// known and a client wants to know it. One that could not is not asked again for a while.
+    /// Probes an agent for its settings in the background, if they are unknown and a client needs
+    /// them; at most once per `PROBE_INTERVAL_MS`.
     pub(crate) fn probe_agent(
         &mut self,
         ledger: &Ledger,
@@ -93,8 +92,7 @@ impl AgentRegistry {
         step.emit(Output::Probe { provider: provider.to_owned(), tokens });
     }
 
-    /// Keeps the checksum of what clients are told of the agents; whether it is another one than
-    /// before.
+    /// Stores the checksum of the agents as clients see them; returns whether it has changed.
     pub(crate) fn note_agents(&mut self, ledger: &Ledger, step: &mut Step<'_>) -> bool {
         let sum = crc32fast::hash(&to_sorted_json(&ledger.channels.root.state.agents));
         let changed = self.sent_checksum.replace(sum) != Some(sum);

@@ -1,10 +1,9 @@
 //! The agents of this host.
 //!
-//! Owns: the one list of them, in the order in which they are offered: of each what its operator
-//! says of it, what it has said of itself, how that is kept, the agent as it is used and shown,
-//! which both together make, and until when it is neither asked again what it is nor used without a
-//! login.
-//! Never: asks an agent anything, or tells a client of one.
+//! Owns: the list of agents in display order. Of each agent: the operator's description, the
+//! agent's description of itself, its stored form, and both merged; and the times before which it
+//! is not probed again, or not used without a login.
+//! Never: queries an agent, or notifies a client.
 
 pub(super) mod conversations;
 pub(super) mod credentials;
@@ -26,24 +25,20 @@ use crate::host::effects::{AgentDescription, ConnectionId, SelfDescription};
 use crate::host::Start;
 use crate::wire::rpc::to_sorted_json;
 
-/// An agent that was asked what it is, and has not said it, is not asked again for so long, in
-/// milliseconds.
+/// Minimum interval between probes of an agent, in milliseconds.
 const PROBE_INTERVAL_MS: u64 = 60_000;
 
-/// For how long it is believed that an agent needs a login, in milliseconds: people also log in to
-/// it elsewhere.
+/// Time for which an agent is assumed to need a login, in milliseconds; short, because users can
+/// also log in outside of the host.
 const LOGIN_NEEDED_MS: u64 = 10_000;
 
-/// Agents of this host, and the tokens that clients have pushed for them.
 #[derive(Debug)]
 pub(super) struct AgentRegistry {
     /// All agents; the first one is the default.
     known: Vec<KnownAgent>,
-    /// Stored descriptions that agents have given of themselves, by provider id; JSON text.
     pub(super) said: Vec<(String, Bytes)>,
-    /// Checksum of what clients were told of the agents last, if they were told anything.
+    /// Checksum of the agents last sent to clients; `None` if none were sent.
     pub(super) sent_checksum: Option<u32>,
-    /// Tokens by the connections that they came on, and by the resources that they are for.
     pub(super) tokens: BTreeMap<ConnectionId, BTreeMap<String, HeldToken>>,
 }
 
@@ -51,15 +46,14 @@ pub(super) struct AgentRegistry {
 struct KnownAgent {
     operator: AgentDescription,
     said: SelfDescription,
-    /// Both: the agent as it is used and shown.
+    /// Merged description that is used and shown.
     whole: AgentDescription,
     /// Monotonic time, in milliseconds, before which the agent is not probed again.
     probed_until_ms: u64,
-    /// Monotonic time, in milliseconds, until which the agent is taken to need a login.
+    /// Monotonic time, in milliseconds, until which the agent is assumed to need a login.
     login_until_ms: u64,
 }
 
-/// Saved self-description of an agent.
 #[derive(Serialize, Deserialize)]
 struct StoredAgent<T> {
     identity: String,
@@ -67,8 +61,7 @@ struct StoredAgent<T> {
 }
 
 impl AgentRegistry {
-    /// Creates the registry of a host that starts: agents as their operator describes them, with
-    /// their saved self-descriptions.
+    /// Creates the registry from the operator's descriptions and the stored self-descriptions.
     pub(super) fn at_start(operators: Vec<AgentDescription>, start: &Start) -> Self {
         let known = operators.into_iter().map(|operator| KnownAgent::at_start(operator, &start.said));
         Self {
@@ -79,8 +72,8 @@ impl AgentRegistry {
         }
     }
 
-    /// Replaces all agents. What is known of one stays where it is the same program, whatever its
-    /// operator says of it now; what another one has said under its name is forgotten.
+    /// Replaces all agents. An agent with the same program keeps its self-description; the
+    /// self-description of another program with the same provider id is not used.
     pub(super) fn replace(&mut self, operators: Vec<AgentDescription>) {
         let mut before = std::mem::take(&mut self.known);
         for operator in operators {
@@ -99,12 +92,10 @@ impl AgentRegistry {
         }
     }
 
-    /// The agent of this provider id, as it is used and shown.
     pub(super) fn of(&self, provider: &str) -> Option<&AgentDescription> {
         self.find(provider).map(|agent| &agent.whole)
     }
 
-    /// The agent that is used when none is named.
     pub(super) fn default(&self) -> Option<&AgentDescription> {
         self.iter().next()
     }
@@ -113,13 +104,12 @@ impl AgentRegistry {
         self.known.iter().map(|agent| &agent.whole)
     }
 
-    /// Returns the agents as clients are shown them.
     pub(super) fn infos(&self) -> Vec<AgentInfo> {
         self.iter().map(|agent| agent.info.clone()).collect()
     }
 
-    /// Takes in what an agent says of itself. Returns what is to be kept of it (JSON text), if
-    /// anything is new.
+    /// Merges a self-description of an agent. Returns its new stored form (JSON text) if anything
+    /// has changed.
     pub(super) fn learn(&mut self, provider: &str, news: SelfDescription) -> Option<Bytes> {
         let agent = self.find_mut(provider)?;
         if !agent.said.learn(news) {
@@ -129,7 +119,7 @@ impl AgentRegistry {
         Some(agent.to_stored())
     }
 
-    /// Returns whether the agent, rather than the operator, says which settings its sessions have.
+    /// Returns whether the agent, rather than the operator, defines the settings of its sessions.
     pub(super) fn settings_may_change(&self, provider: &str) -> bool {
         self.find(provider).is_some_and(|agent| agent.operator.may_have_more_settings)
     }
@@ -164,7 +154,6 @@ impl KnownAgent {
     }
 }
 
-/// An agent as it is used and shown.
 fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescription {
     let mut whole = operator.clone();
     let SelfDescription {
@@ -198,8 +187,8 @@ fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescriptio
     whole
 }
 
-/// Returns what is saved of an agent with this new self-description, merged with what was saved
-/// before; JSON text.
+/// Returns the stored form of an agent's description, after merging `news` into the one that was
+/// stored before; JSON text.
 pub fn stored_description(operator: &AgentDescription, before: &Start, news: SelfDescription) -> Bytes {
     let mut agent = KnownAgent::at_start(operator.clone(), &before.said);
     agent.said.learn(news);

@@ -1,8 +1,7 @@
-//! Chats that go on from others, as far as their agents can begin with what they know of those.
+//! Forks and side chats whose agent can copy the conversation of the original chat.
 //!
-//! Owns: whether an agent's conversation is just what a new chat begins with, so that a copy of it
-//! would be.
-//! Never: makes a chat; that is in `router::chats`.
+//! Owns: whether a copy of the agent's conversation equals the history of the new chat.
+//! Never: creates a chat; that is in `router::chats`.
 
 use ahp_types::state::ChatOrigin;
 
@@ -10,9 +9,9 @@ use crate::host::agents::AgentRegistry;
 use crate::host::effects::ChatKey;
 use crate::host::ledger::Ledger;
 
-/// Returns the agent's id of the conversation that a chat forks, if the agent can fork it: the
-/// conversation ends where this chat begins, and nothing has been said here. Otherwise the history
-/// must be sent.
+/// Returns the agent's id of the original conversation, if the agent can copy it: the conversation
+/// ends where this chat begins, and this chat has no turns of its own. Otherwise the history must
+/// be sent.
 pub(super) fn copyable_origin(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey) -> Option<String> {
     let chat = ledger.channels.chats.known(key)?;
     let state = chat.conversation.state();
@@ -26,7 +25,7 @@ pub(super) fn copyable_origin(ledger: &Ledger, agents: &AgentRegistry, key: Chat
     let provider = |key| agents.agent_of(ledger, key).map(|agent| &agent.info.provider);
     let is_quiet = source.run.is_none() && source.settling.is_none();
     let resumes = chat.run.as_ref().is_some_and(|run| run.resumes);
-    // Whole turns are compared: one that has gone on since has the same id.
+    // Whole turns are compared, because a turn that has continued since has the same id.
     let is_all =
         is_quiet && !resumes && chat.all_turns().eq(source.all_turns()) && provider(key) == provider(from);
     source.handle.as_ref().filter(|_| is_all).map(|handle| handle.name.clone())

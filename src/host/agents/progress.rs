@@ -1,8 +1,8 @@
-//! Progress of opening a session, for the client that has asked for it.
+//! Progress of opening a session, for the client that has requested it.
 //!
-//! Owns: what is told under a client's `progressToken`: never less than before, and complete
-//! exactly once.
-//! Never: makes progress up; a token under which nothing was reported is never used.
+//! Owns: the notifications under a client's `progressToken`: they never decrease, and report
+//! completion exactly once.
+//! Never: invents progress; a token without reported progress is never used.
 
 use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::notifications::ProgressParams;
@@ -14,12 +14,11 @@ use crate::host::model::AgentLink;
 use crate::host::{catalogue, Step};
 use crate::wire::rpc::to_sorted_json;
 
-/// The wish of a client to be told.
 #[derive(Debug)]
 pub(crate) struct Opening {
     token: String,
     pub(crate) connection: ConnectionId,
-    /// Progress last sent: done, and of how much.
+    /// Progress last sent: amount done, and the total.
     told: Option<(u64, Option<u64>)>,
 }
 
@@ -33,7 +32,6 @@ fn count(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Sends the progress of opening a conversation.
 pub(crate) fn opening_progressed(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -46,7 +44,7 @@ pub(crate) fn opening_progressed(
     let Some(Opening { token, connection, told }) = opening else { return };
     let done = told.map_or(done, |(before, _)| before.max(done));
     *told = Some((done, total));
-    // That it is complete is said when the conversation is open.
+    // Completion is sent when the conversation is open.
     if total.is_some_and(|total| done >= total) {
         return;
     }
@@ -54,8 +52,8 @@ pub(crate) fn opening_progressed(
     send_progress(step, connection, token, done, total, message);
 }
 
-/// Shows that the opening of a conversation waits for the user: to the client that asked for
-/// progress as such, to all others as the activity of the chat.
+/// Shows that the opening waits for the user: as progress to the client that requested it, and
+/// as the chat's activity to all clients.
 pub(crate) fn opening_waits_for_user(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, what: String) {
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Opening)
     else {
@@ -67,7 +65,7 @@ pub(crate) fn opening_waits_for_user(ledger: &mut Ledger, step: &mut Step<'_>, k
     catalogue::set_activity(ledger, step, key, Some(what));
 }
 
-/// Ends the notifications of progress: a conversation is open, or will not be.
+/// Ends the progress notifications: the conversation is open, or has failed to open.
 pub(crate) fn opening_finished(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let opening = ledger.channels.chats.known_mut(key).and_then(|chat| chat.opening.take());
     let Some(Opening { token, connection, told: Some((done, total)) }) = opening else { return };
@@ -94,7 +92,6 @@ fn send_progress(
     step.emit(Output::Frame(connection, Frame::Notification { method: "root/progress", params }));
 }
 
-/// Shows that the opening of a conversation does not wait for the user any more.
 pub(crate) fn clear_opening_wait(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     if ledger.channels.chats.known_mut(key).is_some_and(|chat| std::mem::take(&mut chat.awaits)) {
         catalogue::set_activity(ledger, step, key, None);

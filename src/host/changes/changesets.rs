@@ -1,13 +1,13 @@
-//! Changesets: which files a turn has changed, and which a session, as far as the calls of their
-//! chats have said it.
+//! Changesets: files that a turn or a session has changed.
 //!
-//! Owns: the rows by which sessions and chats offer changesets, how much was changed as summaries
-//! say it, which files were reviewed, and when the channel of a changeset is in memory.
-//! Never: looks at a file. The changes are those that `edits` finds in the calls of chats; so a
-//! changeset needs no place in the store, and is there as long as the turns are.
+//! Owns: the catalogue entries by which sessions and chats offer changesets, the counts in
+//! summaries, review marks, and which changesets are in memory.
+//! Never: reads a file. The changes come from `edits`, `checkpoints` and `statuses`, so a changeset
+//! is not stored, and exists as long as its turns do.
 //!
-//! A channel that somebody has followed stays in memory, and is told each change, while there is
-//! room; so who comes back is told what was missed. One that is made again is given as a state.
+//! A channel that had subscribers stays in memory, up to a limit, and receives each change, so that
+//! a returning client gets the actions that it missed. A channel that was evicted is sent as a
+//! snapshot.
 
 use crate::state::edits::FileDiff;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -47,29 +47,25 @@ use crate::wire::changesets::{
 /// Maximum number of changesets without subscribers in memory.
 const UNSUBSCRIBED_MAX: usize = 200;
 
-/// More files are not told at once.
+/// Maximum number of files in a changeset; larger ones are not sent.
 pub(in crate::host) const FILES_MAX: usize = 5000;
 
-/// The kinds of tools, as agents say them, that change no file.
+/// Tool kinds, as agents report them, that change no file.
 const READ_ONLY_KINDS: [&str; 5] = ["read", "search", "think", "fetch", "switch_mode"];
 
-/// Member of a call's `_meta` that says the kind of its tool.
+/// Member of a call's `_meta` with the kind of its tool.
 const KIND: &str = "acp.kind";
 
-/// Changes of files in all sessions.
 #[derive(Debug)]
 pub(in crate::host) struct Changes {
     pub(in crate::host) counted: CountedLines,
-    /// States of folders that git keeps.
     pub(in crate::host) checkpoints: Checkpoints,
-    /// Status of repositories.
     pub(in crate::host) statuses: RepositoryStatuses,
     pub(in crate::host) operations: Operations,
 }
 
 impl Changes {
-    /// Creates the owner of no changes. Git has `within_ms` for a checkpoint before a turn; with 0
-    /// it is not used.
+    /// Creates the owner with git's time limit for a checkpoint before a turn; 0 disables git.
     pub(in crate::host) fn new(within_ms: u64) -> Self {
         Self {
             counted: CountedLines::default(),
@@ -79,13 +75,12 @@ impl Changes {
         }
     }
 
-    /// Notes that a connection is closed: none of its requests is answered.
+    /// Drops the requests of a closed connection: they are not answered.
     pub(in crate::host) fn connection_closed(&mut self, connection: ConnectionId) {
         self.operations.remove_requester(connection);
     }
 }
 
-/// Counts the files and lines that were changed.
 fn summary_of(files: &[FileDiff<SideContent>]) -> ChangesSummary {
     let sum =
         |of: fn(&LineCounts) -> i64| Some(files.iter().filter_map(|file| file.lines.as_ref()).map(of).sum());
@@ -96,8 +91,8 @@ fn summary_of(files: &[FileDiff<SideContent>]) -> ChangesSummary {
     }
 }
 
-/// Returns the counts as a summary sends them: nothing before anything was changed, and zeros once
-/// all of it is gone, since the protocol cannot say that there are no counts any more.
+/// Returns the counts to send in a summary: `None` before the first change, and zeros once all
+/// changes are gone, since the protocol cannot remove the counts.
 fn summary_to_send(
     files: &[FileDiff<SideContent>],
     before: Option<&ChangesSummary>,
@@ -105,14 +100,13 @@ fn summary_to_send(
     (!files.is_empty() || before.is_some()).then(|| summary_of(files))
 }
 
-/// Returns the key of a changeset in the replay log, derived from its URI.
+/// Derives the key from the URI.
 fn key_of(uri: &str) -> ChangesetKey {
     let hash = Uuid::new_v5(&Uuid::NAMESPACE_URL, uri.as_bytes()).as_u64_pair().0;
-    // The store keeps signed numbers.
+    // The store uses signed 64-bit integers.
     ChangesetKey(hash >> 2)
 }
 
-/// Describes, for people, the source of a changeset's changes.
 fn description_of(what: &str, kept: &CheckpointedFolder) -> String {
     let source = match kept.root {
         Some(_) => format!("What has changed in the repository in this {what}"),
@@ -136,18 +130,17 @@ fn row(label: &str, uri_template: String, description: String, kind: &str) -> Ch
     }
 }
 
-/// The row that offers the changesets of turns.
 fn row_of_turns(session: &str, kept: &CheckpointedFolder) -> ChangesetRow {
     row("This Turn", turn_template(session), description_of("turn", kept), "turn")
 }
 
-/// The row that offers the changeset of a session.
 fn row_of_session(session: &str, kept: &CheckpointedFolder) -> ChangesetRow {
     let uri = changeset_uri(session, &ChangesetScope::Session);
     row("Session Changes", uri, description_of("session", kept), "session")
 }
 
-/// All rows of a session. What is not committed is offered where there is a repository.
+/// Returns all changeset entries of a session. Uncommitted and branch changes are offered if there
+/// is a repository.
 fn rows_of_session(session: &str, kept: &CheckpointedFolder, base_note: Option<&str>) -> Vec<ChangesetRow> {
     let mut rows = vec![row_of_session(session, kept), row_of_turns(session, kept)];
     if kept.root.is_some() {
@@ -175,7 +168,7 @@ fn may_have_changed(call: &ToolCallState) -> bool {
 }
 
 impl Changes {
-    /// Tells what has changed about changesets, and lets those out of memory that are too many.
+    /// Sends changes of changesets and evicts idle ones above the limit.
     pub(in crate::host) fn settle_changesets(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         while let Some((session, have_files)) = ledger.next_edited() {
             if ledger.channels.sessions.get(&session).is_none() {
@@ -201,7 +194,7 @@ impl Changes {
         }
     }
 
-    /// Brings what a session and its chats say of their changes in line with these.
+    /// Updates the changes that a session and its chats show.
     fn sync_changes(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
         let chats = ledger.channels.chats_in(key);
         let is_offered =
@@ -223,7 +216,7 @@ impl Changes {
         for chat in chats {
             let chat_uri = ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone());
             let files = match is_alone && is_stored {
-                // All that was done in the session was done in it.
+                // All changes of the session are changes of its only chat.
                 true => of_session.clone(),
                 false => self.net_files(ledger, |ledger| {
                     let mut said = edits::without_reverted(
@@ -271,7 +264,7 @@ impl Changes {
         }
     }
 
-    /// Returns the state of a changeset as of now; `None` when its turn does not exist.
+    /// Returns the current state of a changeset; `None` if its turn does not exist.
     fn changeset_state(
         &mut self,
         ledger: &Ledger,
@@ -317,8 +310,8 @@ impl Changes {
         if files.len() > FILES_MAX {
             let message = format!("{} files were changed, and at most {FILES_MAX} are shown", files.len());
             let error = error_info("tooManyFiles".to_owned(), &message);
-            // What nobody sees is not taken back; what was taken back before can still be brought
-            // back.
+            // Files that clients cannot see are not reverted; files reverted before can still be
+            // restored.
             let operations = self.operations_of(ledger, session, scope, false);
             return Some(ChangesetState { operations, ..state_of(Vec::new(), Some(error), false) });
         }
@@ -337,7 +330,6 @@ impl Changes {
         Some(state)
     }
 
-    /// Returns whether the files of a changeset are known.
     fn is_known(&self, ledger: &Ledger, session: SessionKey, scope: &ChangesetScope) -> bool {
         if shows_status(scope) {
             return self.statuses.known_status(session).is_some();
@@ -346,7 +338,6 @@ impl Changes {
         states.is_none_or(|states| self.checkpoints.compared.known(&states).is_some())
     }
 
-    /// Tells those who follow the changesets of a session what is otherwise about them.
     pub(in crate::host) fn sync_changesets(
         &mut self,
         ledger: &mut Ledger,
@@ -358,7 +349,6 @@ impl Changes {
         }
     }
 
-    /// Tells those who follow a changeset what is otherwise about it.
     fn sync_changeset(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChangesetKey) {
         let Some(changeset) = ledger.channels.changesets.known(key) else { return };
         let (session, scope) = (changeset.session, changeset.scope.clone());
@@ -380,7 +370,6 @@ impl Changes {
         }
     }
 
-    /// There is no such changeset any more.
     fn clear_changeset(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChangesetKey) {
         if ledger.channels.changesets.known(key).is_some_and(|changeset| !changeset.state.files.is_empty()) {
             let cleared = StateAction::ChangesetCleared(ChangesetClearedAction {});
@@ -389,7 +378,7 @@ impl Changes {
         self.remove_changeset(ledger, key);
     }
 
-    /// A session is gone for good.
+    /// Clears and removes the changesets of a deleted session.
     pub(in crate::host) fn clear_changesets_of(
         &mut self,
         ledger: &mut Ledger,
@@ -403,7 +392,7 @@ impl Changes {
         self.statuses.remove(session);
     }
 
-    /// A session is let out of memory.
+    /// Removes the changesets of a session that is evicted.
     pub(in crate::host) fn remove_changesets_of(&mut self, ledger: &mut Ledger, session: SessionKey) {
         self.clear_failed_operations(session);
         for key in changesets_of(ledger, session) {
@@ -418,7 +407,6 @@ impl Changes {
         ledger.channels.changesets.remove(&key);
     }
 
-    /// Returns whether the changesets of a session may be evicted.
     pub(in crate::host) fn has_idle_changesets(&self, ledger: &Ledger, session: &Session) -> bool {
         if self.has_operations(ledger, &session.channel.uri) {
             return false;
@@ -429,7 +417,7 @@ impl Changes {
         followed.all(|changeset| Some(changeset.session) != key)
     }
 
-    /// Makes the changesets that are asked for, of sessions in memory.
+    /// Creates the requested changesets of sessions in memory.
     pub(in crate::host) fn restore_changesets<'a>(
         &mut self,
         ledger: &mut Ledger,
@@ -444,15 +432,15 @@ impl Changes {
             let Some(of_session) = ledger.channels.sessions.known(session) else { continue };
             let uri = changeset_uri(&of_session.channel.uri, &scope);
             let key = key_of(&uri);
-            // What was told of it before now, if anything was, does not lead to this.
+            // Actions that were sent before do not lead to this state.
             let channel = Channel::new(uri.clone(), ledger.head());
             ledger.channels.by_uri.insert(uri, key.into());
             ledger.channels.changesets.insert(key, Changeset { channel, state, session, scope });
         }
     }
 
-    /// Takes away the marks of files that were changed since: they do not come back when a file is
-    /// again what it was.
+    /// Removes review marks of files that have changed since. A mark does not return when a file
+    /// gets its earlier content again.
     fn drop_stale_marks(&mut self, ledger: &mut Ledger, key: SessionKey) {
         let Some(session) = ledger.channels.sessions.known(key).filter(|it| !it.reviewed.is_empty()) else {
             return;
@@ -477,10 +465,8 @@ impl Changes {
         }
     }
 
-    /// Marks files as reviewed, or takes the marks away.
-    ///
-    /// # Errors
-    /// When it names none of the changeset's files.
+    /// Marks files as reviewed, or removes the marks. Refused if the changeset has none of the
+    /// files.
     pub(in crate::host) fn review_files(
         &mut self,
         ledger: &mut Ledger,
@@ -525,17 +511,16 @@ impl Changes {
     }
 }
 
-/// The changesets of a session that are in memory.
 fn changesets_of(ledger: &Ledger, session: SessionKey) -> Vec<ChangesetKey> {
     let all = ledger.channels.changesets.iter();
     all.filter(|(_, changeset)| changeset.session == session).map(|(key, _)| *key).collect()
 }
 
-/// Returns whether a completed turn of a chat may have changed files that no call has reported.
+/// Returns whether a completed turn of a chat may contain unreported changes of files.
 fn hides_changes(chat: &Chat, id: &str) -> bool {
     let turn = chat.conversation.history().get(id).filter(|turn| turn.edits().is_empty());
     let turn = turn.and_then(CompletedTurn::read);
-    // Where calls have said something, the others are taken to have changed nothing else.
+    // If some calls have reported changes, the others are assumed to have made none.
     turn.is_some_and(|turn| {
         turn.response_parts.iter().any(|part| match part {
             ResponsePart::ToolCall(part) => may_have_changed(&part.tool_call),
@@ -552,15 +537,14 @@ fn unknown_changes() -> ErrorInfo {
 fn state_of(files: Vec<ChangesetFile>, error: Option<ErrorInfo>, is_running: bool) -> ChangesetState {
     let status = match &error {
         Some(_) => ChangesetStatus::Error,
-        // More may come.
+        // The running turn may change more files.
         None if is_running => ChangesetStatus::Computing,
         None => ChangesetStatus::Ready,
     };
     ChangesetState { status, error, files, operations: None }
 }
 
-/// Returns the next state of a changeset that was shown before: it keeps its files until new ones
-/// are known, also where they cannot be known.
+/// Returns the next state: the files shown before stay until new ones are known, even on errors.
 fn again(shown: &ChangesetState, mut wanted: ChangesetState) -> ChangesetState {
     let was_known = matches!(shown.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing);
     if was_known && wanted.status == ChangesetStatus::Computing {
@@ -573,8 +557,8 @@ fn again(shown: &ChangesetState, mut wanted: ChangesetState) -> ChangesetState {
     wanted
 }
 
-/// The actions that make one list of files the other. A mark that was taken away is as good as one
-/// that never was.
+/// Returns the actions that turn one list of files into the other. A removed review mark equals a
+/// missing one.
 fn changes_between(before: &[ChangesetFile], after: &[ChangesetFile]) -> Vec<StateAction> {
     let ids: BTreeSet<&str> = after.iter().map(|file| file.id.as_str()).collect();
     let removed = before.iter().filter(|file| !ids.contains(file.id.as_str()));

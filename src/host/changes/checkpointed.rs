@@ -1,8 +1,8 @@
-//! Checkpoints of a session's folder, as they are saved with the session.
+//! Checkpoints of a session's folder, as saved with the session.
 //!
-//! Owns: which checkpoints of which turns there are, their namespace in git, and the ids of
-//! contents, which clients can use and cannot make up.
-//! Never: asks git for anything.
+//! Owns: the checkpoints of turns, their namespace in git, and the ids of contents, which clients
+//! can use but not forge.
+//! Never: requests anything from git.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,37 +16,33 @@ use crate::host::ledger::Ledger;
 use crate::wire::errors::RpcError;
 use crate::wire::uris::{content_uri, file_of_content, parse_content_uri};
 
-/// Maximum number of turns of a session with checkpoints; the oldest go first, but for the first
-/// one.
+/// Maximum number of turns with checkpoints in a session. Beyond it the oldest are dropped, except
+/// the first turn.
 const TURNS_MAX: usize = 1000;
 
-/// Git checkpoints of a session's folder. Saved with the session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CheckpointedFolder {
-    /// The `file:` URI of the repository's folder; none where there is no repository that is used.
+    /// `file:` URI of the repository's folder; `None` if no repository is used.
     pub(in crate::host) root: Option<String>,
-    /// The branch that was checked out when the session began.
+    /// Branch that was checked out when the session began.
     pub(in crate::host) base: Option<String>,
-    /// Namespace of this session's checkpoints in the names of git's refs.
+    /// Namespace of the session's checkpoints in the names of git refs.
     pub(super) keeper: String,
-    /// Key that the ids of contents are hashed with, so that no client can make one up.
+    /// Hash key for the ids of contents, so that clients cannot forge one.
     pub(super) secret: String,
-    /// Number of checkpoints that were started.
     pub(super) count: u64,
-    /// The newest state; none when it is not known what has become of the folder since.
+    /// Newest checkpoint; `None` if the folder may have changed since in an unknown way.
     pub(super) last: Option<Checkpoint>,
-    /// Set while a checkpoint behind a turn, or behind a revert, is in flight; a host that ends
-    /// meanwhile does not learn its outcome.
+    /// Set while a checkpoint after a turn or revert is in flight, to repeat it after a restart.
     pub(super) is_asked: bool,
-    /// The session was brought in, or back from the trash: nothing of what is known here is kept
-    /// for it yet. What is kept by the name that it had may be another session's, or goes with one.
+    /// Set if the session was imported, or restored from the trash, and has no refs in git yet.
+    /// Refs under its earlier name may belong to another session, or be removed with it.
     pub(super) is_brought: bool,
-    /// Set when the first of these turns was the first of the session.
+    /// Set if the first of these turns is the first of the session.
     pub(super) is_whole: bool,
-    /// The turns of which something is kept, in the order in which they began.
     pub(super) turns: Vec<CheckpointedTurn>,
-    /// Why not all of it is known, for people.
+    /// Reason why checkpoints are missing, for people.
     pub(in crate::host) note: Option<String>,
 }
 
@@ -54,19 +50,17 @@ pub struct CheckpointedFolder {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CheckpointedTurn {
-    /// The URI of the chat in which it ran.
     pub(super) chat: String,
     pub(super) turn: String,
     pub(super) before: Checkpoint,
     pub(super) after: Option<Checkpoint>,
-    /// Another turn ran in the repository at the same time.
+    /// Set if another turn ran in the repository at the same time.
     #[serde(default)]
     pub(super) overlaps: bool,
-    /// One of another session did.
+    /// Set if a turn of another session did.
     #[serde(default)]
     pub(super) overlaps_others: bool,
-    /// Files that its calls have changed and at which git does not look, as they were when it
-    /// ended.
+    /// Files that its calls have changed and git cannot compare, as of its end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) unseen: Vec<UnseenFile>,
 }
@@ -76,7 +70,7 @@ impl CheckpointedFolder {
         self.turns.iter_mut().rev().find(|it| it.turn == turn && it.chat == chat)
     }
 
-    /// The session comes from elsewhere: what is known is to be kept under another name.
+    /// Marks the session as imported: its checkpoints need refs under a new name.
     pub(in crate::host) fn is_brought(&mut self) {
         if !self.keeper.is_empty() {
             self.keeper.clear();
@@ -84,7 +78,6 @@ impl CheckpointedFolder {
         }
     }
 
-    /// The states that are known, the first ones first.
     pub(super) fn commit_ids(&self) -> Vec<String> {
         let mut known: Vec<String> = Vec::new();
         let of_turns = self.turns.iter().flat_map(|turn| std::iter::once(&turn.before).chain(&turn.after));
@@ -96,15 +89,16 @@ impl CheckpointedFolder {
         known
     }
 
-    /// Returns the checkpoints before and after all of the session.
+    /// Returns the first and last checkpoint; `None` if other sessions have changed the folder,
+    /// too.
     pub(super) fn whole_session(&self) -> Option<(&Checkpoint, &Checkpoint)> {
         let is_separable = !self.turns.iter().any(|turn| turn.overlaps_others);
         let first = self.turns.first().filter(|_| self.is_whole && is_separable)?;
         Some((&first.before, self.last.as_ref()?))
     }
 
-    /// From what to what a turn has gone that is over. One that a fork has may have run in another
-    /// chat.
+    /// Returns the checkpoints before and after a completed turn. A turn of a fork may have run in
+    /// another chat.
     pub(super) fn of_turn(
         &self,
         chat: &str,
@@ -117,21 +111,20 @@ impl CheckpointedFolder {
         Some((&found.before, found.after.as_ref().filter(|_| !found.overlaps)?))
     }
 
-    /// Returns the checkpoint after a turn.
     pub(super) fn after_turn(&self, chat: &str, turn: &str) -> Option<&Checkpoint> {
         let mut turns = self.turns.iter().rev();
         turns.find(|it| it.turn == turn && it.chat == chat)?.after.as_ref()
     }
 
-    /// Returns the files at which git does not look and that were changed in a turn, or in any: of
-    /// each the version that it was then.
+    /// Returns the files that git cannot compare and that a turn, or any if `None`, has changed;
+    /// each with its version at that time.
     pub(in crate::host) fn unseen_in(&self, turn: Option<&str>) -> BTreeMap<&str, Option<&str>> {
         let turns = self.turns.iter().filter(|it| turn.is_none_or(|turn| it.turn == turn));
         let files = turns.flat_map(|it| &it.unseen);
         files.map(|unseen| (unseen.file.as_str(), unseen.version.as_deref())).collect()
     }
 
-    /// Returns the namespace and the number of the next checkpoint.
+    /// Allocates the number of the next checkpoint; returns it with the namespace.
     pub(in crate::host) fn next_checkpoint(&mut self) -> (String, u64) {
         self.count += 1;
         (self.keeper.clone(), self.count)
@@ -147,7 +140,6 @@ impl CheckpointedFolder {
         }
     }
 
-    /// Returns the id of a content, which clients can use and cannot make up.
     fn id_of(&self, content: &GitContent) -> String {
         let (mode, blob) = (content.mode, &content.blob);
         let mut hash = Sha256::new();
@@ -159,7 +151,7 @@ impl CheckpointedFolder {
         id
     }
 
-    /// The content that is called so, if it was ever given out.
+    /// Returns the content with this id if the host has issued it.
     pub(super) fn content_of(&self, id: &str) -> Option<GitContent> {
         let mut parts = id.split('-');
         let mode = u32::from_str_radix(parts.next()?, 8).ok()?;
@@ -167,7 +159,6 @@ impl CheckpointedFolder {
         (self.id_of(&content) == id).then_some(content)
     }
 
-    /// The URI of a content of a side of a file.
     pub(in crate::host) fn uri_of(
         &self,
         session: &str,
@@ -179,10 +170,8 @@ impl CheckpointedFolder {
     }
 }
 
-/// Returns the request for a content that git has; `None` where a URI names no such content.
-///
-/// # Errors
-/// `-32008` when it was never given out, or its session is not there.
+/// Returns the request for a content that git stores; `None` if the URI names no such content.
+/// Fails with `-32008` if the host has not issued the URI, or its session does not exist.
 pub(in crate::host) fn checkpointed_content(
     ledger: &Ledger,
     uri: &str,

@@ -1,11 +1,11 @@
-//! Git checkpoints of the folders of sessions, taken when a turn begins and when it ends.
+//! Git checkpoints of the folders of sessions, taken before and after each turn.
 //!
-//! So it is known what a turn has changed by whatever means, and not only what its calls have said.
-//! A turn waits a moment until its folder is kept; one that could not be kept in time begins
-//! without, and what its calls say counts.
+//! Two checkpoints show all changes of a turn, also those that its calls do not report. A turn
+//! waits for its first checkpoint up to a time limit; after a timeout it starts without, and only
+//! reported changes count.
 //!
-//! Owns: the jobs of git that are in flight, and when a checkpoint is taken and for which turn.
-//! Never: runs git, or waits for it longer than a turn may.
+//! Owns: git jobs in flight, and when a checkpoint is taken for which turn.
+//! Never: runs git, or delays a turn beyond the limit.
 
 use std::collections::BTreeMap;
 
@@ -22,60 +22,56 @@ use crate::host::model::SessionKey;
 use crate::host::Step;
 use crate::state::edits::changed_paths;
 
-/// Time limit of git where no turn waits for it, in milliseconds.
+/// Time limit of git jobs that no turn waits for, in milliseconds.
 const WITHIN_MS: u64 = 10_000;
 
-/// Number of retries when git has failed to remove checkpoints.
 const REMOVAL_RETRIES: u32 = 3;
 
-/// Maximum number of files per turn of which git is asked whether it looks at them.
+/// Maximum number of reported files per turn that git is asked about.
 const REPORTED_FILES_MAX: usize = 1000;
 
-/// Maximum number of comparisons in flight: the time limit of each begins when git is asked.
+/// Maximum number of comparisons in flight, because the time limit of each begins with its request.
 const COMPARISONS_IN_FLIGHT_MAX: usize = 4;
 
-/// Purpose of a job of git that is in flight.
+/// Purpose of a git job in flight.
 #[derive(Debug)]
 pub(in crate::host) enum JobPurpose {
-    /// Checkpoint of the folder before a turn.
+    /// Checkpoint before a run, which waits for it.
     BeforeTurn(ChatKey, RunId),
-    /// Checkpoint after a turn.
+    /// Checkpoint after a turn, compared with the checkpoints in `since`.
     AfterTurn { session: SessionKey, chat: String, turn: String, since: Vec<Checkpoint> },
-    /// Checkpoint after files were reverted.
+    /// Checkpoint after a revert, compared with the checkpoints in `since`.
     AfterRevert { session: SessionKey, since: Vec<Checkpoint> },
     /// Comparison of two checkpoints.
     Comparison(CheckpointPair),
-    /// Status of the repository.
+    /// Status of a session's repository.
     Status(SessionKey),
-    /// Checkpoints of a session that was imported, under its new name.
+    /// New refs for the checkpoints of an imported session.
     Import(SessionKey),
     /// Commit of all uncommitted changes, for a client.
     Commit(SessionKey),
-    /// Checkpoint for a session that is gone since, in this namespace: it is removed at once.
+    /// Checkpoint in the namespace of a session that was disposed of since; removed when it is
+    /// finished.
     Disposed { keeper: String },
-    /// Removal of the checkpoints in this namespace, with the number of retries that are left.
+    /// Removal of a namespace, with the number of retries left.
     Removal { root: String, keeper: String, again: u32 },
 }
 
-/// Checkpoints of the folders of all sessions.
 #[derive(Debug)]
 pub(in crate::host) struct Checkpoints {
-    /// Time that git has for a checkpoint before a turn, in milliseconds; 0 where git is not used.
+    /// Time limit of a checkpoint before a turn, in milliseconds; 0 disables git.
     pub(super) within_ms: u64,
-    /// Jobs that git has not reported about, by their numbers.
     jobs: BTreeMap<u64, JobPurpose>,
     pub(in crate::host) compared: ComparisonCache,
 }
 
 impl Checkpoints {
-    /// Creates the owner of no checkpoints.
     pub(in crate::host) fn new(within_ms: u64) -> Self {
         Self { within_ms, jobs: BTreeMap::new(), compared: ComparisonCache::default() }
     }
 }
 
 impl Checkpoints {
-    /// Starts a job of git in the folders of a chat or the repository of a session.
     pub(in crate::host) fn run_git(
         &mut self,
         ledger: &mut Ledger,
@@ -90,7 +86,6 @@ impl Checkpoints {
         number
     }
 
-    /// Starts a refresh of the status of a session's repository.
     pub(in crate::host) fn run_git_status(
         &mut self,
         ledger: &mut Ledger,
@@ -103,7 +98,6 @@ impl Checkpoints {
         self.run_git(ledger, step, (directories, WITHIN_MS), work, JobPurpose::Status(session));
     }
 
-    /// Makes a checkpoint of the folder of a chat before its turn begins.
     pub(in crate::host) fn checkpoint_before_turn(
         &mut self,
         ledger: &mut Ledger,
@@ -126,7 +120,7 @@ impl Checkpoints {
         }
     }
 
-    /// Gives up a checkpoint that took too long. Returns the chat whose turn waits for it no more.
+    /// Abandons a checkpoint that has timed out. Returns the chat if its turn was waiting.
     pub(in crate::host) fn checkpoint_timed_out(
         &mut self,
         ledger: &mut Ledger,
@@ -134,13 +128,13 @@ impl Checkpoints {
     ) -> Option<ChatKey> {
         let Some(JobPurpose::BeforeTurn(chat, run)) = self.jobs.get(&number) else { return None };
         let (chat, run) = (*chat, *run);
-        // A checkpoint that comes later is not one from before the turn.
+        // A later report would show the folder after the turn has begun.
         self.jobs.remove(&number);
         let why = "the folder could not be kept in time before the last turn".to_owned();
         self.turn_begins_without_checkpoint(ledger, (chat, run), Some(why), false)
     }
 
-    /// Notes that a turn begins without a checkpoint. Returns the chat if its turn has waited.
+    /// Notes that a turn starts without a checkpoint. Returns the chat if its turn was waiting.
     fn turn_begins_without_checkpoint(
         &self,
         ledger: &mut Ledger,
@@ -200,8 +194,7 @@ impl Checkpoints {
             let of_session = ledger.channels.sessions.known_mut(session)?;
             let checkpoints = &mut of_session.checkpoints;
             if checkpoints.root.as_ref() != Some(&root) || checkpoints.turns.is_empty() {
-                // Where it works elsewhere from here on, what was kept before is not of the same
-                // files.
+                // Checkpoints of another repository contain other files.
                 checkpoints.is_whole = is_whole;
                 checkpoints.turns.clear();
             }
@@ -224,7 +217,6 @@ impl Checkpoints {
         self.end_checkpoint_wait(ledger, key, run)
     }
 
-    /// Applies the report about a checkpoint that was made after a turn or a revert.
     fn checkpoint_finished(
         &mut self,
         ledger: &mut Ledger,
@@ -254,8 +246,7 @@ impl Checkpoints {
         after
     }
 
-    /// Makes a checkpoint of the folder after the last turn of a chat, if there is one from before
-    /// it.
+    /// Takes a checkpoint after the last turn of a chat, if one was taken before it.
     pub(in crate::host) fn checkpoint_after_turn(
         &mut self,
         ledger: &mut Ledger,
@@ -284,8 +275,7 @@ impl Checkpoints {
         note_checkpoint_requested(ledger, session);
     }
 
-    /// Has git keep the checkpoints of a restored session that was imported under a name of its
-    /// own.
+    /// Gives the checkpoints of an imported session refs in a namespace of its own.
     pub(in crate::host) fn checkpoint_imported(
         &mut self,
         ledger: &mut Ledger,
@@ -307,14 +297,14 @@ impl Checkpoints {
         assign_namespace(ledger, step, session);
         let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
         let checkpoints = &mut of_session.checkpoints;
-        // What is kept later has greater numbers.
+        // Later checkpoints get greater numbers.
         checkpoints.count = checkpoints.count.max(commits.len() as u64 + 1);
         let work = GitWork::KeepAgain { keeper: checkpoints.keeper.clone(), checkpoints: commits, contents };
         self.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::Import(session));
     }
 
-    /// Repeats the checkpoint of a restored session that the host before this one had started and
-    /// not finished.
+    /// Repeats the checkpoint that a previous process had started and not finished, for a restored
+    /// session.
     pub(in crate::host) fn repeat_interrupted_checkpoint(
         &mut self,
         ledger: &mut Ledger,
@@ -339,7 +329,6 @@ impl Checkpoints {
         }
     }
 
-    /// Makes a checkpoint of a session's folder after files were reverted.
     pub(in crate::host) fn checkpoint_after_revert(
         &mut self,
         ledger: &mut Ledger,
@@ -355,7 +344,7 @@ impl Checkpoints {
         note_checkpoint_requested(ledger, session);
     }
 
-    /// Removes the checkpoints of a session that is gone, those in flight included.
+    /// Removes the checkpoints of a deleted session, including those in flight.
     pub(in crate::host) fn dispose_checkpoints(
         &mut self,
         ledger: &mut Ledger,
@@ -400,7 +389,7 @@ impl Checkpoints {
         );
     }
 
-    /// Returns whether a job of git is in flight that a session must stay in memory for.
+    /// Returns whether a git job is in flight that prevents the eviction of a session.
     pub(in crate::host) fn has_job_for(
         &self,
         ledger: &Ledger,
@@ -416,8 +405,8 @@ impl Checkpoints {
         })
     }
 
-    /// Returns whether a checkpoint behind a turn of this session is in flight; behind the turn of
-    /// this id, if one is given.
+    /// Returns whether a checkpoint after a turn of this session is in flight; with an id, only
+    /// after that turn.
     pub(in crate::host) fn is_checkpoint_in_flight(&self, key: SessionKey, of: Option<&str>) -> bool {
         self.jobs.values().any(|asked| match asked {
             JobPurpose::AfterTurn { session, turn, .. } => *session == key && of.is_none_or(|of| of == turn),
@@ -426,8 +415,8 @@ impl Checkpoints {
         })
     }
 
-    /// Returns whether a checkpoint behind a turn, or the removal of a disposed session's
-    /// checkpoints, is in flight.
+    /// Returns whether a job is in flight that shutdown must await: a checkpoint after a turn, or a
+    /// removal.
     pub(in crate::host) fn has_jobs_to_await(&self) -> bool {
         let is_stored = |asked: &JobPurpose| {
             matches!(
@@ -438,7 +427,6 @@ impl Checkpoints {
         self.jobs.values().any(is_stored)
     }
 
-    /// Asks for what lies between states that somebody looks at.
     pub(in crate::host) fn start_comparisons(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         if self.compared.wanted.is_empty() {
             return;
@@ -462,8 +450,7 @@ impl Checkpoints {
 }
 
 impl Changes {
-    /// Takes in what git reports about a job. Returns the chat whose turn waits for it no more, if
-    /// one did.
+    /// Applies a report of git. Returns the chat whose turn was waiting for it.
     pub(in crate::host) fn git_reports(
         &mut self,
         ledger: &mut Ledger,
@@ -492,7 +479,7 @@ impl Changes {
             }
             Some(JobPurpose::Import(session)) => {
                 let of_session = ledger.channels.sessions.known_mut(session);
-                // Else it is tried again when the session is read the next time.
+                // A failure is retried when the session is loaded again.
                 if let Some(of_session) = of_session.filter(|_| report == GitReport::Done) {
                     of_session.checkpoints.is_brought = false;
                     ledger.mark_dirty(session.into());
@@ -516,7 +503,7 @@ impl Changes {
                 }
             }
             Some(JobPurpose::Removal { root, keeper, again }) => {
-                // What is done in the repository may have taken all the time.
+                // Other jobs in the repository may have used up the time limit.
                 if let Some(again) = again.checked_sub(1).filter(|_| matches!(report, GitReport::Failed(_))) {
                     self.checkpoints.remove_checkpoints(ledger, step, root, keeper, again);
                 }
@@ -527,7 +514,6 @@ impl Changes {
     }
 }
 
-/// Gives a session its namespace of checkpoints and its key for ids of contents, if it has none.
 fn assign_namespace(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
     let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
     let checkpoints = &mut of_session.checkpoints;
@@ -540,7 +526,6 @@ fn assign_namespace(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKe
     }
 }
 
-/// Returns the job of git that takes a checkpoint of a session's folder.
 fn checkpoint_work(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -565,7 +550,7 @@ pub(in crate::host) fn reopen_turn_checkpoints(ledger: &mut Ledger, key: ChatKey
     let is_last = last.is_some_and(|last| (&last.chat, &last.turn) == (&chat, &turn));
     if let Some(of_turn) = of_session.checkpoints.turn_mut(&chat, &turn) {
         of_turn.after = None;
-        // What others have done since its end is between its two states, too.
+        // Changes of other turns since its end are now between its two checkpoints.
         of_turn.overlaps |= !is_last;
         ledger.mark_dirty(session.into());
     }

@@ -1,11 +1,10 @@
-//! Committing what is not committed, when a client asks for it.
+//! Commits of all uncommitted changes, on request of a client.
 //!
-//! The protocol has no place for a message, so clients that know of ours give it in the request's
-//! `_meta`; for the others the name of the session is the message, as the operation says before it
-//! is invoked.
+//! The protocol has no member for a commit message, so clients can set one in the request's
+//! `_meta`; otherwise the message is the name of the session, as the operation's confirmation says.
 //!
-//! Owns: the operation as it is offered, its message, and what its client is told.
-//! Never: commits what the changeset does not show, or while a turn runs.
+//! Owns: the operation, its message, and its answer.
+//! Never: commits a change that the changeset does not show, or while a turn runs.
 
 use crate::host::effects::GitContent;
 use crate::state::edits::FileDiff;
@@ -22,19 +21,14 @@ use crate::host::model::{SessionKey, TitleBy};
 use crate::host::Step;
 use crate::wire::errors::RpcError;
 
-/// Commits what is not committed.
 pub(in crate::host) const COMMIT: &str = "commit";
 
-/// Under this name a client gives the message in a request's `_meta`.
 const MESSAGE: &str = "message";
 
-/// The longest message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
-/// Time limit of a commit, in milliseconds.
 const WITHIN_MS: u64 = 60_000;
 
-/// A commit that is to be made.
 #[derive(Debug)]
 pub(in crate::host) struct RequestedCommit {
     pub(in crate::host) session: SessionKey,
@@ -43,7 +37,6 @@ pub(in crate::host) struct RequestedCommit {
     shown: Vec<FileDiff<GitContent>>,
 }
 
-/// The operation, as it is offered.
 pub(in crate::host) fn commit_operation() -> ChangesetOperation {
     let commit = operation(COMMIT, "Commit", "git-commit", vec![ChangesetOperationScope::Changeset]);
     let confirmation =
@@ -52,10 +45,7 @@ pub(in crate::host) fn commit_operation() -> ChangesetOperation {
 }
 
 impl Changes {
-    /// The commit that a client asks for.
-    ///
-    /// # Errors
-    /// When it has no message.
+    /// Validates a request for a commit, which needs a message.
     pub(in crate::host) fn requested_commit(
         &self,
         ledger: &Ledger,
@@ -95,7 +85,6 @@ impl Changes {
         self.checkpoints.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::Commit(session));
     }
 
-    /// Answers the clients that wait for a commit, once git has made it or has failed.
     pub(in crate::host) fn finish_commit(
         &mut self,
         ledger: &mut Ledger,

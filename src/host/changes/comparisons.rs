@@ -1,7 +1,6 @@
 //! Changes between two checkpoints, as far as they are known.
 //!
-//! Owns: which pair of checkpoints a changeset shows, and the cache of what git has found between
-//! them.
+//! Owns: which checkpoints a changeset compares, and the cache of git's results.
 //! Never: runs git.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -15,27 +14,23 @@ use crate::host::model::SessionKey;
 use crate::state::edits::FileDiff;
 use crate::wire::changesets::ChangesetScope;
 
-/// Maximum number of remembered comparisons, besides those that a changeset in memory shows.
+/// Maximum number of cached comparisons, besides those that a changeset in memory shows.
 const COMPARISONS_MAX: usize = 200;
 
-/// Two states of the folder of a session.
 pub(in crate::host) type CheckpointPair = (SessionKey, Checkpoint, Checkpoint);
 
-/// Changes between two checkpoints.
 #[derive(Debug)]
 pub(in crate::host) enum Comparison {
-    /// Requested, or in flight.
     Pending,
     Known(Vec<FileDiff<GitContent>>),
-    /// Why it cannot be known, for people.
+    /// Failed, with the reason for people.
     Unknown(String),
 }
 
-/// Cache of the changes between checkpoints.
 #[derive(Debug, Default)]
 pub(in crate::host) struct ComparisonCache {
     pub(super) pairs: BTreeMap<CheckpointPair, Comparison>,
-    /// Comparisons that are yet to be started, in this order.
+    /// Comparisons to start, in this order.
     pub(super) wanted: VecDeque<CheckpointPair>,
 }
 
@@ -44,7 +39,7 @@ impl ComparisonCache {
         self.pairs.insert(pair, comparison);
     }
 
-    /// Returns the changes between two checkpoints; requests the comparison if there is none.
+    /// Returns the changes between two checkpoints; requests them if the cache has no entry.
     pub(in crate::host) fn get_or_request(&mut self, pair: &CheckpointPair) -> &Comparison {
         let wanted = &mut self.wanted;
         self.pairs.entry(pair.clone()).or_insert_with(|| {
@@ -53,8 +48,7 @@ impl ComparisonCache {
         })
     }
 
-    /// Drops a comparison that has failed, so that it is requested anew; returns whether there was
-    /// one.
+    /// Drops a failed comparison so that it is requested again; returns whether there was one.
     fn remove_failed(&mut self, pair: &CheckpointPair) -> bool {
         let failed = matches!(self.pairs.get(pair), Some(Comparison::Unknown(_)));
         if failed {
@@ -63,7 +57,6 @@ impl ComparisonCache {
         failed
     }
 
-    /// Returns the changes between two checkpoints if they are known.
     pub(in crate::host) fn known(&self, pair: &CheckpointPair) -> Option<&[FileDiff<GitContent>]> {
         match self.pairs.get(pair) {
             Some(Comparison::Known(changes)) => Some(changes),
@@ -71,7 +64,7 @@ impl ComparisonCache {
         }
     }
 
-    /// Evicts comparisons that no changeset in memory shows, if there are too many.
+    /// Evicts comparisons that no changeset in memory shows, above the limit.
     pub(in crate::host) fn evict(&mut self, ledger: &Ledger) {
         if self.pairs.len() <= COMPARISONS_MAX + ledger.channels.changesets.len() {
             return;
@@ -86,7 +79,7 @@ impl ComparisonCache {
         self.pairs.retain(stays);
     }
 
-    /// Retries the failed comparison that a changeset shows which has a new subscriber.
+    /// Retries the failed comparison of a changeset that has a new subscriber.
     pub(in crate::host) fn retry_failed(&mut self, ledger: &mut Ledger, target: ChannelId) {
         let changeset = target.changeset().and_then(|key| ledger.channels.changesets.get(&key));
         let Some((session, scope)) = changeset.map(|it| (it.session, it.scope.clone())) else { return };
@@ -98,8 +91,7 @@ impl ComparisonCache {
     }
 }
 
-/// Returns the checkpoints before and after what a changeset covers; `None` where only calls report
-/// changes.
+/// Returns the checkpoints around the changes of a scope; `None` if only tool calls report these.
 pub(in crate::host) fn checkpoints_of_scope(
     ledger: &Ledger,
     key: SessionKey,

@@ -1,8 +1,8 @@
-//! Edits that the calls of chats have reported: of a turn, of a chat, of a session.
+//! Edits that the tool calls of a turn, a chat or a session have reported.
 //!
-//! Owns: what several edits of a file come to, which is what was there before the first one and
-//! behind the last; and in which order what several chats have done counts.
-//! Never: looks at a file, or tells anybody.
+//! Owns: the net effect of several edits of a file, from the content before the first to the
+//! content after the last; and the order of edits of several chats.
+//! Never: reads a file, or sends anything.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -20,16 +20,13 @@ use crate::state::edits::{edited_at, edits_of, CallEdit, EditContent, FileDiff, 
 use crate::wire::changesets::{changeset_uri, parse_changeset_uri, ChangesetScope};
 use crate::wire::tool_calls::tool_call_id;
 
-/// Maximum number of cached line counts.
 const COUNTED_MAX: usize = 10_000;
 
 /// Maximum bytes of turns that are read per lookup.
 const LOOKUP_BATCH_BYTES_MAX: usize = 64 << 20;
 
-/// Line counts between two contents, by their ids.
 pub(in crate::host) type CountedLines = HashMap<(String, String), LineCounts>;
 
-/// The edits of a turn, and whose turn it is.
 pub(in crate::host) struct TurnOf<'a> {
     chat: ChatKey,
     id: &'a str,
@@ -37,17 +34,15 @@ pub(in crate::host) struct TurnOf<'a> {
     edits: Vec<&'a CallEdit>,
 }
 
-/// An edit, and in which turns what was there before it and behind it is found.
+/// Edit, with the turns that contain its content before and after.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::host) struct ReportedEdit<'a> {
     before_in: (ChatKey, &'a str),
     after_in: (ChatKey, &'a str),
     edit: &'a CallEdit,
-    /// Set when the edit reverts others.
     is_revert: bool,
 }
 
-/// Returns the edits of turns, in order.
 pub(in crate::host) fn reported_in(turns: Vec<TurnOf<'_>>) -> Vec<ReportedEdit<'_>> {
     let said = turns.into_iter().flat_map(|TurnOf { chat, id, edits, .. }| {
         let place = (chat, id);
@@ -61,25 +56,24 @@ pub(in crate::host) fn reported_in(turns: Vec<TurnOf<'_>>) -> Vec<ReportedEdit<'
     said.collect()
 }
 
-/// Net effect of the edits of one file.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::host) struct NetEdit<'a> {
     first: ReportedEdit<'a>,
     last: ReportedEdit<'a>,
-    /// Line counts of the edit, where it is one alone.
+    /// Line counts, if the net effect is a single edit.
     lines: Option<LineCounts>,
 }
 
-/// Returns the net edits, file by file, in the order in which the files were first edited. A file
-/// that has its first content again is not among them.
+/// Returns the net edits by first edit of a file, without files that have their first content
+/// again.
 pub(in crate::host) fn net_of(mut edits: Vec<ReportedEdit<'_>>) -> Vec<NetEdit<'_>> {
-    // Turns of several chats may run at the same time.
+    // Turns of several chats may run concurrently.
     edits.sort_by_key(|said| said.edit.at);
     let mut all: Vec<NetEdit<'_>> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
     for said in edits {
         if said.is_revert && !places.contains_key(said.edit.diff.file.as_str()) {
-            // What it has taken back went with its turns.
+            // The edits that it has reverted were removed with their turns.
             continue;
         }
         let place = *places.entry(&said.edit.diff.file).or_insert(all.len());
@@ -95,8 +89,7 @@ pub(in crate::host) fn net_of(mut edits: Vec<ReportedEdit<'_>>) -> Vec<NetEdit<'
     all
 }
 
-/// Cache of the edits of turns in which contents are looked up: each of these turns is read once,
-/// however many files it has changed.
+/// Cache for contents of edits: each turn is parsed once, however many files it has changed.
 #[derive(Debug, Default)]
 pub(in crate::host) struct EditTextCache {
     turns: HashMap<(ChatKey, String), HashMap<String, String>>,
@@ -124,7 +117,7 @@ impl EditTextCache {
 }
 
 impl Changes {
-    /// The files that these edits come to, with the counts of their lines.
+    /// Returns the net changes with line counts.
     pub(in crate::host) fn net_files(
         &mut self,
         ledger: &Ledger,
@@ -138,8 +131,8 @@ impl Changes {
         net.iter().map(|net| changed_file(ledger, net, &mut self.counted, &mut found)).collect()
     }
 
-    /// The files that were changed in what a changeset is of; none when that is not there. Where
-    /// git must say it and has not yet, there are none.
+    /// Returns the files of a changeset; `None` if its subject does not exist. The list is empty
+    /// while git's result is pending.
     pub(in crate::host) fn changed_files(
         &mut self,
         ledger: &Ledger,
@@ -157,8 +150,7 @@ impl Changes {
         Some(files)
     }
 
-    /// Returns the files at which git does not look and that calls have changed, as the calls say
-    /// it, without those that are known already.
+    /// Returns files that git cannot compare, as tool calls report them, unless in `known`.
     fn unseen_files(
         &mut self,
         ledger: &Ledger,
@@ -187,7 +179,7 @@ impl Changes {
         for turn in turns_of_session(ledger, key) {
             let is_of = !matches!(scope, ChangesetScope::Turn(id) if turn.id != id);
             for edit in turn.edits.iter().filter(|_| is_of) {
-                // A call says what was in it.
+                // The call reports the contents.
                 unseen.entry(edit.diff.file.clone()).and_modify(|changed| *changed = None);
             }
         }
@@ -197,8 +189,7 @@ impl Changes {
         said
     }
 
-    /// Returns the files that differ between two checkpoints, without those that clients have
-    /// reverted.
+    /// Returns the files that differ between two checkpoints, without reverted ones.
     fn checkpointed_files(
         &self,
         ledger: &Ledger,
@@ -211,8 +202,8 @@ impl Changes {
         let files = changes
             .iter()
             .map(|change| FileDiff::of(change, &session.channel.uri, &session.checkpoints, false));
-        // What is there now is kept after files were taken back: from then on a session has what
-        // was done again since.
+        // A checkpoint is taken after each revert. From then on the changeset of the session is
+        // compared with that checkpoint, and shows only later changes.
         let is_hidden =
             *scope != ChangesetScope::Session || self.checkpoints.is_checkpoint_in_flight(key, None);
         let of_scope = scope_key(scope);
@@ -226,7 +217,7 @@ impl Changes {
         files.filter(|changed| discarded.is_empty() || !is_discarded(changed)).collect()
     }
 
-    /// Returns the files that are not committed; none where there is no repository.
+    /// Returns the files of a repository's status; `None` if there is no repository.
     fn status_files(
         &self,
         ledger: &Ledger,
@@ -243,7 +234,6 @@ impl Changes {
         Some(changes.iter().map(file).collect())
     }
 
-    /// Returns the files that calls have reported.
     fn reported_files(
         &mut self,
         ledger: &Ledger,
@@ -273,8 +263,7 @@ impl Changes {
     }
 }
 
-/// When the edits of a call of this session are said to be made, which is over now: later than
-/// any before.
+/// Returns the time for a call that ends now: later than all earlier edits of the session.
 pub(in crate::host) fn edit_time(ledger: &Ledger, session: SessionKey, now_ms: i64) -> i64 {
     let turns = turns_of_session(ledger, session);
     let said = turns.iter().flat_map(|turn| turn.edits.iter().map(|edit| edit.at));
@@ -283,7 +272,6 @@ pub(in crate::host) fn edit_time(ledger: &Ledger, session: SessionKey, now_ms: i
     last.map_or(now_ms, |last| now_ms.max(last.saturating_add(1)))
 }
 
-/// The turns of a chat in which files were edited, oldest first.
 pub(in crate::host) fn turns_with_edits(ledger: &Ledger, key: ChatKey) -> Vec<TurnOf<'_>> {
     let Some(chat) = ledger.channels.chats.known(key) else { return Vec::new() };
     let completed = chat.conversation.history().edited().map(|turn| {
@@ -299,8 +287,8 @@ pub(in crate::host) fn turns_with_edits(ledger: &Ledger, key: ChatKey) -> Vec<Tu
     completed.chain(active.filter(|turn| !turn.edits.is_empty())).collect()
 }
 
-/// The turns of all chats of a session in which files were edited, in the order in which they
-/// began. One that a fork has, too, is one.
+/// Returns the turns with edits in all chats of a session, by start time. A turn that a fork has
+/// copied counts once.
 pub(in crate::host) fn turns_of_session(ledger: &Ledger, key: SessionKey) -> Vec<TurnOf<'_>> {
     let mut turns: Vec<TurnOf<'_>> =
         ledger.channels.chats_in(key).into_iter().flat_map(|chat| turns_with_edits(ledger, chat)).collect();
@@ -310,7 +298,7 @@ pub(in crate::host) fn turns_of_session(ledger: &Ledger, key: SessionKey) -> Vec
     turns
 }
 
-/// Returns the reverts in a session that concern these files.
+/// Returns the reverts in a session that satisfy `is_meant`.
 pub(in crate::host) fn reverts_of(
     ledger: &Ledger,
     key: SessionKey,
@@ -330,8 +318,8 @@ pub(in crate::host) fn reverts_of(
     reverts.collect()
 }
 
-/// Returns the edits without those that clients have had git revert, in a turn or in the session. A
-/// revert by git is no edit of a content that a call has reported.
+/// Removes the edits that were reverted by git in their turn or in the session. A revert by git has
+/// no content that a call has reported, so it is not an edit in this list.
 pub(in crate::host) fn without_reverted<'a>(
     ledger: &Ledger,
     key: SessionKey,
@@ -359,7 +347,7 @@ pub(in crate::host) fn without_reverted<'a>(
     said
 }
 
-/// The chat of a session in which the turn of this id is: its default chat, if it is there.
+/// Returns the chat of a session with the turn of this id; the default chat has precedence.
 pub(in crate::host) fn chat_of_turn(ledger: &Ledger, session: SessionKey, id: &str) -> Option<ChatKey> {
     let has_turn = |key: &ChatKey| {
         ledger.channels.chats.known(*key).is_some_and(|chat| {
@@ -407,8 +395,8 @@ fn changed_file(
     }
 }
 
-/// Returns the contents of a reverted file, before and after; `None` for one that is unknown by
-/// now.
+/// Returns the contents of a reverted file, before and after; `None` for a content that is no
+/// longer known.
 pub(in crate::host) fn reverted_sides(
     ledger: &Ledger,
     file: &RevertedFile,
@@ -421,7 +409,6 @@ pub(in crate::host) fn reverted_sides(
     (text(&file.before_in, &file.edit.diff.before), text(&file.after_in, &file.edit.diff.after))
 }
 
-/// A content of an edit.
 fn reported_text(
     ledger: &Ledger,
     place: &ContentPlace,
@@ -433,7 +420,7 @@ fn reported_text(
     let id = &content.id;
     let is_active = chat.conversation.state().active_turn.as_ref().is_some_and(|turn| turn.id == place.turn);
     if is_active {
-        // Of the turn that runs it is known which call has said what.
+        // In the running turn, the edits are known by call.
         let has_it = |call: &&ToolCallState| {
             let edits = chat.call_edits.get(tool_call_id(call));
             edits.into_iter().flatten().any(|edit| edit.has(id))
@@ -452,9 +439,9 @@ fn reported_text(
 }
 
 impl Chat {
-    /// Notes the edits of files that an action says. Returns `None` where no changes of files can
-    /// differ because of it; else whether the files of them may, and not only whether a turn runs.
-    /// `is_offered` says whether changes are offered of the chat's session.
+    /// Records the edits that an action reports. Returns `None` if the action cannot affect any
+    /// changeset; otherwise whether files may have changed, rather than only the turn's status.
+    /// `is_offered`: whether the session offers changesets.
     pub(in crate::host) fn note_edits(&mut self, action: &StateAction, is_offered: bool) -> Option<bool> {
         match action {
             StateAction::ChatToolCallComplete(done) => {
@@ -487,7 +474,6 @@ impl Chat {
     }
 }
 
-/// Returns the edits that calls of the running turn have reported, by call id.
 fn edits_of_calls(chat: &Chat) -> HashMap<String, Vec<CallEdit>> {
     let calls = chat.conversation.tools().filter_map(|call| {
         let edits = edits_of(call);
@@ -496,7 +482,6 @@ fn edits_of_calls(chat: &Chat) -> HashMap<String, Vec<CallEdit>> {
     calls.collect()
 }
 
-/// The edits of the turn that runs, in the order of its calls.
 fn active_edits(chat: &Chat) -> Vec<&CallEdit> {
     if chat.call_edits.is_empty() {
         return Vec::new();
@@ -504,7 +489,6 @@ fn active_edits(chat: &Chat) -> Vec<&CallEdit> {
     chat.conversation.tools().filter_map(|call| chat.call_edits.get(tool_call_id(call))).flatten().collect()
 }
 
-/// Returns the name under which reviews and reverts of a changeset are saved.
 pub(in crate::host) fn scope_key(scope: &ChangesetScope) -> String {
     changeset_uri("", scope)
 }

@@ -1,14 +1,13 @@
 //! Changes of files, as sessions, chats and turns show them.
 //!
-//! Owns: [`Changes`], that is, changesets with their reviews and operations, checkpoints of
-//! folders, and the status of repositories.
-//! Never: runs git, or writes a file: it asks for both, and is told what came of it.
+//! Owns: [`Changes`]: changesets with their reviews and operations, checkpoints of folders, and the
+//! status of repositories.
+//! Never: runs git, or writes a file: it requests both, and receives the results.
 //!
-//! In reading order: `sides` (a changed file), `edits` (changes that calls have said),
-//! `checkpointed`, `checkpoints` and `overlaps` (what git keeps of folders), `comparisons` (the
-//! changes between two checkpoints), `statuses` (what is in repositories now), `changesets` (what
-//! clients are shown of all that), and `operations`, `reverts` and `commits` (what clients have done
-//! about it).
+//! In reading order: `sides` (a changed file), `edits` (changes that tool calls report),
+//! `checkpointed`, `checkpoints` and `overlaps` (git checkpoints of folders), `comparisons`
+//! (changes between two checkpoints), `statuses` (repository status), `changesets` (the view of
+//! clients), and `operations`, `reverts` and `commits` (requests of clients).
 
 pub(in crate::host) mod changesets;
 pub(in crate::host) mod checkpointed;

@@ -1,17 +1,14 @@
 //! Operations of clients on changesets: reverting, restoring and committing files.
 //!
-//! Owns: which operations a changeset offers, and the queue of those that clients have asked for by
-//! `invokeChangesetOperation`.
-//! Never: touches a file: what each file is to be goes out with what it must be now, and what has
-//! become of it comes in. A file that is not what the changeset says any more stays as it is.
+//! Owns: which operations a changeset offers, and the queue of `invokeChangesetOperation` requests.
+//! Never: touches a file: each request carries the expected and the wanted content, and the outcome
+//! comes back. A file with another content than expected stays as it is.
 //!
-//! An operation waits until it is known what the changeset shows: until what another one has done
-//! is known, and until git has looked where something is to be looked at, or where nobody has
-//! followed what is there now. So none works from a list that is known to be old. Nor is anything
-//! done to what the client has not seen: a file that anybody has changed since it was told of it
-//! stays as it is, and a commit is not made. Whoever asks for what was asked for last in the
-//! session, and is not over, gets the same answer: the same is not done twice because two windows,
-//! or two clicks, ask for it.
+//! An operation waits until the previous one has finished, pending git jobs have reported, and an
+//! unwatched repository was scanned, so that no operation works from a stale list. Changes that the
+//! client has not seen are safe: a file that was changed since is not reverted, and a commit is
+//! refused. A request that equals the newest unfinished operation of the session shares its answer,
+//! so that two windows or two clicks do not repeat it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -43,13 +40,12 @@ use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, RequestId};
 
-/// Operation that reverts changes.
 const DISCARD: &str = "discard-changes";
 
-/// Operation that restores the files that were reverted last.
+/// Operation that restores the last reverted files.
 const RESTORE: &str = "restore-changes";
 
-/// Why nothing is committed that its client has not seen.
+/// Reason why a commit is refused whose changes the client has not seen.
 const CHANGED_SINCE: &str = "files were changed since";
 
 /// Maximum number of pending operations of a session.
@@ -58,22 +54,19 @@ const WAITING_MAX: usize = 100;
 /// Maximum number of requests that share the answer of one operation.
 const SHARED_MAX: usize = 100;
 
-/// A client, and its request.
 type Requester = (ConnectionId, RequestId);
 
-/// Operations of clients on changesets, pending and in progress.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Operations {
-    /// In the order in which it was asked for.
+    /// Pending operations, in the order of their requests.
     held: VecDeque<HeldOperation>,
-    /// Operations in progress, one per session.
     running: BTreeMap<SessionKey, RunningOperation>,
-    /// Last operation on a changeset with its error, if it failed.
+    /// Last failed operation on a changeset, with its error.
     failed: BTreeMap<(SessionKey, String), (String, ErrorInfo)>,
 }
 
 impl Operations {
-    /// Forgets the requests of a connection that is closed. What is being done goes on.
+    /// Drops the requests of a closed connection. Operations in progress continue.
     pub(in crate::host) fn remove_requester(&mut self, connection: ConnectionId) {
         let held = self.held.iter_mut().map(|held| &mut held.requesters);
         let running = self.running.values_mut().map(|running| &mut running.requesters);
@@ -82,26 +75,24 @@ impl Operations {
     }
 }
 
-/// An operation that is being carried out.
 #[derive(Debug)]
 struct RunningOperation {
-    /// Requests that wait for its end.
+    /// Requests to answer at the end.
     requesters: Vec<Requester>,
-    /// Of which changeset of the session.
     scope: ChangesetScope,
     params: InvokeChangesetOperationParams,
 }
 
-/// An operation that waits until it is known what its changeset shows.
+/// Operation that waits until the files of its changeset are known.
 #[derive(Debug)]
 struct HeldOperation {
-    /// Requests that wait for its end; the first one has started it.
+    /// Requests to answer; the first one started the operation.
     requesters: Vec<Requester>,
     params: InvokeChangesetOperationParams,
-    /// The look at the repository that it waits for.
+    /// Number of the repository refresh that it waits for.
     look: Option<u64>,
-    /// Files that the client saw in a changeset of the repository's status when it asked for the
-    /// operation; `None` where it sees none.
+    /// Files that the client saw in a changeset of the repository's status when it sent the
+    /// request; `None` if it saw none.
     seen: Option<Vec<ChangesetFile>>,
 }
 
@@ -111,7 +102,6 @@ impl HeldOperation {
     }
 }
 
-/// First step of an operation.
 enum FirstStep {
     Revert(RevertRequest),
     Commit(RequestedCommit),
@@ -137,8 +127,7 @@ pub(in crate::host) fn operation(
 }
 
 impl Changes {
-    /// Returns the operations that a changeset offers; all are disabled while a turn runs in its
-    /// session.
+    /// Returns the operations that a changeset offers, disabled while a turn runs in its session.
     pub(in crate::host) fn operations_of(
         &self,
         ledger: &Ledger,
@@ -180,7 +169,7 @@ impl Changes {
         (!operations.is_empty()).then_some(operations)
     }
 
-    /// Queues an operation of a client until the files of its changeset are known.
+    /// Queues an operation until the files of its changeset are known.
     pub(in crate::host) fn hold_operation(
         &mut self,
         ledger: &Ledger,
@@ -207,15 +196,13 @@ impl Changes {
         step.emit(Output::Frame(connection, Frame::Error { id: Some(id), error }));
     }
 
-    /// Counts the pending operations of the session that a changeset belongs to.
     fn pending_of_session(&self, changeset: &str) -> usize {
         let session = parse_changeset_uri(changeset).map(|(session, _)| session);
         let held = self.operations.held.iter();
         held.filter(|held| held.of().map(|(session, _)| session) == session).count()
     }
 
-    /// Returns the newest operation, pending or in progress, of the session that a changeset
-    /// belongs to, with the requests that wait for it.
+    /// Returns the newest unfinished operation of the changeset's session, with its requests.
     fn newest_of_session(
         &mut self,
         ledger: &Ledger,
@@ -231,9 +218,9 @@ impl Changes {
         }
     }
 
-    /// The files of a changeset of what is there now, where this client sees them and is offered
-    /// what it asks for. Behind what is done to them already it sees none: it cannot know what has
-    /// become of them.
+    /// Returns the files of a repository status as this client sees them, if it is subscribed and
+    /// offered the operation. `None` while another operation is unfinished, whose outcome the
+    /// client cannot know.
     fn files_shown_to_client(
         &self,
         ledger: &Ledger,
@@ -251,8 +238,7 @@ impl Changes {
         sees.then(|| changeset.state.files.clone())
     }
 
-    /// Begins with the operations that have waited long enough. Those of one session come one after
-    /// the other.
+    /// Starts the operations whose files are known, one at a time per session, in order.
     pub(in crate::host) fn settle_operations(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         let mut waiting = BTreeSet::new();
         for mut held in std::mem::take(&mut self.operations.held) {
@@ -284,7 +270,7 @@ impl Changes {
         }
     }
 
-    /// Returns whether the files of a changeset are known as of now; if not, they are requested.
+    /// Returns whether the current files of a changeset are known; requests them if not.
     fn are_files_known(
         &mut self,
         ledger: &Ledger,
@@ -311,7 +297,7 @@ impl Changes {
         })
     }
 
-    /// Returns whether the client of this connection waits for an operation, or any client does.
+    /// Returns whether this connection, or any if `None`, has an unfinished operation.
     pub(in crate::host) fn holds_operations(&self, of: Option<ConnectionId>) -> bool {
         let operations = &self.operations;
         let held = operations.held.iter().map(|held| &held.requesters);
@@ -320,7 +306,6 @@ impl Changes {
         requesters.any(|(connection, _)| of.is_none_or(|of| of == *connection))
     }
 
-    /// Returns whether an operation on files of this session is pending or in progress.
     pub(in crate::host) fn has_operations(&self, ledger: &Ledger, uri: &str) -> bool {
         let operations = &self.operations;
         let is_of = |held: &HeldOperation| held.of().is_some_and(|(session, _)| session == uri);
@@ -328,10 +313,7 @@ impl Changes {
             || ledger.find_session(uri).is_some_and(|key| operations.running.contains_key(&key))
     }
 
-    /// Validates an operation and returns its first step.
-    ///
-    /// # Errors
-    /// When there is no such changeset, or it does not offer that now.
+    /// Validates an operation and returns its first step. Fails if the changeset does not offer it.
     fn invoke_changeset_operation(
         &mut self,
         ledger: &mut Ledger,
@@ -350,7 +332,7 @@ impl Changes {
         let id = params.operation_id.as_str();
         let mut files = self.changed_files(ledger, session, &scope).unwrap_or_default();
         if files.len() > FILES_MAX {
-            // Nobody was told which they are.
+            // The list was not sent to clients.
             files.clear();
         }
         let offered = self.operations_of(ledger, session, &scope, !files.is_empty()).unwrap_or_default();
@@ -387,7 +369,6 @@ impl Changes {
         Ok(FirstStep::Revert(requested_revert(ledger, session, scope, id == RESTORE, reverted)?))
     }
 
-    /// Notes that an operation is in progress, and shows it in the changeset.
     fn start_operation(
         &mut self,
         ledger: &mut Ledger,
@@ -403,9 +384,7 @@ impl Changes {
         self.sync_changesets(ledger, step, session);
     }
 
-    /// An operation has been carried out, with what is said of it, or why it could not be; another
-    /// one of this session may begin. Whoever follows its changeset is told so, and then whoever
-    /// has asked for it is answered.
+    /// Ends an operation. Subscribers receive the changes before the requesters are answered.
     pub(in crate::host) fn finish_operation(
         &mut self,
         ledger: &mut Ledger,
@@ -426,7 +405,6 @@ impl Changes {
         self.answer_operation(step, requesters, told);
     }
 
-    /// Answers the clients that have asked for an operation.
     fn answer_operation(
         &self,
         step: &mut Step<'_>,
@@ -445,13 +423,12 @@ impl Changes {
         }
     }
 
-    /// Drops the errors of failed operations of a session whose changesets have no subscribers.
+    /// Drops the errors of a session whose changesets have no subscribers.
     pub(in crate::host) fn clear_failed_operations(&mut self, session: SessionKey) {
         self.operations.failed.retain(|(of, _), _| *of != session);
     }
 }
 
-/// Returns the files of a changeset that have changed since its client saw them, by their ids.
 fn files_changed_since_seen(ledger: &Ledger, key: ChangesetKey, seen: &[ChangesetFile]) -> Vec<String> {
     let Some(changeset) = ledger.channels.changesets.get(&key) else { return Vec::new() };
     let edits: HashMap<&str, &FileEdit> = seen.iter().map(|file| (file.id.as_str(), &file.edit)).collect();

@@ -1,6 +1,6 @@
 //! Turns that run in one repository at the same time.
 //!
-//! Owns: which turns overlap, so that git cannot tell their changes apart.
+//! Owns: which turns overlap, so that git cannot separate their changes.
 //! Never: takes a checkpoint.
 
 use crate::host::changes::checkpoints::Checkpoints;
@@ -11,9 +11,9 @@ use crate::host::model::{Chat, RunPhase};
 use crate::wire::uris::rest_below;
 
 impl Checkpoints {
-    /// Notes which turns overlap with that of a chat, whose folder was checkpointed or whose work
-    /// `begins`. Changes of another chat in the same repository are between the checkpoints of this
-    /// turn; changes of this one are between those of the other turn, from when it begins.
+    /// Notes which turns overlap with that of a chat, when its folder was checkpointed or its work
+    /// `begins`. The checkpoints of this turn include changes of the other chat; those of the other
+    /// turn include changes of this one from its beginning.
     pub(in crate::host) fn note_overlaps(&self, ledger: &mut Ledger, key: ChatKey, begins: bool) {
         if self.within_ms == 0 {
             return;
@@ -39,8 +39,6 @@ impl Checkpoints {
     }
 }
 
-/// Notes that the turn which runs in a chat overlaps with another one: git cannot tell their
-/// changes apart.
 fn note_overlap(ledger: &mut Ledger, key: ChatKey, is_of_another_session: bool) {
     let Some(chat) = ledger.channels.chats.known(key) else { return };
     let Some(turn) = &chat.conversation.state().active_turn else { return };
@@ -53,7 +51,6 @@ fn note_overlap(ledger: &mut Ledger, key: ChatKey, is_of_another_session: bool) 
     }
 }
 
-/// Returns whether two chats work in one repository, as far as that is known.
 fn share_a_repository(ledger: &Ledger, one: ChatKey, other: ChatKey) -> bool {
     let folders = |chat: ChatKey| {
         let session = ledger.channels.chats.known(chat).map(|chat| chat.session);

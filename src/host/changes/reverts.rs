@@ -1,11 +1,11 @@
 //! Reverting files, and restoring reverted ones, for clients.
 //!
-//! A revert is an edit like those of agents, made by the host and saved with the session. Nothing
-//! is lost by it: what the file was is kept with the calls or by git, and the revert is recorded
-//! before it is made. Where the host ends before it knows the outcome, the files are still in the
-//! changeset; reverting them again finds them as they are to be.
+//! A revert is an edit like those of agents, made by the host and saved with the session. A revert
+//! loses no content: the previous content is stored with the calls or by git, and the revert is
+//! recorded before it is made. If the host ends before it knows the outcome, the files are still in
+//! the changeset; reverting them again finds them with the wanted content.
 //!
-//! Owns: what each file must be and is to become, and the record of what was reverted.
+//! Owns: the expected and the wanted content of each file, and the record of reverted files.
 //! Never: touches a file.
 
 use std::collections::BTreeSet;
@@ -21,24 +21,22 @@ use crate::state::edits::FileDiff;
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::errors::RpcError;
 
-/// Maximum number of reverted files that can be restored in a session; beyond it the oldest go. The
-/// files that were reverted last stay, however many they are.
+/// Maximum number of restorable files in a session, except those of the last revert.
 const REVERTED_MAX: usize = 1000;
 
-/// Maximum number of files that an answer names which says why files stay.
+/// Maximum number of files that an answer names.
 const NAMED_MAX: usize = 100;
 
-/// Files that an operation is about.
 #[derive(Default)]
 pub(super) struct FilesToRevert {
     files: Vec<FileRevert>,
-    /// Files that stay as they are, each with the reason for people.
+    /// Files that are left as they are, each with the reason for people.
     left: Vec<String>,
-    /// Files that need not be touched, because nothing was done to them.
+    /// Files whose revert has changed nothing, so that restoring them needs no write.
     untouched: Vec<RevertedFile>,
 }
 
-/// Returns the files of a changeset's scope that were reverted last, to be restored.
+/// Returns the last reverted files of a scope, to be restored.
 pub(super) fn restored_files(ledger: &Ledger, session: SessionKey, scope: &ChangesetScope) -> FilesToRevert {
     let (mut all, mut texts) = (FilesToRevert::default(), EditTextCache::default());
     for file in last_reverted(ledger, session, scope) {
@@ -54,8 +52,8 @@ pub(super) fn restored_files(ledger: &Ledger, session: SessionKey, scope: &Chang
     all
 }
 
-/// Returns changed files as they are to be reverted, without those that the client has not seen
-/// like this.
+/// Returns changed files to revert, without the `unseen` ones, which have changed since the client
+/// saw them.
 pub(super) fn discarded_files<'a>(
     ledger: &Ledger,
     scope: &ChangesetScope,
@@ -77,10 +75,7 @@ pub(super) fn discarded_files<'a>(
     all
 }
 
-/// Returns the request to revert these files, or to restore them.
-///
-/// # Errors
-/// When there are none.
+/// Returns the request to revert or restore these files. Fails if there are none.
 pub(super) fn requested_revert(
     ledger: &mut Ledger,
     session: SessionKey,
@@ -99,7 +94,7 @@ pub(super) fn requested_revert(
     let (mut root, mut kept_first, mut bytes_kept) = (None, None, None);
     if let Some(kept) = kept.filter(|_| is_stored) {
         root.clone_from(&kept.root);
-        // Nobody else has what is not committed.
+        // No other copy of uncommitted changes exists.
         kept_first = (scope == ChangesetScope::Uncommitted && !restores).then(|| kept.next_checkpoint());
         bytes_kept = Some(kept.next_checkpoint());
         ledger.mark_dirty(session.into());
@@ -107,7 +102,6 @@ pub(super) fn requested_revert(
     Ok(RevertRequest { session, scope, restores, root, kept_first, bytes_kept, files, left, untouched })
 }
 
-/// Lists files that stay as they are, by name as far as there is room.
 fn list_of_files(files: &[String]) -> String {
     let named = &files[..files.len().min(NAMED_MAX)];
     match files.len() - named.len() {
@@ -117,7 +111,7 @@ fn list_of_files(files: &[String]) -> String {
 }
 
 impl Changes {
-    /// Answers the clients that wait for a revert, and notes what came of each file.
+    /// Records the outcome of each file of a revert, and answers the clients that wait for it.
     pub(in crate::host) fn files_reverted(
         &mut self,
         ledger: &mut Ledger,
@@ -178,8 +172,7 @@ impl Changes {
         self.finish_operation(ledger, step, session, told);
     }
 
-    /// Records reverted files, except those that the changeset does not show like that any more
-    /// because another client has reverted them.
+    /// Records reverted files, except those whose change another client has reverted by now.
     fn record_reverts(
         &mut self,
         ledger: &mut Ledger,
@@ -201,7 +194,8 @@ impl Changes {
             (file.edit.at, file.is_unsure) = (at, false);
         }
         let Some(session) = ledger.channels.sessions.known_mut(session) else { return };
-        // Of the same that a host before this one has begun it is known now that it is done.
+        // Drops the unconfirmed records of a previous process for files that are now known to be
+        // reverted.
         let known: BTreeSet<_> = done.iter().map(|file| (file.scope.as_str(), file.change())).collect();
         session
             .reverted
@@ -219,7 +213,6 @@ impl Changes {
     }
 }
 
-/// Returns the files of a changeset's scope that were reverted last.
 pub(super) fn last_reverted<'a>(
     ledger: &'a Ledger,
     session: SessionKey,
@@ -232,7 +225,8 @@ pub(super) fn last_reverted<'a>(
     discarded.iter().filter(move |file| file.scope == of_scope && Some(file.edit.at) == last)
 }
 
-/// Records reverts before they are made, so that they can be restored if the host ends meanwhile.
+/// Records reverts before they are made, so that they can be restored if the host ends before their
+/// outcome is known.
 pub(super) fn record_pending_reverts(ledger: &mut Ledger, taken: &mut RevertRequest, now_ms: i64) {
     if taken.restores {
         return;
@@ -246,8 +240,7 @@ pub(super) fn record_pending_reverts(ledger: &mut Ledger, taken: &mut RevertRequ
     ledger.mark_dirty(taken.session.into());
 }
 
-/// Returns whether a process before this one has begun to revert the same change of a file, and may
-/// have done it.
+/// Returns whether a previous process has started to revert the same change, and may have done it.
 fn was_started_before(
     ledger: &Ledger,
     session: SessionKey,

@@ -1,7 +1,7 @@
-//! Changed files with both sides, as clients are shown them and as they are reverted.
+//! Changed files with both sides, as clients see and revert them.
 //!
-//! Owns: where the content of a side is found, and which edit a revert is.
-//! Never: looks for a change, or at a file.
+//! Owns: where the content of a side is stored, and which edit a revert is.
+//! Never: detects a change, or reads a file.
 
 use ahp_types::state::{ChangesetFile, ContentRef, FileEdit, FileEditDiffStats, FileEditSide};
 use serde::{Deserialize, Serialize};
@@ -11,48 +11,47 @@ use crate::host::effects::{GitContent, GitRevert};
 use crate::state::edits::{CallEdit, EditContent, FileDiff, LineCounts};
 use crate::wire::uris::content_uri;
 
-/// Version of a file of which nobody knows what was in it, and the mode that it is shown with.
+/// Blob and mode of a side whose content is unknown.
 const UNKNOWN: &str = "unknown";
 const UNKNOWN_MODE: u32 = 0o100_644;
 
-/// A file that a client has had taken back to what it was before, which is an edit, too. Kept with
-/// the session.
+/// File that a client has reverted, which is an edit, too. Saved with the session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RevertedFile {
     /// Scope of the changeset in which the file was reverted.
     pub(in crate::host) scope: String,
-    /// From what was there to what is there now. All that were taken back at once have one time.
+    /// Edit from the content before the revert to the content after it. Files that were reverted
+    /// together have the same time.
     pub(in crate::host) edit: CallEdit,
     pub(super) before_in: Option<ContentPlace>,
     pub(super) after_in: Option<ContentPlace>,
-    /// Git keeps what it was: what must be in it for it to be taken back, and what is in it then.
+    /// Request to revert the file, if git stores its contents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::host) kept: Option<GitRevert>,
-    /// The permissions of the file, where it was removed.
+    /// Permissions of the file, if the revert removed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::host) mode: Option<u32>,
-    /// The host has ended before it was known whether that was done: it can be taken back, and
-    /// hides nothing.
+    /// Set if the host ended before it learned whether the revert was made. The file can be
+    /// restored, and its change stays visible.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(in crate::host) is_unsure: bool,
-    /// Set when the file had the wanted content already: the change is hidden, and restoring it
-    /// touches nothing.
+    /// Set if the file had the wanted content already: the change is hidden; restoring writes
+    /// nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(in crate::host) is_untouched: bool,
 }
 
-/// The turn in which a content is found.
+/// Turn that contains a content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::host) struct ContentPlace {
-    /// The URI of the chat.
     pub(super) chat: String,
     pub(super) turn: String,
 }
 
 impl RevertedFile {
-    /// Returns the reverts of a changed file, with no time yet. A renamed one is two files.
+    /// Returns the reverts of a changed file, without a time. A renamed file is two files.
     pub(in crate::host) fn all_of(changed: &FileDiff<SideContent>, scope: &str) -> Vec<Self> {
         let file = |file: &str, before: Option<&SideContent>, after: Option<&SideContent>| {
             let lines = changed.lines.unwrap_or_default();
@@ -90,17 +89,17 @@ impl RevertedFile {
         }
     }
 
-    /// The permissions of the file, where it was removed and they are known.
+    /// Returns the permissions of the file; `None` if unknown, or if the revert did not remove it.
     pub fn mode(&self) -> Option<u32> {
         self.mode
     }
 
-    /// Returns whether the change that was reverted is of this chat.
+    /// Returns whether the reverted change belongs to this chat.
     pub(in crate::host) fn is_of(&self, chat: &str) -> bool {
         [&self.before_in, &self.after_in].into_iter().flatten().any(|place| place.chat == chat)
     }
 
-    /// Returns the change that was reverted: the file, and its content before and after.
+    /// Returns the file of the reverted change, and the ids of its contents before and after.
     pub(in crate::host) fn change(&self) -> (&str, Option<&str>, Option<&str>) {
         let [before, after] = [&self.edit.diff.before, &self.edit.diff.after]
             .map(|side| side.as_ref().map(|content| content.id.as_str()));
@@ -108,17 +107,16 @@ impl RevertedFile {
     }
 }
 
-/// A side of a changed file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::host) enum SideContent {
-    /// In a call of this turn, which has reported it.
+    /// Reported by a tool call of this turn.
     Reported { place: ContentPlace, content: EditContent },
-    /// In git; clients fetch it by this URI.
+    /// Stored by git, or the file itself; clients fetch it by this URI.
     Kept { uri: String, content: GitContent },
 }
 
 impl SideContent {
-    /// Returns the id of a side's content, which equal contents share.
+    /// Returns an id for the content, which equal contents share.
     fn content(&self) -> EditContent {
         match self {
             Self::Reported { content, .. } => content.clone(),
@@ -142,7 +140,6 @@ impl SideContent {
         }
     }
 
-    /// As clients are shown it, of the file of this URI.
     fn shown(&self, name: &str, file: &str) -> FileEditSide {
         let content = match self {
             Self::Reported { place, content } => {
@@ -155,7 +152,7 @@ impl SideContent {
                 }
             }
             Self::Kept { uri, content } => {
-                // What is under the same name may be another content.
+                // A nonce identifies the content, because the file can change under the same URI.
                 let nonce = (uri == file).then(|| content.blob.clone());
                 ContentRef { uri: uri.clone(), size_hint: None, content_type: None, nonce }
             }
@@ -165,7 +162,7 @@ impl SideContent {
 }
 
 impl FileDiff<SideContent> {
-    /// One of which git knows both sides. What is behind may be what is in the folder now.
+    /// Converts a change whose sides git has; with `is_now`, the later side is the current file.
     pub(in crate::host) fn of(
         change: &FileDiff<GitContent>,
         session: &str,
@@ -174,8 +171,8 @@ impl FileDiff<SideContent> {
     ) -> Self {
         let side = |name: &str, file: &str, content: &GitContent| {
             let path = file.strip_prefix("file://").unwrap_or("/");
-            // Reading a link leads to another file, so that what the link says is a content of
-            // ours.
+            // Reading a link returns its target's content, so the link itself needs a URI of the
+            // host.
             let uri = match is_now && name == "after" && !content.is_link() {
                 true => file.to_owned(),
                 false => folder.uri_of(session, content, name, path),
@@ -192,8 +189,8 @@ impl FileDiff<SideContent> {
         }
     }
 
-    /// One that a call has changed without saying what was in it before, and of which git does not
-    /// know it.
+    /// Describes a file that a call has changed, if neither the call nor git has the earlier
+    /// content.
     pub(super) fn unknown(
         file: &str,
         version: Option<&str>,
@@ -214,18 +211,17 @@ impl FileDiff<SideContent> {
         }
     }
 
-    /// Returns the version by which a review is remembered: it changes when either side does.
+    /// Returns the version that a review mark refers to: it changes with either side.
     pub(in crate::host) fn version(&self) -> String {
         let id = |side: &Option<SideContent>| side.as_ref().map_or(String::new(), |side| side.content().id);
         format!("{}:{}", id(&self.before), id(&self.after))
     }
 
-    /// Returns whether a client names the file by this URI.
+    /// Returns whether a client refers to the file by this URI.
     pub(in crate::host) fn is_called(&self, uri: &str) -> bool {
         self.file == uri || self.renamed_from.as_deref() == Some(uri)
     }
 
-    /// Returns whether git has its sides.
     fn is_stored(&self) -> bool {
         [&self.before, &self.after].into_iter().flatten().any(|side| matches!(side, SideContent::Kept { .. }))
     }

@@ -1,11 +1,11 @@
-//! Status of the repositories of sessions: files that are not committed, and changes of a branch.
+//! Status of the repositories of sessions: uncommitted files, and changes of a branch.
 //!
-//! Owns: when a status is refreshed: when a session is made, when a turn of it has ended, and,
-//! while a changeset that shows it has subscribers, soon after something has changed; that the last
-//! known status is shown until then, also after a restart, and whether it is stale; and the `_meta`
-//! member by which a session shows it.
-//! Never: starts a refresh while another one is in flight, or watches a repository without
-//! subscribers for long.
+//! Owns: when a status is refreshed: when a session is created, when a turn ends, and, while a
+//! changeset that shows it has subscribers, soon after a change. Until then, and after a restart,
+//! the last known status is shown. Also whether it is stale, and the `_meta` member of a session
+//! that shows it.
+//! Never: starts a refresh of a session while another one is in flight, or watches a repository
+//! without subscribers for longer than `LINGER`.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,20 +24,18 @@ use crate::wire::changesets::ChangesetScope;
 use crate::wire::channels::ChannelKind;
 use crate::wire::watches::Watched;
 
-/// Time for which changes of files are gathered before the status is refreshed.
+/// Delay between a change of files and the refresh, which coalesces changes.
 const DEBOUNCE: Duration = Duration::from_millis(750);
 
-/// Time for which a repository is watched after its last subscriber has left, so that a client that
-/// comes back learns whether it has changed.
+/// Time for which a repository is watched without subscribers, for clients that return.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Maximum number of changed files that are refreshed alone; beyond it all files are.
+/// Maximum number of changed files that are refreshed individually; beyond it all files are.
 const TOUCHED_MAX: usize = 100;
 
-/// Maximum number of files in a status that is saved with its session.
 const SAVED_FILES_MAX: usize = 500;
 
-/// Paths whose changes start no refresh: they say nothing of files, or are our own.
+/// Paths whose changes start no refresh: git's internal files, and the host's own.
 const NOT_WATCHED: [&str; 9] = [
     ".git/objects/**",
     ".git/logs/**",
@@ -50,63 +48,55 @@ const NOT_WATCHED: [&str; 9] = [
     "**/node_modules/**",
 ];
 
-/// Why nothing is known of a repository any more, for people.
+/// Reason why a status has become unknown, for people.
 pub(in crate::host) const REPOSITORY_GONE: &str = "the repository is not there any more";
 
-/// The name under which a session says it in its `_meta`.
+/// Member of a session's `_meta` with the status.
 const GIT: &str = "git";
 
-/// Last observed status of a session's repository.
 #[derive(Debug, Default)]
 pub(in crate::host) struct ObservedRepository {
     known: Option<RepositoryStatus>,
-    /// The files are known, too.
     has_files: bool,
-    /// Something may have changed since they were seen, and those who follow them have not heard
-    /// what.
+    /// Set if the repository may have changed since the refresh, unknown to subscribers.
     is_stale: bool,
-    /// Set when the status became stale again while a refresh is in flight.
+    /// Set if the status became stale again while a refresh is in flight.
     is_stale_again: bool,
-    /// Why nothing is known, for people.
+    /// Reason why there is no status, for people.
     trouble: Option<String>,
-    /// Refresh in flight, if there is one: true when it includes files.
+    /// Refresh in flight; true if it includes files.
     in_flight: Option<bool>,
-    /// Number of refreshes that were started.
     refreshes: u64,
-    /// Set when a refresh is due.
     is_due: bool,
-    /// Set when a subscriber needs the files.
     wants_files: bool,
-    /// Watches that are in use.
+    /// Watches in use.
     watched: Vec<String>,
-    /// Watches in use that have begun.
+    /// Watches in use that have started.
     begun: BTreeSet<String>,
-    /// The `file:` URIs of files that have changed since the last refresh with files was started;
-    /// `None` if any file may have.
+    /// `file:` URIs of files that have changed since the last refresh with files started; `None` if
+    /// any file may have.
     touched: Option<BTreeSet<String>>,
-    /// Something has changed, and it is waited for more.
+    /// Set while a refresh is delayed to coalesce changes.
     is_debouncing: bool,
-    /// Set when files have changed while a refresh is in flight: the next one is delayed from its
+    /// Set if files changed while a refresh is in flight: the delay of the next one starts at its
     /// end.
     debounces_after_refresh: bool,
-    /// Set when a changeset that shows the status has lost a subscriber.
+    /// Set if a changeset that shows the status has lost a subscriber.
     lost_subscriber: bool,
-    /// Number of times that the linger timer was started.
     lingers: u64,
     /// Set while the repository is watched without subscribers.
     is_lingering: bool,
 }
 
 impl ObservedRepository {
-    /// Notes that the repository may have changed.
     fn mark_stale(&mut self) {
         self.is_stale = true;
         self.is_stale_again |= self.in_flight.is_some();
     }
 
-    /// Notes the files that have changed, as a watch reports them.
+    /// Records the files that a watch reports as changed.
     fn note_touched(&mut self, changes: &[(String, ResourceChangeType)]) {
-        // A change of the root means that a part of it may not be watched any more.
+        // A change of the root can mean that a subfolder is not watched any more.
         let is_whole = |uri: &String| self.known.as_ref().is_none_or(|known| known.root == *uri);
         if changes.iter().any(|(uri, _)| is_whole(uri)) {
             self.begun.clear();
@@ -132,31 +122,27 @@ impl ObservedRepository {
     }
 }
 
-/// Last observed status of each session's repository.
 #[derive(Debug)]
 pub(in crate::host) struct RepositoryStatuses {
-    /// Git is used.
+    /// Set if git is used.
     is_on: bool,
     all: BTreeMap<SessionKey, ObservedRepository>,
-    /// Watches that are to be closed.
     released: Vec<String>,
-    /// Something may be to be looked at, or followed otherwise than before.
+    /// Set if refreshes or watches may have to be started or stopped.
     is_unsettled: bool,
 }
 
 impl RepositoryStatuses {
-    /// Creates the owner of no statuses; there are never any where git is not used.
     pub(in crate::host) fn new(is_on: bool) -> Self {
         Self { is_on, all: BTreeMap::new(), released: Vec::new(), is_unsettled: false }
     }
 
-    /// Of this session; it is looked whether something is to be done.
+    /// Returns the status of a session to modify, and schedules `settle_statuses` for it.
     fn of(&mut self, session: SessionKey) -> &mut ObservedRepository {
         self.is_unsettled = true;
         self.all.entry(session).or_default()
     }
 
-    /// Drops the status of a session.
     pub(in crate::host) fn remove(&mut self, session: SessionKey) {
         if let Some(status) = self.all.remove(&session) {
             self.is_unsettled = true;
@@ -165,13 +151,11 @@ impl RepositoryStatuses {
     }
 }
 
-/// Returns whether a changeset shows the status of the repository.
 pub(in crate::host) fn shows_status(scope: &ChangesetScope) -> bool {
     matches!(scope, ChangesetScope::Uncommitted | ChangesetScope::Branch)
 }
 
 impl RepositoryStatuses {
-    /// Requests a refresh of a session's status.
     pub(in crate::host) fn request_refresh(&mut self, ledger: &mut Ledger, session: SessionKey) {
         if self.is_on {
             let status = self.of(session);
@@ -181,14 +165,13 @@ impl RepositoryStatuses {
         }
     }
 
-    /// Returns the status of a session's repository as it is saved with the session.
+    /// Returns the status to save with a session; `None` if it lacks files or is too large.
     pub(in crate::host) fn status_to_save(&self, session: SessionKey) -> Option<Cow<'_, RepositoryStatus>> {
         let status = self.all.get(&session).filter(|status| status.has_files)?;
         let files = |known: &RepositoryStatus| known.uncommitted.len() + known.branch_changes.len();
         status.known.as_ref().filter(|known| files(known) <= SAVED_FILES_MAX).map(Cow::Borrowed)
     }
 
-    /// Takes over the status that was saved with a session that is in memory again.
     pub(in crate::host) fn restore_status(&mut self, session: SessionKey, kept: RepositoryStatus) {
         if self.is_on {
             let (known, has_files, is_stale) = (Some(kept), true, true);
@@ -197,20 +180,19 @@ impl RepositoryStatuses {
         }
     }
 
-    /// Returns whether a session's status may be stale.
     pub(in crate::host) fn is_status_stale(&self, session: SessionKey) -> bool {
         self.all.get(&session).is_some_and(|status| status.is_stale)
     }
 
-    /// Notes that a channel has lost a subscriber: its repository may not need to be watched.
+    /// Notes that a channel has lost a subscriber, so that its repository may need no watch.
     pub(in crate::host) fn status_unsubscribed(&mut self, ledger: &Ledger, target: ChannelId) {
         if let Some(session) = session_of_status_changeset(ledger, target) {
             self.of(session).lost_subscriber = true;
         }
     }
 
-    /// Notes that a channel has a new subscriber: a status that it shows is refreshed, since it was
-    /// not watched before.
+    /// Refreshes the status that a channel with a new subscriber shows, unless a watch kept it
+    /// current.
     pub(in crate::host) fn status_subscribed(&mut self, ledger: &mut Ledger, target: ChannelId) {
         let Some(session) = session_of_status_changeset(ledger, target) else { return };
         let Some(status) = self.all.get_mut(&session) else {
@@ -224,8 +206,8 @@ impl RepositoryStatuses {
         self.is_unsettled = true;
     }
 
-    /// Returns the status of a session's repository, with files; the error says, for people, why
-    /// there is none. Requests a refresh if it is not known.
+    /// Returns the status of a session's repository, with files, or the reason why there is none,
+    /// for people. Requests a refresh if the status is unknown.
     pub(in crate::host) fn status_of(
         &mut self,
         session: SessionKey,
@@ -241,15 +223,15 @@ impl RepositoryStatuses {
         }
     }
 
-    /// Returns the status of a session's repository if it is known.
+    /// Returns the status of a session's repository if its files are known.
     pub(in crate::host) fn known_status(&self, session: SessionKey) -> Option<&RepositoryStatus> {
         let status = self.all.get(&session).filter(|status| status.has_files)?;
         status.known.as_ref()
     }
 
-    /// Returns whether the status is as of the first call with this `refresh` or later. If not, a
-    /// refresh is requested and its number put into `refresh`. A repository that is not watched is
-    /// always refreshed, since nothing has noticed its changes.
+    /// Returns whether the status is at least as recent as the first call with this `refresh`. If
+    /// not, requests a refresh and stores its number in `refresh`. An unwatched repository is
+    /// always refreshed, since its changes are not noticed.
     pub(in crate::host) fn refreshed_since(
         &mut self,
         ledger: &Ledger,
@@ -276,8 +258,8 @@ impl RepositoryStatuses {
         status.is_none_or(|it| it.refreshes > number || (it.refreshes == number && it.in_flight.is_none()))
     }
 
-    /// The branch that a session's changes are compared with, for people, where it is not the one
-    /// that it began on.
+    /// Returns the description of the branch that changes are compared with, for people; `None` if
+    /// the session began on that branch.
     pub(in crate::host) fn base_note_of(&self, session: SessionKey) -> Option<&str> {
         self.all.get(&session)?.known.as_ref()?.base_note.as_deref()
     }
@@ -310,8 +292,7 @@ impl RepositoryStatuses {
         }
     }
 
-    /// Refreshes the status of a repository whose watch has begun: changes made while git examined
-    /// it were not reported.
+    /// Refreshes a status whose watch has started: earlier changes were not reported.
     pub(in crate::host) fn repository_watch_started(&mut self, watch: &str) {
         for status in self.all.values_mut() {
             if status.watched.iter().any(|watched| watched == watch) {
@@ -322,8 +303,7 @@ impl RepositoryStatuses {
         self.is_unsettled = true;
     }
 
-    /// Delays a refresh after changes of a watched repository; without subscribers the status only
-    /// becomes stale.
+    /// Delays a refresh after changes of a watched repository; marks others as stale.
     pub(in crate::host) fn repository_changed(
         &mut self,
         ledger: &Ledger,
@@ -339,10 +319,10 @@ impl RepositoryStatuses {
             let Some(status) = self.all.get_mut(&session) else { continue };
             status.note_touched(changes);
             if !follows {
-                // It is looked at when somebody comes back.
+                // The next subscriber starts the refresh.
                 status.mark_stale();
             } else if status.in_flight.is_some() {
-                // Where something changes all the time, what was seen is shown at times.
+                // A repository that changes all the time still shows a status after each refresh.
                 status.debounces_after_refresh = true;
             } else if !std::mem::replace(&mut status.is_debouncing, true) {
                 step.emit(Output::Timer(Timer::Refresh(session), DEBOUNCE));
@@ -350,7 +330,6 @@ impl RepositoryStatuses {
         }
     }
 
-    /// Requests a refresh when the delay after a change is over.
     pub(in crate::host) fn debounce_expired(&mut self, ledger: &mut Ledger, session: SessionKey) {
         if let Some(status) = self.all.get_mut(&session) {
             status.is_debouncing = false;
@@ -360,7 +339,6 @@ impl RepositoryStatuses {
         }
     }
 
-    /// Stops watching a repository that had no subscribers for `LINGER`.
     pub(in crate::host) fn linger_expired(&mut self, session: SessionKey, number: u64) {
         if let Some(status) = self.all.get_mut(&session).filter(|it| it.lingers == number) {
             status.is_lingering = false;
@@ -368,7 +346,6 @@ impl RepositoryStatuses {
         }
     }
 
-    /// Applies the status that git has reported.
     pub(in crate::host) fn status_received(
         &mut self,
         ledger: &mut Ledger,
@@ -398,12 +375,12 @@ impl RepositoryStatuses {
                 status.trouble = None;
                 let meta = meta_of(&seen);
                 if !files && status.has_files {
-                    // What is known of the files is older, and still more than nothing.
+                    // The older files are better than none.
                     if let Some(known) = status.known.take() {
                         (seen.uncommitted, seen.branch_changes) = (known.uncommitted, known.branch_changes);
                     }
                 }
-                // Where there are none, that is known from now on.
+                // An empty list of files is news, too.
                 let are_new = files && !status.has_files;
                 status.has_files |= files;
                 let kept = &mut of_session.checkpoints;
@@ -416,7 +393,7 @@ impl RepositoryStatuses {
                 status.known = Some(*seen);
                 Some(meta)
             }
-            // It is asked for again when something changes there.
+            // The next change in the folder requests another refresh.
             GitReport::NoRepository if of_session.checkpoints.root.is_some() => {
                 status.trouble = Some(REPOSITORY_GONE.to_owned());
                 None
@@ -449,8 +426,7 @@ impl RepositoryStatuses {
 }
 
 impl Changes {
-    /// Starts the refreshes that are due and adjusts the watches of repositories to their
-    /// subscribers.
+    /// Starts due refreshes, and adjusts the watches of repositories to their subscribers.
     pub(in crate::host) fn settle_statuses(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         if !std::mem::take(&mut self.statuses.is_unsettled) {
             return;
@@ -486,7 +462,6 @@ impl Changes {
     }
 }
 
-/// The session whose repository a channel shows as it is now, if it does.
 fn session_of_status_changeset(ledger: &Ledger, target: ChannelId) -> Option<SessionKey> {
     let key = Some(target.key).filter(|_| target.kind == ChannelKind::Changeset)?;
     let changeset = ledger.channels.changesets.get(&ChangesetKey(key))?;
@@ -501,7 +476,6 @@ fn has_status_subscriber(ledger: &Ledger, session: SessionKey) -> bool {
     })
 }
 
-/// Returns the `_meta` member by which a session shows its repository.
 fn meta_of(seen: &RepositoryStatus) -> Value {
     let mut meta = json!({
         "isDetachedHead": seen.is_detached,

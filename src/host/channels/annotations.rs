@@ -1,9 +1,9 @@
 //! The channel of a session's annotations.
 //!
-//! Owns: what such a channel is: what people say to places in files, of one session. It is there as
-//! long as its session is in memory, and has the key of that session.
-//! Never: decides what may be said (`host::annotations` does), or is kept by itself: the row of the
-//! session has it.
+//! Owns: the channel type: comments on locations in files, of one session. The channel exists while
+//! its session is in memory, and has the session's key.
+//! Never: validates an annotation (`host::annotations` does), or is stored by itself: the session's
+//! row contains it.
 
 use ahp::reducers::{apply_action_to_annotations, ReduceOutcome};
 use ahp_types::actions::StateAction;
@@ -18,12 +18,11 @@ use crate::wire::annotations::{annotations_uri, parse_annotations_uri};
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::json_bytes;
 
-/// The channel of a session's annotations.
 #[derive(Debug)]
 pub(crate) struct Annotations {
     pub(crate) channel: Channel,
     state: AnnotationsState,
-    /// Length of the annotations as JSON text, in bytes.
+    /// Size of the annotations as JSON text, in bytes.
     bytes: usize,
 }
 
@@ -33,7 +32,7 @@ impl Annotations {
         Self { channel, state: AnnotationsState { annotations }, bytes }
     }
 
-    /// Returns all annotations, the oldest first.
+    /// Returns all annotations, oldest first.
     pub(crate) fn list(&self) -> &[Annotation] {
         &self.state.annotations
     }
@@ -42,7 +41,7 @@ impl Annotations {
         self.list().iter().find(|annotation| annotation.id == id)
     }
 
-    /// Returns the length of the annotations as JSON text, in bytes.
+    /// Returns the size of the annotations as JSON text, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -52,7 +51,6 @@ impl Annotations {
     }
 }
 
-/// Returns what a session with this URI says of its annotations.
 pub(crate) fn summary_of(session: &str, annotations: &[Annotation]) -> AnnotationsSummary {
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     AnnotationsSummary {
@@ -62,7 +60,7 @@ pub(crate) fn summary_of(session: &str, annotations: &[Annotation]) -> Annotatio
     }
 }
 
-/// The annotation that an action is about.
+/// Returns the id of the annotation that an action changes.
 pub(crate) fn named_in(action: &StateAction) -> Option<&str> {
     match action {
         StateAction::AnnotationsSet(action) => Some(&action.annotation.id),
@@ -100,7 +98,7 @@ impl Kind for Annotations {
         Some((SnapshotState::Annotations(Box::new(self.state.clone())), &[]))
     }
 
-    /// Behind whatever its session is called.
+    /// Finds the channel by any alias of its session.
     fn find_by_alias(channels: &Channels, uri: &str) -> Option<AnnotationsKey> {
         let session = channels.find(parse_annotations_uri(uri)?)?.session()?;
         let session = channels.sessions.known(session)?;

@@ -1,10 +1,8 @@
 //! The channel of a changeset.
 //!
-//! Owns: what such a channel is: the files that were changed in a session or a turn, and whose
-//! session that is.
-//! Never: keeps any of it. All of it follows from what the calls of the session's chats have said,
-//! and from the marks that the session keeps: the channel is made again from that when somebody
-//! asks for it.
+//! Owns: the channel type: the changed files of a session, a turn or a branch.
+//! Never: is stored: the channel is restored on request from the edits in the session's chats,
+//! git's reports, and the review marks of the session.
 
 use ahp::reducers::{apply_action_to_changeset, ReduceOutcome};
 use ahp_types::actions::StateAction;
@@ -23,7 +21,6 @@ pub(crate) struct Changeset {
     pub(crate) channel: Channel,
     pub(crate) state: ChangesetState,
     pub(crate) session: SessionKey,
-    /// Scope of the changes: a turn, a session or a branch.
     pub(crate) scope: ChangesetScope,
 }
 
@@ -45,7 +42,7 @@ impl Kind for Changeset {
         Some((SnapshotState::Changeset(Box::new(self.state.clone())), &[]))
     }
 
-    /// Behind whatever its session is called, and with the id of a turn encoded or not.
+    /// Accepts any alias of the session, and an encoded or plain turn id.
     fn find_by_alias(channels: &Channels, uri: &str) -> Option<ChangesetKey> {
         let (session, scope) = parse_changeset_uri(uri)?;
         let session = channels.sessions.known(channels.find(session)?.session()?)?;

@@ -1,7 +1,7 @@
 //! The channels of chats.
 //!
-//! Owns: the answers of chats to the questions that every kind of channel is asked.
-//! Never: carries out an action.
+//! Owns: the implementation of [`Kind`] for chats.
+//! Never: implements the effects of an action.
 
 use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::StateAction;
@@ -59,7 +59,7 @@ impl Kind for Chat {
         how.turns.map_or(0, |turns| self.conversation.history().len().saturating_sub(turns))
     }
 
-    /// A chat of a session that is called by its provider, whose URI holds that of the session.
+    /// Finds a chat by a URI that contains the session's URI with the provider's scheme.
     fn find_by_alias(channels: &Channels, uri: &str) -> Option<ChatKey> {
         let (before, session) = uris::session_of_chat(uri)?;
         let (_, plain) = find_by_provider(channels, &session)?;
@@ -70,7 +70,7 @@ impl Kind for Chat {
         channels.chats.get(&key).map(|chat| chat.session)
     }
 
-    /// Real clients name a chat by the action of sessions.
+    /// Real clients rename a chat by the action for sessions.
     fn takes(action: &ClientAction) -> bool {
         action.kind == Self::KIND || action.name == "session/titleChanged"
     }

@@ -1,14 +1,13 @@
-//! The channels of the host, and what tells their kinds apart.
+//! The channels of the host, and the differences between their kinds.
 //!
-//! Owns: every channel, by its URI and by its kind, and the questions that each kind answers
-//! ([`Kind`]). Whatever is the same for all kinds asks them here and knows none of them.
-//! Never: changes a state other than by the reducer of its kind, which `sequence` alone asks for.
+//! Owns: every channel, by its URI and by its kind, and the trait [`Kind`], through which generic
+//! code handles all kinds.
+//! Never: changes a state other than by the reducer of its kind, which only `sequence` calls.
 //!
-//! To add a kind, write a module here that answers the questions for a type of its own, declare it
-//! below, add its line to the list in `wire::channels`, and say in `router::kinds` what becomes of
-//! the actions that clients dispatch on it. `sample`, which only tests have, is one that needed
-//! nothing else: its channels are subscribed to, changed, replayed, kept, and there again in the
-//! next host.
+//! To add a kind: implement [`Kind`] in a module here, declare the module below, add a line to the
+//! list in `wire::channels`, and handle the client actions in `router::kinds`. The test kind
+//! `sample` needs nothing else: its channels can be subscribed to, changed and replayed, and are
+//! stored and restored in the next process.
 
 mod annotations;
 mod changeset;
@@ -49,78 +48,69 @@ pub(super) use sample::Sample;
 pub(super) use terminal::{running_state, CommandCall, Pty, Terminal};
 pub(super) use watch::Watch;
 
-/// Behaviour in which kinds of channels differ. The defaults are right for most kinds.
+/// Behaviour in which kinds of channels differ. The defaults fit most kinds.
 pub(super) trait Kind: Sized {
-    /// Kind on the wire and in the store.
     const KIND: ChannelKind;
 
     /// Name of a channel of this kind in messages for people.
     const LABEL: &'static str;
 
-    /// The actions that clients may dispatch on its channels.
     const ACTIONS: &'static [ClientAction];
 
-    /// Key of a channel among those of its kind.
     type Key: Copy + Ord + From<u64> + Into<ChannelId>;
 
-    /// All its channels that are in memory.
     type All: Keyed<Self>;
 
-    /// Creates the channels that exist when a host starts.
     fn at_start(_config: &Config) -> Vec<(Self::Key, Self)> {
         Vec::new()
     }
 
-    /// Changes the state as clients do.
+    /// Applies an action with the reducer that clients use.
     fn reduce(&mut self, action: &StateAction) -> ReduceOutcome;
 
-    /// The state as clients are given it, of a conversation with its completed turns from this one
-    /// on; none where there is nothing to give.
+    /// Returns the state for clients and, for a chat, its completed turns from `first_turn` on;
+    /// `None` if there is no state to send.
     fn snapshot(&self, key: Self::Key, first_turn: usize) -> Option<(SnapshotState, &[CompletedTurn])>;
 
-    /// The turn from which on a client is given the state that follows the channel like this.
+    /// Returns the first turn in the snapshot for this subscription.
     fn first_turn(&self, _how: &Subscription) -> usize {
         0
     }
 
-    /// The channel that some clients call by this URI, which is not its own.
+    /// Finds a channel by a URI other than its own that some clients use.
     fn find_by_alias(_channels: &Channels, _uri: &str) -> Option<Self::Key> {
         None
     }
 
-    /// Returns whether clients may dispatch this action on channels of this kind.
     fn takes(action: &ClientAction) -> bool {
         action.kind == Self::KIND
     }
 
-    /// The session that the channel is or belongs to.
     fn session_of(_channels: &Channels, _key: Self::Key) -> Option<SessionKey> {
         None
     }
 
-    /// Notes that a client has subscribed to the channel.
     fn note_subscribed(&mut self) {}
 
-    /// Notes an action that was applied, which has so many bytes on the wire. Returns what it means
-    /// for the channel's row in the store; nothing for channels without one.
+    /// Notes an applied action with its size on the wire, in bytes. Returns the consequences for
+    /// the channel's row in the store; the default for channels without a row.
     fn note_row(&mut self, _action: &StateAction, _line_bytes: usize) -> RowNote {
         RowNote::default()
     }
 
-    /// Returns whether actions on the channel are saved. A client that has missed some of a channel
-    /// whose actions are not gets its state, unless memory has all of them.
+    /// Returns whether actions on the channel are stored. If not, a reconnecting client receives a
+    /// snapshot, unless memory has all actions that it missed.
     fn is_persistent(&self) -> bool {
         true
     }
 
-    /// Returns the loading of turns that a client with an unknown window needs within a replay of
-    /// these actions, which are all of the channel's in it.
+    /// Returns the loading of turns that a client with an unknown window needs within a replay;
+    /// `_actions` are all actions on this channel in the replay.
     fn loading_in_replay(&self, _actions: &[&ActionLine]) -> Result<Option<Loading>, SnapshotRequired> {
         Ok(None)
     }
 }
 
-/// Channels of one kind.
 pub(super) trait Keyed<K> {
     fn at_start(config: &Config) -> Self;
 
@@ -131,8 +121,8 @@ pub(super) trait Keyed<K> {
     fn uris(&self) -> Vec<(String, ChannelId)>;
 }
 
-/// Channels of one kind by their keys. What has no business with a key that may be gone asks
-/// [`Table::known`]; what may find that a channel is gone asks `get` of the map below.
+/// Channels of one kind, by key. A key that must exist is looked up by [`Table::known`], which logs
+/// a missing one; a key that may be stale by `get` of the map.
 #[derive(Debug)]
 pub(super) struct Table<Key, K>(BTreeMap<Key, K>);
 
@@ -151,8 +141,8 @@ impl<Key, K> DerefMut for Table<Key, K> {
 }
 
 impl<Key: Ord + Copy + Debug, K> Table<Key, K> {
-    /// The channel of a key that somebody holds because it is there. That it is not is a mistake of
-    /// ours, which the log tells: the caller leaves out what it was about to do with it.
+    /// Returns the channel of a key that must exist. A missing channel is a bug of the host, which
+    /// is logged; the caller skips its work.
     #[track_caller]
     pub(super) fn known(&self, key: Key) -> Option<&K> {
         let found = self.0.get(&key);
@@ -162,10 +152,7 @@ impl<Key: Ord + Copy + Debug, K> Table<Key, K> {
         found
     }
 
-    /// Returns the channel of this key for a request, which fails without it.
-    ///
-    /// # Errors
-    /// `-32603`: it is not there.
+    /// Returns the channel of a key for a request. Fails with `-32603` if it does not exist.
     #[track_caller]
     pub(super) fn needed(&self, key: Key) -> Result<&K, RpcError> {
         match self.0.get(&key) {
@@ -174,7 +161,7 @@ impl<Key: Ord + Copy + Debug, K> Table<Key, K> {
         }
     }
 
-    /// Returns the same as [`Table::known`], mutably.
+    /// Mutable variant of [`Table::known`].
     #[track_caller]
     pub(super) fn known_mut(&mut self, key: Key) -> Option<&mut K> {
         let found = self.0.get_mut(&key);
@@ -207,7 +194,7 @@ fn log_unknown_key(key: &impl Debug, caller: &Location<'_>) {
     tracing::error!(?key, %caller, "bug in this program: a channel that must exist does not; the operation on it is skipped");
 }
 
-/// Members that every channel has, and the table of its kind among all channels.
+/// Access to the common members of a channel, and to the table of its kind.
 pub(super) trait Placed: Kind {
     fn channel(&self) -> &Channel;
 
@@ -220,16 +207,13 @@ pub(super) trait Placed: Kind {
 
 macro_rules! make_channels {
     ({} $($(#[doc = $doc:literal])+ $(#[cfg($cfg:meta)])? $Kind:ident, $channels:ident, $name:literal;)+) => {
-        /// Every channel that is in memory.
         #[derive(Debug)]
         pub(super) struct Channels {
-            /// Each of them by its URI.
             pub(super) by_uri: HashMap<String, ChannelId>,
             $($(#[cfg($cfg)])? pub(super) $channels: <$Kind as Kind>::All,)+
         }
 
         impl Channels {
-            /// Creates the channels of a host that starts.
             pub(super) fn at_start(config: &Config) -> Self {
                 let mut channels = Self {
                     by_uri: HashMap::new(),
@@ -284,29 +268,27 @@ macro_rules! by_kind {
     };
 }
 
-/// Every action that clients may dispatch, on whichever channels.
+/// Returns every action that clients may dispatch, for all kinds of channels.
 pub fn client_actions() -> impl Iterator<Item = &'static ClientAction> {
     ChannelKind::ALL.iter().flat_map(|kind| by_kind!(*kind, K => K::ACTIONS))
 }
 
-/// Returns the name of a kind in messages for people.
 pub(super) fn label(kind: ChannelKind) -> &'static str {
     by_kind!(kind, K => K::LABEL)
 }
 
 impl Channels {
-    /// The channel of this URI, as it calls itself or as some clients call it.
+    /// Returns the channel of this URI, which may be an alias.
     pub(super) fn find(&self, uri: &str) -> Option<ChannelId> {
         let otherwise = |kind: &ChannelKind| by_kind!(*kind, K => K::find_by_alias(self, uri).map(Into::<ChannelId>::into));
         self.by_uri.get(uri).copied().or_else(|| ChannelKind::ALL.iter().find_map(otherwise))
     }
 
-    /// Returns the members of a channel that all kinds have; `None` when it is not in memory.
+    /// Returns the common members of a channel; `None` if it is not in memory.
     pub(super) fn get(&self, id: ChannelId) -> Option<&Channel> {
         by_kind!(id.kind, K => K::all(self).at(id.key).map(K::channel))
     }
 
-    /// Returns whether actions on a channel are saved.
     pub(super) fn is_persistent(&self, id: ChannelId) -> bool {
         by_kind!(id.kind, K => K::all(self).at(id.key).is_none_or(K::is_persistent))
     }
@@ -315,7 +297,7 @@ impl Channels {
         by_kind!(id.kind, K => K::all_mut(self).at_mut(id.key).map(K::channel_mut))
     }
 
-    /// Applies an action to a channel's state; none when it is not in memory.
+    /// Applies an action to a channel's state; `None` if the channel is not in memory.
     pub(super) fn reduce(
         &mut self,
         id: ChannelId,
@@ -327,7 +309,6 @@ impl Channels {
         })
     }
 
-    /// A channel's state as clients are given it, of a conversation from this turn on.
     pub(super) fn state(
         &self,
         id: ChannelId,
@@ -336,12 +317,10 @@ impl Channels {
         by_kind!(id.kind, K => K::all(self).at(id.key)?.snapshot(id.key.into(), first_turn))
     }
 
-    /// The turn from which on a client is given the state that follows a channel like this.
     pub(super) fn first_turn(&self, id: ChannelId, how: &Subscription) -> usize {
         by_kind!(id.kind, K => K::all(self).at(id.key).map_or(0, |of_kind| of_kind.first_turn(how)))
     }
 
-    /// Notes that a client has subscribed to a channel.
     pub(super) fn note_subscribed(&mut self, id: ChannelId) {
         by_kind!(id.kind, K => {
             if let Some(of_kind) = K::all_mut(self).at_mut(id.key) {
@@ -350,14 +329,12 @@ impl Channels {
         });
     }
 
-    /// Notes an action that was applied; see [`Kind::note_row`].
     pub(super) fn note_row(&mut self, id: ChannelId, action: &StateAction, line_bytes: usize) -> RowNote {
         by_kind!(id.kind, K => {
             K::all_mut(self).at_mut(id.key).map_or(RowNote::default(), |of_kind| of_kind.note_row(action, line_bytes))
         })
     }
 
-    /// Returns what must be sent within a replay; see [`Kind::loading_in_replay`].
     pub(super) fn loading_in_replay(
         &self,
         id: ChannelId,
@@ -369,18 +346,15 @@ impl Channels {
         })
     }
 
-    /// Returns the chats of a session, in the order of its catalogue.
     pub(super) fn chats_of<'a>(&'a self, session: &'a Session) -> impl Iterator<Item = ChatKey> + 'a {
         session.state.chats.iter().filter_map(|row| self.by_uri.get(&row.resource)?.chat())
     }
 
-    /// Returns the keys of a session's chats, in the order of its catalogue.
     pub(super) fn chats_in(&self, key: SessionKey) -> Vec<ChatKey> {
         let session = self.sessions.known(key);
         session.map(|session| self.chats_of(session).collect()).unwrap_or_default()
     }
 
-    /// Returns the working directories of all sessions, each once.
     pub(super) fn folders_of_sessions(&self) -> Vec<String> {
         let folders =
             self.sessions.values().flat_map(|session| session.state.working_directories.iter().flatten());
@@ -393,7 +367,6 @@ impl Channels {
         session.is_some_and(|session| session.state.default_chat.as_ref() == Some(&chat.channel.uri))
     }
 
-    /// Returns the session that a channel is or belongs to.
     pub(super) fn session_of(&self, id: ChannelId) -> Option<SessionKey> {
         by_kind!(id.kind, K => K::session_of(self, id.key.into()))
     }

@@ -1,9 +1,8 @@
 //! The root channel.
 //!
-//! Owns: what the root channel is: its state, and what clients configure of the host itself, which
-//! is kept.
-//! Never: knows what sessions there are; acts on a value that its schema does not have, or names a
-//! program by any.
+//! Owns: the state of the root channel, and the host's configuration by clients, which is stored.
+//! Never: tracks sessions; acts on a value that its schema does not contain, or lets a value name a
+//! program.
 
 use ahp::reducers::{apply_action_to_root, ReduceOutcome};
 use ahp_types::actions::{RootConfigChangedAction, StateAction};
@@ -24,40 +23,40 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::{to_json, to_sorted_json};
 use crate::wire::uris;
 
-/// Maximum number of values in the configuration of the host.
+/// Maximum number of values in the host's configuration.
 const VALUES_MAX: usize = 256;
 
-/// And how many bytes of JSON text they may be, with their names.
+/// Maximum size of all values and their names as JSON text, in bytes.
 const VALUES_BYTES_MAX: usize = 256 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Root {
     pub(crate) channel: Channel,
     pub(crate) state: RootState,
-    /// The store had it when the host started.
+    /// Set if the store had the channel when the host started.
     pub(crate) was_saved: bool,
-    /// The process before this one has told of terminals, which have ended with it.
+    /// Set if the previous process has sent a list of terminals, which ended with it.
     pub(crate) has_sent_terminals: bool,
 }
 
-/// Saved part of the root channel.
+/// Stored part of the root channel.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RootBody {
-    /// Clients that come back from before do not know of the configuration.
+    /// First sequence number with the configuration; clients with an earlier state need a snapshot.
     born_at: u64,
     values: JsonObject,
-    /// Clients were told of terminals that are there as long as the process is.
+    /// Set if clients have received a list with terminals, which end with the process.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     has_terminals: bool,
-    /// Clients were told which terminals there are, if only that there are none: their mirrors have
-    /// a list.
+    /// Set if clients have received a list of terminals, possibly empty, so that their state has
+    /// one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     lists_terminals: bool,
 }
 
 impl RootBody {
-    /// As the store has it; none where it has none that can be read.
+    /// Reads the stored row; `None` if it is missing or invalid.
     fn from_stored(config: &Config) -> Option<Self> {
         let row = config.start.channels.iter().find(|row| row.id == ChannelId::ROOT)?;
         let body = serde_json::from_slice(&row.body);
@@ -68,7 +67,7 @@ impl RootBody {
     }
 }
 
-/// There is one, so nothing tells it from others.
+/// Key of the only root channel.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RootKey;
 
@@ -95,10 +94,10 @@ impl Keyed<Self> for Root {
             lists_terminals: false,
         });
         let state = RootState {
-            // The host says who they are, once it knows what they have said of themselves.
+            // Set by the host after it has read the self-descriptions of agents.
             agents: Vec::new(),
             active_sessions: Some(i64::try_from(config.start.sessions).unwrap_or(i64::MAX)),
-            // Where there were some, an action says that they are gone.
+            // If clients know terminals of the previous process, an action empties the list.
             terminals: (body.lists_terminals && !body.has_terminals).then(Vec::new),
             config: Some(RootConfigState { schema: config.root_schema.clone(), values: body.values }),
             meta: None,
@@ -138,7 +137,7 @@ impl Kind for Root {
         Some((SnapshotState::Root(Box::new(self.state.clone())), &[]))
     }
 
-    /// Accepts the forms into which URI libraries turn the root's URI.
+    /// Accepts the forms that URI libraries produce for the root's URI.
     fn find_by_alias(_: &Channels, uri: &str) -> Option<RootKey> {
         uris::is_root(uri).then_some(RootKey)
     }
@@ -151,7 +150,6 @@ impl Kind for Root {
 }
 
 impl Root {
-    /// Returns whether a client's action changes anything.
     pub(crate) fn check_change(&self, action: &StateAction) -> Result<bool, Refusal> {
         let StateAction::RootConfigChanged(RootConfigChangedAction { config: values, replace }) = action
         else {
@@ -171,7 +169,7 @@ impl Root {
         Ok(true)
     }
 
-    /// Leaves the row of the root channel to be saved.
+    /// Emits the record that stores the root channel.
     pub(crate) fn save(&self, step: &mut Step<'_>) {
         let values = self.state.config.as_ref().map(|config| config.values.clone()).unwrap_or_default();
         let has_terminals = self.state.terminals.as_ref().is_some_and(|terminals| !terminals.is_empty());
@@ -182,7 +180,6 @@ impl Root {
     }
 }
 
-/// Checks the number and size of all values of the host's configuration.
 fn check_limit(values: &JsonObject) -> Result<(), Refusal> {
     if values.len() > VALUES_MAX {
         return Err(Refusal::TooManyRootValues(VALUES_MAX));

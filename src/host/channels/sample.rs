@@ -1,8 +1,8 @@
-//! A kind of channels that is in no program, to show what a kind needs.
+//! A test kind of channel, as an example of the code that a kind needs.
 //!
-//! Owns: two channels that are there as long as the host is; each holds annotations that clients
-//! set and remove.
-//! Never: is known to anything but the list of the kinds.
+//! Owns: two channels that exist as long as the host; each contains annotations that clients set
+//! and remove.
+//! Never: is known to any code but the list of kinds.
 
 use ahp::reducers::{apply_action_to_annotations, ReduceOutcome};
 use ahp_types::actions::StateAction;
@@ -18,7 +18,6 @@ use crate::state::history::CompletedTurn;
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::to_sorted_json;
 
-/// Number of sample channels.
 const SAMPLES: u64 = 2;
 
 #[derive(Debug)]
@@ -78,14 +77,13 @@ impl Kind for Sample {
 }
 
 impl Sample {
-    /// Returns whether an action changes anything.
     pub(crate) fn is_change(&self, action: &StateAction) -> bool {
         let mut after = self.state.clone();
         apply_action_to_annotations(&mut after, action);
         after != self.state
     }
 
-    /// Leaves the row of the channel to be saved.
+    /// Emits the record that stores the channel.
     pub(crate) fn save(&self, step: &mut Step<'_>, id: ChannelId) {
         let body = to_sorted_json(&self.state).into();
         step.emit(Output::Record(Record::Channel(ChannelRow { id, body })));

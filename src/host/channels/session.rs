@@ -1,8 +1,7 @@
 //! The channels of sessions.
 //!
-//! Owns: what a session's channel is: which of the host's functions answer for sessions what every
-//! kind is asked.
-//! Never: holds what those functions do.
+//! Owns: the implementation of [`Kind`] for sessions.
+//! Never: implements the functions that it calls.
 
 use ahp::reducers::{apply_action_to_session, ReduceOutcome};
 use ahp_types::actions::StateAction;
@@ -51,7 +50,7 @@ impl Kind for Session {
         Some((SnapshotState::Session(Box::new(self.state.clone())), &[]))
     }
 
-    /// By its provider.
+    /// Finds a session by a URI with the provider's scheme.
     fn find_by_alias(channels: &Channels, uri: &str) -> Option<SessionKey> {
         find_by_provider(channels, uri).map(|(key, _)| key)
     }
@@ -60,7 +59,7 @@ impl Kind for Session {
         Some(key)
     }
 
-    /// A session that was made ahead stays while it has subscribers.
+    /// A session that was made ahead stays in memory while it has subscribers.
     fn note_subscribed(&mut self) {
         self.unsubscribed = None;
     }
@@ -70,8 +69,8 @@ impl Kind for Session {
     }
 }
 
-/// The session that is called by its provider here, and its own URI, `ahp-session:/<id>`: some
-/// clients know sessions by no other name.
+/// Returns the session with a URI that has the provider as its scheme, and its own URI,
+/// `ahp-session:/<id>`. Some clients use only the former.
 pub(super) fn find_by_provider(channels: &Channels, uri: &str) -> Option<(SessionKey, String)> {
     let (provider, plain) = uris::plain_session(uri)?;
     let key = channels.by_uri.get(&plain)?.session()?;

@@ -1,7 +1,7 @@
 //! Summaries of sessions, made from the channels in memory.
 //!
-//! Owns: what a summary says of a session's chats.
-//! Never: sends one.
+//! Owns: the part of a summary that depends on the session's chats.
+//! Never: sends a summary.
 
 use ahp_types::common::JsonObject;
 use ahp_types::state::SessionSummary;
@@ -17,7 +17,7 @@ use crate::wire::uris::default_chat_of;
 use crate::wire::version_hints::{Selection, SELECTED};
 
 impl Channels {
-    /// Returns a session's summary, with what is selected in it.
+    /// Returns a session's summary, including its selection.
     pub(crate) fn summary(&self, key: SessionKey) -> Option<SessionSummary> {
         let session = self.sessions.known(key)?;
         let summary =
@@ -26,8 +26,7 @@ impl Channels {
         Some(SessionSummary { meta: self.selected_for_summary(key), changes, ..summary })
     }
 
-    /// Returns the chat that is its session's own: the first one, or the default one when that is
-    /// gone.
+    /// Returns the session's own chat: the first one, or the default chat if that was deleted.
     pub(crate) fn own_chat(&self, key: SessionKey) -> Option<ChatKey> {
         let session: &Session = self.sessions.known(key)?;
         let chat = |uri: &String| {
@@ -38,8 +37,8 @@ impl Channels {
         chat(&first).or_else(|| session.state.default_chat.as_ref().and_then(chat))
     }
 
-    /// Returns what a session's summary says of its selection, in its `_meta`; `None` where that is
-    /// nothing, or large.
+    /// Returns the selection for the `_meta` of a session's summary; `None` if it is empty or
+    /// large.
     pub(crate) fn selected_for_summary(&self, key: SessionKey) -> Option<JsonObject> {
         let Selection { model, agent } = self.selected_in(self.own_chat(key)?);
         let members = [("model", model), ("agent", agent)];

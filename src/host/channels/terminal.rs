@@ -1,9 +1,8 @@
 //! The channel of a terminal.
 //!
-//! Owns: what such a channel is: its state, which keeps the latest of what was shown, and whose
-//! command it shows.
-//! Never: keeps it: what a tool call says of the output of its command is kept with the call, and
-//! the channel is made again from that when somebody asks for it.
+//! Owns: the channel type: its state with the latest output, and the chat whose command it shows.
+//! Never: is stored: a tool call stores the output of its command, from which the channel is
+//! restored on request.
 
 use ahp::reducers::{apply_action_to_terminal, ReduceOutcome};
 use ahp_types::actions::StateAction;
@@ -29,58 +28,56 @@ use crate::wire::terminals::{
 pub(crate) struct Terminal {
     pub(crate) channel: Channel,
     pub(crate) state: TerminalState,
-    /// The chat whose agent has the command run; none when clients have it for themselves.
+    /// Chat whose agent runs the command; `None` for terminals of clients.
     pub(crate) chat: Option<ChatKey>,
-    /// The program in it that can be typed into; none when it shows what a command of an agent
-    /// prints.
+    /// Interactive program; `None` if the terminal shows the output of an agent's command.
     pub(crate) pty: Option<Pty>,
-    /// Agent's id of the terminal, while the agent may still report on it.
+    /// Agent's id of the terminal; `None` once the agent can no longer report on it.
     pub(crate) name: Option<String>,
     pub(crate) since: String,
-    /// Set when the agent can leave the command running in the background.
+    /// Set if the agent can leave the command running in the background.
     pub(crate) detaches: bool,
-    /// A call that is over says how the command has ended, and what it has printed.
+    /// Set if a completed call has stored the exit status and output of the command.
     pub(crate) is_stored: bool,
-    /// There was more before what is kept.
+    /// Set if earlier output was trimmed.
     pub(crate) is_cut: bool,
 }
 
-/// A program that runs in a terminal and can be typed into.
+/// Interactive program in a terminal.
 #[derive(Debug, Default)]
 pub(crate) struct Pty {
-    /// The request that is answered when it has started.
+    /// Request to answer when the program has started.
     pub(crate) asked: Option<(ConnectionId, RequestId)>,
-    /// The client that has asked for it.
+    /// Id of the client that requested the terminal.
     pub(crate) made_by: String,
-    /// Number of typed bytes that the program has not been given yet.
+    /// Number of input bytes that were not yet written to the program.
     pub(crate) pending_input_bytes: usize,
-    /// Set once a client has subscribed, or has had the time to.
+    /// Set once a client has subscribed, or the time limit for that is over.
     pub(crate) had_subscribers: bool,
-    /// A client has named it: it is called so, whatever its program calls it.
+    /// Set once a client has set the title: the program cannot change it any more.
     pub(crate) is_named: bool,
-    /// Number of command lines that its shell has reported.
     pub(crate) lines: u64,
-    /// The line that it runs: its id, and since when, by the clock that never goes back.
+    /// Running line: its id, and its start by the monotonic clock, in milliseconds.
     pub(crate) line: Option<(String, u64)>,
-    /// The call of a chat that shows what it runs.
+    /// Tool call that shows the command.
     pub(crate) call: Option<CommandCall>,
-    /// The number of the time for which it stays although nobody follows it yet, or its holder is
-    /// gone, while that runs.
+    /// Number of the running expiry timer, which starts without a first subscriber, or when the
+    /// holder disconnects.
     pub(crate) time: Option<u64>,
 }
 
-/// The call that shows a command in a terminal of the system's.
+/// Tool call that shows a command in a terminal of the host.
 #[derive(Debug, Clone)]
 pub(crate) struct CommandCall {
     pub(crate) call: CallRef,
     pub(crate) line: String,
-    /// The run of the agent that waits for it; none when it is all that its turn does.
+    /// Run of the agent that waits for the command; `None` if the command is the whole turn.
     pub(crate) agent: Option<RunId>,
-    /// Set while its chat shows that the command waits for input.
+    /// Set while the chat's activity says that the command waits for input.
     pub(crate) waits: bool,
 }
 
-/// Returns the state of a terminal in which a command runs and has printed nothing.
+/// Returns the initial state of a terminal in which a command runs.
 pub(crate) fn running_state(title: String, claim: TerminalClaim, is_pty: bool) -> TerminalState {
     TerminalState {
         title,
@@ -115,14 +112,12 @@ impl Terminal {
         matches!(self.state.lifecycle, TerminalLifecycleState::Running(_))
     }
 
-    /// Returns whether it shows a command whose call waits for its end.
     pub(crate) fn is_command(&self) -> bool {
         self.pty.as_ref().is_some_and(|pty| pty.call.is_some())
     }
 
-    /// How its command has ended, once it has, as the call says it that shows it. The call says
-    /// nothing of one that went on without it: the channel cannot be made again of that as it was
-    /// told.
+    /// Returns the result of an ended command for the call that shows it. `None` for a command that
+    /// was detached: its call stores no result, so its channel cannot be restored exactly.
     pub(crate) fn result(&self) -> Option<TerminalCommandResult> {
         let TerminalLifecycleState::Exited(exited) = &self.state.lifecycle else { return None };
         let TerminalClaim::Session(TerminalSessionClaim { tool_call_id: Some(_), .. }) = self.state.claim
@@ -136,7 +131,8 @@ impl Terminal {
         })
     }
 
-    /// Cuts what is too much. No action says that: a mirror may hold more, and ends like this.
+    /// Trims the content to its limit. No action reports this: a client's copy may be longer, and
+    /// ends the same.
     fn cut(&mut self) {
         let stays = self.pty.is_some() && self.chat.is_none();
         let (max, left) = if self.runs() || stays {
@@ -172,7 +168,7 @@ impl Kind for Terminal {
         Some((SnapshotState::Terminal(Box::new(self.state.clone())), &[]))
     }
 
-    /// URI libraries write an empty authority in several ways.
+    /// Accepts the forms that URI libraries produce for an empty authority.
     fn find_by_alias(channels: &Channels, uri: &str) -> Option<TerminalKey> {
         let (chat, number) = parse_terminal_uri(uri)?;
         channels.by_uri.get(&terminal_uri(&chat, number))?.terminal()
@@ -189,8 +185,7 @@ impl Kind for Terminal {
         }
     }
 
-    /// Returns false for a terminal that is typed into: its output may be secret, and is never
-    /// saved.
+    /// Returns false for an interactive terminal: its output may be secret, and is never stored.
     fn is_persistent(&self) -> bool {
         self.pty.is_none()
     }

@@ -1,9 +1,10 @@
 //! The channel of a watch.
 //!
-//! Owns: what such a channel is: what is watched and how, which never changes. It is there while
-//! somebody follows it, and a while longer for one who comes back; its URI says all of it, so that
-//! it can be made again.
-//! Never: keeps what has changed, or lets clients change anything: what is told on it is no state.
+//! Owns: the channel type: the watched resources and options, which never change. The channel
+//! exists while it has subscribers, and for a grace period after; its URI contains all parameters,
+//! so that it can be restored.
+//! Never: stores changes, or lets clients change anything: the actions on this channel carry no
+//! state.
 
 use ahp::reducers::{apply_action_to_resource_watch, ReduceOutcome};
 use ahp_types::actions::StateAction;
@@ -21,18 +22,18 @@ use crate::wire::watches::Watched;
 pub(crate) struct Watch {
     pub(crate) channel: Channel,
     pub(crate) state: ResourceWatchState,
-    /// The number of the time for which it stays although nobody follows it, while that runs.
+    /// Number of the running expiry timer; `None` while the watch has subscribers.
     pub(crate) unsubscribed: Option<u64>,
 }
 
 impl Watch {
-    /// The channel of what is watched, under the URI that says so.
+    /// Creates the channel for a URI and its parameters.
     pub(crate) fn new(uri: String, watched: Watched) -> Self {
         let mut patterns = watched.patterns();
         let (excludes, includes) = (patterns.remove("excludes"), patterns.remove("includes"));
         let state =
             ResourceWatchState { root: watched.uri, recursive: watched.recursive, excludes, includes };
-        // It has no history: whoever has followed it before knows all of it.
+        // The state never changes, so clients with any earlier state are up to date.
         Self { channel: Channel::new(uri, 0), state, unsubscribed: None }
     }
 }

@@ -1,8 +1,7 @@
-//! `completions`: what the user may mean that is typing a message.
+//! `completions`: suggestions for the word that the user is typing in a message.
 //!
-//! Owns: which word is typed, the commands of the agent that it may begin, and which files are to
-//! be looked for.
-//! Never: looks at a file system.
+//! Owns: finding that word, the agent commands that match it, and the query for matching files.
+//! Never: reads a file system.
 
 use ahp_types::commands::{CompletionItem, CompletionItemKind, CompletionsParams, CompletionsResult};
 use ahp_types::state::{MessageAttachment, SimpleMessageAttachment};
@@ -16,23 +15,20 @@ use crate::host::model::Session;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;
 
-/// Character before a command of an agent.
 const COMMAND_MARK: char = '/';
 
-/// Characters before the name of a file.
 const FILE_MARKS: [char; 2] = ['#', '@'];
 
-/// Kind of completion that the user's word asks for.
+/// Completions of the user's word, or the query that finds them.
 #[derive(Debug)]
 pub(crate) enum CompletionTarget {
-    /// These (JSON text).
+    /// Completions as JSON text.
     Known(Vec<u8>),
-    /// Files, which are to be looked for.
     Files(FileCompletionQuery),
 }
 
-/// Returns completions of the word at the cursor: commands of the session's agent, or files where
-/// it works.
+/// Returns completions of the word at the cursor: commands of the session's agent, or files in its
+/// working directories.
 pub(crate) fn completions(
     ledger: &Ledger,
     agents: &AgentRegistry,
@@ -62,8 +58,7 @@ pub(crate) fn completions(
     Ok(CompletionTarget::Known(to_sorted_json(&CompletionsResult { items })))
 }
 
-/// Returns the commands of an agent: as it last sent them in this chat, which may be those of its
-/// folder; else as it last sent them anywhere.
+/// Returns the commands last sent in this chat, which may depend on its folder, or else anywhere.
 fn commands_of<'a>(
     ledger: &'a Ledger,
     agents: &'a AgentRegistry,
@@ -76,20 +71,17 @@ fn commands_of<'a>(
     of_chat.or(agent.map(|agent| &agent.commands)).into_iter().flatten()
 }
 
-/// Returns the characters at which a client asks for completions.
 pub(crate) fn completion_triggers(agents: &AgentRegistry) -> Vec<String> {
     let commands = agents.iter().any(|agent| !agent.commands.is_empty());
     commands.then_some(COMMAND_MARK).into_iter().chain(FILE_MARKS).map(String::from).collect()
 }
 
-/// The word that the user is typing. Offsets count UTF-16 code units, as the protocol does.
+/// Word that the user is typing. Offsets are UTF-16 code units, as in the protocol.
 struct Typed<'a> {
-    /// Up to the cursor.
     word: &'a str,
-    /// A line begins with it.
+    /// Set if a line begins with the word.
     leads: bool,
     start: usize,
-    /// End of the word, behind the cursor.
     end: usize,
     spaced: bool,
 }
@@ -125,14 +117,14 @@ impl<'a> Typed<'a> {
         (i64::try_from(self.start).ok(), i64::try_from(self.end).ok())
     }
 
-    /// The files that may be meant, of those in these directories.
+    /// Returns the query for files that match the word.
     fn files(&self, directories: Vec<String>) -> Option<FileCompletionQuery> {
         let mark = self.word.chars().next().filter(|mark| FILE_MARKS.contains(mark))?;
         let typed = self.word[mark.len_utf8()..].to_owned();
         Some(FileCompletionQuery { directories, mark, typed, range: self.range() })
     }
 
-    /// The command in place of the word, if that may be its beginning.
+    /// Returns the completion of the word to a command, if the command matches.
     fn completed(&self, command: &AgentCommand) -> Option<CompletionItem> {
         let begun = self.word.strip_prefix(COMMAND_MARK).filter(|_| self.leads)?;
         let label = format!("{COMMAND_MARK}{}", command.name);

@@ -1,8 +1,8 @@
-//! The directories that sessions and chats work in.
+//! Working directories of sessions and chats.
 //!
-//! Owns: reading what was found out about directories, changing those of sessions and chats as far
-//! as the agent can follow, and telling the agent.
-//! Never: looks at a file system; what is there is found out before the message is handled.
+//! Owns: interpreting the lookups of directories, changing the directories of sessions and chats
+//! within the agent's capabilities, and notifying the agent.
+//! Never: reads a file system; directories are looked up before the message is handled.
 
 use std::collections::BTreeMap;
 
@@ -22,13 +22,12 @@ use crate::host::refusal::Refusal;
 use crate::host::{catalogue, Step};
 use crate::wire::uris::canonical_file;
 
-/// Results of looking up directories, by URI: no objection, or why a session cannot work there.
+/// Results of directory lookups, by URI; the error is the reason why a session cannot use the
+/// directory.
 pub type Findings = BTreeMap<String, Result<(), String>>;
 
-/// The canonical spelling of a directory that a session can work in, by what was found out.
-///
-/// # Errors
-/// Why it cannot, for the developer of the client.
+/// Returns the canonical URI of a directory that a session can use. Fails with the reason, for the
+/// developer of the client, if it cannot.
 pub(crate) fn usable_directory(findings: &Findings, uri: &str) -> Result<String, Refusal> {
     let directory = canonical(uri)?;
     match findings.get(&directory) {
@@ -46,7 +45,6 @@ fn bad_directory(uri: &str, why: impl ToString) -> Refusal {
     Refusal::Directory { uri: uri.to_owned(), why: why.to_string() }
 }
 
-/// Returns the capability of a session's agent to work in several directories.
 fn directories_capability(
     ledger: &Ledger,
     agents: &AgentRegistry,
@@ -131,11 +129,8 @@ pub(crate) fn client_changes_directories(
     Ok(Verdict::Done)
 }
 
-/// The directories that a new chat of a session is to work in, if some of the session's were
-/// chosen for it.
-///
-/// # Errors
-/// Why it cannot, for the developer of the client.
+/// Returns the directories of a new chat, if some of the session's were chosen for it. Fails with
+/// the reason, for the developer of the client, if one cannot be used.
 pub(crate) fn chosen_directories(
     ledger: &Ledger,
     agents: &AgentRegistry,
@@ -157,7 +152,7 @@ pub(crate) fn chosen_directories(
     Ok(Some(directories))
 }
 
-/// A client chooses among the directories of a session for one of its chats.
+/// Applies a client's choice among the directories of a session for one of its chats.
 pub(crate) fn client_chooses_directories(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -199,19 +194,16 @@ fn directories_of(ledger: &Ledger, key: SessionKey) -> &[String] {
     session.and_then(|session| session.state.working_directories.as_deref()).unwrap_or_default()
 }
 
-/// Returns the directories that were chosen for a chat among those of its session.
 fn chosen_in(ledger: &Ledger, key: ChatKey) -> &[String] {
     let chat = ledger.channels.chats.known(key);
     chat.and_then(|chat| chat.conversation.state().working_directories.as_deref()).unwrap_or_default()
 }
 
-/// The chats of a session that have chosen this directory among the session's.
 fn chats_in(ledger: &Ledger, key: SessionKey, directory: Option<&str>) -> Vec<ChatKey> {
     let is_in = |chat: &ChatKey| chosen_in(ledger, *chat).iter().any(|one| Some(one.as_str()) == directory);
     ledger.channels.chats_in(key).into_iter().filter(is_in).collect()
 }
 
-/// Removes the directories of a chat that are not directories of its session.
 pub(crate) fn retain_directories_of(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -228,7 +220,7 @@ pub(crate) fn retain_directories_of(
     }
 }
 
-/// Changes the choice of a chat, if that makes a difference.
+/// Changes the choice of a chat, unless that has no effect.
 fn change_chats_directories(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -245,7 +237,7 @@ fn change_chats_directories(
     changes
 }
 
-/// The directories that a chat's agent works in: those that were chosen for it, else all of the
+/// Returns the directories that a chat's agent uses: those chosen for the chat, or else all of the
 /// session's.
 pub(crate) fn effective_directories(ledger: &Ledger, key: ChatKey) -> Vec<String> {
     let Some(chat) = ledger.channels.chats.known(key) else { return Vec::new() };
@@ -255,7 +247,8 @@ pub(crate) fn effective_directories(ledger: &Ledger, key: ChatKey) -> Vec<String
     }
 }
 
-/// Tells a chat's agent where it works, once it is open, if it knows otherwise.
+/// Sends a chat's agent its working directories if they differ from those last sent and the
+/// conversation is open.
 pub(crate) fn send_directories(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let directories = effective_directories(ledger, key);
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open) else {
@@ -267,8 +260,8 @@ pub(crate) fn send_directories(ledger: &mut Ledger, step: &mut Step<'_>, key: Ch
     }
 }
 
-/// Acknowledges a directory that is there already. A client that spells it in another way is
-/// refused, so that it does not take the spelling for another directory.
+/// Acknowledges a directory that is already set. Refuses another spelling, which a client would
+/// take for another directory.
 fn same(asked: &str, directory: &str) -> Result<Verdict, Refusal> {
     if asked == directory {
         return Ok(Verdict::Unchanged);

@@ -1,8 +1,7 @@
 //! Configuration: models, settings and working directories of sessions and chats.
 //!
-//! Owns: which values a schema allows, what is selected for whom, and in which directories agents
-//! work.
-//! Never: asks an agent: it tells what has changed, and is told what the agent made of it.
+//! Owns: valid values, selections, and the directories of agents.
+//! Never: queries an agent: it sends changes, and receives the agent's result as an event.
 
 pub(super) mod completions;
 pub(super) mod directories;

@@ -1,6 +1,6 @@
-//! `resolveSessionConfig`, `sessionConfigCompletions`: what can be chosen.
+//! `resolveSessionConfig` and `sessionConfigCompletions`: the available settings.
 //!
-//! Owns: their answers, out of what the agents say of themselves.
+//! Owns: the answers, from the descriptions of agents.
 //! Never: changes anything, or waits for an agent.
 
 use ahp_types::commands::{
@@ -16,8 +16,8 @@ use crate::wire::errors::RpcError;
 use crate::wire::methods::{ConfigCompletionsParams, ResolveConfigParams};
 use crate::wire::rpc::to_sorted_json;
 
-/// Answers `resolveSessionConfig`: the schema before a session is created, and the chosen values
-/// with the defaults of the rest. An agent whose settings are not known is probed meanwhile.
+/// Answers `resolveSessionConfig` with the schema for a new session and the chosen values with
+/// defaults. Also probes an agent whose settings are unknown, without waiting for it.
 pub(crate) fn resolve_session_config(
     ledger: &Ledger,
     agents: &mut AgentRegistry,
@@ -34,7 +34,6 @@ pub(crate) fn resolve_session_config(
     Ok(answer)
 }
 
-/// The values of a property that fit what the user has typed.
 pub(crate) fn session_config_completions(
     agents: &AgentRegistry,
     params: &ConfigCompletionsParams,
@@ -60,7 +59,7 @@ pub(crate) fn session_config_completions(
     Ok(to_sorted_json(&SessionConfigCompletionsResult { items: items.filter(fits).collect() }))
 }
 
-/// The agent of this provider; the default one when none is named.
+/// Returns the agent of this provider, or the default agent.
 pub(crate) fn find_agent<'a>(
     agents: &'a AgentRegistry,
     provider: Option<&str>,

@@ -1,10 +1,10 @@
-//! Model and agent that messages are for, where a client selects them once and not with each
+//! Selection of model and agent for a chat, where a client selects them once and not with each
 //! message.
 //!
-//! Owns: changing what is selected in a chat, which its draft says; holding such a change back
-//! while a turn runs there; giving messages that name no model what is selected when their turn
-//! begins; and what a session's summary says of it.
-//! Never: changes what a message, or its client, says itself.
+//! Owns: changing the selection, which is stored in the chat's draft; delaying such a change while
+//! a turn runs; applying the selection to messages without a model when their turn begins; and the
+//! selection in a session's summary.
+//! Never: overrides a selection that a message carries.
 
 use std::collections::BTreeSet;
 
@@ -28,10 +28,9 @@ use crate::wire::errors::RpcError;
 use crate::wire::rpc::nesting_fits;
 use crate::wire::version_hints::{Selection, SelectionChange};
 
-/// A selection whose JSON is longer is left out of its session's summary, in bytes.
+/// Maximum JSON size of a selection in a session's summary, in bytes; a larger one is left out.
 pub(crate) const IN_SUMMARY_BYTES_MAX: usize = 4096;
 
-/// Dispatched action that is answered when the change it asks for is made.
 #[derive(Debug, Clone)]
 pub(crate) struct PendingAction {
     pub(crate) connection: ConnectionId,
@@ -40,21 +39,18 @@ pub(crate) struct PendingAction {
     pub(crate) origin: ActionOrigin,
 }
 
-/// A change of what is selected that waits until no turn runs in its chat.
+/// Selection that is delayed until no turn runs in its chat.
 #[derive(Debug)]
 pub(crate) struct PendingSelection {
     pub(crate) change: SelectionChange,
-    /// None where it follows from a change in the session's own chat, or was made before the
-    /// process began.
+    /// `None` if the change follows from one in the session's own chat, or was requested before the
+    /// process started.
     pub(crate) asked: Option<PendingAction>,
 }
 
-/// A client selects a model or an agent for a session: in the chat that is the session's own,
-/// and if it knows others, in those that had what the session had. Where a turn runs, the next
-/// one is meant.
-///
-/// # Errors
-/// When the agent has no such model.
+/// Selects a model or an agent for a session: in the session's own chat, and with `for_all_chats`
+/// also in chats with the same selection. While a turn runs, the selection applies from the next
+/// turn on. Fails if the agent has no such model.
 pub(crate) fn client_selects(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -90,7 +86,7 @@ pub(crate) fn client_selects(
     Ok(Verdict::Done)
 }
 
-/// Returns a selection in the form in which it is saved.
+/// Validates a selection and returns it in its saved form.
 fn checked(
     agents: &AgentRegistry,
     provider: &str,
@@ -113,8 +109,9 @@ fn checked(
     }
 }
 
-/// A message that names no model or agent is for what is selected now, in its chat or else in
-/// the session's own. Where the agent has no such model any more it stays as it is.
+/// Sets the current selection on a message without model or agent: that of its chat, or else of the
+/// session's own chat. An invalid selection, such as a model that the agent no longer has, is not
+/// applied.
 pub(crate) fn address(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey, message: &mut Message) {
     let Some(session) = ledger.channels.chats.known(key).map(|chat| chat.session) else { return };
     let own = ledger.channels.own_chat(session);
@@ -130,10 +127,8 @@ pub(crate) fn address(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey, mes
     }
 }
 
-/// The draft that a new chat begins with, where something is selected for it.
-///
-/// # Errors
-/// `-32602` when the agent of this provider has no such model.
+/// Returns the draft of a new chat with this selection; `None` if nothing is selected. Fails with
+/// `-32602` if the agent of this provider has no such model.
 pub(crate) fn first_draft(
     agents: &AgentRegistry,
     provider: &str,
@@ -169,7 +164,7 @@ fn select_when_idle(
     }
 }
 
-/// Selects in a chat in which no turn runs what was waiting for that.
+/// Applies the delayed selections of a chat in which no turn runs.
 pub(crate) fn apply_pending_selections(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     for waiting in std::mem::take(&mut chat.selecting) {
@@ -213,7 +208,7 @@ fn put_into_draft(
     ledger.sequence(step, key, action, origin);
 }
 
-/// Turns are about to be removed that say what is selected: it stays so.
+/// Stores the selection in the draft before turns that carry it are removed.
 pub(crate) fn save_selection(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -237,8 +232,7 @@ pub(crate) fn save_selection(
     }
 }
 
-/// Notes whether a pending message is for the model and agent that are selected when its turn
-/// begins.
+/// Records whether a pending message uses the selection at the time when its turn begins.
 pub(crate) fn set_following_selection(ledger: &mut Ledger, key: ChatKey, id: &str, follows: bool) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let changed = if follows { chat.following.insert(id.to_owned()) } else { chat.following.remove(id) };
@@ -248,7 +242,6 @@ pub(crate) fn set_following_selection(ledger: &mut Ledger, key: ChatKey, id: &st
     }
 }
 
-/// Forgets messages that do not wait any more.
 pub(crate) fn clear_followers(ledger: &mut Ledger, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| !chat.following.is_empty()) else {
         return;
@@ -259,7 +252,7 @@ pub(crate) fn clear_followers(ledger: &mut Ledger, key: ChatKey) {
     chat.following.retain(|id| pending.contains(id));
 }
 
-/// Forgets that a connection, which is closed, waits for answers in chats.
+/// Drops the pending answers to a closed connection.
 pub(crate) fn connection_closed(ledger: &mut Ledger, connection: ConnectionId) {
     for chat in ledger.channels.chats.values_mut() {
         for waiting in &mut chat.selecting {
@@ -269,8 +262,8 @@ pub(crate) fn connection_closed(ledger: &mut Ledger, connection: ConnectionId) {
     }
 }
 
-/// Settings of a model that are no text come as text from those who select a model so: they know no
-/// others.
+/// Parses numbers and booleans in a model's settings from text: clients of older versions send all
+/// settings as text.
 fn read_settings(agent: &AgentInfo, model: &mut ModelSelection) {
     let known = agent.models.iter().find(|known| known.id == model.id);
     let Some(schema) = known.and_then(|known| known.config_schema.as_ref()) else { return };
@@ -301,7 +294,6 @@ fn read<T: DeserializeOwned>(member: &str, value: &Value) -> Result<T, Refusal> 
     })
 }
 
-/// Reads a value that was validated before, as its type.
 fn typed<T: DeserializeOwned>(value: Option<&Value>) -> Option<T> {
     value.and_then(|value| T::deserialize(value).ok())
 }
@@ -310,7 +302,6 @@ fn json_of(value: &impl serde::Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
 }
 
-/// Checks a message as far as possible before its agent receives it.
 pub(crate) fn check_message(
     ledger: &Ledger,
     agents: &AgentRegistry,

@@ -1,11 +1,11 @@
-//! How sessions are configured while they are there: what clients choose, and what agents make of
-//! it.
+//! Configuration of existing sessions: choices of clients, and the response of agents.
 //!
-//! Owns: a session's configuration after its creation, and telling its agents of it.
-//! Never: checks what a client chooses; that is in `values` (`check_change`), before.
+//! Owns: a session's configuration after its creation, and sending it to the agents.
+//! Never: validates a client's choice; `values::check_change` does that before.
 //!
-//! What a session can be configured by is its agent's to say, and may change. No action carries
-//! that: a client learns it with the next state. That something has changed is told, by all values.
+//! The agent decides which settings a session has, and may change them. No action carries a schema,
+//! so clients receive a new one with the next snapshot; the action about the change carries all
+//! values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,16 +19,14 @@ use crate::host::ledger::Ledger;
 use crate::host::model::{AgentLink, SessionKey};
 use crate::host::Step;
 
-/// Configuration of a session as its chat's agent knows it, or is yet to be sent it.
+/// Configuration that was sent, or is to be sent, to the agent of a chat.
 #[derive(Debug, Default)]
 pub(crate) struct SentSettings {
-    /// Number of changes that were sent.
     count: u64,
-    /// The settings of which the agent may not have heard, each with the number of its last change.
+    /// Settings that the agent may not have received yet, with the number of their last change.
     unacknowledged: BTreeMap<String, u64>,
 }
 
-/// The agent of a chat says how the session is configured.
 pub(crate) fn agent_is_configured(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -43,7 +41,7 @@ pub(crate) fn agent_is_configured(
     let key = told.session;
     told.settings_sent.unacknowledged.retain(|_, number| *number > heard);
     let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
-    // What was changed since is not the agent's to say yet.
+    // Later changes are not part of the agent's report yet.
     for name in told.settings_sent.unacknowledged.keys() {
         if let (Some(value), Some(changed)) = (config.values.get_mut(name), session.config.get(name)) {
             value.clone_from(changed);
@@ -61,7 +59,7 @@ pub(crate) fn agent_is_configured(
     let shown = session.state.config.take();
     let before = shown.as_ref().map(|config| config.values.clone()).unwrap_or_default();
     if shown.is_none_or(|shown| shown.schema != config.schema) {
-        // A cursor from before does not lead to what can be chosen now.
+        // A replay from an earlier sequence number would not contain the new schema.
         session.channel.born_at = next;
     }
     session.state.config = Some(SessionConfigState { schema: config.schema, values: before.clone() });
@@ -70,9 +68,9 @@ pub(crate) fn agent_is_configured(
     send_configuration(ledger, step, key, &before, Some((chat, spreads)));
 }
 
-/// Tells the agents of a session how it is configured now, which was this before; those that open
-/// later are told then. `by`: the chat whose agent has said so itself, which is not told, and
-/// whether it is for the others.
+/// Sends the configuration to the agents of a session, if it differs from `before`; conversations
+/// that open later receive it then. `by`: the chat whose agent has reported the change, which is
+/// skipped, and whether the change applies to the other chats.
 pub(crate) fn send_configuration(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -97,7 +95,7 @@ pub(crate) fn send_configuration(
     }
 }
 
-/// Tells a chat's agent of settings that have changed; one that is opening, when it is open.
+/// Sends changed settings to a chat's agent; if it is opening, they are sent when it is open.
 fn send_settings(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -118,7 +116,7 @@ fn send_settings(
     }
 }
 
-/// Tells a chat's agent, which is open now, what has changed meanwhile.
+/// Sends a chat's agent the changes that were made while its conversation was opening.
 pub(crate) fn send_due_settings(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known(key) else { return };
     let changed: BTreeSet<String> = chat.settings_sent.unacknowledged.keys().cloned().collect();

@@ -1,7 +1,7 @@
 //! Validation of configuration values against a schema.
 //!
-//! Owns: checking values against a schema, and filling in what it says of those that are left out.
-//! Never: keeps or changes a configuration.
+//! Owns: checking values, and filling in the defaults of the schema.
+//! Never: stores or changes a configuration.
 
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
@@ -14,8 +14,8 @@ use serde_json::{Map, Value};
 use crate::host::effects::{named_model, AgentDescription};
 use crate::host::refusal::Refusal;
 
-/// The configuration of a session, as clients are shown it: what was chosen, and what the schema
-/// says of the rest; none where there is nothing to configure and never will be.
+/// Returns the configuration of a session as clients see it, with defaults; `None` if the session
+/// has no settings and will never have any.
 pub(crate) fn shown(
     schema: &SessionConfigSchema,
     chosen: &JsonObject,
@@ -25,7 +25,7 @@ pub(crate) fn shown(
     is_something.then(|| SessionConfigState { schema: schema.clone(), values: resolved(schema, chosen) })
 }
 
-/// Returns the chosen values, and the defaults of the others.
+/// Returns the chosen values, with the defaults of all others.
 pub(crate) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObject) -> JsonObject {
     let default = |(name, property): (&String, &SessionConfigPropertySchema)| {
         Some((name.clone(), property.default.clone()?))
@@ -35,9 +35,8 @@ pub(crate) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObject) -> Jso
     values
 }
 
-/// Returns the values that an agent can be asked for. The rest is dropped: real clients send
-/// settings of their own with every session, whatever the agent has, and could create none if that
-/// were refused.
+/// Returns the values that the agent supports, and drops the others: real clients send settings of
+/// their own with every session, whatever the agent, and could create none if that were refused.
 pub(crate) fn settings_of(agent: &AgentDescription, mut values: JsonObject) -> JsonObject {
     values.retain(|name, value| {
         let dropped = match agent.config.properties.get(name) {
@@ -53,15 +52,13 @@ pub(crate) fn settings_of(agent: &AgentDescription, mut values: JsonObject) -> J
     values
 }
 
-/// Returns whether a value can be that of an unknown setting: a text, a number or a boolean.
+/// Returns whether a value is valid for an unknown setting: a string, a number or a boolean.
 fn is_json_scalar(value: &Value) -> bool {
     !(value.is_null() || value.is_array() || value.is_object())
 }
 
-/// Checks values against a schema; values may be missing.
-///
-/// # Errors
-/// A sentence that names the first one, in the order of their names, that does not.
+/// Checks values against a schema; values may be missing. Fails with the first invalid value, in
+/// the order of their names.
 fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), Refusal> {
     let mut names: Vec<&String> = values.keys().collect();
     names.sort_unstable();
@@ -76,10 +73,7 @@ fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(),
     Ok(())
 }
 
-/// Checks that all values which a new session needs are there.
-///
-/// # Errors
-/// A sentence that names the first required one that is missing.
+/// Checks that no required value of a new session is missing. Fails with the first missing one.
 pub(crate) fn check_complete(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), Refusal> {
     match schema.required.iter().flatten().find(|name| !values.contains_key(*name)) {
         Some(name) => Err(Refusal::Missing(format!("config.{name}"))),
@@ -87,10 +81,8 @@ pub(crate) fn check_complete(schema: &SessionConfigSchema, values: &JsonObject) 
     }
 }
 
-/// Checks values that are to be set, or to replace all others, in an existing session.
-///
-/// # Errors
-/// The same, or names the first one that may not be changed any more.
+/// Checks values to set, or to replace all others, in an existing session. Fails with the first
+/// value that is invalid, missing or fixed for the session.
 pub(crate) fn check_change(
     config: &SessionConfigState,
     values: &JsonObject,
@@ -113,13 +105,9 @@ pub(crate) fn check_change(
     Ok(())
 }
 
-/// Checks values of the host's configuration that are to be set, or to replace all others. Values
-/// that its schema does not have may be anything: real clients send settings of their own, whatever
-/// the host has.
-///
-/// # Errors
-/// A sentence that names the first one, in the order of their names, that does not fit or may not
-/// be changed.
+/// Checks values to set, or to replace all others, in the host's configuration. Values that the
+/// schema does not contain may be anything: real clients send settings of their own to every host.
+/// Fails with the first value, in the order of their names, that is invalid or read-only.
 pub(crate) fn check_root_change(
     config: &RootConfigState,
     values: &JsonObject,
@@ -145,31 +133,28 @@ pub(crate) fn check_root_change(
     }
 }
 
-/// The id and the name of the model that stands in for the models of an agent, while they are not
-/// known.
+/// Id and name of the placeholder model of an agent whose models are unknown.
 const PLACEHOLDER: (&str, &str) = ("default", "Default");
 
-/// The model that is shown of an agent whose models are not known: real clients do not let their
-/// users choose an agent without models.
+/// Returns the placeholder model of an agent: real clients do not offer an agent without models.
 pub(crate) fn placeholder_model(provider: &str) -> SessionModelInfo {
     let (id, name) = PLACEHOLDER;
     named_model(id, provider, name)
 }
 
-/// Returns whether an agent's models are unknown, so that it shows one that stands in for them.
 fn models_are_unknown(agent: &AgentInfo) -> bool {
     matches!(agent.models.as_slice(), [only] if (only.id.as_str(), only.name.as_str()) == PLACEHOLDER)
 }
 
-/// Returns whether a selection chooses no model of the agent, but the one that stands in for them,
-/// or did when its client received the agent.
+/// Returns whether a selection names the placeholder model, also after real models have replaced
+/// it, unless one of them has its id.
 pub(crate) fn is_no_choice(agent: &AgentInfo, chosen: &ModelSelection) -> bool {
     let is_real = || agent.models.iter().any(|model| model.id == chosen.id);
     chosen.id == PLACEHOLDER.0 && (models_are_unknown(agent) || !is_real())
 }
 
-/// Checks that an agent has this model, and can be configured so. An agent whose models are unknown
-/// takes any.
+/// Checks that an agent has this model, and that its settings are valid. An agent whose models are
+/// unknown accepts any.
 pub(super) fn check_model(agent: &AgentInfo, chosen: &ModelSelection) -> Result<(), Refusal> {
     if models_are_unknown(agent) || is_no_choice(agent, chosen) {
         return Ok(());
@@ -186,7 +171,7 @@ pub(super) fn check_model(agent: &AgentInfo, chosen: &ModelSelection) -> Result<
     })
 }
 
-/// Returns a schema as JSON: the protocol has several types for schemas that say the same.
+/// Returns a schema as JSON: the protocol has several types for equivalent schemas.
 fn json_of(schema: &impl Serialize) -> Value {
     serde_json::to_value(schema).unwrap_or_default()
 }
@@ -205,7 +190,7 @@ fn check(path: &str, schema: &Value, value: &Value) -> Result<(), Refusal> {
     if !fits {
         return Err(unfit(path, format!("must be of type {kind}, not {}", type_name(value))));
     }
-    // Of a list that is too long to be told, some are told.
+    // A dynamic list is only a sample of the allowed values.
     let allowed = schema["enum"].as_array().filter(|_| schema["enumDynamic"] != true);
     if let Some(allowed) = allowed.filter(|allowed| !allowed.contains(value)) {
         let allowed: Vec<String> = allowed.iter().map(Value::to_string).collect();

@@ -1,7 +1,8 @@
 //! Commands of the core to a backend about one chat's conversation, and descriptions of agents.
 //!
-//! Owns: the words of its [`Command`]s; what a backend reports is an [`Event`].
-//! Never: acts. Free of the words of any agent protocol, so that every kind of backend fits.
+//! Owns: [`Command`]; the reports of backends are [`Event`]s.
+//! Never: acts, or names a concept of one agent protocol: every kind of backend uses these
+//! commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,53 +20,52 @@ use super::RunId;
 use super::{Event, TurnEvent};
 use crate::state::history::CompletedTurn;
 
-/// Description of an agent that a backend gives without starting anything.
+/// Description of an agent that a backend gives without starting it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentDescription {
     /// Agent as clients see it in the root state.
     pub info: AgentInfo,
     /// Schema of `createSession.config`.
     pub config: SessionConfigSchema,
-    /// Commands with which a line of a message can begin, in the order to offer them.
+    /// Commands with which a line of a message can begin, in display order.
     pub commands: Vec<AgentCommand>,
-    /// Set if it can resume any turn that was interrupted by the end of the process. Otherwise the
-    /// [`Handle`] of a conversation tells.
+    /// Set if the agent can resume any turn that the end of the process interrupted; otherwise the
+    /// conversation's [`Handle`] decides.
     pub resumes: bool,
-    /// Set if it takes in messages while it works. Otherwise such a message is the next one.
+    /// Set if the agent accepts messages while it works; otherwise such a message is queued.
     pub steers: bool,
-    /// Set if it may have settings beyond the schema, because it has not said yet which it has.
+    /// Set if the agent may have settings beyond the schema because it has not reported them yet.
     pub may_have_more_settings: bool,
-    /// Identity beyond the provider id: descriptions of another agent with this id do not hold for
-    /// this one.
+    /// Identity of the agent's program. Stored descriptions of another identity with this provider
+    /// id are not used.
     pub identity: String,
 }
 
-/// Description that an agent gives once it runs; `None` for what it has not said. What one report
-/// leaves out stays as it was. Stored, and valid for the next process until the agent says
-/// otherwise.
+/// Description that a running agent reports; `None` for members that it did not report, which keep
+/// their previous value. Stored, and valid for the next process until the agent reports another.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SelfDescription {
-    /// Title for people; that of the operator comes first.
+    /// Title for people; the operator's title has precedence.
     pub title: Option<String>,
-    /// Version.
+    /// Version of the agent.
     pub version: Option<String>,
-    /// The models that a message can choose among.
+    /// Models that a message can select.
     pub models: Option<Vec<SessionModelInfo>>,
-    /// Settings of its sessions, with the values of a new one.
+    /// Schema of the session settings, with their defaults.
     pub config: Option<SessionConfigSchema>,
-    /// Commands with which a line of a message can begin, in the order to offer them.
+    /// Commands with which a line of a message can begin, in display order.
     pub commands: Option<Vec<AgentCommand>>,
-    /// Capabilities.
+    /// Capabilities of the agent.
     pub capabilities: Option<AgentCapabilities>,
-    /// Resources for which it needs tokens.
+    /// Resources for which the agent needs tokens.
     pub protected_resources: Option<Vec<ProtectedResourceMetadata>>,
-    /// Set if it takes in messages while it works.
+    /// Set if the agent accepts messages while it works.
     pub steers: Option<bool>,
 }
 
 impl SelfDescription {
-    /// Takes in what is new; whether anything is.
+    /// Merges a new report; returns whether anything has changed.
     pub fn learn(&mut self, news: Self) -> bool {
         let before = self.clone();
         let Self { title, version, models, config, commands, capabilities, protected_resources, steers } =
@@ -82,155 +82,155 @@ impl SelfDescription {
     }
 }
 
-/// Something special that a user can say to an agent: `/` and the name, at the beginning of a line.
+/// Slash command of an agent: `/` and the name, at the beginning of a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentCommand {
-    /// Name.
+    /// Name without the slash.
     pub name: String,
     /// Description for people.
     pub description: String,
-    /// Hint for people about the argument, if there is one.
+    /// Hint for people about the argument; `None` if the command takes none.
     pub argument_hint: Option<String>,
 }
 
 /// Command to a backend about one chat's conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Open a conversation. Answered by [`Event::Opened`] or [`Event::OpenFailed`].
+    /// Opening of a conversation. Answered by [`Event::Opened`] or [`Event::OpenFailed`].
     Open(OpenConversation),
-    /// Run a turn. Answered by events of this run and at last by one [`TurnEvent::Ended`].
+    /// Start of a turn. Answered by events of this run, ending with one [`TurnEvent::Ended`].
     StartTurn {
-        /// This attempt.
+        /// Id of this attempt.
         run: RunId,
         /// Message of the user.
         message: Message,
         /// Transcripts of the chats that the user attached.
         attached: Vec<Transcript>,
     },
-    /// Go on with a turn that ended in an error which the backend called resumable. Answered like
-    /// [`Command::StartTurn`].
+    /// Continuation of a turn that ended in an error which the backend called resumable. Answered
+    /// like [`Command::StartTurn`].
     ResumeTurn {
-        /// This attempt.
+        /// Id of this attempt.
         run: RunId,
         /// Message of the user that began the turn.
         message: Message,
         /// Transcripts of the chats that the user attached.
         attached: Vec<Transcript>,
-        /// Parts of the turn so far, its error last: they tell where to go on, because the
-        /// conversation may have been opened anew since.
+        /// Parts of the turn so far, ending with its error: the position to continue from, because
+        /// the conversation may have been reopened since.
         so_far: Vec<ResponsePart>,
-        /// The last [`TurnEvent::Progress`] that was reported in this turn.
+        /// Last [`TurnEvent::Progress`] that was reported in this turn.
         progress: Option<u64>,
     },
-    /// The turn is open that [`Event::Begins`] asked for. Answered like [`Command::StartTurn`],
-    /// from what the agent has said since.
+    /// Permission to start the turn that [`Event::Begins`] requested. Answered like
+    /// [`Command::StartTurn`], beginning with the agent's output since that event.
     OwnTurn {
-        /// The run that its events are of.
+        /// Id of the run for the events of the turn.
         run: RunId,
     },
-    /// The session's configuration was changed.
+    /// Change of the session's configuration.
     Configure {
         /// All settings, valid by the agent's own schema.
         all: JsonObject,
-        /// The settings that are not what they were.
+        /// Names of the settings that have changed.
         changed: BTreeSet<String>,
         /// Number of the change in the conversation, from 1.
         number: u64,
     },
-    /// Stop the run; it must still report its end, which tells that the next one may begin.
+    /// Cancellation of a run, which must still report its end before the next one starts.
     Cancel {
-        /// The attempt to stop.
+        /// Id of the attempt to cancel.
         run: RunId,
     },
-    /// A permission that a tool call waited for was decided.
+    /// Decision about the permission for a tool call.
     Permission {
-        /// The attempt that asked.
+        /// Id of the attempt that asked.
         run: RunId,
-        /// The tool call.
+        /// Id of the tool call.
         tool_call_id: String,
-        /// The option's id among those offered; none when the agent offered none that fits.
+        /// Id of the chosen option; `None` if the agent offered none that fits.
         option: Option<String>,
         /// Set if the call may run.
         approved: bool,
     },
-    /// A result that had to be confirmed was.
+    /// Confirmation or rejection of a tool call's result.
     ResultConfirmed {
-        /// The attempt that asked.
+        /// Id of the attempt that asked.
         run: RunId,
-        /// The tool call.
+        /// Id of the tool call.
         tool_call_id: String,
         /// Set if the agent may use the result.
         approved: bool,
     },
-    /// A tool call that was to run on a client is over: the client has finished it, or nobody will.
+    /// Result of a tool call that was assigned to a client; a failure if no client will execute it.
     ToolResult {
-        /// The attempt that called.
+        /// Id of the attempt that called.
         run: RunId,
-        /// The tool call.
+        /// Id of the tool call.
         tool_call_id: String,
         /// Result of the call.
         result: ToolCallResult,
     },
-    /// A question was settled.
+    /// Response to a question of the agent.
     Answer {
-        /// The attempt that asked.
+        /// Id of the attempt that asked.
         run: RunId,
-        /// The question's id.
+        /// Id of the question.
         request_id: String,
-        /// How.
+        /// Kind of the response: accepted, declined or cancelled.
         response: ChatInputResponseKind,
-        /// The answers by question id, in the order of their ids; drafts are none.
+        /// Submitted answers by question id; drafts are left out.
         answers: BTreeMap<String, ChatInputAnswer>,
     },
-    /// The user adds something while the turn runs. Answered by [`TurnEvent::Steered`] once the
-    /// agent has it: what is not answered when the run ends is put back, for the next one.
-    /// [`TurnEvent::NotSteered`] puts it back at once, as the message of the next turn.
+    /// Message that the user adds while the turn runs. Answered by [`TurnEvent::Steered`] when the
+    /// agent has accepted it; if the run ends first, it is queued again for the next run.
+    /// [`TurnEvent::NotSteered`] queues it immediately as the message of the next turn.
     Steer {
-        /// The running attempt.
+        /// Id of the running attempt.
         run: RunId,
-        /// The pending message's id.
+        /// Id of the pending message.
         id: String,
         /// Message of the user.
         message: Message,
         /// Transcripts of the chats that the user attached.
         attached: Vec<Transcript>,
     },
-    /// The user does not want to wait for the command in a terminal: it goes on, and the call that
-    /// waits for it ends with what there is.
+    /// Request to continue a terminal's command in the background: the call that waits for it ends
+    /// with the output so far.
     Background {
-        /// Name of the terminal for the backend.
+        /// Backend's name of the terminal.
         terminal: String,
     },
-    /// The directories that the agent works in have changed. True for what it does next; under a
-    /// running turn that may be the next turn.
+    /// Change of the agent's working directories. Effective for its next operation; while a turn
+    /// runs, possibly only from the next turn on.
     WorkIn {
-        /// `file:` URIs; the first is where the agent works.
+        /// `file:` URIs; the first is the current directory of the agent.
         directories: Vec<String>,
     },
-    /// The tokens that the agent may use from now on, instead of those that it had.
+    /// Tokens that the agent may use from now on; they replace all previous ones.
     Tokens(Tokens),
-    /// The tools that active clients of the session offer are these now. Called by
+    /// Current tools of the session's active clients, which the agent calls by
     /// [`TurnEvent::ClientTool`].
     ClientTools {
-        /// As the clients say them, sorted by their names, one for each name.
+        /// Definitions by the clients, sorted by name; names are unique.
         tools: Vec<ToolDefinition>,
     },
-    /// The conversation is over; nothing more is heard of it.
+    /// Close of the conversation; no event follows.
     Close,
 }
 
-/// A bearer token, which nothing shows.
+/// Bearer token, which `Debug` does not print.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// A token.
+    /// Wraps a secret.
     pub fn new(secret: String) -> Self {
         Self(secret)
     }
 
-    /// Returns the secret, which only the resource may see that it is for.
+    /// Returns the secret, which may be sent only to the resource that it is for.
     pub fn secret(&self) -> &str {
         &self.0
     }
@@ -242,7 +242,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Tokens by the resources that they are for.
+/// Tokens by resource.
 pub type Tokens = BTreeMap<String, Token>;
 
 /// Request to open a conversation.
@@ -250,26 +250,26 @@ pub type Tokens = BTreeMap<String, Token>;
 pub struct OpenConversation {
     /// Provider id of the agent.
     pub provider: String,
-    /// `file:` URIs; the first is where the agent works.
+    /// `file:` URIs; the first is the current directory of the agent.
     pub working_directories: Vec<String>,
-    /// The session's configuration, valid by the agent's own schema.
+    /// Configuration of the session, valid by the agent's own schema.
     pub config: JsonObject,
-    /// The tokens that the agent may use, of those that it declares resources for.
+    /// Tokens for the resources that the agent declares.
     pub tokens: Tokens,
-    /// Earlier turns, if the conversation must be taken up anew or continues another one.
+    /// Earlier turns, for a conversation that is reopened or continues another one.
     pub history: Vec<CompletedTurn>,
-    /// The name of the last [`Event::Handle`] that was reported; none when the history is not what
-    /// the agent knows.
+    /// Name of the last reported [`Event::Handle`]; `None` if the agent's knowledge differs from
+    /// the history.
     pub handle: Option<String>,
-    /// The name of the conversation that this one goes on from, while the agent knows of that just
-    /// what the history is: a copy of it needs not be told.
+    /// Name of the conversation to copy, if the agent's knowledge of it equals the history, which
+    /// then need not be sent.
     pub copy_of: Option<String>,
-    /// Transcripts of chats that the user attached to messages of the history, by the id of the
-    /// turn: of the newest ones, as far as they are stored.
+    /// Stored transcripts of chats that the user attached to messages of the history, by turn id;
+    /// only for the newest turns.
     pub attached: BTreeMap<String, Vec<Transcript>>,
-    /// The part of what was said before that the user opened the conversation about.
+    /// Selected text of an earlier answer about which the user opened the conversation.
     pub selection: Option<String>,
-    /// Tools as in [`Command::ClientTools`] when the conversation opens.
+    /// Tools at the time of opening, as in [`Command::ClientTools`].
     pub client_tools: Vec<ToolDefinition>,
 }
 
@@ -277,14 +277,13 @@ pub struct OpenConversation {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum TranscriptOf {
-    /// A chat: who said what, oldest first. Chats that were attached there are mentioned, not
-    /// followed.
+    /// Messages of a chat, oldest first. Chats attached there are mentioned but not included.
     #[default]
     Chat,
-    /// Annotations: each with the file, the lines and what was said to them.
+    /// Annotations, each with its file, lines and comments.
     Annotations,
-    /// Commands that the user has run since the agent's last message: each line with its exit code
-    /// and output.
+    /// Commands that the user has run since the agent's last message, each with its exit code and
+    /// output.
     Commands,
 }
 
@@ -295,34 +294,35 @@ impl TranscriptOf {
 }
 
 /// Transcript of an attached chat, up to the turn that the attachment names, or of attached
-/// annotations, as of when the message was accepted.
+/// annotations, as of the time when the message was accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transcript {
-    /// Subject.
+    /// Subject of the transcript.
     #[serde(default, skip_serializing_if = "TranscriptOf::is_chat")]
     pub of: TranscriptOf,
-    /// The URI of the channel. The store has had it under the name of the first kind.
+    /// URI of the channel; serialized as `chat`, the first kind of transcript, for compatibility
+    /// with stored data.
     #[serde(rename = "chat")]
     pub resource: String,
     /// Label of the attachment.
     pub label: String,
-    /// Text.
+    /// Text of the transcript.
     pub text: String,
-    /// The beginning is not there, because it would be too much.
+    /// Set if the beginning was cut because of the size limit.
     pub cut: bool,
 }
 
 /// Name of a conversation for the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handle {
-    /// The name, which means nothing to anybody else.
+    /// Name, which only the agent can interpret.
     pub name: String,
-    /// Set if the agent can take the conversation up after it or the host has ended, and resume a
-    /// turn that was interrupted by that.
+    /// Set if the agent can reopen the conversation after the agent or the host has restarted, and
+    /// resume an interrupted turn.
     pub resumes: bool,
 }
 
-/// A model of which no more is known than this.
+/// Returns a model of which only the name is known.
 pub fn named_model(id: &str, provider: &str, name: &str) -> SessionModelInfo {
     SessionModelInfo {
         id: id.to_owned(),

@@ -1,7 +1,7 @@
 //! Events that a backend reports about one chat's conversation.
 //!
-//! Owns: the words of its reports: [`Event`]s, and the [`TurnEvent`]s of a turn that runs.
-//! Never: acts. Free of the words of any agent protocol, so that every kind of backend fits.
+//! Owns: [`Event`], and [`TurnEvent`] for a turn that runs.
+//! Never: acts, or names a concept of one agent protocol: every kind of backend uses these events.
 
 use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{ChatInputQuestion, FileEdit, SessionConfigState, ToolResultContent, UsageInfo};
@@ -12,95 +12,93 @@ use super::Command;
 use super::{Handle, RunId, SelfDescription};
 use crate::wire::rpc::json_bytes;
 
-/// Event that a backend reports about one chat's conversation.
+/// Report of a backend about one chat's conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// The conversation is open.
+    /// Open conversation, ready for turns.
     Opened,
-    /// Progress of the opening, for clients that want to know; may be reported any number of times.
+    /// Progress of the opening, for clients that asked for it; any number of times.
     Opening {
-        /// Amount that is done, in a measure of its own.
+        /// Amount that is done, in a unit of the backend's choice.
         done: u64,
-        /// Of so much, if that is known.
+        /// Total amount, in the same unit; `None` if unknown.
         total: Option<u64>,
         /// Description of the current step, for people.
         message: Option<String>,
     },
-    /// The opening waits for the user to do something elsewhere, such as logging in in a browser.
-    /// May be reported any number of times.
+    /// Opening that waits for the user to do something elsewhere, such as logging in in a browser;
+    /// any number of times.
     Awaits {
-        /// Description of what the user must do.
+        /// Description of the user's task, for people.
         what: String,
     },
-    /// The conversation could not be opened.
+    /// Failure to open the conversation.
     OpenFailed {
         /// Kind of the failure.
         kind: OpenFailure,
-        /// Why, for people.
+        /// Reason, for people.
         reason: String,
     },
-    /// Name of the conversation for the agent: stored, and given back when it is opened again.
-    /// `None` if the agent does not remember the conversation any more, or not yet.
+    /// Name of the conversation for the agent: stored, and passed back when the conversation is
+    /// reopened. `None` if the agent does not remember the conversation, or not yet.
     Handle(Option<Handle>),
-    /// News in the agent's description, for all of its sessions.
+    /// Changes in the agent's description, for all of its sessions.
     Described(Box<SelfDescription>),
-    /// The session can be configured by this now, and is so: what the agent says, with what it has
-    /// yet to be told. Where that is not what [`Command::Configure`] asked for, the agent has not
-    /// taken it.
+    /// Current settings of the session according to the agent, including changes that it has not
+    /// received yet. A value that differs from [`Command::Configure`] was not accepted.
     Configured {
         /// All settings.
         config: Box<SessionConfigState>,
-        /// Set if changes apply to the session's other conversations, too.
+        /// Set if changes also apply to the session's other conversations.
         spreads: bool,
-        /// The number of the last change that is taken into account.
+        /// Number of the last change that the settings take into account.
         heard: u64,
     },
-    /// The agent gives the session a name.
+    /// Name that the agent gives the session.
     Title(String),
-    /// Something about the conversation that has no place of its own: kept, and shown to clients
-    /// that look for it, in place of the last one of this name.
+    /// Fact about the conversation for which the protocol has no member: stored, and shown to
+    /// clients that look for it. Replaces the last note of this name.
     Note {
-        /// Name.
+        /// Name of the note.
         name: String,
         /// Value; `None` to remove the note.
         value: Option<Value>,
     },
-    /// The token for this resource is no good, or not any more. Followed by [`Command::Tokens`]
-    /// when there is another.
+    /// Invalid or expired token for a resource. Answered by [`Command::Tokens`] if there is another
+    /// token.
     TokenRefused {
-        /// The resource, as the agent declares it.
+        /// Resource, as the agent declares it.
         resource: String,
     },
-    /// The agent cannot be used without a login. Of the resources that it declares and that are not
-    /// required, it needs a token for one: for another one than it has, if it has any.
+    /// Refusal to work without a login. The agent needs a token for one of the optional resources
+    /// that it declares; a token that it already has is not valid.
     LoginRequired,
-    /// The agent works by itself, while nothing of the host's runs in it. Answered by
-    /// [`Command::OwnTurn`] once a turn is open for that; if the host has begun another turn
-    /// before, what the agent does is of that one, and there is no answer besides.
+    /// Work of the agent while no run of the host is active. Answered by [`Command::OwnTurn`] when
+    /// a turn is open for it. If the host has started another turn before, the work belongs to that
+    /// turn and there is no answer.
     Begins(TurnCause),
-    /// Something about a run.
+    /// Event of a run.
     Turn(RunId, TurnEvent),
-    /// Command that the agent has left running in the background, in place of an earlier one of
-    /// this id; `None` if it has ended. It ends with the conversation, too.
+    /// Command that the agent has left running in the background; replaces an earlier one with this
+    /// id. `None` if the command has ended. Background commands end with the conversation.
     Background {
-        /// The agent's id of it.
+        /// Agent's id of the command.
         id: String,
         /// The command.
         command: Option<BackgroundCommand>,
     },
-    /// Something about a terminal in which a command of the agent's runs. It may outlast the run in
-    /// which it began.
+    /// Event of a terminal that runs a command of the agent; the terminal may outlast its run.
     Terminal {
-        /// Name of the terminal for the backend, unique in the conversation.
+        /// Backend's name of the terminal, unique in the conversation.
         name: String,
-        /// Event.
+        /// Event of the terminal.
         event: TerminalEvent,
     },
-    /// The conversation is closed, while nothing ran in it: a run that was started meanwhile was
-    /// not heard of. It is opened anew for the next turn, and nobody needs to notice.
+    /// Close of the conversation between runs. A run that was started at the same time was not
+    /// received; the conversation is reopened for it, without notice to clients.
     Left,
-    /// The backend is gone without a word; every run with it. It is opened anew for the next turn;
-    /// if the conversation's [`Handle`] says so, a run that was cut may be resumed.
+    /// Unexpected loss of the backend, and of every run with it. The conversation is reopened for
+    /// the next turn; an interrupted run can be resumed if the conversation's [`Handle`] says so.
     Died {
         /// Reason, for people.
         reason: String,
@@ -108,7 +106,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Returns the memory that it takes while it is queued, roughly, in bytes.
+    /// Returns the approximate memory use of the queued event, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Turn(_, event) => event.bytes(),
@@ -118,58 +116,57 @@ impl Event {
     }
 }
 
-/// A command that an agent has left running when the call was over that began it.
+/// Command that an agent left running when the call that started it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackgroundCommand {
-    /// Purpose of the command, for people; the command itself if the agent does not say one.
+    /// Purpose of the command, for people; the command itself if the agent states none.
     pub label: String,
-    /// The command.
+    /// Command line.
     pub line: String,
 }
 
-/// Reason why an agent works although nobody has asked it to.
+/// Reason why an agent works without a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TurnCause {
-    /// The agent goes on by itself, for a reason that it does not say.
+    /// Agent that continues by itself, for an unstated reason.
     Agent,
-    /// Work that the agent had left in the background has ended.
+    /// End of work that the agent had left in the background.
     Background,
 }
 
-/// Event that a backend reports about a terminal.
+/// Report of a backend about a terminal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TerminalEvent {
-    /// Start of a terminal in a call of the running turn. Nothing about it is sent before, and
-    /// content of the call whose `resource` is the name shows it from then on.
+    /// Start of a terminal in a call of the running turn; the first event of a terminal. From then
+    /// on, content of the call whose `resource` is the terminal's name shows it.
     Opened {
-        /// The call.
+        /// Id of the call.
         call: String,
-        /// The command, for people.
+        /// Command line, for people.
         title: String,
-        /// The call need not wait for the command: it goes on by itself when the backend is told
-        /// so, by [`Command::Background`].
+        /// Set if the command can continue without its call, by [`Command::Background`].
         detaches: bool,
     },
-    /// The command has printed more.
+    /// Further output of the command.
     Data(String),
-    /// Gap: what follows does not continue what came before, because there was too much to send all
-    /// of it.
+    /// Gap: output was dropped because there was too much to send, so the next output does not
+    /// continue the previous.
     Cleared,
-    /// The command has ended, with this status where it has one. Nothing follows.
+    /// Exit of the command, with its status if it has one; the last event.
     Exited(Option<i64>),
 }
 
 /// Kind of a failure to open a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenFailure {
-    /// An agent that answers.
+    /// Agent that cannot be started or does not answer.
     Unavailable,
-    /// A login to the agent.
+    /// Missing login to the agent.
     LoginRequired,
 }
 
 impl OpenFailure {
-    /// A short machine-readable name.
+    /// Returns a short machine-readable name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unavailable => "agentUnavailable",
@@ -178,130 +175,131 @@ impl OpenFailure {
     }
 }
 
-/// Event that a backend reports about a run.
+/// Report of a backend about a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TurnEvent {
-    /// A new part of the answer begins, with this much of its text.
+    /// Start of a new part of the answer, with its first text.
     Part(TextKind, String),
-    /// Text that goes on in the part of its kind if that is the last one, else in a new one.
+    /// Text that continues the last part if that has this kind, or else starts a new part.
     Text(TextKind, String),
-    /// Several such texts, each an action of its own: what waits to be received together is joined.
+    /// Several texts as in [`TurnEvent::Text`], each its own action; produced by merging queued
+    /// events.
     Texts(TextKind, Vec<String>),
-    /// Something that is said of the conversation, and not by the agent.
+    /// Text from the host about the conversation, not from the agent.
     Notice(String),
-    /// Current activity of the agent.
+    /// Current activity of the agent; `None` if there is none to show.
     Activity(Option<String>),
-    /// Progress in a measure of the agent's own: stored, and given back when the turn is resumed.
+    /// Progress in a unit of the agent's choice: stored, and passed back when the turn is resumed.
     Progress(u64),
-    /// An event after which the agent has got so far: both are kept, or neither, so that nothing
-    /// which was told is done again when the turn is resumed.
+    /// Event with the agent's progress after it. Both are stored or neither, so that a resumed turn
+    /// repeats no work that clients have seen.
     Last(Box<TurnEvent>, u64),
-    /// An event that is no end of the run, and what is told besides it.
+    /// Event that does not end the run, with additional facts.
     With(Box<TurnEvent>, CallExtras),
-    /// Token usage so far.
+    /// Token usage of the run so far.
     Usage(UsageInfo),
-    /// A tool call begins; its input may stream.
+    /// Start of a tool call; its input may be streamed.
     ToolStarted {
-        /// The agent's own id of the call.
+        /// Agent's id of the call.
         id: String,
-        /// The tool's own name.
+        /// Agent's name of the tool.
         name: String,
-        /// The tool's name for people.
+        /// Name of the tool for people.
         display_name: String,
     },
-    /// More of a tool call's input.
+    /// Further input of a tool call.
     ToolInput {
-        /// The call.
+        /// Id of the call.
         id: String,
-        /// JSON text, or whatever the agent calls its input.
+        /// JSON text, or any other format that the agent uses as input.
         delta: String,
     },
-    /// A tool call's input is complete: it runs, or it waits for a permission.
+    /// Complete input of a tool call, which now runs or waits for a permission.
     ToolReady {
-        /// The call.
+        /// Id of the call.
         id: String,
-        /// The whole input.
+        /// Complete input.
         input: String,
         /// Description of the call, for people.
         message: StringOrMarkdown,
         /// Gate that the call must pass before it runs.
         gate: ToolGate,
     },
-    /// A call begins of a tool that an active client of the session carries out. The client begins
-    /// when the call runs: a [`TurnEvent::ToolReady`] that asks for a permission may come first,
-    /// and the agent must want the result then, by [`TurnEvent::ClientTool`].
+    /// Start of a call of a tool that an active client of the session executes. The client begins
+    /// when the call runs. A [`TurnEvent::ToolReady`] that asks for a permission may come first;
+    /// then the agent must request the result by [`TurnEvent::ClientTool`].
     ClientToolStarted {
-        /// The agent's own id of the call.
+        /// Agent's id of the call.
         id: String,
-        /// The tool's name, as the client says it.
+        /// Name of the tool, as the client declares it.
         name: String,
     },
-    /// The agent waits for what comes of a call of a tool that an active client of the session
-    /// carries out; the call may have begun before, by [`TurnEvent::ClientToolStarted`]. Answered
-    /// by [`Command::ToolResult`], at once when no client offers the tool; not when that was told
-    /// before, because the client was done already, nor when the user has denied the call.
+    /// Request for the result of a tool call that an active client of the session executes;
+    /// [`TurnEvent::ClientToolStarted`] may have started the call. Answered by
+    /// [`Command::ToolResult`], immediately if no client offers the tool. Not answered if the
+    /// result was sent before because the client had finished, or if the user has denied the call.
     ClientTool {
-        /// The agent's own id of the call.
+        /// Agent's id of the call.
         id: String,
-        /// The tool's name, as the client says it.
+        /// Name of the tool, as the client declares it.
         name: String,
-        /// The whole input.
+        /// Complete input.
         input: String,
         /// Description of the call, for people.
         message: StringOrMarkdown,
     },
-    /// The host is to run a command in a terminal of the system's, in a call of this id. Answered
-    /// by [`Command::ToolResult`].
+    /// Request to run a command in a terminal of the host, in a call of this id. Answered by
+    /// [`Command::ToolResult`].
     Command {
-        /// The agent's id of the call.
+        /// Agent's id of the call.
         id: String,
-        /// Line for the user's shell.
+        /// Command line for the user's shell.
         line: String,
     },
-    /// Content of a running tool call, in place of what it had.
+    /// New content of a running tool call, which replaces its earlier content.
     ToolContent {
-        /// The call.
+        /// Id of the call.
         id: String,
         /// Complete content of the result.
         content: Vec<ToolResultContent>,
     },
-    /// A tool call is over.
+    /// End of a tool call.
     ToolDone {
-        /// The call.
+        /// Id of the call.
         id: String,
-        /// How it ended.
+        /// Outcome of the call.
         outcome: ToolOutcome,
         /// Set if the user must confirm the result before the agent uses it; answered by
         /// [`Command::ResultConfirmed`].
         review: bool,
     },
-    /// The agent asks the user something. Answered by [`Command::Answer`].
+    /// Question of the agent to the user. Answered by [`Command::Answer`].
     Question {
-        /// The agent's id of the question.
+        /// Agent's id of the question.
         id: String,
         /// Message for people.
         message: Option<String>,
         /// URL for the user to open.
         url: Option<String>,
-        /// Questions.
+        /// Parts of the question, each with its own answer.
         questions: Vec<ChatInputQuestion>,
     },
-    /// The agent does not want to know any more. Not answered.
+    /// Withdrawal of a question by the agent. Not answered.
     QuestionWithdrawn {
-        /// The question.
+        /// Agent's id of the question.
         id: String,
     },
-    /// The agent has taken in what the user added, so that it is not told again.
+    /// Id of a steering message that the agent has accepted, so that it is not sent again.
     Steered(String),
-    /// The agent does not take in what the user added, while it works on this: it is the message of
-    /// the next turn.
+    /// Id of a steering message that the agent does not accept in this turn; the message begins the
+    /// next turn.
     NotSteered(String),
-    /// The run is over. Reported exactly once for each run, also for one that was cancelled.
+    /// End of the run: exactly one for each run, also for a cancelled one.
     Ended(TurnEnd),
 }
 
 impl TurnEvent {
-    /// See [`Event::bytes`].
+    /// Returns the approximate memory use; see [`Event::bytes`].
     fn bytes(&self) -> usize {
         match self {
             Self::Part(_, text) | Self::Text(_, text) | Self::Notice(text) => text.len(),
@@ -325,96 +323,96 @@ impl CallExtras {
     }
 }
 
-/// Additional facts about an event, which few agents give.
+/// Additional facts about an event, which few agents report.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CallExtras {
-    /// Facts that have no place of their own, by name. Those of a tool call replace all earlier
-    /// ones, unless there are none.
+    /// Facts for which the protocol has no member, by name. Facts of a tool call replace all of its
+    /// earlier ones, unless empty.
     pub meta: JsonObject,
-    /// The changes of files that a tool call which asks for a permission is going to make.
+    /// File changes that a tool call would make, when it asks for a permission.
     pub edits: Vec<FileEdit>,
-    /// Result of a tool call, for programs.
+    /// Machine-readable result of a tool call.
     pub structured: Option<JsonObject>,
 }
 
-/// The two kinds of streamed text.
+/// Kind of streamed text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextKind {
-    /// The answer.
+    /// Answer of the agent.
     Markdown,
-    /// The agent's thinking.
+    /// Reasoning of the agent.
     Reasoning,
 }
 
 /// Gate that a tool call must pass before it runs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToolGate {
-    /// No gate.
+    /// No permission needed.
     Open,
-    /// No gate any more: the user has allowed the call for good.
+    /// No permission needed any more: the user has always allowed such calls.
     AllowedBefore,
-    /// The user's decision among these options. Answered by [`Command::Permission`].
+    /// Decision of the user among these options. Answered by [`Command::Permission`].
     Ask(Vec<PermissionOption>),
 }
 
-/// One way to decide about a tool call.
+/// Option that a permission request offers the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PermissionOption {
-    /// The agent's id of the option.
+    /// Agent's id of the option.
     pub id: String,
-    /// Label for people; `None` if the agent gives none and the host's own words are used.
+    /// Label for people; `None` if the host's own label is used.
     pub label: Option<String>,
-    /// Meaning.
+    /// Effect of choosing the option.
     pub kind: PermissionKind,
 }
 
-/// Meaning of a [`PermissionOption`].
+/// Effect of choosing a [`PermissionOption`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PermissionKind {
-    /// This call may run.
+    /// Permission for this call.
     AllowOnce,
-    /// This call and every later one like it may run.
+    /// Permission for this call and every later one like it.
     AllowAlways,
-    /// This call may not run.
+    /// Refusal of this call.
     RejectOnce,
-    /// Neither this call nor any later one like it may run.
+    /// Refusal of this call and every later one like it.
     RejectAlways,
 }
 
 impl PermissionKind {
-    /// Returns whether the call may run.
+    /// Returns whether the option permits the call.
     pub fn approves(self) -> bool {
         matches!(self, Self::AllowOnce | Self::AllowAlways)
     }
 }
 
-/// How a tool call ended.
+/// Outcome of a tool call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolOutcome {
-    /// Set if it has succeeded.
+    /// Set if the call succeeded.
     pub success: bool,
     /// Summary for people.
     pub message: StringOrMarkdown,
-    /// Content.
+    /// Content of the result.
     pub content: Vec<ToolResultContent>,
-    /// Why it failed, for people.
+    /// Reason of a failure, for people.
     pub error: Option<String>,
 }
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TurnEnd {
-    /// The agent is done.
+    /// Normal completion.
     Complete,
-    /// Stopped on request.
+    /// Cancellation by request.
     Cancelled,
     /// Failure.
     Failed {
-        /// A short machine-readable name of the failure.
+        /// Short machine-readable name of the failure.
         kind: String,
         /// Reason, for people.
         message: String,
-        /// Set if the backend can resume from here.
+        /// Set if the backend can resume the turn from here.
         resumable: bool,
     },
 }

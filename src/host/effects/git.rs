@@ -1,126 +1,122 @@
-//! Jobs in repositories of git, and reports about them.
+//! Jobs in git repositories, and the reports about them.
 //!
-//! Owns: the words of it: [`GitJob`]s and [`GitReport`]s, and what a [`FileDiff<GitContent>`]
-//! between two states of a folder is.
-//! Never: runs anything, or knows how git is asked.
+//! Owns: [`GitJob`], [`GitReport`], and [`GitContent`], the sides of a changed file.
+//! Never: runs git, or knows how git is called.
 
 use serde::{Deserialize, Serialize};
 
 use super::RevertOutcome;
 use crate::state::edits::FileDiff;
 
-/// Size above which git does not keep the content of a file, in bytes, unless another one is
-/// chosen.
+/// Default size limit of a file whose content git checkpoints, in bytes.
 pub const CHECKPOINT_FILE_BYTES_MAX: u64 = 100 << 20;
 
-/// Something to be done with the repository that some directories are in.
+/// Job for git in the repository that contains some directories.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitJob {
-    /// The `file:` URIs of the directories.
+    /// `file:` URIs of the directories.
     pub directories: Vec<String>,
     /// Time limit, in milliseconds.
     pub within_ms: u64,
-    /// Work to do.
+    /// Operation to run.
     pub work: GitWork,
 }
 
 /// Work in a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GitWork {
-    /// Keep what is in the folder now.
+    /// Checkpoint of the folder's current content.
     Checkpoint {
-        /// Name of the session in the refs that keep its checkpoints.
+        /// Namespace of the session's checkpoints in the names of git refs.
         keeper: String,
-        /// Number of the checkpoint; later ones have greater numbers.
+        /// Number of the checkpoint; later checkpoints have greater numbers.
         number: u64,
-        /// The last one of the session: where nothing has changed since, it is taken again.
+        /// Last checkpoint of the session, reused if the folder has not changed since.
         last: Option<Checkpoint>,
-        /// Earlier ones: what has changed since each of them is told, too.
+        /// Earlier checkpoints; the report lists the changes since each of them.
         since: Vec<Checkpoint>,
-        /// The `file:` URIs, or absolute paths, of files that calls say they have changed: those at
-        /// which git does not look are told.
+        /// `file:` URIs or absolute paths of files that tool calls report as changed; the report
+        /// lists those that git cannot compare: ignored ones, and those outside of the repository.
         said: Vec<String>,
     },
     /// Comparison of two checkpoints.
     Compare {
-        /// The earlier one.
+        /// Earlier checkpoint.
         before: Checkpoint,
-        /// The later one.
+        /// Later checkpoint.
         after: Checkpoint,
     },
-    /// Status of the folder against the commits.
+    /// Status of the folder compared with its commits.
     Look {
-        /// The branch that the session began on, if that is known.
+        /// Branch that the session began on; `None` if unknown.
         base: Option<String>,
-        /// The files are asked for, too, and not only how many they are.
+        /// Set to list the files, not only count them.
         files: bool,
-        /// The `file:` URIs of all files that may have changed since the last look at the files of
-        /// this repository; `None` if any may have.
+        /// `file:` URIs of all files that may have changed since the last status with files of this
+        /// repository; `None` if any file may have.
         touched: Option<Vec<String>>,
     },
     /// Commit of all uncommitted changes.
     Commit {
-        /// Message.
+        /// Commit message.
         message: String,
-        /// Uncommitted changes as a client has seen them: nothing is committed if they are
-        /// different now.
+        /// Uncommitted changes that the client has seen; if they differ now, nothing is committed.
         shown: Vec<FileDiff<GitContent>>,
-        /// The name and number by which contents are kept that the user has staged and changed
-        /// again since.
+        /// Namespace and number of the ref that retains staged contents whose files have changed
+        /// again since; the new index lacks them.
         staged_kept: (String, u64),
     },
-    /// The session has come from elsewhere: what is still there of what is known of it is kept for
-    /// it, too.
+    /// New refs for the checkpoints of a session that was imported or restored from the trash, as
+    /// far as they still exist.
     KeepAgain {
-        /// See [`GitWork::Checkpoint`]; nothing is kept by this name yet.
+        /// Namespace, as in [`GitWork::Checkpoint`]; it has no refs yet.
         keeper: String,
-        /// Ids of checkpoints, the oldest first.
+        /// Ids of checkpoints, oldest first.
         checkpoints: Vec<String>,
-        /// Ids of contents of single files.
+        /// Object ids of single files.
         contents: Vec<String>,
     },
-    /// The session is gone: what was kept for it is wanted no more.
+    /// Removal of all checkpoints of a session that was disposed of.
     Forget {
-        /// See [`GitWork::Checkpoint`].
+        /// Namespace, as in [`GitWork::Checkpoint`].
         keeper: String,
     },
-    /// A content that was given out.
+    /// Read of a content whose URI was sent to a client.
     Read {
         /// Content to read.
         content: GitContent,
-        /// The `file:` URI of the file that it is of.
+        /// `file:` URI of the file with this content.
         file: String,
     },
-    /// Files that are to be what they were before.
+    /// Revert of files to an earlier content.
     Revert {
-        /// The files.
+        /// Files whose contents git has.
         files: Vec<GitRevert>,
-        /// The URIs of the folders below which files may be changed.
+        /// URIs of the folders below which files may be changed.
         below: Vec<String>,
-        /// The paths of what is the host's own: it is never changed.
+        /// Paths of the host's own files, which are never changed.
         own: Vec<String>,
-        /// Files of which calls have said both sides.
+        /// Files for which tool calls have reported both sides.
         said: Vec<SaidFile>,
-        /// Name and number of a checkpoint to make first, as by [`GitWork::Checkpoint`].
+        /// Namespace and number of a checkpoint to make first, as by [`GitWork::Checkpoint`].
         kept_first: Option<(String, u64)>,
-        /// The name and number by which the contents of all files are kept that are about to be
-        /// changed, and their bytes where git would not give those back; `None` where the caller
-        /// keeps them.
+        /// Namespace and number of the ref that retains the current contents of the files, as raw
+        /// bytes where git would not restore those exactly; `None` if the caller retains them.
         bytes_kept: Option<(String, u64)>,
     },
 }
 
-/// A state of a folder that is kept.
+/// Stored state of a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// Id of the commit, or of the tree itself.
+    /// Commit id, or the tree id if there is no commit.
     pub commit: String,
-    /// Id of the tree.
+    /// Tree id.
     pub tree: String,
-    /// Number of files of which it names the versions: large ones, and new ones that were too many.
+    /// Number of files recorded by version only: large files, and new files beyond the limit.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out: usize,
-    /// Size of all versions of large files that were stored for the session so far, in bytes.
+    /// Total size of the large file versions stored for the session so far, in bytes.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub large_bytes: u64,
 }
@@ -132,56 +128,57 @@ fn is_zero<T: Default + PartialEq>(count: &T) -> bool {
 /// Content of a file in git.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GitContent {
-    /// Object id, or the version of the file if the content is not stored.
+    /// Object id, or the file's version if the content is not stored.
     pub blob: String,
-    /// Mode: a link, a program or another file.
+    /// Git file mode: link, executable or regular file.
     pub mode: u32,
 }
 
 impl GitContent {
-    /// The mode of a link.
+    /// Mode of a symbolic link.
     pub const LINK: u32 = 0o120_000;
 
-    /// Returns whether it is a link, so that the content is its target.
+    /// Returns whether this is a link, whose content is its target.
     pub fn is_link(&self) -> bool {
         self.mode == Self::LINK
     }
 
-    /// Returns whether git stores it: then it has an id.
+    /// Returns whether git stores the content, so that `blob` is an object id.
     pub fn is_stored(&self) -> bool {
         !self.blob.is_empty() && self.blob.bytes().all(|byte| byte.is_ascii_hexdigit())
     }
 }
 
-/// A file that is to be what it was.
+/// Request to revert one file to a content that git has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitRevert {
-    /// The `file:` URI of the file.
+    /// `file:` URI of the file.
     pub file: String,
     /// Expected content; `None` if the file must not exist.
     pub now: Option<GitContent>,
     /// Wanted content; `None` to remove the file.
     pub wanted: Option<GitContent>,
-    /// The bytes that were in it where those are not what git gives: what git calls them.
+    /// Object id of the expected raw bytes, where they differ from git's content (by a filter, for
+    /// example).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_now: Option<String>,
-    /// The bytes that are to be in it, the same way.
+    /// Object id of the wanted raw bytes, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_wanted: Option<String>,
-    /// The permissions that it is to have where it is made, if they are known.
+    /// Permissions of the file if it is created; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode_wanted: Option<u32>,
 }
 
 impl GitRevert {
-    /// Returns the object ids of both sides, as far as they are stored.
+    /// Returns the object ids of both sides that git stores.
     pub fn contents(&self) -> Vec<String> {
         let sides = [&self.now, &self.wanted].into_iter().flatten().filter(|content| content.is_stored());
         let bytes = [&self.bytes_now, &self.bytes_wanted].into_iter().flatten();
         sides.map(|content| &content.blob).chain(bytes).cloned().collect()
     }
 
-    /// Returns the reverse request.
+    /// Returns the request that undoes this one.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self {
@@ -195,54 +192,55 @@ impl GitRevert {
     }
 }
 
-/// A file that is to be what it was, as a call has said it.
+/// Request to revert one file by the contents that tool calls have reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SaidFile {
-    /// The `file:` URI of the file.
+    /// `file:` URI of the file.
     pub file: String,
-    /// Expected and wanted text, each `None` where the file does not exist then; `None` where
-    /// either is not known any more.
+    /// Expected and wanted text, each `None` if the file must not exist; `None` if either text is
+    /// no longer known.
     pub sides: Option<(Option<String>, Option<String>)>,
-    /// The permissions that it is to have where it is made, if they are known.
+    /// Permissions of the file if it is created; `None` if unknown.
     pub mode_wanted: Option<u32>,
 }
 
-/// A file at which git does not look.
+/// Changed file that git cannot compare: ignored, or outside of the repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnseenFile {
-    /// The `file:` URI of the file.
+    /// `file:` URI of the file.
     pub file: String,
-    /// Version of the file; `None` where it does not exist.
+    /// Version of the file; `None` if it does not exist.
     pub version: Option<String>,
 }
 
 /// Report about a [`GitJob`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GitReport {
-    /// There is no repository: nothing is to be said about that.
+    /// No repository exists, which is not an error.
     NoRepository,
-    /// There is one, and it is not used, or git is not there; why, for people.
+    /// Repository that cannot be used, or missing git, with the reason for people.
     Unusable(String),
     /// Failure, with the reason for people.
     Failed(String),
-    /// Checkpoint.
+    /// Finished checkpoint.
     Kept {
-        /// The `file:` URI of the repository's folder.
+        /// `file:` URI of the repository's folder.
         root: String,
-        /// By this name.
+        /// Ids of the checkpoint.
         checkpoint: Checkpoint,
-        /// Changes since each of the requested checkpoints; `None` where they are not known.
+        /// Changes since each of the requested checkpoints; `None` where they are unknown.
         since: Vec<Option<Vec<FileDiff<GitContent>>>>,
-        /// Of the files that calls say they have changed, those at which git does not look.
+        /// Files reported by tool calls that git cannot compare: ignored ones, and those outside of
+        /// the repository.
         unseen: Vec<UnseenFile>,
     },
-    /// Changes.
+    /// Changes between the two checkpoints.
     Compared(Vec<FileDiff<GitContent>>),
-    /// Status.
+    /// Status of the repository.
     Seen(Box<RepositoryStatus>),
-    /// A content; in base64.
+    /// Requested content, in base64.
     Content(String),
-    /// Outcome for each file, those of which calls have said both sides last.
+    /// Outcome for each file; [`SaidFile`]s come last.
     TakenBack(Vec<RevertOutcome>),
     /// Commit that was made.
     Committed(GitCommit),
@@ -255,39 +253,40 @@ pub enum GitReport {
 /// A commit that was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitCommit {
-    /// The first letters of its id.
+    /// Abbreviated commit id.
     pub commit: String,
-    /// The branch that it is on, if it is on one.
+    /// Branch of the commit; `None` if HEAD is detached.
     pub branch: Option<String>,
 }
 
 /// Status of a repository.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RepositoryStatus {
-    /// The `file:` URI of the repository's folder.
+    /// `file:` URI of the repository's folder.
     pub root: String,
-    /// The `file:` URIs of folders outside of it in which it says what is checked out.
+    /// `file:` URIs of git's metadata folders outside of `root`, which record what is checked out.
     pub own: Vec<String>,
-    /// The branch; none when there is none.
+    /// Checked-out branch; `None` if HEAD is detached.
     pub branch: Option<String>,
-    /// A commit is checked out, and no branch.
+    /// Set if HEAD is detached: a commit is checked out, and no branch.
     pub is_detached: bool,
-    /// The branch that it is compared with, if it is one.
+    /// Branch that the changes are compared with; `None` if the base is no branch.
     pub base: Option<String>,
-    /// Description of the base for people, if it is not the branch that the session began on.
+    /// Description of the base for people; `None` if the base is the branch that the session began
+    /// on.
     pub base_note: Option<String>,
-    /// The branch elsewhere that it follows.
+    /// Upstream branch; `None` if there is none.
     pub upstream: Option<String>,
-    /// Number of commits that only the upstream has.
+    /// Number of commits that only the upstream has; `None` if unknown.
     pub incoming: Option<u64>,
-    /// Number of commits that only this branch has.
+    /// Number of commits that only this branch has; `None` if unknown.
     pub outgoing: Option<u64>,
-    /// Number of files that differ from the commit.
+    /// Number of files that differ from the HEAD commit.
     pub uncommitted_count: u64,
-    /// There are commits that the base has not.
+    /// Set if the branch has commits that the base lacks.
     pub has_branch_changes: bool,
-    /// The files that are not committed as they are, if they were asked for.
+    /// Uncommitted files; empty if they were not requested.
     pub uncommitted: Vec<FileDiff<GitContent>>,
-    /// The files that are not as the base has them, if they were asked for.
+    /// Files that differ from the base; empty if they were not requested.
     pub branch_changes: Vec<FileDiff<GitContent>>,
 }

@@ -1,24 +1,24 @@
 //! Keys of connections, channels and runs.
 //!
-//! Owns: the keys by which the core, the store and the backends name them.
-//! Never: shown to a client, which knows channels by their URIs.
+//! Owns: the keys that the core, the store and the backends share.
+//! Never: sends a key to a client, which knows channels by their URIs.
 
 use crate::wire::channels::ChannelKind;
 
-/// A client's connection.
+/// Key of a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u32);
 
-/// A channel, as the log and the store know it.
+/// Key of a channel in the log and the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId {
-    /// Kind.
+    /// Kind of the channel.
     pub kind: ChannelKind,
-    /// Key among those of the kind.
+    /// Key among channels of that kind.
     pub key: u64,
 }
 
-/// Makes the key of each kind of channels: `Key of Kind, name of the method that returns it;`.
+/// Defines the key type of each kind of channel: `Key of Kind, getter;`.
 macro_rules! channel_keys {
     ($($(#[doc = $doc:literal])+ $Key:ident of $Kind:ident, $get:ident;)+) => {$(
         $(#[doc = $doc])+
@@ -46,17 +46,17 @@ macro_rules! channel_keys {
     )+};
 }
 channel_keys! {
-    /// A chat, as the backends know it. Never given twice by one host.
+    /// Key of a chat, as the backends know it; never reused by one host.
     ChatKey of Chat, chat;
-    /// A session, as the store knows it. Never given twice by one store.
+    /// Key of a session, as the store knows it; never reused by one store.
     SessionKey of Session, session;
-    /// The channel of a watch. Never given twice by one host.
+    /// Key of the channel of a watch; never reused by one host.
     WatchKey of Watch, watch;
-    /// The channel of a terminal. Never given twice by one store.
+    /// Key of the channel of a terminal; never reused by one store.
     TerminalKey of Terminal, terminal;
-    /// The channel of a changeset: the same for the same URI, so that it need not be kept.
+    /// Key of the channel of a changeset, derived from its URI and therefore not stored.
     ChangesetKey of Changeset, changeset;
-    /// The annotations of a session: they have the key of that session, so it need not be kept.
+    /// Key of the annotations of a session, equal to the session's key and therefore not stored.
     AnnotationsKey of Annotations, annotations;
 }
 
@@ -73,17 +73,17 @@ impl From<AnnotationsKey> for SessionKey {
 }
 
 impl ChannelId {
-    /// The root channel.
+    /// Id of the root channel.
     pub const ROOT: Self = Self { kind: ChannelKind::Root, key: 0 };
 
-    /// The session that it is or that has its key.
+    /// Returns the session that the channel is, or whose key it shares.
     pub fn session_of_key(self) -> Option<SessionKey> {
         let has_it = matches!(self.kind, ChannelKind::Session | ChannelKind::Annotations);
         has_it.then_some(SessionKey(self.key))
     }
 }
 
-/// One attempt of an agent at a turn: a turn that is resumed runs again under another id. Never
-/// given twice by one host, so that what a finished attempt still says is known for what it is.
+/// Attempt of an agent at a turn; a resumed turn runs under another id. Never reused by one host,
+/// so that late events of a finished attempt are recognized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(pub u64);

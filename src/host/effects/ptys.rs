@@ -1,5 +1,4 @@
-//! Programs in terminals of their own, into which clients type: what the core has done with one,
-//! and what it hears of it.
+//! Programs in pseudo terminals, into which clients type.
 //!
 //! Owns: [`PtyCommand`] and [`PtyEvent`].
 //! Never: runs anything.
@@ -9,17 +8,17 @@ use std::fmt;
 /// Command to the program in a terminal.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PtyCommand {
-    /// Start it. Answered by [`PtyEvent::Started`] or [`PtyEvent::NotStarted`].
+    /// Start of the program. Answered by [`PtyEvent::Started`] or [`PtyEvent::NotStarted`].
     Start(PtyLaunch),
-    /// Typed text. Answered by [`PtyEvent::Took`], in one piece or in several.
+    /// Typed text. Answered by one or more [`PtyEvent::Took`].
     Type(TypedText),
-    /// New size of the screen.
+    /// New screen size.
     Resize(ScreenSize),
-    /// End it, with all that it has started. Nothing more is heard of it.
+    /// Termination of the program and all that it has started; no event follows.
     End,
 }
 
-/// Typed text. It may be a password: nothing prints it.
+/// Typed text. Its `Debug` output hides the text, which may be a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TypedText(pub String);
 
@@ -32,50 +31,50 @@ impl fmt::Debug for TypedText {
 /// Size of a screen, in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScreenSize {
-    /// In a row.
+    /// Number of columns.
     pub cols: u16,
-    /// Below each other.
+    /// Number of rows.
     pub rows: u16,
 }
 
-/// A program that is to be started in a terminal.
+/// Program to start in a terminal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PtyLaunch {
-    /// A line for the user's shell to run; none for the shell itself, in which its user types.
+    /// Command line for the user's shell; `None` for an interactive shell.
     pub command: Option<String>,
-    /// The `file:` URI of the folder that it starts in; that of the host when there is none.
+    /// `file:` URI of the working directory; `None` for that of the host.
     pub directory: Option<String>,
-    /// The size of its screen.
+    /// Initial screen size.
     pub size: ScreenSize,
 }
 
 /// Event of the program in a terminal.
 #[derive(Clone, PartialEq, Eq)]
 pub enum PtyEvent {
-    /// Start.
+    /// Successful start.
     Started {
-        /// The name of the program, for people.
+        /// Name of the program, for people.
         program: String,
     },
     /// Failure to start, with the reason; the last event.
     NotStarted(String),
-    /// Output.
+    /// Output of the program.
     Data(String),
-    /// Title, from the program or the shell.
+    /// Title that the program or the shell has set.
     Title(String),
-    /// The shell in it works in this directory now, a `file:` URI.
+    /// Working directory of the shell, as a `file:` URI.
     Directory(String),
-    /// The shell tells its commands apart.
+    /// Report that the shell marks where its commands begin and end.
     DetectsCommands,
-    /// The shell runs this line; it is empty where the shell has not said which.
+    /// Start of a command line in the shell; empty if the shell did not report the line.
     CommandBegun(String),
-    /// The line that the shell ran last is done, with this exit code if it has said one.
+    /// End of the shell's last command line; `None` if the shell did not report an exit code.
     CommandDone(Option<i64>),
     /// Silence: the program seems to wait for input.
     Waits,
-    /// Number of bytes of typed text that the program was given.
+    /// Number of bytes of typed text that were written to the program.
     Took(usize),
-    /// End, with the exit code unless a signal has ended it; the last event.
+    /// Exit of the program, with its code; `None` if a signal ended it. The last event.
     Exited(Option<i64>),
 }
 

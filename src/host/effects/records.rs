@@ -1,9 +1,8 @@
-//! Records for the store, and what is read back from it.
+//! Records for the store, and the data that is read back from it.
 //!
-//! Owns: the records that a step leaves to be kept, the rows in them, and the shapes in which
-//! sessions, past actions and the list of sessions are read again; and what is listed of a session
-//! that cannot be given out.
-//! Never: reads or writes anything; says how the store keeps it.
+//! Owns: the records and rows that a step produces; the form in which sessions, past actions and
+//! the list of sessions are read; and the list entry of a session that cannot be loaded.
+//! Never: reads or writes anything, or depends on the store's format.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,69 +21,70 @@ use crate::wire::rpc::sorted;
 /// Record of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
-    /// An action was sequenced.
+    /// Sequenced action.
     Action(ChannelId, ActionLine),
-    /// A session is new or has changed.
+    /// New or changed session.
     Session(SessionRow),
-    /// A session is gone.
+    /// Removal of a session.
     SessionRemoved(SessionKey),
-    /// A chat is new or has changed.
+    /// New or changed chat.
     Chat(ChatRow),
-    /// A chat is gone.
+    /// Removal of a chat.
     ChatRemoved {
-        /// Key.
+        /// Key of the chat.
         key: ChatKey,
-        /// URI.
+        /// URI of the chat.
         uri: String,
     },
-    /// A channel of a kind that has no records of its own is new or has changed.
+    /// New or changed channel of a kind that has no records of its own.
     Channel(ChannelRow),
-    /// A chat has a completed turn at this place, counted from 0.
+    /// Completed turn of a chat, at this index from 0.
     Turn(ChatKey, u64, CompletedTurn),
-    /// A chat has completed turns that another one has, at the same places: nothing of them is
-    /// written again.
+    /// Completed turns that a chat shares with another one, at the same indexes, without writing
+    /// them again.
     TurnsShared {
-        /// Other chat.
+        /// Chat that has the turns.
         from: ChatKey,
-        /// The new chat.
+        /// New chat.
         to: ChatKey,
-        /// Places of the turns.
+        /// Indexes of the turns.
         places: Range<u64>,
     },
-    /// A chat has no more completed turns than so many.
+    /// Number of completed turns that a chat retains; later ones are removed.
     TurnsCut(ChatKey, u64),
-    /// The agent has got so far in the turn that runs.
+    /// Progress of the agent in the running turn.
     Progress(ChatKey, u64),
-    /// An interrupted turn of this session is taken up, which may end the process: if the process
-    /// ends before one of the next two records, the store counts that against the session.
+    /// Start of a resumption of this session's interrupted turn, which may crash the process: if
+    /// the process ends before one of the next two records, the store counts that as a failure of
+    /// the session.
     Trial(SessionKey),
-    /// The interrupted turn was ended, and the process is still there. What was counted so far
-    /// stays: a client may ask for the turn to go on.
+    /// End of the interrupted turn without a crash. The failure count stays, because a client may
+    /// ask to resume the turn.
     Recovered(SessionKey),
-    /// The process has outlived the turn that was taken up: what was counted is forgotten.
+    /// End of the resumed turn without a crash: the failure count is reset.
     Survived(SessionKey),
-    /// A client speaks this version of the protocol: remembered for when it comes back.
+    /// Protocol version of a client, stored for its reconnect.
     Client {
-        /// Id.
+        /// Client id.
         id: String,
-        /// The version's name.
+        /// Name of the version.
         version: &'static str,
     },
-    /// The checksum of what clients are told of the agents.
+    /// Checksum of the agents as clients last received them.
     Agents(u32),
-    /// Description that the agent of this provider id has given of itself; JSON text.
+    /// Description that an agent has given of itself, as JSON text.
     AgentSaid {
-        /// The provider id.
+        /// Provider id of the agent.
         provider: String,
-        /// Whole description.
+        /// Complete description.
         said: Bytes,
     },
-    /// Something in this step must survive the loss of power.
+    /// Request to make this step durable against power loss.
     Sync,
 }
 
 impl Record {
-    /// Returns its size, roughly, in bytes.
+    /// Returns the approximate size, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Action(_, action) => action.line.len(),
@@ -101,110 +101,109 @@ impl Record {
 /// Stored form of a session without its chats.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionRow {
-    /// Key.
+    /// Key of the session.
     pub key: SessionKey,
-    /// URI.
+    /// URI of the session.
     pub uri: String,
-    /// When it was modified: what the list is sorted by.
+    /// Time of the last modification, by which the list is sorted.
     pub modified_at: String,
-    /// Summary for `listSessions`; JSON text.
+    /// Summary for `listSessions`, as JSON text.
     pub summary: Bytes,
-    /// Rest of the row; JSON text.
+    /// Remaining state, as JSON text.
     pub body: Bytes,
 }
 
 /// Stored form of a channel whose kind has no rows of its own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChannelRow {
-    /// Id.
+    /// Id of the channel.
     pub id: ChannelId,
-    /// Content, which the kind decides; JSON text.
+    /// Content as JSON text, in the format of the kind.
     pub body: Bytes,
 }
 
 /// Stored form of a chat without its completed turns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatRow {
-    /// Key.
+    /// Key of the chat.
     pub key: ChatKey,
     /// Session of the chat.
     pub session: SessionKey,
-    /// URI.
+    /// URI of the chat.
     pub uri: String,
-    /// Set if a turn runs in it.
+    /// Set if a turn is running.
     pub running: bool,
-    /// The last sequence number that the row knows of.
+    /// Sequence number of the last action that the row includes.
     pub as_of: u64,
-    /// Rest of the row; JSON text.
+    /// Remaining state, as JSON text.
     pub body: Bytes,
 }
 
-/// A session as it was saved.
+/// Session as read from the store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SavedSession {
-    /// Row.
+    /// Row of the session.
     pub row: SessionRow,
-    /// Chats, in no order.
+    /// Chats of the session, in no particular order.
     pub chats: Vec<SavedChat>,
-    /// Number of processes in a row that have ended while its interrupted turn was resumed, if that
-    /// is too high: the turn is given up. Otherwise 0.
+    /// Number of consecutive processes that ended while the interrupted turn was resumed, if it
+    /// exceeds the limit, so that the turn is abandoned; otherwise 0.
     pub deaths: u32,
 }
 
-/// A chat as it was saved.
+/// Chat as read from the store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SavedChat {
-    /// Row.
+    /// Row of the chat.
     pub row: ChatRow,
     /// Completed turns, oldest first.
     pub turns: Vec<CompletedTurn>,
-    /// The lines of the actions on it that are younger than its row, oldest first.
+    /// Lines of the actions after the row, oldest first.
     pub actions: Vec<Bytes>,
-    /// Some of them were left out, because no turn may be as large as all of them make it.
+    /// Set if actions were skipped because the turn would exceed its size limit.
     pub sifted: bool,
-    /// Progress of the agent in the running turn.
+    /// Progress of the agent in the running turn; `None` if it reported none.
     pub progress: Option<u64>,
 }
 
-/// Stored actions behind a number.
+/// Stored actions after a sequence number.
 #[derive(Debug, Default)]
 pub struct Past {
-    /// The actions, in order.
+    /// Actions, in sequence.
     pub actions: Vec<(ChannelId, ActionLine)>,
-    /// The sessions that those are on, or on chats of, as they are kept now; none where one is gone
-    /// for good.
+    /// Current summaries of the sessions of these actions; `None` for a session that was removed.
     pub sessions: BTreeMap<SessionKey, Option<StoredSummary>>,
 }
 
-/// A page of the list of sessions.
+/// Request for a page of the list of sessions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// Begins behind this place; at the newest when there is none.
+    /// Position after which the page begins; `None` for the newest session.
     pub after: Option<ListPosition>,
-    /// At most so many.
+    /// Maximum number of sessions.
     pub limit: usize,
 }
 
-/// A page of the list of sessions, as it was read.
+/// Page of the list of sessions.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// The summaries (JSON text), newest first, each with its session's place.
+    /// Summaries as JSON text with their positions, newest first.
     pub sessions: Vec<(ListPosition, Bytes)>,
-    /// The place of the last one, when there are more behind it.
+    /// Position of the last entry if the list continues; `None` otherwise.
     pub next: Option<ListPosition>,
 }
 
-/// A session's place in the list: newest first, and of two modified at the same time the later one.
+/// Position in the list of sessions: newest first; ties are broken by key, later sessions first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ListPosition {
-    /// When it was modified.
+    /// Time of the last modification.
     pub modified_at: String,
-    /// Key.
+    /// Key of the session.
     pub key: SessionKey,
 }
 
-/// The summary that is listed of a session that the store does not give out, because taking up its
-/// turn has ended the host too often: it and its chats failed, and nothing runs in it.
+/// Returns the listed summary of a session that the store does not load because resuming its turn
+/// has crashed the host too often: the session and its chats failed, and nothing runs.
 pub fn summary_of_abandoned_session(summary: &[u8]) -> Bytes {
     let mut summary: Value = serde_json::from_slice(summary).unwrap_or_default();
     let chats = summary["chats"].as_array_mut().map(std::mem::take).unwrap_or_default();
@@ -224,8 +223,7 @@ pub fn summary_of_abandoned_session(summary: &[u8]) -> Bytes {
     sorted(summary).into()
 }
 
-/// The summary that is listed of a session whose row is damaged: so much is known of it all the
-/// same.
+/// Returns the listed summary of a session whose row is damaged, from the columns that can be read.
 pub fn summary_of_damaged_session(uri: Option<String>, modified_at: &str) -> Bytes {
     let time = modified_at.parse::<Timestamp>().unwrap_or_default();
     let summary = serde_json::json!({

@@ -1,8 +1,8 @@
-//! JSON text that may be large, as what it is made of.
+//! JSON text in pieces, for texts that may be large.
 //!
-//! Owns: the order of its pieces: text that is there, and turns that are over, each of which is
-//! read when it is written. So nobody holds all of it, however long a chat is.
-//! Never: decides what is told, or who writes it.
+//! Owns: the order of the pieces: text, and completed turns, each of which is read only when it is
+//! written, so that writing a long chat does not need its whole text in memory.
+//! Never: decides what is sent, or to whom.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::host::ledger::contents::turn_for_clients;
 use crate::state::history::CompletedTurn;
 use crate::wire::rpc::{sorted, to_json};
 
-/// Text from this size on, in bytes, is large: it takes longer to write than others should wait.
+/// Size from which a text is large, in bytes: writing it would delay other clients.
 pub const LARGE_BYTES: usize = 1 << 20;
 
 /// JSON text in pieces.
@@ -23,7 +23,7 @@ pub struct Rope(Vec<Strand>);
 #[derive(Debug, Clone, PartialEq)]
 enum Strand {
     Text(Vec<u8>),
-    /// Completed turns of a chat as clients are told them, with commas in between.
+    /// Completed turns of the chat with this URI, as clients receive them, separated by commas.
     Turns(String, Vec<CompletedTurn>),
 }
 
@@ -34,7 +34,7 @@ impl From<Vec<u8>> for Rope {
 }
 
 impl Rope {
-    /// The list of these completed turns of a chat, as clients are told them.
+    /// Returns a JSON list of completed turns of a chat, as clients receive them.
     pub fn turns(chat: &str, turns: Vec<CompletedTurn>) -> Self {
         let mut list = Self::from(b"[".to_vec());
         list.append(Self::items(chat, turns));
@@ -42,23 +42,23 @@ impl Rope {
         list
     }
 
-    /// Returns the items of that list.
+    /// Returns the items of [`Rope::turns`] without the brackets.
     pub fn items(chat: &str, turns: Vec<CompletedTurn>) -> Self {
         Self(vec![Strand::Turns(chat.to_owned(), turns)])
     }
 
-    /// One of these turns.
+    /// Returns the JSON text of one turn.
     pub fn turn(chat: &str, turn: &CompletedTurn) -> Bytes {
         turn_for_clients(chat, turn)
     }
 
-    /// The members of an object, by their names.
+    /// Returns the members of an object by name.
     pub fn members_of(object: Value) -> BTreeMap<String, Self> {
         let Value::Object(members) = object else { return BTreeMap::new() };
         members.into_iter().map(|(name, value)| (name, sorted(value).into())).collect()
     }
 
-    /// An object of these members, in this order.
+    /// Returns an object with these members, in this order.
     pub fn object(members: impl IntoIterator<Item = (String, Self)>) -> Self {
         let mut rope = Self::from(b"{".to_vec());
         for (number, (name, value)) in members.into_iter().enumerate() {
@@ -71,7 +71,7 @@ impl Rope {
         rope
     }
 
-    /// A list of these.
+    /// Returns a list of these items.
     pub fn list(items: impl IntoIterator<Item = Self>) -> Self {
         let mut rope = Self::from(b"[".to_vec());
         for (number, item) in items.into_iter().enumerate() {
@@ -82,7 +82,7 @@ impl Rope {
         rope
     }
 
-    /// Goes on with this text.
+    /// Appends text.
     pub fn text(&mut self, more: &[u8]) {
         match self.0.last_mut() {
             Some(Strand::Text(text)) => text.extend_from_slice(more),
@@ -90,7 +90,7 @@ impl Rope {
         }
     }
 
-    /// Goes on with this.
+    /// Appends another rope.
     pub fn append(&mut self, more: Self) {
         for strand in more.0 {
             match strand {
@@ -100,8 +100,8 @@ impl Rope {
         }
     }
 
-    /// Hands out its pieces, in order, until one is not taken; each turn's text as `said` says it.
-    /// Returns whether all were taken.
+    /// Passes the pieces to `take` in order until it returns false. `said` adjusts the text of each
+    /// turn. Returns whether `take` accepted all pieces.
     pub fn write(self, said: &mut dyn FnMut(Bytes) -> Bytes, take: &mut dyn FnMut(Bytes) -> bool) -> bool {
         self.0.into_iter().all(|strand| match strand {
             Strand::Text(text) => take(text.into()),

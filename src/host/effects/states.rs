@@ -1,8 +1,8 @@
-//! The states of channels, and completed turns of chats, as clients are given them.
+//! States of channels and completed turns of chats, as clients receive them.
 //!
-//! Owns: how a state is told whose completed turns are text already: they are put into it as they
-//! are, when it is written.
-//! Never: looks for a state, or decides what a client is given of it.
+//! Owns: how a state is serialized: completed turns, which are JSON text already, are spliced in
+//! when the state is written.
+//! Never: looks up a state, or decides which part of it a client receives.
 
 use ahp_types::actions::{ChatTurnsLoadedAction, StateAction};
 use ahp_types::common::JsonObject;
@@ -18,23 +18,23 @@ use crate::wire::action_lines::{begin_line, end_line};
 use crate::wire::channels::ChannelKind;
 use crate::wire::methods::Method;
 
-/// The state of a channel, and where it stands in the sequence.
+/// State of a channel at a position in the sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChannelSnapshot {
-    /// The kind of the channel.
+    /// Kind of the channel.
     pub kind: ChannelKind,
-    /// The channel's URI.
+    /// URI of the channel.
     pub channel: String,
-    /// The state; of a chat, without its completed turns.
+    /// State; for a chat, without its completed turns.
     pub state: SnapshotState,
-    /// Of a chat, its completed turns as far as they are told, oldest first.
+    /// For a chat, the completed turns to send, oldest first.
     pub turns: Vec<CompletedTurn>,
-    /// The last action that it knows of.
+    /// Sequence number of the last action that the state includes.
     pub from_seq: i64,
 }
 
 impl ChannelSnapshot {
-    /// The provider, if it is a session.
+    /// Returns the provider of a session; `None` for other kinds.
     pub fn provider(&self) -> Option<&str> {
         match &self.state {
             SnapshotState::Session(session) => Some(&session.provider),
@@ -42,20 +42,20 @@ impl ChannelSnapshot {
         }
     }
 
-    /// Returns whether all of its completed turns are in memory.
+    /// Returns whether all completed turns are in memory.
     pub fn is_in_memory(&self) -> bool {
         self.turns.iter().all(CompletedTurn::is_in_memory)
     }
 
-    /// The size of the completed turns in it, in bytes.
+    /// Returns the size of the completed turns, in bytes.
     pub fn turns_bytes(&self) -> usize {
         self.turns.iter().map(CompletedTurn::bytes).sum()
     }
 
-    /// Returns its JSON text with its sequence number; `said` adjusts all of it but the turns.
+    /// Returns the JSON text with its sequence number; `said` adjusts all but the turns.
     fn rope(self, said: &mut dyn FnMut(&mut Value)) -> Rope {
         let mut snapshot = json!({ "fromSeq": self.from_seq, "resource": self.channel });
-        // It cannot fail: see `to_json`.
+        // Serialization cannot fail: see `to_json`.
         snapshot["state"] = serde_json::to_value(&self.state).unwrap_or_default();
         said(&mut snapshot);
         let state = with_turns(snapshot["state"].take(), &self.channel, self.turns);
@@ -64,7 +64,7 @@ impl ChannelSnapshot {
         Rope::object(members)
     }
 
-    /// The state as a value; of a chat, without its completed turns.
+    /// Returns the state as a JSON object; for a chat, without its completed turns.
     pub fn to_object(&self) -> JsonObject {
         match serde_json::to_value(&self.state) {
             Ok(Value::Object(state)) => state,
@@ -72,49 +72,49 @@ impl ChannelSnapshot {
         }
     }
 
-    /// The chat, if it is one, to follow what happens in it.
+    /// Returns a copy of the chat's state, to which actions can be applied; `None` for other kinds.
     pub fn to_conversation(&self) -> Option<Conversation> {
         let SnapshotState::Chat(state) = &self.state else { return None };
         Some(Conversation::new((**state).clone(), self.turns.iter().cloned().collect()))
     }
 }
 
-/// A result with the states of channels, which may be large.
+/// Result with the states of channels, which may be large.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LargeStates {
     /// Method of the request.
     pub method: Method,
     /// Other members of the result.
     pub members: JsonObject,
-    /// The states.
+    /// States of the channels.
     pub states: Vec<ChannelSnapshot>,
-    /// The size of the JSON text of the states in bytes; nearly.
+    /// Approximate size of the states as JSON text, in bytes.
     pub bytes: usize,
 }
 
 impl LargeStates {
-    /// The kinds of the channels, in the order of their states.
+    /// Returns the kinds of the channels, in the order of the states.
     pub fn kinds(&self) -> Vec<ChannelKind> {
         self.states.iter().map(|state| state.kind).collect()
     }
 
-    /// Returns whether all that is in them is in memory.
+    /// Returns whether all states are completely in memory.
     pub fn is_in_memory(&self) -> bool {
         self.states.iter().all(ChannelSnapshot::is_in_memory)
     }
 
-    /// The answer to the request of this id, which takes long to make.
+    /// Returns the answer to the request of this id; building it takes long.
     pub fn answer(self, id: RequestId) -> Frame {
         let (method, states) = (self.method, self.kinds());
         Frame::Result { id, method, result: self.json().into(), states }
     }
 
-    /// The result, as JSON text.
+    /// Returns the result as JSON text.
     pub fn json(self) -> Vec<u8> {
         self.rope(&mut |_| {}).into_text()
     }
 
-    /// Returns the JSON text of the result; `said` adjusts all of it but the turns.
+    /// Returns the JSON text of the result; `said` adjusts all but the turns.
     pub fn rope(self, said: &mut dyn FnMut(&mut Value)) -> Rope {
         let mut members: Value = self.members.into_iter().collect();
         said(&mut members);
@@ -129,37 +129,37 @@ impl LargeStates {
     }
 }
 
-/// Completed turns of a chat that a client is told because it lacks them.
+/// Completed turns of a chat that are sent to a client which lacks them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadedTurns {
-    /// The URI of the chat.
+    /// URI of the chat.
     pub chat: String,
-    /// These, oldest first.
+    /// Turns to send, oldest first.
     pub turns: Vec<CompletedTurn>,
-    /// Cursor for earlier turns, if there are any.
+    /// Cursor for earlier turns; `None` if there are none.
     pub next_cursor: Option<String>,
-    /// The number of the last action that the client was told before.
+    /// Sequence number of the last action that was sent to the client before.
     pub server_seq: u64,
 }
 
 impl LoadedTurns {
-    /// Returns whether all of them are in memory.
+    /// Returns whether all turns are in memory.
     pub fn is_in_memory(&self) -> bool {
         self.turns.iter().all(CompletedTurn::is_in_memory)
     }
 
-    /// The size of the turns, in bytes.
+    /// Returns the size of the turns, in bytes.
     pub fn bytes(&self) -> usize {
         self.turns.iter().map(CompletedTurn::bytes).sum()
     }
 
-    /// The line that tells of them.
+    /// Returns the line that carries the turns.
     pub fn line(self) -> Bytes {
         let channel = self.chat.clone();
         self.rope(&channel).into_text().into()
     }
 
-    /// Returns the JSON text for a client that has this name for the chat.
+    /// Returns the JSON text for a client that knows the chat by the URI `channel`.
     pub fn rope(self, channel: &str) -> Rope {
         let action = ChatTurnsLoadedAction { turns: Vec::new(), turns_next_cursor: self.next_cursor };
         let action = serde_json::to_value(StateAction::ChatTurnsLoaded(action)).unwrap_or_default();
@@ -173,13 +173,13 @@ impl LoadedTurns {
     }
 }
 
-/// A completed turn of a chat as clients are told it. None when its text is no turn, which was
+/// Returns a completed turn as clients receive it; `None` if its text cannot be parsed, which is
 /// logged.
 pub fn turn_to_send(chat: &str, turn: &CompletedTurn) -> Option<Turn> {
     CompletedTurn::new(turn.id(), turn_for_clients(chat, turn)).read()
 }
 
-/// An object with these turns of a chat in it, as clients are told them.
+/// Adds completed turns of a chat to an object, as clients receive them.
 fn with_turns(object: Value, chat: &str, turns: Vec<CompletedTurn>) -> Rope {
     let mut members = Rope::members_of(object);
     if !turns.is_empty() {

@@ -1,8 +1,8 @@
-//! Work that agents leave running in the background when the calls that began it are over.
+//! Work that agents leave running in the background after the calls that started it.
 //!
-//! Owns: the list of that in each chat, and what a chat says of it while it says nothing else.
-//! Never: runs or ends anything: `terminals` tells of the commands that run in terminals of the
-//! host, an agent of its own.
+//! Owns: the list of that work in each chat, and its display as activity of an otherwise idle chat.
+//! Never: runs or ends anything: `terminals` reports commands in terminals of the host, and the
+//! agent reports work of its own.
 
 use ahp_types::actions::{ChatBackgroundWorkRemovedAction, ChatBackgroundWorkSetAction, StateAction};
 use ahp_types::state::{BackgroundShellWork, BackgroundWork};
@@ -11,10 +11,10 @@ use crate::host::effects::{BackgroundCommand, ChatKey, TerminalKey};
 use crate::host::ledger::Ledger;
 use crate::host::{catalogue, Step};
 
-/// Beginning of the id of work that an agent has announced; other work has the URI of its terminal.
+/// Prefix of the id of work that an agent has reported; the id of other work is the URI of its
+/// terminal.
 pub(super) const OF_AGENT: &str = "call:";
 
-/// Removes the background work of a command that has ended.
 pub(super) fn background_work_ended(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     let Some(terminal) = ledger.channels.terminals.known(key) else { return };
     let Some(chat) = terminal.chat else { return };
@@ -22,7 +22,6 @@ pub(super) fn background_work_ended(ledger: &mut Ledger, step: &mut Step<'_>, ke
     remove_background_work(ledger, step, chat, |work| *work == id);
 }
 
-/// Shows what an agent has left running in the background, or that it has ended.
 pub(crate) fn background_work_reported(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -42,14 +41,13 @@ pub(crate) fn background_work_reported(
     show_background_activity(ledger, step, chat);
 }
 
-/// Says what goes on in the background of a chat in which nothing else does.
 pub(super) fn show_background_activity(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     if ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_none() && !chat.awaits) {
         catalogue::set_activity(ledger, step, chat, None);
     }
 }
 
-/// Removes the background work of a chat, which has ended with the process before this one.
+/// Removes the background work of a chat, which ended with the previous process.
 pub(crate) fn background_work_lost(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     remove_background_work(ledger, step, chat, |_| true);
 }

@@ -1,13 +1,13 @@
-//! Commands that are run in a terminal of the system's for a turn: what a user sends in the place
-//! of a message, and what an agent asks for.
+//! Commands that run in a terminal of the host for a turn: sent by users in place of a message, or
+//! requested by agents.
 //!
-//! A message that begins with `!` is such a command: its agent never sees it. It is run by the
-//! user's shell, shown as the only call of its turn, and ends the turn when it ends. The agent is
-//! told of it with the next message that it gets.
+//! A message that begins with `!` is a command and is not sent to the agent. The user's shell runs
+//! it, a tool call of the turn shows it, and the turn ends with it. The agent receives a transcript
+//! with its next message.
 //!
-//! Owns: which message is one, the call that shows a command, and what an agent is told of it. The
-//! router runs commands and ends them.
-//! Never: lets a command that has run be run again.
+//! Owns: detecting a command, the call that shows it, and the transcript for the agent. The router
+//! starts and ends commands.
+//! Never: runs a command twice.
 
 use std::time::Duration;
 
@@ -33,42 +33,38 @@ use crate::wire::terminals::COMMAND_PREFIX;
 use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;
 
-/// The tool that runs commands, as clients are told it.
+/// Name of the tool that runs commands, as clients see it.
 pub(crate) const TOOL: &str = "terminal";
 
-/// Prefix of the id of a call that shows a command.
 pub(crate) const CALL: &str = "command-";
 
-/// Member of `_meta` by which VS Code knows the kind of a tool.
+/// Member of `_meta` by which VS Code recognises the kind of a tool.
 pub(crate) const TOOL_KIND: &str = "toolKind";
 
 pub(crate) const SCREEN: ScreenSize = ScreenSize { cols: 120, rows: 30 };
 
-/// Time limit of a command.
 pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// Maximum bytes of output that are sent as text: the latest.
+/// Maximum bytes of output that are sent as text; the latest are sent.
 const OUTPUT_BYTES_MAX: usize = 16 << 10;
 
-/// Maximum bytes of output of all commands since the agent's last message that the agent is sent.
+/// Maximum bytes of output in the transcript for the agent, over all commands since its last
+/// message.
 const AGENT_BYTES_MAX: usize = 64 << 10;
 
-/// Mark in front of text whose beginning is left out.
+/// Mark in front of text whose beginning was cut.
 const TRUNCATION_NOTE: &str = "(What came before is left out.)\n";
 
 /// Activity of a chat whose command seems to wait for input.
 const WAITS: &str = "The command seems to wait for something to be typed into its terminal";
 
-/// Command and its output as text, from the call of a completed turn.
 struct FinishedCommand {
     line: String,
     printed: String,
-    /// How it has ended, for people.
     end: String,
 }
 
 impl FinishedCommand {
-    /// Formats the command for the agent.
     fn to_text(&self) -> String {
         let Self { line, printed, end } = self;
         let fence = text::fence(&format!("{line}\n{printed}"));
@@ -76,14 +72,13 @@ impl FinishedCommand {
     }
 }
 
-/// The command that a message is, if it is one.
 pub(crate) fn command_in<'a>(ledger: &Ledger, message: &'a str) -> Option<&'a str> {
     let line = message.strip_prefix(COMMAND_PREFIX).filter(|_| ledger.limits.ptys > 0);
     line.map(str::trim)
 }
 
-/// Returns whether the turn that a process before this one has begun in a chat is a command: its
-/// message is one, or a call of it shows one.
+/// Returns whether the interrupted turn of a chat was a command, by its message or one of its
+/// calls.
 pub(crate) fn was_command_turn(ledger: &Ledger, chat: &Chat) -> bool {
     let Some(turn) = &chat.conversation.state().active_turn else { return false };
     let is_of_command = |part: &ResponsePart| match part {
@@ -95,7 +90,6 @@ pub(crate) fn was_command_turn(ledger: &Ledger, chat: &Chat) -> bool {
         || (message.starts_with(COMMAND_PREFIX) && turn.response_parts.iter().any(is_of_command))
 }
 
-/// The turn ends in which a command runs, and the command with it.
 pub(crate) fn end_commands_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     let terminals = ledger.channels.terminals.iter();
     let of_chat = terminals.filter(|(_, terminal)| terminal.chat == Some(chat) && terminal.is_command());
@@ -140,7 +134,6 @@ pub(crate) fn settle_command(
     Some(command)
 }
 
-/// Shows whether a command seems to wait for input.
 pub(crate) fn set_waits_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, waits: bool) {
     let Some(terminal) = ledger.channels.terminals.get_mut(&key) else { return };
     let Some(command) = terminal.pty.as_mut().and_then(|pty| pty.call.as_mut()) else { return };
@@ -150,12 +143,12 @@ pub(crate) fn set_waits_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key:
     }
 }
 
-/// Returns the commands that the user has run since the agent's last message, for the agent.
+/// Returns the transcript of the commands that the user has run since the agent's last message.
 pub(crate) fn transcript_of_commands(chat: &Chat) -> Option<Transcript> {
     let (mut newest_first, mut bytes, mut cut) = (Vec::new(), 0, false);
     for turn in chat.conversation.history().turns().iter().rev() {
         let Some(ran) = finished_command_in(turn) else {
-            // In a turn of its own the agent is told nothing.
+            // An own turn of the agent sends it no transcript.
             if turn.message().is_some_and(|message| is_begun_by_agent(&message)) {
                 continue;
             }
@@ -165,7 +158,7 @@ pub(crate) fn transcript_of_commands(chat: &Chat) -> Option<Transcript> {
         bytes += told.len();
         if bytes > AGENT_BYTES_MAX {
             cut = true;
-            // Of one that takes more than there is, the end is told.
+            // The end of a command that exceeds the limit by itself is included.
             if newest_first.is_empty() {
                 newest_first.push(text::last_bytes(&told, AGENT_BYTES_MAX).to_owned());
             }
@@ -180,7 +173,6 @@ pub(crate) fn transcript_of_commands(chat: &Chat) -> Option<Transcript> {
     (!text.is_empty()).then_some(Transcript { of, resource, label, text, cut })
 }
 
-/// Returns the command of a turn that was one.
 fn finished_command_in(turn: &CompletedTurn) -> Option<FinishedCommand> {
     let text = turn.message()?.text;
     let line = text.strip_prefix(COMMAND_PREFIX)?.trim().to_owned();

@@ -1,8 +1,8 @@
-//! Claims on terminals that are typed into, and requests of clients for them.
+//! Claims on interactive terminals, and requests of clients for them.
 //!
-//! Owns: who may be said to have one, who may use it and take it, and what follows from each use:
-//! how much may be typed, which sizes and titles there are.
-//! Never: makes or ends a terminal.
+//! Owns: which claims are valid, who may use and claim a terminal, and the limits on input, sizes
+//! and titles.
+//! Never: creates or ends a terminal.
 
 use ahp_types::actions::{ActionOrigin, StateAction, TerminalClaimedAction, TerminalResizedAction};
 use ahp_types::state::TerminalClaim;
@@ -16,7 +16,6 @@ use crate::host::terminals::{ptys, TITLE_BYTES_MAX};
 use crate::host::Step;
 use crate::wire::channels::ChannelKind;
 
-/// Maximum bytes of one input.
 const INPUT_BYTES_MAX: usize = 64 << 10;
 
 /// Maximum bytes of input that a program has not read.
@@ -25,7 +24,6 @@ const PENDING_INPUT_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of columns, and of rows, of a screen.
 const SCREEN_MAX: i64 = 1000;
 
-/// The size of a screen.
 pub(super) fn screen_size(cols: i64, rows: i64) -> Result<ScreenSize, Refusal> {
     let fits = |count: &i64| (1..=SCREEN_MAX).contains(count);
     let read = |count: i64| u16::try_from(count).ok().filter(|_| fits(&count));
@@ -35,10 +33,7 @@ pub(super) fn screen_size(cols: i64, rows: i64) -> Result<ScreenSize, Refusal> {
     }
 }
 
-/// A title as clients may give one.
-///
-/// # Errors
-/// When it is too long, or not what people read.
+/// Validates a title: not too long, without control characters.
 pub(super) fn title_of(title: &str) -> Result<(), Refusal> {
     if title.len() > TITLE_BYTES_MAX || title.chars().any(char::is_control) {
         return Err(Refusal::TerminalTitle(TITLE_BYTES_MAX));
@@ -46,7 +41,6 @@ pub(super) fn title_of(title: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns whether the client that has claimed a terminal is gone.
 pub(super) fn is_holder_disconnected(ledger: &Ledger, key: TerminalKey) -> bool {
     match ledger.channels.terminals.get(&key).map(|terminal| &terminal.state.claim) {
         Some(TerminalClaim::Client(claim)) => !ledger.presence.can_speak(&claim.client_id),
@@ -54,10 +48,8 @@ pub(super) fn is_holder_disconnected(ledger: &Ledger, key: TerminalKey) -> bool 
     }
 }
 
-/// Checks that a client may type into a terminal, and do all else with it that its holder does.
-///
-/// # Errors
-/// When another client has it, or a session has and the client does not follow it.
+/// Checks that a client may use a terminal: it has claimed the terminal, or a session has and the
+/// client is subscribed.
 pub(super) fn check_use(ledger: &Ledger, key: TerminalKey, client: &str) -> Result<(), Refusal> {
     let Some(terminal) = ledger.channels.terminals.known(key) else { return Ok(()) };
     let is_clients = |connection: &ConnectionId| {
@@ -71,7 +63,6 @@ pub(super) fn check_use(ledger: &Ledger, key: TerminalKey, client: &str) -> Resu
     }
 }
 
-/// Carries out the request of a client for the program in a terminal.
 pub(super) fn client_uses_pty(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -102,7 +93,7 @@ pub(super) fn client_uses_pty(
             }
             pty.pending_input_bytes += bytes;
             step.emit(Output::Pty(key, PtyCommand::Type(TypedText(input.data.clone()))));
-            // It changes no state, and what it says is for nobody else.
+            // Input changes no state, and is not sent to other clients.
             return Ok(Verdict::Unchanged);
         }
         StateAction::TerminalResized(TerminalResizedAction { cols, rows }) => {
@@ -114,7 +105,7 @@ pub(super) fn client_uses_pty(
         }
         StateAction::TerminalTitleChanged(changed) => {
             title_of(&changed.title)?;
-            // From now on it is called so, whatever runs in it.
+            // From now on, the program cannot change the title.
             pty.is_named = true;
             if terminal.state.title == changed.title {
                 return Ok(Verdict::Unchanged);
@@ -123,7 +114,7 @@ pub(super) fn client_uses_pty(
         StateAction::TerminalCleared(_) if terminal.state.content.is_empty() => {
             return Ok(Verdict::Unchanged);
         }
-        // With its part it is not known any more.
+        // The content part of the running line was removed.
         StateAction::TerminalCleared(_) => pty.line = None,
         _ => {}
     }
@@ -132,7 +123,6 @@ pub(super) fn client_uses_pty(
     Ok(Verdict::Done)
 }
 
-/// A client takes a terminal, or gives it away.
 fn claim_pty(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -157,7 +147,6 @@ fn claim_pty(
     Ok(Verdict::Done)
 }
 
-/// Checks a claim of a terminal by a client.
 pub(super) fn check_claim(ledger: &Ledger, client: &str, claim: &TerminalClaim) -> Result<(), Refusal> {
     match claim {
         TerminalClaim::Client(claim) if claim.client_id == client => Ok(()),
@@ -188,7 +177,7 @@ pub(super) fn ptys_held_by(ledger: &Ledger, chat: ChatKey) -> Vec<TerminalKey> {
     terminals.filter(|(_, terminal)| is_held(terminal)).map(|(key, _)| *key).collect()
 }
 
-/// A chat is one of another session now: so are the terminals that clients have given it.
+/// Changes the claims on terminals for a chat that has moved to another session.
 pub(super) fn transfer_ptys(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     let session = ledger.channels.chats.known(chat).map(|chat| chat.session);
     let session = session.and_then(|key| ledger.channels.sessions.known(key));

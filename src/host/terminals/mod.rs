@@ -1,16 +1,14 @@
-//! Terminals: what the commands of agents print, told while they run and kept with the calls that
-//! show them.
+//! Terminals: output of the commands of agents, sent while they run and stored with their calls.
 //!
-//! Owns: when the channel of a terminal comes into being and goes, what is told on it, and what
-//! clients may change of it.
-//! Never: runs a command, or touches the call that shows it: `calls` does that, and asks here what
-//! the call says.
+//! Owns: creating and removing the channel of a terminal, its actions, and the changes that clients
+//! may make.
+//! Never: runs a command, or changes the call that shows it: `calls` does that, and gets the
+//! content of the call from here.
 //!
-//! A channel is there as long as its command runs or somebody follows it. What is left of it is in
-//! the completed call: how the command has ended, and the latest of what it has printed. Of that
-//! the channel is made again, under the same key, so that a client that missed something is told
-//! exactly that. Where the call does not say how the command has ended, because the host or the
-//! call has ended before it, whoever asks gets the state.
+//! A channel exists while its command runs or it has subscribers. The completed call stores the
+//! exit status and the latest output. The channel is restored from the call under the same key, so
+//! that a client that missed actions receives just those. If the call has no exit status, because
+//! the host or the call ended before the command, clients receive a snapshot.
 
 pub(super) mod background;
 pub(super) mod commands;
@@ -48,15 +46,12 @@ use crate::wire::terminals::{parse_terminal_uri, terminal_uri};
 use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;
 
-/// Maximum length of a terminal's title, in bytes.
 pub(super) const TITLE_BYTES_MAX: usize = 1024;
 
-/// Returns the title of a terminal that shows this command.
 pub(super) fn title_of_line(line: &str) -> String {
     text::first_bytes(&text::message(line), TITLE_BYTES_MAX).to_owned()
 }
 
-/// Returns the content that a call has produced so far.
 fn content_of(call: &ToolCallState) -> &[ToolResultContent] {
     let content = match call {
         ToolCallState::Running(call) => &call.content,
@@ -67,16 +62,14 @@ fn content_of(call: &ToolCallState) -> &[ToolResultContent] {
     content.as_deref().unwrap_or_default()
 }
 
-/// Terminal as a call of a turn shows it.
 struct Shown<'a> {
     call: &'a str,
     block: &'a ToolResultTerminalContent,
-    /// The text that stands beside it, for clients that follow no terminals.
+    /// Text beside the terminal, for clients without support for terminals.
     text: Option<&'a str>,
 }
 
-/// Returns the call that shows the terminal of this URI: of several, one that says what became of
-/// it, if one does.
+/// Returns the call that shows the terminal of this URI, preferably one with the command's result.
 fn shown_in<'a>(parts: &'a [ResponsePart], uri: &str) -> Option<Shown<'a>> {
     let mut all = parts.iter().filter_map(|part| {
         let ResponsePart::ToolCall(part) = part else { return None };
@@ -98,8 +91,8 @@ fn shown_in<'a>(parts: &'a [ResponsePart], uri: &str) -> Option<Shown<'a>> {
     Some(all.find(|shown| shown.block.result.is_some()).unwrap_or(first))
 }
 
-/// The turn in which the terminal of this URI is shown: its id and its parts. Of several the first
-/// that says what became of it, if one does: that is the one in which it was opened, or the next.
+/// Returns the id and parts of the turn that shows the terminal of this URI: the first one with the
+/// command's result, if any, which is the turn that opened the terminal or the next.
 fn turn_showing(conversation: &Conversation, uri: &str) -> Option<(String, Vec<ResponsePart>)> {
     let says_more = |parts: &[ResponsePart]| shown_in(parts, uri).map(|shown| shown.block.result.is_some());
     let over = conversation.history().turns().iter();
@@ -119,7 +112,6 @@ fn turn_showing(conversation: &Conversation, uri: &str) -> Option<(String, Vec<R
     found
 }
 
-/// The terminals that the calls of a completed turn show.
 fn terminals_in(turn: &mut Turn) -> impl Iterator<Item = &mut ToolResultTerminalContent> {
     let parts = turn.response_parts.iter_mut();
     let content = parts.filter_map(|part| match part {
@@ -135,8 +127,8 @@ fn terminals_in(turn: &mut Turn) -> impl Iterator<Item = &mut ToolResultTerminal
     })
 }
 
-/// Lets those out of memory that have ended and that nobody follows, if they can be made again,
-/// or if no call shows them or will.
+/// Evicts ended terminals without subscribers that can be restored, or that no call shows or will
+/// show.
 pub(super) fn settle_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
     if !ledger.take_touched(ChannelKind::Terminal) {
         return;
@@ -156,7 +148,6 @@ pub(super) fn settle_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
     }
 }
 
-/// Carries out a client's action on a terminal.
 pub(super) fn client_changes_terminal(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -179,7 +170,6 @@ pub(super) fn client_changes_terminal(
     }))
 }
 
-/// Takes in what an agent reports of a terminal.
 pub(super) fn terminal_reports(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -226,7 +216,6 @@ pub(super) fn terminal_reports(
     }
 }
 
-/// The terminal that the agent of a chat calls by this name.
 fn find_terminal(ledger: &Ledger, chat: ChatKey, name: &str) -> Option<TerminalKey> {
     let mut terminals = ledger.channels.terminals.iter();
     let found =
@@ -234,7 +223,7 @@ fn find_terminal(ledger: &Ledger, chat: ChatKey, name: &str) -> Option<TerminalK
     found.map(|(key, _)| *key)
 }
 
-/// Opens a terminal that the agent of a chat calls by this name, for a call and with a title.
+/// Opens a terminal with a name that a chat's agent uses, for a call and with a title.
 fn open_terminal(
     ledger: &mut Ledger,
     step: &Step<'_>,
@@ -247,7 +236,7 @@ fn open_terminal(
     let Some(run) = &chat.run else { return };
     let claim = claim_of(ledger, key, Some(run.turn_id.clone()), Some(call));
     let state = running_state(title_of_line(&title), claim, false);
-    // It has no past: nobody knows its URI.
+    // No client has an earlier state under the new URI.
     let channel = Channel::new(terminal_uri(&chat.channel.uri, number), ledger.head());
     let (chat, name, since) = (Some(key), Some(name), step.timestamp());
     let terminal = Terminal { chat, name, since, detaches, ..Terminal::new(channel, state) };
@@ -259,7 +248,6 @@ pub(super) fn add_terminal(ledger: &mut Ledger, key: TerminalKey, terminal: Term
     ledger.channels.terminals.insert(key, terminal);
 }
 
-/// Returns the claim on a terminal in which a chat's agent runs a command.
 pub(super) fn claim_of(
     ledger: &Ledger,
     chat: ChatKey,
@@ -276,9 +264,8 @@ pub(super) fn claim_of(
     })
 }
 
-/// Puts the URIs of terminals in the place of what the agent of a chat calls them, and what has
-/// become of those that have ended. A name that says nothing any more is left out, and the text
-/// beside it stays.
+/// Replaces the agent's names of terminals by their URIs, and adds the results of ended commands.
+/// An unknown name is removed; the text beside it stays.
 pub(super) fn place_terminals(
     ledger: &Ledger,
     chat: ChatKey,
@@ -291,8 +278,8 @@ pub(super) fn place_terminals(
     content
 }
 
-/// Fills in the URI and state of the terminal that a content names; returns false if there is no
-/// such terminal.
+/// Fills in the URI and state of the terminal that a content names; returns false if it does not
+/// exist.
 fn place_terminal(ledger: &Ledger, chat: ChatKey, block: &mut ToolResultTerminalContent) -> bool {
     let by_uri = || ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
     let called = find_terminal(ledger, chat, &block.resource);
@@ -313,7 +300,7 @@ fn place_terminal(ledger: &Ledger, chat: ChatKey, block: &mut ToolResultTerminal
             }
             None => return false,
         },
-        // It is no name, but the URI of another terminal.
+        // The resource is not a name of the agent, but the URI of another terminal.
         (None, None) => return block.resource.contains(':'),
     };
     block.resource.clone_from(&terminal.channel.uri);
@@ -323,7 +310,7 @@ fn place_terminal(ledger: &Ledger, chat: ChatKey, block: &mut ToolResultTerminal
     true
 }
 
-/// Marks the terminals that a completed call shows as stored with it.
+/// Marks the terminals in a completed call as stored with it.
 pub(super) fn mark_terminals_stored(ledger: &mut Ledger, content: &[ToolResultContent]) {
     for content in content {
         let ToolResultContent::Terminal(block) = content else { continue };
@@ -341,8 +328,8 @@ fn terminals_of(ledger: &Ledger, chat: ChatKey) -> Vec<TerminalKey> {
     terminals.filter(|(_, terminal)| terminal.chat == Some(chat)).map(|(key, _)| *key).collect()
 }
 
-/// The agent's side of a chat is gone, and with it what it has had run. Another one may use the
-/// same names.
+/// Ends the terminals of an agent whose conversation is closed, and releases their names for the
+/// next conversation.
 pub(super) fn end_terminals_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     if let Some(chat) = ledger.channels.chats.known_mut(chat) {
         chat.stored_terminals.clear();
@@ -350,7 +337,7 @@ pub(super) fn end_terminals_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: C
     ledger.touch(ChannelKind::Terminal);
     background::remove_background_work(ledger, step, chat, |work| work.starts_with(OF_AGENT));
     for key in terminals_of(ledger, chat) {
-        // What the user has had run is none of its.
+        // Terminals with a pty belong to the user, not to the agent.
         let terminal = ledger.channels.terminals.known_mut(key).filter(|it| it.pty.is_none());
         let Some(terminal) = terminal else { continue };
         terminal.name = None;
@@ -362,7 +349,7 @@ pub(super) fn end_terminals_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: C
     }
 }
 
-/// A chat is one of another session now.
+/// Changes the claims on the terminals of a chat that has moved to another session.
 pub(super) fn transfer_terminals(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     for key in terminals_of(ledger, chat) {
         let claim = ledger.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
@@ -374,7 +361,7 @@ pub(super) fn transfer_terminals(ledger: &mut Ledger, step: &mut Step<'_>, chat:
     holders::transfer_ptys(ledger, step, chat);
 }
 
-/// A chat is gone, or is let out of memory.
+/// Removes the terminals of a chat that is deleted or evicted.
 pub(super) fn remove_terminals_of(ledger: &mut Ledger, chat: ChatKey) {
     for key in terminals_of(ledger, chat) {
         ledger.unlink(key.into());
@@ -389,8 +376,8 @@ pub(super) fn has_idle_terminals(ledger: &Ledger, session: &Session) -> bool {
     terminals.all(|terminal| !terminal.runs() && terminal.channel.subscribers.is_empty())
 }
 
-/// Returns whether a call shows a terminal, or its agent may still have one of the running turn
-/// show it.
+/// Returns whether a call shows a terminal, or the agent can still add it to one of the running
+/// turn.
 fn may_be_shown(ledger: &Ledger, terminal: &Terminal) -> bool {
     let Some(chat) = terminal.chat.and_then(|chat| ledger.channels.chats.known(chat)) else {
         return false;
@@ -399,7 +386,7 @@ fn may_be_shown(ledger: &Ledger, terminal: &Terminal) -> bool {
         || turn_showing(&chat.conversation, &terminal.channel.uri).is_some()
 }
 
-/// Makes the terminals again that are asked for, as far as calls of chats in memory show them.
+/// Restores the requested terminals that calls of chats in memory show.
 pub(super) fn restore_terminals<'a>(ledger: &mut Ledger, uris: impl IntoIterator<Item = &'a String>) {
     for uri in uris {
         if ledger.find(uri).is_none() {
@@ -429,9 +416,9 @@ fn terminal_shown(ledger: &Ledger, uri: &str) -> Option<(TerminalKey, Terminal)>
         is_pty: block.is_pty,
         ..running_state(block.title.clone(), claim, false)
     };
-    // What was told last of one whose end the call does not say does not lead to this.
+    // Without the exit status, actions sent before do not lead to this state.
     let session = ledger.channels.sessions.known(ledger.channels.chats.known(key)?.session)?;
-    // Nor does it to what was typed into: that was written down nowhere but in the call.
+    // Output of an interactive command was not logged, so it cannot be replayed either.
     let is_told = result.is_some() && block.is_pty != Some(true);
     let born_at = if is_told { session.channel.born_at } else { ledger.head() + 1 };
     let channel = Channel::new(uri, born_at);
@@ -440,11 +427,10 @@ fn terminal_shown(ledger: &Ledger, uri: &str) -> Option<(TerminalKey, Terminal)>
     Some((TerminalKey(number), terminal))
 }
 
-/// Gives the terminals in the turns that a chat of this URI begins with URIs of its own: they
-/// are there as long as it is, whatever becomes of the chat that it comes from. Commands that
-/// run are shown where they are.
+/// Gives ended terminals in the first turns of a forked chat URIs of its own, so that they exist as
+/// long as that chat. Running commands keep their URI.
 pub(super) fn copy_terminals(ledger: &mut Ledger, chat: &str, turns: &mut [CompletedTurn]) {
-    // One that several calls show is one.
+    // A terminal that several calls show gets one copy.
     let mut copies: BTreeMap<String, String> = BTreeMap::new();
     for turn in turns.iter_mut().filter(|turn| turn.facts().terminals) {
         let Some(mut read) = turn.read() else { continue };
@@ -464,8 +450,8 @@ pub(super) fn copy_terminals(ledger: &mut Ledger, chat: &str, turns: &mut [Compl
     }
 }
 
-/// Detaches a command from its call, which need not wait for it: a client claims the terminal for
-/// the chat that has it, and for no call of it.
+/// Detaches a command from its call, which then need not wait for it: a client claims the terminal
+/// for its chat, without a call.
 fn detach_command(
     ledger: &mut Ledger,
     step: &mut Step<'_>,

@@ -1,13 +1,13 @@
-//! Terminals with a program in them that is typed into: shells that clients ask for.
+//! Interactive terminals: shells that clients request.
 //!
-//! Owns: when such a terminal comes into being and goes, what is heard of its program, and the list
-//! of them in the root state. Who has one, and what clients do with it, is in `holders`.
-//! Never: starts a program or reads what it prints, which happens outside; writes down what is
-//! typed or shown, which may be secret.
+//! Owns: creating and ending such a terminal, the events of its program, and the list of terminals
+//! in the root state. Claims and requests of clients are in `holders`.
+//! Never: starts a program or reads its output, which happens outside of the core; stores input or
+//! output, which may be secret.
 //!
-//! A terminal is somebody's: a client's, or a session's, in which each client may type that follows
-//! it. One that no client has followed, or whose client is gone, ends after a while: nobody would
-//! know of it. It has no past behind the end of this process.
+//! A terminal is claimed by a client, or by a session, in which any subscribed client may type. A
+//! terminal without a first subscriber, or whose client is disconnected, ends after a timeout. No
+//! output survives the end of this process.
 
 use std::time::Duration;
 
@@ -35,20 +35,19 @@ use crate::wire::terminals::{parse_terminal_uri, SCHEME};
 use crate::wire::uris::is_root;
 use crate::wire::watches::is_watch;
 
-/// Maximum number of programs at once in terminals that one client has asked for.
+/// Maximum number of running programs in terminals that one client has requested.
 const PTYS_PER_CLIENT_MAX: usize = 8;
 
-/// Maximum number of terminals whose program has ended; beyond it the oldest goes.
+/// Maximum number of terminals whose program has ended; beyond it the oldest are removed.
 const ENDED_MAX: usize = 64;
 
-/// The size of a screen of which its client does not say how large it is.
+/// Default screen size, in characters.
 const SCREEN_COLS: i64 = 80;
 const SCREEN_ROWS: i64 = 24;
 
-/// Within this time somebody must follow a new terminal.
+/// Time limit for the first subscription to a new terminal.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A terminal that is to be made.
 pub(crate) struct NewPty {
     state: TerminalState,
     uri: String,
@@ -56,7 +55,7 @@ pub(crate) struct NewPty {
     size: ScreenSize,
 }
 
-/// Returns whether a client may give a terminal this URI. The host's own names are not for clients.
+/// Returns whether a client may give a terminal this URI, which no scheme of the host reserves.
 fn may_name_a_terminal(uri: &str) -> bool {
     let Some((scheme, path)) = uri.split_once(':') else { return false };
     let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -69,7 +68,6 @@ fn may_name_a_terminal(uri: &str) -> bool {
         && parse_terminal_uri(uri).is_none()
 }
 
-/// Checks a client's request for a terminal with a shell, and creates its state.
 pub(crate) fn new_terminal(
     ledger: &Ledger,
     step: &Step<'_>,
@@ -116,8 +114,8 @@ pub(crate) fn new_terminal(
     Ok(Box::new(NewPty { state, uri, made_by, size }))
 }
 
-/// Returns the folder in which a shell starts when its client names none: that of the session which
-/// claims it, else the one where the client starts browsing.
+/// Returns the default directory of a shell: that of the session that claims it, or else the
+/// directory where the client starts browsing.
 fn directory_for(ledger: &Ledger, connection: ConnectionId, claim: &TerminalClaim) -> Option<String> {
     let of_session = match claim {
         TerminalClaim::Session(claim) => ledger.find_chat(&claim.chat),
@@ -128,8 +126,8 @@ fn directory_for(ledger: &Ledger, connection: ConnectionId, claim: &TerminalClai
     of_session.or_else(|| ledger.presence.connections.get(&connection)?.default_directory.clone())
 }
 
-/// Removes the terminals from the list that the process before this one has sent: its clients may
-/// reconnect with the state that they know, and get only what they missed.
+/// Empties the terminal list that the previous process has sent, because clients that reconnect
+/// retain their state and receive only the later actions.
 pub(crate) fn announce_ended_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
     if std::mem::take(&mut ledger.channels.root.has_sent_terminals) && ledger.continues {
         let none = RootTerminalsChangedAction { terminals: Vec::new() };
@@ -137,10 +135,7 @@ pub(crate) fn announce_ended_terminals(ledger: &mut Ledger, step: &mut Step<'_>)
     }
 }
 
-/// Ends a terminal, and what runs in it, for a client.
-///
-/// # Errors
-/// When there is none, or another client has it.
+/// Ends a terminal and its program for a client. Fails if another client has claimed it.
 pub(crate) fn dispose_terminal(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -164,7 +159,7 @@ pub(crate) fn dispose_terminal(
     Ok(())
 }
 
-/// The clients that have terminals may be gone, or here again.
+/// Starts or stops the expiry timers of terminals whose clients have disconnected or reconnected.
 pub(super) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
     let keys: Vec<TerminalKey> = ledger.channels.terminals.keys().copied().collect();
     let grace = Duration::from_millis(ledger.limits.terminal_grace_ms);
@@ -191,7 +186,7 @@ pub(super) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
     }
 }
 
-/// Checks that one more program may run in a terminal, asked for by this client if there is one.
+/// Checks the limits on running programs: that of the host, and that of the client, if any.
 pub(crate) fn check_pty_limit(ledger: &Ledger, client: Option<&str>) -> Result<(), String> {
     let max = ledger.limits.ptys;
     if max == 0 {
@@ -213,7 +208,7 @@ pub(crate) fn check_pty_limit(ledger: &Ledger, client: Option<&str>) -> Result<(
     Ok(())
 }
 
-/// Makes a terminal. Its client is answered when its shell has started.
+/// Creates a terminal. The client is answered when the shell has started.
 pub(crate) fn create_terminal(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -231,7 +226,7 @@ pub(crate) fn create_terminal(
         time: Some(number),
         ..Pty::default()
     };
-    // It has no past: whoever knew something under this URI knew something else.
+    // A client's state under the same URI belongs to an earlier terminal.
     let channel = Channel::new(new.uri, ledger.head() + 1);
     let terminal = Terminal { pty: Some(pty), ..Terminal::new(channel, new.state) };
     terminals::add_terminal(ledger, key, terminal);
@@ -239,7 +234,7 @@ pub(crate) fn create_terminal(
     step.emit(Output::Timer(Timer::Terminal(key, number), SUBSCRIBE_TIMEOUT));
 }
 
-/// Notes that a shell runs a line. If another one runs, how that one has ended is unknown.
+/// Notes that a shell runs a line. If another line was running, its exit code is unknown.
 pub(crate) fn line_started(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, command_line: String) {
     line_ended(ledger, step, key, None);
     let terminal = ledger.channels.terminals.get_mut(&key);
@@ -252,7 +247,6 @@ pub(crate) fn line_started(ledger: &mut Ledger, step: &mut Step<'_>, key: Termin
     ledger.sequence(step, key, StateAction::TerminalCommandExecuted(executed), None);
 }
 
-/// Notes that the line that a shell runs is done, if it runs one.
 pub(crate) fn line_ended(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, exit_code: Option<i64>) {
     let terminal = ledger.channels.terminals.get_mut(&key);
     let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
@@ -262,7 +256,7 @@ pub(crate) fn line_ended(ledger: &mut Ledger, step: &mut Step<'_>, key: Terminal
     ledger.sequence(step, key, StateAction::TerminalCommandFinished(finished), None);
 }
 
-/// Of many terminals whose program has ended the oldest go.
+/// Removes the oldest ended terminals above the limit.
 pub(crate) fn evict_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
     let ptys = ledger.channels.terminals.iter().filter(|(_, it)| it.pty.is_some() && it.chat.is_none());
     let ended: Vec<TerminalKey> = ptys.filter(|(_, it)| !it.runs()).map(|(key, _)| *key).collect();
@@ -290,7 +284,6 @@ pub(crate) fn send_terminal_list(ledger: &mut Ledger, step: &mut Step<'_>) {
     }
 }
 
-/// Ends a terminal, with what runs in it.
 pub(crate) fn remove_pty(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     let Some(terminal) = ledger.channels.terminals.get_mut(&key) else { return };
     let asked = terminal.pty.as_mut().and_then(|pty| pty.asked.take());
@@ -304,7 +297,6 @@ pub(crate) fn remove_pty(ledger: &mut Ledger, step: &mut Step<'_>, key: Terminal
     send_terminal_list(ledger, step);
 }
 
-/// Ends what runs in a terminal, if it has not ended.
 pub(super) fn end_program(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     if ledger.channels.terminals.get(&key).is_some_and(Terminal::runs) {
         step.emit(Output::Pty(key, PtyCommand::End));
@@ -314,14 +306,13 @@ pub(super) fn end_program(ledger: &mut Ledger, step: &mut Step<'_>, key: Termina
     }
 }
 
-/// Ends what runs in the terminals of a chat, which is about to go, or to be another session's.
+/// Removes the terminals that are claimed for a chat, which is about to be deleted or moved.
 pub(crate) fn end_ptys_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     for key in holders::ptys_held_by(ledger, chat) {
         remove_pty(ledger, step, key);
     }
 }
 
-/// Ends a terminal that nobody has subscribed to, or come back to, in time.
 pub(crate) fn terminal_expired(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, number: u64) {
     let terminal = ledger.channels.terminals.get(&key);
     let time = terminal.and_then(|terminal| terminal.pty.as_ref()?.time);

@@ -1,9 +1,9 @@
-//! Scrollback: the output of a terminal that is kept.
+//! Scrollback: the retained output of a terminal.
 //!
-//! Owns: cutting it at its beginning when it has become too much: whole parts first, and inside a
-//! part where no line and no escape sequence is torn.
-//! Never: cuts what comes last, drops the part of a command that runs, or tells anybody: what
-//! clients hold of it may be longer, and ends like this.
+//! Owns: trimming it at the beginning when it exceeds a limit: whole parts first, then within a
+//! part without splitting a line or an escape sequence.
+//! Never: trims the end, drops the part of a running command, or notifies clients: their copy may
+//! be longer, and ends the same.
 
 use ahp_types::state::TerminalContentPart;
 
@@ -29,13 +29,13 @@ fn runs(part: &TerminalContentPart) -> bool {
     matches!(part, TerminalContentPart::Command(command) if !command.is_complete)
 }
 
-/// Maximum number of parts, and the number that is left once there are more: lines that print
-/// nothing take room, too.
+/// Maximum number of parts, and the number left after trimming; limited because lines without
+/// output take memory, too.
 const PARTS_MAX: usize = 1000;
 const PARTS_LEFT: usize = 750;
 
-/// Cuts content of more than `bytes_max` bytes of text to about `bytes_left`; returns whether
-/// anything was cut.
+/// Trims content of more than `bytes_max` bytes of text to about `bytes_left`; returns whether
+/// anything was trimmed.
 pub(crate) fn cut(content: &mut Vec<TerminalContentPart>, bytes_max: usize, bytes_left: usize) -> bool {
     let bytes: usize = content.iter().map(|part| text_of(part).len()).sum();
     let oldest = if content.len() > PARTS_MAX { content.len() - PARTS_LEFT } else { 0 };
