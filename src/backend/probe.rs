@@ -1,7 +1,7 @@
-//! Getting to know an agent before anybody has a session with it: a conversation is opened, what
-//! the agent says of itself is heard, and the conversation is closed again.
+//! Probes: conversations without a turn, by which the host learns what an agent offers before any
+//! session uses the agent.
 //!
-//! Owns: one such probe, and when the agent has said what it has to say.
+//! Owns: one probe, and the decision when the agent has reported enough.
 //! Never: starts a turn.
 
 use std::collections::BTreeMap;
@@ -16,22 +16,23 @@ use super::byte_budget::ByteBudget;
 use super::{Backend, HostLine, Report, ReportSender, RunningConversation, REPORTS_BYTES_MAX, REPORTS_MAX};
 use crate::host::effects::{ChatKey, Command, Event, OpenConversation, OpenFailure, SelfDescription, Tokens};
 
-/// Time for which a probe goes on after the conversation has opened: some agents report their
-/// commands only then.
+/// Time for which a probe continues after the conversation opens: some agents report their commands
+/// only then.
 const LINGER: Duration = Duration::from_millis(700);
 
 /// Result of probing an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProbeResult {
-    /// Description that the agent has given of itself.
+    /// Description that the agent reported of itself.
     pub said: SelfDescription,
-    /// How a new session is configured; none when none could be opened.
+    /// Configuration of a new session; `None` if no session could be opened.
     pub config: Option<SessionConfigState>,
-    /// Kind of the failure, and its reason in words for people; `None` if nothing failed.
+    /// Kind of the failure, and its reason for people; `None` if nothing failed.
     pub failure: Option<(OpenFailure, String)>,
 }
 
-/// Probes an agent, with these tokens; the conversation works in the agent's own folder.
+/// Runs a probe to its end and returns the result. The conversation works in the agent's own
+/// folder.
 pub async fn run(conversation: ProbeConversation) -> ProbeResult {
     let ProbeConversation { conversation, mut reports, commands } = conversation;
     let task = tokio::spawn(conversation);
@@ -58,7 +59,7 @@ pub async fn run(conversation: ProbeConversation) -> ProbeResult {
             _ => {}
         }
     }
-    // It is closed, and must not wait for anybody to hear of that.
+    // The conversation is closed; it must not wait for a receiver of its last reports.
     drop((commands, reports));
     match task.await {
         Ok(Err(error)) if met.failure.is_none() => {
@@ -70,14 +71,14 @@ pub async fn run(conversation: ProbeConversation) -> ProbeResult {
     met
 }
 
-/// A conversation that only probes its agent, and has not begun to run.
+/// Conversation of a probe that has not started to run.
 pub struct ProbeConversation {
     conversation: RunningConversation,
     reports: mpsc::Receiver<Report>,
     commands: mpsc::UnboundedSender<Command>,
 }
 
-/// Prepares the probe of an agent.
+/// Prepares the probe of an agent, with these tokens.
 pub fn begin(backend: &dyn Backend, tokens: Tokens) -> ProbeConversation {
     let open = OpenConversation {
         client_tools: Vec::new(),
@@ -93,7 +94,7 @@ pub fn begin(backend: &dyn Backend, tokens: Tokens) -> ProbeConversation {
     };
     let (commands, receiver) = mpsc::unbounded_channel();
     let (sender, reports) = mpsc::channel(REPORTS_MAX);
-    // No chat has this key, and nobody else hears of it.
+    // No chat has this key, and only the probe receives these reports.
     let bytes = ByteBudget::new(REPORTS_BYTES_MAX);
     let line = HostLine {
         commands: receiver,
