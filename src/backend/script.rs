@@ -36,7 +36,6 @@ use steps::{chosen_by, Gate};
 /// Provider id of the agent.
 pub const PROVIDER: &str = "script";
 
-/// Maximum size of a delta, in bytes.
 const DELTA_BYTES_MAX: usize = 1 << 20;
 
 /// Number of characters per streamed piece of a tool call's input.
@@ -181,7 +180,6 @@ impl Stop {
     }
 }
 
-/// Entry of the agent's memory.
 #[derive(PartialEq)]
 enum Remembered {
     Text(String),
@@ -204,7 +202,6 @@ struct ScriptAgent {
     resource: Option<String>,
     tokens: Tokens,
     working_directories: Vec<String>,
-    /// Names of the tools that clients offer.
     client_tools: Vec<String>,
     /// Tools that the user has permanently allowed.
     allowed: HashSet<String>,
@@ -222,7 +219,6 @@ struct Turn {
     run: RunId,
     /// Model and agent that the message chose, as `/model` shows them.
     chosen: String,
-    /// Number of completed steps.
     done: usize,
     /// Number of completed steps that were reported to the host.
     told: usize,
@@ -256,7 +252,6 @@ impl Turn {
     }
 }
 
-/// Command that a step waited for.
 enum ScriptReply {
     Permission { option: Option<String>, approved: bool },
     Reviewed,
@@ -409,7 +404,6 @@ impl ScriptAgent {
         Ok(true)
     }
 
-    /// Runs the remaining steps.
     async fn run(&mut self, program: &str) -> Result<(), Stop> {
         for step in program.lines().skip(self.turn.done) {
             let outcome = self.step(step.trim_end_matches('\r')).await;
@@ -470,7 +464,6 @@ impl ScriptAgent {
         }
     }
 
-    /// Waits for the answer to a call or question.
     async fn reply_about(&mut self, id: &str) -> Result<ScriptReply, Stop> {
         loop {
             // The answer may have arrived while a steering message was repeated.
@@ -536,7 +529,6 @@ impl ScriptAgent {
         }
     }
 
-    /// Repeats the messages that the user has added.
     async fn echo_steering(&mut self) -> Result<(), Stop> {
         while let Ok(command) = self.line.commands.try_recv() {
             self.obey(Some(command))?;

@@ -47,7 +47,6 @@ const RESTART_REFUSED_FOR: Duration = Duration::from_secs(60);
 pub struct Agent {
     pub spec: AgentSpec,
     pub commands: Commands,
-    /// Listener through which the agent reaches client tools.
     pub client_tools: ToolListener,
     guard: GuardProgram,
     /// Locked while the agent starts, so that concurrent callers wait instead of starting another
@@ -158,7 +157,6 @@ impl RunningAgent {
         }
     }
 
-    /// Returns the kinds of content that the agent accepts in a prompt.
     pub fn prompt_support(&self) -> PromptSupport<'_> {
         PromptSupport { can: &self.capabilities.prompt_capabilities, quirks: self.quirks, only_text: false }
     }

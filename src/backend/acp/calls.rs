@@ -44,7 +44,7 @@ pub struct Calls {
     /// Calls that were open when the agent ended their turns, by the agent's ids; the agent may
     /// continue them in another turn.
     left_open: BTreeMap<String, TrackedCall>,
-    /// Ids in this turn of calls that have another id there, by the agent's ids.
+    /// Ids of renamed calls in the current turn, by the agent's ids.
     renamed: BTreeMap<String, String>,
     offered: Arc<OfferedTools>,
     own_terminals: u64,
@@ -73,7 +73,6 @@ struct TrackedCall {
     terminal: String,
     /// Host's name of the agent's own terminal; `None` before its first output.
     terminal_name: Option<String>,
-    /// Unsent output of the agent's own terminal.
     feed: TerminalFeed,
     /// Members reported about the agent's own terminal, besides the output.
     terminal_info: JsonObject,
@@ -244,7 +243,6 @@ impl Calls {
         Some((request, told))
     }
 
-    /// Applies the agent's cancellation of a permission request.
     pub fn withdrawn(&mut self, request: &AgentRequest) -> Vec<TurnEvent> {
         let asked = |call: &TrackedCall| call.asked.iter().position(|(asked, _)| asked == request);
         let Some((id, call)) = self.calls.iter_mut().find(|(_, call)| asked(call).is_some()) else {

@@ -70,7 +70,6 @@ impl FoundProcess {
 /// Source of the children of each process.
 #[derive(Debug)]
 pub enum Children {
-    /// Lists of the kernel.
     Listed,
     /// Snapshot of all processes, for kernels without such lists.
     Table(BTreeMap<RawPid, Vec<RawPid>>),

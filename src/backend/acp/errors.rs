@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use crate::files::folders::PathRefusal;
 
-/// Error codes of JSON-RPC and ACP.
 pub mod code {
     pub const INVALID_REQUEST: i64 = -32600;
     pub const METHOD_NOT_FOUND: i64 = -32601;

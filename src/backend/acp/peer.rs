@@ -44,8 +44,7 @@ const UNCLAIMED_BYTES_MAX: usize = 4 << 20;
 /// answered.
 const REQUEST_ID_BYTES_MAX: usize = 1 << 10;
 
-/// Maximum bytes of unread messages to an agent; beyond it, the agent is considered to have stopped
-/// reading.
+/// Maximum bytes of unread messages to an agent; beyond it, the agent is given up.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// Bytes of unread messages to an agent from which on answers that can wait are held back.
@@ -114,7 +113,6 @@ impl AgentRequest {
     }
 }
 
-/// Error response of an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentError {
     /// Code of JSON-RPC, or of the agent; 0 if missing.
@@ -275,12 +273,10 @@ impl AgentConnection {
         login.as_ref().filter(|login| login.kind == NOT_LOGGED_IN).map(|login| text::message(&login.label))
     }
 
-    /// Returns whether the reader waits for a receiver to take a message.
     pub fn is_held_up(&self) -> bool {
         self.shared.held_up.load(Ordering::Acquire)
     }
 
-    /// Returns whether the agent has many bytes of unread messages.
     pub fn is_behind(&self) -> bool {
         self.shared.waiting_bytes.load(Ordering::Acquire) > BEHIND_BYTES
     }
@@ -340,7 +336,6 @@ impl Shared {
         }
     }
 
-    /// Buffers an update of a session that has no subscriber yet.
     fn keep_unclaimed(&self, session: &str, update: &RawValue) {
         let mut routes = self.routes();
         if routes.left.contains(session) {
@@ -393,7 +388,6 @@ impl Shared {
         true
     }
 
-    /// Returns whether an answer was delivered since the last [`Self::notify_drained`].
     fn has_fresh_answers(&self) -> bool {
         !self.routes().fresh_answers.is_empty()
     }
@@ -485,7 +479,6 @@ impl Shared {
         }
     }
 
-    /// Drops all routes after the agent has ended.
     fn close(&self) {
         let mut routes = self.routes();
         routes.closed = true;

@@ -32,7 +32,6 @@ const LINE_BYTES_MAX: usize = 500;
 /// complete when it is searched for.
 const LINE_BYTES_READ: usize = 8 << 10;
 
-/// Highest signal number.
 const SIGNALS_MAX: i32 = 64;
 
 #[derive(Debug)]

@@ -16,7 +16,6 @@ use rustix::fs::{access, Access};
 /// Maximum number of bytes read to find a script's first line.
 const FIRST_LINE_BYTES_MAX: u64 = 512;
 
-/// Interpreter of most agents' scripts.
 const NODE: &str = "node";
 
 /// Finds the file of a command that is started in this directory, with these variables added to the
@@ -129,7 +128,6 @@ fn find_file(
     })
 }
 
-/// Returns whether this user can execute a file.
 pub(super) fn is_program(file: &Path) -> bool {
     file.is_file() && access(file, Access::EXEC_OK).is_ok()
 }

@@ -16,7 +16,6 @@ use tokio::time::Instant;
 use super::{number, ScriptAgent, ScriptReply, Stop, DELTA_BYTES_MAX, INPUT_PIECE_CHARS};
 use crate::host::effects::{PermissionKind, PermissionOption, TextKind, ToolGate, ToolOutcome, TurnEvent};
 
-/// Permission that a tool call needs before it runs.
 #[derive(Clone, Copy)]
 pub(super) enum Gate {
     None,
@@ -226,7 +225,6 @@ pub(super) fn tool_and_input(rest: &str) -> Result<(&str, &str), Stop> {
     }
 }
 
-/// Converts an answer to text.
 pub(super) fn spoken(answer: &ChatInputAnswer) -> String {
     let value = match answer {
         ChatInputAnswer::Draft(answer) | ChatInputAnswer::Submitted(answer) => &answer.value,

@@ -181,7 +181,6 @@ impl TrackedCall {
         extra_meta::with(event, CallExtras { meta, structured, ..CallExtras::default() })
     }
 
-    /// Returns the `_meta` for members without a counterpart in the host's protocol.
     fn besides(&self) -> JsonObject {
         let mut meta = JsonObject::new();
         let some = |value: Value| Some(value).filter(|value| *value != json!([]) && *value != json!({}));

@@ -36,7 +36,6 @@ impl Calls {
         (id.clone(), TurnEvent::ClientTool { id, name, input, message })
     }
 
-    /// Records that the agent no longer waits for the result of a client's tool.
     pub fn withdraw_tool_call(&mut self, id: &str) -> Option<TurnEvent> {
         let call = self.calls.get_mut(id).filter(|call| call.stage != CallStage::Over)?;
         Some(call.done(id, false, Some("the agent has given the call up".to_owned())))

@@ -221,7 +221,6 @@ impl Junk {
         }
     }
 
-    /// Records that a message was found.
     fn reset(&mut self) {
         if !self.heard {
             self.heard = true;
@@ -245,7 +244,6 @@ impl Junk {
         (self.lines > LINES_MAX || self.bytes > BYTES_MAX).then(|| self.reason())
     }
 
-    /// Records a line from which messages were extracted.
     fn inside(&mut self, line: &[u8]) {
         self.log(line, "messages that are not alone on a line were taken out of it");
     }
