@@ -54,8 +54,7 @@ impl ByteReservation {
         }
     }
 
-    /// Merges another reservation of the same budget into this one, so that both are released
-    /// together.
+    /// Merges another reservation of the same budget, so that both are released together.
     pub fn join(&mut self, mut other: Self) {
         if Arc::ptr_eq(&self.of, &other.of) {
             self.pieces += std::mem::take(&mut other.pieces);

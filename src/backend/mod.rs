@@ -35,8 +35,7 @@ use crate::host::effects::{
 /// Maximum number of queued reports; conversations wait while the queue is full.
 const REPORTS_MAX: usize = 256;
 
-/// Maximum size of all conversations' queued reports, in bytes; conversations wait while it is
-/// reached.
+/// Maximum size of all queued reports, in bytes; conversations wait while it is reached.
 const REPORTS_BYTES_MAX: usize = 4 << 20;
 
 /// Time from the end of a retired agent's last conversation until the agent is stopped.
@@ -89,9 +88,8 @@ impl ReportSender {
         self.chat
     }
 
-    /// Waits for room in the queue and returns a permit; `None` if the process is shutting down.
-    /// Cancel safe. Separate from [`Self::report`], so that a conversation can do other work while
-    /// it waits.
+    /// Waits for room and returns a permit; `None` if the process is shutting down. Cancel safe, so
+    /// that a conversation can do other work while it waits.
     pub async fn reserve(&self) -> Option<ReportPermit<'_>> {
         let taken = self.bytes.reserve().await?;
         let permit = self.sender.reserve().await.ok()?;
@@ -154,8 +152,7 @@ pub enum OfferedAgent {
 struct OfferedBackend {
     provider: String,
     backend: Box<dyn Backend>,
-    /// Set once the backend is replaced or removed; probes in progress check it and drop their
-    /// result.
+    /// Set once the backend is replaced or removed; running probes then drop their result.
     is_retired: Arc<AtomicBool>,
 }
 
@@ -185,8 +182,7 @@ struct OpenHandle {
 }
 
 impl Agents {
-    /// Returns the agents of these backends, the receiver for reports of conversations, and the
-    /// receiver for probe results.
+    /// Returns the agents, the receiver of conversations' reports, and that of probe results.
     pub fn new(
         backends: Vec<Box<dyn Backend>>,
     ) -> (Self, mpsc::Receiver<Report>, mpsc::UnboundedReceiver<(String, ProbeResult)>) {
@@ -309,8 +305,7 @@ impl Agents {
         Some((chat, event))
     }
 
-    /// Accepts reports in order. Consecutive texts of one kind in one run are merged into one
-    /// event.
+    /// Accepts reports in order, and merges consecutive texts of one kind in one run.
     pub fn accept_all(&mut self, reports: Vec<Report>) -> Vec<(ChatKey, Event)> {
         let (mut events, mut taken) = (Vec::new(), None::<ByteReservation>);
         for Report { chat, conversation, event, taken: room } in reports {
@@ -328,8 +323,8 @@ impl Agents {
         events
     }
 
-    /// Stops all backends concurrently; the future completes when all have stopped. Must be called
-    /// inside a tokio runtime.
+    /// Stops all backends concurrently; completes when all have stopped. Must be called inside
+    /// tokio.
     pub fn stop(&self) -> Stopping {
         let all = self.backends.iter().chain(&self.retired);
         let all: Vec<_> = all.map(|known| tokio::spawn(known.backend.stop())).collect();
@@ -377,8 +372,7 @@ impl Agents {
     }
 }
 
-/// Merges an event into the previous one if both are texts of one kind in one run; otherwise
-/// returns the event.
+/// Merges an event into the previous one if both are texts of one kind and run, or returns it.
 fn join(last: &mut Event, event: Event) -> Option<Event> {
     let Event::Turn(run, TurnEvent::Text(kind, text)) = event else { return Some(event) };
     match last {

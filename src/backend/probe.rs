@@ -1,5 +1,4 @@
-//! Probes: conversations without a turn, by which the host learns what an agent offers before any
-//! session uses the agent.
+//! Probes: conversations without a turn, by which the host learns what an agent offers.
 //!
 //! Owns: one probe, and the decision when the agent has reported enough.
 //! Never: starts a turn.
@@ -16,8 +15,7 @@ use super::byte_budget::ByteBudget;
 use super::{Backend, HostLine, Report, ReportSender, RunningConversation, REPORTS_BYTES_MAX, REPORTS_MAX};
 use crate::host::effects::{ChatKey, Command, Event, OpenConversation, OpenFailure, SelfDescription, Tokens};
 
-/// Time for which a probe continues after the conversation opens: some agents report their commands
-/// only then.
+/// Duration of a probe after opening: some agents report their commands only then.
 const LINGER: Duration = Duration::from_millis(700);
 
 /// Result of probing an agent.
@@ -31,8 +29,7 @@ pub struct ProbeResult {
     pub failure: Option<(OpenFailure, String)>,
 }
 
-/// Runs a probe to its end and returns the result. The conversation works in the agent's own
-/// folder.
+/// Runs a probe to its end. The conversation works in the agent's own folder.
 pub async fn run(conversation: ProbeConversation) -> ProbeResult {
     let ProbeConversation { conversation, mut reports, commands } = conversation;
     let task = tokio::spawn(conversation);

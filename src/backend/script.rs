@@ -46,7 +46,7 @@ const PERMISSIONS: &str = "permissionPolicy";
 const ASK: &str = "ask";
 const ALLOW: &str = "allow";
 
-/// Steps, as offered in command completion: name, argument hint, description.
+/// Steps, offered as commands: name, argument hint, description.
 const STEPS: &[(&str, &str, &str)] = &[
     ("say", "TEXT", "Says TEXT"),
     ("stream", "COUNT SIZE [DELAY_MS]", "Streams COUNT deltas of SIZE bytes"),
@@ -122,8 +122,8 @@ impl Backend for Script {
                 customizations: None,
                 capabilities: Some(AgentCapabilities {
                     multiple_chats: Some(MultipleChatsCapability { fork: Some(true), side_chat: Some(true) }),
-                    // The first directory is the working directory. Clients that do not know
-                    // `primaryReplacement` leave it unchanged.
+                    // Clients that do not know `primaryReplacement` leave the first directory
+                    // unchanged.
                     multiple_working_directories: Some(MultipleWorkingDirectoriesCapability {
                         immutable_primary: Some(true),
                         primary_replacement: Some(true),
@@ -260,8 +260,7 @@ enum ScriptReply {
 }
 
 impl ScriptAgent {
-    /// Opens the conversation as configured; `None` if opening fails or the conversation is closed
-    /// before it is open.
+    /// Opens the conversation as configured; `None` if that fails or the conversation is closed.
     async fn open(open: OpenConversation, mut line: HostLine, resource: Option<String>) -> Option<Self> {
         let config = &open.config;
         let open_ms = match config.get("openMs").map(|asked| asked.as_u64().ok_or(asked)) {

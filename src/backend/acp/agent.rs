@@ -1,7 +1,6 @@
 //! An agent: one process shared by all of its conversations, started on demand.
 //!
-//! Owns: start and handshake, restarts after a crash (with growing delays, and not indefinitely),
-//! and the stop when the agent is idle or the host exits.
+//! Owns: start, handshake, limited restarts after crashes, and the stop when idle or at exit.
 //! Never: takes part in a conversation. Across restarts it only remembers the sessions and chats
 //! whose requests have failed.
 
@@ -39,8 +38,7 @@ use crate::wire::text;
 const RESTART_DELAYS: [Duration; 3] =
     [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
 
-/// Time after the last failure for which the agent is not restarted, once its consecutive failures
-/// exceed the number of [`RESTART_DELAYS`].
+/// Time without restarts after more consecutive failures than [`RESTART_DELAYS`] has entries.
 const RESTART_REFUSED_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -49,13 +47,11 @@ pub struct Agent {
     pub commands: Commands,
     pub client_tools: ToolListener,
     guard: GuardProgram,
-    /// Locked while the agent starts, so that concurrent callers wait instead of starting another
-    /// one.
+    /// Locked while the agent starts, so that concurrent callers wait for the same start.
     current: tokio::sync::Mutex<Option<Arc<RunningAgent>>>,
     history: Mutex<StartHistory>,
 }
 
-/// Facts about an agent that persist across its restarts.
 #[derive(Debug, Default)]
 pub struct StartHistory {
     /// Number of consecutive crashes and failed starts.
@@ -71,8 +67,8 @@ pub struct StartHistory {
     closed: bool,
     /// Session requests, by method and session id, during which the agent crashed or timed out.
     pub failed_at: BTreeSet<(&'static str, String)>,
-    /// Chats whose message is sent without attachments until the turn ends, because the attachments
-    /// have made a session unusable.
+    /// Chats whose message is sent without attachments, because these have made a session unusable.
+    /// An entry lasts until the end of the chat's turn.
     pub without_attachments: BTreeSet<ChatKey>,
 }
 
@@ -85,7 +81,7 @@ pub struct RunningAgent {
     /// Host services that were announced in `initialize`.
     pub offers: Offers,
     pub login: Login,
-    /// Set when the agent accepts messages during a turn, by `_session/steering`.
+    /// Set when the agent accepts `_session/steering`: messages during a turn.
     pub steers: bool,
     uses: Mutex<LeaseCount>,
 }
@@ -145,8 +141,7 @@ impl RunningAgent {
     pub fn abilities(&self) -> AgentAbilities {
         let can = &self.capabilities.session_capabilities;
         let takes_up = can.resume.is_some() || self.capabilities.load_session;
-        // Folders are sent when a session is resumed or loaded; the first one is the session's
-        // working directory.
+        // Folders are sent on resume and load; the first one is the working directory.
         let several = can.additional_directories.is_some() && takes_up;
         AgentAbilities {
             multiple_chats: None,
@@ -172,8 +167,7 @@ impl RunningAgent {
     }
 
     /// Ends an agent that needs a login and has at most `users` leases, so that its restart finds a
-    /// login done elsewhere: many agents check for one only at start. Returns false if the agent
-    /// keeps running.
+    /// login done elsewhere: many agents check only at start. Returns whether it is ended.
     pub fn end_for_login(&self, users: usize) -> bool {
         let is_free = self.login.is_needed() && self.leases().count <= users;
         if is_free {
@@ -322,8 +316,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Starts the agent, and restarts it once if its reported name calls for other capabilities
-    /// than those announced.
+    /// Starts the agent, and restarts it if its name calls for other offers than those announced.
     async fn start_with_quirks(&self, tokens: &Tokens) -> anyhow::Result<RunningAgent> {
         let AgentSpec { name, program, arguments, .. } = &self.spec;
         let known = self.history().quirks;
@@ -397,8 +390,7 @@ impl Agent {
     }
 }
 
-/// Returns the services to announce to an agent with these quirks. The operator's settings take
-/// precedence.
+/// Returns the services to offer; the operator's settings take precedence over the quirks.
 fn offers(spec: &AgentSpec, quirks: AgentQuirks) -> Offers {
     Offers { reading: Some(spec.offers.reading.unwrap_or(quirks.reads_through_us)), ..spec.offers }
 }
@@ -418,8 +410,7 @@ fn capabilities(offers: Offers) -> ClientCapabilities {
     ClientCapabilities::new().elicitation(elicitation).fs(files).session(session).terminal(offers.terminals)
 }
 
-/// Performs the `initialize` handshake; returns the answer, parsed and raw. `None` if the agent
-/// ends before it answers.
+/// Sends `initialize`; returns the answer, parsed and raw, or `None` if the agent ends first.
 async fn initialize(
     receiver: &mut PeerReceiver,
     offers: Offers,

@@ -8,8 +8,7 @@ use std::thread;
 
 use tokio::sync::oneshot;
 
-/// Runs blocking work on a new thread and returns its result. Errors if no thread can be started or
-/// the work panics.
+/// Runs blocking work on a new thread. Errors if no thread can be started or the work panics.
 pub async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (tell, told) = oneshot::channel();
     let work = move || {

@@ -31,8 +31,7 @@ use crate::wire::tool_calls::tool_call_id;
 /// Maximum number of remembered call ids of ended turns.
 const PAST_MAX: usize = 10_000;
 
-/// Maximum number of remembered calls that were open when their turns ended and that the agent may
-/// continue.
+/// Maximum number of remembered calls that the agent may continue after their turns.
 const LEFT_OPEN_MAX: usize = 100;
 
 #[derive(Debug, Default)]
@@ -41,8 +40,7 @@ pub struct Calls {
     calls: BTreeMap<String, TrackedCall>,
     /// Agent's ids of calls whose turns have ended.
     past: BTreeSet<String>,
-    /// Calls that were open when the agent ended their turns, by the agent's ids; the agent may
-    /// continue them in another turn.
+    /// Calls that the agent may continue in another turn, by the agent's ids.
     left_open: BTreeMap<String, TrackedCall>,
     /// Ids of renamed calls in the current turn, by the agent's ids.
     renamed: BTreeMap<String, String>,
@@ -61,15 +59,13 @@ struct TrackedCall {
     output: Option<Value>,
     locations: Vec<ToolCallLocation>,
     content: Vec<ToolResultContent>,
-    /// Members of the content without a counterpart in the host's protocol, with the index of the
-    /// content.
+    /// Unplaced members of the content, with the index of the content.
     content_rest: Vec<Value>,
     diffs: Vec<Diff>,
     /// Terminals of the host that the call shows.
     screens: Vec<Arc<Screen>>,
     /// Set when the content came with the permission request, and may only describe the question.
     is_of_question: bool,
-    /// Latest output of the agent's own terminal.
     terminal: String,
     /// Host's name of the agent's own terminal; `None` before its first output.
     terminal_name: Option<String>,
@@ -87,17 +83,14 @@ struct TrackedCall {
     /// Set once the agent has requested the result of the client's tool.
     wanted: bool,
     denied: bool,
-    /// Set when the call is shown because the agent requested its result, and the agent's own
-    /// report has not arrived yet.
+    /// Set when the call is shown because its result was requested, but not reported yet.
     unclaimed: bool,
     /// Pending permission requests; the first one is shown to the user.
     asked: VecDeque<(AgentRequest, Vec<PermissionOffer>)>,
-    /// Members of the last shown permission options without a counterpart in the host's protocol,
-    /// by option id.
+    /// Unplaced members of the last shown permission options, by option id.
     options: JsonObject,
 }
 
-/// Stage of a call, as last sent to clients.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum CallStage {
     #[default]
@@ -107,8 +100,7 @@ enum CallStage {
     Over,
 }
 
-/// Parameters of `session/request_permission`. The schema's type would reject unknown kinds of
-/// options.
+/// Parameters of `session/request_permission`. The schema's type rejects unknown options.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionRequest {
@@ -188,8 +180,7 @@ impl Calls {
     /// Applies a `tool_call`.
     pub fn begun(&mut self, mut said: CallReport) -> Vec<TurnEvent> {
         let id = self.current_id(&said);
-        // A `tool_call` without content does not remove the content of an earlier permission
-        // request.
+        // A `tool_call` without content keeps the content of an earlier permission request.
         said.more.content = said.more.content.filter(|content| !content.is_empty());
         let status = said.update.fields.status;
         self.merge(&id, said).tell(&id, status)
@@ -260,15 +251,13 @@ impl Calls {
         vec![call.done(id, false, Some("the agent does not ask any more".to_owned()))]
     }
 
-    /// Returns and removes the permission requests that will not be answered: those of ended calls,
-    /// or all.
+    /// Removes and returns the permission requests that get no answer: of ended calls, or all.
     pub fn unanswered(&mut self, all: bool) -> Vec<AgentRequest> {
         let calls = self.calls.values_mut().filter(|call| all || call.stage == CallStage::Over);
         calls.flat_map(|call| call.asked.drain(..)).map(|(request, _)| request).collect()
     }
 
-    /// Returns the diffs of a call that asks for permission or has succeeded; `None` for any other
-    /// event, or without diffs.
+    /// Returns the diffs of a call that asks for permission or has succeeded; `None` otherwise.
     pub fn changes(&self, event: &TurnEvent) -> Option<(Vec<Diff>, EditPhase)> {
         let (id, phase) = match extra_meta::bare(event) {
             TurnEvent::ToolReady { id, gate: ToolGate::Ask(_), .. } => (id, EditPhase::Before),
@@ -279,8 +268,7 @@ impl Calls {
         Some((diffs, phase))
     }
 
-    /// Renames the calls of the starting turn whose ids occur in `parts`: those belong to another
-    /// process, and agents reuse ids.
+    /// Renames the turn's calls whose ids occur in `parts`: agents reuse ids after a restart.
     pub fn rename_reused_ids(&mut self, parts: &[ResponsePart]) {
         let ids = || {
             parts.iter().filter_map(|part| match part {
@@ -295,8 +283,7 @@ impl Calls {
         self.renamed = ids().filter_map(|id| Some((id.to_owned(), free(id)?))).collect();
     }
 
-    /// Returns the id of a reported call in the current turn, and removes the call from those of
-    /// ended turns.
+    /// Returns the id of a reported call in the turn, and removes it from those of ended turns.
     fn current_id(&mut self, said: &CallReport) -> String {
         let id = &*said.update.tool_call_id.0;
         self.past.remove(id);
@@ -402,8 +389,7 @@ impl Calls {
         told
     }
 
-    /// Returns the unsent output of terminals that calls show; of terminals with very much output
-    /// only if `due`.
+    /// Returns unsent output of shown terminals; of those with very much output only if `due`.
     pub fn terminal_events(&mut self, due: bool) -> Vec<Event> {
         let mut told = self.screens.tell(due);
         for (id, call) in self.calls.iter_mut().filter(|(_, call)| call.feed.is_open()) {

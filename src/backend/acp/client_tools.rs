@@ -23,8 +23,7 @@ pub use self::server::{ClientToolCall, ToolServerEvent};
 /// Name of the MCP server. Agents derive tool names from it, and some allow only letters there.
 pub const SERVER: &str = "ahpclient";
 
-/// Maximum length of a tool name, in bytes: model providers allow 64, and agents add the server's
-/// name.
+/// Maximum length of a tool name, in bytes: models allow 64, and agents add the server's name.
 const NAME_BYTES_MAX: usize = 40;
 
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -37,8 +36,7 @@ struct ToolOffer {
 }
 
 impl OfferedTools {
-    /// Creates an offer of these tools, without those whose input is not an object or whose name is
-    /// taken.
+    /// Creates an offer without tools whose input is not an object or whose name is taken.
     pub fn new(tools: Vec<ToolDefinition>) -> Self {
         let mut offers: Vec<ToolOffer> = Vec::new();
         for tool in tools {
@@ -77,8 +75,8 @@ impl OfferedTools {
         self.0.iter().map(ToolOffer::listed).collect()
     }
 
-    /// Finds the tool that one of an agent's texts about a call refers to. Each agent joins the
-    /// names of server and tool in its own way.
+    /// Finds the tool that one of these texts names. Agents combine the server's and tool's names
+    /// in various ways.
     pub fn tool_of(&self, texts: &[&str]) -> Option<&str> {
         let offer = self.0.iter().find(|offer| texts.iter().any(|text| speaks_of(text, &offer.name)))?;
         Some(&offer.tool.name)
@@ -94,8 +92,7 @@ impl ToolOffer {
             schema.entry("type").or_insert_with(|| "object".into());
         }
         let mut listed = json!({ "name": self.name, "inputSchema": schema });
-        // The output schema is omitted: agents refuse output that violates it, and a client may
-        // answer in text.
+        // The output schema is omitted: agents refuse output that violates it, such as text.
         let besides = [
             ("title", json!(title)),
             ("description", json!(description)),
@@ -135,8 +132,7 @@ fn speaks_of(text: &str, tool: &str) -> bool {
     between.is_some_and(|between| !between.is_empty() && between.chars().all(is_separator))
 }
 
-/// Returns the arguments in the reported input of a call; some agents wrap them with the names of
-/// server and tool.
+/// Returns a call's arguments from its reported input, where some agents wrap them.
 pub fn arguments(said: &Value) -> Option<&Value> {
     match said.get("server") {
         Some(server) if server == SERVER => said.get("arguments"),

@@ -1,7 +1,6 @@
 //! Conversion of content: users' messages for agents, and agents' content for clients.
 //!
-//! Owns: content blocks in both directions, diffs as text, and the transcript for an agent that
-//! does not remember the conversation.
+//! Owns: content blocks in both directions, diffs as text, and transcripts of past turns.
 //! Never: opens a file. Attachments that the agent cannot accept are only named.
 
 use std::collections::BTreeMap;
@@ -38,13 +37,11 @@ const DIFF_CONTEXT_LINES: u32 = 3;
 pub struct PromptSupport<'a> {
     pub can: &'a PromptCapabilities,
     pub quirks: AgentQuirks,
-    /// Set when binary attachments are only named, because the agent has refused a message with
-    /// them.
+    /// Set when binary attachments are only named: the agent has refused a message with them.
     pub only_text: bool,
 }
 
-/// Returns whether a block is binary, or a link to binary data: the agent may read the linked file
-/// and pass it to the model.
+/// Returns whether a block is binary or links to binary data, which the agent may read.
 pub fn is_binary(block: &ContentBlock) -> bool {
     match block {
         ContentBlock::Image(_) | ContentBlock::Audio(_) => true,
@@ -78,8 +75,7 @@ pub fn binaries(message: &Message, takes: PromptSupport<'_>) -> Vec<String> {
     binary.filter_map(label).collect()
 }
 
-/// Converts a user's message to what the agent accepts. Attached texts are fenced off from the
-/// user's words.
+/// Converts a user's message to blocks that the agent accepts, with attached texts fenced off.
 pub fn prompt(message: &Message, chats: &[Transcript], takes: PromptSupport<'_>) -> Vec<ContentBlock> {
     let mut blocks = Vec::new();
     if !message.text.is_empty() {
@@ -230,7 +226,6 @@ pub fn markdown(block: ContentBlock) -> String {
     }
 }
 
-/// Converted item of a tool call's content.
 #[derive(Debug)]
 pub struct ToolOutput {
     /// Content for clients; `None` if they receive it in another way, or if it is unknown.
@@ -262,8 +257,7 @@ pub fn produced(raw: &RawValue) -> ToolOutput {
     }
 }
 
-/// Returns the members of a chunk without a counterpart in the host's protocol. Plain text is not
-/// parsed again.
+/// Returns the unplaced members of a chunk. Plain text is not parsed again.
 pub fn rest_of_chunk(chunk: &ContentChunk, raw: &RawValue) -> Option<JsonObject> {
     let plain = match &chunk.content {
         ContentBlock::Text(text) => text.annotations.is_none() && text.meta.is_none(),
@@ -280,8 +274,8 @@ pub fn rest_of_chunk(chunk: &ContentChunk, raw: &RawValue) -> Option<JsonObject>
     Some(rest).filter(|rest| !rest.is_empty())
 }
 
-/// Returns the members of a content block without a counterpart in the host's protocol. `of_link`
-/// and `of_resource` are the members that the caller places itself.
+/// Returns the unplaced members of a content block. `of_link` and `of_resource` are the members
+/// that the caller places itself.
 fn rest_of_block(block: &Value, of_link: &[&str], of_resource: &[&str]) -> Option<JsonObject> {
     let kind = block["type"].as_str().unwrap_or_default();
     let placed: &[&str] = match kind {
@@ -389,8 +383,7 @@ fn write_hunks(text: &mut String, hunks: &[Hunk], lines: &InternedInput<&str>) {
     tell(' ', &lines.before, told..told + after);
 }
 
-/// Returns the conversation so far, with the attachments of its turns, for an agent that does not
-/// remember it.
+/// Returns a transcript of the turns and their attachments, for an agent without memory of them.
 pub fn transcript(history: &[CompletedTurn], chats: &BTreeMap<String, Vec<Transcript>>) -> String {
     let mut said = Vec::new();
     let mut bytes = 0;

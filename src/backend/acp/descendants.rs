@@ -51,8 +51,7 @@ impl Stat {
 impl FoundProcess {
     fn signal(self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.number) else { return };
-        // The handle refers to one process, even if the number is reused. (Old kernels have no such
-        // handles.)
+        // The handle cannot pass to another process. (Old kernels have no such handles.)
         let handle = pidfd_open(pid, PidfdFlags::empty());
         if Stat::of(self.number).is_none_or(|stat| stat.started != self.started) {
             return;
@@ -117,8 +116,7 @@ fn numbers_in(folder: &Path) -> Vec<RawPid> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Returns whether descendants can be found: `/proc` is mounted, and its process numbers are those
-/// of this process's namespace.
+/// Returns whether `/proc` is mounted and shows the process numbers of our namespace.
 pub fn can_be_found() -> bool {
     let ours = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse().ok());
     ours == Some(getpid().as_raw_pid())
@@ -128,8 +126,7 @@ pub fn ours(children: &Children) -> Vec<RawPid> {
     children.of(getpid().as_raw_pid())
 }
 
-/// Visits `top` and their descendants, parents first. `each` is called for a process before its
-/// children are listed.
+/// Visits `top` and their descendants; calls `each` for a process before listing its children.
 fn walk(top: impl Fn(&Children) -> Vec<RawPid>, mut each: impl FnMut(FoundProcess, Stat)) {
     let children = Children::snapshot();
     walk_by(&children, top(&children), &mut each);
@@ -149,7 +146,7 @@ fn walk_by(children: &Children, top: Vec<RawPid>, each: &mut impl FnMut(FoundPro
     }
 }
 
-/// Asks all descendants to exit, except those in group `asked`, which was already asked.
+/// Asks all descendants to exit, except group `asked`, which was already asked.
 pub fn terminate(asked: Pid) {
     walk(ours, |process, stat| {
         if stat.group != asked.as_raw_pid() {

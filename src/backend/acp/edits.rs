@@ -67,8 +67,7 @@ impl EditLookup {
     }
 }
 
-/// Adds file edits to an event: to the output of a finished call, or to the extras of any other
-/// event.
+/// Adds edits to the output of a finished call, or to the extras of any other event.
 pub fn with_edits(event: Event, edits: Vec<FileEdit>) -> Event {
     let Event::Turn(run, event) = event else { return event };
     let (mut event, mut besides) = match event {

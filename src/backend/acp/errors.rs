@@ -1,7 +1,6 @@
 //! Errors with which the host refuses an agent's requests.
 //!
-//! Owns: these errors, with their codes and the messages that the agent receives; and the codes of
-//! agents' errors that the host interprets.
+//! Owns: these errors with their codes and messages, and the codes of agents' errors that matter.
 //! Never: decides that a request is refused.
 
 use std::io;
@@ -21,8 +20,7 @@ pub mod code {
     pub const WITHDRAWN: i64 = -32800;
 }
 
-/// Reason for which an agent's request is refused. `Display` gives the message of the error
-/// response.
+/// Reason for which an agent's request is refused, as the message of the error response.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     // Invalid requests.

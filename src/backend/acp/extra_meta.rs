@@ -59,8 +59,7 @@ pub fn kept(value: Value) -> Value {
 /// Unplaced members of permission options, by option id.
 pub const OPTIONS: &str = "acp.options";
 
-/// Returns the members of an object that are neither null nor placed elsewhere; `None` if none are
-/// left.
+/// Returns the members that are neither null nor placed elsewhere; `None` if none are left.
 pub fn rest(value: Value, placed: &[&str]) -> Option<JsonObject> {
     let Value::Object(mut members) = value else { return None };
     members.retain(|name, value| !value.is_null() && !placed.contains(&name.as_str()));

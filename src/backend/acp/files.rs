@@ -38,7 +38,6 @@ const PIECES_MAX: usize = (64 << 20) / PIECE_BYTES;
 /// Interval between checks whether an agent has read its pending answers.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Queue of a conversation's file requests.
 pub struct Files {
     jobs: mpsc::UnboundedSender<FileJob>,
     room: Arc<Semaphore>,
@@ -64,7 +63,6 @@ pub enum FileRequest {
 pub struct FileOutcome {
     pub request: AgentRequest,
     pub result: Result<FileAnswer, RequestError>,
-    /// Call that shows a write, and the change.
     pub shown: Option<(String, FileChange)>,
 }
 
@@ -77,8 +75,7 @@ pub enum FileAnswer {
 #[derive(Debug)]
 pub struct FileChange {
     pub path: PathBuf,
-    /// Former content: `None` if unknown (not text, or too long), `Some(None)` if the file did not
-    /// exist.
+    /// Former content: `None` if unknown (not text, too long), `Some(None)` if there was no file.
     pub before: Option<Option<String>>,
     pub after: String,
 }
@@ -206,8 +203,7 @@ fn carry_out(
     (result, shown)
 }
 
-/// Reads at most `limit` lines, with their ends, from line `line` on (the first is 1); empty if the
-/// file has fewer lines.
+/// Reads up to `limit` lines with their ends from `line` (1-based) on; empty beyond the end.
 fn lines(
     path: &Path,
     file: impl Read,

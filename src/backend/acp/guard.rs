@@ -5,18 +5,17 @@
 //! the host. When the lifeline ends, because the host closed it or died, all descendants of the
 //! program are asked to exit and then killed.
 //!
-//! An agent gets its stdin over the lifeline, and a moment to exit by itself after the lifeline
-//! ends. When the agent exits, its remaining descendants are ended, and the guard exits with its
-//! status. A command has no stdin. The guard reports its state to the host, one line each, and
-//! processes that it left running continue until the host closes the lifeline.
+//! An agent receives its stdin over the lifeline, and may exit by itself after the lifeline ends.
+//! When it exits, its remaining descendants are ended, and the guard exits with its status. A
+//! command has no stdin. The guard reports its state, one line each, and its background processes
+//! continue until the lifeline ends.
 //!
-//! A command with a pty has the guard's stdout as its terminal. The command leads a session there,
-//! which is set up by a leader: this program in another mode, which then executes the command.
+//! A command with a pty has the guard's stdout as its terminal. A leader, which is this program in
+//! another mode, starts a session there and executes the command.
 //!
-//! Owns: the guarantee that no process of a program outlives the host, and the report of how the
-//! program ended.
-//! Never: reads or writes the program's data. Orphans can be adopted on Linux only; elsewhere a
-//! process that has left the group is not found.
+//! Owns: ending all processes of a program with the host, and reporting how the program ended.
+//! Never: reads or writes the program's data. Only Linux can adopt orphans; elsewhere a process
+//! that has left the group is not found.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -102,8 +101,7 @@ pub fn run(command: &[OsString]) -> u8 {
     u8::try_from(status).unwrap_or(u8::MAX)
 }
 
-/// Starts a command and guards it until all of its processes have ended. The guard's stdin must be
-/// the lifeline.
+/// Starts and guards a command until all of its processes have ended. Stdin must be the lifeline.
 pub fn run_command(command: &[OsString]) -> u8 {
     u8::from(guard(false, |_| spawn(command, Stdio::null())).is_err())
 }
@@ -137,8 +135,7 @@ pub fn lead_session(command: &[OsString]) -> u8 {
 /// Processes that a guard must end.
 #[derive(Debug, Clone, Copy)]
 struct ProcessTree {
-    /// Process group that the guard leads. Signals to the group reach the guard too, which ignores
-    /// requests to exit.
+    /// Process group that the guard leads; the guard ignores the group's requests to exit.
     group: Pid,
     /// Set when orphans are adopted: the tree has ended when no child is left.
     adopts: bool,
@@ -151,13 +148,12 @@ fn lead() -> io::Result<ProcessTree> {
     if setpgid(None, None).is_err() {
         return Err(io::Error::other("the guard cannot lead a group of its own"));
     }
-    // Signals to the group reach its leader too. A handler, once installed, makes them harmless for
-    // good, even after its runtime is dropped.
+    // Signals to the group reach its leader too. An installed handler makes them harmless, even
+    // after its runtime is dropped.
     let listener = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let listening = listener.enter();
     let asked = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
-    // In the background of a terminal, a whole group is stopped when one process of it reads from
-    // the terminal.
+    // A background group is stopped when one of its processes reads from the terminal.
     let stopped =
         [Signal::TSTP, Signal::TTIN, Signal::TTOU].map(|signal| SignalKind::from_raw(signal.as_raw()));
     for kind in asked.into_iter().chain(stopped) {
@@ -170,8 +166,7 @@ fn lead() -> io::Result<ProcessTree> {
 #[cfg(target_os = "linux")]
 fn adopt_orphans() -> bool {
     use rustix::process::{set_child_subreaper, set_parent_process_death_signal};
-    // A guard that is stopped when the host dies must continue, or it would never read the end of
-    // the lifeline.
+    // A guard that is stopped when the host dies must resume, to read the end of the lifeline.
     if set_parent_process_death_signal(Some(Signal::CONT)).is_err() {
         // Harmless: only the guarded program would stop the guard.
     }
@@ -265,8 +260,8 @@ fn guard(is_agent: bool, start: impl FnOnce(&UnixStream) -> io::Result<Pid>) -> 
     report(&GuardReport::of_status(status));
     let code = as_exit_status(status);
     if is_agent {
-        // Processes that the agent left behind are ended as if the host had closed the lifeline.
-        // The host may have exited.
+        // The agent's remaining processes are ended as if the host, which may be gone, had closed
+        // the lifeline.
         tell.send(code).unwrap_or_default();
         host.shutdown(Shutdown::Read).unwrap_or_default();
     }
@@ -274,7 +269,6 @@ fn guard(is_agent: bool, start: impl FnOnce(&UnixStream) -> io::Result<Pid>) -> 
     Ok(code)
 }
 
-/// Waits for a child, and reaps all other children.
 fn wait_for(agent: Pid) -> io::Result<WaitStatus> {
     loop {
         match wait(WaitOptions::empty()) {
@@ -291,8 +285,8 @@ fn as_exit_status(status: WaitStatus) -> i32 {
 }
 
 impl ProcessTree {
-    /// Waits until all processes of the tree have ended, and reaps them. Without adoption, waits
-    /// until the other thread has ended them.
+    /// Reaps all processes of the tree; without adoption, waits until the other thread has ended
+    /// them.
     fn wait(self, ending: JoinHandle<()>) {
         while matches!(wait(WaitOptions::empty()), Ok(_) | Err(rustix::io::Errno::INTR)) {}
         if !self.adopts {
@@ -324,19 +318,16 @@ impl ProcessTree {
         }
     }
 
-    /// Asks the group to exit, and kills it if it does not; returns when the group is empty or
-    /// cannot be killed.
+    /// Asks the group to exit, and kills it if it does not. Returns when it is empty or unkillable.
     #[cfg(not(target_os = "linux"))]
     fn end(self) {
         use std::time::Instant;
         const POLL_INTERVAL: Duration = Duration::from_millis(5);
-        // The guard first leaves the group, if it can, so that it survives the signal and can
-        // report how the agent ended.
+        // The guard leaves the group, if it can, to survive the signal and report the exit.
         let other = rustix::process::getppid().and_then(|host| rustix::process::getpgid(Some(host)).ok());
         let left = other.is_some_and(|other| setpgid(None, Some(other)).is_ok());
         for signal in [Signal::TERM, Signal::KILL] {
             if kill_process_group(self.group, signal).is_err() {
-                // The group is empty.
                 return;
             }
             let start = Instant::now();

@@ -23,8 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::blocking::on_a_thread;
 use super::guard;
 
-/// Time after which a guard that was told to stop is killed: it first asks its processes to exit,
-/// and then kills them.
+/// Time until a stopping guard is killed: it first asks its processes to exit, then kills them.
 const GUARD_WITHIN: Duration = guard::EXIT_GRACE.saturating_mul(3);
 
 /// Command line that starts guards, with the set of started guards.
@@ -52,9 +51,8 @@ impl GuardProgram {
         Self { path, arguments, started: Arc::default() }
     }
 
-    /// Makes this process adopt what a killed guard leaves behind, if it has no children yet. A
-    /// process with children, inherited from an earlier program in the same process, adopts
-    /// nothing.
+    /// Makes this process adopt what a killed guard leaves behind, unless it has children already,
+    /// from an earlier program in the same process.
     #[must_use]
     pub fn adopting(self) -> Self {
         Self {
@@ -138,8 +136,8 @@ impl Guard {
             tokio::select! {
                 biased;
                 status = &mut ended => return status,
-                // A guard that is not stopped ignores the signal. While the guard is listed, no
-                // other process can have its number.
+                // Running guards ignore the signal. While a guard is listed, its number is not
+                // reused.
                 Some(()) = of_children.recv() => {
                     let pid = pid.filter(|pid| started.guards().contains(&pid.as_raw_pid()));
                     if let Some(Err(error)) = pid.map(|pid| kill_process(pid, Signal::CONT)) {
@@ -150,8 +148,8 @@ impl Guard {
         }
     }
 
-    /// Waits until the guard and all of its processes have ended, which happens soon after
-    /// `stopped` is cancelled; returns the guard's exit status.
+    /// Waits until the guard and all of its processes have ended, soon after `stopped` is
+    /// cancelled. Returns the guard's exit status.
     ///
     /// # Errors
     /// When the exit status is unknown.

@@ -20,9 +20,7 @@ use rustix::net::{
 /// Byte that accompanies a file, and that acknowledges one.
 const WORD: &[u8] = b".";
 
-/// Sends a file.
-///
-/// The file must stay open here until the receiver has acknowledged it: some systems lose it
+/// Sends a file, which must stay open here until it is acknowledged: some systems lose it
 /// otherwise.
 ///
 /// # Errors

@@ -30,19 +30,16 @@ use crate::wire::text;
 
 pub const METHODS_MAX: usize = 32;
 
-/// Maximum number of keys given to a running agent that are hidden from the log; the oldest are
-/// dropped.
+/// Maximum number of a running agent's keys that are hidden from the log; the oldest are dropped.
 const SECRETS_MAX: usize = 100;
 
 /// Time limit for a login by the agent itself: the user has to act in a browser.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
-/// HTTP status with the same meaning as [`code::AUTH_REQUIRED`]; some agents pass on the status of
-/// their model's provider.
+/// HTTP status that means a missing login; some agents pass it on from their model's provider.
 const UNAUTHORIZED: i64 = 401;
 
-/// Member of `_meta` that asks for a key in a login method, and that holds the key in
-/// `authenticate`.
+/// Member of `_meta` that requests a key in a login method and holds it in `authenticate`.
 const KEY: &str = "api-key";
 
 /// Returns whether an error says that a login is needed: by its code, or by the HTTP status of the
@@ -322,8 +319,8 @@ impl Login {
 }
 
 impl RunningAgent {
-    /// Logs in to the agent if it needs a login and these tokens allow one. Returns false if the
-    /// agent is being ended and must be restarted. Reports what it waits for. Errors if the login
+    /// Logs in to the agent if it needs a login and these tokens allow one; reports what it waits
+    /// for. Returns false if the agent is being ended and must be restarted. Errors if the login
     /// fails.
     pub async fn log_in(&self, tokens: &Tokens, reports: &ReportSender) -> anyhow::Result<bool> {
         let _only_one = match self.login.at_work.try_lock() {

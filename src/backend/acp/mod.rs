@@ -69,8 +69,7 @@ pub struct AgentSpec {
     pub arguments: Vec<OsString>,
     /// Environment variables added to the host's own.
     pub environment: BTreeMap<String, String>,
-    /// Working directory of the program, and of sessions without a folder of their own; `None` for
-    /// the host's.
+    /// Working directory of the program and of sessions without a folder; `None` for the host's.
     pub directory: Option<PathBuf>,
     /// Set when the agent supports one session per process: each session gets a process of its own.
     pub one_session: bool,
@@ -78,8 +77,7 @@ pub struct AgentSpec {
     pub start_limit: Duration,
     /// Time limit for the agent to stop cancelled work.
     pub cancel_limit: Duration,
-    /// Maximum duration of a turn, including the time for which it waits for the user; `None` for
-    /// no limit.
+    /// Maximum duration of a turn, including waits for the user; `None` for no limit.
     pub turn_limit: Option<Duration>,
     /// Time after which an idle agent is stopped.
     pub idle_limit: Duration,
@@ -94,8 +92,7 @@ pub struct AgentSpec {
 /// Host services announced to an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offers {
-    /// Reading files in the session's working directories. `None`: allowed, unless the agent's
-    /// quirks say otherwise.
+    /// Reading files in working directories; `None` leaves the decision to the agent's quirks.
     pub reading: Option<bool>,
     /// Writing files in the session's working directories.
     pub writing: bool,
@@ -115,8 +112,7 @@ impl Acp {
         Self { agent: Arc::new(Agent::new(spec, guard)) }
     }
 
-    /// Returns the agent's own report that no user is logged in, with advice; `None` if it has not
-    /// reported this.
+    /// Returns the agent's report that no user is logged in, with advice; `None` without one.
     pub fn missing_login(&self) -> Option<String> {
         let said = self.agent.history().connections.last()?.logged_out()?;
         Some(format!("it says \"{said}\". {}", self.agent.login_advice()))

@@ -152,7 +152,6 @@ struct OlderChoice {
 }
 
 impl OfferedOptions {
-    /// Reads the settings from the answer that starts or resumes a session.
     pub fn take_session(&mut self, answer: &RawValue) {
         let Some(Setup { config_options, modes, models }) = read(answer.get()) else { return };
         self.take_older(ChangedBy::Mode, MODE, "Mode", modes);
@@ -212,8 +211,7 @@ impl OfferedOptions {
         }
     }
 
-    /// Returns whether a message of the agent reports the value of a setting: a mode change if
-    /// `by_mode`, else a list of options.
+    /// Returns whether a mode change (`by_mode`) or a list of options reports a setting's value.
     pub fn is_told(&self, id: &str, by_mode: bool) -> bool {
         self.named(id).is_some_and(|setting| match setting.by {
             ChangedBy::Option => !by_mode || setting.means(MODE),
@@ -244,8 +242,7 @@ impl OfferedOptions {
         })
     }
 
-    /// Returns the setting ids in the order in which to change them: the model first, because
-    /// others depend on it.
+    /// Returns the setting ids in the order of changes: the model first, since others depend on it.
     pub fn in_order(&self) -> impl Iterator<Item = &str> {
         let first = self.model();
         let rest = self.settings.iter().map(|setting| setting.id.as_str());
@@ -272,9 +269,9 @@ impl OfferedOptions {
         self.settings.iter().map(|setting| (setting.id.clone(), setting.current.clone())).collect()
     }
 
-    /// Returns the schema of the settings for clients. With `starting`, the operator's initial
-    /// values, the defaults are those of a new session: the initial value if the agent offers it,
-    /// else the current value.
+    /// Returns the schema of the settings for clients. The defaults are the operator's initial
+    /// values in `starting` that the agent offers, else the current values; without `starting`,
+    /// there are none.
     pub fn schema(&self, starting: Option<&JsonObject>) -> SessionConfigSchema {
         let default = |it: &Setting| {
             let set = starting?.get(&it.id).filter(|value| self.offers(&it.id, value));

@@ -40,8 +40,7 @@ const BRACES_MAX: usize = 8;
 const UNCLAIMED_MAX: usize = 1000;
 const UNCLAIMED_BYTES_MAX: usize = 4 << 20;
 
-/// Maximum length of an agent's request id, in bytes: the id is stored until the request is
-/// answered.
+/// Maximum length of an agent's request id, in bytes; it is stored until the answer.
 const REQUEST_ID_BYTES_MAX: usize = 1 << 10;
 
 /// Maximum bytes of unread messages to an agent; beyond it, the agent is given up.
@@ -50,12 +49,10 @@ const WAITING_BYTES_MAX: usize = 64 << 20;
 /// Bytes of unread messages to an agent from which on answers that can wait are held back.
 const BEHIND_BYTES: usize = WAITING_BYTES_MAX / 4;
 
-/// Maximum capacity of a pipe that an agent writes to, in bytes (on Linux, unless a privileged
-/// agent enlarges it).
+/// Maximum capacity of an agent's output pipe, in bytes, unless a privileged agent enlarges it.
 const PIPE_BYTES_MAX: usize = 1 << 20;
 
-/// Notification in which Claude and Codex report their login status, and the kind that means no
-/// login.
+/// Login status notification of Claude and Codex, and the kind that means no login.
 const LOGIN_STATUS: &str = "_auth/status_update";
 const NOT_LOGGED_IN: &str = "none";
 
@@ -79,8 +76,7 @@ pub enum PeerMessage {
     Withdrawn(AgentRequest),
     /// Answer to a request of the host, with the request's id.
     Answer(u64, Result<Box<RawValue>, AgentError>),
-    /// Follows each answer, by its request id, once all output has been delivered that was readable
-    /// when the answer arrived.
+    /// Follows each answer, by request id, after all output that was readable with the answer.
     Drained(u64),
 }
 
@@ -107,7 +103,6 @@ pub struct AgentRequest(String);
 
 #[cfg(test)]
 impl AgentRequest {
-    /// Returns the id of a request that no agent has sent.
     pub fn test() -> Self {
         Self("1".to_owned())
     }
@@ -122,8 +117,7 @@ pub struct AgentError {
 }
 
 impl AgentError {
-    /// Parses the `error` member of an answer. Accepts any value, so that each request gets its
-    /// answer.
+    /// Parses the `error` of an answer. Accepts any value, so that each request gets an answer.
     fn of(error: &RawValue) -> Self {
         match serde_json::from_str(error.get()).unwrap_or_default() {
             Value::Object(mut error) => Self {
@@ -189,8 +183,7 @@ struct Routes {
     inboxes: HashMap<u64, Inbox>,
     /// Receiver of each request in flight to the agent, by request id.
     requests: HashMap<u64, u64>,
-    /// Delivered answers that [`PeerMessage::Drained`] has not followed yet: receiver and request
-    /// id.
+    /// Delivered answers that await [`PeerMessage::Drained`]: receiver and request id.
     fresh_answers: Vec<(u64, u64)>,
     /// Receiver of each unanswered request of the agent.
     asked: HashMap<AgentRequest, u64>,
@@ -199,7 +192,6 @@ struct Routes {
     left: HashSet<String>,
     unclaimed: VecDeque<(String, Box<RawValue>)>,
     unclaimed_bytes: usize,
-    /// Set once the agent has ended and no more messages can arrive.
     closed: bool,
 }
 
@@ -266,8 +258,7 @@ impl AgentConnection {
         self.ended.borrow().is_some()
     }
 
-    /// Returns the agent's last report that no user is logged in, in its words; `None` if its last
-    /// status was another one.
+    /// Returns the agent's words if its last login status was that no user is logged in.
     pub fn logged_out(&self) -> Option<String> {
         let login = self.shared.login.lock().unwrap_or_else(PoisonError::into_inner);
         login.as_ref().filter(|login| login.kind == NOT_LOGGED_IN).map(|login| text::message(&login.label))
@@ -317,7 +308,6 @@ impl Shared {
         });
     }
 
-    /// Delivers a message to its receiver, waiting for room.
     async fn deliver(&self, receiver: u64, said: PeerMessage) {
         let Some(inbox) = self.routes().inboxes.get(&receiver).cloned() else { return };
         let is_taken = match inbox.try_put(said) {
@@ -392,8 +382,7 @@ impl Shared {
         !self.routes().fresh_answers.is_empty()
     }
 
-    /// Notifies receivers that all output has been delivered that was readable when their answers
-    /// arrived.
+    /// Notifies receivers that all output readable with their answers has been delivered.
     async fn notify_drained(&self) {
         let answers = std::mem::take(&mut self.routes().fresh_answers);
         for (receiver, id) in answers {

@@ -28,8 +28,7 @@ const LINES_MAX: usize = 20;
 /// Maximum length of a retained line, in bytes.
 const LINE_BYTES_MAX: usize = 500;
 
-/// Maximum number of bytes read of one line; larger than the retained part, so that a secret is
-/// complete when it is searched for.
+/// Maximum bytes read of one line; secrets are hidden before it is cut to [`LINE_BYTES_MAX`].
 const LINE_BYTES_READ: usize = 8 << 10;
 
 const SIGNALS_MAX: i32 = 64;
@@ -74,8 +73,7 @@ impl Process {
         Self::begin(guard, command, &agent.name)
     }
 
-    /// Starts a guard with this command, which names the guarded program; `name` identifies it in
-    /// the log.
+    /// Starts a guard with this command line; `name` identifies the program in the log.
     pub fn begin(
         program: &GuardProgram,
         mut command: Command,
@@ -130,7 +128,6 @@ fn how_it_ended(status: ExitStatus) -> String {
     }
 }
 
-/// Reads a stream to its end, whatever its content, and retains the last lines.
 async fn drain(
     mut stream: impl AsyncRead + Unpin,
     agent: String,

@@ -48,9 +48,8 @@ pub fn find(
     Ok(found)
 }
 
-/// Returns the search path for a program started from this file: the file's folder is appended, so
-/// that programs installed beside it are found. `None` if the search path is unset or already has
-/// the folder.
+/// Returns a search path to which the folder of this file is appended, so that programs installed
+/// beside it are found. `None` if no search path is set, or if it has the folder already.
 pub fn search_path_of(found: &Path, environment: &BTreeMap<String, String>) -> Option<OsString> {
     let search_path = search_path(environment)?;
     let folder = found.parent().filter(|folder| folder.is_absolute())?;
@@ -67,8 +66,7 @@ fn search_path(environment: &BTreeMap<String, String>) -> Option<OsString> {
     environment.get("PATH").map(OsString::from).or_else(|| std::env::var_os("PATH"))
 }
 
-/// Returns a missing interpreter of a script, with advice; `None` if the file is not a script, or
-/// if the interpreter exists.
+/// Returns the missing interpreter of a script, with advice; `None` if nothing is missing.
 fn missing_interpreter(
     script: &Path,
     directory: Option<&Path>,

@@ -11,32 +11,24 @@ use std::path::Path;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentQuirks {
-    /// Set when the agent is offered file reading through the host, unless its operator decides
-    /// otherwise.
+    /// Set to offer file reading through the host, unless the operator decides otherwise.
     pub reads_through_us: bool,
-    /// Set when paths in file links must not be percent-encoded: the agent does not decode them, or
-    /// shows them to its model as they are.
+    /// Set when file links must not be percent-encoded, because the agent does not decode them.
     pub raw_links: bool,
-    /// Set when the agent passes embedded binary resources to its model. Other agents drop them, or
-    /// paste their Base64.
+    /// Set when the agent passes binary resources to its model; others drop them or paste Base64.
     pub takes_blobs: bool,
-    /// Set when the agent answers `session/load` before it replays the conversation; other agents
-    /// replay first.
+    /// Set when the agent replays a conversation after its answer to `session/load`, not before.
     pub replays_late: bool,
-    /// Set when `_meta` of `authenticate` must be `"api-key": KEY` rather than `"api-key":
-    /// {"apiKey": KEY}`.
+    /// Set when the `api-key` in `_meta` is the key itself rather than `{"apiKey": KEY}`.
     pub bare_key: bool,
-    /// Ids of further modes in which the agent does not ask the user, besides those common to all
-    /// agents.
+    /// Further ids of modes in which the agent does not ask, besides those common to all agents.
     pub unasked_modes: &'static [&'static str],
-    /// When the agent acts without asking in any mode, as a sentence for people; `None` if the mode
-    /// decides.
+    /// Sentence on when the agent acts without asking in any mode; `None` if its mode decides.
     pub asking: Option<&'static str>,
     /// Prefixes of answer chunks that are notices of the agent, not text of its model. Each notice
     /// is a chunk of its own, without a line end.
     pub notices: &'static [&'static str],
-    /// Login methods that `authenticate` cannot perform, although they do not say so: they need a
-    /// terminal.
+    /// Login methods that need a terminal although they do not say so.
     pub terminal_logins: &'static [&'static str],
     /// Set when the agent reports the end of a turn that it started itself in a usage update.
     pub ends_own_turns: bool,
@@ -56,8 +48,8 @@ impl AgentQuirks {
         ends_own_turns: false,
     };
     const RAW_LINKS: Self = Self { raw_links: true, ..Self::NONE };
-    // The agent reads each file before it writes it, and does not understand any error for a
-    // missing file, so it could not create one.
+    // The agent reads a file before it writes it, and takes any error for a failure, so it could
+    // not create a file.
     const GEMINI: Self =
         Self { reads_through_us: false, replays_late: true, bare_key: true, ..Self::RAW_LINKS };
     const PI: Self = Self {

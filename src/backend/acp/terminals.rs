@@ -116,8 +116,7 @@ impl Terminals {
         Ok(Launch { directory, search_path: commands.search_path(&create.env), create })
     }
 
-    /// Starts a command in a new terminal; returns its name and screen. The request is answered
-    /// once the command has started.
+    /// Starts a command in a new terminal. The request is answered once the command has started.
     pub fn start(
         &mut self,
         request: &AgentRequest,
@@ -204,8 +203,7 @@ impl Terminals {
         self.waiting.retain(|(waiting, ..)| waiting != request);
     }
 
-    /// Returns whether no terminal is open, no command runs in the background, no request is
-    /// pending, and all output was sent.
+    /// Returns whether no terminal, command or request is open and all output was sent.
     pub fn are_quiet(&self) -> bool {
         let says_nothing = !self.changes.output.load(Ordering::Acquire) && !self.is_to_be_shown;
         self.open.is_empty() && self.waiting.is_empty() && self.background.is_empty() && says_nothing
@@ -282,7 +280,6 @@ fn unknown(name: &str) -> RequestError {
     RequestError::NoTerminal(name.to_owned())
 }
 
-/// Screens of a conversation that calls may refer to.
 #[derive(Debug, Default)]
 pub struct Screens(BTreeMap<String, Arc<Screen>>);
 

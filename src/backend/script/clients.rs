@@ -75,7 +75,6 @@ impl ScriptAgent {
     }
 }
 
-/// Returns the text of a client tool's result, or the reason of its failure.
 fn told_by(result: &ToolCallResult) -> String {
     if !result.success {
         let why = result.error.as_ref().and_then(|error| error.get("message")).and_then(Value::as_str);

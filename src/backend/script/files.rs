@@ -20,7 +20,6 @@ use crate::state::edits::inline;
 
 const TOOL: &str = "files";
 
-/// Maximum size of a file whose edit is shown, in bytes.
 const SHOWN_BYTES_MAX: u64 = 64 << 10;
 
 /// File name with its new content; `None` to remove the file.

@@ -28,8 +28,7 @@ impl LaterSteps {
         self.due.sort_by_key(|(at, _)| *at);
     }
 
-    /// Notes that a turn has started that the agent did not ask for; the host is asked again after
-    /// it.
+    /// Notes that a turn has started that was not asked for; the host is asked again after it.
     pub(super) fn another_has_begun(&mut self) {
         self.asked = false;
     }

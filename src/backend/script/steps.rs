@@ -61,8 +61,7 @@ impl ScriptAgent {
         Ok(())
     }
 
-    /// Streams digits that continue from delta to delta, so that a lost or misplaced delta is
-    /// visible.
+    /// Streams digits that continue in each delta, so that lost or misplaced deltas are visible.
     pub(super) async fn stream(&mut self, rest: &str) -> Result<(), Stop> {
         let mut words = rest.split_whitespace();
         let count: usize = number("/stream COUNT", words.next().unwrap_or_default())?;

@@ -1,7 +1,6 @@
 //! One tool call and its events.
 //!
-//! Owns: the stages of the call, and which of the agent's data is its name, command, output or
-//! extra metadata.
+//! Owns: the call's stages, and its name, command, output and metadata from the agent's data.
 //! Never: knows of other calls, or of the turn.
 
 use agent_client_protocol_schema::v1::{ToolCallStatus, ToolKind};
@@ -30,8 +29,8 @@ const PRINTED: [&str; 6] =
 const TERMINAL_BYTES_MAX: usize = 1 << 20;
 
 impl TrackedCall {
-    /// Returns whether the agent may continue the call after its turn: the call is still open, the
-    /// user was not asked about it, and neither a client nor the host carries it out.
+    /// Returns whether the agent may continue the call after its turn: the call is open, the user
+    /// was not asked, and neither a client nor the host carries it out.
     pub(super) fn may_be_left_open(&self) -> bool {
         let is_agents = self.client_tool.is_none() && self.screens.is_empty() && !self.feed.is_open();
         self.told && is_agents && matches!(self.stage, CallStage::Begun | CallStage::Running)
@@ -65,7 +64,6 @@ impl TrackedCall {
         !self.diffs.is_empty()
     }
 
-    /// Returns the events for clients after the call has changed.
     pub(super) fn tell(&mut self, id: &str, status: Option<ToolCallStatus>) -> Vec<TurnEvent> {
         let mut told = Vec::new();
         if !std::mem::replace(&mut self.told, true) {
@@ -83,8 +81,8 @@ impl TrackedCall {
         // A call with a terminal is running, whatever status the agent reports.
         let has_terminal = !self.terminal.is_empty() || !self.screens.is_empty();
         let runs = status == Some(ToolCallStatus::InProgress) || has_terminal;
-        // A client starts the tool as soon as the call runs, so the call runs only once the agent
-        // waits for its result.
+        // A client starts a running call, so the call runs only once the agent waits for the
+        // result.
         if self.stage == CallStage::Begun && (over || runs) && self.client_tool.is_none() {
             self.stage = CallStage::Running;
             told.push(self.ready(id, ToolGate::Open));
@@ -217,8 +215,8 @@ impl TrackedCall {
         content
     }
 
-    /// Returns the unsent events of the agent's own terminal. The terminal ends when the agent
-    /// reports its exit, or with the call.
+    /// Returns the unsent events of the agent's own terminal, which ends with the call at the
+    /// latest.
     pub(super) fn agent_terminal_events(&mut self, id: &str) -> Vec<Event> {
         let Some(name) = self.terminal_name.clone() else { return Vec::new() };
         let has_ended = ["exit_code", "signal"].iter().any(|member| self.terminal_info.contains_key(*member));

@@ -20,8 +20,7 @@ impl Calls {
         self.offered = offered;
     }
 
-    /// Records that the agent waits for the result of a client's tool; returns the id of the call,
-    /// and its event.
+    /// Records that the agent waits for a client tool's result; returns the call's id and event.
     pub fn wants(&mut self, tool: &str, arguments: &Value, mentions: &[String]) -> (String, TurnEvent) {
         let told_by_agent = self.account_of(tool, arguments, mentions);
         let id = told_by_agent.unwrap_or_else(|| self.show(tool));
@@ -45,8 +44,7 @@ impl Calls {
         self.calls.get(id).is_some_and(|call| call.denied)
     }
 
-    /// Ends a call for the host, before the agent may know of its end; returns the call's pending
-    /// permission request.
+    /// Ends a call that the host has finished; returns its pending permission request.
     pub fn is_over(&mut self, id: &str) -> Option<AgentRequest> {
         let call = self.calls.get_mut(id)?;
         // A client may finish before the agent requests the result.
@@ -79,7 +77,6 @@ impl Calls {
         Some((*id).clone())
     }
 
-    /// Shows a call that the agent has not reported yet; returns the id.
     fn show(&mut self, tool: &str) -> String {
         let mut names = (1_u64..).map(|number| format!("client-tool {number}"));
         let id = names.find(|id| !self.calls.contains_key(id)).unwrap_or_default();

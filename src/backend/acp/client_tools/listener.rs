@@ -36,8 +36,7 @@ const UNAUTHENTICATED_MAX: usize = 32;
 
 const TOKEN_WITHIN: Duration = Duration::from_secs(5);
 
-/// Maximum number of queued events of a server; reading from the agent stops while the queue is
-/// full.
+/// Maximum number of queued events; reading from the agent stops while the queue is full.
 const EVENTS_MAX: usize = 64;
 
 /// Time within which an agent that reloads changed tools at all has requested them.
@@ -144,8 +143,8 @@ impl ToolServer {
         self.listed.borrow().is_some()
     }
 
-    /// Returns whether the agent lacks some current tools and has not requested them in time: some
-    /// agents list tools only once.
+    /// Returns whether the agent lacks current tools and has not requested them within
+    /// [`RELIST_WITHIN`]: some agents list tools only once.
     pub fn is_out_of_date(&self) -> bool {
         let listed = self.listed.borrow();
         let lacks_some = listed.as_ref().is_some_and(|listed| !self.tools.borrow().are_all_in(listed));
@@ -257,8 +256,7 @@ impl Drop for SocketFolder {
     }
 }
 
-/// Removes the folders of killed hosts: their process does not exist, and their socket refuses
-/// connections.
+/// Removes folders of killed hosts: the process is gone, and the socket refuses connections.
 fn remove_left_behind(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for entry in entries.flatten() {

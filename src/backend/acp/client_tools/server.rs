@@ -77,8 +77,7 @@ impl Lines {
         Self { input: FramedRead::new(input, LineCodec::new(LINE_BYTES_MAX)), output }
     }
 
-    /// Receives the next line; `None` at the end, on an error, or if a line is too long. Cancel
-    /// safe.
+    /// Receives the next line; `None` at the end, on errors and for a long line. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<String> {
         match self.input.next().await? {
             Ok(InputLine::Complete(line)) => Some(String::from_utf8_lossy(&line).trim().to_owned()),
@@ -111,8 +110,7 @@ struct ServedConnection {
     /// Agent's request ids of the unanswered calls, by number.
     open: HashMap<u64, Value>,
     results: mpsc::UnboundedSender<(u64, Value)>,
-    /// Set once the agent has listed the tools on this connection, so that it is notified of
-    /// changes.
+    /// Set once the agent has listed the tools here; it is then notified of changes.
     listens: bool,
 }
 

@@ -62,8 +62,7 @@ pub(super) async fn live(
                 match tokio::time::timeout(OUTPUT_AFTER_EXIT, &mut reading).await {
                     Ok(Some(why)) => break format!("{why}; {how}"),
                     Ok(None) => break how,
-                    // After the host has stopped the agent, no receiver may be left to take the
-                    // message.
+                    // If the host has stopped the agent, the receiver may be gone.
                     Err(_) if shared.held_up.load(Ordering::Acquire) && !shared.stop.is_cancelled() => {}
                     Err(_) => break how,
                 }
@@ -228,8 +227,7 @@ impl Junk {
         }
     }
 
-    /// Records a line of junk; returns the reason if the agent must be given up because it has
-    /// written nothing else.
+    /// Records a line of junk; returns the reason once the agent must be given up for only junk.
     fn note(&mut self, line: &[u8]) -> Option<String> {
         self.log(line, "a line that is no message was skipped");
         if self.heard {

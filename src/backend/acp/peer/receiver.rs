@@ -19,8 +19,7 @@ use super::{AgentConnection, AgentError, AgentRequest, PeerMessage, Routes};
 use crate::backend::acp::errors::RequestError;
 use crate::backend::byte_budget::{ByteBudget, ByteReservation};
 
-/// Maximum number of queued messages per receiver; reading from the agent stops while a queue is
-/// full.
+/// Maximum number of queued messages; reading from the agent stops while the queue is full.
 const INBOX_MAX: usize = 64;
 
 pub(super) const INBOX_BYTES_MAX: usize = 4 << 20;
@@ -32,7 +31,6 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Queues a message if there is room; otherwise returns it.
     pub(super) fn try_put(&self, said: PeerMessage) -> Result<(), PeerMessage> {
         let (Some(mut taken), Ok(place)) = (self.bytes.try_reserve(), self.messages.try_reserve()) else {
             return Err(said);
@@ -81,9 +79,9 @@ impl PeerReceiver {
         id
     }
 
-    /// Sends a request and waits for its answer and for all output that the agent wrote before it;
-    /// passes other messages to `other`. `None` if the agent ends instead. Errors on timeout, which
-    /// also marks the agent as unresponsive.
+    /// Sends a request and waits for its answer and all output before it; passes other messages to
+    /// `other`. `None` if the agent ends instead. A timeout is an error and marks the agent as
+    /// unresponsive.
     pub async fn ask(
         &mut self,
         method: &str,
@@ -194,8 +192,8 @@ impl PausableTimeout {
             self.last_check = Some((taken, is_stuck));
             return Some(RECHECK_INTERVAL);
         }
-        // An agent that merely writes faster than the host reads has timed out. One whose output
-        // was stuck gets the full timeout again.
+        // An agent that writes faster than the host reads has timed out; one that was stuck has
+        // not.
         before.is_some_and(|(_, was_stuck)| was_stuck).then_some(limit)
     }
 }

@@ -35,8 +35,7 @@ use crate::files::folders::Folders;
 
 const READ_BYTES: usize = 64 << 10;
 
-/// Bytes of output after which a command's task pauses for other tasks, and the duration of the
-/// pause.
+/// Bytes of output after which a command's task pauses for others, and for how long.
 const BURST_BYTES: usize = 512 << 10;
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -60,15 +59,13 @@ impl Launch {
         shell_words::join(std::iter::once(&self.create.command).chain(&self.create.args))
     }
 
-    /// Returns the total size of the agent's texts, in bytes.
     pub fn bytes(&self) -> usize {
         let words = self.create.args.iter().map(String::len);
         let variables = self.create.env.iter().map(|variable| variable.name.len() + variable.value.len());
         self.create.command.len() + self.directory.as_os_str().len() + words.chain(variables).sum::<usize>()
     }
 
-    /// Resolves the directory and the program to absolute paths. Errors if either is missing, or
-    /// the directory is not permitted.
+    /// Resolves directory and program to absolute paths. Errors if one is missing or not permitted.
     pub fn find(mut self, folders: &Folders) -> Result<Self, RequestError> {
         self.directory = folders
             .folder(&self.directory)
@@ -126,8 +123,7 @@ impl Commands {
         self.running.closed().await;
     }
 
-    /// Starts a command that reports its state to `screen`. The command is ended when the returned
-    /// guard is dropped.
+    /// Starts a command that reports to `screen`; dropping the returned guard ends the command.
     pub fn start(&self, launch: &Launch, screen: Arc<Screen>) -> io::Result<DropGuard> {
         let (reader, writer) = io::pipe()?;
         let mut command = self.guard.command();

@@ -175,8 +175,7 @@ impl Screen {
         state.feed.tell_in(call, &self.name, &self.title, end)
     }
 
-    /// Returns the unsent events if a call has shown the terminal; with very much output only if
-    /// `due`, or at its end.
+    /// Returns the unsent events of a shown terminal; of a chatty one only if `due` or at its end.
     pub fn tell(&self, due: bool) -> Vec<Event> {
         let mut state = self.state();
         let end = state.end();
