@@ -323,8 +323,7 @@ impl Agents {
         events
     }
 
-    /// Stops all backends concurrently; completes when all have stopped. Must be called inside
-    /// tokio.
+    /// Stops all backends concurrently, and completes when all have stopped. Needs a tokio runtime.
     pub fn stop(&self) -> Stopping {
         let all = self.backends.iter().chain(&self.retired);
         let all: Vec<_> = all.map(|known| tokio::spawn(known.backend.stop())).collect();

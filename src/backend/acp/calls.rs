@@ -100,7 +100,7 @@ enum CallStage {
     Over,
 }
 
-/// Parameters of `session/request_permission`. The schema's type rejects unknown options.
+/// Parameters of `session/request_permission`. The schema's type rejects unknown option kinds.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionRequest {

@@ -223,8 +223,7 @@ mod tests {
         }
         let all = below(&Children::Listed, top);
         assert_eq!(below(&Children::table(), top), all);
-        // Nobody adopts here: those are left out whose parents have ended. The number of no process
-        // means none.
+        // The test adopts no orphans. An unused process number has no descendants.
         assert!(below(&Children::Listed, RawPid::MAX).is_empty());
         let reaped = std::cell::RefCell::new(shell);
         let still = |_: &Children| reaped.borrow_mut().try_wait().unwrap().map_or(vec![top], |_| vec![]);
@@ -246,7 +245,7 @@ mod tests {
         let number = RawPid::try_from(child.id()).unwrap();
         let started = Stat::of(number).unwrap().started;
         FoundProcess { number, started: started - 1 }.signal(Signal::KILL);
-        // A parent that is none of those that were seen: it was started by somebody else.
+        // Process 1 is no child of a visited process.
         walk_by(&Children::Listed, vec![1], &mut |process, _| panic!("{process:?}"));
         assert!(child.try_wait().unwrap().is_none());
         FoundProcess { number, started }.signal(Signal::KILL);

@@ -215,7 +215,7 @@ mod tests {
             assert_eq!(told(Some(old), new, Some(FILE), EditPhase::Before), both(FILE, &after), "{old}");
             assert_eq!(told(Some(old), new, Some(&after), EditPhase::After), both(FILE, &after), "{old}");
         }
-        // Something that was put in, said without what is around it.
+        // An insertion, reported without its context.
         let before = FILE.replace("three\n", "");
         assert_eq!(told(Some(""), "three\n", Some(FILE), EditPhase::After), both(&before, FILE));
     }
@@ -226,7 +226,7 @@ mod tests {
         let changes = [(Some("one\n"), "1\n"), (Some("three\n"), "3\n")];
         assert_eq!(sides(&changes, Some(FILE), EditPhase::Before), both(FILE, after));
         assert_eq!(sides(&changes, Some(after), EditPhase::After), both(FILE, after));
-        // One of them is of something else.
+        // One of the changes does not fit the file.
         let changes = [(Some("one\n"), "1\n"), (None, "3\n")];
         assert_eq!(sides(&changes, Some(FILE), EditPhase::Before), None);
     }
@@ -243,11 +243,11 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_not_shown() {
-        // There are two of it, or none.
+        // There are two occurrences, or none.
         assert_eq!(told(Some("two"), "2", Some(FILE), EditPhase::Before), None);
         assert_eq!(told(Some("four"), "4", Some(FILE), EditPhase::Before), None);
         assert_eq!(told(Some("aa"), "b", Some("aaa"), EditPhase::Before), None);
-        // It is taken away: where it was cannot be found.
+        // The position of removed text is unknown.
         assert_eq!(told(Some("four\n"), "", Some(FILE), EditPhase::After), None);
         // The file is gone, or cannot be read.
         assert_eq!(told(Some("one"), "1", None, EditPhase::After), None);

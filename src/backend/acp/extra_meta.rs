@@ -1,5 +1,5 @@
-//! Parts of agents' messages without a counterpart in the host's protocol, stored in `_meta` under
-//! names of their own.
+//! Unplaced members: parts of agents' messages without a counterpart in the host's protocol, stored
+//! in `_meta` under names of their own.
 //!
 //! Owns: these names, the extraction of such members, and their size limit.
 //! Never: stores anything that is shown in another way.

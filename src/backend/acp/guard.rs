@@ -7,8 +7,8 @@
 //!
 //! An agent receives its stdin over the lifeline, and may exit by itself after the lifeline ends.
 //! When it exits, its remaining descendants are ended, and the guard exits with its status. A
-//! command has no stdin. The guard reports its state, one line each, and its background processes
-//! continue until the lifeline ends.
+//! command without a pty has no stdin. The guard reports a command's state, one line each, and its
+//! background processes continue until the lifeline ends.
 //!
 //! A command with a pty has the guard's stdout as its terminal. A leader, which is this program in
 //! another mode, starts a session there and executes the command.
@@ -285,8 +285,7 @@ fn as_exit_status(status: WaitStatus) -> i32 {
 }
 
 impl ProcessTree {
-    /// Reaps all processes of the tree; without adoption, waits until the other thread has ended
-    /// them.
+    /// Reaps all processes of the tree; without adoption, waits for the thread that ends them.
     fn wait(self, ending: JoinHandle<()>) {
         while matches!(wait(WaitOptions::empty()), Ok(_) | Err(rustix::io::Errno::INTR)) {}
         if !self.adopts {

@@ -136,8 +136,8 @@ impl Guard {
             tokio::select! {
                 biased;
                 status = &mut ended => return status,
-                // Running guards ignore the signal. While a guard is listed, its number is not
-                // reused.
+                // Running guards ignore the signal. No other process has the number of a listed
+                // guard.
                 Some(()) = of_children.recv() => {
                     let pid = pid.filter(|pid| started.guards().contains(&pid.as_raw_pid()));
                     if let Some(Err(error)) = pid.map(|pid| kill_process(pid, Signal::CONT)) {

@@ -431,13 +431,13 @@ mod tests {
     fn a_mode_and_a_model_are_found_by_what_they_are_for() {
         let modes = json!({ "currentModeId": "x", "availableModes": [{ "id": "x", "name": "X" }] });
         let models = json!({ "currentModelId": "y", "availableModels": [{ "modelId": "y", "name": "Y" }] });
-        // pi has no mode among its options, and says under `modes` how much it thinks.
+        // pi reports its thinking level under `modes`, and has no mode option.
         let list =
             json!([choice_of("llm", Some("model"), "a"), choice_of("thought", Some("thought_level"), "b")]);
         let of_pi = options(&json!({ "modes": modes, "models": models, "configOptions": list }));
         assert_eq!(of_pi.in_order().collect::<Vec<_>>(), ["llm", "thought"]);
         assert_eq!(of_pi.model(), Some("llm"));
-        // Only what is not among the options has a setting of its own.
+        // Only a model that is not among the options has a setting of its own.
         let list = json!([choice_of("effort", None, "a")]);
         let mixed = options(&json!({ "modes": modes, "models": models, "configOptions": list }));
         assert_eq!(mixed.in_order().collect::<Vec<_>>(), ["model", "effort"]);

@@ -154,7 +154,7 @@ impl Terminals {
         Ok(Some(answer))
     }
 
-    /// Queues `terminal/wait_for_exit`, which is answered when the command has ended.
+    /// Queues `terminal/wait_for_exit`: answered when the command ends or moves to the background.
     pub fn wait_for_exit(&mut self, request: &AgentRequest, name: &str) -> Answered {
         let screen = Arc::clone(&self.get(name)?.screen);
         self.waiting.push((request.clone(), screen, Wait::Ending));

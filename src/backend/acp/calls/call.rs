@@ -81,8 +81,7 @@ impl TrackedCall {
         // A call with a terminal is running, whatever status the agent reports.
         let has_terminal = !self.terminal.is_empty() || !self.screens.is_empty();
         let runs = status == Some(ToolCallStatus::InProgress) || has_terminal;
-        // A client starts a running call, so the call runs only once the agent waits for the
-        // result.
+        // A client starts a running call, so the call runs only when the agent wants the result.
         if self.stage == CallStage::Begun && (over || runs) && self.client_tool.is_none() {
             self.stage = CallStage::Running;
             told.push(self.ready(id, ToolGate::Open));
@@ -215,8 +214,7 @@ impl TrackedCall {
         content
     }
 
-    /// Returns the unsent events of the agent's own terminal, which ends with the call at the
-    /// latest.
+    /// Returns the unsent events of the agent's own terminal, which ends with the call or before.
     pub(super) fn agent_terminal_events(&mut self, id: &str) -> Vec<Event> {
         let Some(name) = self.terminal_name.clone() else { return Vec::new() };
         let has_ended = ["exit_code", "signal"].iter().any(|member| self.terminal_info.contains_key(*member));

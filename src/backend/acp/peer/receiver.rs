@@ -205,11 +205,11 @@ mod tests {
     #[test]
     fn an_agent_is_blamed_when_it_was_heard_and_given_more_time_when_it_was_not() {
         let limit = Duration::from_secs(9);
-        // It says more than can be heard at once.
+        // The agent writes faster than the host reads.
         let mut patience = PausableTimeout::default();
         let looks = [(true, 1), (true, 2)].map(|(held_up, taken)| patience.check(held_up, taken, limit));
         assert_eq!(looks, [Some(RECHECK_INTERVAL), None]);
-        // Nobody hears it for a while.
+        // The agent's output is not taken for a while.
         let looks = [(true, 5), (true, 5), (true, 5), (true, 6), (false, 7)];
         let looks = looks.map(|(held_up, taken)| patience.check(held_up, taken, limit));
         assert_eq!(

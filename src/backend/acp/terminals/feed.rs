@@ -144,7 +144,7 @@ mod tests {
         let told = texts(feed.tell("t", Some(Some(0))));
         assert!(told[0] == "Cleared" && told[1].len() <= UNTOLD_BYTES_MAX && told[2] == "Exited(Some(0))");
         assert!(told[1].ends_with("äy") && told[1].starts_with('ä'));
-        // That something is missing before what is told first is told, too.
+        // Dropped output is reported even before the first events.
         let mut feed = TerminalFeed::default();
         feed.write(&[b'x'; UNTOLD_BYTES_MAX + 1]);
         let told = feed.tell_in("c", "t", "x", None);

@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(screen.output(), ("a".to_owned(), false));
         screen.set_stage(CommandStage::Ended(CommandExit { status: Some(0), signal: None }));
         assert_eq!(screen.output(), ("a\u{fffd}".to_owned(), false));
-        // It has ended in one way.
+        // The first exit is final.
         screen.set_stage(CommandStage::Ended(CommandExit { status: Some(1), signal: None }));
         assert_eq!(screen.ending().unwrap().status, Some(0));
     }
