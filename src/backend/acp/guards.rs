@@ -51,8 +51,8 @@ impl GuardProgram {
         Self { path, arguments, started: Arc::default() }
     }
 
-    /// Makes this process adopt what a killed guard leaves behind, unless it has children already,
-    /// from an earlier program in the same process.
+    /// Makes this process adopt what a killed guard leaves behind. Has no effect if this process
+    /// has children already, from an earlier program in the same process.
     #[must_use]
     pub fn adopting(self) -> Self {
         Self {

@@ -202,7 +202,7 @@ impl OfferedOptions {
         }
     }
 
-    /// Applies the agent's current mode; ignored if no setting has this value.
+    /// Applies the agent's current mode; ignored if the mode setting does not list it.
     pub fn take_mode(&mut self, mode: &str) {
         let Some(at) = self.place_of(MODE) else { return };
         let setting = &mut self.settings[at];

@@ -31,7 +31,7 @@ use crate::backend::secrets::Secret;
 /// Prefix of the socket folders' names, followed by the process id.
 const FOLDER: &str = "ahp-sidecar-";
 
-/// Maximum number of unauthenticated connections; further ones are not accepted until then.
+/// Maximum number of unauthenticated connections; further ones wait unaccepted, at no cost.
 const UNAUTHENTICATED_MAX: usize = 32;
 
 const TOKEN_WITHIN: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ const TOKEN_WITHIN: Duration = Duration::from_secs(5);
 /// Maximum number of queued events; reading from the agent stops while the queue is full.
 const EVENTS_MAX: usize = 64;
 
-/// Time within which an agent that reloads changed tools at all has requested them.
+/// Time for an agent to request changed tools; afterwards its list counts as outdated.
 const RELIST_WITHIN: Duration = Duration::from_secs(1);
 
 /// Listener for the MCP servers of an agent's sessions, opened on first use.

@@ -28,7 +28,7 @@ const LINE_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug)]
 pub enum ToolServerEvent {
-    /// The agent has requested the tools, and they were sent.
+    /// The agent has listed the tools.
     Listed,
     Called(ClientToolCall),
     /// Number of a call that the agent has cancelled.

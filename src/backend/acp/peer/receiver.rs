@@ -192,8 +192,8 @@ impl PausableTimeout {
             self.last_check = Some((taken, is_stuck));
             return Some(RECHECK_INTERVAL);
         }
-        // An agent that writes faster than the host reads has timed out; one that was stuck has
-        // not.
+        // Output that was taken, if slowly, means a timeout; output that was stuck restarts the
+        // limit.
         before.is_some_and(|(_, was_stuck)| was_stuck).then_some(limit)
     }
 }
