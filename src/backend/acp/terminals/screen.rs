@@ -160,7 +160,7 @@ impl Screen {
         self.changes.set_output();
     }
 
-    /// Returns the exit of the command; `None` while it runs.
+    /// Returns the exit of the command; `None` while it runs, and if it could not be started.
     pub fn ending(&self) -> Option<CommandExit> {
         match &self.state().stage {
             CommandStage::Ended(ending) => Some(ending.clone()),
