@@ -1,46 +1,45 @@
-//! Budget for what waits, by its size in bytes.
+//! Byte budget for queues.
 //!
-//! Owns: how many bytes wait somewhere, and who has to wait until there are fewer.
-//! Never: keeps what waits, or turns something away because it is large alone: that is let in when
-//! there is any room.
+//! Owns: the number of queued bytes, and who waits until it falls.
+//! Never: holds queued items, or refuses an item because of its size alone: a large item is
+//! admitted as soon as any room is free.
 
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-/// Bytes are counted in pieces of so many: whatever waits is at least one.
+/// Unit in which bytes are counted; each queued item takes at least one unit.
 const PIECE_BYTES: usize = 1 << 10;
 
-/// Budget of bytes that may wait at the same time.
+/// Budget of bytes that may be queued at the same time.
 #[derive(Debug, Clone)]
 pub struct ByteBudget(Arc<Semaphore>);
 
 impl ByteBudget {
-    /// Creates a budget of this many bytes, none of which is reserved.
+    /// Creates a budget of this many bytes, with no reservations.
     pub fn new(bytes: usize) -> Self {
         Self(Arc::new(Semaphore::new((bytes / PIECE_BYTES).max(1))))
     }
 
-    /// Waits until there is any room, and reserves the least. `None` once the budget is closed.
-    /// May be dropped half-way.
+    /// Waits for free room and reserves the minimum. `None` once the budget is closed. Cancel safe.
     pub async fn reserve(&self) -> Option<ByteReservation> {
         self.0.acquire().await.ok()?.forget();
         Some(ByteReservation { pieces: 1, of: Arc::clone(&self.0) })
     }
 
-    /// Reserves the least room if there is any at once; never waits.
+    /// Reserves the minimum if there is room now; never waits.
     pub fn try_reserve(&self) -> Option<ByteReservation> {
         self.0.try_acquire().ok()?.forget();
         Some(ByteReservation { pieces: 1, of: Arc::clone(&self.0) })
     }
 
-    /// Closes the budget: all waits for it, now and later, end with `None`.
+    /// Closes the budget: current and later waits return `None`.
     pub fn close(&self) {
         self.0.close();
     }
 }
 
-/// Reservation of bytes, which is released when dropped.
+/// Reserved bytes, released on drop.
 #[derive(Debug)]
 pub struct ByteReservation {
     pieces: usize,
@@ -48,14 +47,14 @@ pub struct ByteReservation {
 }
 
 impl ByteReservation {
-    /// Extends the reservation to this many bytes, or all the remaining room if that is less.
+    /// Extends the reservation to this many bytes, or by all remaining room if that is less.
     pub fn grow_to(&mut self, bytes: usize) {
         if bytes >= PIECE_BYTES {
             self.pieces += self.of.forget_permits(bytes / PIECE_BYTES);
         }
     }
 
-    /// Takes over another reservation, so that both are released at once.
+    /// Merges another reservation of the same budget, so that both are released together.
     pub fn join(&mut self, mut other: Self) {
         if Arc::ptr_eq(&self.of, &other.of) {
             self.pieces += std::mem::take(&mut other.pieces);

@@ -1,14 +1,14 @@
-//! Backends: the trait behind which an agent is put, and the tasks that run conversations.
+//! Backends: the trait that every kind of agent implements, and the tasks that run conversations.
 //!
-//! [`probe`] gets to know an agent before there is any, [`byte_budget`] bounds what waits.
+//! [`probe`] learns what an agent offers before a session uses it; [`byte_budget`] bounds queues.
 //!
-//! Owns: one task for each open conversation, the bounded channel on which all of them report, and
-//! the promise that nothing of a closed conversation is heard.
-//! Never: sees the core's state. Whether a report still means something is the core's decision.
+//! Owns: one task per open conversation, the bounded channel for all reports, and the guarantee
+//! that reports of a closed conversation are dropped.
+//! Never: sees the core's state. The core decides whether a report is still relevant.
 //!
-//! To add a backend: implement [`Backend`], answer every [`Command`] as its documentation says, and
-//! put it in the list that `io::run` is given. A conversation reads its commands at all times, also
-//! while it waits for room to report in, because a cancellation may be among them.
+//! To add a backend: implement [`Backend`], handle every [`Command`] as documented, and add the
+//! backend to the list passed to `io::run`. A conversation must read its commands at all times,
+//! even while it waits for room to report, because one of them may be a cancellation.
 #![doc = include_str!("README.md")]
 
 pub mod acp;
@@ -35,11 +35,10 @@ use crate::host::effects::{
 /// Maximum number of queued reports; conversations wait while the queue is full.
 const REPORTS_MAX: usize = 256;
 
-/// Maximum size of the queued reports of all conversations, in bytes; conversations wait while it
-/// is reached.
+/// Maximum size of all queued reports, in bytes; conversations wait while it is reached.
 const REPORTS_BYTES_MAX: usize = 4 << 20;
 
-/// Time for which an agent that is no longer offered goes on when its last conversation is closed.
+/// Time from the end of a retired agent's last conversation until the agent is stopped.
 const RETIRED_LINGER: Duration = Duration::from_secs(2);
 
 /// A kind of agent.
@@ -47,13 +46,13 @@ pub trait Backend: Send {
     /// Returns the description of the agent that clients receive. Starts nothing.
     fn describe(&self) -> AgentDescription;
 
-    /// A conversation, as a task that lasts until its commands end.
+    /// Returns the task of a conversation; the task runs until its command channel closes.
     ///
-    /// It first reports [`Event::Opened`] or [`Event::OpenFailed`]. When it returns an error before
-    /// it is told to close, that is reported as its death.
+    /// The task first reports [`Event::Opened`] or [`Event::OpenFailed`]. An error that the task
+    /// returns before it is closed is reported as [`Event::Died`].
     fn converse(&self, open: OpenConversation, line: HostLine) -> RunningConversation;
 
-    /// Ends whatever it has started outside of this process, for good.
+    /// Permanently stops all external processes of the backend.
     fn stop(&self) -> Stopping {
         Box::pin(std::future::ready(()))
     }
@@ -62,10 +61,10 @@ pub trait Backend: Send {
 /// A running conversation.
 pub type RunningConversation = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 
-/// The end of a backend: ready when nothing of it is left.
+/// Future that completes when a backend has stopped completely.
 pub type Stopping = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A conversation's line to the host.
+/// Channels between a conversation and the host.
 #[derive(Debug)]
 pub struct HostLine {
     /// Commands from the host. The channel ends when the conversation is closed.
@@ -84,27 +83,27 @@ pub struct ReportSender {
 }
 
 impl ReportSender {
-    /// The chat that it reports of.
+    /// Returns the chat to which the reports belong.
     pub fn chat(&self) -> ChatKey {
         self.chat
     }
 
-    /// Waits until there is room to report in, so that a conversation can do something else
-    /// meanwhile. May be dropped half-way. None when the process ends and nobody listens any more.
+    /// Waits for room and returns a permit; `None` if the process is shutting down. Cancel safe, so
+    /// that a conversation can do other work while it waits.
     pub async fn reserve(&self) -> Option<ReportPermit<'_>> {
         let taken = self.bytes.reserve().await?;
         let permit = self.sender.reserve().await.ok()?;
         Some(ReportPermit { permit, taken, chat: self.chat, conversation: self.conversation })
     }
 
-    /// Returns a permit to send a report if there is room at once; never waits.
+    /// Returns a permit if the queue has room now; never waits.
     pub fn try_reserve(&self) -> Option<ReportPermit<'_>> {
         let taken = self.bytes.try_reserve()?;
         let permit = self.sender.try_reserve().ok()?;
         Some(ReportPermit { permit, taken, chat: self.chat, conversation: self.conversation })
     }
 
-    /// Reports, waiting for room.
+    /// Sends a report, waiting for room.
     pub async fn report(&self, event: Event) {
         match self.reserve().await {
             Some(room) => room.report(event),
@@ -123,7 +122,7 @@ pub struct ReportPermit<'a> {
 }
 
 impl ReportPermit<'_> {
-    /// Reports, at once.
+    /// Sends the report without waiting.
     pub fn report(self, event: Event) {
         let Self { permit, mut taken, chat, conversation } = self;
         taken.grow_to(event.bytes());
@@ -131,30 +130,29 @@ impl ReportPermit<'_> {
     }
 }
 
-/// Something that a conversation reported.
+/// Event reported by a conversation.
 #[derive(Debug)]
 pub struct Report {
     chat: ChatKey,
-    /// Number of the conversation that reported: a chat may have several, one after another.
+    /// Number of the reporting conversation: a chat may have several, one after another.
     conversation: u64,
     event: Event,
-    /// Room that the report takes up until it is received.
+    /// Queue room that the report occupies until it is received.
     taken: ByteReservation,
 }
 
-/// An agent that is offered from now on.
+/// Agent to offer after a configuration change.
 pub enum OfferedAgent {
-    /// The backend of this provider id, as it is.
+    /// Existing backend, by its provider id, unchanged.
     AsBefore(String),
-    /// Backend that is new, or was changed.
+    /// New or changed backend.
     New(Box<dyn Backend>),
 }
 
-/// A backend, and whether it has been replaced or removed.
 struct OfferedBackend {
     provider: String,
     backend: Box<dyn Backend>,
-    /// Seen also by probes that are in progress, whose results mean nothing then.
+    /// Set once the backend is replaced or removed; running probes then drop their result.
     is_retired: Arc<AtomicBool>,
 }
 
@@ -167,7 +165,7 @@ impl OfferedBackend {
 /// Every backend and every open conversation.
 pub struct Agents {
     backends: Vec<OfferedBackend>,
-    /// Backends that are no longer offered, until the last conversation with them has ended.
+    /// Backends that are no longer offered but still have open conversations.
     retired: Vec<OfferedBackend>,
     open: BTreeMap<ChatKey, OpenHandle>,
     reports: mpsc::Sender<Report>,
@@ -178,14 +176,13 @@ pub struct Agents {
 
 struct OpenHandle {
     conversation: u64,
-    /// The backend that it is with.
+    /// Retirement flag of the conversation's backend.
     is_retired: Arc<AtomicBool>,
     commands: mpsc::UnboundedSender<Command>,
 }
 
 impl Agents {
-    /// The agents of these backends, the channel on which all conversations report, and the one on
-    /// which probes do.
+    /// Returns the agents, the receiver of conversations' reports, and that of probe results.
     pub fn new(
         backends: Vec<Box<dyn Backend>>,
     ) -> (Self, mpsc::Receiver<Report>, mpsc::UnboundedReceiver<(String, ProbeResult)>) {
@@ -204,8 +201,7 @@ impl Agents {
         (agents, receiver, probes)
     }
 
-    /// Probes an agent, in the background, with these tokens. Must be called inside a tokio
-    /// runtime.
+    /// Probes an agent in the background, with these tokens. Must be called inside a tokio runtime.
     pub fn probe(&self, provider: String, tokens: Tokens) {
         let Some(known) = self.known(&provider) else { return };
         let (begun, met) = (probe::run(&*known.backend, tokens), self.met.clone());
@@ -229,9 +225,8 @@ impl Agents {
         self.backends.iter().map(|known| known.backend.describe()).collect()
     }
 
-    /// Offers these agents from now on, in this order. Conversations with others go on until they
-    /// are closed; then what those agents have started is ended. Must be called inside a tokio
-    /// runtime.
+    /// Offers these agents from now on, in this order. Conversations with other agents continue
+    /// until they are closed; then those agents are stopped. Must be called inside a tokio runtime.
     pub fn replace(&mut self, offered: Vec<OfferedAgent>) {
         let mut before = std::mem::take(&mut self.backends);
         for offered in offered {
@@ -250,7 +245,7 @@ impl Agents {
         self.stop_idle_retired();
     }
 
-    /// Ends what retired agents have started with which nobody talks any more.
+    /// Stops the retired backends that have no open conversation.
     fn stop_idle_retired(&mut self) {
         let open = &self.open;
         self.retired.retain(|known| {
@@ -258,7 +253,7 @@ impl Agents {
             if !is_used {
                 let stopping = known.backend.stop();
                 tokio::spawn(async move {
-                    // Its last conversation may be saying goodbye.
+                    // The last conversation may still be closing.
                     tokio::time::sleep(RETIRED_LINGER).await;
                     stopping.await;
                 });
@@ -267,7 +262,6 @@ impl Agents {
         });
     }
 
-    /// Forgets a conversation that is over.
     fn close(&mut self, chat: ChatKey) {
         self.open.remove(&chat);
         if !self.retired.is_empty() {
@@ -275,7 +269,7 @@ impl Agents {
         }
     }
 
-    /// Carries out what the core asks. Must be called inside a tokio runtime.
+    /// Executes a command of the core. Must be called inside a tokio runtime.
     pub fn carry_out(&mut self, chat: ChatKey, command: Command) {
         match command {
             Command::Open(open) => self.open(chat, open),
@@ -293,8 +287,8 @@ impl Agents {
         }
     }
 
-    /// Returns the event of a report, with its chat; `None` if its conversation has been closed, or
-    /// if it describes an agent that was replaced.
+    /// Returns the event of a report, with its chat. `None` if the conversation was closed, or if
+    /// the event describes an agent that was replaced.
     pub fn accept(&mut self, report: Report) -> Option<(ChatKey, Event)> {
         self.accept_event(report.chat, report.conversation, report.event)
     }
@@ -302,7 +296,7 @@ impl Agents {
     fn accept_event(&mut self, chat: ChatKey, conversation: u64, event: Event) -> Option<(ChatKey, Event)> {
         let open = self.open.get(&chat).filter(|open| open.conversation == conversation)?;
         if matches!(event, Event::Described(_)) && open.is_retired.load(Ordering::Acquire) {
-            // It is not true of the agent that has its name now.
+            // The description does not apply to the agent that now has this provider id.
             return None;
         }
         if matches!(event, Event::OpenFailed { .. } | Event::Left | Event::Died { .. }) {
@@ -311,8 +305,7 @@ impl Agents {
         Some((chat, event))
     }
 
-    /// Accepts reports, in order. Texts that follow each other, of one kind in one run, become one
-    /// event.
+    /// Accepts reports in order, and merges consecutive texts of one kind in one run.
     pub fn accept_all(&mut self, reports: Vec<Report>) -> Vec<(ChatKey, Event)> {
         let (mut events, mut taken) = (Vec::new(), None::<ByteReservation>);
         for Report { chat, conversation, event, taken: room } in reports {
@@ -330,8 +323,7 @@ impl Agents {
         events
     }
 
-    /// Has every backend end what it has started, all at once; ready when nothing of it is left.
-    /// Must be called inside a tokio runtime.
+    /// Stops all backends concurrently, and completes when all have stopped. Needs a tokio runtime.
     pub fn stop(&self) -> Stopping {
         let all = self.backends.iter().chain(&self.retired);
         let all: Vec<_> = all.map(|known| tokio::spawn(known.backend.stop())).collect();
@@ -373,14 +365,13 @@ impl Agents {
                 Ok(Err(error)) => format!("{error:#}"),
                 Err(error) => format!("the agent's task failed: {error}"),
             };
-            // Not heard when the conversation was closed before.
+            // Dropped if the conversation was closed before.
             reports.report(Event::Died { reason }).await;
         });
     }
 }
 
-/// Joins an event with the one before it if both are texts of one kind in one run; else gives it
-/// back.
+/// Merges an event into the previous one if both are texts of one kind and run, or returns it.
 fn join(last: &mut Event, event: Event) -> Option<Event> {
     let Event::Turn(run, TurnEvent::Text(kind, text)) = event else { return Some(event) };
     match last {

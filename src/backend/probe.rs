@@ -1,7 +1,6 @@
-//! Getting to know an agent before anybody has a session with it: a conversation is opened, what
-//! the agent says of itself is heard, and the conversation is closed again.
+//! Probes: conversations without a turn, by which the host learns what an agent offers.
 //!
-//! Owns: one such probe, and when the agent has said what it has to say.
+//! Owns: one probe, and the decision when the agent has reported enough.
 //! Never: starts a turn.
 
 use std::collections::BTreeMap;
@@ -17,18 +16,17 @@ use super::byte_budget::ByteBudget;
 use super::{Backend, HostLine, Report, ReportSender, RunningConversation, REPORTS_BYTES_MAX, REPORTS_MAX};
 use crate::host::effects::{ChatKey, Command, Event, OpenConversation, OpenFailure, SelfDescription, Tokens};
 
-/// Time for which a probe goes on after the conversation has opened: some agents report their
-/// commands only then.
+/// Duration of a probe after opening: some agents report their commands only then.
 const LINGER: Duration = Duration::from_millis(700);
 
 /// Result of probing an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProbeResult {
-    /// Description that the agent has given of itself.
+    /// Description that the agent reported of itself.
     pub said: SelfDescription,
-    /// How a new session is configured; none when none could be opened.
+    /// Configuration of a new session; `None` if no session could be opened.
     pub config: Option<SessionConfigState>,
-    /// Kind of the failure, and its reason in words for people; `None` if nothing failed.
+    /// Kind of the failure, and its reason for people; `None` if nothing failed.
     pub failure: Option<(OpenFailure, String)>,
 }
 
@@ -88,7 +86,7 @@ async fn hear(
             _ => {}
         }
     }
-    // It is closed, and must not wait for anybody to hear of that.
+    // The conversation is closed; it must not wait for a receiver of its last reports.
     drop((commands, reports));
     match task.await {
         Ok(Err(error)) if met.failure.is_none() => {

@@ -1,7 +1,7 @@
-//! The built-in agent `script`: the user's message is its program, one step a line.
+//! The built-in agent `script`: the user's message is its program, one step per line.
 //!
-//! Owns: the language of the steps (see the table in the chapter) and running it.
-//! Never: needs a model, a network, or a clock other than the timers that a script asks for.
+//! Owns: the language of the steps (see the table in the chapter) and its interpreter.
+//! Never: needs a model, a network, or a clock other than the timers that a script requests.
 
 mod clients;
 mod files;
@@ -33,21 +33,20 @@ use crate::state::history::CompletedTurn;
 use own_turns::LaterSteps;
 use steps::{chosen_by, Gate};
 
-/// The provider id.
+/// Provider id of the agent.
 pub const PROVIDER: &str = "script";
 
-/// The largest delta that a script can ask for, in bytes.
 const DELTA_BYTES_MAX: usize = 1 << 20;
 
-/// A tool call's input is streamed in pieces of so many characters.
+/// Number of characters per streamed piece of a tool call's input.
 const INPUT_PIECE_CHARS: usize = 16;
 
-/// The setting that says what becomes of a tool call that asks first, and its values.
+/// Setting that decides whether tool calls ask for permission, and its values.
 const PERMISSIONS: &str = "permissionPolicy";
 const ASK: &str = "ask";
 const ALLOW: &str = "allow";
 
-/// The steps, as they are offered to who types: name, what follows it, what it does.
+/// Steps, offered as commands: name, argument hint, description.
 const STEPS: &[(&str, &str, &str)] = &[
     ("say", "TEXT", "Says TEXT"),
     ("stream", "COUNT SIZE [DELAY_MS]", "Streams COUNT deltas of SIZE bytes"),
@@ -73,7 +72,7 @@ const STEPS: &[(&str, &str, &str)] = &[
     ("die", "", "Dies without ending the turn"),
 ];
 
-/// The backend.
+/// Backend of the script agent.
 #[derive(Debug, Default)]
 pub struct Script;
 
@@ -123,8 +122,8 @@ impl Backend for Script {
                 customizations: None,
                 capabilities: Some(AgentCapabilities {
                     multiple_chats: Some(MultipleChatsCapability { fork: Some(true), side_chat: Some(true) }),
-                    // The first is where it works. Clients that do not know of replacing leave it
-                    // alone.
+                    // Clients that do not know `primaryReplacement` leave the first directory
+                    // unchanged.
                     multiple_working_directories: Some(MultipleWorkingDirectoriesCapability {
                         immutable_primary: Some(true),
                         primary_replacement: Some(true),
@@ -163,15 +162,15 @@ impl Backend for Script {
     }
 }
 
-/// Why a step does not go on to the next one.
+/// Reason for which a script stops before its next step.
 enum Stop {
-    /// The turn was cancelled.
+    /// Cancellation of the turn.
     Cancelled,
-    /// The conversation is closed.
+    /// End of the conversation.
     Closed,
-    /// The agent ends without a word.
+    /// The agent ends without reporting the end of the turn.
     Died,
-    /// The turn fails.
+    /// Failure of the turn.
     Failed { message: String, resumable: bool },
 }
 
@@ -181,11 +180,10 @@ impl Stop {
     }
 }
 
-/// Something that was said.
 #[derive(PartialEq)]
 enum Remembered {
     Text(String),
-    /// Earlier turn, remembered by its message, which is read on demand.
+    /// Earlier turn, whose message is read on demand.
     Turn(CompletedTurn),
 }
 
@@ -203,36 +201,32 @@ struct ScriptAgent {
     /// Resource that the agent needs a token for; `None` if it needs none.
     resource: Option<String>,
     tokens: Tokens,
-    /// URIs of the session's working directories.
     working_directories: Vec<String>,
-    /// The tools that clients offer.
     client_tools: Vec<String>,
-    /// Tools that the user has allowed for good.
+    /// Tools that the user has permanently allowed.
     allowed: HashSet<String>,
-    /// Messages and attachments so far, the oldest first, as `/recall` repeats them.
+    /// Messages and attachments so far, oldest first; `/recall` repeats them.
     memory: Vec<Remembered>,
-    /// All tools are allowed.
+    /// Set when the configuration allows all tools.
     allows_all: bool,
-    /// Number of terminals shown so far.
     terminals: u64,
     own_turns: LaterSteps,
-    /// The turn that runs, or that failed and may go on.
+    /// Turn that runs, or that failed and may be resumed.
     turn: Turn,
 }
 
 struct Turn {
     run: RunId,
-    /// Model and agent that the message chose, in words, as `/model` shows them.
+    /// Model and agent that the message chose, as `/model` shows them.
     chosen: String,
-    /// Number of steps that are done.
     done: usize,
-    /// Number of done steps that were reported to the host.
+    /// Number of completed steps that were reported to the host.
     told: usize,
-    /// Number of tool calls and questions so far, from which their ids are made.
+    /// Number of tool calls and questions so far, used to make their ids.
     calls: usize,
-    /// Messages that the user added during the turn and that were not repeated yet, with their ids.
+    /// Unrepeated messages that the user added during the turn, with their ids.
     steering: VecDeque<(String, Message)>,
-    /// The answers to calls and questions that nobody has taken up yet.
+    /// Unprocessed answers to calls and questions, by the ids of these.
     replies: Vec<(String, ScriptReply)>,
 }
 
@@ -249,7 +243,7 @@ impl Turn {
         }
     }
 
-    /// Goes on behind the last step that was done.
+    /// Returns a turn that continues after the last completed step.
     fn resumed(run: RunId, so_far: &[ResponsePart], progress: Option<u64>) -> Self {
         let is_call =
             |part: &&ResponsePart| matches!(part, ResponsePart::ToolCall(_) | ResponsePart::InputRequest(_));
@@ -258,7 +252,6 @@ impl Turn {
     }
 }
 
-/// A command that a step waited for.
 enum ScriptReply {
     Permission { option: Option<String>, approved: bool },
     Reviewed,
@@ -267,8 +260,7 @@ enum ScriptReply {
 }
 
 impl ScriptAgent {
-    /// Opens as the configuration says; none when that fails or the conversation is closed
-    /// meanwhile.
+    /// Opens the conversation as configured; `None` if that fails or the conversation is closed.
     async fn open(open: OpenConversation, mut line: HostLine, resource: Option<String>) -> Option<Self> {
         let config = &open.config;
         let open_ms = match config.get("openMs").map(|asked| asked.as_u64().ok_or(asked)) {
@@ -378,7 +370,7 @@ impl ScriptAgent {
                     self.configure(&config);
                     continue;
                 }
-                // Came after its turn had ended.
+                // The command arrived after its turn had ended.
                 _ => continue,
             };
             self.turn.chosen = chosen_by(&message);
@@ -386,7 +378,7 @@ impl ScriptAgent {
             if !self.run_to_end(&message.text).await? {
                 return Ok(());
             }
-            // A turn that was resumed is one turn.
+            // A resumed turn is one turn, so its message is remembered once.
             let is_known = || self.memory.last().and_then(Remembered::text).as_ref() == Some(&message.text);
             if !(resumes && is_known()) {
                 self.memory.push(Remembered::Text(message.text));
@@ -395,7 +387,7 @@ impl ScriptAgent {
         Ok(())
     }
 
-    /// Runs a turn and reports its end. Returns whether the conversation goes on.
+    /// Runs a turn and reports its end. Returns whether the conversation continues.
     async fn run_to_end(&mut self, program: &str) -> anyhow::Result<bool> {
         let end = match self.run(program).await {
             Ok(()) => TurnEnd::Complete,
@@ -411,11 +403,10 @@ impl ScriptAgent {
         Ok(true)
     }
 
-    /// Runs the steps that are not done yet.
     async fn run(&mut self, program: &str) -> Result<(), Stop> {
         for step in program.lines().skip(self.turn.done) {
             let outcome = self.step(step.trim_end_matches('\r')).await;
-            // A step that fails is done too: a resumed turn goes on behind it.
+            // A failed step is complete too: a resumed turn continues after it.
             if matches!(outcome, Ok(()) | Err(Stop::Failed { .. })) {
                 self.turn.done += 1;
                 if self.turn.told < self.turn.done {
@@ -472,10 +463,9 @@ impl ScriptAgent {
         }
     }
 
-    /// Waits for the answer to a call or question.
     async fn reply_about(&mut self, id: &str) -> Result<ScriptReply, Stop> {
         loop {
-            // It may have come while a steering message was said back.
+            // The answer may have arrived while a steering message was repeated.
             if let Some(at) = self.turn.replies.iter().position(|(about, _)| about == id) {
                 return Ok(self.turn.replies.swap_remove(at).1);
             }
@@ -485,7 +475,7 @@ impl ScriptAgent {
         }
     }
 
-    /// Does what a command asks at once; an answer to a call or question is kept with its id.
+    /// Applies a command at once, but queues an answer to a call or question.
     fn obey(&mut self, command: Option<Command>) -> Result<(), Stop> {
         let current = self.turn.run;
         match command {
@@ -538,7 +528,6 @@ impl ScriptAgent {
         }
     }
 
-    /// Says back what the user has added.
     async fn echo_steering(&mut self) -> Result<(), Stop> {
         while let Ok(command) = self.line.commands.try_recv() {
             self.obey(Some(command))?;
@@ -554,13 +543,13 @@ impl ScriptAgent {
         self.report(Event::Turn(self.turn.run, event)).await
     }
 
-    /// Tells the last event of a step, with which the step is done.
+    /// Sends the last event of a step, which marks the step as complete.
     async fn finish(&mut self, event: TurnEvent) -> Result<(), Stop> {
         self.turn.told = self.turn.done + 1;
         self.tell(TurnEvent::Last(Box::new(event), self.turn.told as u64)).await
     }
 
-    /// Reports as soon as there is room, obeying meanwhile.
+    /// Sends a report as soon as there is room, and applies commands while it waits.
     async fn report(&mut self, event: Event) -> Result<(), Stop> {
         if self.line.commands.is_empty() && !self.line.commands.is_closed() {
             if let Some(room) = self.line.reports.try_reserve() {
@@ -586,7 +575,7 @@ fn number<T: std::str::FromStr>(what: &str, word: &str) -> Result<T, Stop> {
     word.parse().map_err(|_| Stop::mistake(format!("{what}: `{word}` is not a number that fits")))
 }
 
-/// An attached chat, or attached annotations, as the agent remembers them.
+/// Returns an attached transcript as the agent remembers it.
 fn attached_text(transcript: &Transcript) -> String {
     format!("attached {}:\n{}", transcript.label, transcript.text.trim_end())
 }

@@ -1,11 +1,11 @@
-//! Secrets that this process has given to others and that no log may show: tokens and keys.
+//! Secrets that the host has passed to other processes and that must not appear in the log: tokens
+//! and keys.
 //!
-//! Owns: which texts those are at the moment, and what stands in their place.
-//! Never: gives one away, or changes what anybody but a reader of the log is told.
+//! Owns: the current set of secret texts, and their replacement in the log.
+//! Never: passes a secret on, or changes anything but log entries.
 //!
-//! There is one log for the process, and whoever has been given a secret may say it back at any
-//! time and in any place, such as an error: so there is one list, which every entry of the log is
-//! held against.
+//! The set is global because the log is: a process that knows a secret may repeat it at any time,
+//! for example in an error, so every log entry is checked.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,19 +14,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Text that replaces a secret in the log.
 const HIDDEN: &str = "(secret)";
 
-/// Texts to hide, each with the number of [`Secret`]s that hold it.
+/// Texts to hide, with the number of [`Secret`]s that hold each.
 static KEPT: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
 fn kept() -> MutexGuard<'static, BTreeMap<String, usize>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A secret that no log shows while this is there.
+/// Secret text, hidden from the log until this is dropped.
 #[derive(PartialEq, Eq)]
 pub struct Secret(Vec<String>);
 
 impl Secret {
-    /// Keeps a text secret, also as JSON writes it.
+    /// Hides a text from the log, in plain form and as escaped in JSON.
     pub fn register(text: &str) -> Self {
         let json = serde_json::Value::from(text).to_string();
         let mut spelled = vec![text.to_owned(), json.trim_matches('"').to_owned()];

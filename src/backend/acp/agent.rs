@@ -1,9 +1,8 @@
-//! An agent: one process that all of its conversations share, started when it is needed.
+//! An agent: one process shared by all of its conversations, started on demand.
 //!
-//! Owns: starting it and shaking hands, starting it again after a death (with growing waits, and
-//! not for ever), stopping it when it is not used, and stopping it at the end.
-//! Never: speaks in a conversation. It only remembers, over restarts, for which sessions and chats
-//! a request has failed.
+//! Owns: start, handshake, limited restarts after crashes, and the stop when idle or at exit.
+//! Never: takes part in a conversation. Across restarts it only remembers the sessions and chats
+//! whose requests have failed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,60 +34,54 @@ use crate::backend::secrets::Secret;
 use crate::host::effects::{ChatKey, SelfDescription, Tokens};
 use crate::wire::text;
 
-/// Delays before a dead agent is restarted, by the number of its deaths in a row.
+/// Delays before a crashed agent is restarted, by the number of consecutive failures.
 const RESTART_DELAYS: [Duration; 3] =
     [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
 
-/// Time after its last death for which an agent is not restarted once it has died more often than
-/// [`RESTART_DELAYS`] has delays.
+/// Time without restarts after more consecutive failures than [`RESTART_DELAYS`] has entries.
 const RESTART_REFUSED_FOR: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub struct Agent {
     pub spec: AgentSpec,
-    /// Commands that the agent has the host run.
     pub commands: Commands,
-    /// Listener on which the agent reaches the tools of clients.
     pub client_tools: ToolListener,
     guard: GuardProgram,
-    /// Held by the one who starts it, so that others wait for that rather than start another.
+    /// Locked while the agent starts, so that concurrent callers wait for the same start.
     current: tokio::sync::Mutex<Option<Arc<RunningAgent>>>,
     history: Mutex<StartHistory>,
 }
 
-/// Facts about an agent that outlive its restarts.
 #[derive(Debug, Default)]
 pub struct StartHistory {
-    /// Number of deaths and failed starts since the agent last did something well.
+    /// Number of consecutive crashes and failed starts.
     pub deaths: usize,
     last_death: Option<(Instant, String)>,
-    /// Connections that have not ended, as far as is known; the newest last.
+    /// Connections not known to have ended, newest last.
     pub connections: Vec<AgentConnection>,
     pub login_methods: Option<Vec<LoginMethod>>,
     said: SelfDescription,
-    /// Quirks of the agent, by the name that it last reported; `None` before it has started.
+    /// Quirks of the agent, by its last reported name; `None` before the first start.
     pub quirks: Option<AgentQuirks>,
-    /// Set once the agent is stopped for good and must not be started again.
+    /// Set once the agent is stopped permanently.
     closed: bool,
-    /// Requests about a session, by method and session id, at which the agent died or that it left
-    /// unanswered.
+    /// Session requests, by method and session id, during which the agent crashed or timed out.
     pub failed_at: BTreeSet<(&'static str, String)>,
-    /// Chats whose message is sent without its attachments, which have spoiled a session, until
-    /// their turns are over.
+    /// Chats whose message is sent without attachments, because these have made a session unusable.
+    /// An entry lasts until the end of the chat's turn.
     pub without_attachments: BTreeSet<ChatKey>,
 }
 
 #[derive(Debug)]
 pub struct RunningAgent {
     pub connection: AgentConnection,
-    /// Capabilities that the agent reported in its answer to `initialize`.
+    /// Capabilities from the answer to `initialize`.
     pub capabilities: AgentCapabilities,
     pub quirks: AgentQuirks,
-    /// Services of the host that the agent was offered in `initialize`.
+    /// Host services that were announced in `initialize`.
     pub offers: Offers,
     pub login: Login,
-    /// Set when the agent accepts messages that the user adds during a turn, by
-    /// `_session/steering`.
+    /// Set when the agent accepts `_session/steering`: messages during a turn.
     pub steers: bool,
     uses: Mutex<LeaseCount>,
 }
@@ -97,12 +90,12 @@ pub struct RunningAgent {
 struct LeaseCount {
     count: usize,
     since: Instant,
-    /// Why we have ended it, for people.
+    /// Reason for which the host ended the agent, for people; `None` if it has not.
     ended_by_us: Option<&'static str>,
 }
 
-/// Lease on a running agent: while any is held, the agent is not stopped for idleness, nor because
-/// it left the request of another user of it unanswered.
+/// Lease on a running agent. While any lease is held, the agent is not stopped for being idle, nor
+/// for leaving a request of another user unanswered.
 #[derive(Debug)]
 pub struct AgentLease(Arc<RunningAgent>);
 
@@ -112,13 +105,13 @@ impl AgentLease {
     }
 }
 
-/// A process that one session has for itself: it ends with this.
+/// Process of a single session, ended on drop.
 #[derive(Debug)]
 pub struct DedicatedProcess(pub Arc<RunningAgent>);
 
 impl Drop for DedicatedProcess {
     fn drop(&mut self) {
-        // That it has died by itself counts.
+        // An agent that has already died counts as crashed, not as closed.
         if !self.0.connection.is_over() {
             self.0.end("its session was closed");
         }
@@ -144,12 +137,11 @@ impl RunningAgent {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the capabilities of the agent beyond those of every agent.
+    /// Returns the capabilities of this agent beyond those that all agents have.
     pub fn abilities(&self) -> AgentAbilities {
         let can = &self.capabilities.session_capabilities;
         let takes_up = can.resume.is_some() || self.capabilities.load_session;
-        // It is told its folders when it takes a session up; the first is where the session is at
-        // home.
+        // Folders are sent on resume and load; the first one is the working directory.
         let several = can.additional_directories.is_some() && takes_up;
         AgentAbilities {
             multiple_chats: None,
@@ -160,12 +152,11 @@ impl RunningAgent {
         }
     }
 
-    /// Returns the kinds of content that the agent takes in a prompt.
     pub fn prompt_support(&self) -> PromptSupport<'_> {
         PromptSupport { can: &self.capabilities.prompt_capabilities, quirks: self.quirks, only_text: false }
     }
 
-    /// Leases the agent, so that it is not stopped; `None` if it is being ended.
+    /// Leases the agent; `None` if it is ending.
     pub fn lease(self: &Arc<Self>) -> Option<AgentLease> {
         let mut uses = self.leases();
         if uses.ended_by_us.is_some() || self.connection.is_over() {
@@ -175,9 +166,8 @@ impl RunningAgent {
         Some(AgentLease(Arc::clone(self)))
     }
 
-    /// Ends it if it needs a login and has at most so many leases, so that it is started anew and
-    /// finds a login that was done elsewhere: many agents look for one only when they start. False
-    /// if it goes on.
+    /// Ends an agent that needs a login and has at most `users` leases, so that its restart finds a
+    /// login done elsewhere: many agents check only at start. Returns whether it is ended.
     pub fn end_for_login(&self, users: usize) -> bool {
         let is_free = self.login.is_needed() && self.leases().count <= users;
         if is_free {
@@ -186,13 +176,13 @@ impl RunningAgent {
         is_free
     }
 
-    /// Ends it; says why to those who lose by it.
+    /// Ends the agent, with a reason for its current users.
     pub fn end(&self, why: &'static str) {
         self.leases().ended_by_us.get_or_insert(why);
         self.connection.stop();
     }
 
-    /// Waits until it has ended; says how it did.
+    /// Waits until the agent has ended; returns the reason, for people.
     pub async fn ended(&self) -> String {
         let how = self.connection.ended().await;
         match self.leases().ended_by_us {
@@ -201,7 +191,7 @@ impl RunningAgent {
         }
     }
 
-    /// Ends it when it was not used for so long.
+    /// Ends the agent once it has been idle for `idle_limit`.
     async fn watch(self: Arc<Self>, idle_limit: Duration) {
         loop {
             let next = {
@@ -244,18 +234,18 @@ impl Agent {
         login::advice(self.history().login_methods.as_deref().unwrap_or_default())
     }
 
-    /// Returns the latest description that the agent gave of itself, also if that start failed.
+    /// Returns the latest description that the agent gave of itself, even if that start failed.
     pub fn self_description(&self) -> SelfDescription {
         let past = self.history();
         let protected_resources = past.login_methods.as_deref().map(login::resources);
         SelfDescription { protected_resources, ..past.said.clone() }
     }
 
-    /// Returns the running agent. It is started with these tokens (where they are for variables) if
-    /// it is not running, or if the one that runs keeps another session.
+    /// Returns a lease on the running agent. Starts the agent, with the tokens that belong in
+    /// variables, if it is not running or if its process is reserved for another session.
     pub async fn start(&self, tokens: &Tokens) -> anyhow::Result<AgentLease> {
         let mut current = self.current.lock().await;
-        // One that lives and keeps a session is no business of another.
+        // With one session per process, a live process belongs to another session.
         let known = current.as_ref().filter(|known| !self.spec.one_session || known.connection.is_over());
         if let Some(running) = known {
             if let Some(used) = running.lease() {
@@ -284,7 +274,7 @@ impl Agent {
         }
     }
 
-    /// Ends it, for good; done when nothing of it is left.
+    /// Stops the agent permanently; returns when all of its processes have ended.
     pub async fn stop(&self) {
         let connections = {
             let mut past = self.history();
@@ -326,7 +316,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Starts it, and once more if it turns out to be one that has to be told something else.
+    /// Starts the agent, and restarts it if its name calls for other offers than those announced.
     async fn start_with_quirks(&self, tokens: &Tokens) -> anyhow::Result<RunningAgent> {
         let AgentSpec { name, program, arguments, .. } = &self.spec;
         let known = self.history().quirks;
@@ -400,13 +390,11 @@ impl Agent {
     }
 }
 
-/// Returns the services to offer to an agent with these quirks. The operator's settings take
-/// precedence.
+/// Returns the services to offer; the operator's settings take precedence over the quirks.
 fn offers(spec: &AgentSpec, quirks: AgentQuirks) -> Offers {
     Offers { reading: Some(spec.offers.reading.unwrap_or(quirks.reads_through_us)), ..spec.offers }
 }
 
-/// Returns the client capabilities to announce to the agent.
 fn capabilities(offers: Offers) -> ClientCapabilities {
     let files = FileSystemCapabilities::new()
         .read_text_file(offers.reading == Some(true))
@@ -422,7 +410,7 @@ fn capabilities(offers: Offers) -> ClientCapabilities {
     ClientCapabilities::new().elicitation(elicitation).fs(files).session(session).terminal(offers.terminals)
 }
 
-/// Says what we are; returns what the agent is, also as it has said it. `None` if it ends instead.
+/// Sends `initialize`; returns the answer, parsed and raw, or `None` if the agent ends first.
 async fn initialize(
     receiver: &mut PeerReceiver,
     offers: Offers,

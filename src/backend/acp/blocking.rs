@@ -1,15 +1,14 @@
-//! Work that may block, on a thread of its own.
+//! Blocking work on a thread of its own.
 //!
-//! Owns: that whoever waits for it hears of it, also when the system gives us no thread or the work
-//! panics.
-//! Never: ends what it has begun: nobody can.
+//! Owns: reporting the outcome to the caller, even if no thread can be started or the work panics.
+//! Never: cancels work that has started: a thread cannot be stopped.
 
 use std::io;
 use std::thread;
 
 use tokio::sync::oneshot;
 
-/// Does what may block.
+/// Runs blocking work on a new thread. Errors if no thread can be started or the work panics.
 pub async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (tell, told) = oneshot::channel();
     let work = move || {

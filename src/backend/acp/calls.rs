@@ -1,9 +1,9 @@
 //! The tool calls of a turn.
 //!
-//! Owns: one account of each call, whichever of the three messages names it first; which of them
-//! wait for a permission, each by the agent's own request. `call` is one of them and what is told
-//! of it, `clients` has those that clients carry out.
-//! Never: touches a call of a turn that is over, unless the agent begins it anew.
+//! Owns: one record per call, whichever of the three messages mentions the call first; pending
+//! permission requests, by the agent's request ids. `call` is one call and its events; `clients`
+//! has the calls that clients carry out.
+//! Never: changes a call of an ended turn, unless the agent starts it again.
 
 mod call;
 mod clients;
@@ -28,11 +28,10 @@ use super::terminals::Screens;
 use crate::host::effects::{BackgroundCommand, Event, PermissionKind, PermissionOption, ToolGate, TurnEvent};
 use crate::wire::tool_calls::tool_call_id;
 
-/// Maximum number of calls of ended turns that are remembered.
+/// Maximum number of remembered call ids of ended turns.
 const PAST_MAX: usize = 10_000;
 
-/// Maximum number of calls that are remembered although their turns are over, because the agent may
-/// go on with them.
+/// Maximum number of remembered calls that the agent may continue after their turns.
 const LEFT_OPEN_MAX: usize = 100;
 
 #[derive(Debug, Default)]
@@ -52,50 +51,45 @@ pub struct Calls {
 struct TrackedCall {
     name: Option<String>,
     kind: ToolKind,
-    /// The kind, as the agent calls it.
+    /// Kind in the agent's words, including kinds unknown to the schema.
     kind_name: Option<String>,
     title: Option<String>,
     input: Option<Value>,
     output: Option<Value>,
     locations: Vec<ToolCallLocation>,
     content: Vec<ToolResultContent>,
-    /// Members of its content that the protocol has no member for, with the index of the content.
+    /// Unplaced members of the content, with the index of the content.
     content_rest: Vec<Value>,
     diffs: Vec<Diff>,
-    /// The terminals of ours that it shows.
+    /// Terminals of the host that the call shows.
     screens: Vec<Arc<Screen>>,
-    /// Set when the content came with the permission request, and may show only what is asked.
+    /// Set when the content came with the permission request, and may only describe the question.
     is_of_question: bool,
-    /// Output of the agent's own terminal, up to a limit: the latest of it.
     terminal: String,
-    /// Name of the agent's own terminal in the host; `None` until it has shown something.
+    /// Host's name of the agent's own terminal; `None` before its first output.
     terminal_name: Option<String>,
-    /// Unsent output of the agent's own terminal.
     feed: TerminalFeed,
-    /// Members that the agent reported of its own terminal besides the output.
+    /// Members reported about the agent's own terminal, besides the output.
     terminal_info: JsonObject,
     meta: JsonObject,
     stage: CallStage,
-    /// Clients know of it.
+    /// Set once the call was sent to clients.
     told: bool,
     shown: Vec<ToolResultContent>,
     meta_told: JsonObject,
-    /// The tool that a client carries out, as that calls it.
+    /// Name of the tool if a client carries it out, as that client calls it.
     client_tool: Option<String>,
-    /// The agent waits for what comes of that, or has it.
+    /// Set once the agent has requested the result of the client's tool.
     wanted: bool,
     denied: bool,
-    /// Set when the call is shown because the agent asked for its result, and the agent has not
-    /// reported the call yet.
+    /// Set when the call is shown because its result was requested, but not reported yet.
     unclaimed: bool,
-    /// Requests for a permission, the one that the user is shown first.
+    /// Pending permission requests; the first one is shown to the user.
     asked: VecDeque<(AgentRequest, Vec<PermissionOffer>)>,
-    /// Members of the last shown permission options that the protocol has no member for, by the
-    /// options' ids.
+    /// Unplaced members of the last shown permission options, by option id.
     options: JsonObject,
 }
 
-/// Stage of a call, as last sent to clients.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum CallStage {
     #[default]
@@ -105,8 +99,7 @@ enum CallStage {
     Over,
 }
 
-/// A `session/request_permission`. Not the schema's type, since that knows all kinds of options
-/// that there are.
+/// Parameters of `session/request_permission`. The schema's type rejects unknown option kinds.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionRequest {
@@ -114,7 +107,7 @@ pub struct PermissionRequest {
     options: Vec<PermissionOffer>,
 }
 
-/// Report of a call in one message: the schema's type, and members that it does not know.
+/// Report of a call in one message: the schema's type, plus members that it does not know.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Box<RawValue>")]
 pub struct CallReport {
@@ -122,7 +115,7 @@ pub struct CallReport {
     more: LenientMembers,
 }
 
-/// Members of a report that the schema does not know, or drops when it does not understand them.
+/// Members of a report that the schema's type lacks, or drops if it does not understand them.
 #[derive(Debug, Default, Deserialize)]
 struct LenientMembers {
     name: Option<String>,
@@ -140,7 +133,7 @@ impl TryFrom<Box<RawValue>> for CallReport {
 }
 
 impl CallReport {
-    /// Makes a report of a call by the host itself, in the terms of the agent's protocol.
+    /// Creates a report by the host itself, in the form of the agent's protocol.
     pub fn by_host(update: &impl Serialize, name: Option<&str>) -> serde_json::Result<Self> {
         let mut update = serde_json::to_value(update)?;
         if let Some(name) = name {
@@ -165,14 +158,14 @@ impl PermissionOffer {
         let kind = match self.kind.as_str() {
             "allow_once" => PermissionKind::AllowOnce,
             "reject_once" => PermissionKind::RejectOnce,
-            // What is allowed by a kind that nobody knows is at least not taken for a single call.
+            // An unknown kind of allowance must not be taken for one that covers a single call.
             kind if kind.starts_with("allow") => PermissionKind::AllowAlways,
             _ => PermissionKind::RejectAlways,
         };
         PermissionOption { id: self.option_id.clone(), label: Some(self.name.clone()), kind }
     }
 
-    /// Returns the members of the option that the host's protocol has no member for.
+    /// Returns the members of the option without a counterpart in the host's protocol.
     fn rest(&self) -> Value {
         let mut rest = json!({ "kind": self.kind });
         if let Some(meta) = self.meta.as_ref().filter(|meta| !meta.is_null()) {
@@ -183,16 +176,16 @@ impl PermissionOffer {
 }
 
 impl Calls {
-    /// Takes in a `tool_call`.
+    /// Applies a `tool_call`.
     pub fn begun(&mut self, mut said: CallReport) -> Vec<TurnEvent> {
         let id = self.current_id(&said);
-        // What it was asked with before is not taken away by a beginning that does not say it.
+        // A `tool_call` without content keeps the content of an earlier permission request.
         said.more.content = said.more.content.filter(|content| !content.is_empty());
         let status = said.update.fields.status;
         self.merge(&id, said).tell(&id, status)
     }
 
-    /// Takes in a `tool_call_update`.
+    /// Applies a `tool_call_update`.
     pub fn updated(&mut self, said: CallReport) -> Vec<TurnEvent> {
         let id = &*said.update.tool_call_id.0;
         let says_more = said.more.content.is_some();
@@ -209,7 +202,7 @@ impl Calls {
         self.merge(&id, said).tell(&id, status)
     }
 
-    /// Takes in a request for a permission; returns false with its events if nobody can be asked.
+    /// Applies a permission request; returns its events, and false if the user cannot be asked.
     pub fn asks(&mut self, request: AgentRequest, asks: PermissionRequest) -> (bool, Vec<TurnEvent>) {
         let has_content = asks.tool_call.more.content.is_some();
         let id = self.current_id(&asks.tool_call);
@@ -226,8 +219,7 @@ impl Calls {
         (true, told)
     }
 
-    /// Takes in the decision of the user about a call; returns the request that it answers, and
-    /// what follows.
+    /// Applies the user's decision on a call; returns the request that it answers, and the events.
     pub fn decided(&mut self, id: &str, approved: bool) -> Option<(AgentRequest, Vec<TurnEvent>)> {
         let call = self.calls.get_mut(id)?;
         let (request, _) = call.asked.pop_front()?;
@@ -241,7 +233,6 @@ impl Calls {
         Some((request, told))
     }
 
-    /// Takes in that the agent has withdrawn a request for a permission.
     pub fn withdrawn(&mut self, request: &AgentRequest) -> Vec<TurnEvent> {
         let asked = |call: &TrackedCall| call.asked.iter().position(|(asked, _)| asked == request);
         let Some((id, call)) = self.calls.iter_mut().find(|(_, call)| asked(call).is_some()) else {
@@ -259,14 +250,13 @@ impl Calls {
         vec![call.done(id, false, Some("the agent does not ask any more".to_owned()))]
     }
 
-    /// Requests that nobody will answer any more, of calls that are over, or of all.
+    /// Removes and returns the permission requests that get no answer: of ended calls, or all.
     pub fn unanswered(&mut self, all: bool) -> Vec<AgentRequest> {
         let calls = self.calls.values_mut().filter(|call| all || call.stage == CallStage::Over);
         calls.flat_map(|call| call.asked.drain(..)).map(|(request, _)| request).collect()
     }
 
-    /// Returns the changes of files that a call is to make when it asks for a permission, or has
-    /// made when it is done; `None` for any other event.
+    /// Returns the diffs of a call that asks for permission or has succeeded; `None` otherwise.
     pub fn changes(&self, event: &TurnEvent) -> Option<(Vec<Diff>, EditPhase)> {
         let (id, phase) = match extra_meta::bare(event) {
             TurnEvent::ToolReady { id, gate: ToolGate::Ask(_), .. } => (id, EditPhase::Before),
@@ -277,8 +267,7 @@ impl Calls {
         Some((diffs, phase))
     }
 
-    /// Renames the calls of the turn that begins whose ids it holds already: they are of another
-    /// process, and agents use ids again.
+    /// Renames the turn's calls whose ids occur in `parts`: agents reuse ids after a restart.
     pub fn rename_reused_ids(&mut self, parts: &[ResponsePart]) {
         let ids = || {
             parts.iter().filter_map(|part| match part {
@@ -293,8 +282,7 @@ impl Calls {
         self.renamed = ids().filter_map(|id| Some((id.to_owned(), free(id)?))).collect();
     }
 
-    /// Returns the id of a reported call in the current turn; the call no longer counts as one of
-    /// an ended turn.
+    /// Returns the id of a reported call in the turn, and removes it from those of ended turns.
     fn current_id(&mut self, said: &CallReport) -> String {
         let id = &*said.update.tool_call_id.0;
         self.past.remove(id);
@@ -306,15 +294,15 @@ impl Calls {
         self.renamed.get(id).cloned().unwrap_or_else(|| id.to_owned())
     }
 
-    /// Returns whether a new turn would have something to show of a call: the call is unknown, or
-    /// it was left open and the agent says more of it or has changed files by it.
+    /// Returns whether a new turn would show anything of a call: the call is unknown, or it was
+    /// left open and has new content or file changes.
     pub fn may_go_on(&self, id: &str, says_more: bool) -> bool {
         let may = |call: &TrackedCall| says_more || call.changes_files();
         self.past.get(id).is_none_or(|left_open| left_open.as_deref().is_some_and(may))
     }
 
-    /// Ends the turn, and with it the terminals of the agent's own; returns the events for these.
-    /// In a turn that was cancelled nothing is left open, whatever the agent says later.
+    /// Ends the turn; returns the events that close the agent's own terminals. A cancelled turn
+    /// leaves no call open, whatever the agent reports later.
     pub fn end_turn(&mut self, cancelled: bool) -> Vec<Event> {
         let mut told = Vec::new();
         for (id, call) in self.calls.iter_mut().filter(|(_, call)| call.feed.is_open()) {
@@ -342,7 +330,7 @@ impl Calls {
         told
     }
 
-    /// Returns the command that a call has left running in the background, if it is over and has.
+    /// Returns the command that an ended call has left running in the background, if any.
     pub fn in_background(&self, id: &str) -> Option<BackgroundCommand> {
         self.calls.get(id)?.in_background()
     }
@@ -351,7 +339,7 @@ impl Calls {
         self.calls.values().any(|call| call.stage != CallStage::Over)
     }
 
-    /// Terminals may show something else: what is to be told of it.
+    /// Returns the events for running calls whose terminals may have new output.
     pub fn screens_changed(&mut self) -> Vec<TurnEvent> {
         let running = self.calls.iter_mut().filter(|(_, call)| call.stage == CallStage::Running);
         running.filter(|(_, call)| !call.screens.is_empty()).filter_map(|(id, call)| call.shown(id)).collect()
@@ -389,7 +377,7 @@ impl Calls {
         call
     }
 
-    /// Returns the terminal events that the host must receive before this event of a call.
+    /// Returns the terminal events that must precede this event of a call.
     pub fn terminal_events_for(&mut self, event: &TurnEvent) -> Vec<Event> {
         let (TurnEvent::ToolContent { id, .. } | TurnEvent::ToolDone { id, .. }) = extra_meta::bare(event)
         else {
@@ -401,8 +389,7 @@ impl Calls {
         told
     }
 
-    /// Returns the unsent output of terminals that calls have shown; of those with very much output
-    /// only if `due`.
+    /// Returns unsent output of shown terminals; of those with very much output only if `due`.
     pub fn terminal_events(&mut self, due: bool) -> Vec<Event> {
         let mut told = self.screens.tell(due);
         for (id, call) in self.calls.iter_mut().filter(|(_, call)| call.feed.is_open()) {

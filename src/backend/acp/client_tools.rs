@@ -1,13 +1,12 @@
-//! The tools of a session's active clients, as an MCP server of the host's own that the agent is
-//! given.
+//! The tools of a session's active clients, offered to the agent as an MCP server of the host.
 //!
-//! In reading order: [`relay`] (this program as that server's process, which the agent starts),
-//! `listener` (the socket on which it reaches the host), `server` (MCP, in the host), this file
-//! (what a tool and its result are there).
+//! In reading order: [`relay`] (the server's process, started by the agent), `listener` (the socket
+//! between relay and host), `server` (MCP in the host), this file (tools and results in MCP's
+//! form).
 //!
-//! Owns: what the agent calls each tool, and which of the calls that it shows are calls of such a
+//! Owns: the tools' names for the agent, and recognizing which of its reported calls use such a
 //! tool.
-//! Never: decides which client carries out a call, or changes the schema of an input.
+//! Never: decides which client carries out a call, or changes an input schema.
 
 pub(super) mod listener;
 pub mod relay;
@@ -21,15 +20,12 @@ use crate::wire::text;
 
 pub use self::server::{ClientToolCall, ToolServerEvent};
 
-/// Name of the server. Agents make names of tools from it, some of which may hold nothing but
-/// letters.
+/// Name of the MCP server. Agents derive tool names from it, and some allow only letters there.
 pub const SERVER: &str = "ahpclient";
 
-/// The longest name of a tool: model providers allow 64 bytes, and agents put the server's name
-/// before it.
+/// Maximum length of a tool name, in bytes: models allow 64, and agents add the server's name.
 const NAME_BYTES_MAX: usize = 40;
 
-/// The tools that are offered at one moment.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct OfferedTools(Vec<ToolOffer>);
 
@@ -40,7 +36,7 @@ struct ToolOffer {
 }
 
 impl OfferedTools {
-    /// Creates the offer of these tools, without those that no agent would take.
+    /// Creates an offer without tools whose input is not an object or whose name is taken.
     pub fn new(tools: Vec<ToolDefinition>) -> Self {
         let mut offers: Vec<ToolOffer> = Vec::new();
         for tool in tools {
@@ -65,12 +61,12 @@ impl OfferedTools {
         self.0.iter().map(|offer| offer.tool.name.as_str()).collect()
     }
 
-    /// Returns whether each tool is also among the others, unchanged.
+    /// Returns whether `others` has each of these tools, unchanged.
     pub fn are_all_in(&self, others: &Self) -> bool {
         self.0.iter().all(|offer| others.0.contains(offer))
     }
 
-    /// Returns the client's name for a tool, by the agent's.
+    /// Returns the client's name of a tool, by its name for agents.
     fn tool_named(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|offer| offer.name == name).map(|offer| offer.tool.name.as_str())
     }
@@ -79,8 +75,8 @@ impl OfferedTools {
         self.0.iter().map(ToolOffer::listed).collect()
     }
 
-    /// Finds the tool that an agent speaks of when it says these texts of a call: agents put the
-    /// names of the server and the tool together, each in its own way.
+    /// Finds the tool that one of these texts names. Agents combine the server's and tool's names
+    /// in various ways.
     pub fn tool_of(&self, texts: &[&str]) -> Option<&str> {
         let offer = self.0.iter().find(|offer| texts.iter().any(|text| speaks_of(text, &offer.name)))?;
         Some(&offer.tool.name)
@@ -92,12 +88,11 @@ impl ToolOffer {
         let ToolDefinition { title, description, input_schema, annotations, meta, .. } = &self.tool;
         let mut schema = input_schema.clone().unwrap_or_else(|| json!({}));
         if let Value::Object(schema) = &mut schema {
-            // Agents drop a server of which one tool does not say it.
+            // Agents drop a server if one of its tools lacks this member.
             schema.entry("type").or_insert_with(|| "object".into());
         }
         let mut listed = json!({ "name": self.name, "inputSchema": schema });
-        // No schema of the output: agents refuse what does not fit it, and a client may answer in
-        // text.
+        // The output schema is omitted: agents refuse output that violates it, such as text.
         let besides = [
             ("title", json!(title)),
             ("description", json!(description)),
@@ -111,8 +106,8 @@ impl ToolOffer {
     }
 }
 
-/// Returns the name of a tool for agents: letters, digits, `_` and `-` stay. If anything else must
-/// be replaced, a checksum of the whole name keeps it unique.
+/// Returns the name of a tool for agents. ASCII letters, digits, `_` and `-` stay; if the name is
+/// too long or has other characters, a checksum keeps it unique.
 fn name_for_agents(name: &str) -> String {
     let fits = |character: char| character.is_ascii_alphanumeric() || "_-".contains(character);
     if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(fits) {
@@ -124,7 +119,7 @@ fn name_for_agents(name: &str) -> String {
 }
 
 /// Returns whether an agent's text names this tool: `mcp__SERVER__TOOL`, `mcp.SERVER.TOOL`,
-/// `SERVER_TOOL`, `Tool: SERVER/TOOL`, or `TOOL (SERVER MCP Server)` followed by the arguments.
+/// `SERVER_TOOL`, `Tool: SERVER/TOOL`, or `TOOL (SERVER MCP Server)` with any suffix.
 fn speaks_of(text: &str, tool: &str) -> bool {
     let is_separator = |character: char| "_./-: ".contains(character);
     let after_tool = text.strip_prefix(tool).and_then(|rest| rest.strip_prefix(" (")?.strip_prefix(SERVER));
@@ -137,8 +132,7 @@ fn speaks_of(text: &str, tool: &str) -> bool {
     between.is_some_and(|between| !between.is_empty() && between.chars().all(is_separator))
 }
 
-/// Returns the arguments of a call from its reported input: some agents put them beside the names
-/// of the server and tool.
+/// Returns a call's arguments from its reported input, where some agents wrap them.
 pub fn arguments(said: &Value) -> Option<&Value> {
     match said.get("server") {
         Some(server) if server == SERVER => said.get("arguments"),
@@ -156,7 +150,7 @@ pub fn result(result: &ToolCallResult) -> Value {
         }
     }
     if content.is_empty() {
-        // Some agents take an empty result for none.
+        // Some agents treat an empty result as missing.
         let text = match &result.structured_content {
             Some(structured) => Value::Object(structured.clone()).to_string(),
             None => text::plain(&result.past_tense_message).to_owned(),
@@ -170,12 +164,12 @@ pub fn result(result: &ToolCallResult) -> Value {
     said
 }
 
-/// Returns the result of a call that nobody has carried out, as MCP has it.
+/// Returns the MCP result of a call that was not carried out.
 pub fn refusal(why: &str) -> Value {
     json!({ "content": [{ "type": "text", "text": why }], "isError": true })
 }
 
-/// Converts a part of a result; `None` if agents can do nothing with it.
+/// Converts a part of a result; `None` if it has no form for agents.
 fn said_of(content: &ToolResultContent) -> Option<Value> {
     let text = |text: String| Some(json!({ "type": "text", "text": text }));
     match content {
@@ -189,7 +183,7 @@ fn said_of(content: &ToolResultContent) -> Option<Value> {
                     { "uri": "data:,", "mimeType": kind, "blob": data } }),
             })
         }
-        // Links are newer than some agents.
+        // Sent as text, because some agents do not support links.
         ToolResultContent::Resource(content) => text(content.uri.clone()),
         ToolResultContent::Terminal(content) => text(content.title.clone()),
         ToolResultContent::Subagent(content) => text(content.title.clone()),

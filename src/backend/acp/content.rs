@@ -1,8 +1,7 @@
-//! Content: what a user's message is for an agent, and what an agent's content is for clients.
+//! Conversion of content: users' messages for agents, and agents' content for clients.
 //!
-//! Owns: content blocks in both directions, diffs as text, and the transcript that an agent is told
-//! which does not remember.
-//! Never: opens a file. What an agent cannot be given is named to it.
+//! Owns: content blocks in both directions, diffs as text, and transcripts of past turns.
+//! Never: opens a file. Attachments that the agent cannot accept are only named.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,24 +27,21 @@ use crate::files::uris::path_of;
 use crate::host::effects::{Transcript, TranscriptOf};
 use crate::state::history::CompletedTurn;
 
-/// Maximum size of a transcript for an agent that does not remember the conversation, in bytes;
-/// older turns are left out.
+/// Maximum size of a transcript, in bytes; older turns are left out.
 const TRANSCRIPT_BYTES_MAX: usize = 256 << 10;
 
 const DIFF_CONTEXT_LINES: u32 = 3;
 
-/// Content that an agent takes in a prompt, by its capabilities and quirks.
+/// Content that an agent accepts in a prompt, by its capabilities and quirks.
 #[derive(Debug, Clone, Copy)]
 pub struct PromptSupport<'a> {
     pub can: &'a PromptCapabilities,
     pub quirks: AgentQuirks,
-    /// Set when attachments that are not text are only named, because the agent has refused a
-    /// message with them.
+    /// Set when binary attachments are only named: the agent has refused a message with them.
     pub only_text: bool,
 }
 
-/// Returns whether a block holds something else than text, or links to it: an agent may read what
-/// is linked, and give it to the model.
+/// Returns whether a block is binary or links to binary data, which the agent may read.
 pub fn is_binary(block: &ContentBlock) -> bool {
     match block {
         ContentBlock::Image(_) | ContentBlock::Audio(_) => true,
@@ -57,7 +53,6 @@ pub fn is_binary(block: &ContentBlock) -> bool {
     }
 }
 
-/// Returns whether a media type is that of text.
 fn is_text(kind: &str) -> bool {
     let kind = kind.split(';').next().unwrap_or(kind).trim().to_ascii_lowercase();
     let subtype = kind.strip_prefix("application/").unwrap_or_default();
@@ -68,7 +63,7 @@ fn is_text(kind: &str) -> bool {
             .any(is_format)
 }
 
-/// Returns the labels of what is attached to a message and is sent as something else than text.
+/// Returns the labels of a message's attachments that are sent as binary blocks.
 pub fn binaries(message: &Message, takes: PromptSupport<'_>) -> Vec<String> {
     let attachments = message.attachments.iter().flatten();
     let binary = attachments.filter(|it| attached(it, takes).as_ref().is_some_and(is_binary));
@@ -80,8 +75,7 @@ pub fn binaries(message: &Message, takes: PromptSupport<'_>) -> Vec<String> {
     binary.filter_map(label).collect()
 }
 
-/// Converts a user's message, as far as the agent can take it. What is attached is set apart from
-/// what the user has said.
+/// Converts a user's message to blocks that the agent accepts, with attached texts fenced off.
 pub fn prompt(message: &Message, chats: &[Transcript], takes: PromptSupport<'_>) -> Vec<ContentBlock> {
     let mut blocks = Vec::new();
     if !message.text.is_empty() {
@@ -93,13 +87,12 @@ pub fn prompt(message: &Message, chats: &[Transcript], takes: PromptSupport<'_>)
     }
     blocks.extend(chats.iter().map(|chat| attached_words(chat).into()));
     if blocks.is_empty() {
-        // Some agents do not survive a prompt without content.
+        // Some agents fail on a prompt without content.
         blocks.push(" ".into());
     }
     blocks
 }
 
-/// Returns an attached transcript as text for the prompt.
 fn attached_words(Transcript { of, label, text, cut, .. }: &Transcript) -> String {
     let cut = if *cut { "(What was said there before is left out.)\n" } else { "" };
     match of {
@@ -113,7 +106,7 @@ fn attached_words(Transcript { of, label, text, cut, .. }: &Transcript) -> Strin
     }
 }
 
-/// Describes the user's selection in an attachment: no content block has a place for it.
+/// Describes the user's selection in an attachment, for which no content block has a member.
 fn selected(attachment: &MessageAttachment) -> Option<String> {
     let (label, selection) = match attachment {
         MessageAttachment::Resource(resource) => (&resource.label, resource.selection.as_ref()?),
@@ -131,13 +124,13 @@ fn selected(attachment: &MessageAttachment) -> Option<String> {
     })
 }
 
-/// Puts a text that is not the user's between lines that are not in it.
+/// Fences an attached text off with lines that do not occur in it.
 fn set_apart(label: &str, text: &str) -> String {
     let fence = crate::wire::text::fence(text);
     format!("(The user has attached \"{label}\". This is what is in it:)\n{fence}\n{text}\n{fence}")
 }
 
-/// Returns the URI of a linked file, as the agent can read it.
+/// Returns the URI of a linked file, in the form that the agent can read.
 fn link_to(uri: &str, quirks: AgentQuirks) -> String {
     let path = path_of(uri).ok().filter(|_| quirks.raw_links);
     let path = path.and_then(|path| path.into_os_string().into_string().ok());
@@ -181,7 +174,7 @@ fn attached(attachment: &MessageAttachment, takes: PromptSupport<'_>) -> Option<
                 embedded(&resource.label, data, kind, takes)
             })
         }
-        // Told by their transcripts.
+        // Included as transcripts.
         MessageAttachment::Annotations(_) | MessageAttachment::Chat(_) => None,
         MessageAttachment::Unknown(attachment) => {
             tracing::warn!("an attachment of an unknown kind was not given to the agent: {attachment}");
@@ -192,12 +185,12 @@ fn attached(attachment: &MessageAttachment, takes: PromptSupport<'_>) -> Option<
 
 fn embedded(label: &str, data: &str, kind: &str, takes: PromptSupport<'_>) -> ContentBlock {
     let embeds = takes.can.embedded_context && takes.quirks.takes_blobs && !takes.only_text;
-    // Pictures and sounds have blocks of their own, of which the agent says whether it takes them.
+    // Images and audio have blocks of their own, which the agent must support.
     let is_medium = kind.starts_with("image/") || kind.starts_with("audio/");
     let text = BASE64_STANDARD.decode(data).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    // A NUL is in no text.
+    // Text contains no NUL.
     match text.filter(|text| !text.contains('\0')) {
-        // An embedded resource must have a URI, and there is none that the agent could open.
+        // An embedded resource needs a URI, and the agent could open none for this text.
         Some(text) => set_apart(label, &text).as_str().into(),
         None if embeds && !is_medium => {
             let name = percent_encoding::utf8_percent_encode(label, percent_encoding::NON_ALPHANUMERIC);
@@ -233,18 +226,15 @@ pub fn markdown(block: ContentBlock) -> String {
     }
 }
 
-/// Something that a tool call has produced.
 #[derive(Debug)]
 pub struct ToolOutput {
-    /// Content that clients are shown; `None` if they are told in other ways, or if it is not
-    /// understood.
+    /// Content for clients; `None` if they receive it in another way, or if it is unknown.
     pub content: Option<ToolResultContent>,
-    /// Members that the protocol has no member for.
+    /// Members without a counterpart in the host's protocol.
     pub rest: Option<JsonObject>,
     pub diff: Option<Diff>,
 }
 
-/// Parses one item of a tool call's content.
 pub fn produced(raw: &RawValue) -> ToolOutput {
     let said: Value = serde_json::from_str(raw.get()).unwrap_or_default();
     match serde_json::from_str(raw.get()) {
@@ -267,8 +257,7 @@ pub fn produced(raw: &RawValue) -> ToolOutput {
     }
 }
 
-/// Returns the members of a piece of the answer that the protocol has no member for. Plain text is
-/// not parsed again.
+/// Returns the unplaced members of a chunk. Plain text is not parsed again.
 pub fn rest_of_chunk(chunk: &ContentChunk, raw: &RawValue) -> Option<JsonObject> {
     let plain = match &chunk.content {
         ContentBlock::Text(text) => text.annotations.is_none() && text.meta.is_none(),
@@ -285,8 +274,8 @@ pub fn rest_of_chunk(chunk: &ContentChunk, raw: &RawValue) -> Option<JsonObject>
     Some(rest).filter(|rest| !rest.is_empty())
 }
 
-/// Returns the members of a content block that the protocol has no member for. A link and an
-/// embedded resource have a place for the given members.
+/// Returns the unplaced members of a content block. `of_link` and `of_resource` are the members
+/// that the caller places itself.
 fn rest_of_block(block: &Value, of_link: &[&str], of_resource: &[&str]) -> Option<JsonObject> {
     let kind = block["type"].as_str().unwrap_or_default();
     let placed: &[&str] = match kind {
@@ -331,7 +320,6 @@ fn produced_block(block: ContentBlock) -> ToolResultContent {
     }
 }
 
-/// Returns the content for the terminal that the backend calls by this name.
 pub fn terminal(name: &str, title: &str) -> ToolResultContent {
     ToolResultContent::Terminal(ToolResultTerminalContent {
         resource: name.to_owned(),
@@ -345,7 +333,7 @@ pub fn text(text: String) -> ToolResultContent {
     ToolResultContent::Text(ToolResultTextContent { text })
 }
 
-/// Describes a change of a file, as `diff -u` does.
+/// Formats a diff as `diff -u` does.
 fn diff_text(diff: &Diff) -> String {
     let lines = InternedInput::new(diff.old_text.as_deref().unwrap_or_default(), diff.new_text.as_str());
     let mut changed = LineDiff::compute(Algorithm::Histogram, &lines);
@@ -361,17 +349,16 @@ fn diff_text(diff: &Diff) -> String {
     text
 }
 
-/// Tells changes that are near each other, with the lines around them. (The library's own printer
-/// of hunks tells the first one with a header that does not fit what follows, where it begins 4 to
-/// 6 lines behind the file's beginning.)
+/// Writes one hunk of adjacent changes, with context lines. (The printer of `imara_diff` gives the
+/// first hunk a wrong header if it starts 4 to 6 lines into the file.)
 fn write_hunks(text: &mut String, hunks: &[Hunk], lines: &InternedInput<&str>) {
     let (Some(first), Some(last)) = (hunks.first(), hunks.last()) else { return };
-    // The lines before and after the changes are the same on both sides.
+    // Context lines are the same on both sides.
     let before = first.before.start.min(DIFF_CONTEXT_LINES);
     let after = (lines.before.len() as u32 - last.before.end).min(DIFF_CONTEXT_LINES);
     let side = |first: &Range<u32>, last: &Range<u32>| {
         let (start, end) = (first.start - before, last.end + after);
-        // Lines are counted from 1; a side that has none begins behind the line before it.
+        // Line numbers start at 1; an empty side is given the number of the line before it.
         format!("{},{}", if start == end { start } else { start + 1 }, end - start)
     };
     let (old, new) = (side(&first.before, &last.before), side(&first.after, &last.after));
@@ -396,8 +383,7 @@ fn write_hunks(text: &mut String, hunks: &[Hunk], lines: &InternedInput<&str>) {
     tell(' ', &lines.before, told..told + after);
 }
 
-/// Returns the conversation so far, with the attachments of its turns, as text for an agent that
-/// does not remember it.
+/// Returns a transcript of the turns and their attachments, for an agent without memory of them.
 pub fn transcript(history: &[CompletedTurn], chats: &BTreeMap<String, Vec<Transcript>>) -> String {
     let mut said = Vec::new();
     let mut bytes = 0;
@@ -434,7 +420,7 @@ fn told(turn: &Turn, chats: &[Transcript]) -> String {
     told
 }
 
-/// Returns an answer as text for the agent; `used` says what it has done with a tool.
+/// Returns an answer as text for the agent; `used` describes a tool call, `None` to omit it.
 pub fn answer_text(parts: &[ResponsePart], used: impl Fn(&ToolCallState) -> Option<String>) -> String {
     let mut text = String::new();
     for part in parts {

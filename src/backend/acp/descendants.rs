@@ -1,13 +1,13 @@
-//! All processes that descend from this one, wherever they have gone.
+//! All processes that descend from this one, including those in other groups and sessions.
 //!
 //! A process can leave its group and its session, but not its parent. When its parent ends, it
-//! becomes a child of the next process above that adopts orphans, which guards and the host do. So
-//! whoever descends from a process that adopts is found below it, by the lists of children in
+//! becomes a child of the nearest ancestor that adopts orphans, as guards and the host do. All
+//! descendants of an adopting process are therefore reachable through the lists of children in
 //! `/proc`.
 //!
-//! Owns: finding them, asking them to leave, and killing them while they start others and their
-//! parents end.
-//! Never: signals a process that is no descendant, or one that has its number since.
+//! Owns: finding descendants, asking them to exit, and killing them even while they start others
+//! and their parents end.
+//! Never: signals a process that is not a descendant, or one that has reused a descendant's number.
 #![cfg(target_os = "linux")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{getpid, kill_process, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, RawPid, Signal};
 
-/// Interval between two searches for remaining descendants.
+/// Interval between searches for remaining descendants.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct FoundProcess {
     number: RawPid,
-    /// When it was started, which no other process of this number shares.
+    /// Start time, which distinguishes processes that have reused the number.
     started: u64,
 }
 
@@ -39,7 +39,7 @@ impl Stat {
     fn of(process: RawPid) -> Option<Self> {
         let stat = fs::read(format!("/proc/{process}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
-        // Before it is the name, in parentheses, of whatever letters.
+        // The preceding field is the name in parentheses, which may contain any characters.
         let (_, rest) = stat.rsplit_once(") ")?;
         let mut fields = rest.split(' ').skip(1);
         let mut next = || fields.next()?.parse::<RawPid>().ok();
@@ -51,7 +51,7 @@ impl Stat {
 impl FoundProcess {
     fn signal(self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.number) else { return };
-        // What this means does not change any more. (Old kernels have no such handle.)
+        // The handle cannot pass to another process. (Old kernels have no such handles.)
         let handle = pidfd_open(pid, PidfdFlags::empty());
         if Stat::of(self.number).is_none_or(|stat| stat.started != self.started) {
             return;
@@ -69,14 +69,13 @@ impl FoundProcess {
 /// Source of the children of each process.
 #[derive(Debug)]
 pub enum Children {
-    /// The kernel keeps lists.
     Listed,
-    /// Table of each process's children, as it was a moment ago, where the kernel keeps no lists.
+    /// Snapshot of all processes, for kernels without such lists.
     Table(BTreeMap<RawPid, Vec<RawPid>>),
 }
 
 impl Children {
-    /// Returns the source as of now: the kernel's lists, or else a new table.
+    /// Returns the kernel's lists, or else a new table.
     pub fn snapshot() -> Self {
         if Path::new("/proc/thread-self/children").exists() {
             Self::Listed
@@ -95,7 +94,6 @@ impl Children {
         Self::Table(table)
     }
 
-    /// Returns the children of all threads of a process.
     pub fn of(&self, process: RawPid) -> Vec<RawPid> {
         match self {
             Self::Listed => {
@@ -112,14 +110,13 @@ impl Children {
     }
 }
 
-/// Returns the names in a folder that are numbers.
+/// Returns the file names that are numbers.
 fn numbers_in(folder: &Path) -> Vec<RawPid> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Returns whether descendants can be found: `/proc` is mounted, and shows processes under the
-/// numbers that they have here.
+/// Returns whether `/proc` is mounted and shows the process numbers of our namespace.
 pub fn can_be_found() -> bool {
     let ours = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse().ok());
     ours == Some(getpid().as_raw_pid())
@@ -129,8 +126,7 @@ pub fn ours(children: &Children) -> Vec<RawPid> {
     children.of(getpid().as_raw_pid())
 }
 
-/// Goes through some of our children, and all that descends from them, parents first. What is done
-/// to one is done before its children are looked for.
+/// Visits `top` and their descendants; calls `each` for a process before listing its children.
 fn walk(top: impl Fn(&Children) -> Vec<RawPid>, mut each: impl FnMut(FoundProcess, Stat)) {
     let children = Children::snapshot();
     walk_by(&children, top(&children), &mut each);
@@ -138,10 +134,10 @@ fn walk(top: impl Fn(&Children) -> Vec<RawPid>, mut each: impl FnMut(FoundProces
 
 fn walk_by(children: &Children, top: Vec<RawPid>, each: &mut impl FnMut(FoundProcess, Stat)) {
     let mut seen = BTreeSet::from([getpid().as_raw_pid()]);
-    // The newest come last in a list, and first here: they may be gone the soonest.
+    // Lists end with the newest process; it is visited first, because it may end soonest.
     let mut next = top;
     while let Some(number) = next.pop() {
-        // One that has the number of a child that was there a moment ago has other parents.
+        // A process that has reused a child's number has another parent.
         let Some(stat) = Stat::of(number).filter(|stat| seen.contains(&stat.parent)) else { continue };
         if seen.insert(number) {
             each(FoundProcess { number, started: stat.started }, stat);
@@ -150,7 +146,7 @@ fn walk_by(children: &Children, top: Vec<RawPid>, each: &mut impl FnMut(FoundPro
     }
 }
 
-/// Asks all of our descendants to leave but those of a group, who have been asked together.
+/// Asks all descendants to exit, except group `asked`, which was already asked.
 pub fn terminate(asked: Pid) {
     walk(ours, |process, stat| {
         if stat.group != asked.as_raw_pid() {
@@ -159,16 +155,15 @@ pub fn terminate(asked: Pid) {
     });
 }
 
-/// Kills some of our children, and all that descends from them, while they start others and their
-/// parents end.
+/// Kills `top` and all of their descendants, even while they start others and their parents end.
 ///
-/// Each process is stopped when it is found, before its children are looked for, and all are killed
-/// when all were stopped. One that was started meanwhile is found by the next search, which follows
-/// at once and has few to look at, so that no process is faster.
+/// Each process is stopped when it is found, before its children are listed, and all are killed
+/// once all are stopped. A process that was started in between is found by the next search, which
+/// follows at once and has few processes to visit, so that no process can outrun it.
 ///
-/// Before each search `reap` is called. Returns whether no process is left. Else the remaining ones
-/// cannot be killed: they belong to another user, or the kernel holds them, and no other has
-/// appeared within `patience`.
+/// Calls `reap` before each search. Returns true if no process is left. Returns false if no new
+/// process has appeared within `patience`: the remaining ones cannot be killed, because they belong
+/// to another user or the kernel holds them.
 pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), patience: Duration) -> bool {
     let (mut stopped, mut none_before, mut last_new) = (BTreeSet::new(), false, Instant::now());
     loop {
@@ -181,7 +176,7 @@ pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), pati
                 new = true;
             }
         });
-        // One list may leave out a process while others in it end.
+        // A single list may omit a process while others in it end.
         if found.is_empty() && none_before {
             return true;
         }
@@ -228,8 +223,7 @@ mod tests {
         }
         let all = below(&Children::Listed, top);
         assert_eq!(below(&Children::table(), top), all);
-        // Nobody adopts here: those are left out whose parents have ended. The number of no process
-        // means none.
+        // The test adopts no orphans. An unused process number has no descendants.
         assert!(below(&Children::Listed, RawPid::MAX).is_empty());
         let reaped = std::cell::RefCell::new(shell);
         let still = |_: &Children| reaped.borrow_mut().try_wait().unwrap().map_or(vec![top], |_| vec![]);
@@ -251,7 +245,7 @@ mod tests {
         let number = RawPid::try_from(child.id()).unwrap();
         let started = Stat::of(number).unwrap().started;
         FoundProcess { number, started: started - 1 }.signal(Signal::KILL);
-        // A parent that is none of those that were seen: it was started by somebody else.
+        // Process 1 is no child of a visited process.
         walk_by(&Children::Listed, vec![1], &mut |process, _| panic!("{process:?}"));
         assert!(child.try_wait().unwrap().is_none());
         FoundProcess { number, started }.signal(Signal::KILL);

@@ -1,13 +1,11 @@
-//! Changes of files, as clients can show them: a file before and after, both whole.
+//! File edits for clients: whole files before and after a change.
 //!
-//! Agents say a change in scopes of their own, and do not say which: the whole file, some lines of
-//! it with what is around them, or a bare snippet. What a piece is a piece of is found in the file
-//! itself.
+//! Agents report a change as a whole file, as some lines with their context, or as a bare snippet,
+//! without stating which. The changed file itself is searched for the reported text.
 //!
-//! Owns: that, on a thread of its own, since a file system may take its time; and how much is
-//! shown.
-//! Never: shows a piece as if it were a file, since clients take a change back by writing what was
-//! there before; never writes.
+//! Owns: this search, on a thread because file systems may be slow; and the limits on edits.
+//! Never: presents a snippet as a whole file, since clients revert a change by writing the former
+//! content; never writes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -27,25 +25,24 @@ use crate::files::uris::uri_of;
 use crate::host::effects::{CallExtras, Event, TurnEvent};
 use crate::state::edits::inline;
 
-/// The longest file that is shown, in bytes: it is in the state of its chat, twice.
+/// Maximum size of a shown file, in bytes: the chat's state holds it twice.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 const FILES_MAX: usize = 16;
 
-/// Time after which a search in the file system is given up.
 const SEARCH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Former text, `None` if there was none, and the text in its place.
+/// Former text (`None` if there was none) and new text.
 type EditSides<'a> = (Option<&'a str>, &'a str);
 
-/// State of a change at the time its file is read.
+/// Moment at which a changed file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EditPhase {
     Before,
     After,
 }
 
-/// Search for the changes of files that the next event tells.
+/// Search for the file edits of the next event.
 pub enum EditLookup {
     Idle,
     Running(Pin<Box<dyn Future<Output = Vec<FileEdit>> + Send>>),
@@ -53,7 +50,6 @@ pub enum EditLookup {
 }
 
 impl EditLookup {
-    /// Begins the search for what changes are of files.
     pub fn begin(diffs: Vec<Diff>, phase: EditPhase) -> Self {
         Self::Running(Box::pin(find(diffs, phase)))
     }
@@ -62,7 +58,7 @@ impl EditLookup {
         matches!(self, Self::Running(_))
     }
 
-    /// Waits for the result of the search; for ever while there is none.
+    /// Waits for the result of the search; pending forever if none is running.
     pub async fn found(&mut self) -> Vec<FileEdit> {
         match self {
             Self::Running(search) => search.await,
@@ -71,8 +67,7 @@ impl EditLookup {
     }
 }
 
-/// Adds changes of files to an event: to what a call has produced, behind what it says itself, or
-/// besides its question.
+/// Adds edits to the output of a finished call, or to the extras of any other event.
 pub fn with_edits(event: Event, edits: Vec<FileEdit>) -> Event {
     let Event::Turn(run, event) = event else { return event };
     let (mut event, mut besides) = match event {
@@ -89,11 +84,11 @@ pub fn with_edits(event: Event, edits: Vec<FileEdit>) -> Event {
     Event::Turn(run, extra_meta::with(event, besides))
 }
 
-/// Finds out what changes are of files; those that cannot be shown are left out.
+/// Converts diffs to file edits, leaving out those that cannot be shown.
 async fn find(diffs: Vec<Diff>, phase: EditPhase) -> Vec<FileEdit> {
     let look = move || {
         let mut files: BTreeMap<&Path, Vec<EditSides<'_>>> = BTreeMap::new();
-        // Of any other path nobody can tell from where it leads.
+        // The base of a relative path is unknown.
         for diff in diffs.iter().filter(|diff| diff.path.is_absolute()) {
             files.entry(&diff.path).or_default().push((diff.old_text.as_deref(), &diff.new_text));
         }
@@ -118,17 +113,17 @@ fn edit(path: &Path, changes: &[EditSides<'_>], phase: EditPhase) -> Option<File
     Some(FileEdit { before: before.map(side), after: after.map(side), diff: None })
 }
 
-/// Returns the whole file before the changes and after them; `None` if that is not known. A file
-/// that does not exist has no side.
+/// Returns the whole file before and after the changes; `None` if it cannot be determined. A side
+/// is `None` if the file does not exist there.
 fn sides(
     changes: &[EditSides<'_>],
     now: Option<&str>,
     phase: EditPhase,
 ) -> Option<(Option<String>, Option<String>)> {
     if let [(old, new)] = changes {
-        // A new file, as agents say it in three ways: with nothing, with null and with no text.
+        // Agents report a new file without former text, with null, or with an empty text.
         let before = match (old, now, phase) {
-            // It is not as new as that.
+            // The file exists already.
             (None, Some(now), EditPhase::Before) => Some(Some(now.to_owned())),
             (None, _, _) | (Some(""), None, _) => Some(None),
             (Some(""), Some(now), EditPhase::After) if now == *new => Some(None),
@@ -156,15 +151,14 @@ fn sides(
     }
 }
 
-/// Replaces the only piece like this in a text, which may be all of it; `None` if there is not
-/// exactly one.
+/// Replaces the only occurrence of `piece` in a text; `None` if there is not exactly one.
 fn put(text: &str, piece: &str, other: &str) -> Option<String> {
     if text == piece {
         return Some(other.to_owned());
     }
     let (at, _) = text.match_indices(piece).next().filter(|_| !piece.is_empty())?;
     let rest = &text[at..];
-    // Another one may overlap it.
+    // Occurrences may overlap.
     let after_first_char = rest.chars().next().map_or(0, char::len_utf8);
     if rest[after_first_char..].contains(piece) {
         return None;
@@ -176,7 +170,7 @@ fn is_too_long(text: Option<&str>) -> bool {
     text.is_some_and(|text| text.len() as u64 > FILE_BYTES_MAX)
 }
 
-/// Reads a file's text; `None` if it does not exist, is no text, or is too long.
+/// Reads a file's text; `None` if it does not exist, is not text, or is too long.
 fn read(path: &Path) -> Option<String> {
     let is_read = |file: &fs::Metadata| file.is_file() && file.len() <= FILE_BYTES_MAX;
     fs::metadata(path).ok().filter(is_read)?;
@@ -221,7 +215,7 @@ mod tests {
             assert_eq!(told(Some(old), new, Some(FILE), EditPhase::Before), both(FILE, &after), "{old}");
             assert_eq!(told(Some(old), new, Some(&after), EditPhase::After), both(FILE, &after), "{old}");
         }
-        // Something that was put in, said without what is around it.
+        // An insertion, reported without its context.
         let before = FILE.replace("three\n", "");
         assert_eq!(told(Some(""), "three\n", Some(FILE), EditPhase::After), both(&before, FILE));
     }
@@ -232,7 +226,7 @@ mod tests {
         let changes = [(Some("one\n"), "1\n"), (Some("three\n"), "3\n")];
         assert_eq!(sides(&changes, Some(FILE), EditPhase::Before), both(FILE, after));
         assert_eq!(sides(&changes, Some(after), EditPhase::After), both(FILE, after));
-        // One of them is of something else.
+        // One of the changes does not fit the file.
         let changes = [(Some("one\n"), "1\n"), (None, "3\n")];
         assert_eq!(sides(&changes, Some(FILE), EditPhase::Before), None);
     }
@@ -249,11 +243,11 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_not_shown() {
-        // There are two of it, or none.
+        // There are two occurrences, or none.
         assert_eq!(told(Some("two"), "2", Some(FILE), EditPhase::Before), None);
         assert_eq!(told(Some("four"), "4", Some(FILE), EditPhase::Before), None);
         assert_eq!(told(Some("aa"), "b", Some("aaa"), EditPhase::Before), None);
-        // It is taken away: where it was cannot be found.
+        // The position of removed text is unknown.
         assert_eq!(told(Some("four\n"), "", Some(FILE), EditPhase::After), None);
         // The file is gone, or cannot be read.
         assert_eq!(told(Some("one"), "1", None, EditPhase::After), None);

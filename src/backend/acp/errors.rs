@@ -1,15 +1,13 @@
 //! Errors with which the host refuses an agent's requests.
 //!
-//! Owns: the table of these errors, each with its code and the sentence that the agent reads; and
-//! the codes that mean something to us in what agents answer.
-//! Never: decides that something is not done.
+//! Owns: these errors with their codes and messages, and the codes of agents' errors that matter.
+//! Never: decides that a request is refused.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::files::folders::PathRefusal;
 
-/// The codes of errors, of JSON-RPC and of ACP.
 pub mod code {
     pub const INVALID_REQUEST: i64 = -32600;
     pub const METHOD_NOT_FOUND: i64 = -32601;
@@ -17,16 +15,15 @@ pub mod code {
     pub const INTERNAL: i64 = -32603;
     /// ACP: the user must log in first.
     pub const AUTH_REQUIRED: i64 = -32000;
-    /// ACP: there is no such file or session.
+    /// ACP: the file or session does not exist.
     pub const RESOURCE_NOT_FOUND: i64 = -32002;
     pub const WITHDRAWN: i64 = -32800;
 }
 
-/// Reason for which a request of an agent is not done. Its `Display` is the message of the error
-/// that answers the request.
+/// Reason for which an agent's request is refused, as the message of the error response.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    // The request itself.
+    // Invalid requests.
     #[error("this method is not served")]
     MethodNotServed,
     #[error("the parameters do not fit")]
@@ -42,7 +39,7 @@ pub enum RequestError {
     #[error("withdrawn")]
     Withdrawn,
 
-    // When it comes.
+    // Requests at the wrong time.
     #[error("no such session")]
     NoSuchSession,
     #[error("the session is closed")]
@@ -65,7 +62,7 @@ pub enum RequestError {
     NotText(PathBuf),
     #[error("`{}`: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
-    /// There is no thread to do it on.
+    /// No thread could be started for the work.
     #[error("{0}")]
     NotTried(io::Error),
 
@@ -82,10 +79,10 @@ pub enum RequestError {
     NotOnSearchPath(String),
     #[error("`{}` is not a path that is text", .0.display())]
     PathNotText(PathBuf),
-    /// The guard reports that it has not started.
+    /// The guard reports that the command could not be started.
     #[error("`{title}` cannot be started: {why}")]
     NotStarted { title: String, why: String },
-    /// The guard itself cannot be started.
+    /// The guard could not be started.
     #[error("`{program}` cannot be started: {error}")]
     StartFailed { program: String, error: io::Error },
 }

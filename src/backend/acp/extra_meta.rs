@@ -1,9 +1,8 @@
-//! Parts of an agent's messages that the host's protocol has no member for: kept in `_meta`, under
-//! names of their own.
+//! Unplaced members: parts of agents' messages without a counterpart in the host's protocol, stored
+//! in `_meta` under names of their own.
 //!
-//! Owns: those names, what is left of something when its placed members are taken out, and the
-//! bound on what is kept.
-//! Never: keeps what is shown in another way.
+//! Owns: these names, the extraction of such members, and their size limit.
+//! Never: stores anything that is shown in another way.
 
 use ahp_types::common::JsonObject;
 use serde_json::{json, Value};
@@ -12,45 +11,43 @@ use crate::host::effects::{CallExtras, TurnEvent};
 
 pub const KIND: &str = "acp.kind";
 pub const LOCATIONS: &str = "acp.locations";
-/// Members of a tool call's content that the protocol has no member for, by the index of the
-/// content.
+/// Unplaced members of a tool call's content, with the index of the content.
 pub const CONTENT: &str = "acp.content";
 /// The agent's own `_meta`.
 pub const META: &str = "acp.meta";
-/// Members of a command's input besides the command line.
+/// Input of a command, besides the command line.
 pub const RAW_INPUT: &str = "acp.rawInput";
-/// Output of a call for programs, if it is not an object.
+/// Machine-readable output of a call, if it is not an object.
 pub const RAW_OUTPUT: &str = "acp.rawOutput";
-/// Members that the agent reports of its own terminal besides the output.
+/// Members reported about the agent's own terminal, besides the output.
 pub const TERMINAL: &str = "acp.terminal";
-/// The name of the message that a part of the answer belongs to.
+/// Id of the message to which a part of the answer belongs.
 pub const MESSAGE_ID: &str = "acp.messageId";
-/// Members of a piece of the answer that the protocol has no member for.
+/// Unplaced members of a chunk of the answer.
 pub const CHUNK: &str = "acp.chunk";
-/// Severity of a notice: `info`, `warning`, `error`, or another word of the agent's.
+/// Severity of a notice: `info`, `warning`, `error`, or another word of the agent.
 pub const SEVERITY: &str = "acp.severity";
-/// The size of the context, what is used of it, and the cost.
+/// Size and use of the context window, and the cost.
 pub const CONTEXT: &str = "acp.context";
-/// Counts of tokens that have no place.
+/// Token counts without a counterpart in the host's protocol.
 pub const USAGE: &str = "acp.usage";
 pub const PLAN: &str = "acp.plan";
-/// Members of the session's info besides its title.
+/// Members of the session info, besides the title.
 pub const SESSION_INFO: &str = "acp.sessionInfo";
-/// Why the tools of clients do not reach the agent.
+/// Reason for which client tools do not reach the agent.
 pub const CLIENT_TOOLS: &str = "acp.clientTools";
-/// The last update of each kind that nobody knows.
+/// Last update of each unknown kind.
 pub const UPDATES: &str = "acp.updates";
 
-/// Kind of a tool call in the words of clients that follow VS Code, where they have one.
+/// Kind of a tool call for clients that follow VS Code, if they have a word for it.
 pub const TOOL_KIND: &str = "toolKind";
 
-/// Whatever is kept under one name is no longer than this as JSON, in bytes.
+/// Maximum size of the value under one name, as JSON, in bytes.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
-/// Maximum number of members collected under one name.
 const MEMBERS_MAX: usize = 32;
 
-/// Returns a value, or how long it is if it is too long to be kept.
+/// Returns a value, or only its size if it is too large to store.
 pub fn kept(value: Value) -> Value {
     let bytes = value.to_string().len();
     if bytes > KEPT_BYTES_MAX {
@@ -59,18 +56,17 @@ pub fn kept(value: Value) -> Value {
     value
 }
 
-/// Members of permission options that the protocol has no member for, by the options' ids.
+/// Unplaced members of permission options, by option id.
 pub const OPTIONS: &str = "acp.options";
 
-/// Returns the members of an object without those that are placed elsewhere; `None` if none are
-/// left.
+/// Returns the members that are neither null nor placed elsewhere; `None` if none are left.
 pub fn rest(value: Value, placed: &[&str]) -> Option<JsonObject> {
     let Value::Object(mut members) = value else { return None };
     members.retain(|name, value| !value.is_null() && !placed.contains(&name.as_str()));
     (!members.is_empty()).then_some(members)
 }
 
-/// Adds members to others that are kept, in place of those of the same names.
+/// Adds members, replacing those with the same names; new names beyond the limit are dropped.
 pub fn add(members: &mut JsonObject, more: JsonObject) {
     for (name, value) in more {
         if members.len() < MEMBERS_MAX || members.contains_key(&name) {
@@ -79,7 +75,7 @@ pub fn add(members: &mut JsonObject, more: JsonObject) {
     }
 }
 
-/// Returns an event with what is told besides, if there is any.
+/// Adds extras to an event, if there are any.
 pub fn with(event: TurnEvent, extras: CallExtras) -> TurnEvent {
     if extras == CallExtras::default() {
         return event;
@@ -87,7 +83,7 @@ pub fn with(event: TurnEvent, extras: CallExtras) -> TurnEvent {
     TurnEvent::With(Box::new(event), extras)
 }
 
-/// Returns an event without what is told besides.
+/// Returns an event without its extras.
 pub fn bare(event: &TurnEvent) -> &TurnEvent {
     match event {
         TurnEvent::With(event, _) => event,
@@ -95,7 +91,6 @@ pub fn bare(event: &TurnEvent) -> &TurnEvent {
     }
 }
 
-/// Puts a value under a name, if there is any.
 pub fn put(meta: &mut JsonObject, name: &str, value: Option<impl Into<Value>>) {
     if let Some(value) = value {
         meta.insert(name.to_owned(), kept(value.into()));

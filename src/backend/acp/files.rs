@@ -1,9 +1,9 @@
-//! File requests of an agent: `fs/read_text_file`, `fs/write_text_file`, and finding the folder and
-//! program of a command.
+//! File requests of an agent: `fs/read_text_file`, `fs/write_text_file`, and the lookup of a
+//! command's folder and program.
 //!
-//! Owns: doing it on other threads, one thing after the other in the order in which a conversation
-//! asks for it; how much may wait; lines, limits and what is text.
-//! Never: answers the agent, or touches a file in another way than [`Folders`] does.
+//! Owns: sequential execution on other threads, in the order of the requests; limits on queue,
+//! lines and text.
+//! Never: answers the agent, or accesses a file by other means than [`Folders`].
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -22,23 +22,22 @@ use super::peer::{AgentConnection, AgentRequest};
 use super::terminals::Launch;
 use crate::files::folders::Folders;
 
-/// The longest text that is read or written, in bytes.
+/// Maximum size of a text that is read or written, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 20;
 
-/// Maximum number of bytes of a file that are skipped to reach a line of it.
+/// Maximum number of bytes skipped to reach a line of a file.
 const PASSED_BYTES_MAX: u64 = 256 << 20;
 
-/// A change that is to be shown with what was there before shows that up to this size, in bytes.
+/// Maximum size of a file's former content that is shown with its change, in bytes.
 const SHOWN_BYTES_MAX: u64 = 256 << 10;
 
-/// Unit in which the size of queued requests is counted, in bytes: a request takes at least one.
+/// Unit of the size of queued requests, in bytes; each request takes at least one unit.
 const PIECE_BYTES: usize = 1 << 10;
 const PIECES_MAX: usize = (64 << 20) / PIECE_BYTES;
 
-/// Interval at which an agent with many unread answers is checked for reading on.
+/// Interval between checks whether an agent has read its pending answers.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Queue of a conversation's file requests, which are carried out in order.
 pub struct Files {
     jobs: mpsc::UnboundedSender<FileJob>,
     room: Arc<Semaphore>,
@@ -51,12 +50,12 @@ pub enum FileRequest {
     Read(ReadTextFileRequest),
     Write {
         write: WriteTextFileRequest,
-        /// The call that it is shown as, if it is one of its own.
+        /// Call that shows the write; `None` if none does.
         call: Option<String>,
-        /// Token that is cancelled when the write must not be done any more.
+        /// Cancelled when the write must not be done any more.
         cancelled: CancellationToken,
     },
-    /// Find where a command runs, and its program.
+    /// Lookup of a command's folder and program.
     Find(Box<Launch>),
 }
 
@@ -64,11 +63,9 @@ pub enum FileRequest {
 pub struct FileOutcome {
     pub request: AgentRequest,
     pub result: Result<FileAnswer, RequestError>,
-    /// The call that a write is shown as, and the change.
     pub shown: Option<(String, FileChange)>,
 }
 
-/// Result of a request that was carried out.
 #[derive(Debug)]
 pub enum FileAnswer {
     Json(Value),
@@ -78,13 +75,12 @@ pub enum FileAnswer {
 #[derive(Debug)]
 pub struct FileChange {
     pub path: PathBuf,
-    /// Former content: `None` if it is not known, since it was not text or too long, `Some(None)`
-    /// if the file did not exist.
+    /// Former content: `None` if unknown (not text, too long), `Some(None)` if there was no file.
     pub before: Option<Option<String>>,
     pub after: String,
 }
 
-/// Work in the queue, with the room that it takes up there.
+/// Queued work, with the room that it takes in the queue.
 type FileJob = (FileWork, Option<OwnedSemaphorePermit>);
 
 enum FileWork {
@@ -93,7 +89,6 @@ enum FileWork {
 }
 
 impl Files {
-    /// Creates the queue of a conversation that works in these folders.
     pub fn new(folders: Vec<PathBuf>, connection: AgentConnection) -> Self {
         let (jobs, queue) = mpsc::unbounded_channel();
         let (sender, done) = mpsc::channel(1);
@@ -103,7 +98,7 @@ impl Files {
         files
     }
 
-    /// Changes the folders, for what is asked from now on.
+    /// Changes the folders for later requests.
     pub fn work_in(&self, folders: Vec<PathBuf>) {
         self.queue(FileWork::In(folders), None);
     }
@@ -114,7 +109,7 @@ impl Files {
         }
     }
 
-    /// Queues a request; refuses one that is too much.
+    /// Queues a request. Errors if its text is too long or the queue is full.
     pub fn ask(&self, request: AgentRequest, asked: FileRequest) -> Result<(), RequestError> {
         let bytes = match &asked {
             FileRequest::Read(read) => read.path.as_os_str().len(),
@@ -135,7 +130,7 @@ impl Files {
         self.room.available_permits() > 2 * TEXT_BYTES_MAX / PIECE_BYTES
     }
 
-    /// Waits for the next result. May be dropped half-way.
+    /// Waits for the next result. Cancel safe.
     pub async fn done(&mut self) -> Option<FileOutcome> {
         self.done.recv().await
     }
@@ -143,7 +138,7 @@ impl Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        // What was begun is done, what waits is not.
+        // Running work is completed; queued work is dropped.
         self.worker.abort();
     }
 }
@@ -155,7 +150,7 @@ async fn work(
 ) {
     let mut folders = Arc::<Folders>::default();
     while let Some((work, _room)) = queue.recv().await {
-        // Answers that nobody reads are not added to.
+        // An agent that does not read its answers gets no more of them.
         while connection.is_behind() && !connection.is_over() {
             tokio::time::sleep(RECHECK_INTERVAL).await;
         }
@@ -180,7 +175,7 @@ async fn work(
     }
 }
 
-/// Carries out a request; returns also the change to show of it.
+/// Executes a request; returns also the change to show.
 fn carry_out(
     folders: &Folders,
     asked: FileRequest,
@@ -208,8 +203,7 @@ fn carry_out(
     (result, shown)
 }
 
-/// Reads the lines of a file, with their ends, from this one on (the first is 1), at most `limit`;
-/// none where it has fewer.
+/// Reads up to `limit` lines with their ends from `line` (1-based) on; empty beyond the end.
 fn lines(
     path: &Path,
     file: impl Read,
@@ -244,7 +238,7 @@ fn lines(
     String::from_utf8(text).map_err(|_| RequestError::NotText(path()))
 }
 
-/// Reads a file that is to be shown, as [`FileChange::before`].
+/// Reads the former content of a file that is to be written, as [`FileChange::before`].
 fn text_of(folders: &Folders, path: &Path) -> Option<Option<String>> {
     let file = match folders.open(path) {
         Ok(file) => file,

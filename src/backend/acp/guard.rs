@@ -1,20 +1,21 @@
-//! The guard: this program again, in a hidden mode, as the parent of one program and leader of its
-//! process group.
+//! The guard: this program in a hidden mode, as the parent of one program and leader of its process
+//! group.
 //!
 //! The program is an agent, or a command in a terminal. The guard's stdin is the [`lifeline`] to
-//! the host. When that ends, by the host's will or with its death, all that descends from the
-//! program is asked to leave and then killed. An agent reads what comes over the lifeline first,
-//! has a moment to leave by itself then, and what it leaves behind is ended when it has; the guard
-//! ends with its status. A command reads nothing; the guard reports what becomes of it, one line
-//! each, and what it has left running goes on until the host has enough.
+//! the host. When the lifeline ends, because the host closed it or died, all descendants of the
+//! program are asked to exit and then killed.
 //!
-//! A program that is typed into has a terminal of the system's, which is our stdout. It leads a
-//! session of its own there, into which it is brought by a leader: this program in a further mode,
-//! which turns into it.
+//! An agent receives its stdin over the lifeline, and may exit by itself after the lifeline ends.
+//! When it exits, its remaining descendants are ended, and the guard exits with its status. A
+//! command without a pty has no stdin. The guard reports a command's state, one line each, and its
+//! background processes continue until the lifeline ends.
 //!
-//! Owns: that nothing of a program outlives the host, and telling how the program ended by itself.
-//! Never: reads or writes a byte of the program's. Where orphans cannot be adopted (only Linux lets
-//! one), who has left the group is not found.
+//! A command with a pty has the guard's stdout as its terminal. A leader, which is this program in
+//! another mode, starts a session there and executes the command.
+//!
+//! Owns: ending all processes of a program with the host, and reporting how the program ended.
+//! Never: reads or writes the program's data. Only Linux can adopt orphans; elsewhere a process
+//! that has left the group is not found.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -35,21 +36,20 @@ use tokio::signal::unix::{signal, SignalKind};
 
 use super::lifeline;
 
-/// Time for an agent to exit after its stdin has ended, and for all programs after they were asked
-/// to exit.
+/// Time for an agent to exit after its stdin has ended, and for any program to exit when asked to.
 pub const EXIT_GRACE: Duration = Duration::from_millis(500);
 
-/// Offset that makes an exit status of the number of the signal that ended an agent, as shells do.
+/// Offset from the number of a fatal signal to an exit status, as in shells.
 pub const BY_SIGNAL: i32 = 128;
 
 const NOT_STARTED: i32 = 127;
 
-/// News of a command, from its guard.
+/// Report of a guard on its command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GuardReport {
     /// Start of the command.
     Started,
-    /// Reason for which the command cannot be started.
+    /// Reason for which the command could not be started.
     NotStarted(String),
     /// Exit status of the command.
     Exited(u32),
@@ -67,7 +67,7 @@ impl GuardReport {
         }
     }
 
-    /// Parses a line from a guard.
+    /// Parses a line from a guard; `None` if it is unknown.
     pub fn of_line(line: &str) -> Option<Self> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
@@ -87,33 +87,33 @@ impl GuardReport {
     }
 }
 
-/// Starts an agent and guards it; returns how it ended, as an exit status.
+/// Starts an agent and guards it; returns its exit status.
 ///
-/// The process leads a group of its own from then on. Its stdin must be the lifeline.
+/// The calling process becomes the leader of its own group. Its stdin must be the lifeline.
 pub fn run(command: &[OsString]) -> u8 {
     let status = guard(true, |host| spawn(command, Stdio::from(lifeline::receive(host)?)));
     let status = status.unwrap_or_else(|error| {
         let name = command.first().map(|name| name.display().to_string()).unwrap_or_default();
-        // Nobody may be left to read it: the exit status says it too.
+        // Stderr may have no reader any more; the exit status reports the failure too.
         writeln!(io::stderr(), "`{name}` cannot be started: {error}").unwrap_or_default();
         NOT_STARTED
     });
     u8::try_from(status).unwrap_or(u8::MAX)
 }
 
-/// Starts a command and guards it, until nothing of it is left. Its stdin must be the lifeline.
+/// Starts and guards a command until all of its processes have ended. Stdin must be the lifeline.
 pub fn run_command(command: &[OsString]) -> u8 {
     u8::from(guard(false, |_| spawn(command, Stdio::null())).is_err())
 }
 
-/// Guards a program that has the terminal which is our stdout. `leader` is how this program is
-/// started as its leader, before the command.
+/// Guards a program whose terminal is the guard's stdout. `leader` starts this program as the
+/// session leader; the command is appended to it.
 pub fn run_in_terminal(leader: Command, command: &[OsString]) -> u8 {
     u8::from(guard(false, |_| spawn_by(leader, command)).is_err())
 }
 
-/// Turns into a command, as the leader of a session whose terminal is our stdin and stdout. The
-/// reason why that is not possible is written to stderr, which closes when the command runs.
+/// Executes a command as the leader of a session whose terminal is stdin and stdout. On failure,
+/// writes the reason to stderr, which is closed when the command starts.
 pub fn lead_session(command: &[OsString]) -> u8 {
     let lead = || -> io::Result<Command> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
@@ -126,35 +126,34 @@ pub fn lead_session(command: &[OsString]) -> u8 {
     };
     if let Ok(told) = io::stderr().as_fd().try_clone_to_owned() {
         let error = lead().map_or_else(|error| error, |mut command| command.exec());
-        // The guard waits for it, or is gone.
+        // The guard is waiting for the reason, or has exited.
         File::from(told).write_all(error.to_string().as_bytes()).unwrap_or_default();
     }
     NOT_STARTED as u8
 }
 
-/// Processes that a guard is to end.
+/// Processes that a guard must end.
 #[derive(Debug, Clone, Copy)]
 struct ProcessTree {
-    /// Process group that the guard leads. A signal to the group reaches the guard too, which
-    /// ignores the request to exit.
+    /// Process group that the guard leads; the guard ignores the group's requests to exit.
     group: Pid,
-    /// Orphans stay in it, so that it has ended when there is no child left.
+    /// Set when orphans are adopted: the tree has ended when no child is left.
     adopts: bool,
 }
 
-/// Leads a group of its own, and adopts those below whose parents end.
+/// Becomes the leader of a process group, and adopts orphaned descendants.
 fn lead() -> io::Result<ProcessTree> {
     let group = getpid();
-    // It does already, unless somebody else has started it.
+    // Changes nothing if the host has started the guard, which then already leads a group.
     if setpgid(None, None).is_err() {
         return Err(io::Error::other("the guard cannot lead a group of its own"));
     }
-    // What is done to the group is done to its leader too. (Once there was a listener, the signal
-    // does nothing else.)
+    // Signals to the group reach its leader too. An installed handler makes them harmless, even
+    // after its runtime is dropped.
     let listener = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let listening = listener.enter();
     let asked = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
-    // A group in the background of a terminal is stopped when one of it reads from there.
+    // A background group is stopped when one of its processes reads from the terminal.
     let stopped =
         [Signal::TSTP, Signal::TTIN, Signal::TTOU].map(|signal| SignalKind::from_raw(signal.as_raw()));
     for kind in asked.into_iter().chain(stopped) {
@@ -167,9 +166,9 @@ fn lead() -> io::Result<ProcessTree> {
 #[cfg(target_os = "linux")]
 fn adopt_orphans() -> bool {
     use rustix::process::{set_child_subreaper, set_parent_process_death_signal};
-    // Who is stopped when the host dies must go on: it does not even read the lifeline else.
+    // A guard that is stopped when the host dies must resume, to read the end of the lifeline.
     if set_parent_process_death_signal(Some(Signal::CONT)).is_err() {
-        // It is stopped by nobody but what it guards.
+        // Harmless: only the guarded program would stop the guard.
     }
     set_child_subreaper(Some(getpid())).is_ok() && super::descendants::can_be_found()
 }
@@ -179,7 +178,7 @@ fn adopt_orphans() -> bool {
     false
 }
 
-/// Starts a command with our stdout and stderr, which are its alone from then on.
+/// Starts a command with the guard's stdout and stderr, and closes the guard's own copies.
 fn spawn(command: &[OsString], stdin: Stdio) -> io::Result<Pid> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let started = Command::new(program).args(arguments).stdin(stdin).spawn()?;
@@ -188,7 +187,7 @@ fn spawn(command: &[OsString], stdin: Stdio) -> io::Result<Pid> {
     Ok(Pid::from_child(&started))
 }
 
-/// Starts a command that has the terminal which is our stdout, by way of `leader`.
+/// Starts a command by way of `leader`, with the guard's stdout as its terminal.
 fn spawn_by(mut leader: Command, command: &[OsString]) -> io::Result<Pid> {
     let (mut told, tells) = io::pipe()?;
     let terminal = || io::stdout().as_fd().try_clone_to_owned();
@@ -196,7 +195,7 @@ fn spawn_by(mut leader: Command, command: &[OsString]) -> io::Result<Pid> {
     leader.stdin(Stdio::from(terminal()?)).stdout(Stdio::from(terminal()?)).stderr(tells);
     let mut started = leader.spawn()?;
     leave_folder();
-    // Nobody but the command has the terminal, and the other end of what is told.
+    // Only the command may hold the terminal and the write end of the pipe.
     drop(leader);
     close_output()?;
     let mut why = String::new();
@@ -208,15 +207,14 @@ fn spawn_by(mut leader: Command, command: &[OsString]) -> io::Result<Pid> {
     Err(io::Error::other(why))
 }
 
-/// Leaves the folder that the command was started in: a guard keeps no file system busy that its
-/// command has left.
+/// Leaves the command's folder, so that the guard does not keep its file system busy.
 fn leave_folder() {
     if let Err(error) = std::env::set_current_dir("/") {
         tracing::debug!(%error, "a guard stays in the folder of its command");
     }
 }
 
-/// Lets go of our stdout and stderr: they end when those say so to whom they were given.
+/// Closes the guard's stdout and stderr, so that they end with the processes that inherited them.
 fn close_output() -> io::Result<()> {
     let nothing = std::fs::File::options().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&nothing)?;
@@ -224,18 +222,18 @@ fn close_output() -> io::Result<()> {
     Ok(())
 }
 
-/// Guards what `start` starts; returns how that ended, as an exit status.
+/// Guards the program that `start` starts; returns its exit status.
 fn guard(is_agent: bool, start: impl FnOnce(&UnixStream) -> io::Result<Pid>) -> io::Result<i32> {
     let host = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let report = |news: &GuardReport| {
         if !is_agent {
-            // A host that is gone is noticed by the lifeline.
+            // A host that has exited is noticed through the lifeline.
             (&host).write_all(news.line().as_bytes()).unwrap_or_default();
         }
     };
     let (tell, ended) = channel();
     let started = lead().and_then(|family| {
-        // The thread is there before the program is: nothing runs that nobody could end.
+        // The thread must exist before the program does, so that no program runs unguarded.
         let (has_begun, begins) = channel();
         let lifeline = host.try_clone()?;
         let ending = thread::Builder::new().spawn(move || {
@@ -245,13 +243,13 @@ fn guard(is_agent: bool, start: impl FnOnce(&UnixStream) -> io::Result<Pid>) -> 
             lifeline::wait_for_the_end(lifeline);
             let status = if is_agent { ended.recv_timeout(EXIT_GRACE).ok() } else { Some(0) };
             family.end();
-            // There may be somebody who cannot be killed, but it is not the agent.
+            // A process that cannot be killed may remain, but not the agent itself.
             if let Some(status) = status.or_else(|| ended.recv().ok()) {
                 std::process::exit(status);
             }
         })?;
         let program = start(&host)?;
-        // The thread waits for it.
+        // The thread waits for this message.
         has_begun.send(()).unwrap_or_default();
         Ok((family, ending, program))
     });
@@ -262,7 +260,8 @@ fn guard(is_agent: bool, start: impl FnOnce(&UnixStream) -> io::Result<Pid>) -> 
     report(&GuardReport::of_status(status));
     let code = as_exit_status(status);
     if is_agent {
-        // What it has left behind is ended as if the host had enough. The host may be gone.
+        // The agent's remaining processes are ended as if the host, which may be gone, had closed
+        // the lifeline.
         tell.send(code).unwrap_or_default();
         host.shutdown(Shutdown::Read).unwrap_or_default();
     }
@@ -270,7 +269,6 @@ fn guard(is_agent: bool, start: impl FnOnce(&UnixStream) -> io::Result<Pid>) -> 
     Ok(code)
 }
 
-/// Waits for a child, reaping all others.
 fn wait_for(agent: Pid) -> io::Result<WaitStatus> {
     loop {
         match wait(WaitOptions::empty()) {
@@ -287,52 +285,48 @@ fn as_exit_status(status: WaitStatus) -> i32 {
 }
 
 impl ProcessTree {
-    /// Waits until nobody of it is left, reaping all; where that cannot be seen, until another
-    /// thread has ended it.
+    /// Reaps all processes of the tree; without adoption, waits for the thread that ends them.
     fn wait(self, ending: JoinHandle<()>) {
         while matches!(wait(WaitOptions::empty()), Ok(_) | Err(rustix::io::Errno::INTR)) {}
         if !self.adopts {
-            // A thread that panics has ended, too.
+            // A panicked thread has ended too.
             ending.join().unwrap_or_default();
         }
     }
 
-    /// Asks all of it to leave, and kills who has not; done when nobody is left, or nobody else can
-    /// be killed.
+    /// Asks all processes to exit, and kills those that do not. Returns only if some of them cannot
+    /// be killed; otherwise the reaping thread ends the guard.
     #[cfg(target_os = "linux")]
     fn end(self) {
         use super::descendants;
-        // Nobody may be left in the group.
+        // Fails if the group is empty.
         kill_process_group(self.group, Signal::TERM).unwrap_or_default();
         if self.adopts {
             descendants::terminate(self.group);
         }
         thread::sleep(EXIT_GRACE);
         if !self.adopts || !descendants::can_be_found() {
-            // The host sees to what is left.
+            // This kills the guard as well; the host then ends the remaining processes.
             kill_process_group(self.group, Signal::KILL).unwrap_or_default();
         }
         if descendants::kill(descendants::ours, || (), EXIT_GRACE) {
-            // It is for the one who reaps to say that nobody is left.
+            // The reaping thread exits once it has reaped all of them.
             loop {
                 thread::park();
             }
         }
     }
 
-    /// Asks all of its group to leave, and kills who has not; done when nobody is left, or nobody
-    /// can be killed.
+    /// Asks the group to exit, and kills it if it does not. Returns when it is empty or unkillable.
     #[cfg(not(target_os = "linux"))]
     fn end(self) {
         use std::time::Instant;
-        /// Interval between two checks for remaining processes of a group.
         const POLL_INTERVAL: Duration = Duration::from_millis(5);
-        // A group can be killed, and how its agent ended still be told, by one who has left it.
+        // The guard leaves the group, if it can, to survive the signal and report the exit.
         let other = rustix::process::getppid().and_then(|host| rustix::process::getpgid(Some(host)).ok());
         let left = other.is_some_and(|other| setpgid(None, Some(other)).is_ok());
         for signal in [Signal::TERM, Signal::KILL] {
             if kill_process_group(self.group, signal).is_err() {
-                // Nobody is left.
                 return;
             }
             let start = Instant::now();

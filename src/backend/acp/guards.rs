@@ -1,9 +1,9 @@
 //! The host's side of its guards.
 //!
-//! Owns: starting them, and doing the work of one that is not able to: it was stopped, or killed by
-//! what it guards. What a killed one leaves behind becomes the host's children where the system can
-//! do that, so that it is found.
-//! Never: knows what a guard guards.
+//! Owns: starting guards, and acting for a guard that was stopped or killed by its program. Where
+//! the system supports it, the host adopts the processes that a killed guard leaves behind, so that
+//! it can find them.
+//! Never: knows which program a guard has started.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,11 +23,10 @@ use tokio_util::sync::CancellationToken;
 use super::blocking::on_a_thread;
 use super::guard;
 
-/// Time after which a stopped guard is killed: it ends its processes by a request first, and then
-/// by force.
+/// Time until a stopping guard is killed: it first asks its processes to exit, then kills them.
 const GUARD_WITHIN: Duration = guard::EXIT_GRACE.saturating_mul(3);
 
-/// How guards are started: this program, and what it is told first.
+/// Command line that starts guards, with the set of started guards.
 #[derive(Debug, Clone)]
 pub struct GuardProgram {
     path: PathBuf,
@@ -35,25 +34,25 @@ pub struct GuardProgram {
     started: Arc<StartedGuards>,
 }
 
-/// The guards that run, and those that have ended and were not waited for.
+/// Guards that run, or that have ended and were not waited for yet.
 #[derive(Debug, Default)]
 struct StartedGuards {
     guards: Mutex<BTreeSet<RawPid>>,
-    /// Set when this process adopts orphans: a child that is no guard was left behind by one.
+    /// Set when this process adopts orphans: a child that is not a guard was left behind by one.
     adopts: bool,
-    /// Lock that is held while what was left behind is ended.
+    /// Lock held while orphans are killed.
     #[cfg(target_os = "linux")]
     ending: Mutex<()>,
 }
 
 impl GuardProgram {
-    /// Describes how guards are started: this program, and its arguments before the command.
+    /// Creates a starter of guards from this program's path and its arguments before the command.
     pub fn new(path: PathBuf, arguments: Vec<String>) -> Self {
         Self { path, arguments, started: Arc::default() }
     }
 
-    /// Has this process adopt what a killed guard leaves behind, if its children are guards alone.
-    /// A process that has other children, from a life as another program, adopts nothing.
+    /// Makes this process adopt what a killed guard leaves behind. Has no effect if this process
+    /// has children already, from an earlier program in the same process.
     #[must_use]
     pub fn adopting(self) -> Self {
         Self {
@@ -67,28 +66,28 @@ impl GuardProgram {
         &self.path
     }
 
-    /// Returns a command that starts one.
+    /// Returns a command that starts a guard.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments);
         command
     }
 
-    /// Starts one, in a group of its own; returns also the host's end of its lifeline. What else
-    /// the command was given is the guard's alone from then on.
+    /// Starts a guard in a group of its own; returns also the host's end of its lifeline. Other
+    /// pipes and files given to `command` are closed on the host's side.
     ///
     /// # Errors
-    /// When this program cannot be started once more.
+    /// When this program cannot be started again.
     pub fn start(&self, mut command: Command) -> io::Result<(Guard, UnixStream)> {
         let (control, lifeline) = Socket::pair()?;
         control.set_nonblocking(true)?;
         let control = UnixStream::from_std(control)?;
         command.stdin(OwnedFd::from(lifeline)).process_group(0);
-        // Between its start and its entry it must not be taken for something that was left behind.
+        // Locked until the child is listed, so that it is not mistaken for an orphan.
         let mut guards = self.started.guards();
         let child = command.spawn().map_err(|error| {
             if error.kind() == io::ErrorKind::ArgumentListTooLong {
-                // The command's own is as long.
+                // The argument list of the guarded command is too long as well.
                 return error;
             }
             let (name, path) = (env!("CARGO_PKG_NAME"), self.path.display());
@@ -103,7 +102,7 @@ impl GuardProgram {
     }
 }
 
-/// Becomes the parent of orphans below, where the system can do that.
+/// Makes this process adopt orphaned descendants, where the system supports it.
 fn adopt_orphans() -> bool {
     #[cfg(target_os = "linux")]
     {
@@ -115,7 +114,7 @@ fn adopt_orphans() -> bool {
     false
 }
 
-/// A guard that was started.
+/// Guard that was started.
 #[derive(Debug)]
 pub struct Guard {
     /// Process of the guard; its pipes may be taken.
@@ -125,10 +124,10 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Waits as [`Self::ended`] does, and resumes the guard each time that it is stopped.
+    /// Waits as [`Self::ended`] does, and resumes the guard whenever it is stopped.
     ///
     /// # Errors
-    /// When it is not known how the guard ended, or when it is stopped.
+    /// When the guard's exit status is unknown, or when the signal handler cannot be installed.
     pub async fn keep_running(&mut self, stopped: &CancellationToken) -> io::Result<ExitStatus> {
         let (pid, started) = (self.pid, Arc::clone(&self.started));
         let mut of_children = signal(SignalKind::child())?;
@@ -137,8 +136,8 @@ impl Guard {
             tokio::select! {
                 biased;
                 status = &mut ended => return status,
-                // A guard that is not stopped ignores the signal. As long as it is listed, no other
-                // process has its number.
+                // Running guards ignore the signal. No other process has the number of a listed
+                // guard.
                 Some(()) = of_children.recv() => {
                     let pid = pid.filter(|pid| started.guards().contains(&pid.as_raw_pid()));
                     if let Some(Err(error)) = pid.map(|pid| kill_process(pid, Signal::CONT)) {
@@ -149,11 +148,11 @@ impl Guard {
         }
     }
 
-    /// Waits until it has ended with all that it guards, which it does soon after it was `stopped`;
-    /// gives back how.
+    /// Waits until the guard and all of its processes have ended, soon after `stopped` is
+    /// cancelled. Returns the guard's exit status.
     ///
     /// # Errors
-    /// When that is not known.
+    /// When the exit status is unknown.
     pub async fn ended(&mut self, stopped: &CancellationToken) -> io::Result<ExitStatus> {
         let overdue = async {
             stopped.cancelled().await;
@@ -162,7 +161,7 @@ impl Guard {
         let status = tokio::select! {
             status = self.child.wait() => status,
             () = overdue => {
-                // It has not been waited for, so the group is its own.
+                // The guard is not reaped yet, so the group still has its number.
                 self.kill_group();
                 self.child.wait().await
             }
@@ -171,7 +170,7 @@ impl Guard {
             self.started.guards().remove(&pid.as_raw_pid());
         }
         if status.as_ref().is_ok_and(|status| status.code().is_none()) {
-            // It was killed. The group keeps its name while there is anybody in it.
+            // The guard was killed. The group keeps its number while it has members.
             self.kill_group();
         }
         let started = Arc::clone(&self.started);
@@ -193,8 +192,7 @@ impl StartedGuards {
         self.guards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Kills what guards have left behind, with all that descends from it. That is nothing unless
-    /// one was killed.
+    /// Kills the orphans of killed guards, with all of their descendants.
     #[cfg(target_os = "linux")]
     fn kill_orphans(&self) {
         use super::descendants::{self, Children};
@@ -210,7 +208,7 @@ impl StartedGuards {
         };
         let reap = || {
             for child in left_behind(&Children::snapshot()).into_iter().filter_map(Pid::from_raw) {
-                // One that runs still is looked for again.
+                // A process that still runs is found again by the next search.
                 rustix::process::waitpid(Some(child), rustix::process::WaitOptions::NOHANG)
                     .map(drop)
                     .unwrap_or_default();

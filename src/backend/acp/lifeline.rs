@@ -1,10 +1,10 @@
 //! The lifeline between the host and a guard: a socket that is the guard's stdin.
 //!
-//! Its end is found by reading, since not all systems tell it to one who only waits. What a guard
-//! is to give its agent as stdin comes over it.
+//! Its end is detected by reading, because not all systems report it to a process that only polls.
+//! An agent's stdin is sent to its guard over the lifeline.
 //!
-//! Owns: sending and receiving a file over it, and hearing its end.
-//! Never: carries anything of what the agent and the host say to each other.
+//! Owns: sending and receiving a file over the socket, and detecting its end.
+//! Never: carries messages between the agent and the host.
 
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -17,16 +17,14 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// Byte that is sent with a file, and to acknowledge one.
+/// Byte that accompanies a file, and that acknowledges one.
 const WORD: &[u8] = b".";
 
-/// Sends a file.
-///
-/// It must stay open here until the other side says that it has it: on some systems it is lost
-/// else.
+/// Sends a file, which must stay open here until it is acknowledged: some systems lose it
+/// otherwise.
 ///
 /// # Errors
-/// When it cannot be sent.
+/// When the file cannot be sent.
 pub fn send(socket: impl AsFd, file: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut attached = SendAncillaryBuffer::new(&mut space);
@@ -41,7 +39,7 @@ pub fn send(socket: impl AsFd, file: BorrowedFd<'_>) -> io::Result<()> {
 /// Waits for a file, and acknowledges it.
 ///
 /// # Errors
-/// When something else comes, or nothing more can.
+/// When a message without a file arrives, or when the socket fails.
 pub fn receive(mut socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut attached = RecvAncillaryBuffer::new(&mut space);
@@ -55,13 +53,13 @@ pub fn receive(mut socket: &UnixStream) -> io::Result<OwnedFd> {
         return Err(io::Error::other("no stdin was handed over"));
     };
     fcntl_setfd(&file, FdFlags::CLOEXEC)?;
-    // Nobody may be left to hear it.
+    // The sender may have exited.
     io::Write::write_all(&mut socket, WORD).unwrap_or_default();
     Ok(file)
 }
 
-/// Waits until the other side is gone, or has said that nothing more comes.
+/// Waits until the other side has exited or closed its writing direction.
 pub fn wait_for_the_end(mut socket: impl Read) {
-    // Nothing is said any more.
+    // No data is expected; only the end matters.
     io::copy(&mut socket, &mut io::sink()).unwrap_or_default();
 }

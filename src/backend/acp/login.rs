@@ -1,13 +1,11 @@
-//! Logging in to an agent: the methods that it offers, as resources that clients may have a token
-//! for.
+//! Login to an agent: its login methods, as resources for which clients can push tokens.
 //!
-//! Owns: which methods there are, what is to be done with a token (the agent is asked to log in,
-//! with the token as a key where it wants one, or it is started anew with the token in the variable
-//! that it names), what people are told of all that, and doing it, once at a time: the request is
-//! withdrawn when nobody waits for it any more.
-//! Never: accepts anything on the user's behalf but to be shown a page that the login, which the
-//! user has asked for, needs; shows a token, or uses one that nobody has pushed for this; does
-//! anything before the agent has said that it needs a login: most list their methods at all times.
+//! Owns: the methods; the use of a token (either `authenticate`, with the token as a key if the
+//! method wants one, or a restart with the token in the method's variable); advice for people; and
+//! the login itself, one at a time. An abandoned login request is cancelled.
+//! Never: accepts anything for the user except opening a page that the requested login needs; shows
+//! a token, or uses one that was pushed for something else; acts before the agent has reported that
+//! it needs a login, because most agents always list their methods.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,23 +28,22 @@ use crate::backend::ReportSender;
 use crate::host::effects::{Event, Token, Tokens};
 use crate::wire::text;
 
-/// Maximum number of an agent's login methods that are known.
 pub const METHODS_MAX: usize = 32;
 
-/// Maximum number of keys given to a running agent that are kept out of the log: the newest.
+/// Maximum number of a running agent's keys that are hidden from the log; the oldest are dropped.
 const SECRETS_MAX: usize = 100;
 
-/// Time limit for a login that the agent does by itself: the user has to act in a browser.
+/// Time limit for a login by the agent itself: the user has to act in a browser.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
-/// HTTP: the same. Some agents hand on what their model's provider has answered.
+/// HTTP status that means a missing login; some agents pass it on from their model's provider.
 const UNAUTHORIZED: i64 = 401;
 
-/// In the `_meta` of a login method, and of `authenticate`: that a key is wanted, and the key.
+/// Member of `_meta` that requests a key in a login method and holds it in `authenticate`.
 const KEY: &str = "api-key";
 
-/// Returns whether a failure says that the agent needs a login: by its code, or by the status of
-/// its model's provider, which many agents report in words only.
+/// Returns whether an error says that a login is needed: by its code, or by the HTTP status of the
+/// model's provider, which many agents report only as text.
 pub fn is_required(failure: &AgentError) -> bool {
     let details = failure.data.as_ref().and_then(Value::as_object);
     let is_status = |name: &&str| details.and_then(|it| it.get(*name)?.as_i64()) == Some(UNAUTHORIZED);
@@ -58,7 +55,7 @@ pub fn is_required(failure: &AgentError) -> bool {
         || says_so(&failure.to_string())
 }
 
-/// The agent needs a login: why, for people.
+/// Login that the agent needs, with the reason for people.
 #[derive(Debug, thiserror::Error)]
 #[error("you must log in to it first: {0}")]
 pub struct LoginRequired(pub String);
@@ -73,29 +70,25 @@ pub struct LoginMethod {
     resource: ProtectedResourceMetadata,
 }
 
-/// Purpose of a token in a login method.
 #[derive(Debug, Clone, PartialEq)]
 enum TokenPurpose {
     Variable(String),
-    /// The key that goes with `authenticate`: all of it, or a member of an object.
+    /// Key in `_meta` of `authenticate`: the value itself if `bare`, else a member of an object.
     Key {
         bare: bool,
     },
-    /// The user's word that it is to be done: the agent does it by itself.
+    /// Consent of the user to a login that the agent performs by itself.
     Consent,
-    /// None: the login is done in a terminal, or needs more than one value. Clients are not offered
-    /// a resource for it.
+    /// None: the login needs a terminal or several values, and clients get no resource for it.
     Nothing,
 }
 
-/// Next step to log in to an agent.
 #[derive(Debug, PartialEq)]
 pub enum LoginStep {
     StartAnew,
     Ask(Box<LoginRequest>),
 }
 
-/// Request to an agent to log in by one of its methods.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoginRequest {
     method: LoginMethod,
@@ -103,7 +96,7 @@ pub struct LoginRequest {
 }
 
 impl LoginRequest {
-    /// Returns the parameters of `authenticate`. There may be a key in them.
+    /// Returns the parameters of `authenticate`, which may contain a key.
     pub fn params(&self) -> Value {
         let mut params = json!({ "methodId": self.method.id });
         if let (TokenPurpose::Key { bare }, Some(key)) = (&self.method.token, &self.key) {
@@ -123,20 +116,20 @@ pub struct Login {
     methods: Vec<LoginMethod>,
     environment: BTreeMap<String, Token>,
     state: Mutex<LoginState>,
-    /// Held by the one who logs in, so that others wait for that.
+    /// Lock held during a login, so that others wait for its end.
     pub at_work: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct LoginState {
     is_needed: bool,
-    /// Tokens that were tried, by the ids of the methods.
+    /// Tokens that were tried, by method id.
     tried: BTreeMap<String, Token>,
-    /// Secrets that the agent was given, the newest last: it may repeat them in its output.
+    /// Secrets given to the agent, newest last: it may repeat them in its output.
     secrets: VecDeque<Secret>,
 }
 
-/// A method of an `initialize` answer, as far as it matters; newer and older than the schema.
+/// Login method in an answer to `initialize`, accepting members older and newer than the schema.
 #[derive(Deserialize)]
 struct OfferedLogin {
     id: String,
@@ -160,7 +153,7 @@ impl OfferedLogin {
                 TokenPurpose::Nothing
             }
             None | Some("agent") if !meta[KEY].is_null() => TokenPurpose::Key { bare: quirks.bare_key },
-            // The address of a gateway, and what it is to be told.
+            // Gateways need several values.
             None | Some("agent") if !meta["gateway"].is_null() => TokenPurpose::Nothing,
             None | Some("agent") => TokenPurpose::Consent,
             Some("env_var") => {
@@ -182,7 +175,6 @@ struct Variable {
     optional: bool,
 }
 
-/// Parses the login methods in an agent's answer to `initialize`.
 pub fn methods_of(provider: &str, hello: &RawValue, quirks: AgentQuirks) -> Vec<LoginMethod> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -211,20 +203,18 @@ fn method_of(provider: &str, offered: OfferedLogin, quirks: AgentQuirks) -> Logi
         resource_documentation: offered.link,
         resource_policy_uri: None,
         resource_tos_uri: None,
-        // The agent may be logged in already; and if not, another way may do.
+        // The agent may be logged in already, and other methods may do.
         required: Some(false),
     };
     let description = offered.description.as_deref().map(text::message);
     LoginMethod { id: offered.id, name, description, token, resource }
 }
 
-/// Returns whether a text can be the name of a variable.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
 }
 
-/// Converts login methods to the resources that clients are told. Those that need a terminal, or
-/// more than a token, are left out.
+/// Converts login methods to resources for clients, without those that one token cannot serve.
 pub fn resources(methods: &[LoginMethod]) -> Vec<ProtectedResourceMetadata> {
     let offered = methods.iter().filter(|method| method.token != TokenPurpose::Nothing);
     offered.map(|method| method.resource.clone()).collect()
@@ -252,7 +242,7 @@ pub fn advice(methods: &[LoginMethod]) -> String {
     }
 }
 
-/// Returns the variables that an agent with these login methods is to be started with.
+/// Returns the variables, with their tokens, for the start of an agent with these login methods.
 pub fn environment(methods: &[LoginMethod], tokens: &Tokens) -> BTreeMap<String, Token> {
     let given = methods.iter().filter_map(|method| {
         let TokenPurpose::Variable(variable) = &method.token else { return None };
@@ -276,22 +266,21 @@ impl Login {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the agent has said that it needs a login, and has not got one since.
+    /// Returns whether the agent has reported that it needs a login, and none has succeeded since.
     pub fn is_needed(&self) -> bool {
         self.state().is_needed
     }
 
-    /// Notes that the agent needs a login, or has got one.
     pub fn set_needed(&self, is_needed: bool) {
         self.state().is_needed = is_needed;
     }
 
-    /// Returns whether these tokens allow a step towards the login that was not tried yet.
+    /// Returns whether these tokens allow a login step that was not tried yet.
     pub fn can_be_helped(&self, tokens: &Tokens) -> bool {
         self.step(tokens, &self.state()).is_some()
     }
 
-    /// Returns the next step towards the login, each only once; `None` if these tokens allow none.
+    /// Returns the next login step, each only once per token; `None` if these tokens allow none.
     pub fn next(&self, tokens: &Tokens) -> Option<LoginStep> {
         let mut state = self.state();
         let (method, token) = self.step(tokens, &state)?;
@@ -306,7 +295,7 @@ impl Login {
         Some(LoginStep::Ask(Box::new(LoginRequest { method: method.clone(), key })))
     }
 
-    /// Allows a login to be tried again whose request was withdrawn.
+    /// Lets a cancelled login be tried again.
     pub fn is_untried(&self, asked: &LoginRequest) {
         self.state().tried.remove(&asked.method.id);
     }
@@ -330,8 +319,9 @@ impl Login {
 }
 
 impl RunningAgent {
-    /// Logs in to the agent if it needs that and these tokens are for it; false when it must be
-    /// started anew, and is being ended. Reports what it waits for.
+    /// Logs in to the agent if it needs a login and these tokens allow one; reports what it waits
+    /// for. Returns false if the agent is being ended and must be restarted. Errors if the login
+    /// fails.
     pub async fn log_in(&self, tokens: &Tokens, reports: &ReportSender) -> anyhow::Result<bool> {
         let _only_one = match self.login.at_work.try_lock() {
             Ok(locked) => locked,
@@ -344,7 +334,7 @@ impl RunningAgent {
             return Ok(true);
         }
         match self.login.next(tokens) {
-            // Somebody may have logged in to it elsewhere. The one user is whoever calls this.
+            // A login may have been done elsewhere. The caller holds one lease.
             None => Ok(!self.end_for_login(1)),
             Some(LoginStep::StartAnew) => {
                 self.end("it was started anew, to be logged in");
@@ -376,7 +366,7 @@ async fn tell(reports: &ReportSender, what: &str) {
     reports.report(Event::Awaits { what: text::message(what) }).await;
 }
 
-/// A request to log in. Without an answer it is withdrawn when this ends, and can be made again.
+/// Login request, cancelled on drop if it is unanswered; it can then be made again.
 struct LoginAttempt<'a> {
     receiver: PeerReceiver,
     request: u64,
@@ -391,7 +381,7 @@ impl<'a> LoginAttempt<'a> {
         Self { receiver, request, login, asked, is_answered: false }
     }
 
-    /// Waits for the answer; none when the agent ends instead.
+    /// Waits for the answer; `None` if the agent ends instead.
     async fn answer(&mut self, reports: &ReportSender) -> Option<Result<Box<RawValue>, AgentError>> {
         loop {
             match self.receiver.recv().await? {

@@ -1,18 +1,18 @@
 //! Agents that speak the Agent Client Protocol (ACP, version 1) on their stdin and stdout.
 //!
-//! In reading order: [`guard`] (nothing of an agent outlives us), `descendants` (whom it ends),
-//! [`lifeline`] (what it holds on to), [`guards`] (our side of them), `process` (one process),
-//! `peer` (one connection), `agent` (an agent that is started when it is needed, and again when
-//! it has died), `program` (where it is), `quirks` (what is known of certain agents), `login`
-//! (what it needs for that), `conversation` (one chat), `calls`, `content` and
-//! `options` (what its messages mean), `client_tools` (how it uses the tools of clients),
-//! `extra_meta` (what has no place), `errors` (what its requests are refused with), `blocking`
-//! (what may take long), `edits` (what changes are of files), `files` and `terminals` (what it
-//! may do to the user's machine through us).
+//! In reading order: [`guard`] (ends all of an agent's processes), `descendants` (finds those
+//! processes), [`lifeline`] (socket between host and guard), [`guards`] (the host's side of the
+//! guards), `process` (one process), `peer` (one connection), `agent` (start and restart of an
+//! agent), `program` (lookup of its program), `quirks` (peculiarities of certain agents), `login`
+//! (authentication), `conversation` (one chat), `calls`, `content` and `options` (translation of
+//! its messages), `client_tools` (client tools as an MCP server), `extra_meta` (data without a
+//! place in the host's protocol), `errors` (errors sent to the agent), `blocking` (blocking work on
+//! threads), `edits` (whole-file edits from diffs), `files` and `terminals` (the agent's access to
+//! files and commands through the host).
 //!
-//! Owns: what an agent is, as its operator describes it, and being a backend.
-//! Never: runs anything but what the operator named, or puts anything from a client into an
-//! argument.
+//! Owns: the operator's description of an agent, and its implementation of [`Backend`].
+//! Never: runs anything but the program that the operator named, or puts anything from a client
+//! into an argument.
 #![doc = include_str!("README.md")]
 
 mod agent;
@@ -54,7 +54,7 @@ use self::quirks::AgentQuirks;
 use super::{Backend, HostLine, RunningConversation, Stopping};
 use crate::host::effects::{AgentDescription, OpenConversation};
 
-/// An agent, as its operator describes it.
+/// Description of an agent by its operator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentSpec {
     /// Provider id of the agent.
@@ -63,47 +63,44 @@ pub struct AgentSpec {
     pub title: Option<String>,
     /// Description that clients display.
     pub description: Option<String>,
-    /// The program.
+    /// Path or name of the program; a bare name is looked up on the search path.
     pub program: PathBuf,
     /// Command-line arguments of the program.
     pub arguments: Vec<OsString>,
-    /// Variables that are added to the environment.
+    /// Environment variables added to the host's own.
     pub environment: BTreeMap<String, String>,
-    /// Working directory of the program, and of sessions without a folder of their own; `None` for
-    /// the host's.
+    /// Working directory of the program and of sessions without a folder; `None` for the host's.
     pub directory: Option<PathBuf>,
-    /// Set when the agent keeps one session at a time: each session gets a process of its own.
+    /// Set when the agent supports one session per process: each session gets a process of its own.
     pub one_session: bool,
-    /// Maximum time for an answer when the agent starts or opens a session.
+    /// Time limit for an answer when the agent starts or opens a session.
     pub start_limit: Duration,
-    /// Maximum time for the agent to stop work that was cancelled.
+    /// Time limit for the agent to stop cancelled work.
     pub cancel_limit: Duration,
-    /// Maximum duration of a turn, including the time for which it waits for the user; `None` for
-    /// no limit.
+    /// Maximum duration of a turn, including waits for the user; `None` for no limit.
     pub turn_limit: Option<Duration>,
-    /// Time after which an unused agent is stopped.
+    /// Time after which an idle agent is stopped.
     pub idle_limit: Duration,
     /// Services of the host that the agent may use.
     pub offers: Offers,
-    /// Set when the agent is given the tools of clients.
+    /// Set when the agent receives the tools of clients.
     pub client_tools: bool,
-    /// Starting values of the options of its sessions, by their ids: texts, `true` or `false`.
+    /// Initial values of its session options, by option id: strings or booleans.
     pub config: JsonObject,
 }
 
-/// Services of the host that an agent may use, and is told of.
+/// Host services announced to an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offers {
-    /// Read files in the session's working directories. Unless it is said, all agents may but
-    /// those whose quirks say otherwise.
+    /// Reading files in working directories; `None` leaves the decision to the agent's quirks.
     pub reading: Option<bool>,
-    /// Write them.
+    /// Writing files in the session's working directories.
     pub writing: bool,
-    /// Run commands in terminals.
+    /// Running commands in terminals.
     pub terminals: bool,
 }
 
-/// An agent, as a backend.
+/// Backend of an agent that speaks ACP.
 #[derive(Debug)]
 pub struct Acp {
     agent: Arc<Agent>,
@@ -115,15 +112,13 @@ impl Acp {
         Self { agent: Arc::new(Agent::new(spec, guard)) }
     }
 
-    /// Returns the words in which the agent says by itself that nobody is logged in, and what can
-    /// be done.
+    /// Returns the agent's report that no user is logged in, with advice; `None` without one.
     pub fn missing_login(&self) -> Option<String> {
         let said = self.agent.history().connections.last()?.logged_out()?;
         Some(format!("it says \"{said}\". {}", self.agent.login_advice()))
     }
 
-    /// Returns what is known of the agent besides what it says; `None` if it has not said what it
-    /// is.
+    /// Returns the quirks of the agent; `None` if it has not reported its name yet.
     pub fn quirks(&self) -> Option<AgentQuirks> {
         self.agent.history().quirks
     }
@@ -134,7 +129,7 @@ impl Backend for Acp {
         let AgentSpec { name, title, description, program, arguments, config, .. } = &self.agent.spec;
         let mut identity = format!("{program:?} {arguments:?}");
         if !config.is_empty() {
-            // The defaults that it was known by may be others.
+            // With other initial values, stored defaults of the agent may be wrong.
             identity.push_str(&format!(" {config:?}"));
         }
         AgentDescription {
@@ -145,7 +140,7 @@ impl Backend for Acp {
                 models: Vec::new(),
                 protected_resources: None,
                 customizations: None,
-                // Each chat is a session of the agent's.
+                // Each chat is one session of the agent.
                 capabilities: Some(AgentCapabilities {
                     multiple_chats: Some(MultipleChatsCapability { fork: Some(true), side_chat: Some(true) }),
                     ..AgentCapabilities::default()
@@ -160,7 +155,7 @@ impl Backend for Acp {
             resumes: false,
             steers: false,
             may_have_more_settings: true,
-            // No more is kept of it: there may be secrets among the arguments.
+            // Stored as a checksum only: the arguments may contain secrets.
             identity: format!("{:08x}", crc32fast::hash(identity.as_bytes())),
         }
     }

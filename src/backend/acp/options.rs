@@ -1,9 +1,9 @@
-//! Settings of an ACP session: its options, and the modes and models that older agents have in
-//! their place. One setting for each meaning.
+//! Settings of an ACP session: its options, and the modes and models of older agents, merged to one
+//! setting per meaning.
 //!
-//! Owns: reading them from whatever the agent says, with their values; what clients are told of
-//! them; and the request that changes one.
-//! Never: asks for a change, or believes that one was made before the agent says so.
+//! Owns: parsing settings from agents' messages, their schema for clients, and the requests that
+//! change them.
+//! Never: sends a request, or assumes a change before the agent reports it.
 
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
@@ -16,20 +16,19 @@ use serde_json::{json, Value};
 use crate::host::effects::named_model;
 use crate::wire::text;
 
-/// Maximum number of known settings of a session, and of values of each.
+/// Maximum number of settings per session, and of values per setting.
 const SETTINGS_MAX: usize = 100;
 const VALUES_MAX: usize = 1000;
 
-/// The longest name of a setting or a value, in bytes. A longer one could not be said back
-/// unchanged.
+/// Maximum length of a setting's id or value, in bytes. Truncated ones could not be sent back.
 const NAME_BYTES_MAX: usize = 4096;
 
-/// Ids of the mode and of the model, for agents that do not name them.
+/// Ids of the mode and the model, for agents that have no ids for them.
 pub const MODE: &str = "mode";
 const MODEL: &str = "model";
 
-/// Modes in which agents change files or run commands without asking the user, by the letters and
-/// digits of their ids: of Claude, Codex, Copilot, Gemini and Qwen Code.
+/// Modes of Claude, Codex, Copilot, Gemini and Qwen Code in which they act without asking the user:
+/// the alphanumeric characters of the ids, in lower case.
 const UNASKED_MODES: [&str; 10] = [
     "acceptedits",
     "agentfullaccess",
@@ -43,8 +42,7 @@ const UNASKED_MODES: [&str; 10] = [
     "yolo",
 ];
 
-/// Returns whether agents that have a mode of this id do not ask the user in it before they change
-/// files.
+/// Returns whether agents act without asking the user in a mode of this id.
 pub fn is_unasked_mode(id: &str) -> bool {
     // Some ids are URLs.
     let name = id.rsplit(['#', '/']).next().unwrap_or(id);
@@ -52,8 +50,7 @@ pub fn is_unasked_mode(id: &str) -> bool {
     UNASKED_MODES.contains(&letters.to_ascii_lowercase().as_str())
 }
 
-/// Returns why an option does not have the value that was asked for, in a sentence; `None` if it
-/// has it.
+/// Explains, in a sentence, why an option does not have the requested value; `None` if it has it.
 pub fn misfit(config: &SessionConfigState, id: &str, value: &Value) -> Option<String> {
     let list = |items: &mut dyn Iterator<Item = String>| items.collect::<Vec<_>>().join(", ");
     let now = config.values.get(id);
@@ -73,7 +70,6 @@ pub fn misfit(config: &SessionConfigState, id: &str, value: &Value) -> Option<St
     Some(format!("the option `{id}` has no value {value}; its values: {values}; it stays {now}"))
 }
 
-/// The settings of a session, in the agent's order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct OfferedOptions {
     settings: Vec<Setting>,
@@ -86,7 +82,7 @@ struct Setting {
     description: Option<String>,
     category: Option<String>,
     by: ChangedBy,
-    /// The values that it can have; none when it is on or off.
+    /// Possible values; `None` for a boolean.
     values: Option<Vec<SettingChoice>>,
     current: Value,
 }
@@ -105,7 +101,7 @@ struct SettingChoice {
     description: Option<String>,
 }
 
-/// Settings in the answer that begins a session, or takes one up again.
+/// Settings in the answer that starts or resumes a session.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Setup<'a> {
@@ -138,7 +134,7 @@ enum RawChoice {
     Unknown(serde::de::IgnoredAny),
 }
 
-/// The modes of a session, or its models.
+/// Modes or models of a session.
 #[derive(Deserialize)]
 struct OlderSetting {
     #[serde(alias = "currentModeId", alias = "currentModelId")]
@@ -156,7 +152,6 @@ struct OlderChoice {
 }
 
 impl OfferedOptions {
-    /// Takes what the answer says that begins a session or takes one up again.
     pub fn take_session(&mut self, answer: &RawValue) {
         let Some(Setup { config_options, modes, models }) = read(answer.get()) else { return };
         self.take_older(ChangedBy::Mode, MODE, "Mode", modes);
@@ -185,8 +180,8 @@ impl OfferedOptions {
         }
     }
 
-    /// Takes the whole list of options as it is now. An agent that has options has its mode among
-    /// them, if it has any, and a model that is among them is not shown twice.
+    /// Replaces the options by the agent's current list. Modes are dropped if there are any
+    /// options, since these include the mode; models are dropped if the options include the model.
     pub fn take_list(&mut self, list: &RawValue) {
         let Some(raw) = read::<Vec<&RawValue>>(list.get()) else {
             tracing::debug!("an agent's list of options cannot be read");
@@ -207,7 +202,7 @@ impl OfferedOptions {
         }
     }
 
-    /// Takes in the mode of the agent. A mode that it has no setting for is not shown.
+    /// Applies the agent's current mode; ignored if the mode setting does not list it.
     pub fn take_mode(&mut self, mode: &str) {
         let Some(at) = self.place_of(MODE) else { return };
         let setting = &mut self.settings[at];
@@ -216,8 +211,7 @@ impl OfferedOptions {
         }
     }
 
-    /// Returns whether a message of the agent tells the value of a setting: a change of its mode if
-    /// `by_mode`, else its list of options.
+    /// Returns whether a mode change (`by_mode`) or a list of options reports a setting's value.
     pub fn is_told(&self, id: &str, by_mode: bool) -> bool {
         self.named(id).is_some_and(|setting| match setting.by {
             ChangedBy::Option => !by_mode || setting.means(MODE),
@@ -232,7 +226,6 @@ impl OfferedOptions {
         }
     }
 
-    /// Returns the id of the setting that is the model, if there is one.
     pub fn model(&self) -> Option<&str> {
         self.find(MODEL).map(|setting| setting.id.as_str())
     }
@@ -241,7 +234,7 @@ impl OfferedOptions {
         self.named(id).map(|setting| &setting.current)
     }
 
-    /// Returns whether a setting can have this value, as far as the agent says.
+    /// Returns whether the agent lists this value for a setting.
     pub fn offers(&self, id: &str, value: &Value) -> bool {
         self.named(id).is_some_and(|setting| match &setting.values {
             Some(values) => values.iter().any(|choice| value.as_str() == Some(&choice.value)),
@@ -249,14 +242,14 @@ impl OfferedOptions {
         })
     }
 
-    /// Returns the settings in the order in which to change them: what the others depend on first.
+    /// Returns the setting ids in the order of changes: the model first, since others depend on it.
     pub fn in_order(&self) -> impl Iterator<Item = &str> {
         let first = self.model();
         let rest = self.settings.iter().map(|setting| setting.id.as_str());
         first.into_iter().chain(rest.filter(move |id| Some(*id) != first))
     }
 
-    /// Returns the request that gives a setting a value.
+    /// Returns the method and parameters that set a value; `None` for an unknown setting.
     pub fn request(&self, session: &str, id: &str, value: &Value) -> Option<(&'static str, Value)> {
         let setting = self.named(id)?;
         Some(match setting.by {
@@ -276,9 +269,9 @@ impl OfferedOptions {
         self.settings.iter().map(|setting| (setting.id.clone(), setting.current.clone())).collect()
     }
 
-    /// Returns the schema of the settings for clients. With the operator's starting values it is
-    /// that of a new session: they are its defaults where the agent offers them, and the current
-    /// values elsewhere.
+    /// Returns the schema of the settings for clients. The defaults are the operator's initial
+    /// values in `starting` that the agent offers, else the current values; without `starting`,
+    /// there are none.
     pub fn schema(&self, starting: Option<&JsonObject>) -> SessionConfigSchema {
         let default = |it: &Setting| {
             let set = starting?.get(&it.id).filter(|value| self.offers(&it.id, value));
@@ -292,7 +285,6 @@ impl OfferedOptions {
         }
     }
 
-    /// Returns the models that a message can choose among.
     pub fn models(&self, provider: &str) -> Vec<SessionModelInfo> {
         let described = |it: &String| JsonObject::from_iter([("acp.description".to_owned(), json!(it))]);
         let model = |choice: &SettingChoice| SessionModelInfo {
@@ -302,7 +294,7 @@ impl OfferedOptions {
         self.find(MODEL).and_then(|model| model.values.as_ref()).into_iter().flatten().map(model).collect()
     }
 
-    /// Finds the setting of this meaning: the first that says so, else the one of this name.
+    /// Finds the setting of a meaning: the first of that category, else the one with that id.
     fn place_of(&self, meaning: &str) -> Option<usize> {
         let by_category = |it: &Setting| it.values.is_some() && it.category.as_deref() == Some(meaning);
         let by_name = |it: &Setting| it.values.is_some() && it.id == meaning;
@@ -324,7 +316,7 @@ impl Setting {
     }
 
     fn property(&self, default: Option<Value>) -> SessionConfigPropertySchema {
-        // A value that the agent does not list is one all the same.
+        // The current value is valid even if the agent does not list it.
         let unlisted = self
             .current
             .as_str()
@@ -365,7 +357,7 @@ fn read<'a, T: Deserialize<'a>>(json: &'a str) -> Option<T> {
         .ok()
 }
 
-/// Converts an option to a setting; `None` for one of an unknown kind: the agent has its default.
+/// Converts an option to a setting; `None` for an unknown kind, which keeps the agent's default.
 fn setting(raw: RawOption) -> Option<Setting> {
     let values = match (raw.r#type.as_str(), &raw.current_value) {
         ("boolean", Value::Bool(_)) => None,
@@ -439,13 +431,13 @@ mod tests {
     fn a_mode_and_a_model_are_found_by_what_they_are_for() {
         let modes = json!({ "currentModeId": "x", "availableModes": [{ "id": "x", "name": "X" }] });
         let models = json!({ "currentModelId": "y", "availableModels": [{ "modelId": "y", "name": "Y" }] });
-        // pi has no mode among its options, and says under `modes` how much it thinks.
+        // pi reports its thinking level under `modes`, and has no mode option.
         let list =
             json!([choice_of("llm", Some("model"), "a"), choice_of("thought", Some("thought_level"), "b")]);
         let of_pi = options(&json!({ "modes": modes, "models": models, "configOptions": list }));
         assert_eq!(of_pi.in_order().collect::<Vec<_>>(), ["llm", "thought"]);
         assert_eq!(of_pi.model(), Some("llm"));
-        // Only what is not among the options has a setting of its own.
+        // Only a model that is not among the options has a setting of its own.
         let list = json!([choice_of("effort", None, "a")]);
         let mixed = options(&json!({ "modes": modes, "models": models, "configOptions": list }));
         assert_eq!(mixed.in_order().collect::<Vec<_>>(), ["model", "effort"]);

@@ -1,10 +1,10 @@
-//! A connection to an agent: JSON-RPC, one message a line, on its stdin and stdout.
+//! A connection to an agent: JSON-RPC over its stdin and stdout, one message per line.
 //!
-//! Owns: giving each message to the one [`PeerReceiver`] that it is for, in order; keeping what is
-//! said of a session before anybody has heard of it; bounds. `receiver` is the receiving end of one
-//! conversation, `pipes` reads and writes.
-//! Never: knows what a method means, beyond which members name the session or request that it is
-//! about. A message that nobody takes is not read past: the agent waits as long as we do.
+//! Owns: routing each message, in order, to its one [`PeerReceiver`]; buffering updates of sessions
+//! that have no subscriber yet; limits. `receiver` is the receiving end of one conversation;
+//! `pipes` reads and writes.
+//! Never: interprets a method beyond the members that name its session or request. Reading stops at
+//! a message until its receiver takes it, so the agent is subject to backpressure.
 
 mod pipes;
 mod receiver;
@@ -34,55 +34,50 @@ const LINE_BYTES_MAX: usize = 64 << 20;
 
 const READ_BYTES: usize = 64 << 10;
 
-/// Maximum number of successive failed attempts to find the beginning of a message in a line.
+/// Maximum number of consecutive failed attempts to find the start of a message in a line.
 const BRACES_MAX: usize = 8;
 
-/// Maximum number, and bytes, of kept updates of sessions that no conversation follows yet.
+/// Maximum number and bytes of buffered updates of sessions that no conversation has subscribed to.
 const UNCLAIMED_MAX: usize = 1000;
 const UNCLAIMED_BYTES_MAX: usize = 4 << 20;
 
-/// The longest id of a request of an agent's, in bytes: it is kept until the request is answered.
+/// Maximum length of an agent's request id, in bytes; it is stored until the answer.
 const REQUEST_ID_BYTES_MAX: usize = 1 << 10;
 
-/// An agent that lets so many bytes of answers wait does not read any more.
+/// Maximum bytes of unread messages to an agent; beyond it, the agent is given up.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// While so many bytes of answers wait for an agent to read them, none is added that can wait
-/// itself.
+/// Bytes of unread messages to an agent from which on answers that can wait are held back.
 const BEHIND_BYTES: usize = WAITING_BYTES_MAX / 4;
 
-/// No pipe that an agent writes to holds more bytes than this (on Linux, unless a privileged agent
-/// makes it larger).
+/// Maximum capacity of an agent's output pipe, in bytes, unless a privileged agent enlarges it.
 const PIPE_BYTES_MAX: usize = 1 << 20;
 
-/// Notification of Claude and Codex that says whether they are logged in, and the kind of login
-/// that is none.
+/// Login status notification of Claude and Codex, and the kind that means no login.
 const LOGIN_STATUS: &str = "_auth/status_update";
 const NOT_LOGGED_IN: &str = "none";
 
-/// Time after an agent's end for which its output is still read.
+/// Time after an agent's exit for which its output is still read.
 const OUTPUT_AFTER_EXIT: Duration = Duration::from_millis(500);
 
-/// A message from the agent, for one listener.
+/// Message from the agent for one receiver.
 #[derive(Debug)]
 pub enum PeerMessage {
-    /// A `session/update`: its `update`.
+    /// `update` member of a `session/update`.
     Update(Box<RawValue>),
-    /// A request about a session.
     Request {
-        /// To be given back with the answer.
+        /// Id to pass to the answer.
         id: AgentRequest,
         method: String,
         params: Box<RawValue>,
     },
-    /// Another notification about a session.
+    /// Any other notification about a session.
     Notified { method: String, params: Box<RawValue> },
-    /// The agent does not want to have this request answered any more.
+    /// Cancellation of a request by the agent.
     Withdrawn(AgentRequest),
-    /// The answer to a request of ours.
+    /// Answer to a request of the host, with the request's id.
     Answer(u64, Result<Box<RawValue>, AgentError>),
-    /// Follows each answer, once everything has been given that could be read from the agent when
-    /// the answer was taken in.
+    /// Follows each answer, by request id, after all output that was readable with the answer.
     Drained(u64),
     /// Call of a client's tool, which comes by the agent's MCP server.
     Called(Box<ClientToolCall>),
@@ -105,31 +100,27 @@ impl PeerMessage {
     }
 }
 
-/// The id of a request of the agent's, as it wrote it.
+/// Id of an agent's request, as JSON text exactly as received.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AgentRequest(String);
 
 #[cfg(test)]
 impl AgentRequest {
-    /// Returns the id of a request that no agent has sent.
     pub fn test() -> Self {
         Self("1".to_owned())
     }
 }
 
-/// An error that was answered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentError {
-    /// JSON-RPC's code, or the agent's own; 0 where there is none.
+    /// Code of JSON-RPC, or of the agent; 0 if missing.
     pub code: i64,
-    /// Message of the error, for people.
     pub message: String,
     pub data: Option<Value>,
 }
 
 impl AgentError {
-    /// Parses the `error` of an answer. Any value is accepted: whoever waits for the answer must
-    /// have one.
+    /// Parses the `error` of an answer. Accepts any value, so that each request gets an answer.
     fn of(error: &RawValue) -> Self {
         match serde_json::from_str(error.get()).unwrap_or_default() {
             Value::Object(mut error) => Self {
@@ -164,7 +155,7 @@ impl std::fmt::Display for AgentError {
     }
 }
 
-/// A connection; it ends with the last clone of it, or with the agent.
+/// Connection to an agent; ends with its last clone, or with the agent.
 #[derive(Debug, Clone)]
 pub struct AgentConnection {
     shared: Arc<Shared>,
@@ -177,13 +168,13 @@ struct Shared {
     routes: Mutex<Routes>,
     outgoing: mpsc::UnboundedSender<Bytes>,
     waiting_bytes: AtomicUsize,
-    /// The reader waits for a listener.
+    /// Set while the reader waits for a receiver to take a message.
     held_up: AtomicBool,
-    /// Number of messages that were handed to listeners.
+    /// Number of messages handed to receivers.
     taken: AtomicU64,
-    /// The agent has left something unanswered for too long.
+    /// Set once the agent has left a request unanswered for too long.
     given_up: AtomicBool,
-    /// Login status that the agent last reported; `None` if it has not reported any.
+    /// Login status that the agent last reported; `None` before its first report.
     login: Mutex<Option<LoginStatus>>,
     stop: CancellationToken,
 }
@@ -193,26 +184,24 @@ struct Routes {
     last_request: u64,
     last_receiver: u64,
     inboxes: HashMap<u64, Inbox>,
-    /// Listeners of the requests in flight to the agent, by request id.
+    /// Receiver of each request in flight to the agent, by request id.
     requests: HashMap<u64, u64>,
-    /// Answers that were given and not followed by [`PeerMessage::Drained`] yet: to which listener,
-    /// to which request.
+    /// Delivered answers that await [`PeerMessage::Drained`]: receiver and request id.
     fresh_answers: Vec<(u64, u64)>,
-    /// Whom the agent's requests were given to that are not answered yet.
+    /// Receiver of each unanswered request of the agent.
     asked: HashMap<AgentRequest, u64>,
     sessions: HashMap<String, u64>,
-    /// Sessions that nobody wants to hear of any more.
+    /// Sessions whose receivers are gone.
     left: HashSet<String>,
     unclaimed: VecDeque<(String, Box<RawValue>)>,
     unclaimed_bytes: usize,
-    /// Set once the agent has ended: no more messages will come.
     closed: bool,
 }
 
 impl AgentConnection {
-    /// Creates a connection over these pipes; what is given with the input is dropped with it.
-    /// `ending` says how the agent ended, once it has; when its output ends before, its input is
-    /// ended too. Told `stop`, its input ends.
+    /// Starts a connection over these pipes. The second part of `input` is dropped together with
+    /// its first. `ending` resolves to the reason when the agent has ended. The input is closed
+    /// when `stop` is cancelled or the output ends.
     pub fn start(
         agent: String,
         input: (impl AsyncWrite + Unpin + Send + 'static, impl Send + 'static),
@@ -238,7 +227,6 @@ impl AgentConnection {
         Self { shared, ended }
     }
 
-    /// Creates a receiver.
     pub fn listen(&self) -> PeerReceiver {
         let mut routes = self.shared.routes();
         routes.last_receiver += 1;
@@ -250,13 +238,12 @@ impl AgentConnection {
         receiver
     }
 
-    /// Closes the agent's input, which ends it.
+    /// Closes the agent's input, which makes it exit.
     pub fn stop(&self) {
         self.shared.stop.cancel();
     }
 
-    /// The agent has left something unanswered for too long: it is of no use to those who have not
-    /// begun.
+    /// Marks the agent as unresponsive, so that it is stopped once its last lease is dropped.
     pub fn give_up(&self) {
         self.shared.given_up.store(true, Ordering::Release);
     }
@@ -265,7 +252,7 @@ impl AgentConnection {
         self.shared.given_up.load(Ordering::Acquire)
     }
 
-    /// Returns whether the agent is being ended or has ended.
+    /// Returns whether the agent is being stopped or has ended.
     pub fn is_over(&self) -> bool {
         self.shared.stop.is_cancelled() || self.ended.borrow().is_some()
     }
@@ -274,24 +261,21 @@ impl AgentConnection {
         self.ended.borrow().is_some()
     }
 
-    /// Returns the words in which the agent said last that nobody is logged in; `None` if it has
-    /// not said so.
+    /// Returns the agent's words if its last login status was that no user is logged in.
     pub fn logged_out(&self) -> Option<String> {
         let login = self.shared.login.lock().unwrap_or_else(PoisonError::into_inner);
         login.as_ref().filter(|login| login.kind == NOT_LOGGED_IN).map(|login| text::message(&login.label))
     }
 
-    /// Returns whether the reader waits for a listener to take a message.
     pub fn is_held_up(&self) -> bool {
         self.shared.held_up.load(Ordering::Acquire)
     }
 
-    /// Returns whether the agent has many bytes of messages yet to read.
     pub fn is_behind(&self) -> bool {
         self.shared.waiting_bytes.load(Ordering::Acquire) > BEHIND_BYTES
     }
 
-    /// Waits until the agent has ended; says how it did.
+    /// Waits until the agent has ended; returns the reason, for people.
     pub async fn ended(&self) -> String {
         let mut ended = self.ended.clone();
         let told = ended.wait_for(Option::is_some).await.map(|how| how.clone());
@@ -316,7 +300,7 @@ impl Shared {
     }
 
     fn answer(&self, id: &AgentRequest, answer: Result<Value, RequestError>) {
-        // It came as JSON.
+        // The id was received as JSON, so it can be parsed.
         let id: Value = serde_json::from_str(&id.0).unwrap_or_default();
         self.send(&match answer {
             Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
@@ -327,7 +311,6 @@ impl Shared {
         });
     }
 
-    /// Gives a message to a listener, waiting for it to take it.
     async fn deliver(&self, receiver: u64, said: PeerMessage) {
         let Some(inbox) = self.routes().inboxes.get(&receiver).cloned() else { return };
         let is_taken = match inbox.try_put(said) {
@@ -346,7 +329,6 @@ impl Shared {
         }
     }
 
-    /// Keeps what is said of a session that nobody has heard of yet.
     fn keep_unclaimed(&self, session: &str, update: &RawValue) {
         let mut routes = self.routes();
         if routes.left.contains(session) {
@@ -363,7 +345,7 @@ impl Shared {
         }
     }
 
-    /// Takes in a message; false when it is none.
+    /// Routes a message; returns false if it is neither request, notification nor answer.
     async fn handle(&self, frame: AgentMessage<'_>) -> bool {
         match (frame.method, frame.id) {
             (Some(method), None) => self.notified(&method, frame.params).await,
@@ -399,12 +381,11 @@ impl Shared {
         true
     }
 
-    /// Returns whether an answer was taken in since [`Self::notify_drained`].
     fn has_fresh_answers(&self) -> bool {
         !self.routes().fresh_answers.is_empty()
     }
 
-    /// Notifies listeners that all output was taken in that could be read when their answers were.
+    /// Notifies receivers that all output readable with their answers has been delivered.
     async fn notify_drained(&self) {
         let answers = std::mem::take(&mut self.routes().fresh_answers);
         for (receiver, id) in answers {
@@ -474,7 +455,7 @@ impl Shared {
             let routes = self.routes();
             match session {
                 Some(session) => routes.sessions.get(session.as_ref()).copied(),
-                // About something that we wait for an answer to.
+                // A request of the agent that refers to a request of the host.
                 None => request.and_then(|id| routes.requests.get(&id.get().parse().ok()?).copied()),
             }
         };
@@ -490,7 +471,6 @@ impl Shared {
         }
     }
 
-    /// Drops all routes, since no more messages will come.
     fn close(&self) {
         let mut routes = self.routes();
         routes.closed = true;
@@ -529,7 +509,7 @@ struct LoginUpdate {
     auth_status: LoginStatus,
 }
 
-/// Members of params that tell what a message is about.
+/// Members of `params` that identify the subject of a message.
 #[derive(Deserialize)]
 struct Subject<'a> {
     #[serde(borrow, default, rename = "sessionId")]

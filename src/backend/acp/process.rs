@@ -1,8 +1,7 @@
-//! An agent's process, as we see it: its guard, its pipes, and what it says on stderr.
+//! An agent's process: its guard, its pipes, and its stderr.
 //!
-//! Owns: starting it, stopping it, and what is known when it has ended: the exit status and the
-//! last lines of its stderr, which is read at all times.
-//! Never: reads its stdout or writes to its stdin; those are given away.
+//! Owns: start and stop, the exit status, and the last lines of stderr, which is read continuously.
+//! Never: reads its stdout or writes to its stdin; both are passed on.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -23,17 +22,15 @@ use crate::backend::secrets::redact;
 use crate::host::effects::Token;
 use crate::wire::text;
 
-/// Maximum number of lines of an agent's stderr that are kept: the latest.
+/// Maximum number of retained lines of an agent's stderr.
 const LINES_MAX: usize = 20;
 
-/// A line of stderr is cut here, in bytes.
+/// Maximum length of a retained line, in bytes.
 const LINE_BYTES_MAX: usize = 500;
 
-/// Maximum number of bytes that are read of one line: a secret must be in it as a whole to be
-/// found.
+/// Maximum bytes read of one line; secrets are hidden before it is cut to [`LINE_BYTES_MAX`].
 const LINE_BYTES_READ: usize = 8 << 10;
 
-/// No signal has a greater number.
 const SIGNALS_MAX: i32 = 64;
 
 #[derive(Debug)]
@@ -43,8 +40,7 @@ pub struct Process {
     last_lines: watch::Receiver<VecDeque<String>>,
 }
 
-/// Stdin of an agent. The agent ends when it is dropped: the lifeline of the agent's guard ends,
-/// too.
+/// Stdin of an agent. Dropping it ends the agent, because the lifeline ends too.
 #[derive(Debug)]
 pub struct AgentStdin {
     pub pipe: pipe::Sender,
@@ -52,7 +48,7 @@ pub struct AgentStdin {
 }
 
 impl Process {
-    /// Starts an agent under its guard, with these variables besides those of its operator.
+    /// Starts an agent under its guard, with these variables added to those of its operator.
     pub fn start(
         guard: &GuardProgram,
         agent: &AgentSpec,
@@ -60,7 +56,7 @@ impl Process {
     ) -> anyhow::Result<(Self, AgentStdin, ChildStdout)> {
         let mut command = guard.command();
         command.arg("--").arg(&agent.program).args(&agent.arguments).envs(&agent.environment);
-        // A script that npm has installed finds the node beside it.
+        // A script installed by npm must find the `node` beside it.
         let found = program::find(&agent.program, agent.directory.as_deref(), &agent.environment);
         if let Some(path) = found.ok().and_then(|found| program::search_path_of(&found, &agent.environment)) {
             command.env("PATH", path);
@@ -77,8 +73,7 @@ impl Process {
         Self::begin(guard, command, &agent.name)
     }
 
-    /// Starts a guard by this command, which says what it is to start; that is called so in the
-    /// log.
+    /// Starts a guard with this command line; `name` identifies the program in the log.
     pub fn begin(
         program: &GuardProgram,
         mut command: Command,
@@ -93,7 +88,7 @@ impl Process {
         let stderr = guard.child.stderr.take().context("the agent has no stderr")?;
         let (mut told, lifeline) = lifeline.into_split();
         tokio::spawn(async move {
-            // It has its end of the pipe, or is gone.
+            // The guard acknowledges its end of the pipe, or has exited.
             told.read(&mut [0]).await.map(drop).unwrap_or_default();
             drop(reader);
         });
@@ -103,11 +98,11 @@ impl Process {
         Ok((Self { guard, stderr, last_lines }, input, stdout))
     }
 
-    /// Waits until the agent and all that it started have ended, which they do soon after its stdin
-    /// was closed, and that after it was `stopped`; says how it ended, for people.
+    /// Waits until the agent and all of its processes have ended, which happens soon after its
+    /// stdin is closed and `stopped` is cancelled; returns the reason, for people.
     pub async fn ended(mut self, stopped: CancellationToken) -> String {
         let status = self.guard.ended(&stopped).await;
-        // Somebody who is no descendant any more may hold it open.
+        // A process that is no longer a descendant may hold stderr open.
         if tokio::time::timeout(guard::EXIT_GRACE, &mut self.stderr).await.is_err() {
             self.stderr.abort();
         }
@@ -133,7 +128,6 @@ fn how_it_ended(status: ExitStatus) -> String {
     }
 }
 
-/// Reads a stream to its end, whatever is in it, and keeps its last lines.
 async fn drain(
     mut stream: impl AsyncRead + Unpin,
     agent: String,

@@ -1,8 +1,8 @@
 //! Lookup of an agent's program.
 //!
-//! Owns: finding it as the system would, with the interpreter that it needs; what is said when
-//! either is not there; and the search path that it is given.
-//! Never: starts it.
+//! Owns: the lookup of the program and its interpreter, as the system would do it; the advice when
+//! either is missing; and the search path of the agent.
+//! Never: starts the program.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,14 +13,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, bail, Context};
 use rustix::fs::{access, Access};
 
-/// The first line of a script is looked at so far, in bytes.
+/// Maximum number of bytes read to find a script's first line.
 const FIRST_LINE_BYTES_MAX: u64 = 512;
 
-/// The program that runs the scripts of most agents.
 const NODE: &str = "node";
 
-/// Finds the file that is started for a command, in this directory with this added to the
-/// environment.
+/// Finds the file of a command that is started in this directory, with these variables added to the
+/// environment. Errors, with advice, if the program or its interpreter is missing.
 pub fn find(
     command: &Path,
     directory: Option<&Path>,
@@ -30,7 +29,7 @@ pub fn find(
         let is_path = command.components().count() > 1;
         let words = command.to_str().and_then(|line| shell_words::split(line).ok()).unwrap_or_default();
         match words.split_first() {
-            // A path may hold a space, and be misspelled.
+            // A path may contain a space, or be misspelled.
             Some((program, arguments))
                 if !arguments.is_empty() && (!is_path || Path::new(program).is_file()) =>
             {
@@ -49,9 +48,8 @@ pub fn find(
     Ok(found)
 }
 
-/// Returns the search path of a child that is started as this file: the folder of the file is the
-/// last of it, so that what was installed beside it is found. `None` if the search path is the
-/// system's own, or has the folder already.
+/// Returns a search path to which the folder of this file is appended, so that programs installed
+/// beside it are found. `None` if no search path is set, or if it has the folder already.
 pub fn search_path_of(found: &Path, environment: &BTreeMap<String, String>) -> Option<OsString> {
     let search_path = search_path(environment)?;
     let folder = found.parent().filter(|folder| folder.is_absolute())?;
@@ -60,7 +58,7 @@ pub fn search_path_of(found: &Path, environment: &BTreeMap<String, String>) -> O
         return None;
     }
     folders.push(folder.to_owned());
-    // Fails for a folder whose name holds a colon: no search path can have it.
+    // Fails if the folder's name contains a colon: no search path can express it.
     std::env::join_paths(folders).ok()
 }
 
@@ -68,8 +66,7 @@ fn search_path(environment: &BTreeMap<String, String>) -> Option<OsString> {
     environment.get("PATH").map(OsString::from).or_else(|| std::env::var_os("PATH"))
 }
 
-/// Returns the interpreter of a script and what is wrong with it; `None` if the file is no script,
-/// or the interpreter is there.
+/// Returns the missing interpreter of a script, with advice; `None` if nothing is missing.
 fn missing_interpreter(
     script: &Path,
     directory: Option<&Path>,
@@ -114,7 +111,7 @@ fn find_file(
         };
         bail!("it is not installed: the command `{}` {what}", file.display());
     }
-    // Where none is said, the system has one of its own.
+    // Without a search path, the system uses its own default.
     let Some(search_path) = search_path(environment) else { return Ok(command.to_owned()) };
     let folders: Vec<PathBuf> = std::env::split_paths(&search_path).map(|folder| here.join(folder)).collect();
     let found = folders.iter().map(|folder| folder.join(command)).find(|file| is_program(file));
@@ -129,7 +126,6 @@ fn find_file(
     })
 }
 
-/// Returns whether a file can be run by this user.
 pub(super) fn is_program(file: &Path) -> bool {
     file.is_file() && access(file, Access::EXEC_OK).is_ok()
 }

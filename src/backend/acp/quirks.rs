@@ -1,44 +1,36 @@
 //! Properties of certain agents that they do not report themselves.
 //!
-//! Owns: the table of those agents, by the name that an agent has in its `agentInfo`, and by the
-//! programs that are usually it.
-//! Never: says of an agent what it says of itself: its capabilities, its options, its ways to log
-//! in.
+//! Owns: the table of these agents, by the name in their `agentInfo` and by their usual programs.
+//! Never: records properties that an agent reports: capabilities, options, login methods.
 //!
-//! Each row of [`of`] names the version that it was seen in. A newer version that does better gets
-//! no row of its own: the row goes.
+//! Each row of [`of`] states the version in which the quirks were observed. When a newer version is
+//! fixed, its row is removed; no second row is added.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentQuirks {
-    /// Set when the agent is offered to read files through the host, unless its operator says
-    /// otherwise.
+    /// Set to offer file reading through the host, unless the operator decides otherwise.
     pub reads_through_us: bool,
-    /// Set when the paths in links to files must not be percent-encoded: the agent takes them as
-    /// they are, or shows them to its model like that.
+    /// Set when file links must not be percent-encoded, because the agent does not decode them.
     pub raw_links: bool,
-    /// Set when the agent gives its model an embedded resource that is not text. Others drop it, or
-    /// paste its Base64.
+    /// Set when the agent passes binary resources to its model; others drop them or paste Base64.
     pub takes_blobs: bool,
-    /// Set when the agent answers `session/load` before it replays the conversation: all others
-    /// replay it first.
+    /// Set when the agent replays a conversation after its answer to `session/load`, not before.
     pub replays_late: bool,
-    /// A key in the `_meta` of `authenticate` is `"api-key": KEY`, where others expect `"api-key":
-    /// {"apiKey": KEY}`.
+    /// Set when the `api-key` in `_meta` is the key itself rather than `{"apiKey": KEY}`.
     pub bare_key: bool,
-    /// Ids of modes in which it does not ask the user, besides those that mean so with every agent.
+    /// Further ids of modes in which the agent does not ask, besides those common to all agents.
     pub unasked_modes: &'static [&'static str],
-    /// When it does not ask the user, whatever its mode is: a sentence for people.
+    /// Sentence on when the agent acts without asking in any mode; `None` if its mode decides.
     pub asking: Option<&'static str>,
-    /// Beginnings of chunks of its answer that are no words of its model: what it says of the
-    /// conversation, each in a chunk of its own and without a line end.
+    /// Prefixes of answer chunks that are notices of the agent, not text of its model. Each notice
+    /// is a chunk of its own, without a line end.
     pub notices: &'static [&'static str],
-    /// Ways to log in that `authenticate` does not lead to, although nothing in them says so: they
-    /// are for a terminal.
+    /// Login methods that need a terminal although they do not say so.
     pub terminal_logins: &'static [&'static str],
-    /// Set when the agent reports the end of a turn that it began by itself in a usage update.
+    /// Set when the agent reports the end of a turn that it started itself in a usage update.
     pub ends_own_turns: bool,
 }
 
@@ -55,10 +47,9 @@ impl AgentQuirks {
         terminal_logins: &[],
         ends_own_turns: false,
     };
-    /// Quirks of an agent that only needs raw paths in links.
     const RAW_LINKS: Self = Self { raw_links: true, ..Self::NONE };
-    // It reads each file before it writes it, and does not understand any answer that says that
-    // there is none: it could make no new file.
+    // The agent reads a file before it writes it, and takes any error for a failure, so it could
+    // not create a file.
     const GEMINI: Self =
         Self { reads_through_us: false, replays_late: true, bare_key: true, ..Self::RAW_LINKS };
     const PI: Self = Self {
@@ -78,7 +69,7 @@ impl AgentQuirks {
         ],
         ..Self::RAW_LINKS
     };
-    // A blob in a prompt is in the conversation for good, and each later prompt fails.
+    // A blob in a prompt stays in the conversation, and every later prompt fails.
     const OPENCODE: Self = Self {
         takes_blobs: false,
         asking: Some(
@@ -89,13 +80,12 @@ impl AgentQuirks {
         ..Self::NONE
     };
 
-    /// Returns whether a chunk of its answer is a notice rather than words of its model.
     pub fn is_notice(&self, chunk: &str) -> bool {
         self.notices.iter().any(|notice| chunk.starts_with(notice))
     }
 }
 
-/// Returns the quirks of the agent with this name; [`AgentQuirks::NONE`] if it is unknown.
+/// Returns the quirks of an agent by its reported name; [`AgentQuirks::NONE`] if it is unknown.
 pub fn of(name: Option<&str>) -> AgentQuirks {
     match name.unwrap_or_default() {
         // 0.61.0
@@ -120,11 +110,11 @@ pub fn of(name: Option<&str>) -> AgentQuirks {
     }
 }
 
-/// Returns the quirks to expect of an agent that is started like this, before it has reported its
-/// name, so that it is not started a second time to be offered something else.
+/// Returns the expected quirks of an agent by its command line, before it reports its name. A
+/// correct guess avoids a restart with other offers.
 pub fn expected(program: &Path, arguments: &[impl AsRef<OsStr>]) -> AgentQuirks {
     let is_gemini = |word: &OsStr| {
-        // A package may be named with its version.
+        // A package name may include a version.
         let word = word.to_str().unwrap_or_default();
         ["gemini", "@google/gemini-cli"].iter().any(|name| {
             word.strip_prefix(name).is_some_and(|version| version.is_empty() || version.starts_with('@'))

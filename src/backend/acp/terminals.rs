@@ -1,13 +1,12 @@
 //! The terminals of a conversation: `terminal/create`, `output`, `wait_for_exit`, `kill` and
 //! `release`.
 //!
-//! In reading order: this file (which there are, and who waits for what), `command` (what runs in
-//! them), `screen` (what they show), `feed` (what is to be told of that).
+//! In reading order: this file (open terminals and pending requests), `command` (processes),
+//! `screen` (output and state), `feed` (unsent output).
 //!
-//! Owns: the requests that wait for a command to start or to end; what is ended with a turn, and
-//! with us.
-//! Never: answers the agent, or decides whether a command may run: that is the agent's own question
-//! to the user.
+//! Owns: requests that wait for a command to start or end, and ending commands with their turn or
+//! the host.
+//! Never: answers the agent, or decides whether a command may run: the agent itself asks the user.
 
 pub mod command;
 pub mod feed;
@@ -30,63 +29,61 @@ use super::errors::RequestError;
 use super::peer::AgentRequest;
 use crate::host::effects::{Event, RunId};
 
-/// A conversation has so many terminals that are not released.
+/// Maximum number of unreleased terminals of a conversation.
 const TERMINALS_MAX: usize = 64;
 
-/// Note to the agent after the output of a command that goes on in the background.
+/// Note to the agent after the output of a command that continues in the background.
 const GOES_ON: &str = "\n(The user has the command go on in the background.)\n";
 
-/// Interval at which the output of a running command is sent again in its call, as text.
+/// Interval between updates of a running command's output in its call, as text.
 const SHOW_EVERY: Duration = Duration::from_millis(250);
 
-/// Interval at which new output is sent to the subscribers of a terminal.
+/// Interval between updates to the subscribers of a terminal.
 const TELL_EVERY: Duration = Duration::from_millis(30);
 
-/// The terminals of a conversation; what runs in them is ended with them.
+/// Terminals of a conversation; dropping them ends their commands.
 #[derive(Debug)]
 pub struct Terminals {
-    /// Working directory of commands that name none.
+    /// Working directory of commands that specify none.
     directory: PathBuf,
     open: BTreeMap<String, AgentTerminal>,
     waiting: Vec<(AgentRequest, Arc<Screen>, Wait)>,
-    /// Commands that go on although their terminals are released.
+    /// Background commands whose terminals are released.
     background: Vec<(Arc<Screen>, DropGuard)>,
     changes: Arc<ScreenChanges>,
-    /// When it was last told what is new in them.
+    /// Time when new output was last sent.
     told: Option<Instant>,
-    /// When calls were last told what they show.
+    /// Time when calls were last updated with their terminals' output.
     shown: Option<Instant>,
-    /// Calls do not show all that was told since.
+    /// Set while calls lack output that was sent since.
     is_to_be_shown: bool,
 }
 
 #[derive(Debug)]
 struct AgentTerminal {
     screen: Arc<Screen>,
-    /// None when it was killed.
+    /// Keeps the command running; `None` once it was killed.
     held: Option<DropGuard>,
     run: RunId,
-    /// The user wants the command to go on whatever becomes of the call, the turn, and the
-    /// terminal.
+    /// Set when the user wants the command to continue after its call, its turn and its terminal.
     in_background: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Wait {
-    /// The command to start, in the terminal of this name.
+    /// Start of the command, in the terminal of this name.
     Start(String),
-    /// The command to end, and how it does.
+    /// End of the command; answered with its exit status.
     Ending,
-    /// The command to be gone.
+    /// End of the command; answered without its exit status.
     End,
 }
 
-/// Answer to a request that is served; `None` if it is answered later.
+/// Answer to a request; `None` if it is answered later.
 pub type Answered = Result<Option<Value>, RequestError>;
 
 impl Terminals {
-    /// Creates the terminals of a conversation, none yet. Commands run in this directory if they
-    /// name none.
+    /// Creates an empty set. `directory` is the working directory of commands that specify none.
     pub fn new(directory: PathBuf) -> Self {
         Self {
             directory,
@@ -100,12 +97,11 @@ impl Terminals {
         }
     }
 
-    /// Commands that name no place run here from now on.
     pub fn work_in(&mut self, directory: PathBuf) {
         self.directory = directory;
     }
 
-    /// Returns the command that a `terminal/create` asks for.
+    /// Converts a `terminal/create` to a command. Errors if a word or variable is invalid.
     pub fn launch(&self, create: CreateTerminalRequest, commands: &Commands) -> Result<Launch, RequestError> {
         let is_variable = |it: &EnvVariable| {
             !it.name.is_empty() && !it.name.contains(['=', '\0']) && !it.value.contains('\0')
@@ -120,8 +116,7 @@ impl Terminals {
         Ok(Launch { directory, search_path: commands.search_path(&create.env), create })
     }
 
-    /// Starts a command in a terminal of its own; returns its name and its screen. The request is
-    /// answered later.
+    /// Starts a command in a new terminal. The request is answered once the command has started.
     pub fn start(
         &mut self,
         request: &AgentRequest,
@@ -146,8 +141,6 @@ impl Terminals {
         Ok((name, screen))
     }
 
-    /// Returns the answer to `terminal/output`: the output of a terminal, and the exit of its
-    /// command.
     pub fn output(&self, name: &str) -> Answered {
         let AgentTerminal { screen, in_background, .. } = self.get(name)?;
         let (mut output, truncated) = screen.output();
@@ -161,14 +154,14 @@ impl Terminals {
         Ok(Some(answer))
     }
 
-    /// Waits for the command to end; answered later.
+    /// Queues `terminal/wait_for_exit`: answered when the command ends or moves to the background.
     pub fn wait_for_exit(&mut self, request: &AgentRequest, name: &str) -> Answered {
         let screen = Arc::clone(&self.get(name)?.screen);
         self.waiting.push((request.clone(), screen, Wait::Ending));
         Ok(None)
     }
 
-    /// Ends the command; answered when it has ended.
+    /// Kills the command; answered when it has ended.
     pub fn kill(&mut self, request: &AgentRequest, name: &str) -> Answered {
         let terminal = self.open.get_mut(name).ok_or_else(|| unknown(name))?;
         terminal.held = None;
@@ -176,8 +169,8 @@ impl Terminals {
         Ok(None)
     }
 
-    /// Ends the command, and the terminal; answered when it has ended. A command that goes on in
-    /// the background is not waited for.
+    /// Kills the command and releases its terminal; answered when the command has ended. A
+    /// background command continues, and the answer is immediate.
     pub fn release(&mut self, request: &AgentRequest, name: &str) -> Answered {
         let AgentTerminal { screen, held, in_background, .. } =
             self.open.remove(name).ok_or_else(|| unknown(name))?;
@@ -193,37 +186,35 @@ impl Terminals {
         Ok(None)
     }
 
-    /// Has the command in a terminal go on, as the user wants, with nobody waiting for it.
+    /// Lets a command continue in the background, as the user asked.
     pub fn let_go_on(&mut self, name: &str) {
         if let Some(terminal) = self.open.get_mut(name) {
             terminal.in_background = true;
         }
     }
 
-    /// Ends what a turn has started. The terminals stay.
+    /// Kills the commands of a turn, except background commands. Their terminals stay open.
     pub fn kill_those_of(&mut self, run: RunId) {
         let of_it = self.open.values_mut().filter(|terminal| terminal.run == run && !terminal.in_background);
         of_it.for_each(|terminal| terminal.held = None);
     }
 
-    /// Drops a request that was withdrawn, without an answer.
     pub fn withdrawn(&mut self, request: &AgentRequest) {
         self.waiting.retain(|(waiting, ..)| waiting != request);
     }
 
-    /// Returns whether the terminals are idle: none is open, no command runs in the background, no
-    /// request is pending, and all output was sent.
+    /// Returns whether no terminal, command or request is open and all output was sent.
     pub fn are_quiet(&self) -> bool {
         let says_nothing = !self.changes.output.load(Ordering::Acquire) && !self.is_to_be_shown;
         self.open.is_empty() && self.waiting.is_empty() && self.background.is_empty() && says_nothing
     }
 
-    /// Waits until [`Terminals::answers`] may have some. May be dropped half-way.
+    /// Waits until [`Terminals::answers`] may have answers. Cancel safe.
     pub async fn settled(&self) {
         self.changes.wait_for(&self.changes.settled).await;
     }
 
-    /// Returns the answers to requests that wait no longer.
+    /// Returns the answers to requests that are no longer pending.
     pub fn answers(&mut self) -> Vec<(AgentRequest, Result<Value, RequestError>)> {
         self.changes.settled.store(false, Ordering::Release);
         self.background.retain(|(screen, _)| screen.ending().is_none());
@@ -250,7 +241,7 @@ impl Terminals {
         answers
     }
 
-    /// Waits until it is time to tell anew what commands show. May be dropped half-way.
+    /// Waits until new output is due to be sent. Cancel safe.
     pub async fn due(&self) {
         let news = async {
             self.changes.wait_for(&self.changes.output).await;
@@ -267,7 +258,7 @@ impl Terminals {
         }
     }
 
-    /// Records that new output is sent now; returns whether calls are due to show it as well.
+    /// Records that new output is sent now; returns whether calls are due for an update too.
     pub fn told(&mut self) -> bool {
         self.changes.output.store(false, Ordering::Release);
         let now = Instant::now();
@@ -289,7 +280,6 @@ fn unknown(name: &str) -> RequestError {
     RequestError::NoTerminal(name.to_owned())
 }
 
-/// The screens of a conversation, as long as calls may refer to them.
 #[derive(Debug, Default)]
 pub struct Screens(BTreeMap<String, Arc<Screen>>);
 
@@ -307,13 +297,12 @@ impl Screens {
         named.inspect(|screen| screen.is_shown.store(true, Ordering::Relaxed)).collect()
     }
 
-    /// Returns the unsent events of screens that calls have shown; of those with very much output
-    /// only if `due`.
+    /// Returns the unsent events of shown screens; of those with very much output only if `due`.
     pub fn tell(&self, due: bool) -> Vec<Event> {
         self.0.values().flat_map(|screen| screen.tell(due)).collect()
     }
 
-    /// Evicts, at the end of a turn, the screens that the agent does not need any more.
+    /// Evicts, at the end of a turn, the released screens that no open terminal shows.
     pub fn end_turn(&mut self) {
         self.0.retain(|_, screen| !screen.is_released.load(Ordering::Relaxed) || screen.is_followed());
     }

@@ -1,7 +1,6 @@
-//! Steps of the agent `script` that need more of a client than answers: tools that it carries out,
-//! and a token.
+//! Steps of the agent `script` that need a client: client tools, and a token.
 //!
-//! Owns: the steps about these, and the script that cannot be used without a token.
+//! Owns: these steps, and the variant of the agent that requires a token.
 //! Never: shows a token.
 
 use ahp_types::state::{ToolCallResult, ToolDefinition, ToolResultContent};
@@ -12,10 +11,10 @@ use super::{converse, Script, ScriptAgent, ScriptReply, Stop};
 use crate::backend::{Backend, HostLine, RunningConversation};
 use crate::host::effects::{AgentDescription, Event, OpenConversation, TextKind, TurnEvent};
 
-/// The backend, told to need a token for a resource.
+/// Script backend that requires a token for a resource.
 #[derive(Debug)]
 pub struct GuardedScript {
-    /// The resource.
+    /// Identifier of the protected resource.
     pub resource: String,
 }
 
@@ -37,13 +36,13 @@ impl Backend for GuardedScript {
 }
 
 impl ScriptAgent {
-    /// Returns whether the tool that a step names is one that a client offers.
+    /// Returns whether a client offers the tool that a step names.
     pub(super) fn is_clients(&self, rest: &str) -> bool {
         let name = rest.split_whitespace().next().unwrap_or_default();
         self.client_tools.iter().any(|offered| offered == name)
     }
 
-    /// Has a client carry out a tool, and says what came of it.
+    /// Has a client run a tool, and reports the result.
     pub(super) async fn call_client(&mut self, rest: &str) -> Result<(), Stop> {
         let (name, input) = tool_and_input(rest)?;
         self.turn.calls += 1;
@@ -55,7 +54,7 @@ impl ScriptAgent {
         self.finish(TurnEvent::Part(TextKind::Markdown, told_by(&result))).await
     }
 
-    /// Says whether it has a token, and how long that is; never the token.
+    /// Reports whether the agent has a token, and its length, but never the token.
     pub(super) async fn show_token(&mut self) -> Result<(), Stop> {
         let told = match self.resource.as_ref().and_then(|resource| self.tokens.get(resource)) {
             Some(token) => format!("a token of {} bytes", token.secret().len()),
@@ -64,7 +63,7 @@ impl ScriptAgent {
         self.finish(TurnEvent::Part(TextKind::Markdown, told)).await
     }
 
-    /// Says that its token is no good, and fails; with another one the turn may be resumed.
+    /// Reports the token as refused and fails; the turn can be resumed with another token.
     pub(super) async fn refuse_token(&mut self) -> Result<(), Stop> {
         let Some(resource) = self.resource.clone() else {
             return Err(Stop::mistake("/token-refused: this agent needs no token"));
@@ -76,7 +75,6 @@ impl ScriptAgent {
     }
 }
 
-/// Returns the text of a client's tool result, or the reason of its failure.
 fn told_by(result: &ToolCallResult) -> String {
     if !result.success {
         let why = result.error.as_ref().and_then(|error| error.get("message")).and_then(Value::as_str);
@@ -89,7 +87,6 @@ fn told_by(result: &ToolCallResult) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the names of tools.
 pub(super) fn names_of(tools: &[ToolDefinition]) -> Vec<String> {
     tools.iter().map(|tool| tool.name.clone()).collect()
 }

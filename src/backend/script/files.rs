@@ -1,7 +1,7 @@
 //! The step that edits files.
 //!
-//! Owns: what is written, and that the call says what was there before and what is there now.
-//! Never: touches a file outside of the directories that the agent works in.
+//! Owns: the writes, and the reported content before and after them.
+//! Never: touches a file outside the agent's working directories.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,17 +18,15 @@ use crate::files::uris::{path_of, uri_of};
 use crate::host::effects::{CallExtras, ToolGate, ToolOutcome, TurnEvent};
 use crate::state::edits::inline;
 
-/// The tool that writes files.
 const TOOL: &str = "files";
 
-/// The longest file whose edit is shown, in bytes.
 const SHOWN_BYTES_MAX: u64 = 64 << 10;
 
-/// A file, and what is to be in it; nothing when it is to be removed.
+/// File name with its new content; `None` to remove the file.
 type WantedFile = (String, Option<String>);
 
 impl ScriptAgent {
-    /// A call that writes and removes files.
+    /// Reports a tool call that writes and removes files.
     pub(super) async fn write_files(&mut self, rest: &str) -> Result<(), Stop> {
         let wanted = wanted_by(rest)?;
         let directories: Vec<PathBuf> =
@@ -50,7 +48,7 @@ impl ScriptAgent {
             gate: ToolGate::Open,
         };
         self.tell(ready).await?;
-        // At once, so that what follows from a script is the same each time.
+        // Runs synchronously, so that a script always gives the same result.
         let (outcome, unshown) = match write_all(&Folders::new(directories), &first, &wanted) {
             Ok(WrittenFiles { content, unshown }) => {
                 let message = "Wrote files".into();
@@ -82,16 +80,15 @@ fn wanted_by(rest: &str) -> Result<Vec<WantedFile>, Stop> {
     wanted.collect()
 }
 
-/// Result of a call that has written its files.
 #[derive(Debug, Default)]
 struct WrittenFiles {
-    /// Edits with both sides.
+    /// Edits with the content before and after.
     content: Vec<ToolResultContent>,
-    /// Files that were changed and whose former content is too long to be shown, or no text.
+    /// Changed files whose former content is too long to show, or not text.
     unshown: Vec<PathBuf>,
 }
 
-/// Writes all of them, in order.
+/// Writes or removes the files in order; stops at the first failure.
 fn write_all(folders: &Folders, first: &Path, wanted: &[WantedFile]) -> Result<WrittenFiles, String> {
     let mut written = WrittenFiles::default();
     for (name, text) in wanted {
@@ -128,7 +125,7 @@ fn write_all(folders: &Folders, first: &Path, wanted: &[WantedFile]) -> Result<W
     Ok(written)
 }
 
-/// Reads a file as text; `None` if it is too long to be shown, or not UTF-8.
+/// Reads a file as text; `None` if it is too long to show, or not UTF-8.
 fn text_in(file: File) -> std::io::Result<Option<String>> {
     let mut bytes = Vec::new();
     file.take(SHOWN_BYTES_MAX + 1).read_to_end(&mut bytes)?;

@@ -1,8 +1,7 @@
-//! Steps that a script takes after its turn has ended: `/later`.
+//! Steps that a script schedules for after its turn: `/later`.
 //!
-//! Owns: the steps that are yet to be taken, when each is due, and asking the host for a turn for
-//! them.
-//! Never: takes one while another turn runs.
+//! Owns: the scheduled steps, their deadlines, and the request to the host for a turn.
+//! Never: runs a step during another turn.
 
 use std::time::Duration;
 
@@ -11,31 +10,30 @@ use tokio::time::{sleep_until, Instant};
 use super::{number, ScriptAgent, Stop, Turn};
 use crate::host::effects::{Command, Event, RunId, TurnCause};
 
-/// The steps that are to be taken by and by.
 #[derive(Debug, Default)]
 pub(super) struct LaterSteps {
-    /// Steps of the turn that runs: their time begins when it ends.
+    /// Steps of the running turn; their delay starts when the turn ends.
     of_turn: Vec<(Duration, String)>,
-    /// Steps that wait for their time, the first one first.
+    /// Scheduled steps, earliest first.
     due: Vec<(Instant, String)>,
-    /// The host was asked for a turn for the first one.
+    /// Set once the host was asked for a turn for the first step.
     asked: bool,
 }
 
 impl LaterSteps {
-    /// A turn is over: the time of what is to be done then begins.
+    /// Starts the delays of the steps that the ended turn has scheduled.
     pub(super) fn turn_has_ended(&mut self) {
         let now = Instant::now();
         self.due.extend(self.of_turn.drain(..).map(|(after, step)| (now + after, step)));
         self.due.sort_by_key(|(at, _)| *at);
     }
 
-    /// A turn has begun that the host was not asked for: it is asked again when that is over.
+    /// Notes that a turn has started that was not asked for; the host is asked again after it.
     pub(super) fn another_has_begun(&mut self) {
         self.asked = false;
     }
 
-    /// Waits until the host is to be asked for a turn. May be dropped half-way.
+    /// Waits until the host must be asked for a turn. Cancel safe.
     async fn due(&self) {
         match self.due.first().filter(|_| !self.asked) {
             Some((at, _)) => sleep_until(*at).await,
@@ -45,7 +43,7 @@ impl LaterSteps {
 }
 
 impl ScriptAgent {
-    /// Leaves a step to be taken when the turn is over.
+    /// Schedules a step for after the turn.
     pub(super) fn do_later(&mut self, rest: &str) -> Result<(), Stop> {
         let (ms, step) = rest.split_once(' ').unwrap_or((rest, ""));
         let after = Duration::from_millis(number("/later", ms)?);
@@ -53,7 +51,7 @@ impl ScriptAgent {
         Ok(())
     }
 
-    /// Waits for the next command; asks for a turn meanwhile when something is to be done.
+    /// Waits for the next command; asks the host for a turn whenever a step is due.
     pub(super) async fn next_command(&mut self) -> Option<Command> {
         loop {
             tokio::select! {
@@ -67,8 +65,7 @@ impl ScriptAgent {
         }
     }
 
-    /// Takes the first step whose time has come, in a turn of its own. Returns whether the
-    /// conversation goes on.
+    /// Runs the earliest due step in a turn of its own. Returns whether the conversation continues.
     pub(super) async fn run_own(&mut self, run: RunId) -> anyhow::Result<bool> {
         self.turn = Turn::new(run);
         self.own_turns.asked = false;

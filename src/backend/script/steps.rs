@@ -1,6 +1,6 @@
-//! The steps that say something, use a tool, ask, or wait.
+//! Steps that print text, call a tool, ask, or wait.
 //!
-//! Owns: what each of them reports, and what is wrong with one that does not fit.
+//! Owns: the reports of each of these steps, and their error messages.
 //! Never: knows which step comes next.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,6 @@ use tokio::time::Instant;
 use super::{number, ScriptAgent, ScriptReply, Stop, DELTA_BYTES_MAX, INPUT_PIECE_CHARS};
 use crate::host::effects::{PermissionKind, PermissionOption, TextKind, ToolGate, ToolOutcome, TurnEvent};
 
-/// Permission that a tool call needs before it runs.
 #[derive(Clone, Copy)]
 pub(super) enum Gate {
     None,
@@ -62,7 +61,7 @@ impl ScriptAgent {
         Ok(())
     }
 
-    /// Digits that go on from delta to delta, so that a lost or misplaced one shows.
+    /// Streams digits that continue in each delta, so that lost or misplaced deltas are visible.
     pub(super) async fn stream(&mut self, rest: &str) -> Result<(), Stop> {
         let mut words = rest.split_whitespace();
         let count: usize = number("/stream COUNT", words.next().unwrap_or_default())?;
@@ -186,7 +185,7 @@ impl ScriptAgent {
 
     pub(super) async fn usage(&mut self, rest: &str) -> Result<(), Stop> {
         let mut words = rest.split_whitespace();
-        // Counts: never negative.
+        // Unsigned: counts are never negative.
         let input_tokens: u32 = number("/usage INPUT", words.next().unwrap_or_default())?;
         let output_tokens: u32 = number("/usage INPUT OUTPUT", words.next().unwrap_or_default())?;
         self.tell(TurnEvent::Usage(UsageInfo {
@@ -213,7 +212,7 @@ pub(super) fn text_content(text: &str) -> Vec<ToolResultContent> {
     vec![ToolResultContent::Text(ToolResultTextContent { text: text.to_owned() })]
 }
 
-/// The tool that a step names, and its input.
+/// Parses the name and the JSON input of a tool.
 pub(super) fn tool_and_input(rest: &str) -> Result<(&str, &str), Stop> {
     let (name, input) = rest.split_once(' ').map_or((rest, "{}"), |(name, input)| (name, input.trim()));
     if name.is_empty() {
@@ -225,7 +224,6 @@ pub(super) fn tool_and_input(rest: &str) -> Result<(&str, &str), Stop> {
     }
 }
 
-/// An answer as words.
 pub(super) fn spoken(answer: &ChatInputAnswer) -> String {
     let value = match answer {
         ChatInputAnswer::Draft(answer) | ChatInputAnswer::Submitted(answer) => &answer.value,
@@ -250,7 +248,7 @@ pub(super) fn spoken(answer: &ChatInputAnswer) -> String {
     }
 }
 
-/// Returns the model and the agent that a message is for, in words.
+/// Returns the model and the agent that a message chose, as text.
 pub(super) fn chosen_by(message: &Message) -> String {
     let mut chosen = Vec::new();
     if let Some(model) = &message.model {

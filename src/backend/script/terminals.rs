@@ -1,7 +1,7 @@
-//! The steps that show a terminal.
+//! Steps that show a terminal.
 //!
-//! Owns: what is reported of a command that is not run: its call, what it prints, and its end. One
-//! that is to be run is the host's.
+//! Owns: the reports of a simulated command: its call, its output and its end. Real commands are
+//! run by the host.
 //! Never: runs anything.
 
 use ahp_types::common::JsonObject;
@@ -11,14 +11,13 @@ use super::steps::text_content;
 use super::{ScriptAgent, Stop};
 use crate::host::effects::{CallExtras, Event, TerminalEvent, ToolGate, ToolOutcome, TurnEvent};
 
-/// The tool that runs commands.
 const TOOL: &str = "terminal";
 
-/// Member of a call's `_meta` that tells clients that follow VS Code the kind of the tool.
+/// Member of a call's `_meta` that names the kind of tool for clients that follow VS Code.
 const TOOL_KIND: &str = "toolKind";
 
 impl ScriptAgent {
-    /// A call whose terminal shows a text, word by word.
+    /// Reports a call whose terminal prints a text, word by word.
     pub(super) async fn show_terminal(&mut self, text: &str) -> Result<(), Stop> {
         self.turn.calls += 1;
         let id = format!("call-{}", self.turn.calls);
@@ -64,7 +63,7 @@ impl ScriptAgent {
         self.finish(TurnEvent::ToolDone { id, outcome, review: false }).await
     }
 
-    /// A call in which the host runs a command.
+    /// Has the host run a command, and waits for its end.
     pub(super) async fn run_in_terminal(&mut self, line: &str) -> Result<(), Stop> {
         self.turn.calls += 1;
         let id = format!("call-{}", self.turn.calls);

@@ -1,7 +1,6 @@
-//! One tool call: what is told of it, and when.
+//! One tool call and its events.
 //!
-//! Owns: its stages as actions, and what of the agent's words is its name, its command, its output
-//! and what is beside them.
+//! Owns: the call's stages, and its name, command, output and metadata from the agent's data.
 //! Never: knows of other calls, or of the turn.
 
 use agent_client_protocol_schema::v1::{ToolCallStatus, ToolKind};
@@ -16,23 +15,22 @@ use crate::backend::acp::{content, extra_meta};
 use crate::host::effects::{BackgroundCommand, CallExtras, Event, ToolGate, ToolOutcome, TurnEvent};
 use crate::wire::text;
 
-/// Members of an input that hold the command, as agents name them.
+/// Members of a call's input that hold the command line.
 const COMMANDS: [&str; 2] = ["command", "cmd"];
 
-/// Members of an input that have the command go on when its call is over, as Claude and Qwen Code
-/// name them.
+/// Members of a call's input that keep the command running after the call (Claude; Qwen Code).
 const IN_BACKGROUND: [&str; 2] = ["run_in_background", "is_background"];
 
-/// Members of an output that hold its text, as agents name them, the fullest first.
+/// Members of a call's output that hold its text, most complete first.
 const PRINTED: [&str; 6] =
     ["formatted_output", "aggregated_output", "output", "content", "stdout", "message"];
 
-/// Maximum size of the kept output of a terminal, in bytes: the latest of it.
+/// Maximum size of a terminal's retained output, in bytes; the oldest is dropped.
 const TERMINAL_BYTES_MAX: usize = 1 << 20;
 
 impl TrackedCall {
-    /// Returns whether the agent may go on with the call when its turn is over: the call has not
-    /// ended, the user was not asked about it, and neither a client nor the host carries it out.
+    /// Returns whether the agent may continue the call after its turn: the call is open, the user
+    /// was not asked, and neither a client nor the host carries it out.
     pub(super) fn may_be_left_open(&self) -> bool {
         let is_agents = self.client_tool.is_none() && self.screens.is_empty() && !self.feed.is_open();
         self.told && is_agents && matches!(self.stage, CallStage::Begun | CallStage::Running)
@@ -44,7 +42,7 @@ impl TrackedCall {
         Self { name, kind, kind_name, title, input, locations, diffs, ..Self::default() }
     }
 
-    /// Returns the command that goes on in the background, where the agent says that it is to.
+    /// Returns the command that continues in the background, if the agent's input asks for that.
     pub(super) fn in_background(&self) -> Option<BackgroundCommand> {
         let input = self.input.as_ref()?;
         let is_to = IN_BACKGROUND.iter().any(|name| input.get(name) == Some(&Value::Bool(true)));
@@ -58,7 +56,6 @@ impl TrackedCall {
         !self.diffs.is_empty()
     }
 
-    /// Returns the events to send to clients after something about the call has changed.
     pub(super) fn tell(&mut self, id: &str, status: Option<ToolCallStatus>) -> Vec<TurnEvent> {
         let mut told = Vec::new();
         if !std::mem::replace(&mut self.told, true) {
@@ -73,10 +70,10 @@ impl TrackedCall {
             told.push(self.with(started));
         }
         let over = matches!(status, Some(ToolCallStatus::Completed | ToolCallStatus::Failed));
-        // What has a terminal does run, whatever the agent says of it.
+        // A call with a terminal is running, whatever status the agent reports.
         let has_terminal = !self.terminal.is_empty() || !self.screens.is_empty();
         let runs = status == Some(ToolCallStatus::InProgress) || has_terminal;
-        // A client begins with it as soon as it runs: it runs when the agent waits for the result.
+        // A client starts a running call, so the call runs only when the agent wants the result.
         if self.stage == CallStage::Begun && (over || runs) && self.client_tool.is_none() {
             self.stage = CallStage::Running;
             told.push(self.ready(id, ToolGate::Open));
@@ -91,7 +88,7 @@ impl TrackedCall {
         told
     }
 
-    /// Returns the question to show to the user, if there is one.
+    /// Returns the question of the first pending permission request; `None` if there is none.
     pub(super) fn ask(&mut self, id: &str) -> Option<TurnEvent> {
         let (_, options) = self.asked.front()?;
         self.options = options.iter().map(|offer| (offer.option_id.clone(), offer.rest())).collect();
@@ -106,9 +103,9 @@ impl TrackedCall {
         self.with(TurnEvent::ToolReady { id: id.to_owned(), input, message: self.message().into(), gate })
     }
 
-    /// Returns the content so far as an event; `None` if clients have it already.
+    /// Returns the current content as an event; `None` if clients have it already.
     pub(super) fn shown(&mut self, id: &str) -> Option<TurnEvent> {
-        // A client says itself what its tool has produced.
+        // The client itself reports the output of its tool.
         if self.client_tool.is_some() {
             return None;
         }
@@ -135,7 +132,7 @@ impl TrackedCall {
             Some(output) if content.is_empty() && says_itself => {
                 content.push(content::text(format!("{output:#}")))
             }
-            // Said twice.
+            // The content has the same text already.
             Some(Value::String(text)) if content.contains(&content::text(text.clone())) => {}
             Some(output) => match extra_meta::kept(output) {
                 Value::Object(output) => structured = Some(output),
@@ -158,7 +155,7 @@ impl TrackedCall {
         self.with_all(TurnEvent::ToolDone { id: id.to_owned(), outcome, review: false }, structured)
     }
 
-    /// Returns an event with what is told besides, if clients do not know that yet.
+    /// Adds extra metadata to an event if it has changed since it was last sent.
     fn with(&mut self, event: TurnEvent) -> TurnEvent {
         self.with_all(event, None)
     }
@@ -173,7 +170,6 @@ impl TrackedCall {
         extra_meta::with(event, CallExtras { meta, structured, ..CallExtras::default() })
     }
 
-    /// Returns the members that the protocol has no member for, as `_meta`.
     fn besides(&self) -> JsonObject {
         let mut meta = JsonObject::new();
         let some = |value: Value| Some(value).filter(|value| *value != json!([]) && *value != json!({}));
@@ -210,8 +206,7 @@ impl TrackedCall {
         content
     }
 
-    /// Returns the unsent events of the agent's own terminal that this call shows. The terminal has
-    /// ended when the agent says so, or when the call is over.
+    /// Returns the unsent events of the agent's own terminal, which ends with the call or before.
     pub(super) fn agent_terminal_events(&mut self, id: &str) -> Vec<Event> {
         let Some(name) = self.terminal_name.clone() else { return Vec::new() };
         let has_ended = ["exit_code", "signal"].iter().any(|member| self.terminal_info.contains_key(*member));
@@ -221,16 +216,15 @@ impl TrackedCall {
         self.feed.tell_in(id, &name, &title, end)
     }
 
-    /// Returns the command line that is run, where the agent says it like that: people know it as
-    /// the input.
+    /// Returns the command line of a call that executes one; clients show it as the input.
     fn command(&self) -> Option<&str> {
         let is_command = self.kind == ToolKind::Execute && self.client_tool.is_none();
         let input = self.input.as_ref().filter(|_| is_command)?;
         COMMANDS.iter().find_map(|name| input.get(name)?.as_str())
     }
 
-    /// Returns the kind of tool in the words of clients that follow VS Code, if they know it. They
-    /// take the input of a terminal for a command line.
+    /// Returns the kind of tool for clients that follow VS Code, if they know it. They take the
+    /// input of a `terminal` for a command line.
     fn known_kind(&self) -> Option<&'static str> {
         match self.kind {
             ToolKind::Execute => self.command().map(|_| "terminal"),
@@ -255,8 +249,7 @@ impl TrackedCall {
         }
     }
 
-    /// Takes in the agent's own `_meta`, and what it says there of a terminal of its own: the
-    /// output comes in pieces.
+    /// Applies the agent's `_meta`, which may contain output of its own terminal, in pieces.
     pub(super) fn take_meta(&mut self, mut meta: JsonObject) {
         for name in ["terminal_output_delta", "terminal_output"] {
             let Some(output) = meta.remove(name) else { continue };
@@ -293,7 +286,7 @@ impl TrackedCall {
     }
 }
 
-/// Returns the text of an output, for people; `None` if it has none.
+/// Returns the text of an output, for people; `None` if it has no text.
 fn printed(output: &Value) -> Option<&str> {
     let named = || PRINTED.iter().find_map(|name| output.get(name)?.as_str());
     output.as_str().or_else(named)

@@ -1,9 +1,9 @@
-//! Calls of tools that clients carry out. The agent says the same call twice: in its own account of
-//! its calls, and to the MCP server that offers the tools, in whichever order; some say in both
-//! which it is.
+//! Calls of tools that clients carry out. The agent reports such a call twice: in its own tool-call
+//! messages, and to the MCP server that offers the tools, in either order. Some agents name the
+//! call's id in both.
 //!
-//! Owns: finding the two together, so that clients are shown one call.
-//! Never: has a client run something else than what the agent calls the server with.
+//! Owns: matching the two reports, so that clients see one call.
+//! Never: has a client run anything but the call that the MCP server received.
 
 use std::sync::Arc;
 
@@ -20,8 +20,7 @@ impl Calls {
         self.offered = offered;
     }
 
-    /// Takes in that the agent waits for the result of a client's tool; returns the id of that
-    /// call, and what follows.
+    /// Records that the agent waits for a client tool's result; returns the call's id and event.
     pub fn wants(&mut self, tool: &str, arguments: &Value, mentions: &[String]) -> (String, TurnEvent) {
         let told_by_agent = self.account_of(tool, arguments, mentions);
         let id = told_by_agent.unwrap_or_else(|| self.show(tool));
@@ -36,7 +35,6 @@ impl Calls {
         (id.clone(), TurnEvent::ClientTool { id, name, input, message })
     }
 
-    /// Takes in that the agent waits no longer for the result of a client's tool.
     pub fn withdraw_tool_call(&mut self, id: &str) -> Option<TurnEvent> {
         let call = self.calls.get_mut(id).filter(|call| call.stage != CallStage::Over)?;
         Some(call.done(id, false, Some("the agent has given the call up".to_owned())))
@@ -46,23 +44,22 @@ impl Calls {
         self.calls.get(id).is_some_and(|call| call.denied)
     }
 
-    /// Ends a call for the host, which the agent may not know yet; returns the request about it
-    /// that nobody answers now.
+    /// Ends a call that the host has finished; returns its pending permission request.
     pub fn is_over(&mut self, id: &str) -> Option<AgentRequest> {
         let call = self.calls.get_mut(id)?;
-        // A client may be done before the agent asks for the result.
+        // A client may finish before the agent requests the result.
         if call.wanted {
             call.stage = CallStage::Over;
         }
         call.asked.pop_front().map(|(request, _)| request)
     }
 
-    /// Finds the agent's own report of a call that it makes now. A call that the user has allowed,
-    /// and that a client runs already, must be just this one.
+    /// Finds the agent's report of the call that it makes now. A call that the user has allowed,
+    /// and that a client already runs, must have the same arguments.
     fn account_of(&self, tool: &str, arguments: &Value, mentions: &[String]) -> Option<String> {
         let fits = |call: &TrackedCall| call.input.as_ref() == Some(arguments);
         let open = self.calls.iter().filter(|(_, call)| {
-            // What the user has denied is not to be carried out as a call of its own.
+            // A denied call must match too; otherwise it would be carried out as a separate call.
             let is_open = !call.wanted && (call.stage != CallStage::Over || call.denied);
             is_open
                 && call.client_tool.as_deref() == Some(tool)
@@ -73,14 +70,13 @@ impl Calls {
         let is_mentioned = |id: &str| mentions.iter().any(|said| said == own(id).unwrap_or(id));
         let mentioned = open.iter().find(|(id, _)| is_mentioned(id));
         let fitting = || open.iter().find(|(_, call)| fits(call));
-        // Some tell later what they call a tool with.
+        // Some agents report the arguments later.
         let is_not_told = |call: &TrackedCall| call.input.as_ref().is_none_or(|input| *input == json!({}));
         let untold = || open.iter().find(|(_, call)| is_not_told(call));
         let (id, _) = mentioned.or_else(fitting).or_else(untold)?;
         Some((*id).clone())
     }
 
-    /// Shows a call of which the agent has reported nothing so far; returns its id.
     fn show(&mut self, tool: &str) -> String {
         let mut names = (1_u64..).map(|number| format!("client-tool {number}"));
         let id = names.find(|id| !self.calls.contains_key(id)).unwrap_or_default();
@@ -90,7 +86,7 @@ impl Calls {
         id
     }
 
-    /// Finds the call that was shown already and that an agent reports now for the first time.
+    /// Finds a shown call that the agent now reports for the first time.
     pub(super) fn shown_before(&mut self, said: &CallReport) -> Option<String> {
         let tool = self.client_tool(said)?;
         let input = said.update.fields.raw_input.as_ref().and_then(client_tools::arguments);
@@ -104,7 +100,7 @@ impl Calls {
         Some(id.clone())
     }
 
-    /// Returns the client's tool that a message about a call speaks of.
+    /// Returns the client's tool that a report of a call refers to.
     pub(super) fn client_tool(&self, said: &CallReport) -> Option<String> {
         if self.offered.is_empty() {
             return None;
@@ -125,8 +121,8 @@ impl Calls {
 }
 
 impl TrackedCall {
-    /// Takes in what an agent says that it calls a client's tool with. Some say it in the content
-    /// of a question only, and some ask with something else as the input.
+    /// Records the arguments of a call of a client's tool. Some agents give them only in the
+    /// content of a permission request, and some ask with something else as input.
     pub(super) fn note_arguments(&mut self, input: Option<&Value>, content: Option<&[ToolCallContent]>) {
         if self.wanted {
             return;

@@ -1,9 +1,8 @@
 //! The socket on which the MCP servers of an agent's sessions reach the host.
 //!
-//! Owns: the socket, in a folder that nobody else may enter; that only this user gets through, with
-//! the token of one session; and that the folder is removed when the host ends, or by the next host
-//! when this one was killed.
-//! Never: gives a session's token to anybody but its agent, or lets it be used when the session is
+//! Owns: the socket, in a folder that only this user may enter; access by session token; and
+//! removal of the folder when the host ends, or by the next host if this one was killed.
+//! Never: gives a session's token to anyone but its agent, or accepts it after the session is
 //! closed.
 
 use std::collections::HashMap;
@@ -29,23 +28,21 @@ use super::server::{self, Lines, SharedTools, ToolServerEvent};
 use super::{relay, OfferedTools, SERVER};
 use crate::backend::secrets::Secret;
 
-/// Prefix of the names of the host's socket folders; the id of the process follows.
+/// Prefix of the socket folders' names, followed by the process id.
 const FOLDER: &str = "ahp-sidecar-";
 
-/// Maximum number of connections that have not sent their token yet; others are not accepted until
-/// then, and cost the host nothing.
+/// Maximum number of unauthenticated connections; further ones wait unaccepted, at no cost.
 const UNAUTHENTICATED_MAX: usize = 32;
 
 const TOKEN_WITHIN: Duration = Duration::from_secs(5);
 
-/// Maximum number of queued events of a server; the agent is not read while the queue is full.
+/// Maximum number of queued events; reading from the agent stops while the queue is full.
 const EVENTS_MAX: usize = 64;
 
-/// An agent that does so at all asks for the tools again within this time after it was told that
-/// they have changed.
+/// Time for an agent to request changed tools; afterwards its list counts as outdated.
 const RELIST_WITHIN: Duration = Duration::from_secs(1);
 
-/// Listener to which the MCP servers of an agent's sessions connect; opened for the first of them.
+/// Listener for the MCP servers of an agent's sessions, opened on first use.
 #[derive(Debug, Default)]
 pub struct ToolListener {
     open: tokio::sync::Mutex<Option<OpenListener>>,
@@ -55,18 +52,18 @@ pub struct ToolListener {
 #[derive(Debug)]
 struct OpenListener {
     folder: SocketFolder,
-    /// Ends the task that listens.
+    /// Stops the listening task on drop.
     _listening: DropGuard,
 }
 
-/// State that a connection is given, by its token.
+/// State of each session's server, by its token.
 type LinksByToken = Arc<Mutex<HashMap<String, SharedTools>>>;
 
 fn all(links: &LinksByToken) -> MutexGuard<'_, HashMap<String, SharedTools>> {
     links.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The host's end of one session's MCP server. The token is of no use when this is gone.
+/// Host's end of one session's MCP server. Dropping it invalidates the token.
 #[derive(Debug)]
 pub struct ToolServer {
     token: String,
@@ -80,7 +77,7 @@ pub struct ToolServer {
 }
 
 impl ToolListener {
-    /// Creates a server of these tools, for one session.
+    /// Creates a server of these tools for one session.
     pub async fn serve(&self, tools: Vec<ToolDefinition>) -> anyhow::Result<ToolServer> {
         let mut open = self.open.lock().await;
         let listening = match &mut *open {
@@ -121,7 +118,7 @@ impl ToolListener {
 }
 
 impl ToolServer {
-    /// Returns the entry of the server for the agent's list of MCP servers.
+    /// Returns the entry for the agent's list of MCP servers.
     pub fn entry(&self) -> anyhow::Result<McpServer> {
         let server = McpServerStdio::new(SERVER, this_program()?).args(vec![relay::MODE.to_owned()]);
         let socket = self.socket.to_str().context("the socket has no name that an agent can be told")?;
@@ -130,7 +127,6 @@ impl ToolServer {
         Ok(McpServer::Stdio(server.env(variables.to_vec())))
     }
 
-    /// Replaces the tools.
     pub fn offer(&mut self, tools: Vec<ToolDefinition>) {
         let offered = OfferedTools::new(tools);
         if **self.tools.borrow() != offered {
@@ -143,13 +139,12 @@ impl ToolServer {
         Arc::clone(&self.tools.borrow())
     }
 
-    /// Returns whether the agent has ever asked for the tools.
     pub fn was_listed(&self) -> bool {
         self.listed.borrow().is_some()
     }
 
-    /// Returns whether the agent was not told of some tools, and has not asked for them again in
-    /// time: some agents ask once.
+    /// Returns whether the agent lacks current tools and has not requested them within
+    /// [`RELIST_WITHIN`]: some agents list tools only once.
     pub fn is_out_of_date(&self) -> bool {
         let listed = self.listed.borrow();
         let lacks_some = listed.as_ref().is_some_and(|listed| !self.tools.borrow().are_all_in(listed));
@@ -211,17 +206,17 @@ async fn accept_client(stream: UnixStream, stranger: OwnedSemaphorePermit, links
     }
 }
 
-/// This program, by a name that its agents can start it by.
+/// Returns a path by which agents can start this program.
 fn this_program() -> io::Result<PathBuf> {
     let path = std::env::current_exe()?;
     if path.is_file() || !cfg!(target_os = "linux") {
         return Ok(path);
     }
-    // Its file has been replaced since it was started.
+    // The file was replaced after this process started.
     Ok(format!("/proc/{}/exe", std::process::id()).into())
 }
 
-/// A folder for the socket that nobody else may enter.
+/// Folder of the socket, accessible to this user only; removed on drop.
 #[derive(Debug)]
 struct SocketFolder(PathBuf);
 
@@ -229,7 +224,7 @@ impl SocketFolder {
     fn make() -> io::Result<Self> {
         let base = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let base = base.filter(|base| base.is_absolute() && base.is_dir());
-        // A socket's name is short: 104 bytes on some systems.
+        // Socket paths are limited to 104 bytes on some systems.
         let bases = base.into_iter().chain([std::env::temp_dir(), PathBuf::from("/tmp")]);
         let mut failed = io::Error::from(io::ErrorKind::NotFound);
         for base in bases.filter(|base| base.is_absolute() && base.as_os_str().len() < 50) {
@@ -240,7 +235,7 @@ impl SocketFolder {
                 Ok(()) => return Ok(folder),
                 Err(error) => {
                     failed = error;
-                    // Nothing to remove.
+                    // The folder was not created, so there is nothing to remove.
                     std::mem::forget(folder);
                 }
             }
@@ -261,7 +256,7 @@ impl Drop for SocketFolder {
     }
 }
 
-/// Removes what hosts have left behind that were killed: their process is gone, and nobody answers.
+/// Removes folders of killed hosts: the process is gone, and the socket refuses connections.
 fn remove_left_behind(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for entry in entries.flatten() {
@@ -272,7 +267,7 @@ fn remove_left_behind(base: &Path) {
         let nobody = [io::ErrorKind::ConnectionRefused, io::ErrorKind::NotFound];
         let refused = |error: io::Error| nobody.contains(&error.kind());
         if is_gone && Probe::connect(entry.path().join("tools")).is_err_and(refused) {
-            // Another user's is not ours to remove.
+            // Fails for another user's folder.
             if let Err(error) = fs::remove_dir_all(entry.path()) {
                 tracing::debug!(%error, "the folder that a dead host has left cannot be removed");
             }

@@ -1,8 +1,8 @@
-//! The process of the MCP server: this program again, in a hidden mode, started by an agent.
+//! The process of the MCP server: this program in a hidden mode, started by an agent.
 //!
-//! Owns: finding the host by what its environment says, and carrying bytes between the agent and
-//! the host until either of them is gone.
-//! Never: understands what it carries, or outlives the host or the agent.
+//! Owns: connecting to the host that the environment names, and relaying bytes until the agent or
+//! the host is gone.
+//! Never: interprets the bytes, or outlives the host or the agent.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -10,21 +10,21 @@ use std::os::unix::net::UnixStream;
 use std::process;
 use std::thread;
 
-/// The name of the mode in which this program carries bytes between an agent and the host.
+/// Command-line name of the relay mode.
 pub const MODE: &str = "relay-client-tools";
 
-/// The variable that names the host's socket.
+/// Environment variable with the path of the host's socket.
 pub const SOCKET: &str = "AHP_SIDECAR_TOOLS_SOCKET";
 
-/// The variable that holds the token of the session.
+/// Environment variable with the token of the session.
 pub const TOKEN: &str = "AHP_SIDECAR_TOOLS_TOKEN";
 
 const CHUNK: usize = 64 << 10;
 
-/// Carries bytes between stdin and stdout and the host, until one of them ends.
+/// Relays bytes between the agent (stdin, stdout) and the host until one of them ends.
 ///
 /// # Errors
-/// When the host cannot be reached, or the system gives us no thread.
+/// When the host cannot be reached, or when no thread can be started.
 pub fn run() -> io::Result<()> {
     let said = |name| {
         std::env::var_os(name).ok_or_else(|| {
@@ -37,7 +37,7 @@ pub fn run() -> io::Result<()> {
     host.write_all(b"\n")?;
     let to_agent = host.try_clone()?;
     thread::Builder::new().spawn(move || {
-        // Whichever way it ends, there is nobody left to carry anything for.
+        // Success and failure alike mean that the connection is over.
         carry(to_agent, io::stdout()).unwrap_or_default();
         process::exit(0);
     })?;

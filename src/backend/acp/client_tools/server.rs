@@ -1,7 +1,7 @@
-//! MCP, as the host speaks it with an agent: the few methods that a server of tools needs.
+//! MCP server in the host: the few methods that serving tools requires.
 //!
-//! Owns: one connection, its lines and the calls on it that are not answered.
-//! Never: carries out a call, or waits for one: other requests are answered meanwhile.
+//! Owns: one connection, its lines and its unanswered calls.
+//! Never: carries out a call, or blocks other requests until one is answered.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,20 +21,17 @@ use super::{refusal, OfferedTools};
 use crate::backend::acp::errors::code;
 use crate::codec::{InputLine, LineCodec};
 
-/// The versions of MCP that are spoken, the newest first. What a server of tools says is the same
-/// in all of them.
+/// Supported versions of MCP, newest first. The served methods are the same in all of them.
 const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
-/// Maximum length of an input line, in bytes.
 const LINE_BYTES_MAX: usize = 16 << 20;
 
-/// Event from an agent through its MCP server.
 #[derive(Debug)]
 pub enum ToolServerEvent {
-    /// Tools sent to the agent, which had asked for them.
+    /// The agent has listed the tools.
     Listed,
     Called(ClientToolCall),
-    /// Number of a call whose result the agent does not want any more.
+    /// Number of a call that the agent has cancelled.
     Withdrawn(u64),
 }
 
@@ -43,7 +40,7 @@ pub struct ClientToolCall {
     pub number: u64,
     pub tool: String,
     pub arguments: Value,
-    /// Texts that came with it: the agent's own id of the call may be among them.
+    /// Texts from `_meta`, which may include the agent's own id of the call.
     pub mentions: Vec<String>,
     /// Channel for the result, used once.
     pub results: mpsc::UnboundedSender<(u64, Value)>,
@@ -64,7 +61,7 @@ impl ClientToolCall {
 pub(super) struct SharedTools {
     pub(super) tools: watch::Receiver<Arc<OfferedTools>>,
     pub(super) said: mpsc::Sender<ToolServerEvent>,
-    /// The tools that the agent was told last.
+    /// Tools that were last sent to the agent.
     pub(super) lists: watch::Sender<Option<Arc<OfferedTools>>>,
     pub(super) calls: Arc<AtomicU64>,
 }
@@ -80,8 +77,7 @@ impl Lines {
         Self { input: FramedRead::new(input, LineCodec::new(LINE_BYTES_MAX)), output }
     }
 
-    /// Waits for the next line; none at the end, or when a line is too long. May be dropped
-    /// half-way.
+    /// Receives the next line; `None` at the end, on errors and for a long line. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<String> {
         match self.input.next().await? {
             Ok(InputLine::Complete(line)) => Some(String::from_utf8_lossy(&line).trim().to_owned()),
@@ -111,14 +107,13 @@ struct Message<'a> {
 
 struct ServedConnection {
     link: SharedTools,
-    /// The ids of the calls that are not answered, as the agent says them.
+    /// Agent's request ids of the unanswered calls, by number.
     open: HashMap<u64, Value>,
     results: mpsc::UnboundedSender<(u64, Value)>,
-    /// The agent has asked for the tools here, and wants to know that they have changed.
+    /// Set once the agent has listed the tools here; it is then notified of changes.
     listens: bool,
 }
 
-/// Serves a connection until the agent closes it or the session is closed.
 pub(super) async fn serve(mut lines: Lines, mut link: SharedTools) {
     let (results, mut done) = mpsc::unbounded_channel();
     let mut serving = ServedConnection { link: link.clone(), open: HashMap::new(), results, listens: false };
@@ -133,7 +128,6 @@ pub(super) async fn serve(mut lines: Lines, mut link: SharedTools) {
                 Ok(()) => serving
                     .listens
                     .then(|| json!({ "method": "notifications/tools/list_changed" })),
-                // The session is closed.
                 Err(_) => break,
             },
             Some((number, result)) = done.recv() => {
@@ -154,7 +148,7 @@ pub(super) async fn serve(mut lines: Lines, mut link: SharedTools) {
 }
 
 impl ServedConnection {
-    /// Takes in a message; what is said to it at once.
+    /// Handles a message; returns the immediate answer, if there is one.
     async fn receive(&mut self, line: &str) -> Option<Value> {
         let Ok(Message { id, method, params }) = serde_json::from_str::<Message<'_>>(line) else {
             return Some(failed(Value::Null, code::INVALID_REQUEST, "this is no request"));
@@ -221,7 +215,7 @@ impl ServedConnection {
         None
     }
 
-    /// Takes in that a call was withdrawn: it is not answered.
+    /// Records the cancellation of a call, which gets no answer.
     async fn withdrawn(&mut self, id: &Value) {
         let number = self.open.iter().find(|(_, open)| *open == id).map(|(number, _)| *number);
         if let Some(number) = number {

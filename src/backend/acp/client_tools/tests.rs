@@ -1,6 +1,6 @@
-//! Names, schemas and results of clients' tools, without an agent.
+//! Tests of the names, schemas and results of clients' tools, without an agent.
 //!
-//! Owns: what agents were seen to call such a tool.
+//! Owns: observed names that agents give to such a tool.
 //! Never: starts anything.
 
 use super::*;
@@ -53,7 +53,7 @@ fn a_schema_is_passed_on_and_one_that_no_agent_takes_costs_its_tool_alone() {
 #[test]
 fn a_call_is_known_by_what_agents_call_it_and_by_nothing_else() {
     let offered = OfferedTools::new(vec![tool("look"), tool("look_at"), tool("_x")]);
-    // As they were seen to say it.
+    // Observed texts of agents.
     for text in [
         "mcp__ahpclient__look",
         "mcp.ahpclient.look",

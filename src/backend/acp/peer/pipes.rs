@@ -1,9 +1,8 @@
-//! The two ends of a connection to an agent: what is written to it, and what is read from it, in
-//! order.
+//! The two ends of a connection to an agent: writing to its stdin and reading its stdout, in order.
 //!
-//! Owns: reading to the end of the output, hearing how the agent ended, telling junk from messages,
-//! logging it at a limited rate, and the decision that a stream is junk throughout.
-//! Never: reads past a message that nobody has taken.
+//! Owns: reading to the end of the output, awaiting the agent's exit, separating messages from
+//! junk, rate-limited logging of junk, and giving up an agent that writes nothing but junk.
+//! Never: reads past a message that its receiver has not taken.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use super::{
 };
 use crate::codec::{InputLine, LineCodec};
 
-/// Writes what there is to be told, until the agent is to end.
+/// Writes queued messages until the connection stops, then closes the agent's stdin.
 pub(super) async fn write(
     (mut input, _lifeline): (impl AsyncWrite + Unpin, impl Send),
     mut lines: mpsc::UnboundedReceiver<Bytes>,
@@ -39,10 +38,10 @@ pub(super) async fn write(
         () = shared.stop.cancelled() => {}
         () = writing => {}
     }
-    // A pipe that broke does not mean that the agent has ended; its input ends here in any case.
+    // A broken pipe does not mean that the agent has ended, but its input is closed in any case.
 }
 
-/// Reads until the agent has ended, and tells everybody how it did.
+/// Reads until the agent has ended, and then publishes the reason.
 pub(super) async fn live(
     output: impl AsyncRead + Unpin,
     ending: impl std::future::Future<Output = String>,
@@ -59,11 +58,11 @@ pub(super) async fn live(
                 why.map_or_else(|| how.clone(), |why| format!("{why}; {how}"))
             }
             how = &mut ending => loop {
-                // What it said last is still in the pipe, which another process may hold open.
+                // Remaining output is still in the pipe, which another process may hold open.
                 match tokio::time::timeout(OUTPUT_AFTER_EXIT, &mut reading).await {
                     Ok(Some(why)) => break format!("{why}; {how}"),
                     Ok(None) => break how,
-                    // Nobody may be left to hear it when we have ended the agent.
+                    // If the host has stopped the agent, the receiver may be gone.
                     Err(_) if shared.held_up.load(Ordering::Acquire) && !shared.stop.is_cancelled() => {}
                     Err(_) => break how,
                 }
@@ -75,12 +74,12 @@ pub(super) async fn live(
     shared.close();
 }
 
-/// Reads to the end of the output; says why, if it stopped before.
+/// Reads to the end of the output; returns the reason if reading stops before.
 async fn read(mut output: impl AsyncRead + Unpin, shared: &Shared) -> Option<String> {
     let (mut codec, mut buffer) = (LineCodec::new(LINE_BYTES_MAX), BytesMut::with_capacity(READ_BYTES));
     let mut junk = Junk::new(&shared.agent);
     let mut more = true;
-    // Bytes that were read since the last answer was taken in.
+    // Number of bytes read since the last answer was delivered.
     let mut behind_answer = 0;
     while more {
         buffer.reserve(READ_BYTES);
@@ -127,14 +126,13 @@ async fn read(mut output: impl AsyncRead + Unpin, shared: &Shared) -> Option<Str
     junk.all()
 }
 
-/// Reads what can be read without waiting; none when that is nothing.
+/// Reads the bytes that are available without waiting; `None` if there are none.
 async fn read_what_is_there(
     output: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
 ) -> Option<std::io::Result<usize>> {
-    // In a turn of its own, before which the runtime looks at the pipe again and after which
-    // nothing but an empty pipe has the read wait: not, for one, that this task has had its share
-    // for now.
+    // Yielding resets the task's budget and lets the runtime poll the pipe. Afterwards only an
+    // empty pipe makes the read wait, not an exhausted budget.
     tokio::task::yield_now().await;
     tokio::select! {
         biased;
@@ -143,7 +141,7 @@ async fn read_what_is_there(
     }
 }
 
-/// Takes in a line; says why the agent is given up when it must be.
+/// Handles a line; returns the reason if the agent must be given up.
 async fn read_line(line: &[u8], shared: &Shared, junk: &mut Junk) -> Option<String> {
     tracing::trace!(agent = shared.agent, "< {}", String::from_utf8_lossy(line));
     let mut taken = false;
@@ -167,8 +165,8 @@ async fn read_line(line: &[u8], shared: &Shared, junk: &mut Junk) -> Option<Stri
     junk.note(line)
 }
 
-/// Returns the objects in a line that is not one message: there are several, or something stands
-/// before or behind them, such as escape codes, or not all of its bytes are text.
+/// Returns the JSON objects in a line that is not exactly one message: several messages, a message
+/// surrounded by other text such as escape codes, or a line that is not valid UTF-8.
 fn messages_in(line: &str) -> Vec<&str> {
     let (mut found, mut rest, mut tries) = (Vec::new(), line, BRACES_MAX);
     while let Some(start) = rest.find('{').filter(|_| tries > 0) {
@@ -191,7 +189,7 @@ fn messages_in(line: &str) -> Vec<&str> {
 
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// A stream that has held so many lines or bytes of junk, and no message, holds none.
+/// Maximum lines and bytes of junk before the first message; beyond either, the agent is given up.
 const LINES_MAX: u64 = 1000;
 const BYTES_MAX: usize = 1 << 20;
 
@@ -200,7 +198,7 @@ const QUOTED_BYTES_MAX: usize = 400;
 #[derive(Debug)]
 struct Junk {
     agent: String,
-    /// The beginning of it, while there was no message.
+    /// Start of the junk before the first message.
     quoted: String,
     lines: u64,
     bytes: usize,
@@ -222,7 +220,6 @@ impl Junk {
         }
     }
 
-    /// Records that there was a message.
     fn reset(&mut self) {
         if !self.heard {
             self.heard = true;
@@ -230,7 +227,7 @@ impl Junk {
         }
     }
 
-    /// Takes note of a line; says why the agent is given up when all of its stream is like this.
+    /// Records a line of junk; returns the reason once the agent must be given up for only junk.
     fn note(&mut self, line: &[u8]) -> Option<String> {
         self.log(line, "a line that is no message was skipped");
         if self.heard {
@@ -245,12 +242,11 @@ impl Junk {
         (self.lines > LINES_MAX || self.bytes > BYTES_MAX).then(|| self.reason())
     }
 
-    /// Takes note of a line that holds more than one message.
     fn inside(&mut self, line: &[u8]) {
         self.log(line, "messages that are not alone on a line were taken out of it");
     }
 
-    /// Returns why the stream is of no use, at its end, if junk was all that it held.
+    /// Returns the reason at the end of a stream that was nothing but junk.
     fn all(&self) -> Option<String> {
         (!self.heard && self.lines > 0).then(|| self.reason())
     }

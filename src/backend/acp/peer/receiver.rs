@@ -1,10 +1,9 @@
-//! Receiver for an agent's answers to one conversation's requests, and for messages about its
-//! sessions.
+//! Receiver for the answers to one conversation's requests and for messages about its sessions.
 //!
-//! Owns: telling an agent that says too much from one that nobody hears; what waits to be heard,
-//! bounded by number and bytes; what a listener asks, answers and follows, and what is left of it
-//! when it leaves.
-//! Never: hears what is another's.
+//! Owns: the queue of messages, limited by number and bytes; requests, answers and subscriptions of
+//! the receiver, and their cleanup when it is dropped; the distinction between an agent that times
+//! out and one that is not being read.
+//! Never: receives messages of other conversations.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,7 +19,7 @@ use super::{AgentConnection, AgentError, AgentRequest, PeerMessage, Routes};
 use crate::backend::acp::errors::RequestError;
 use crate::backend::byte_budget::{ByteBudget, ByteReservation};
 
-/// Maximum number of queued messages per listener; the agent is not read while a queue is full.
+/// Maximum number of queued messages; reading from the agent stops while the queue is full.
 const INBOX_MAX: usize = 64;
 
 pub(super) const INBOX_BYTES_MAX: usize = 4 << 20;
@@ -32,7 +31,6 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Puts a message in, if there is room; else gives it back.
     pub(super) fn try_put(&self, said: PeerMessage) -> Result<(), PeerMessage> {
         let (Some(mut taken), Ok(place)) = (self.bytes.try_reserve(), self.messages.try_reserve()) else {
             return Err(said);
@@ -42,7 +40,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Puts a message in when there is room; false when nobody takes it any more.
+    /// Queues a message, waiting for room; returns false if the receiver is gone.
     pub(super) async fn put(&self, said: PeerMessage) -> bool {
         let Some(mut taken) = self.bytes.reserve().await else { return false };
         let Ok(place) = self.messages.reserve().await else { return false };
@@ -67,7 +65,7 @@ impl PeerReceiver {
         (Self { connection, id, inbox, bytes: bytes.clone() }, Inbox { messages, bytes })
     }
 
-    /// Sends a request; the answer is heard under the id that this gives back.
+    /// Sends a request; returns its id, under which [`PeerMessage::Answer`] follows.
     pub fn request(&self, method: &str, params: &impl Serialize) -> u64 {
         let shared = &self.connection.shared;
         let id = {
@@ -81,9 +79,9 @@ impl PeerReceiver {
         id
     }
 
-    /// Sends a request and waits for the answer, until everything was heard that the agent had said
-    /// when it answered; all else that it says meanwhile goes to `other`. `None` if it ends
-    /// instead.
+    /// Sends a request and waits for its answer and all output before it; passes other messages to
+    /// `other`. `None` if the agent ends instead. A timeout is an error and marks the agent as
+    /// unresponsive.
     pub async fn ask(
         &mut self,
         method: &str,
@@ -114,19 +112,19 @@ impl PeerReceiver {
         self.connection.shared.send(&json!({ "jsonrpc": "2.0", "method": method, "params": params }));
     }
 
-    /// Answers a request of the agent's, once.
+    /// Answers a request of the agent; does nothing if it is answered already.
     pub fn answer(&self, id: &AgentRequest, answer: Result<Value, RequestError>) {
         if self.connection.shared.routes().asked.remove(id).is_some() {
             self.connection.shared.answer(id, answer);
         }
     }
 
-    /// Returns the number of the agent's unanswered requests, over all listeners.
+    /// Returns the number of the agent's unanswered requests, over all receivers.
     pub fn unanswered(&self) -> usize {
         self.connection.shared.routes().asked.len()
     }
 
-    /// Subscribes to the updates of a session; returns those that arrived before.
+    /// Subscribes to a session; returns the updates that arrived before.
     pub fn subscribe(&self, session: &str) -> Vec<Box<RawValue>> {
         let mut routes = self.connection.shared.routes();
         routes.left.remove(session);
@@ -139,8 +137,7 @@ impl PeerReceiver {
         claimed.into_iter().map(|(_, update)| update).collect()
     }
 
-    /// Receives the next message; `None` once the agent has ended and all that it had said was
-    /// heard.
+    /// Receives the next message; `None` once the agent has ended and the queue is empty.
     pub async fn recv(&mut self) -> Option<PeerMessage> {
         let (said, _) = self.inbox.recv().await?;
         Some(said)
@@ -169,20 +166,20 @@ impl Drop for PeerReceiver {
     }
 }
 
-/// Interval at which an agent whose output nobody takes is checked again.
+/// Interval at which an agent whose output is not taken is checked again.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Timeout of an agent that is suspended while nobody takes its output.
+/// Agent timeout that is suspended while the agent's output is not taken.
 #[derive(Debug, Default)]
 pub struct PausableTimeout {
-    /// Number of messages taken by the last check, and whether none had been taken since the check
-    /// before.
+    /// State of the last check: the number of messages taken so far, and whether it had not changed
+    /// since the check before. `None` if the output was being taken.
     last_check: Option<(u64, bool)>,
 }
 
 impl PausableTimeout {
-    /// Returns the time to wait for the agent once more; `None` if it has timed out. `limit` is the
-    /// timeout, `heard` tells whether the caller takes the agent's messages.
+    /// Returns the additional time to wait for the agent; `None` if it has timed out. `limit` is
+    /// the timeout; `heard` tells whether the caller takes the agent's messages.
     pub fn extend(&mut self, connection: &AgentConnection, limit: Duration, heard: bool) -> Option<Duration> {
         let taken = connection.shared.taken.load(Ordering::Acquire);
         self.check(!heard || connection.is_held_up(), taken, limit)
@@ -195,8 +192,8 @@ impl PausableTimeout {
             self.last_check = Some((taken, is_stuck));
             return Some(RECHECK_INTERVAL);
         }
-        // An agent that says more than we can hear at once is heard all the same. One that was not
-        // is from now on.
+        // Output that was taken, if slowly, means a timeout; output that was stuck restarts the
+        // limit.
         before.is_some_and(|(_, was_stuck)| was_stuck).then_some(limit)
     }
 }
@@ -208,11 +205,11 @@ mod tests {
     #[test]
     fn an_agent_is_blamed_when_it_was_heard_and_given_more_time_when_it_was_not() {
         let limit = Duration::from_secs(9);
-        // It says more than can be heard at once.
+        // The agent writes faster than the host reads.
         let mut patience = PausableTimeout::default();
         let looks = [(true, 1), (true, 2)].map(|(held_up, taken)| patience.check(held_up, taken, limit));
         assert_eq!(looks, [Some(RECHECK_INTERVAL), None]);
-        // Nobody hears it for a while.
+        // The agent's output is not taken for a while.
         let looks = [(true, 5), (true, 5), (true, 5), (true, 6), (false, 7)];
         let looks = looks.map(|(held_up, taken)| patience.check(held_up, taken, limit));
         assert_eq!(

@@ -1,6 +1,6 @@
 //! Tests of how a connection handles an agent's output.
 //!
-//! Owns: outputs that no good agent writes, and listeners that are slow.
+//! Owns: malformed output, and slow receivers.
 //! Never: starts a process.
 
 use std::future::Future;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncWriteExt, DuplexStream};
 use super::receiver::INBOX_BYTES_MAX;
 use super::*;
 
-/// A connection to an agent that says this, reads all that it is told, and ends like that.
+/// Connects to an agent that writes `output`, discards its input, and ends with this reason.
 fn connected(
     output: impl AsyncRead + Unpin + Send + 'static,
     ending: impl Future<Output = String> + Send + 'static,
@@ -18,7 +18,7 @@ fn connected(
     AgentConnection::start("a".to_owned(), (tokio::io::sink(), ()), output, CancellationToken::new(), ending)
 }
 
-/// An agent whose pipe holds this many bytes, and a receiver of its session `s`.
+/// Connects to an agent with a pipe of this capacity, in bytes, and subscribes to session `s`.
 fn talking(pipe_bytes: usize) -> (DuplexStream, AgentConnection, PeerReceiver) {
     let (agent, output) = tokio::io::duplex(pipe_bytes);
     let connection = connected(output, std::future::pending());
@@ -73,8 +73,7 @@ async fn a_stream_that_is_junk_throughout_is_quoted() {
     assert_eq!((updates.len(), how.as_str()), (2, "it ended"));
 }
 
-/// Updates of a session that come before its name is known are received once it is, in order and
-/// before later ones.
+/// Updates that precede a session's subscription are delivered in order, before later ones.
 #[tokio::test]
 async fn sessions_are_heard_of_from_their_beginning() {
     let (mut agent, output) = tokio::io::duplex(1 << 20);
@@ -130,7 +129,7 @@ async fn what_waits_to_be_heard_is_bounded_by_its_bytes() {
     while !connection.is_held_up() {
         tokio::task::yield_now().await;
     }
-    // One more than fits waits to be put in.
+    // One message more than the queue holds is waiting for room.
     let waiting = said.load(Ordering::Relaxed);
     assert!(waiting <= INBOX_BYTES_MAX / (1 << 20) + 2, "{waiting} updates of 1 MiB wait");
     for _ in 0..UPDATES {
@@ -139,8 +138,7 @@ async fn what_waits_to_be_heard_is_bounded_by_its_bytes() {
     saying.await.unwrap();
 }
 
-/// The text of updates and the numbers of answers and of [`PeerMessage::Drained`], until the last
-/// of these came.
+/// Receives until [`PeerMessage::Drained`] of `request`; returns all messages as text.
 async fn heard_until_out(receiver: &mut PeerReceiver, request: u64) -> Vec<String> {
     let mut all = Vec::new();
     loop {
@@ -162,14 +160,14 @@ fn answer(id: u64) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#) + "\n"
 }
 
-/// Messages that an agent has written by the time when its answer is taken in are received before
-/// [`PeerMessage::Drained`], however many reads that takes.
+/// Messages that an agent wrote before its answer was handled precede [`PeerMessage::Drained`],
+/// however many reads they take.
 #[tokio::test]
 async fn what_was_said_together_with_an_answer_is_heard_before_it_is_heard_out() {
     let (mut agent, connection, mut receiver) = talking(1 << 20);
     let mut other = connection.listen();
     let (first, second) = (receiver.request("m", &()), other.request("m", &()));
-    // More than is read at once, and more messages than a task may take in one turn.
+    // More bytes than one read returns, and more messages than one task may receive per poll.
     let long = "x".repeat(2 * READ_BYTES);
     agent.write_all((update("before") + "\n" + &answer(first)).as_bytes()).await.unwrap();
     agent.write_all((update(&long) + "\n").repeat(2).as_bytes()).await.unwrap();
@@ -232,7 +230,7 @@ async fn what_is_kept_for_sessions_that_nobody_knows_is_counted_with_their_names
 #[tokio::test]
 async fn a_request_whose_id_is_too_long_or_in_use_is_refused() {
     let (mut agent, _connection, mut receiver) = talking(1024);
-    // The last one is there already.
+    // A request with the last id is already open.
     for length in [REQUEST_ID_BYTES_MAX - 1, REQUEST_ID_BYTES_MAX - 2, REQUEST_ID_BYTES_MAX - 2] {
         let id = "x".repeat(length);
         let line = format!(r#"{{"id":"{id}","method":"m","params":{{"sessionId":"s"}}}}"#) + "\n";

@@ -1,12 +1,12 @@
-//! Commands that an agent has us run: each under a guard of its own, its output on a screen.
+//! Commands that the host runs for an agent: each under its own guard, with its output on a screen.
 //!
-//! Nothing but what the agent names is run, and no shell that it does not name. A name without a
-//! slash is looked for in the absolute folders of the search path alone, so that nothing in a
-//! workspace is run because it has the name of a program; a relative path is relative to the folder
-//! that the command runs in, where the agent wants it to be.
+//! The host runs exactly the program that the agent names, without adding a shell. A name without a
+//! slash is looked up only in the absolute folders of the search path, so that a file in a
+//! workspace cannot pose as a program. A relative path is relative to the command's working
+//! directory.
 //!
-//! Owns: starting them, reading what they write, and waiting until nothing of them is left.
-//! Never: keeps one running that nobody holds, or that outlives the host.
+//! Owns: start, output, and waiting until all processes of a command have ended.
+//! Never: lets a command outlive its [`DropGuard`] or the host.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -35,40 +35,37 @@ use crate::files::folders::Folders;
 
 const READ_BYTES: usize = 64 << 10;
 
-/// After so many bytes of output others have their turn, for so long.
+/// Bytes of output after which a command's task pauses for others, and for how long.
 const BURST_BYTES: usize = 512 << 10;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Maximum number of bytes that are read from the pipe of a command after its end.
+/// Maximum number of bytes read from a command's pipe after its end.
 const PIPE_BYTES_MAX: usize = 1 << 20;
 
-/// Argument of the guard before the command.
+/// Guard argument that selects the mode for commands.
 const TERMINAL: &str = "--terminal";
 
-/// Command that an agent wants to have run.
 #[derive(Debug)]
 pub struct Launch {
-    /// The agent's request; its working directory is known.
+    /// Request of the agent; [`Self::directory`] replaces its working directory.
     pub create: CreateTerminalRequest,
     pub directory: PathBuf,
-    /// Search path for a program that is named without a folder.
+    /// Search path for a program named without a slash.
     pub search_path: OsString,
 }
 
 impl Launch {
-    /// Returns the command line, for people.
     pub fn title(&self) -> String {
         shell_words::join(std::iter::once(&self.create.command).chain(&self.create.args))
     }
 
-    /// Returns the size of the texts that the agent has sent, in bytes.
     pub fn bytes(&self) -> usize {
         let words = self.create.args.iter().map(String::len);
         let variables = self.create.env.iter().map(|variable| variable.name.len() + variable.value.len());
         self.create.command.len() + self.directory.as_os_str().len() + words.chain(variables).sum::<usize>()
     }
 
-    /// Resolves the directory and the program to absolute paths.
+    /// Resolves directory and program to absolute paths. Errors if one is missing or not permitted.
     pub fn find(mut self, folders: &Folders) -> Result<Self, RequestError> {
         self.directory = folders
             .folder(&self.directory)
@@ -87,7 +84,6 @@ impl Launch {
     }
 }
 
-/// Finds a program of this name in the absolute folders of a search path.
 fn search(name: &str, search_path: &OsStr) -> Option<PathBuf> {
     let folders = std::env::split_paths(search_path).filter(|folder| folder.is_absolute());
     folders.map(|folder| folder.join(name)).find(|path| !name.is_empty() && is_program(path))
@@ -99,37 +95,35 @@ pub struct Commands {
     environment: BTreeMap<String, String>,
     last: AtomicU64,
     stop: CancellationToken,
-    /// Has a receiver for each command that has not quite ended.
+    /// Channel with one receiver for each command that has not completely ended.
     running: watch::Sender<()>,
 }
 
 impl Commands {
-    /// Creates the set of an agent's commands, none yet. Commands get the agent's environment.
+    /// Creates an empty set. Commands receive this environment.
     pub fn new(guard: GuardProgram, environment: BTreeMap<String, String>) -> Self {
         let (last, stop) = (AtomicU64::new(0), CancellationToken::new());
         Self { guard, environment, last, stop, running: watch::Sender::new(()) }
     }
 
-    /// Returns a name that no other terminal of the agent has.
+    /// Returns a terminal name that is unique for the agent.
     pub fn next_name(&self) -> String {
         format!("terminal-{}", self.last.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Returns the search path for a program that is named without a folder.
     pub fn search_path(&self, environment: &[EnvVariable]) -> OsString {
         let added = environment.iter().rfind(|variable| variable.name == "PATH").map(|path| &path.value);
         let added = added.or_else(|| self.environment.get("PATH"));
         added.map(OsString::from).or_else(|| std::env::var_os("PATH")).unwrap_or_default()
     }
 
-    /// Ends all of them, for good; done when nothing of them is left.
+    /// Permanently stops all commands; returns when all have completely ended.
     pub async fn stop(&self) {
         self.stop.cancel();
         self.running.closed().await;
     }
 
-    /// Starts a command, whose screen tells what becomes of it. It is ended when what is returned
-    /// is dropped.
+    /// Starts a command that reports to `screen`; dropping the returned guard ends the command.
     pub fn start(&self, launch: &Launch, screen: Arc<Screen>) -> io::Result<DropGuard> {
         let (reader, writer) = io::pipe()?;
         let mut command = self.guard.command();
@@ -137,7 +131,7 @@ impl Commands {
         command.arg(TERMINAL).arg("--").arg(&create.command).args(&create.args).envs(&self.environment);
         command.envs(create.env.iter().map(|variable| (&variable.name, &variable.value)));
         command.current_dir(&launch.directory);
-        // One pipe for both, so that their order is kept.
+        // A single pipe preserves the order of stdout and stderr.
         command.stdout(writer.try_clone()?).stderr(writer);
         let (guard, control) = self.guard.start(command)?;
         let output = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
@@ -152,7 +146,7 @@ impl Commands {
     }
 }
 
-/// Attends to a command until nothing of it is left.
+/// Reads a command's output and reports until all of its processes have ended.
 async fn attend(
     mut guard: Guard,
     control: UnixStream,
@@ -186,7 +180,7 @@ async fn attend(
                 Some(None) => tracing::warn!("the guard of a command has said something unknown"),
                 None => break,
             },
-            // What it has told is read to its end all the same.
+            // Remaining reports are read even after the guard has exited.
             status = &mut ending, if ended.is_none() => ended = Some(status),
             read = read_some(output.as_mut(), &mut buffer), if output.is_some() => match read {
                 Ok(count @ 1..) => {
@@ -201,7 +195,7 @@ async fn attend(
             },
         }
     }
-    // The guard has told all that it knows.
+    // The guard sends no more reports.
     drop(tell);
     if let Some(output) = &output {
         read_what_is_there(output, &mut buffer, &screen);
@@ -221,7 +215,7 @@ async fn read_some(output: Option<&mut pipe::Receiver>, buffer: &mut [u8]) -> io
     }
 }
 
-/// Reads what is in a pipe, and waits for nothing more.
+/// Reads the bytes that are available in a pipe, without waiting.
 fn read_what_is_there(output: &pipe::Receiver, buffer: &mut [u8], screen: &Screen) {
     let mut read = 0;
     while read < PIPE_BYTES_MAX {
@@ -249,7 +243,7 @@ fn stage_of(news: GuardReport) -> CommandStage {
 }
 
 fn signal_name(signal: i32) -> String {
-    // The standard library knows the names: it says `signal: 9 (SIGKILL)`.
+    // The standard library formats the name: `signal: 9 (SIGKILL)`.
     let how = ExitStatus::from_raw(signal).to_string();
     let name = how.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
     name.map_or_else(|| format!("signal {signal}"), |(name, _)| name.to_owned())

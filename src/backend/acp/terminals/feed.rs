@@ -1,48 +1,46 @@
 //! Unsent output of a terminal.
 //!
-//! Owns: the bytes until they are told, as text of whole characters, and what is left out where
-//! there are too many of them.
-//! Never: knows where they come from, or when it is time to tell them.
+//! Owns: unsent bytes, their conversion to text at character boundaries, and dropping the oldest
+//! when there are too many.
+//! Never: knows the source of the output, or when it is due.
 
 use crate::host::effects::{Event, TerminalEvent};
 use crate::wire::escapes::{cut_position, take_text};
 
-/// Maximum size of the unsent output, in bytes: of more, the latest is kept.
+/// Maximum size of the unsent output, in bytes; the oldest is dropped.
 const UNTOLD_BYTES_MAX: usize = 64 << 10;
 
-/// From so many bytes on a terminal is told of less often.
+/// Number of sent bytes from which on output is sent less often.
 const CHATTY_BYTES: u64 = 1 << 20;
 
-/// Unsent output and events of a terminal.
 #[derive(Debug, Default)]
 pub struct TerminalFeed {
-    /// The call in which it was told that it is there.
+    /// Set once the opening of the terminal was sent.
     is_open: bool,
     /// Set once the end of the terminal was sent.
     is_over: bool,
     untold: Vec<u8>,
-    /// Set when output was left out: the unsent bytes do not follow those that were sent.
+    /// Set when output was dropped, so the unsent bytes do not follow the sent ones.
     is_torn: bool,
     told_bytes: u64,
-    /// The command can go on when its call is over.
+    /// Set if the command can continue after its call.
     detaches: bool,
 }
 
 impl TerminalFeed {
-    /// Makes the feed of a command of ours, which can go on when its call is over.
     pub fn detaching() -> Self {
         Self { detaches: true, ..Self::default() }
     }
 
     pub fn write(&mut self, bytes: &[u8]) {
         self.untold.extend_from_slice(bytes);
-        // Room is made for much at once.
+        // Truncates rarely, so that the cost is amortized.
         if self.untold.len() > 2 * UNTOLD_BYTES_MAX {
             self.leave_out();
         }
     }
 
-    /// Leaves out what is too much: the oldest of it.
+    /// Drops the oldest output beyond the limit.
     fn leave_out(&mut self) {
         let excess = self.untold.len().saturating_sub(UNTOLD_BYTES_MAX);
         if excess == 0 {
@@ -57,13 +55,12 @@ impl TerminalFeed {
         self.is_open && !self.is_over
     }
 
-    /// Returns whether so many bytes were sent that further ones are not sent at once.
     pub fn is_chatty(&self) -> bool {
         self.told_bytes > CHATTY_BYTES
     }
 
-    /// Returns the events to send of the terminal of this name, now that a call shows it. `end` is
-    /// the exit code of its command, where it has one, once the command has ended.
+    /// Returns the unsent events of a terminal that a call shows, with its opening if needed. `end`
+    /// is set once the command has ended, to its exit code if known.
     pub fn tell_in(&mut self, call: &str, name: &str, title: &str, end: Option<Option<i64>>) -> Vec<Event> {
         let mut told = Vec::new();
         if !std::mem::replace(&mut self.is_open, true) {
@@ -75,7 +72,7 @@ impl TerminalFeed {
         told
     }
 
-    /// Returns the unsent events of the terminal of this name; none before a call has shown it.
+    /// Returns the unsent events of a terminal; none until a call has shown it.
     pub fn tell(&mut self, name: &str, end: Option<Option<i64>>) -> Vec<Event> {
         if !self.is_open() {
             return Vec::new();
@@ -147,7 +144,7 @@ mod tests {
         let told = texts(feed.tell("t", Some(Some(0))));
         assert!(told[0] == "Cleared" && told[1].len() <= UNTOLD_BYTES_MAX && told[2] == "Exited(Some(0))");
         assert!(told[1].ends_with("äy") && told[1].starts_with('ä'));
-        // That something is missing before what is told first is told, too.
+        // Dropped output is reported even before the first events.
         let mut feed = TerminalFeed::default();
         feed.write(&[b'x'; UNTOLD_BYTES_MAX + 1]);
         let told = feed.tell_in("c", "t", "x", None);

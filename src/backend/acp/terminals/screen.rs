@@ -1,7 +1,7 @@
 //! Output and state of a command in a terminal.
 //!
-//! Owns: the latest of its output, within a limit, cut between characters; how far the command has
-//! got; and waking the conversation that it is of.
+//! Owns: the latest output, within a limit and cut at character boundaries; the stage of the
+//! command; and waking its conversation.
 //! Never: knows a process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,22 +17,21 @@ use crate::host::effects::Event;
 use crate::wire::escapes::{whole_characters, CHARACTER_BYTES_MAX};
 use crate::wire::text;
 
-/// Maximum size of the kept output of a command, in bytes: the latest of it.
+/// Maximum size of a command's retained output, in bytes; the oldest is dropped.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-/// While a command runs, so much of its output is shown, in bytes: the latest of it.
+/// Maximum size of the latest output shown while a command runs, in bytes.
 pub const SHOWN_BYTES_MAX: usize = 16 << 10;
 
-/// Text before an output whose beginning is not shown.
+/// Text before output whose beginning is left out.
 pub const LEFT_OUT: &str = "(What came before is left out.)\n";
 
-/// Flags for changes of screens, with the notifier that wakes their conversation, which clears
-/// them.
+/// Flags for changes of screens, with the notifier of their conversation, which clears the flags.
 #[derive(Debug, Default)]
 pub struct ScreenChanges {
-    /// A command has started, or ended.
+    /// Set when a command has started or ended.
     pub settled: AtomicBool,
-    /// There is something to be shown.
+    /// Set when there is new output or a new stage to show.
     pub output: AtomicBool,
     notify: Notify,
 }
@@ -43,10 +42,10 @@ impl ScreenChanges {
         self.notify.notify_waiters();
     }
 
-    /// Waits until a flag is set. May be dropped half-way.
+    /// Waits until a flag is set. Cancel safe.
     pub async fn wait_for(&self, flag: &AtomicBool) {
         loop {
-            // Woken by what happens from here on.
+            // Created before the check, so that no notification is missed.
             let notified = self.notify.notified();
             if flag.load(Ordering::Acquire) {
                 return;
@@ -64,7 +63,6 @@ pub struct CommandExit {
 }
 
 impl CommandExit {
-    /// Returns the exit in ACP's form.
     pub fn to_json(&self) -> Value {
         json!({ "exitCode": self.status, "signal": self.signal })
     }
@@ -81,7 +79,7 @@ impl CommandExit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandStage {
     Starting,
-    /// Command that cannot be started, with the reason.
+    /// Command that could not be started, with the reason.
     Failed(String),
     Running,
     Ended(CommandExit),
@@ -89,12 +87,9 @@ pub enum CommandStage {
 
 #[derive(Debug)]
 pub struct Screen {
-    /// Name of the terminal, for the agent and the host.
     pub name: String,
     pub title: String,
-    /// The agent does not need it any more.
     pub is_released: AtomicBool,
-    /// A tool call shows it.
     pub is_shown: AtomicBool,
     limit: usize,
     changes: Arc<ScreenChanges>,
@@ -105,13 +100,13 @@ pub struct Screen {
 struct ScreenState {
     feed: TerminalFeed,
     kept: Vec<u8>,
-    /// There was more before.
+    /// Set once output was dropped.
     cut: bool,
     stage: CommandStage,
 }
 
 impl Screen {
-    /// Creates the screen of a command that is being started.
+    /// Creates the screen of a starting command. `limit` is in bytes; `None` for the maximum.
     pub fn new(name: String, title: String, limit: Option<u64>, changes: Arc<ScreenChanges>) -> Self {
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(KEPT_BYTES_MAX);
         let state = ScreenState {
@@ -139,7 +134,7 @@ impl Screen {
         let mut state = self.state();
         state.kept.extend_from_slice(bytes);
         state.feed.write(bytes);
-        // Room is made for much at once.
+        // Truncates rarely, so that the cost is amortized.
         if state.kept.len() > 2 * self.limit + SHOWN_BYTES_MAX {
             let lost = state.kept.len() - self.limit;
             state.kept.drain(..lost);
@@ -153,7 +148,7 @@ impl Screen {
         self.state().stage.clone()
     }
 
-    /// Sets the stage of the command. One that has ended stays as it is.
+    /// Sets the stage of the command; ignored once the command has ended.
     pub fn set_stage(&self, stage: CommandStage) {
         let mut state = self.state();
         if matches!(state.stage, CommandStage::Failed(_) | CommandStage::Ended(_)) {
@@ -165,7 +160,7 @@ impl Screen {
         self.changes.set_output();
     }
 
-    /// Returns how the command has ended, once it has.
+    /// Returns the exit of the command; `None` while it runs, and if it could not be started.
     pub fn ending(&self) -> Option<CommandExit> {
         match &self.state().stage {
             CommandStage::Ended(ending) => Some(ending.clone()),
@@ -173,15 +168,14 @@ impl Screen {
         }
     }
 
-    /// Returns the events to send to the host now that this call shows the terminal.
+    /// Returns the unsent events of the terminal, which this call shows.
     pub fn tell_in(&self, call: &str) -> Vec<Event> {
         let mut state = self.state();
         let end = state.end();
         state.feed.tell_in(call, &self.name, &self.title, end)
     }
 
-    /// Returns the unsent events, if a call has shown the terminal; with very much output only if
-    /// `due`, or at its end.
+    /// Returns the unsent events of a shown terminal; of a chatty one only if `due` or at its end.
     pub fn tell(&self, due: bool) -> Vec<Event> {
         let mut state = self.state();
         let end = state.end();
@@ -191,17 +185,16 @@ impl Screen {
         state.feed.tell(&self.name, end)
     }
 
-    /// Returns whether the opening of the terminal was sent to the host, and its end was not.
+    /// Returns whether the opening of the terminal was sent, and its end was not.
     pub fn is_followed(&self) -> bool {
         self.state().feed.is_open()
     }
 
-    /// Returns the kept output, and whether there was more before.
+    /// Returns the retained output, and whether older output was dropped.
     pub fn output(&self) -> (String, bool) {
         self.state().latest(self.limit)
     }
 
-    /// Returns the content that clients are shown.
     pub fn content(&self) -> Vec<ToolResultContent> {
         let state = self.state();
         let ending = match &state.stage {
@@ -220,7 +213,7 @@ impl Screen {
 }
 
 impl ScreenState {
-    /// Returns the exit code of the command, where it has one, once it has ended.
+    /// Returns the end of the command once it has ended, with its exit code if known.
     fn end(&self) -> Option<Option<i64>> {
         match &self.stage {
             CommandStage::Ended(ending) => Some(ending.status.map(i64::from)),
@@ -229,20 +222,20 @@ impl ScreenState {
         }
     }
 
-    /// Returns the latest of the output, and whether there was more before.
+    /// Returns the latest `limit` bytes of output, and whether older output is missing.
     fn latest(&self, limit: usize) -> (String, bool) {
         let mut bytes = &self.kept[self.kept.len().saturating_sub(limit)..];
         let cut = self.cut || bytes.len() < self.kept.len();
         if cut {
-            // A character that has lost its beginning is lost.
+            // Skips the rest of a character whose beginning was cut off.
             let rest = bytes.iter().take(CHARACTER_BYTES_MAX - 1).take_while(|byte| **byte & 0xC0 == 0x80);
             bytes = &bytes[rest.count()..];
         }
         if self.stage == CommandStage::Running {
-            // A character that is not complete yet will be.
+            // Omits an incomplete character, whose rest is yet to come.
             bytes = whole_characters(bytes);
         }
-        // What is no text takes more room than it had.
+        // Replacement characters are longer than the invalid bytes.
         let text = String::from_utf8_lossy(bytes);
         let shown = text::last_bytes(&text, limit);
         (shown.to_owned(), cut || shown.len() < text.len())
@@ -300,7 +293,7 @@ mod tests {
         assert_eq!(screen.output(), ("a".to_owned(), false));
         screen.set_stage(CommandStage::Ended(CommandExit { status: Some(0), signal: None }));
         assert_eq!(screen.output(), ("a\u{fffd}".to_owned(), false));
-        // It has ended in one way.
+        // The first exit is final.
         screen.set_stage(CommandStage::Ended(CommandExit { status: Some(1), signal: None }));
         assert_eq!(screen.ending().unwrap().status, Some(0));
     }
