@@ -36,7 +36,7 @@ pub(crate) enum Ending {
     Failed { kind: String, message: String, resumable: bool },
 }
 
-/// The start of a turn; when that is, the router says.
+/// Returns the start of a turn; the router fills in the time.
 pub(crate) fn turn_started(
     turn_id: String,
     message: Message,
@@ -45,7 +45,7 @@ pub(crate) fn turn_started(
     ChatTurnStartedAction { turn_id, started_at: String::new(), message, queued_message_id, meta: None }
 }
 
-/// A message without what its client shows but an agent does not know: a choice of no model.
+/// Removes a model choice that means "no choice": clients show it, agents do not know it.
 pub(crate) fn message_for_agent(agent: Option<&AgentInfo>, message: &Message) -> Message {
     let mut message = message.clone();
     message.model = message.model.filter(|model| !agent.is_some_and(|agent| is_no_choice(agent, model)));
