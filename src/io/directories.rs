@@ -38,8 +38,8 @@ impl Directories {
         (Self { looking: Arc::default(), findings }, found)
     }
 
-    /// Checks the directories that a message of this connection names. Findings arrive after
-    /// [`WITHIN`] at the latest. Must be called inside a tokio runtime.
+    /// Checks the directories that a message of this connection names. Findings arrive within a
+    /// few seconds. Must be called inside a tokio runtime.
     pub fn check(&self, connection: ConnectionId, uris: Vec<String>) {
         let (tell, told) = oneshot::channel();
         let silent =
