@@ -129,6 +129,9 @@ impl ConnectionAcceptor {
 
     /// Opens a connection, whose lines go to the sink that `writer` makes. The connection's input
     /// is sent through the returned value, and ends when that is dropped.
+    ///
+    /// # Errors
+    /// When the sink cannot be made.
     pub fn open<W: LineSink + 'static>(
         &self,
         at_end: OnClose,
