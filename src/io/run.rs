@@ -67,8 +67,7 @@ struct Sidecar {
     fed: Vec<Incoming>,
     agents: Agents,
     clock: Clock,
-    /// Time of the current batch of inputs; `None` once an input had outputs that depend on the
-    /// store.
+    /// Time shared by consecutive inputs that have only independent outputs; `None` otherwise.
     now: Option<Now>,
     ids: Box<dyn Ids>,
     /// Outputs of the current step.
@@ -89,7 +88,7 @@ struct Sidecar {
     directories: Directories,
     acceptor: ConnectionAcceptor,
     links: Links,
-    /// Fronts of this host; `None` if it serves its own stdin and stdout only.
+    /// `None` if no fronts can join.
     fronts: Option<Fronts>,
     listeners: Listeners,
     /// Configured agents; `None` if they cannot change.
@@ -109,9 +108,9 @@ struct Sidecar {
     agents_by: Option<Instant>,
     /// Set by a second request to leave.
     leaves_at_once: bool,
-    /// Set when no client can send anything any more.
+    /// Set when stdin has ended.
     input_has_ended: bool,
-    /// Set when turns had their time after the end of input.
+    /// Set when turns have had their time after the end of stdin, at once if they are cancelled.
     drained: bool,
 }
 
