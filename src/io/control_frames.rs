@@ -16,7 +16,6 @@ use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame, FrameHe
 /// most 125 bytes, and the code takes two).
 const REASON_BYTES_MAX: usize = 123;
 
-/// Next frame to write.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ControlFrame {
     Bytes(Bytes),
@@ -24,7 +23,6 @@ pub enum ControlFrame {
     End,
 }
 
-/// Control frames that are pending for the writer task of a client.
 #[derive(Debug, Default)]
 pub struct ControlFrames {
     waiting: Mutex<UnsentFrames>,
@@ -83,7 +81,6 @@ impl ControlFrames {
         self.changed.notify_one();
     }
 
-    /// Ends the output after the pending frames.
     pub fn end(&self) {
         let mut waiting = self.waiting();
         if waiting.end == End::NotYet {

@@ -24,7 +24,6 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// beyond this limit, checks report the timeout.
 const STUCK_MAX: usize = 16;
 
-/// Checker of directories, with a thread for each message.
 #[derive(Debug)]
 pub struct Directories {
     looking: Arc<AtomicUsize>,
@@ -32,7 +31,6 @@ pub struct Directories {
 }
 
 impl Directories {
-    /// Creates the checker, and the receiver of its findings.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<(ConnectionId, Findings)>) {
         let (findings, found) = mpsc::unbounded_channel();
         (Self { looking: Arc::default(), findings }, found)

@@ -33,39 +33,39 @@ const REPORTS_AT_ONCE: usize = 256;
 pub enum LoopEvent {
     /// Event of a connection.
     Link(link::TransportEvent),
-    /// Result of probing an agent, with its provider id.
+    /// Reports of agents, in order.
     Reports(Vec<Report>),
-    /// Event of the committing thread.
+    /// Result of probing an agent, with its provider id.
     Met(String, Box<ProbeResult>),
-    /// Result of reading the store for a connection.
+    /// Event of the committing thread.
     Kept(CommitEvent),
-    /// Findings about the directories that a connection's message names.
+    /// Result of reading the store for a connection.
     Read(ConnectionId, FinishedRead),
-    /// Answer to a connection's request for a resource.
+    /// Findings about the directories that a connection's message names.
     Looked(ConnectionId, Findings),
-    /// Watches that were started, or refused, for a connection's message.
+    /// Answer to a connection's request for a resource.
     Resource(ResourceAnswer),
-    /// Changes of watched files.
+    /// Watches that were started, or refused, for a connection's message.
     Begun(ConnectionId, StartedWatches),
-    /// Start of the core's own watch on this channel.
+    /// Changes of watched files.
     Changed(WatchReport),
-    /// Report of a program in a terminal.
+    /// Start of the core's own watch on this channel.
     BegunOwn(String),
-    /// Event of the process that runs git.
+    /// Report of a program in a terminal.
     Pty(PtyReport),
-    /// Piece of a large message that another thread writes.
+    /// Event of the process that runs git.
     Git(GitProcessEvent),
-    /// Hello of a front.
+    /// Piece of a large message that another thread writes.
     Piece(Piece),
-    /// Change of a file that others may change under a running host.
+    /// Hello of a front.
     Knock(Box<JoinRequest>),
-    /// Reason to leave.
+    /// Change of a file that others may change under a running host.
     Upkeep(UpkeepEvent),
-    /// Expired timer or deadline.
+    /// Reason to leave.
     Lost(LeaveReason),
-    /// Pending input of clients, while no other event has occurred.
+    /// Expired timer or deadline.
     Due,
-    /// Clients have said more than was heard, and nothing else has happened.
+    /// Pending input of clients, while no other event has occurred.
     Unheard,
 }
 
@@ -85,9 +85,9 @@ pub struct Interests {
 /// Receivers of all events.
 #[derive(Debug)]
 pub struct Events {
-    /// Connections that open, receive or write.
+    /// Events of connections.
     pub links: mpsc::UnboundedReceiver<link::TransportEvent>,
-    /// Events of agents, as they were reported.
+    /// Reports of agents, in order.
     pub reports: mpsc::Receiver<Report>,
     /// Results of probing agents.
     pub met: mpsc::UnboundedReceiver<(String, ProbeResult)>,
@@ -101,7 +101,7 @@ pub struct Events {
     pub resources: mpsc::UnboundedReceiver<ResourceAnswer>,
     /// Results of starting watches, and changes of watched files.
     pub watches: WatchEvents,
-    /// Events of programs in terminals.
+    /// Reports of programs in terminals.
     pub ptys: mpsc::UnboundedReceiver<PtyReport>,
     /// Events of the process that runs git.
     pub git: mpsc::UnboundedReceiver<GitProcessEvent>,

@@ -15,7 +15,6 @@ use ignore::WalkBuilder;
 use crate::files::uris::{path_of, uri_of};
 use crate::host::effects::FileCompletionQuery;
 
-/// Maximum number of files offered.
 const OFFERED_MAX: usize = 50;
 
 /// Maximum number of files and folders visited per completion, in all directories combined.
@@ -27,11 +26,9 @@ const WITHIN: Duration = Duration::from_secs(2);
 /// Folders with internal files of version control.
 const OF_VERSION_CONTROL: [&str; 4] = [".git", ".hg", ".jj", ".svn"];
 
-/// File that matches the typed text.
 struct FileMatch {
     /// Rank of the match; lower is better.
     rank: (usize, usize),
-    /// Path below its directory.
     below: String,
     name: String,
     path: PathBuf,

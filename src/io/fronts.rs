@@ -126,7 +126,6 @@ pub struct FrontServices<'a> {
     pub upkeep: Option<&'a Upkeep>,
 }
 
-/// Front whose client is served.
 #[derive(Debug)]
 struct Front {
     stream: Arc<UnixStream>,
@@ -476,7 +475,6 @@ async fn read_hello(stream: UnixStream) -> io::Result<Option<JoinRequest>> {
     Ok(Some(JoinRequest { hello, stdin, stdout, stream, prepared: None }))
 }
 
-/// Receives part of a line, and the descriptors that arrive with it.
 fn receive(stream: &UnixStream, line: &mut Vec<u8>, lent: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut files = RecvAncillaryBuffer::new(&mut space);

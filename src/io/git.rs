@@ -32,10 +32,8 @@ pub const MODE: &str = "run-git";
 /// Additional time that the process has to answer, after the job's own time limit.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Time limit for reading content for a client, in milliseconds.
 const READ_WITHIN_MS: u64 = 10_000;
 
-/// Time limit for reverting files, in milliseconds.
 const REVERT_WITHIN_MS: u64 = 60_000;
 
 /// Event of the process.
@@ -49,7 +47,6 @@ pub enum GitProcessEvent {
     Overdue(u64),
 }
 
-/// Origin of a job.
 #[derive(Debug)]
 enum GitJobOrigin {
     /// The core, with the number of its job.
@@ -168,7 +165,6 @@ impl GitQueue {
         });
     }
 
-    /// Returns the process, and starts it if it does not run.
     fn started(&mut self) -> anyhow::Result<&RunningGit> {
         let running = match self.process.take() {
             Some(running) if !running.lines.is_closed() => running,
@@ -321,7 +317,6 @@ async fn write(mut stdin: AgentStdin, mut lines: mpsc::UnboundedReceiver<Vec<u8>
     }
 }
 
-/// Reads reports of the process until it ends.
 async fn hear(
     (number, process, counted): (u64, Process, LiveGit),
     stdout: ChildStdout,

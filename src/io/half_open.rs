@@ -18,7 +18,6 @@ use super::descriptors::{self, SpareFile};
 /// Pause after a connection could not be accepted. A connection that ends may free a file.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Listener on a socket of either kind.
 pub(super) trait Accepts {
     type Stream: AsRawFd;
 

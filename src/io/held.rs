@@ -17,10 +17,8 @@ use crate::versions::dialect::Dialect;
 use crate::wire::references::MessageReferences;
 use crate::wire::rpc::Incoming;
 
-/// Message with the results of its lookups.
 #[derive(Debug)]
 pub struct HeldMessage {
-    /// Received message.
     pub message: Incoming,
     pub named: MessageReferences,
     /// Findings about its directories; `None` until they were checked.
@@ -106,13 +104,11 @@ impl HeldMessage {
         self.texts.take().unwrap_or_default()
     }
 
-    /// Records why a channel cannot be read.
     pub fn cannot_read(&mut self, uri: String, reason: String, now: &ChangedSince) {
         self.looked_up.insert(uri.clone(), now.tick);
         self.unreadable.insert(uri, reason);
     }
 
-    /// Records the start of a read.
     pub fn begin(&mut self, wanted: &ReadRequest, now: &ChangedSince) {
         self.began = now.tick;
         if !wanted.texts.is_empty() {
@@ -124,7 +120,6 @@ impl HeldMessage {
         }
     }
 
-    /// Adds the results of a read.
     pub fn take_in(&mut self, found: ReadResult) {
         self.version = self.version.or(found.version);
         self.sessions_kept = self.sessions_kept.take().or(found.kept);
@@ -134,7 +129,6 @@ impl HeldMessage {
         self.texts = self.texts.take().map(|_| found.texts);
     }
 
-    /// Returns the message and the results of its lookups.
     pub fn into_message(self) -> (Incoming, Prefetched) {
         let prefetched = Prefetched {
             past: self.past.flatten(),
@@ -160,7 +154,6 @@ pub struct Tick(u64);
 pub struct ChangedSince {
     tick: Tick,
     changed: HashMap<String, Tick>,
-    /// Time of the last change of the list of sessions.
     list: Tick,
 }
 

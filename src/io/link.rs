@@ -212,7 +212,6 @@ impl Receipts {
     }
 }
 
-/// Bytes of a client that were received and are not handled.
 #[derive(Debug, Default)]
 struct ReceivedBytes {
     /// Size of the incomplete message.

@@ -143,7 +143,6 @@ impl LogReaders {
         self.readers().remove(&connection);
     }
 
-    /// Returns the connections whose readers receive an entry.
     fn interested_readers(&self, meta: &Metadata<'_>, concerned: Option<u32>) -> Vec<u32> {
         let wants = |(connection, reader): (&u32, &LogReader)| {
             let may = concerned.is_none_or(|it| it == *connection);
@@ -248,9 +247,7 @@ struct Repeated {
     text: Vec<u8>,
     /// Number of repetitions not yet written.
     count: u64,
-    /// Start of the counting.
     since: Instant,
-    /// Connections whose readers received the warning.
     who: Vec<u32>,
 }
 
@@ -297,7 +294,6 @@ impl Repeats {
         self.0.iter_mut().filter(|repeated| is_due(repeated)).filter_map(|it| it.take(now)).collect()
     }
 
-    /// Returns all counts not yet written.
     fn take_all(&mut self) -> Vec<(Vec<u8>, Vec<u32>)> {
         self.0.drain(..).filter_map(|mut repeated| repeated.take(Instant::now())).collect()
     }
@@ -392,7 +388,6 @@ fn one_line(entry: &[u8]) -> Vec<u8> {
 }
 
 impl Log {
-    /// Writes queued lines, and the counts of repeated warnings.
     fn write_lines(&self, lines: &Receiver<Vec<u8>>, mut sink: Sink) {
         loop {
             let due = self.state.repeats().due();

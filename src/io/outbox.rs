@@ -106,7 +106,6 @@ pub struct Outbox {
     held: Vec<HeldDeltas>,
     /// Deltas that are being merged, behind all lines.
     merging: Option<(PartKey, Box<SharedDeltas>)>,
-    /// Queued bytes.
     waiting: usize,
     /// Part of `waiting` that the backlog counts for all queues.
     shared: usize,
@@ -118,7 +117,6 @@ pub struct Outbox {
     asked: usize,
 }
 
-/// Deltas whose delay has not expired.
 #[derive(Debug)]
 struct HeldDeltas {
     part: PartKey,

@@ -88,7 +88,6 @@ pub struct Disk {
     folder: StateFolder,
 }
 
-/// Records of a step for the committing thread.
 #[derive(Debug)]
 struct StepToCommit {
     number: u64,
@@ -106,7 +105,6 @@ struct HeldOutputs {
     bytes: usize,
     /// Last sequence number of the step, if it has any.
     head: Option<u64>,
-    /// URIs of the sessions and chats whose rows it changes.
     uris: Vec<String>,
     /// Set if it was made while commits failed, so that its answers contain only committed state.
     in_trouble: bool,

@@ -127,7 +127,6 @@ impl Ptys {
         (Self { thread, guards, scripts, tells_at_end, commands, starting, reports, stop, running }, heard)
     }
 
-    /// Returns the thread, and starts it for the first program.
     fn thread(&mut self) -> io::Result<Handle> {
         let thread = match self.thread.take() {
             Some(thread) => thread,

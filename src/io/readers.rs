@@ -125,7 +125,6 @@ pub struct Readers {
 }
 
 impl Task {
-    /// Returns a function for the result if the job panics.
     fn failing(&self) -> Box<dyn FnOnce() -> FinishedRead> {
         match self {
             Self::Recall(wanted) => {

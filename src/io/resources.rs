@@ -71,7 +71,6 @@ impl JobLane {
         }
     }
 
-    /// Returns the maximum number of jobs of the lane that run at once.
     fn at_once(self) -> usize {
         match self {
             Self::Reads => 4,
@@ -198,7 +197,6 @@ impl Resources {
         self.waiting.push_back(ResourceJob { number, connection, id, resource, lane, about });
     }
 
-    /// Returns whether a client may queue one more request of this size, in bytes.
     fn has_room_for(&self, connection: ConnectionId, bytes: usize) -> bool {
         if self.waiting.len() < WAITING_MAX && self.waiting_bytes.saturating_add(bytes) <= WAITING_BYTES_MAX {
             return true;

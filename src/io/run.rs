@@ -70,7 +70,6 @@ struct Sidecar {
     /// Time shared by consecutive inputs that have only independent outputs; `None` otherwise.
     now: Option<Now>,
     ids: Box<dyn Ids>,
-    /// Outputs of the current step.
     outputs: Vec<Output>,
     /// Set if a message of a client has caused some of them.
     outputs_of_client: bool,
@@ -93,7 +92,6 @@ struct Sidecar {
     listeners: Listeners,
     /// Configured agents; `None` if they cannot change.
     configuration: Option<Configuration>,
-    /// Provider ids of the built-in agents.
     built_in: Vec<String>,
     /// Checks files that others may change; `None` in deterministic mode.
     upkeep: Option<Upkeep>,
@@ -108,14 +106,12 @@ struct Sidecar {
     agents_by: Option<Instant>,
     /// Set by a second request to leave.
     leaves_at_once: bool,
-    /// Set when stdin has ended.
     input_has_ended: bool,
     /// Set when turns have had their time after the end of stdin, at once if they are cancelled.
     drained: bool,
 }
 
 impl Sidecar {
-    /// Creates a loop that has not started, and the receivers of its events.
     fn new(
         options: RunOptions,
         backends: Vec<Box<dyn Backend>>,
@@ -254,12 +250,10 @@ impl Sidecar {
         }
     }
 
-    /// Starts the reading threads, before anything is received.
     fn begin(&mut self) -> std::io::Result<()> {
         self.readers.as_mut().map_or(Ok(()), Readers::begin)
     }
 
-    /// Handles an event and the input of clients, and ends the step.
     async fn turn(&mut self, events: &mut Events) -> anyhow::Result<Option<Exit>> {
         let event = events.next(self.wants()).await;
         self.now = None;
@@ -311,7 +305,6 @@ impl Sidecar {
         }
     }
 
-    /// Handles one event.
     fn take_in(&mut self, event: LoopEvent) -> anyhow::Result<Option<Exit>> {
         match event {
             LoopEvent::Link(TransportEvent::Opened(link)) => {
@@ -368,7 +361,6 @@ impl Sidecar {
         self.persistence.held_bytes() + self.unsettled_bytes
     }
 
-    /// Starts queued jobs on files, for clients that have room for the answers.
     fn start_resources(&mut self) {
         let coming = self.in_flight_bytes();
         let links = &mut self.links;

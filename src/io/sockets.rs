@@ -55,7 +55,6 @@ where
     Ok(connection)
 }
 
-/// Reads lines until the stream ends or fails, or the connection is closed.
 async fn read_all<R: AsyncRead + Unpin>(
     mut reader: R,
     mut buffer: BytesMut,
@@ -98,7 +97,6 @@ async fn read_all<R: AsyncRead + Unpin>(
             Ok(read) => at_end = read == 0,
             Err(error) if error.kind() == ErrorKind::ConnectionReset => at_end = true,
             Err(error) => {
-                // The result does not matter: the connection may be closed.
                 lines.send(Err(error)).await;
                 lines.close_as_lost();
                 return;
@@ -237,7 +235,6 @@ impl<W: AsyncWrite + Unpin> WriterTask<W> {
         }
     }
 
-    /// Writes a chunk and reports the progress.
     async fn write_chunk(&mut self, chunk: Vec<Bytes>) -> io::Result<()> {
         let mut left = chunk.iter().map(Bytes::len).sum::<usize>();
         let result = self.write_messages(chunk, &mut left).await;
@@ -302,7 +299,6 @@ impl<W: AsyncWrite + Unpin> WriterTask<W> {
         }
     }
 
-    /// Ends the stream, for a WebSocket with a closing frame.
     async fn end(&mut self) -> io::Result<()> {
         if self.framing == Framing::WebSocket {
             let mut close = Vec::new();

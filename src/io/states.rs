@@ -24,7 +24,6 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Approximate maximum number of bytes in flight to a client.
 const AHEAD_BYTES: usize = 4 * PIECE_BYTES;
 
-/// Written piece of a message.
 #[derive(Debug)]
 pub struct Piece {
     pub connection: ConnectionId,
@@ -33,7 +32,6 @@ pub struct Piece {
     pub last: Option<PieceEnd>,
 }
 
-/// Outcome of writing a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PieceEnd {
     All,
@@ -41,18 +39,13 @@ pub enum PieceEnd {
     Failed,
 }
 
-/// Message that is being written for a connection.
 #[derive(Debug)]
 pub struct OngoingWrite {
-    /// Request that the message answers, if any.
     pub id: Option<RequestId>,
-    /// Set once part of the message has gone out.
     pub has_begun: bool,
-    /// Number of bytes still expected.
     expected: usize,
     /// Sends one unit per requested piece. Dropping it ends the thread.
     wanted: Sender<()>,
-    /// Number of requested pieces that have not arrived.
     wanted_now: usize,
     /// Number of bytes that the thread holds for this client alone.
     held: Arc<AtomicUsize>,
@@ -74,7 +67,6 @@ impl OngoingWrite {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Cancels the rest of the message.
     pub fn cancel(self, outbox: &mut Outbox) {
         outbox.expected_come(self.expected);
     }
@@ -90,7 +82,6 @@ impl OngoingWrite {
     }
 }
 
-/// Starter of the threads.
 #[derive(Debug)]
 pub struct StateWriters {
     pieces: mpsc::UnboundedSender<Piece>,
@@ -102,7 +93,6 @@ impl StateWriters {
         (Self { pieces }, receiver)
     }
 
-    /// Starts a thread that writes a message.
     pub fn begin(&self, connection: ConnectionId, what: DeferredMessage) -> OngoingWrite {
         let (wanted, go_on) = channel();
         let (id, expected) = (what.id.clone(), what.bytes);
@@ -132,7 +122,6 @@ impl StateWriters {
     }
 }
 
-/// Splitter of the written text into pieces of equal size.
 struct Pieces {
     connection: ConnectionId,
     buffer: BytesMut,
@@ -161,7 +150,6 @@ impl Pieces {
         }
     }
 
-    /// Sends the buffered text once a piece is requested.
     fn give(&mut self, last: Option<PieceEnd>) {
         let text = self.buffer.split().freeze();
         let piece = Piece { connection: self.connection, text, last };

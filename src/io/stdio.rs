@@ -20,7 +20,6 @@ use super::descriptors::limit_behind;
 use super::link::{ClientLines, LineSink, Receipts, WriteOutcome, CHUNK_BYTES, COPY_BELOW};
 use crate::codec::LineCodec;
 
-/// Size of the read buffer, in bytes.
 const READ_BYTES: usize = 64 << 10;
 
 /// Reserves stdin and stdout for the protocol. Other output of this process and its children goes
@@ -234,7 +233,6 @@ fn write_patiently(stdout: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until a nonblocking file is ready.
 fn wait_for(file: &File, what: PollFlags) {
     if let Err(error) = poll(&mut [PollFd::new(file, what)], None) {
         tracing::debug!(%error, "waiting for a pipe has failed");

@@ -326,7 +326,6 @@ fn watch(engine: &mut Engine, watcher: &Arc<WatcherQueue>, told: &mpsc::Sender<W
     }
 }
 
-/// Waits until this time, a command or a file event.
 fn wait(engine: &Engine, watcher: &WatcherQueue, until: Option<Instant>) {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     // A time that does not fit is no limit.

@@ -29,7 +29,6 @@ const WRITTEN_BYTES_MAX: usize = 16 << 20;
 /// Folders in which clients may change files.
 #[derive(Debug, Default)]
 pub struct WritableFolders {
-    /// Folders granted by the operator.
     granted: Vec<Arc<WorkFolder>>,
     /// Files of the host, which clients may never change.
     own: Mutex<HostFiles>,
@@ -40,7 +39,6 @@ pub struct WritableFolders {
     unfinished: Option<Arc<Unfinished>>,
 }
 
-/// Files of the host, by name and as found.
 #[derive(Debug, Default)]
 struct HostFiles {
     named: Vec<PathBuf>,
@@ -103,7 +101,6 @@ impl WritableFolders {
         }
     }
 
-    /// Returns these folders of sessions and the granted ones.
     pub(super) fn folders(&self, sessions: &[String]) -> Folders {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known().retain(|uri, _| sessions.contains(uri));
@@ -122,7 +119,6 @@ impl WritableFolders {
     }
 }
 
-/// Carries out a change that a client requests.
 pub(super) fn change(change: &Change, folders: &Folders) -> Result<(), RpcError> {
     match change {
         Change::Write(write) => self::write(write, folders),
@@ -202,7 +198,6 @@ fn write(write: &ResourceWriteParams, folders: &Folders) -> Result<(), RpcError>
     folders.put(&path, &writing).map_err(|refusal| failed(&write.uri, refusal))
 }
 
-/// Returns whether a URI names displayed content rather than a file.
 fn is_content(uri: &str) -> bool {
     ["data:", "ahp-content:"].iter().any(|scheme| uri.starts_with(scheme))
 }
@@ -215,7 +210,6 @@ fn writable(uri: &str) -> Result<PathBuf, RpcError> {
     path_of(uri)
 }
 
-/// Returns the error for the one of two files that caused it.
 fn failed_between(from: &str, to: &str, refusal: PathRefusal) -> RpcError {
     match refusal {
         PathRefusal::Destination(refusal) => failed(to, *refusal),
@@ -223,7 +217,6 @@ fn failed_between(from: &str, to: &str, refusal: PathRefusal) -> RpcError {
     }
 }
 
-/// Returns the error for a change that was refused or has failed.
 fn failed(uri: &str, refusal: PathRefusal) -> RpcError {
     match refusal {
         PathRefusal::Outside => RpcError::change_denied(uri, true),
@@ -243,7 +236,6 @@ fn failed(uri: &str, refusal: PathRefusal) -> RpcError {
     }
 }
 
-/// Returns the error for a failure of the file system.
 pub(super) fn by_errno(uri: &str, error: &io::Error) -> RpcError {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT | Errno::NOTDIR) => RpcError::resource_not_found(uri),

@@ -52,7 +52,6 @@ impl Sidecar {
         Ok(None)
     }
 
-    /// Returns whether any client has input that can be handled now.
     pub(super) fn has_clients_to_hear(&self) -> bool {
         let coming = self.in_flight_bytes();
         self.links.any_has_event(|link| link.outbox.has_room_for_clients(coming))
@@ -83,7 +82,6 @@ impl Sidecar {
         self.go_on(connection, HeldMessage::new(message, named));
     }
 
-    /// Handles the end of a client's input.
     pub(super) fn input_ended(&mut self, connection: ConnectionId, failure: Option<std::io::Error>) {
         let Some(link) = self.links.get_mut(connection) else { return };
         let how = link.terms.at_end;
@@ -145,7 +143,6 @@ impl Sidecar {
         None
     }
 
-    /// Applies a changed configuration file.
     fn take_up(&mut self, reading: ConfigurationReading) {
         let Some(mut offered) = self.configuration.as_mut().and_then(|here| here.take_up(reading)) else {
             return;
@@ -210,7 +207,6 @@ impl Sidecar {
         self.send_exit(&link, failure, false);
     }
 
-    /// Sends the exit status of a closed connection to its front.
     pub(super) fn send_exit(&mut self, link: &Link, failure: Option<String>, waits: bool) {
         let Some(fronts) = &mut self.fronts else { return };
         let unreadable = link.unreadable.as_ref().map(|error| format!("stdin cannot be read: {error}"));

@@ -106,7 +106,6 @@ impl Sidecar {
         }
     }
 
-    /// Closes the store, except after a second request to leave.
     pub(super) fn close_store(&mut self) {
         if self.leaves_at_once {
             return;

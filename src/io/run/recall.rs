@@ -65,7 +65,6 @@ impl Sidecar {
         }
     }
 
-    /// Restores a session whose turn was interrupted.
     fn load_interrupted(&mut self, key: SessionKey) {
         let mut sieve = ReplayFilter::new(self.options.limits);
         let read = self.reader().map(|reader| reader.load_sifted(key, |row, line| sieve.admits(row, line)));
@@ -79,7 +78,6 @@ impl Sidecar {
         }
     }
 
-    /// Returns a reader of the store for use before the threads start.
     fn reader(&self) -> Option<&Reader> {
         self.readers.as_ref()?.at_rest()
     }
@@ -138,7 +136,6 @@ impl Sidecar {
         false
     }
 
-    /// Handles a message whose lookups are done.
     fn receive_held(&mut self, connection: ConnectionId, mut held: HeldMessage) {
         if let Some(sessions) = held.sessions_kept.take() {
             self.edges.learn_sessions(&sessions);
@@ -176,7 +173,6 @@ impl Sidecar {
         self.fed = fed;
     }
 
-    /// Continues with a held message whose directories were checked.
     pub(super) fn receive_directories(&mut self, connection: ConnectionId, findings: Findings) {
         if let Some(mut held) = self.take_held(connection) {
             held.findings = Some(findings);
@@ -184,7 +180,6 @@ impl Sidecar {
         }
     }
 
-    /// Continues with a held message whose watches were started or refused.
     pub(super) fn receive_watches(&mut self, connection: ConnectionId, begun: StartedWatches) {
         if let Some(mut held) = self.take_held(connection) {
             let lacks_room = |begun: &Result<WatchLease, WatchRefusal>| {
@@ -204,7 +199,6 @@ impl Sidecar {
         }
     }
 
-    /// Handles a result of the reading threads.
     pub(super) fn receive_read(&mut self, connection: ConnectionId, read: FinishedRead) {
         if let Some(readers) = &mut self.readers {
             readers.answered();
@@ -265,7 +259,6 @@ impl Sidecar {
         }
     }
 
-    /// Answers requests while commits fail.
     pub(super) fn answer_what_waits(&mut self) {
         for answer in self.persistence.take_answers() {
             match answer {

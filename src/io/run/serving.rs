@@ -173,7 +173,6 @@ impl Sidecar {
         Ok(())
     }
 
-    /// Starts the requested listeners, and prints their URLs on stderr.
     async fn listen_to_others(&mut self, terms: &ConnectionSettings) -> anyhow::Result<()> {
         let Some(listening) = self.options.listening.take() else { return Ok(()) };
         print_urls(&self.listeners.ask(listening, &self.acceptor, terms).await?);

@@ -19,7 +19,6 @@ use crate::wire::errors::RpcError;
 use crate::wire::rpc::{Incoming, RequestId};
 
 impl Sidecar {
-    /// Sends a frame in the version of the connection.
     pub(super) fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
         // Frames for a closed connection are dropped.
         if self.links.get_mut(connection).is_some() {
@@ -66,7 +65,6 @@ impl Sidecar {
         }
     }
 
-    /// Sends an answer that was made elsewhere, unless its request is answered already.
     pub(super) fn answer(&mut self, connection: ConnectionId, frame: &Frame) {
         if frame.answers().is_none_or(|id| self.mark_answered(connection, id)) {
             self.tell(connection, frame);
@@ -84,7 +82,6 @@ impl Sidecar {
         is_pending
     }
 
-    /// Notes that a request is answered elsewhere.
     fn expect_answer(&mut self, connection: ConnectionId, id: &RequestId) {
         if let Some(link) = self.links.get_mut(connection) {
             link.unanswered.add(id.clone());
@@ -296,7 +293,6 @@ impl Sidecar {
         outputs
     }
 
-    /// Gives queued output to the writers, and removes closed connections.
     fn write(&mut self) {
         let mut over = Vec::new();
         let (now, is_failing) = (Instant::now(), self.persistence.is_failing());
@@ -334,7 +330,6 @@ fn survives(run: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(run)).is_ok()
 }
 
-/// Returns whether the outputs contain an answer to this request.
 fn answers(outputs: &[Output], from: ConnectionId, request: &RequestId) -> bool {
     outputs.iter().any(|output| match output {
         Output::Frame(to, Frame::Result { id, .. }) | Output::States(to, id, _) => {
