@@ -1,7 +1,6 @@
 //! Counter of the bytes that are queued for clients; bytes that clients share count once.
 //!
-//! Owns: the number of queues that hold each line, and the text of merged deltas, which queues with
-//! the same pending deltas share.
+//! Owns: the number of queues that hold each line, and the shared text of merged deltas.
 //! Never: decides who is disconnected when too much is queued, or the order in which lines go out.
 
 use std::collections::{HashMap, VecDeque};
@@ -35,8 +34,7 @@ pub struct SharedLine {
     backlog: Backlog,
 }
 
-/// Consecutive deltas of one part, queued as one line. Refers to a range of a text that other
-/// queues may share.
+/// Consecutive deltas of one part, queued as one line: a range of a text that queues may share.
 #[derive(Debug)]
 pub struct SharedDeltas {
     text: Arc<DeltaText>,
@@ -81,8 +79,8 @@ impl Backlog {
         SharedLine { line, backlog: self.clone() }
     }
 
-    /// Starts a merged line with the first deltas of a part. Shares the text of another queue that
-    /// has just appended the same deltas.
+    /// Starts a merged line. Shares a text to which another queue has just appended the same
+    /// deltas.
     pub fn merge(&self, part: PartKey, lines: &DeltaLines) -> SharedDeltas {
         let recent: Vec<Arc<DeltaText>> =
             self.waiting().recent.iter().rev().filter_map(Weak::upgrade).collect();

@@ -1,14 +1,12 @@
 //! The agents of a running host, and their replacement when the configuration file changes.
 //!
 //! A running host applies a changed file when a front joins that has read other content, and by
-//! itself within seconds ([`upkeep`](super::upkeep)). New agents are offered at once. Sessions
-//! opened from then on use the changed agents, running conversations continue with the program that
-//! they have, and a removed agent is no longer offered. A file with an error changes nothing.
-//! SIGHUP does not reload the file: a terminal that closes sends this signal to end its programs,
-//! so it asks a host to leave.
+//! itself within seconds ([`upkeep`](super::upkeep)). New sessions use the new agents, running
+//! conversations keep their program, and a removed agent is no longer offered. A file with an error
+//! changes nothing. SIGHUP does not reload the file but asks the host to leave, because closing
+//! terminals send it.
 //!
-//! Owns: the agents in force, their difference from a new reading, and the reason why a reading was
-//! not applied.
+//! Owns: the agents in force, and the reason why a newer reading of the file was not applied.
 //! Never: reads the file, or informs a client about an agent.
 
 use std::fmt;
@@ -46,8 +44,7 @@ impl fmt::Debug for Configuration {
 }
 
 impl Configuration {
-    /// Applies the first reading of a source. If the file has an error, only the agents of the
-    /// command line are applied. Returns the backends, too.
+    /// Applies the first reading; only the agents of the command line if the file has an error.
     pub fn start(
         source: AgentSource,
         reading: ConfigurationReading,
@@ -78,8 +75,7 @@ impl Configuration {
         front.file.is_some() && front.sum != self.seen.sum && front.is_of_the_file_of(&self.seen)
     }
 
-    /// Returns the differences for a front that uses another file. Empty for a front that uses the
-    /// same file, because the host rereads that one.
+    /// Returns the differences for a front that uses another file. The same file is reread instead.
     pub fn differences(&self, front: &ConfigurationSeen) -> Vec<String> {
         if front.is_of_the_file_of(&self.seen) || front.agents == self.seen.agents {
             return Vec::new();
@@ -102,8 +98,7 @@ impl Configuration {
         self.outdated.clone().or_else(|| self.is_other_content(front).then(|| OTHER_CONTENT.to_owned()))
     }
 
-    /// Applies a new reading. Returns the agents in their order, or `None` if they have not
-    /// changed.
+    /// Applies a new reading. Returns the agents in order, or `None` if they have not changed.
     pub fn take_up(&mut self, reading: ConfigurationReading) -> Option<Vec<OfferedAgent>> {
         let agents = match reading.agents {
             Ok(agents) => agents,

@@ -1,7 +1,7 @@
 //! WebSocket frames that go out between messages: pongs and the closing frame.
 //!
-//! Owns: the bound on pending frames: one pong, the newest, and one closing frame, however many
-//! pings a client sends without reading.
+//! Owns: the bound on pending frames, for clients that send many pings: one pong and one closing
+//! frame.
 //! Never: writes to a stream.
 
 use std::io::Cursor;
@@ -12,8 +12,7 @@ use tokio::sync::Notify;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Control, OpCode};
 use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame, FrameHeader};
 
-/// Maximum length of the reason in a closing frame, in bytes (RFC 6455, 5.5: a control frame has at
-/// most 125 bytes, and the code takes two).
+/// Maximum length of the reason in a closing frame, in bytes (RFC 6455, 5.5: 125 with the code).
 const REASON_BYTES_MAX: usize = 123;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -45,8 +44,7 @@ enum End {
 }
 
 impl ControlFrames {
-    /// Queues frames in the form in which the library encodes them. A pong replaces a pending pong
-    /// (RFC 6455, 5.5.3).
+    /// Queues frames encoded by the library. A new pong replaces a pending one (RFC 6455, 5.5.3).
     pub fn put(&self, mut frames: &[u8]) {
         let mut waiting = self.waiting();
         while let Ok(Some((header, payload))) = FrameHeader::parse(&mut Cursor::new(frames)) {

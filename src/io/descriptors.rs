@@ -1,9 +1,8 @@
 //! Limit of open files of this process.
 //!
-//! Owns: the check at the start that the limit suffices, because running out later would fail
-//! whatever is opened next, or a library that does not expect it; raising the limit to the maximum
-//! that the system allows; and a spare file, so that a connection can be refused with a reason when
-//! no more files can be opened.
+//! Owns: checking the limit at the start, because running out later would fail whatever is opened
+//! next; raising it to the maximum; and a spare file, so that a connection can be refused with a
+//! reason when no more files can be opened.
 //! Never: passes the raised limit on to child processes, some of which close every possible
 //! descriptor, one by one; gives the last files to a connection.
 
@@ -17,8 +16,7 @@ use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 /// Number of files that a host opens before any client connects, with a margin.
 const HOST: usize = 40;
 
-/// Number of files below the limit that are reserved for the store (which could not commit without
-/// them), git, agents and terminals.
+/// Number of files reserved for the store (which else could not commit), git, agents and terminals.
 const MARGIN: u64 = 24;
 
 /// Number of files that a command for stored sessions opens.
@@ -36,8 +34,7 @@ pub struct TooFewDescriptors {
     error: io::Error,
 }
 
-/// Returns a note about the system limit that caused an error, to append to a message. Empty if the
-/// error comes from no limit.
+/// Returns a note about the system limit behind an error, to append to a message; empty if none.
 pub fn limit_behind(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::MFILE) => " (see `ulimit -n`)",
@@ -137,20 +134,18 @@ pub fn exhausted() -> String {
     )
 }
 
-/// File that stays open, so that closing it makes room to accept a connection and refuse it with a
-/// reason.
+/// File that is closed to make room for a connection that is refused with a reason.
 #[derive(Debug)]
 pub struct SpareFile(Option<File>);
 
 impl SpareFile {
-    /// Opens the spare file. If that fails, excess connections wait in the listener's queue until a
-    /// file is free.
+    /// Opens the spare file. Without one, excess connections wait in the listener's queue.
     pub fn open() -> Self {
         Self(File::open("/dev/null").ok())
     }
 
-    /// Closes the spare file if this error says that no more files can be opened. Returns whether a
-    /// file is free now.
+    /// Closes the spare file if this error says that files ran out. Returns whether one is free
+    /// now.
     pub fn make_room(&mut self, error: &io::Error) -> bool {
         are_exhausted(error) && self.0.take().is_some()
     }

@@ -1,7 +1,7 @@
 //! Existence checks of the working directories that clients name.
 //!
-//! Owns: the checks, on threads of their own, and their timeout: nothing more is received from a
-//! client while a check for it is pending.
+//! Owns: the checks on separate threads, and their timeout. A client's later messages wait for
+//! them.
 //! Never: decides about the result; the core does.
 
 use std::fs;
@@ -20,8 +20,7 @@ use crate::host::Findings;
 /// Timeout for the answer of a file system.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// Maximum number of concurrent checks. A file system that does not answer blocks its thread;
-/// beyond this limit, checks report the timeout.
+/// Maximum number of concurrent checks, including blocked ones. Further checks report the timeout.
 const STUCK_MAX: usize = 16;
 
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! Completions of file names after `#` and `@` in a message.
 //!
-//! Owns: the search in the working directories of a chat, without files that version control
-//! ignores, and the ranking of matches.
+//! Owns: the search in the working directories of a chat, without ignored files, and the ranking.
 //! Never: follows a link, so it stays inside these directories; searches without a limit.
 
 use std::collections::BTreeMap;
@@ -82,8 +81,7 @@ pub(super) fn find(meant: &FileCompletionQuery) -> CompletionsResult {
     CompletionsResult { items: found.iter().map(item).collect() }
 }
 
-/// Calls `show` with each file in a directory, for at most `entries_max` entries and until the
-/// deadline.
+/// Calls `show` with each file in a directory, up to `entries_max` entries and the deadline.
 fn list(directory: &Path, entries_max: usize, until: Instant, mut show: impl FnMut(&Path)) {
     let walk = WalkBuilder::new(directory)
         .follow_links(false)
@@ -131,8 +129,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Returns whether a text contains the characters of `typed` in this order, with any others between
-/// them.
+/// Returns whether a text contains the characters of `typed` in order, with any in between.
 fn has_in_order(text: &str, typed: &str) -> bool {
     let mut rest = text.chars();
     typed.chars().all(|wanted| rest.any(|character| character == wanted))

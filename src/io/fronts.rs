@@ -1,8 +1,7 @@
 //! The host's side of its fronts: processes that lend it their stdin and stdout.
 //!
-//! Owns: the conditions for joining (same user, link version and settings); the work that a front
-//! requests before it is served (listening, rereading a changed configuration file); the messages
-//! to a front; and noticing that a front is gone.
+//! Owns: the conditions for joining (same user, link version and settings); the work before a front
+//! is served (listening, rereading the configuration file); its messages; and noticing its end.
 //! Never: serves a client; a front's stdin and stdout are a connection like any other.
 
 use std::collections::BTreeMap;
@@ -64,8 +63,7 @@ impl HostSocket {
         Some(SocketFile::new(self.path.clone(), self.lock.clone()?))
     }
 
-    /// Sends the reason for the refusal to all fronts that wait. To be called when no more fronts
-    /// can arrive.
+    /// Sends the reason to all waiting fronts. To be called when no more fronts can arrive.
     pub fn refuse(self, why: &str, status: u8) {
         let answer = HelloLine::Refused { why: why.to_owned(), status }.to_line();
         if let Err(error) = self.listener.set_nonblocking(true) {
@@ -157,8 +155,7 @@ pub struct Fronts {
 }
 
 impl Fronts {
-    /// Starts to listen for fronts. The receiver gets each front that says hello. Must be called
-    /// inside a runtime.
+    /// Listens for fronts. The receiver gets their hellos. Must be called inside a runtime.
     pub fn listen(place: HostSocket) -> io::Result<(Self, mpsc::UnboundedReceiver<JoinRequest>)> {
         let HostSocket { listener, path, settings, log_readers, stays, .. } = place;
         listener.set_nonblocking(true)?;
@@ -185,8 +182,7 @@ impl Fronts {
         ))
     }
 
-    /// Returns whether all fronts are gone, none is expected, and the host does not stay without
-    /// them.
+    /// Returns whether all fronts are gone, none is expected, and the host does not stay.
     pub fn are_gone(&self) -> bool {
         let has_waited = self.has_come || self.since.elapsed() >= HELLO_WITHIN;
         !self.stays && self.served.is_empty() && self.coming_again == 0 && has_waited
@@ -211,8 +207,7 @@ impl Fronts {
         }
     }
 
-    /// Serves the client of a front, or refuses it. A front whose request takes time is admitted
-    /// again when the preparation is done.
+    /// Serves or refuses a front. A request that takes time is admitted again when it is prepared.
     pub fn admit(&mut self, mut join_request: JoinRequest, with: &FrontServices<'_>) {
         let mut differ = differences(&join_request.hello.settings, &self.settings);
         let here = with.configuration;
@@ -382,8 +377,7 @@ fn refuse_for_want_of_files(front: &UnixStream) {
     send(front, &HelloLine::Refused { why: descriptors::exhausted(), status: EXIT_FAILURE });
 }
 
-/// Reads from a front whose client is served. Any data asks to leave; the end means that the front
-/// is gone.
+/// Reads from a front: any data asks to leave, and the end means that the front is gone.
 async fn read_leave(stream: Arc<UnixStream>, receipts: Receipts) {
     let mut said = [0; 256];
     while stream.readable().await.is_ok() {

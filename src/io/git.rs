@@ -1,7 +1,6 @@
 //! Queue of jobs for git, and the process that runs them.
 //!
-//! Owns: starting the process for the first job, and again after it has ended; the pending jobs;
-//! and answering each job exactly once, even if the process fails.
+//! Owns: starting the process when needed, the pending jobs, and answering each exactly once.
 //! Never: runs git by itself, or blocks the loop's thread.
 
 use std::collections::BTreeMap;
@@ -269,8 +268,7 @@ impl GitQueue {
     }
 }
 
-/// Restores the order of the requested files. Git returns the outcomes of checkpointed files first,
-/// then those of files with both sides reported by tool calls.
+/// Restores the order of the files. Git reports checkpointed files first, then those of tool calls.
 fn in_order(taken: &RevertRequest, outcomes: Vec<RevertOutcome>) -> Vec<RevertOutcome> {
     let kept = taken.files.iter().filter(|file| file.kept.is_some()).count();
     let mut of_git = outcomes;

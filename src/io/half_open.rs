@@ -1,7 +1,6 @@
 //! Acceptance of connections, up to the end of their handshakes.
 //!
-//! Owns: accepting connections, and refusing them when no more files can be opened; the maximum
-//! number of handshakes in progress, so that silent peers keep nobody out.
+//! Owns: refusing connections when files run out, and the maximum number of handshakes in progress.
 //! Never: admits a connection.
 
 use std::collections::VecDeque;
@@ -40,8 +39,7 @@ impl Accepts for UnixListener {
     }
 }
 
-/// Waits for the next connection. Passes connections that would use the last free files to
-/// `refuse`.
+/// Waits for the next connection. Passes those that would use the last files to `refuse`.
 pub(super) async fn accept<L: Accepts>(
     listener: &L,
     spare: &mut SpareFile,

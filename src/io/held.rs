@@ -1,7 +1,6 @@
 //! A message that waits for lookups.
 //!
-//! Owns: the results so far, and whether they are still valid: other messages are handled in
-//! between, and sessions are evicted and restored.
+//! Owns: the results so far, and whether they are valid after other messages and evictions.
 //! Never: looks anything up, or decides what is needed; the core does.
 
 use std::collections::{BTreeMap, HashMap};
@@ -40,8 +39,7 @@ pub struct HeldMessage {
     sessions: Vec<(Tick, LoadedSession)>,
     unreadable: BTreeMap<String, String>,
     /// Actions that the replay log has evicted. The outer `None` means not read, the inner one that
-    /// the store lacks some. Actions that are evicted during the read are too old for any client to
-    /// replay.
+    /// the store lacks some. Those evicted during the read are too old for any client to replay.
     past: Option<Option<Past>>,
     /// Texts of turns that it needs, in memory until it is handled; `None` until they were read.
     texts: Option<Vec<Bytes>>,
@@ -67,8 +65,7 @@ impl HeldMessage {
         }
     }
 
-    /// Returns the URIs of channels to look up, including those that have changed since their
-    /// lookup.
+    /// Returns the URIs of channels to look up, also those that have changed since their lookup.
     pub fn unknown(&mut self, host: &Host, changes: &ChangedSince) -> Vec<String> {
         let mut absent = host.absent_channels(&self.named);
         if absent.is_empty() {

@@ -27,8 +27,7 @@ use crate::versions::Outgoing;
 /// Maximum number of batches of lines that a connection may queue for the loop.
 const BATCHES_MAX: usize = 2;
 
-/// Interval, in bytes of an unfinished message, at which the loop is woken to check the memory of
-/// all connections.
+/// Bytes of an unfinished message between wakeups of the loop, which checks the memory of clients.
 const WAKE_EVERY: usize = 1 << 20;
 
 /// Maximum size of a chunk for a writer, in bytes.
@@ -61,8 +60,7 @@ pub enum WriteOutcome {
     Bytes(usize),
     /// Closed reader.
     Gone,
-    /// Closed reader of a client whose earlier lines are still handled. Further output to it is
-    /// dropped.
+    /// Closed reader of a client whose earlier lines are still handled. Output to it is dropped.
     Unread,
     /// Write error that is not a closed reader, for example a full disk.
     Failed(io::Error),
@@ -90,8 +88,7 @@ pub struct ConnectionSettings {
     pub assume_version: Option<Dialect>,
     /// Time within which the client is expected back after a lost connection; `None` if it is not.
     pub returns_within: Option<Duration>,
-    /// Time for which the client may block agents without reading while another client reads;
-    /// `None` for the default.
+    /// Time for which a client may block agents while another reads; `None` for the default.
     pub patience: Option<Duration>,
 }
 
@@ -115,8 +112,7 @@ pub struct ConnectionAcceptor {
 }
 
 impl ConnectionAcceptor {
-    /// Creates an acceptor, and the receiver of the events of its connections. The limits apply to
-    /// the output queue of each connection.
+    /// Creates an acceptor with limits per connection, and the receiver of the connections' events.
     pub fn new(limits: OutboxLimits) -> (Self, mpsc::UnboundedReceiver<TransportEvent>) {
         let (news, heard) = mpsc::unbounded_channel();
         (Self { limits, backlog: Backlog::default(), news, last: Arc::default() }, heard)
@@ -200,8 +196,7 @@ impl Receipts {
         tell(&self.news, TransportEvent::Written(self.id, written))
     }
 
-    /// Reports a closed reader that was noticed without a write. Returns false if the host has
-    /// left.
+    /// Reports a closed reader noticed without a write. Returns false if the host has left.
     pub fn report_closed_reader(&self) -> bool {
         self.send(WriteOutcome::Gone)
     }
@@ -216,8 +211,7 @@ impl Receipts {
 struct ReceivedBytes {
     /// Size of the incomplete message.
     unfinished: AtomicUsize,
-    /// Size of the batches queued for the loop. Updated once per batch, because two threads share
-    /// it.
+    /// Size of the batches queued for the loop. Updated per batch, because two threads share it.
     complete: AtomicUsize,
 }
 
@@ -265,8 +259,7 @@ impl ClientLines {
         self.is_lost.store(true, Ordering::Release);
     }
 
-    /// Sends a batch from a thread, and blocks while the queue is full. Returns false if the
-    /// connection is closed.
+    /// Sends a batch from a thread, blocking while the queue is full. Returns false if closed.
     pub fn send_blocking(&self, batch: LineBatch) -> bool {
         self.received.add_complete(&batch);
         let said = self.batches.as_ref().is_some_and(|batches| batches.blocking_send(batch).is_ok());
@@ -429,8 +422,7 @@ impl Link {
         Some(ClientEvent::Line(line))
     }
 
-    /// Queues a message behind the state that is being written. Returns the message if there is no
-    /// such state.
+    /// Queues a message behind the state that is being written, or returns it without such a state.
     pub fn queue_behind(&mut self, what: QueuedMessage) -> Option<QueuedMessage> {
         let Some((_, behind)) = &mut self.writing else { return Some(what) };
         self.outbox.expect(what.bytes());
@@ -466,16 +458,14 @@ impl Link {
         }
     }
 
-    /// Requests more pieces of the message that another thread writes, as far as the queue has
-    /// room.
+    /// Requests more pieces of the message that another thread writes, if the queue has room.
     pub fn have_more_written(&mut self) {
         if let Some((writing, _)) = &mut self.writing {
             writing.go_on(&self.outbox);
         }
     }
 
-    /// Returns the time within which a client with a lost connection is expected back; `None` if it
-    /// is not expected.
+    /// Returns the time within which a client with a lost connection is expected back, if any.
     pub fn expected(&self) -> Option<Duration> {
         self.terms.returns_within.filter(|_| self.is_lost.load(Ordering::Acquire))
     }
@@ -518,8 +508,7 @@ impl Link {
         self.own_bytes() + self.outbox.unread() - self.outbox.own()
     }
 
-    /// Drops unwritten output, and closes the connection. The client receives the reason if
-    /// possible.
+    /// Drops unwritten output and closes the connection. Sends the client the reason if possible.
     pub fn cut_off(&mut self, why: &str) {
         self.writer.cut_off(why);
     }

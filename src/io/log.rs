@@ -29,8 +29,7 @@ use crate::backend::secrets::redact;
 /// Maximum number of lines queued for the writing thread; further lines are dropped.
 const LINES_MAX: usize = 1024;
 
-/// Maximum length of a line, in bytes. Longer lines are truncated: a line may quote a whole message
-/// of a client.
+/// Maximum length of a line, in bytes; the rest is cut off. A line may quote a whole message.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
 /// Size above which the log file is rotated, in bytes. One older file is retained.
@@ -119,8 +118,7 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// Creates a reader of entries that pass this filter. `tell` receives each line, and must
-    /// neither block nor log.
+    /// Creates a reader of entries that pass this filter. `tell` must neither block nor log.
     pub fn new(filter: Targets, tell: impl Fn(String) + Send + 'static) -> Self {
         Self { filter, tell: Box::new(tell) }
     }
@@ -337,8 +335,7 @@ enum Sink {
 }
 
 impl Sink {
-    /// Opens the file and redirects stderr to it. Falls back to stderr if the file cannot be
-    /// opened.
+    /// Opens the file and redirects stderr to it. Falls back to stderr if that fails.
     fn open(path: PathBuf) -> Self {
         let file = File::options().create(true).append(true).mode(0o600).open(&path);
         let opened = file.and_then(|file| {

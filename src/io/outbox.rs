@@ -1,10 +1,8 @@
 //! Queue of lines to be written to a client.
 //!
-//! Owns: the order of lines; the count of queued bytes; delaying and merging deltas as far as their
-//! client permits; and merging deltas while the client reads too slowly, with memory shared between
-//! queues.
-//! Never: drops a line, reads a clock, or reorders lines, except that a line without state may
-//! overtake deltas.
+//! Owns: the order of lines; the count of queued bytes; delaying deltas as far as their client
+//! permits; and merging deltas while the client reads too slowly, in memory that queues share.
+//! Never: drops a line, reads a clock, or reorders lines, except lines without state and deltas.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -28,8 +26,7 @@ pub struct OutboxLimits {
     pub total: usize,
     /// Maximum length of a merged line.
     pub merged_max: usize,
-    /// Time without a read after which a client that blocks agents is disconnected, if another
-    /// client reads.
+    /// Time after which a client that blocks agents without reading is cut off, if another reads.
     pub patience: Duration,
 }
 
@@ -98,11 +95,10 @@ pub struct Outbox {
     limits: OutboxLimits,
     backlog: Backlog,
     lines: VecDeque<Queued>,
-    /// Number of entries, from the front, that no line may overtake: those up to the last one that
-    /// is not a delta.
+    /// Number of entries, from the front, up to the last one that is not a delta: none overtakes
+    /// them.
     fixed: usize,
-    /// Delayed deltas behind all other lines, one entry per part, in the order of their last
-    /// change.
+    /// Delayed deltas behind all other lines, one per part, in the order of their last change.
     held: Vec<HeldDeltas>,
     /// Deltas that are being merged, behind all lines.
     merging: Option<(PartKey, Box<SharedDeltas>)>,
@@ -171,8 +167,7 @@ impl Outbox {
     /// Returns when to disconnect a client that has not read since `progress` while another one
     /// reads. At once if more is queued, beyond the answers that it requested, than memory permits.
     pub fn stalls_at(&self, progress: Instant) -> Option<Instant> {
-        // Expected bytes count only if earlier ones are unread, so that the client causes the
-        // delay.
+        // Expected bytes count only if earlier ones are unread: the client causes the delay.
         let waiting = if self.unread() > 0 { self.bytes() } else { 0 };
         if waiting >= self.limits.clients_above.saturating_add(self.asked) {
             return Some(progress);
@@ -217,8 +212,7 @@ impl Outbox {
         self.enqueue(run.part, &run.lines, true);
     }
 
-    /// Inserts a line that shows no state before queued deltas: behind the last line that is not a
-    /// delta.
+    /// Inserts a line that shows no state behind the last line that is not a delta.
     pub fn push_ahead(&mut self, line: Bytes) {
         self.waiting += line.len();
         // The line is in no other queue, so the backlog need not count it.
@@ -226,8 +220,7 @@ impl Outbox {
         self.fixed += 1;
     }
 
-    /// Appends deltas for a client that permits this delay. Without a delay, deltas are not merged
-    /// either.
+    /// Appends deltas that may be delayed and merged for this time; neither if it is zero.
     pub fn push_within(&mut self, run: DeltaRun, delay: Duration, now: Instant) {
         if delay.is_zero() {
             self.release();
@@ -291,8 +284,7 @@ impl Outbox {
         Queued::Shared(self.backlog.line(line))
     }
 
-    /// Takes entries from the front: as many as fit into `bytes_max`, and at least one. Empty if
-    /// the queue is empty.
+    /// Takes entries from the front that fit into `bytes_max`, at least one unless none is queued.
     pub fn take(&mut self, bytes_max: usize) -> Vec<Bytes> {
         self.settle();
         let mut taken = Vec::new();

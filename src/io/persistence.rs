@@ -35,8 +35,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(250);
 /// queue behind all of them. Several transactions, so that the disk is never idle.
 const AGENTS_ABOVE: usize = 4 * TRANSACTION_BYTES;
 
-/// Size above which no more steps are added to a transaction, in bytes, so that its first step is
-/// not delayed.
+/// Size from which no more steps join a transaction, in bytes, so that its first is not delayed.
 const TRANSACTION_BYTES: usize = 512 << 10;
 
 /// Time without a commit after which maintenance begins.
@@ -45,8 +44,7 @@ const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Time to wait for a step between two parts of maintenance.
 const IDLE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Maximum interval of maintenance, which removes expired sessions from the trash, even if commits
-/// leave no idle time.
+/// Maximum interval of maintenance, such as emptying the trash, if the store is never idle.
 const TIDY_EVERY: Duration = Duration::from_secs(15 * 60);
 
 /// Event of the committing thread.
@@ -203,8 +201,7 @@ impl Persistence {
                 }
                 rest
             }
-            // While commits fail, the core changes nothing and sends only committed state, which
-            // need not wait.
+            // While commits fail, the core sends only committed state, which need not wait.
             Self::Disk(disk)
                 if (disk.held.is_empty() || disk.trouble.is_some()) && !outputs.iter().any(is_record) =>
             {
@@ -270,8 +267,8 @@ impl Persistence {
     }
 
     /// Returns whether an output that is independent of the store may overtake held outputs. Steps
-    /// of clients are not overtaken: an answer to a later message tells a client that earlier
-    /// messages were received.
+    /// of clients are not overtaken: an answer tells a client that its earlier messages were
+    /// received.
     pub fn may_be_overtaken(&self) -> bool {
         match self {
             Self::Memory(_) => true,
@@ -452,8 +449,7 @@ fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
     writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for the next step, and does maintenance while idle. Returns `None` when no more steps can
-/// come.
+/// Waits for the next step with maintenance while idle. Returns `None` when none can come.
 fn next_step(writer: &Mutex<Writer>, steps: &Receiver<StepToCommit>) -> Option<StepToCommit> {
     let mut patience = IDLE_AFTER;
     loop {

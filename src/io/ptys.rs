@@ -50,8 +50,8 @@ pub struct PtyReport {
 struct PtyReports {
     terminal: TerminalKey,
     sender: mpsc::UnboundedSender<PtyReport>,
-    /// Permit for the report on output in flight. With one at a time, programs get equal turns, and
-    /// programs block while clients do not read.
+    /// Permit for the report in flight: programs get equal turns, and block while clients do not
+    /// read.
     room: Arc<Semaphore>,
 }
 
@@ -100,7 +100,7 @@ pub struct Ptys {
     guards: Option<GuardProgram>,
     /// Scripts that make shells report their commands; `None` to do without reports.
     scripts: Option<ShellScripts>,
-    /// Set if the output of a program is reported in one piece when it ends, so that reports are
+    /// Set if a program's output is reported in one piece at its end, so that reports are
     /// deterministic.
     tells_at_end: bool,
     commands: HashMap<TerminalKey, mpsc::UnboundedSender<PtyCommand>>,
@@ -113,8 +113,7 @@ pub struct Ptys {
 }
 
 impl Ptys {
-    /// Creates an empty set of programs, and the receiver of the reports to pass to
-    /// [`Ptys::accept`].
+    /// Creates an empty set, and the receiver of reports to pass to [`Ptys::accept`].
     pub fn new(
         guards: Option<GuardProgram>,
         scripts: Option<ShellScripts>,

@@ -234,8 +234,7 @@ fn read_all(
 }
 
 impl ReadJob {
-    /// Runs the job with `read`. If that panics, the result reports a failure. The panic is logged
-    /// where it happens.
+    /// Runs the job with `read`. A panic, which is logged where it happens, becomes a failure.
     fn answered_by(
         self,
         read: impl FnOnce(Self) -> (ConnectionId, FinishedRead),
@@ -303,8 +302,7 @@ fn look_up(reader: &Reader, limits: &Limits, wanted: ReadRequest) -> ReadResult 
     found
 }
 
-/// Returns the actions after a number if the store has all of them. Unreadable sessions are left
-/// out; lists of the sessions report them.
+/// Returns the actions after a number, if all are stored. Skips sessions that cannot be read.
 fn past_since(reader: &Reader, cursor: u64) -> Result<Option<Past>, StoreError> {
     let Some(actions) = reader.actions_since(cursor)? else { return Ok(None) };
     let mut sessions = BTreeMap::new();

@@ -228,9 +228,8 @@ impl Resources {
         }
     }
 
-    /// Returns whether a job at this position must wait for a running job or an earlier one of its
-    /// client. Queued jobs of other clients do not count: they may be blocked because their client
-    /// does not read.
+    /// Returns whether a job must wait for a running one or an earlier one of its client. Jobs of
+    /// other clients do not count: they may be blocked because their client does not read.
     fn must_wait(&self, at: usize, job: &ResourceJob) -> bool {
         let mut before = self.waiting.iter().take(at).filter(|other| other.connection == job.connection);
         self.running.iter().any(|running| running.about.touches(&job.about))
@@ -284,8 +283,7 @@ fn taken_by(resource: &Resource) -> Option<Box<RevertRequest>> {
     }
 }
 
-/// Makes the outcome of a failed request: an input for the core if files were to be reverted, else
-/// an error for the client.
+/// Makes the outcome of a failed request: an input for the core if it was to revert files.
 fn failed(id: RequestId, taken: Option<Box<RevertRequest>>, error: RpcError) -> JobOutcome {
     match taken {
         Some(taken) => {

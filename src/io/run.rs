@@ -1,8 +1,7 @@
 //! The loop: waits for events, feeds them to the core, and carries out the outputs of the core.
 //!
-//! `serving` starts a process, `steps` contains the steps of the core, `hearing` the input of
-//! clients, `fairness` backpressure and disconnects, `recall` the lookups for messages, `leaving`
-//! the shutdown.
+//! `serving` is the start, `steps` a step of the core, `hearing` the input of clients, `fairness`
+//! backpressure and disconnects, `recall` the lookups for messages, `leaving` the shutdown.
 //!
 //! Owns: the events that the loop waits for, backpressure, and timers.
 //! Never: answers a client by itself, except after a panic, when its request cannot be stored, and
@@ -231,8 +230,7 @@ impl Sidecar {
         exit
     }
 
-    /// Closes the socket and the listeners. Later fronts start another host, which waits for the
-    /// lock of the folder.
+    /// Closes the ways in. Later fronts start another host, which waits for the folder's lock.
     async fn close_listeners(&mut self) {
         if let Some(fronts) = &mut self.fronts {
             fronts.close();
@@ -260,8 +258,7 @@ impl Sidecar {
         let is_pty = matches!(event, LoopEvent::Pty(_));
         let mut exit = self.take_in(event)?;
         if is_pty {
-            // Reports of programs arrive as fast as they are handled, so other tasks get a turn in
-            // between.
+            // Programs report as fast as they are handled, so other tasks get a turn in between.
             tokio::task::yield_now().await;
         }
         if exit.is_none() && self.options.deterministic {

@@ -1,7 +1,6 @@
 //! Connections on byte streams: one message per line, or per WebSocket text message.
 //!
-//! Owns: the task that reads lines, and the task that writes messages in either form, so that a
-//! slow, stuck or disconnected client blocks no other.
+//! Owns: reading and writing in tasks, so that a slow, stuck or lost client blocks no other.
 //! Never: knows the kind of stream, decides who may connect, or interprets a line.
 
 use std::io::{self, ErrorKind};
@@ -28,8 +27,7 @@ use crate::wire::action_lines::split_lines;
 /// Size of the read buffer of a connection, in bytes, which an idle connection keeps.
 const READ_BYTES: usize = 16 << 10;
 
-/// Time that a client has to read the current frame and the closing frame before its connection is
-/// aborted.
+/// Time that a client has to read a closing frame before its connection is aborted.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Opens a connection on the two halves of a stream, and serves it in tasks until either side ends
@@ -125,8 +123,7 @@ pub struct StreamWriter {
 }
 
 impl StreamWriter {
-    /// Starts a task that writes. Dropping the handle shuts the stream down once all chunks are
-    /// written.
+    /// Starts a task that writes. Dropping the handle shuts the stream down after all chunks.
     pub fn start(
         writer: impl AsyncWrite + Unpin + Send + 'static,
         framing: Framing,
@@ -157,8 +154,7 @@ impl LineSink for StreamWriter {
         0
     }
 
-    /// Closes a WebSocket with the reason after the current frame, if its client reads that in
-    /// time.
+    /// Closes a WebSocket with the reason after the current frame, if its client reads it in time.
     fn cut_off(&mut self, why: &str) {
         let task = self.task.clone();
         if self.framing == Framing::Lines {

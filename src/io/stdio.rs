@@ -1,7 +1,6 @@
 //! The two pipes of the protocol.
 //!
-//! Owns: reserving stdin and stdout for the protocol, and a thread on each, so that a slow, stuck
-//! or disconnected peer blocks nothing else.
+//! Owns: stdin and stdout, and a thread on each, so that a slow or stuck peer blocks nothing else.
 //! Never: interprets a line.
 
 use std::fs::File;
@@ -40,14 +39,12 @@ pub fn take() -> anyhow::Result<(File, File)> {
     Ok((stdin.into(), stdout.into()))
 }
 
-/// Duplicates a descriptor, so that the copy survives the replacement of the original and no child
-/// inherits it.
+/// Duplicates a descriptor for this process alone; the copy survives a replaced original.
 fn private(file: impl AsFd) -> rustix::io::Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(file, 3)
 }
 
-/// Starts a thread that reads lines until the input ends or fails, or the other end of `stop` is
-/// closed.
+/// Starts a thread that reads lines until the input ends or the other end of `stop` is closed.
 ///
 /// # Errors
 /// When the system starts no thread.
@@ -112,8 +109,7 @@ fn has_something(stdin: &File, stop: &PipeReader) -> bool {
     files[1].revents().is_empty()
 }
 
-/// Returns whether a read failed because the peer is gone: a closed terminal, or a socket closed
-/// with unread data.
+/// Returns whether the peer is gone: a closed terminal, or a socket closed with unread data.
 fn is_an_end(error: &io::Error) -> bool {
     let ends = [Errno::IO, Errno::CONNRESET];
     ends.iter().any(|end| error.raw_os_error() == Some(end.raw_os_error()))
@@ -147,8 +143,7 @@ impl Stdout {
 }
 
 impl LineSink for Stdout {
-    /// Writes a small chunk at once if the pipe has room, which saves an answer the detour over the
-    /// thread.
+    /// Writes a small chunk at once if possible, which saves an answer the detour over the thread.
     fn write(&mut self, chunk: Vec<Bytes>) -> usize {
         let mut written = 0;
         let mut texts = joined(chunk);

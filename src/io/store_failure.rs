@@ -28,8 +28,7 @@ pub enum FailureAnswer {
 }
 
 impl StoreFailure {
-    /// Takes the answers that may go out now from the outputs of a step. `is_safe` is set if they
-    /// show only committed state.
+    /// Takes the answers that may go out now. `is_safe` is set if they show only committed state.
     pub fn take_answers(&self, outputs: &mut Vec<Output>, is_safe: bool) -> Vec<FailureAnswer> {
         let is_answer = |output: &Output| match output {
             Output::Frame(_, Frame::Result { .. }) | Output::States(..) => {

@@ -7,8 +7,7 @@ use std::collections::HashMap;
 
 use crate::wire::rpc::RequestId;
 
-/// Pending requests of one connection, with a count per id, because a client may reuse the id of a
-/// pending request.
+/// Pending requests of one connection. Each id has a count, because a client may reuse it.
 #[derive(Debug, Default)]
 pub struct UnansweredRequests(HashMap<RequestId, usize>);
 

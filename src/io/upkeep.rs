@@ -1,15 +1,11 @@
-//! Upkeep of files that others may change under a running host: its socket, and its configuration
-//! file.
+//! Upkeep of files that others may change under a running host: socket, lock, configuration.
 //!
-//! Owns: a thread that checks both every two seconds, so that a blocking file system delays nothing
-//! else; binding a removed socket again, and renewing a removed lock; rereading a changed
-//! configuration file, also on request of a front.
-//! Never: applies what it has read, accepts a connection, or binds a socket while another process
-//! holds the folder's lock.
+//! Owns: a thread that checks them every two seconds, so that a blocked file system delays nothing
+//! else; restoring a removed socket and lock; rereading the configuration, also for a front.
+//! Never: applies what it reads, or binds a socket while another process holds the folder's lock.
 //!
-//! Polling is used instead of notifications because it notices all kinds of changes (relinked
-//! files, moved folders, network file systems) on every platform, at the cost of two calls every
-//! two seconds.
+//! Polling is used instead of notifications because it notices all changes (relinked files, moved
+//! folders, network file systems) on every platform, for two calls every two seconds.
 
 use std::fs::{self, File};
 use std::io;
@@ -28,8 +24,7 @@ use crate::store::folder::{LockId, LockPlace};
 /// Interval of checks.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Time for which a changed file must stay unchanged before it is read, because an editor may still
-/// be writing it.
+/// Time for which a changed file must stay unchanged before it is read: an editor may write it.
 const SETTLED_AFTER: Duration = Duration::from_millis(200);
 
 /// Maximum time that a front waits for the file to be reread.
@@ -76,8 +71,7 @@ impl SocketFile {
         Self { path, inode, lock, renewed: None, is_replaced: false, is_in_trouble: false }
     }
 
-    /// Restores the lock if its file was removed, and the socket if its file was removed or
-    /// replaced.
+    /// Restores the lock if its file was removed, and the socket if its file was replaced, too.
     fn look(&mut self) -> Option<UpkeepEvent> {
         match self.lock.place() {
             LockPlace::There => {}
@@ -121,8 +115,7 @@ fn inode_of(path: &Path) -> Option<u64> {
     fs::symlink_metadata(path).ok().map(|there| there.ino())
 }
 
-/// Returns an error message if a path is taken by something other than a socket or an empty file,
-/// which must not be deleted.
+/// Returns an error message if a path is neither free, a socket nor an empty file.
 pub fn is_taken(path: &Path) -> Option<String> {
     let there = fs::symlink_metadata(path).ok()?;
     let is_free = there.file_type().is_socket() || there.is_file() && there.len() == 0;

@@ -126,8 +126,7 @@ fn watch_by_events(
     use tokio::io::{unix::AsyncFd, Interest};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        // Deprecated because it cannot enforce that the file stays open while it is watched, which
-        // is the case here.
+        // Deprecated because it cannot enforce that the file stays open, as it does here.
         #[allow(deprecated)]
         let reader = stdout.map(|stdout| AsyncFd::with_interest(stdout.as_fd(), Interest::WRITABLE));
         #[allow(deprecated)]

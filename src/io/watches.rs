@@ -1,10 +1,8 @@
 //! Watching files for clients, on a separate thread.
 //!
-//! Owns: the thread, the times of scans and of coalescing, and the leases of watches that were
-//! started for a message not handled yet. A host with a fixed clock has no thread and scans on
-//! request.
-//! Never: decides what may be watched, or notifies a client; changes wait in the engine while
-//! clients do not read.
+//! Owns: the thread, the times of scans and coalescing, and the leases of watches for unhandled
+//! messages. A host with a fixed clock has no thread and scans on request.
+//! Never: decides what may be watched. Changes wait in the engine while clients do not read.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -43,8 +41,7 @@ const POLLED_ENTRIES_MAX: usize = 2000;
 /// Results of starting watches for a message, by channel.
 pub type StartedWatches = Vec<(String, Result<WatchLease, WatchRefusal>)>;
 
-/// Watch that was started and that the core does not know yet. Dropping the lease releases the
-/// watch.
+/// Watch that the core does not know yet. Dropping the lease releases the watch.
 #[derive(Debug)]
 pub struct WatchLease {
     channel: String,
@@ -129,8 +126,7 @@ pub struct WatchEvents {
 }
 
 impl Watches {
-    /// Creates an empty set of watches, which never reports the host's own files. Uses no thread if
-    /// `is_stepped`.
+    /// Creates an empty set that ignores the host's own files. Uses no thread if `is_stepped`.
     pub fn new(is_stepped: bool, own: Arc<[HostFile]>) -> (Self, WatchEvents) {
         let (begun, begun_news) = mpsc::unbounded_channel();
         let (begun_own, begun_own_news) = mpsc::unbounded_channel();
@@ -142,8 +138,7 @@ impl Watches {
         (watches, WatchEvents { begun: begun_news, begun_own: begun_own_news, told: told_news })
     }
 
-    /// Starts watches for the message of a connection. Results arrive within a few seconds. Must be
-    /// called inside a tokio runtime.
+    /// Starts watches for a message, within a few seconds. Must be called inside a tokio runtime.
     pub fn begin(&mut self, connection: ConnectionId, channels: Vec<String>) {
         let failed = |why: &str| {
             let failed = |channel: &String| (channel.clone(), Err(RpcError::unavailable(why).into()));
@@ -167,8 +162,7 @@ impl Watches {
         }
     }
 
-    /// Starts a watch for the core itself, until it is released. An event reports the start. Must
-    /// be called inside a tokio runtime.
+    /// Starts a watch for the core, which gets an event. Must be called inside a tokio runtime.
     pub fn begin_own(&mut self, channel: String) {
         let Some(replied) = self.request(vec![channel]) else { return };
         let begun_own = self.begun_own.clone();
@@ -205,8 +199,8 @@ impl Watches {
         Some(replied)
     }
 
-    /// Reports an empty result for a connection, whose message then requests its missing watches
-    /// again, with the room that was made.
+    /// Reports an empty result, so that the connection's message requests its missing watches
+    /// again.
     pub fn try_again(&self, connection: ConnectionId) {
         if self.begun.send((connection, StartedWatches::new())).is_err() {
             tracing::debug!("watches that have begun were dropped: the host has left");

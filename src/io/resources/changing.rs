@@ -1,7 +1,6 @@
 //! Changes that clients make to files of this machine.
 //!
-//! Owns: the folders in which changes are allowed, the meaning of each request, and the mapping of
-//! failures to errors.
+//! Owns: the folders in which changes are allowed, and the mapping of failures to errors.
 //! Never: touches a file other than through [`Folders`].
 
 use std::collections::HashMap;
@@ -32,8 +31,7 @@ pub struct WritableFolders {
     granted: Vec<Arc<WorkFolder>>,
     /// Files of the host, which clients may never change.
     own: Mutex<HostFiles>,
-    /// Folders of sessions, as found at the first change in each, so that a link or folder put
-    /// there later is not accepted.
+    /// Folders of sessions, as found at the first change in each: later replacements are ignored.
     known: Mutex<HashMap<String, Arc<WorkFolder>>>,
     /// Record of files under temporary names; `None` if no record is written.
     unfinished: Option<Arc<Unfinished>>,
@@ -53,8 +51,7 @@ impl HostFiles {
 }
 
 impl WritableFolders {
-    /// Opens the granted folders, and finds the host's own files. Skips folders that cannot be
-    /// opened.
+    /// Finds the granted folders and the host's own files. Skips folders that cannot be opened.
     pub fn new(granted: &[PathBuf], own: &[PathBuf]) -> Self {
         let granted = granted.iter().filter_map(|path| match WorkFolder::find(path.clone()) {
             Ok(folder) => Some(Arc::new(folder)),
@@ -151,8 +148,7 @@ pub(super) fn revert(taken: &RevertRequest, folders: &Folders) -> Vec<RevertOutc
     revert_reported(&files, folders, |uri, refusal| failed(uri, refusal).message)
 }
 
-/// Checks whether a client may change a file, without changing it. Reads are left to the file
-/// system to permit.
+/// Checks whether a client may change a file. Reads are left to the file system to permit.
 fn ask(asked: &ResourceRequestParams, folders: &Folders) -> Result<(), RpcError> {
     if asked.write != Some(true) {
         return match is_content(&asked.uri) {

@@ -11,8 +11,7 @@ use crate::host::effects::ConnectionId;
 use crate::io::link::{Link, OnClose};
 
 impl Sidecar {
-    /// Returns whether agents may go on. They wait while the queue of any client is full, unless
-    /// another client reads.
+    /// Returns whether agents may go on: no client's queue is full, or another client reads.
     pub(super) fn has_room_for_agents(&self) -> bool {
         let coming = self.in_flight_bytes();
         let has_room = |link: &Link| link.outbox.has_room_for_agents(coming);
@@ -41,8 +40,7 @@ impl Sidecar {
         })
     }
 
-    /// Disconnects clients whose deadline has expired, and the largest ones while all clients
-    /// together use too much memory.
+    /// Disconnects clients with an expired deadline, and the largest while all use too much memory.
     pub(super) fn cut_off(&mut self) {
         let cuts: Vec<(ConnectionId, Instant)> = self.due_disconnects().collect();
         for (connection, at) in cuts {
@@ -88,8 +86,7 @@ impl Sidecar {
         }
     }
 
-    /// Returns the number of bytes in memory that are queued for clients, or were received and are
-    /// not handled. Shared bytes count once.
+    /// Returns the bytes queued for clients, or received and not handled. Shared bytes count once.
     fn bytes_of_clients(&self) -> usize {
         self.acceptor.backlog().bytes() + self.links.iter().map(Link::own_bytes).sum::<usize>()
     }

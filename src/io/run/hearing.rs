@@ -1,7 +1,6 @@
 //! Input of clients.
 //!
-//! Owns: the order of clients, the amount handled in one step, parsing of lines, and the end of a
-//! connection.
+//! Owns: the order of clients, the amount handled per step, and the end of a connection.
 //! Never: handles input behind a message that waits for lookups.
 
 use anyhow::Context;
@@ -107,8 +106,7 @@ impl Sidecar {
         }
     }
 
-    /// Handles the hello of a front, unless the host is leaving; the front then starts another
-    /// host.
+    /// Handles the hello of a front, unless the host is leaving: then the front starts another.
     pub(super) fn receive_join_request(&mut self, mut join_request: JoinRequest) {
         if let Some(reading) = join_request.take_reading() {
             self.take_up(reading);
@@ -155,8 +153,7 @@ impl Sidecar {
         self.feed(Input::Agents(described));
     }
 
-    /// Ends a connection early: no more input is read, turns are cancelled, and queued output is
-    /// still written.
+    /// Ends a connection early: turns are cancelled, and queued output is still written.
     pub(super) fn cut_short(&mut self, connection: ConnectionId) {
         let Some(link) = self.links.get_mut(connection) else { return };
         tracing::info!(

@@ -1,7 +1,6 @@
 //! Shutdown of the process.
 //!
-//! Owns: the consequence of each reason to leave, the condition for the end, and the time limits of
-//! the shutdown.
+//! Owns: the consequence of each reason to leave, and the time limits of the shutdown.
 //! Never: ends a turn; the core does.
 
 use std::time::Duration;
@@ -69,8 +68,7 @@ impl Sidecar {
         false
     }
 
-    /// Returns the exit if no work is left. Waits for a blocked file system no longer than for a
-    /// turn.
+    /// Returns the exit if no work is left. Limits the wait for a blocked file system.
     pub(super) fn finished(&mut self) -> Option<Exit> {
         let written = self.links.iter().all(|link| link.outbox.bytes() == 0);
         let read = self.readers.as_ref().is_none_or(|readers| readers.is_idle());

@@ -1,9 +1,7 @@
 //! Lookups in the store of state that is not in memory.
 //!
-//! Owns: looking up what a message names before it is handled, again after changes in between; and
-//! handling the results of commits.
-//! Never: decides what is needed; the core does. Never blocks: other connections are served while a
-//! message waits.
+//! Owns: looking up what a message names, again after changes; and handling results of commits.
+//! Never: decides what is needed; blocks: other connections are served while a message waits.
 
 use tokio::time::Instant;
 

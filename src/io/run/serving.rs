@@ -1,7 +1,6 @@
 //! Start of a process that serves clients.
 //!
-//! Owns: the options of a process ([`RunOptions`]), opening the state folder, stdin and stdout, and
-//! listening for fronts.
+//! Owns: the options of a process ([`RunOptions`]), opening the state folder and pipes, listening.
 //! Never: receives from or sends to a client; the loop does.
 
 use std::io::Write;
@@ -75,8 +74,7 @@ pub enum Exit {
     Cut,
 }
 
-/// Serves one client on stdin and stdout, and those that join or connect, until the process is to
-/// end.
+/// Serves one client on stdin and stdout, and those that join or connect, until the end.
 ///
 /// # Errors
 /// When the state folder, stdin, stdout or signals cannot be used.
@@ -141,8 +139,7 @@ pub fn serve(
     exit
 }
 
-/// Returns the scripts that make shells report their commands; `None` without a state folder or in
-/// deterministic mode.
+/// Returns the scripts that make shells report commands; `None` in memory or deterministic mode.
 pub(super) fn shell_scripts(options: &RunOptions) -> Option<ShellScripts> {
     let StatePlace::Folder(asked) = &options.state else { return None };
     if options.deterministic || options.limits.ptys == 0 {
@@ -153,9 +150,6 @@ pub(super) fn shell_scripts(options: &RunOptions) -> Option<ShellScripts> {
 
 impl Sidecar {
     /// Starts the upkeep thread. Must be called inside a runtime.
-    ///
-    /// # Errors
-    /// When the thread cannot be started.
     fn begin_upkeep(
         &mut self,
         events: &mut Events,
@@ -188,8 +182,7 @@ pub fn print_urls(urls: &[String]) {
     }
 }
 
-/// Serves the clients of fronts in a locked state folder, until the last client is gone and its
-/// turns are over.
+/// Serves the clients of fronts in a locked state folder until all are gone and turns are over.
 ///
 /// # Errors
 /// When the folder or signals cannot be used. If the folder cannot, waiting fronts receive the

@@ -1,7 +1,6 @@
 //! A step of the core: its input, its outputs, and their effects when the step ends.
 //!
-//! Owns: the order within a step: the core handles input, its records are committed, and only then
-//! do outputs take effect.
+//! Owns: the order of a step: the core handles input, records are committed, outputs take effect.
 //! Never: blocks; slow work runs elsewhere and reports back.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -71,8 +70,7 @@ impl Sidecar {
         }
     }
 
-    /// Notes that a request which is answered elsewhere is answered. Returns false if it is not
-    /// pending.
+    /// Notes that a request is answered. Returns false if it is not pending.
     pub(super) fn mark_answered(&mut self, connection: ConnectionId, id: &RequestId) -> bool {
         let Some(link) = self.links.get_mut(connection) else { return false };
         let is_pending = link.unanswered.settle(id);
@@ -252,8 +250,7 @@ impl Sidecar {
         self.end_step();
     }
 
-    /// Ends a step: stores its records, carries out outputs whose records are committed, and gives
-    /// writers their next chunks.
+    /// Ends a step: stores records, carries out committed outputs, and gives writers more chunks.
     pub(super) fn end_step(&mut self) {
         loop {
             while let Some((connection, message)) = self.edges.take_later() {
