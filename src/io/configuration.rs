@@ -28,7 +28,7 @@ pub type MakeBackend = Box<dyn Fn(AgentSpec) -> Box<dyn Backend> + Send>;
 pub struct Configuration {
     /// The agents, without the built-in ones.
     agents: Vec<AgentSpec>,
-    /// State of the file at the last successful reading, whose agents are those in force.
+    /// Last reading of the file, but with the agents in force if that reading has failed.
     seen: ConfigurationSeen,
     /// Reason why the last reading of the file was not applied, for people.
     outdated: Option<String>,

@@ -1,7 +1,7 @@
 //! WebSocket frames that go out between messages: pongs and the closing frame.
 //!
-//! Owns: the bound on pending frames, for clients that send many pings: one pong and one closing
-//! frame.
+//! Owns: the bound on pending frames, for clients that send many pings: the newest pong and one
+//! closing frame.
 //! Never: writes to a stream.
 
 use std::io::Cursor;

@@ -2,7 +2,7 @@
 //!
 //! Owns: the order of lines; the count of queued bytes; delaying deltas as far as their client
 //! permits; and merging deltas while the client reads too slowly, in memory that queues share.
-//! Never: drops a line, reads a clock, or reorders lines, except lines without state and deltas.
+//! Never: drops a line, reads a clock, or reorders lines; only lines without state overtake deltas.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

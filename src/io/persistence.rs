@@ -44,7 +44,7 @@ const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Time to wait for a step between two parts of maintenance.
 const IDLE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Maximum interval of maintenance, such as emptying the trash, if the store is never idle.
+/// Maximum interval of maintenance, such as emptying the trash, even if the store is never idle.
 const TIDY_EVERY: Duration = Duration::from_secs(15 * 60);
 
 /// Event of the committing thread.
@@ -428,7 +428,7 @@ fn commit_all(
 }
 
 /// Runs the committing function. After a panic, which is logged where it happens, reports a
-/// permanent failure, so that nobody waits for held outputs. Returns whether no panic occurred.
+/// permanent failure, so that no client waits for held outputs. Returns whether no panic occurred.
 fn run_catching(
     steps: &Receiver<StepToCommit>,
     tell: &UnboundedSender<CommitEvent>,

@@ -71,7 +71,7 @@ impl SocketFile {
         Self { path, inode, lock, renewed: None, is_replaced: false, is_in_trouble: false }
     }
 
-    /// Restores the lock if its file was removed, and the socket if its file was replaced, too.
+    /// Restores the lock if its file was removed, and the socket if its file is not the bound one.
     fn look(&mut self) -> Option<UpkeepEvent> {
         match self.lock.place() {
             LockPlace::There => {}

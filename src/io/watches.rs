@@ -2,7 +2,7 @@
 //!
 //! Owns: the thread, the times of scans and coalescing, and the leases of watches for unhandled
 //! messages. A host with a fixed clock has no thread and scans on request.
-//! Never: decides what may be watched. Changes wait in the engine while clients do not read.
+//! Never: decides what may be watched, or notifies clients; changes wait while clients do not read.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,7 +1,7 @@
 //! Clients that do not read, and their effect on others.
 //!
 //! Owns: blocking agents, and disconnecting clients that others would have to wait for or that use
-//! too much memory. A disconnected client gets what it has missed when it reconnects.
+//! too much memory. A disconnected client gets the missed actions when it reconnects.
 //! Never: disconnects the only client that reads actions: agents wait for that client.
 
 use tokio::time::Instant;

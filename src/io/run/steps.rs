@@ -278,8 +278,8 @@ impl Sidecar {
         self.write();
     }
 
-    /// Starts the time limits for turns of disconnected clients before they are committed, because
-    /// the limits apply even while commits fail. Returns the other outputs.
+    /// Starts the time limits for turns of disconnected clients without waiting for a commit,
+    /// because they apply even while commits fail. Returns the other outputs.
     fn begin_limits(&mut self, mut outputs: Vec<Output>) -> Vec<Output> {
         let is_limit =
             |output: &mut Output| matches!(output, Output::Timer(Timer::Drain | Timer::Disconnect(_), _));
