@@ -44,7 +44,7 @@ const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Time to wait for a step between two parts of maintenance.
 const IDLE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Maximum interval of maintenance, such as emptying the trash, even if the store is never idle.
+/// Maximum interval of maintenance, such as removing expired sessions, even if never idle.
 const TIDY_EVERY: Duration = Duration::from_secs(15 * 60);
 
 /// Event of the committing thread.
