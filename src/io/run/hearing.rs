@@ -106,7 +106,7 @@ impl Sidecar {
         }
     }
 
-    /// Handles the hello of a front, unless the host is leaving: then the front starts another.
+    /// Handles the hello of a front. A host that is leaving drops it, and the front starts another.
     pub(super) fn receive_join_request(&mut self, mut join_request: JoinRequest) {
         if let Some(reading) = join_request.take_reading() {
             self.take_up(reading);
