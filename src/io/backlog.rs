@@ -1,8 +1,7 @@
-//! Bytes that wait for clients, each counted once however many clients share them.
+//! Counter of the bytes that are queued for clients; bytes that clients share count once.
 //!
-//! Owns: counting the lines that several queues share, and merging deltas of one part into one text
-//! for all queues that have the same deltas waiting.
-//! Never: decides who is disconnected when too much waits, or in which order lines go out.
+//! Owns: the number of queues that hold each line, and the shared text of merged deltas.
+//! Never: decides who is disconnected when too much is queued, or the order in which lines go out.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,10 +11,10 @@ use bytes::Bytes;
 use crate::host::effects::PartKey;
 use crate::wire::action_lines::DeltaLines;
 
-/// Maximum number of merged texts that a queue looks through for one that it can share.
+/// Maximum number of recent merged texts that are searched for one to share.
 const RECENT_MAX: usize = 64;
 
-/// Counter of what all queues of a host have waiting.
+/// Counter of the bytes that all queues of a host hold.
 #[derive(Debug, Clone, Default)]
 pub struct Backlog(Arc<Mutex<UnsentBytes>>);
 
@@ -24,31 +23,29 @@ struct UnsentBytes {
     bytes: usize,
     /// Number of queues that hold each line, by the address of its bytes.
     lines: HashMap<usize, usize>,
-    /// The texts that were begun last, the newest at the end.
+    /// The most recently begun texts, the newest at the end.
     recent: VecDeque<Weak<DeltaText>>,
 }
 
-/// A line that waits in a queue, and perhaps in others.
+/// A queued line that other queues may hold, too.
 #[derive(Debug)]
 pub struct SharedLine {
     line: Bytes,
     backlog: Backlog,
 }
 
-/// Deltas of one part that wait in a queue as one line: a range of a text that other queues may
-/// share.
+/// Consecutive deltas of one part, queued as one line: a range of a text that queues may share.
 #[derive(Debug)]
 pub struct SharedDeltas {
     text: Arc<DeltaText>,
     from: usize,
     to: usize,
-    /// Bytes of the line before and after the text: the head of the first delta, the tail of the
-    /// last one.
+    /// Bytes of the line before the text (from the first delta) and after it (from the last delta).
     head: Vec<u8>,
     tail: Vec<u8>,
 }
 
-/// The texts of consecutive deltas of one part, as JSON text.
+/// Concatenated texts of consecutive deltas of one part, as JSON text.
 #[derive(Debug)]
 struct DeltaText {
     part: PartKey,
@@ -59,18 +56,18 @@ struct DeltaText {
 #[derive(Debug)]
 struct Deltas {
     text: Vec<u8>,
-    /// The lines that were taken in last, and the offset at which their texts begin. Queues take
-    /// lines in one after the other, so that one which is behind another one is behind by these.
+    /// The lines that were appended last, and the offset at which their texts begin. Every queue
+    /// appends the same lines in order, so a queue that lags behind another lags by these lines.
     last: (Bytes, usize),
 }
 
 impl Backlog {
-    /// Returns the number of bytes that wait, those that several queues share counted once.
+    /// Returns the number of queued bytes. Lines that several queues share count once.
     pub fn bytes(&self) -> usize {
         self.waiting().bytes
     }
 
-    /// Counts a line that a queue has waiting.
+    /// Counts a line for the queue that holds the returned value.
     pub fn line(&self, line: Bytes) -> SharedLine {
         let mut waiting = self.waiting();
         let queues = waiting.lines.entry(line.as_ptr() as usize).or_default();
@@ -82,7 +79,8 @@ impl Backlog {
         SharedLine { line, backlog: self.clone() }
     }
 
-    /// Begins to merge deltas of a part.
+    /// Starts a merged line. Shares a text to which another queue has just appended the same
+    /// deltas.
     pub fn merge(&self, part: PartKey, lines: &DeltaLines) -> SharedDeltas {
         let recent: Vec<Arc<DeltaText>> =
             self.waiting().recent.iter().rev().filter_map(Weak::upgrade).collect();
@@ -116,13 +114,12 @@ impl Backlog {
     }
 }
 
-/// Returns whether two lines are the same bytes in memory.
 fn is_same(one: &Bytes, other: &Bytes) -> bool {
     one.as_ptr() == other.as_ptr() && one.len() == other.len()
 }
 
 impl SharedLine {
-    /// Returns the line.
+    /// Returns the counted line.
     pub fn line(&self) -> &Bytes {
         &self.line
     }
@@ -142,8 +139,8 @@ impl Drop for SharedLine {
 }
 
 impl SharedDeltas {
-    /// Appends the next deltas of the part; false, and nothing is changed, if the line would be
-    /// longer than `line_bytes_max`, or the text has gone on in another way.
+    /// Appends the next deltas of the part. Returns false and changes nothing if the line would be
+    /// longer than `line_bytes_max`, or if other deltas were appended to the shared text.
     pub fn append(&mut self, lines: &DeltaLines, line_bytes_max: usize) -> bool {
         let (more, tail) = (lines.text_bytes(), lines.tail());
         if self.head.len() + (self.to - self.from) + more + tail.len() > line_bytes_max {
@@ -159,7 +156,7 @@ impl SharedDeltas {
             }
             let room = deltas.text.capacity() - begin;
             if room < more {
-                // Doubled, as it would be by itself, but never beyond what it may become.
+                // Doubled, as a `Vec` does by itself, but capped at the maximum length of a line.
                 let more = more.max(begin).min(line_bytes_max - begin);
                 deltas.text.reserve_exact(more);
             }
@@ -183,7 +180,7 @@ impl SharedDeltas {
         self.head.len() + (self.to - self.from) + self.tail.len()
     }
 
-    /// Writes the line.
+    /// Builds the line from head, text and tail.
     pub fn to_line(&self) -> Bytes {
         let deltas = self.text.deltas();
         [&self.head, &deltas.text[self.from..self.to], &self.tail].concat().into()

@@ -1,15 +1,13 @@
-//! The agents of a running host, and what becomes of them when the configuration file changes.
+//! The agents of a running host, and their replacement when the configuration file changes.
 //!
-//! The running host takes up a file that has changed: at the hello of a front that has read another
-//! content, and by itself within seconds ([`upkeep`](super::upkeep)). New agents are offered at
-//! once, sessions that are opened from then on have the agents that changed, and conversations that
-//! run go on with the program that they have; an agent that was removed is no longer offered. A
-//! file that cannot be understood changes nothing. Signals have no part in this: SIGHUP is how a
-//! terminal that goes away ends the programs in it, so it asks a host to leave, as it always did.
+//! A running host applies a changed file when a front joins that has read other content, and by
+//! itself within seconds ([`upkeep`](super::upkeep)). New sessions use the new agents, running
+//! conversations keep their program, and a removed agent is no longer offered. A file with an error
+//! changes nothing. SIGHUP does not reload the file but asks the host to leave, because closing
+//! terminals send it.
 //!
-//! Owns: which agents are in force, how they differ from those that were read, and why what was
-//! read is not in force.
-//! Never: reads the file, or tells a client of an agent.
+//! Owns: the agents in force, and the reason why a newer reading of the file was not applied.
+//! Never: reads the file, or informs a client about an agent.
 
 use std::fmt;
 
@@ -18,25 +16,24 @@ use crate::backend::acp::AgentSpec;
 use crate::backend::{Backend, OfferedAgent};
 use crate::config::{AgentSource, ConfigurationReading, ConfigurationSeen};
 
-/// Warning for a window whose configuration file could not be read anew before the window was
-/// served.
+/// Warning for a window whose configuration file could not be reread before the window was served.
 const OTHER_CONTENT: &str =
     "the host has another content of the configuration file than this window has read: the file has \
     changed again since, or takes too long to be read; the host takes it up when it can";
 
-/// Makes the backend of an agent.
+/// Factory for the backend of an agent.
 pub type MakeBackend = Box<dyn Fn(AgentSpec) -> Box<dyn Backend> + Send>;
 
-/// The agents in force.
+/// The agents in force, and the configuration file that they come from.
 pub struct Configuration {
-    /// The agents, without those that the program has built in.
+    /// The agents, without the built-in ones.
     agents: Vec<AgentSpec>,
-    /// The file as it was read last. Its agents are those in force.
+    /// Last reading of the file, but with the agents in force if that reading has failed.
     seen: ConfigurationSeen,
-    /// Reason why the file as it was read last is not in force, for people.
+    /// Reason why the last reading of the file was not applied, for people.
     outdated: Option<String>,
     make: MakeBackend,
-    /// For the thread that looks at the file.
+    /// Input for the upkeep thread, until that thread takes it.
     file: Option<ConfigurationFile>,
 }
 
@@ -47,8 +44,7 @@ impl fmt::Debug for Configuration {
 }
 
 impl Configuration {
-    /// Puts in force what a source says; of a file that cannot be understood nothing. Returns the
-    /// backends, too.
+    /// Applies the first reading; only the agents of the command line if the file has an error.
     pub fn start(
         source: AgentSource,
         reading: ConfigurationReading,
@@ -64,23 +60,22 @@ impl Configuration {
         (Self { agents, seen, outdated, make, file: Some(file) }, backends)
     }
 
-    /// Returns whether one of the agents that were read has this provider id.
+    /// Returns whether a configured agent has this provider id.
     pub fn offers(&self, provider: &str) -> bool {
         self.agents.iter().any(|agent| agent.name == provider)
     }
 
-    /// Takes the file out, for the thread that looks at it.
+    /// Takes the file out, for the upkeep thread. Returns `None` if it was taken before.
     pub fn take_file(&mut self) -> Option<ConfigurationFile> {
         self.file.take()
     }
 
-    /// Returns whether a front has read another content of the same file.
+    /// Returns whether a front has read other content of the same file.
     pub fn is_other_content(&self, front: &ConfigurationSeen) -> bool {
         front.file.is_some() && front.sum != self.seen.sum && front.is_of_the_file_of(&self.seen)
     }
 
-    /// Returns what differs for a front that has another file. One that has the same needs only
-    /// wait until it is read.
+    /// Returns the differences for a front that uses another file. The same file is reread instead.
     pub fn differences(&self, front: &ConfigurationSeen) -> Vec<String> {
         if front.is_of_the_file_of(&self.seen) || front.agents == self.seen.agents {
             return Vec::new();
@@ -95,7 +90,7 @@ impl Configuration {
         std::iter::once(file).chain(differ.into_iter().map(|name| format!("the agent `{name}`"))).collect()
     }
 
-    /// Returns why a front that has this file does not get its agents, for people.
+    /// Returns the reason why a front that uses this file does not get its agents, for people.
     pub fn outdated(&self, front: &ConfigurationSeen) -> Option<String> {
         if !front.is_of_the_file_of(&self.seen) {
             return None;
@@ -103,8 +98,7 @@ impl Configuration {
         self.outdated.clone().or_else(|| self.is_other_content(front).then(|| OTHER_CONTENT.to_owned()))
     }
 
-    /// Puts in force what was read. Returns the agents in their order, or `None` when they are what
-    /// they were.
+    /// Applies a new reading. Returns the agents in order, or `None` if they have not changed.
     pub fn take_up(&mut self, reading: ConfigurationReading) -> Option<Vec<OfferedAgent>> {
         let agents = match reading.agents {
             Ok(agents) => agents,

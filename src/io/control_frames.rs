@@ -1,7 +1,7 @@
-//! Frames of a WebSocket that go out between messages: answers to pings, and the goodbye.
+//! WebSocket frames that go out between messages: pongs and the closing frame.
 //!
-//! Owns: that no more than one answer to a ping waits, the newest one, and one closing frame,
-//! however many pings come from a client that does not read.
+//! Owns: the bound on pending frames, for clients that send many pings: the newest pong and one
+//! closing frame.
 //! Never: writes to a stream.
 
 use std::io::Cursor;
@@ -12,11 +12,9 @@ use tokio::sync::Notify;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Control, OpCode};
 use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame, FrameHeader};
 
-/// Maximum length of the reason in a closing frame, in bytes (RFC 6455, 5.5: a control frame has at
-/// most 125 bytes, two of which are the code).
+/// Maximum length of the reason in a closing frame, in bytes (RFC 6455, 5.5: 125 with the code).
 const REASON_BYTES_MAX: usize = 123;
 
-/// Frame that goes out next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ControlFrame {
     Bytes(Bytes),
@@ -24,7 +22,6 @@ pub enum ControlFrame {
     End,
 }
 
-/// Control frames that wait for the task that writes to a client.
 #[derive(Debug, Default)]
 pub struct ControlFrames {
     waiting: Mutex<UnsentFrames>,
@@ -47,8 +44,7 @@ enum End {
 }
 
 impl ControlFrames {
-    /// Takes frames as the library writes them. A pong takes the place of one that waits (RFC 6455,
-    /// 5.5.3).
+    /// Queues frames encoded by the library. A new pong replaces a pending one (RFC 6455, 5.5.3).
     pub fn put(&self, mut frames: &[u8]) {
         let mut waiting = self.waiting();
         while let Ok(Some((header, payload))) = FrameHeader::parse(&mut Cursor::new(frames)) {
@@ -58,7 +54,7 @@ impl ControlFrames {
             match header.opcode {
                 OpCode::Control(Control::Pong) => waiting.pong = Some(Bytes::copy_from_slice(frame)),
                 OpCode::Control(Control::Close) => waiting.close = Some(Bytes::copy_from_slice(frame)),
-                // The library writes no others by itself.
+                // The library generates no other frames by itself.
                 _ => {}
             }
             frames = rest;
@@ -67,7 +63,7 @@ impl ControlFrames {
         self.changed.notify_one();
     }
 
-    /// Closes the connection with this code and reason, unless it is closed already.
+    /// Queues a closing frame with this code and reason, unless one is pending.
     pub fn close(&self, code: CloseCode, reason: &str) {
         let mut end = reason.len().min(REASON_BYTES_MAX);
         while !reason.is_char_boundary(end) {
@@ -83,7 +79,6 @@ impl ControlFrames {
         self.changed.notify_one();
     }
 
-    /// Ends the output behind the frames that wait here.
     pub fn end(&self) {
         let mut waiting = self.waiting();
         if waiting.end == End::NotYet {
@@ -93,13 +88,11 @@ impl ControlFrames {
         self.changed.notify_one();
     }
 
-    /// Returns whether the output ends behind the frames that wait here, so that no message may
-    /// follow.
+    /// Returns whether the output ends after the pending frames, so that no message may follow.
     pub fn has_end(&self) -> bool {
         self.waiting().end == End::Asked
     }
 
-    /// Waits for the frame that goes out next.
     pub async fn next(&self) -> ControlFrame {
         loop {
             if let Some(frame) = self.take() {

@@ -1,10 +1,10 @@
 //! Limit of open files of this process.
 //!
-//! Owns: seeing at the start whether those are enough, and saying so if not (later it would be told
-//! of whatever happens to be opened last, or end a library that does not expect it); having as many
-//! as the system allows; and a spare one, so that a connection can be told that there are no more.
-//! Never: lets a program that we start have more than we were given: some close all that they may
-//! have, one by one; gives a connection the last files.
+//! Owns: checking the limit at the start, because running out later would fail whatever is opened
+//! next; raising it to the maximum; and a spare file, so that a connection can be refused with a
+//! reason when no more files can be opened.
+//! Never: passes the raised limit on to child processes, some of which close every possible
+//! descriptor, one by one; gives the last files to a connection.
 
 use std::fs::File;
 use std::io;
@@ -13,17 +13,16 @@ use std::os::fd::AsRawFd;
 use rustix::io::Errno;
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
-/// Number of files that a host opens before a client says anything, and some more.
+/// Number of files that a host opens before any client connects, with a margin.
 const HOST: usize = 40;
 
-/// Number of files below the limit that connections leave to others: the store, which otherwise
-/// could commit nothing, git, agents and terminals.
+/// Number of files reserved for the store (which else could not commit), git, agents and terminals.
 const MARGIN: u64 = 24;
 
-/// Number of files that maintaining stored sessions opens.
+/// Number of files that a command for stored sessions opens.
 const SESSIONS: usize = 12;
 
-/// Too few files may be opened.
+/// Error: too few files can be opened.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "only {there} more files can be opened ({error}; {limit} in all, see `ulimit -n`), and at least {wanted} are needed"
@@ -35,8 +34,7 @@ pub struct TooFewDescriptors {
     error: io::Error,
 }
 
-/// Returns which limit of the system an error comes from, to be put behind a message; nothing where
-/// it comes from none.
+/// Returns a note about the system limit behind an error, to append to a message; empty if none.
 pub fn limit_behind(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::MFILE) => " (see `ulimit -n`)",
@@ -45,16 +43,16 @@ pub fn limit_behind(error: &io::Error) -> &'static str {
     }
 }
 
-/// Returns the error of a thread that cannot be started.
+/// Returns the error for a thread that cannot be started.
 pub fn no_thread(error: io::Error) -> anyhow::Error {
     let limit = limit_behind(&error);
     anyhow::Error::new(error).context(format!("a thread cannot be started{limit}"))
 }
 
-/// Checks that a host can open as many files as it needs, once it has raised its limit.
+/// Checks that a host can open enough files once it has raised its limit.
 ///
 /// # Errors
-/// When it cannot.
+/// When it can open too few.
 pub fn expect_for_host() -> Result<(), TooFewDescriptors> {
     let given = raise();
     let enough = expect(HOST);
@@ -64,10 +62,10 @@ pub fn expect_for_host() -> Result<(), TooFewDescriptors> {
     enough
 }
 
-/// Checks that as many files can be opened as are needed for looking after stored sessions.
+/// Checks that a command for stored sessions can open enough files.
 ///
 /// # Errors
-/// When they cannot.
+/// When it can open too few.
 pub fn expect_for_sessions() -> Result<(), TooFewDescriptors> {
     expect(SESSIONS)
 }
@@ -77,7 +75,7 @@ fn expect(wanted: usize) -> Result<(), TooFewDescriptors> {
     for there in 0..wanted {
         match File::open("/dev/null") {
             Ok(file) => open.push(file),
-            // A system without that file has other troubles.
+            // A system without `/dev/null` has other problems.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(TooFewDescriptors { there, wanted, limit: limit(), error }),
         }
@@ -89,8 +87,8 @@ fn limit() -> String {
     getrlimit(Resource::Nofile).current.map_or("any number".to_owned(), |files| files.to_string())
 }
 
-/// Raises the soft limit of open files to the hard one. Returns the limit that this process was
-/// given, which the programs that it starts are to have; `None` if it has not changed.
+/// Raises the soft limit of open files to the hard limit. Returns the original limit, which child
+/// processes must get; `None` if the limit has not changed.
 pub fn raise() -> Option<u64> {
     let limits = getrlimit(Resource::Nofile);
     let given = limits.current.filter(|given| limits.maximum.is_none_or(|most| *given < most))?;
@@ -103,7 +101,7 @@ pub fn raise() -> Option<u64> {
     }
 }
 
-/// Lowers the soft limit of open files to what a process was given that has raised it.
+/// Lowers the soft limit of open files to the original limit that [`raise`] has returned.
 pub fn lower(given: u64) {
     let limits = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(given), ..limits }) {
@@ -118,15 +116,15 @@ pub fn are_exhausted(error: &io::Error) -> bool {
         .any(|exhausted| error.raw_os_error() == Some(exhausted.raw_os_error()))
 }
 
-/// Returns whether the file of a new connection leaves fewer files than others need. A new file has
-/// the lowest number that was free, so all below it are open.
+/// Returns whether a new connection leaves fewer files than are reserved. A new file gets the
+/// lowest free number, so all lower numbers are in use.
 pub fn leaves_too_few(connection: &impl AsRawFd) -> bool {
     let Some(limit) = getrlimit(Resource::Nofile).current else { return false };
     let open = u64::try_from(connection.as_raw_fd()).map_or(0, |number| number + 1);
     open + MARGIN.min(limit / 4) > limit
 }
 
-/// Returns a sentence for a client that is refused because no more files can be opened.
+/// Returns the message for a client that is refused because no more files can be opened.
 pub fn exhausted() -> String {
     format!(
         "the host (process {}) cannot take one more connection: it can open no more files ({} at once, see `ulimit -n`); \
@@ -136,25 +134,23 @@ pub fn exhausted() -> String {
     )
 }
 
-/// File that is kept open to make room for a connection that is accepted only to be told why it is
-/// refused.
+/// File that is closed to make room for a connection that is refused with a reason.
 #[derive(Debug)]
 pub struct SpareFile(Option<File>);
 
 impl SpareFile {
-    /// Opens it.
+    /// Opens the spare file. Without one, excess connections wait in the listener's queue.
     pub fn open() -> Self {
-        // Without one, connections that come too many wait until there is room.
         Self(File::open("/dev/null").ok())
     }
 
-    /// Makes room for one connection where this error says that there is none; false if there is
-    /// none to be made.
+    /// Closes the spare file if this error says that files ran out. Returns whether one is free
+    /// now.
     pub fn make_room(&mut self, error: &io::Error) -> bool {
         are_exhausted(error) && self.0.take().is_some()
     }
 
-    /// Takes the room back, when the connection is closed.
+    /// Reopens the spare file, once the refused connection is closed.
     pub fn reclaim(&mut self) {
         self.0 = self.0.take().or_else(|| File::open("/dev/null").ok());
     }

@@ -1,8 +1,8 @@
 //! Existence checks of the working directories that clients name.
 //!
-//! Owns: finding it out on a thread of its own, and giving up when a file system takes too long:
-//! who waits for it is a client that nothing more is heard from meanwhile.
-//! Never: decides what follows; that is the core's.
+//! Owns: the checks on separate threads, and their timeout. A client's later messages wait for
+//! them.
+//! Never: decides about the result; the core does.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -17,14 +17,12 @@ use crate::files::uris::path_of;
 use crate::host::effects::ConnectionId;
 use crate::host::Findings;
 
-/// A file system must say something within this time.
+/// Timeout for the answer of a file system.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// Maximum number of threads that look at directories at the same time: file systems that do not
-/// answer keep theirs. Beyond it, the file system counts as one that does not answer.
+/// Maximum number of concurrent checks, including blocked ones. Further checks report the timeout.
 const STUCK_MAX: usize = 16;
 
-/// Checker of directories, with a thread for each message.
 #[derive(Debug)]
 pub struct Directories {
     looking: Arc<AtomicUsize>,
@@ -32,14 +30,13 @@ pub struct Directories {
 }
 
 impl Directories {
-    /// Begins with nothing to do; what is found out comes out of the receiver.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<(ConnectionId, Findings)>) {
         let (findings, found) = mpsc::unbounded_channel();
         (Self { looking: Arc::default(), findings }, found)
     }
 
-    /// Looks at the directories that a message of this connection names; nothing is waited for
-    /// longer than a few seconds. Must be called inside a tokio runtime.
+    /// Checks the directories that a message of this connection names. Findings arrive within a
+    /// few seconds. Must be called inside a tokio runtime.
     pub fn check(&self, connection: ConnectionId, uris: Vec<String>) {
         let (tell, told) = oneshot::channel();
         let silent =

@@ -1,8 +1,7 @@
 //! Events that wake the loop.
 //!
-//! Owns: the closed list of causes ([`LoopEvent`]), and waiting for the next one of those that are
-//! wanted.
-//! Never: decides what follows from one.
+//! Owns: the closed list of causes ([`LoopEvent`]), and waiting for the next event that is wanted.
+//! Never: decides about the consequences of an event.
 
 use std::future::ready;
 
@@ -26,98 +25,98 @@ use crate::host::effects::ConnectionId;
 use crate::host::Findings;
 use crate::watches::engine::WatchReport;
 
-/// Maximum number of agents' reports taken in one step.
+/// Maximum number of agent reports handled in one step.
 const REPORTS_AT_ONCE: usize = 256;
 
 /// Event that wakes the loop.
 #[derive(Debug)]
 pub enum LoopEvent {
-    /// Something has happened on a connection.
+    /// Event of a connection.
     Link(link::TransportEvent),
     /// Reports of agents, in order.
     Reports(Vec<Report>),
-    /// An agent was met that was to be, by its provider id.
+    /// Result of probing an agent, with its provider id.
     Met(String, Box<ProbeResult>),
-    /// Outcome of a commit.
+    /// Event of the committing thread.
     Kept(CommitEvent),
-    /// Something was read from the store for a connection.
+    /// Result of reading the store for a connection.
     Read(ConnectionId, FinishedRead),
-    /// Directories were looked at for a connection.
+    /// Findings about the directories that a connection's message names.
     Looked(ConnectionId, Findings),
-    /// A connection's request for a resource is answered.
+    /// Answer to a connection's request for a resource.
     Resource(ResourceAnswer),
-    /// Watches were to begin for the message of a connection.
+    /// Watches that were started, or refused, for a connection's message.
     Begun(ConnectionId, StartedWatches),
-    /// Files have changed that are watched.
+    /// Changes of watched files.
     Changed(WatchReport),
-    /// The core's own watch of this channel has begun.
+    /// Start of the core's own watch on this channel.
     BegunOwn(String),
-    /// Something was heard of the program in a terminal.
+    /// Report of a program in a terminal.
     Pty(PtyReport),
-    /// Something is heard of git.
+    /// Event of the process that runs git.
     Git(GitProcessEvent),
-    /// A piece of what takes long to write is there.
+    /// Piece of a large message that another thread writes.
     Piece(Piece),
-    /// A front has said hello.
+    /// Hello of a front.
     Knock(Box<JoinRequest>),
-    /// Something has changed that others may change under a running host.
+    /// Change of a file that others may change under a running host.
     Upkeep(UpkeepEvent),
-    /// There is a reason to leave.
+    /// Reason to leave.
     Lost(LeaveReason),
-    /// The time has come that was waited for.
+    /// Expired timer or deadline.
     Due,
-    /// Clients have said more than was heard, and nothing else has happened.
+    /// Pending input of clients, while no other event has occurred.
     Unheard,
 }
 
-/// Events that are wanted besides those that always are.
+/// Optional events that the loop wants now; all others are always wanted.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Interests {
-    /// Reports of agents, and changes of watched files.
+    /// Set for reports of agents and changes of watched files.
     pub reports: bool,
-    /// Reports of programs in terminals.
+    /// Set for reports of programs in terminals.
     pub ptys: bool,
-    /// This time.
+    /// Time of the next timer; `None` if there is none.
     pub due: Option<Instant>,
-    /// Set if clients have sent more than was received.
+    /// Set if received input of clients is not handled yet.
     pub unheard: bool,
 }
 
-/// Sources of events.
+/// Receivers of all events.
 #[derive(Debug)]
 pub struct Events {
     /// Events of connections.
     pub links: mpsc::UnboundedReceiver<link::TransportEvent>,
-    /// Reports of agents.
+    /// Reports of agents, in order.
     pub reports: mpsc::Receiver<Report>,
     /// Results of probing agents.
     pub met: mpsc::UnboundedReceiver<(String, ProbeResult)>,
-    /// Outcomes of commits.
+    /// Events of the committing thread.
     pub kept: mpsc::UnboundedReceiver<CommitEvent>,
     /// Results of reading the store.
     pub read: mpsc::UnboundedReceiver<(ConnectionId, FinishedRead)>,
-    /// Findings about directories.
+    /// Findings about working directories.
     pub looked: mpsc::UnboundedReceiver<(ConnectionId, Findings)>,
     /// Answers about resources.
     pub resources: mpsc::UnboundedReceiver<ResourceAnswer>,
-    /// Reports of watches.
+    /// Results of starting watches, and changes of watched files.
     pub watches: WatchEvents,
     /// Reports of programs in terminals.
     pub ptys: mpsc::UnboundedReceiver<PtyReport>,
-    /// Reports of git.
+    /// Events of the process that runs git.
     pub git: mpsc::UnboundedReceiver<GitProcessEvent>,
-    /// Pieces of what takes long to write.
+    /// Pieces of large messages that other threads write.
     pub pieces: mpsc::UnboundedReceiver<Piece>,
     /// Fronts that have said hello.
     pub join_requests: mpsc::UnboundedReceiver<JoinRequest>,
-    /// Changes that others make under a running host.
+    /// Changes of files that others may change under a running host.
     pub upkeep: mpsc::UnboundedReceiver<UpkeepEvent>,
     /// Reasons to leave.
     pub lost: mpsc::UnboundedReceiver<LeaveReason>,
 }
 
 impl Events {
-    /// Waits for the next event. May be dropped half-way: nothing is lost.
+    /// Waits for the next event. Cancel safe: no event is lost.
     pub async fn next(&mut self, wants: Interests) -> LoopEvent {
         let mut reports = Vec::new();
         tokio::select! {
@@ -142,7 +141,7 @@ impl Events {
         }
     }
 
-    /// An event that is there already.
+    /// Returns an event that is ready, without waiting; `None` if there is none.
     pub async fn now(&mut self, wants: Interests) -> Option<LoopEvent> {
         tokio::select! {
             biased;

@@ -1,8 +1,7 @@
-//! Files that may be meant by what is typed in a message: `completions` behind `#` and `@`.
+//! Completions of file names after `#` and `@` in a message.
 //!
-//! Owns: looking for them where a chat works, as far as version control does not ignore them, and
-//! what fits best.
-//! Never: follows a link, so it never leaves those folders; looks without an end.
+//! Owns: the search in the working directories of a chat, without ignored files, and the ranking.
+//! Never: follows a link, so it stays inside these directories; searches without a limit.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,38 +14,35 @@ use ignore::WalkBuilder;
 use crate::files::uris::{path_of, uri_of};
 use crate::host::effects::FileCompletionQuery;
 
-/// Maximum number of files offered.
 const OFFERED_MAX: usize = 50;
 
-/// Maximum number of files and folders looked at per completion, in all directories together.
+/// Maximum number of files and folders visited per completion, in all directories combined.
 const VISITED_MAX: usize = 100_000;
 
-/// Maximum duration of a search: somebody is typing.
+/// Time limit of a search, short because a user is typing.
 const WITHIN: Duration = Duration::from_secs(2);
 
-/// Folders that are nobody's files.
+/// Folders with internal files of version control.
 const OF_VERSION_CONTROL: [&str; 4] = [".git", ".hg", ".jj", ".svn"];
 
-/// A file that fits.
 struct FileMatch {
-    /// How well: less is better.
+    /// Rank of the match; lower is better.
     rank: (usize, usize),
-    /// Path below its directory.
     below: String,
     name: String,
     path: PathBuf,
-    /// The place of its directory.
+    /// Index of its directory.
     of: usize,
 }
 
-/// The files that fit best, those first.
+/// Finds the files that match best, the best first.
 pub(super) fn find(meant: &FileCompletionQuery) -> CompletionsResult {
     let directories: Vec<PathBuf> = meant.directories.iter().filter_map(|uri| path_of(uri).ok()).collect();
     let until = Instant::now() + WITHIN;
     let typed = meant.typed.to_lowercase();
     let mut found: Vec<FileMatch> = Vec::new();
     for (of, directory) in directories.iter().enumerate() {
-        // What is in another one is looked at there.
+        // A directory inside another one is searched with that one.
         let has_it = |(at, other): (usize, &PathBuf)| {
             at != of && directory.starts_with(other) && (directory != other || at < of)
         };
@@ -85,7 +81,7 @@ pub(super) fn find(meant: &FileCompletionQuery) -> CompletionsResult {
     CompletionsResult { items: found.iter().map(item).collect() }
 }
 
-/// Shows each file in a directory, as far as so many entries and the time reach.
+/// Calls `show` with each file in a directory, up to `entries_max` entries and the deadline.
 fn list(directory: &Path, entries_max: usize, until: Instant, mut show: impl FnMut(&Path)) {
     let walk = WalkBuilder::new(directory)
         .follow_links(false)
@@ -109,7 +105,7 @@ fn list(directory: &Path, entries_max: usize, until: Instant, mut show: impl FnM
     }
 }
 
-/// Returns the file with its rank if `typed`, which is in lower case, may mean it.
+/// Returns the file with its rank if it matches `typed`, which must be lower case.
 fn fit(typed: &str, of: usize, directory: &Path, path: &Path) -> Option<FileMatch> {
     let below = path.strip_prefix(directory).ok()?.to_string_lossy().into_owned();
     let name = name_of(path);
@@ -133,7 +129,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Returns whether a text has the characters of `typed` in this order, with any between them.
+/// Returns whether a text contains the characters of `typed` in order, with any in between.
 fn has_in_order(text: &str, typed: &str) -> bool {
     let mut rest = text.chars();
     typed.chars().all(|wanted| rest.any(|character| character == wanted))

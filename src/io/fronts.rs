@@ -1,9 +1,8 @@
-//! The host's side of its fronts: processes that lend their stdin and stdout to it.
+//! The host's side of its fronts: processes that lend it their stdin and stdout.
 //!
-//! Owns: who may join (the same user, in the same words, with the same settings), having done what
-//! a front asks for before it is served (listening, reading a configuration file that has changed),
-//! what it is told of its client and of the log, and noticing that it is gone.
-//! Never: serves a client; its stdin and stdout are a connection like any other.
+//! Owns: the conditions for joining (same user, link version and settings); the work before a front
+//! is served (listening, rereading the configuration file); its messages; and noticing its end.
+//! Never: serves a client; a front's stdin and stdout are a connection like any other.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -38,7 +37,7 @@ use crate::host::effects::ConnectionId;
 use crate::status::{EXIT_FAILURE, EXIT_STATE};
 use crate::store::folder::LockId;
 
-/// Time that a front has to say hello, and that a new host waits for its first front.
+/// Time limit for the hello of a front, and for the first front of a new host.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 
 /// Socket of a host, and conditions for the fronts that join there.
@@ -46,26 +45,25 @@ const HELLO_WITHIN: Duration = Duration::from_secs(10);
 pub struct HostSocket {
     /// Socket that listens for fronts.
     pub listener: Listener,
-    /// The socket's file, which goes when the host does.
+    /// Path of the socket, which is removed when the host ends.
     pub path: PathBuf,
     /// Settings that the host runs with: see [`Hello::settings`].
     pub settings: BTreeMap<String, String>,
     /// Readers of the log, which fronts join.
     pub log_readers: LogReaders,
-    /// Set when the host is there for others, too, and stays when all fronts are gone.
+    /// Set if the host stays when all fronts are gone.
     pub stays: bool,
-    /// The lock under which it listens; `None` where it cannot be seen.
+    /// Lock that permits this process to listen; `None` if its identity cannot be determined.
     pub lock: Option<LockId>,
 }
 
 impl HostSocket {
-    /// Returns what is needed to bind the socket anew when its file is removed.
+    /// Returns what the upkeep thread needs to bind the socket again if its file is removed.
     pub fn socket_file(&self) -> Option<SocketFile> {
         Some(SocketFile::new(self.path.clone(), self.lock.clone()?))
     }
 
-    /// Tells everybody who has come why the host cannot be joined. To be called when nobody can
-    /// come any more.
+    /// Sends the reason to all waiting fronts. To be called when no more fronts can arrive.
     pub fn refuse(self, why: &str, status: u8) {
         let answer = HelloLine::Refused { why: why.to_owned(), status }.to_line();
         if let Err(error) = self.listener.set_nonblocking(true) {
@@ -80,59 +78,58 @@ impl HostSocket {
     }
 }
 
-/// Request of a front, which has said hello, to have its client served.
+/// Request of a front that its client be served.
 #[derive(Debug)]
 pub struct JoinRequest {
     hello: Hello,
     stdin: File,
     stdout: File,
     stream: UnixStream,
-    /// `None` until what it has asked for is done.
+    /// Results of the preparation; `None` until it is done.
     prepared: Option<Preparation>,
 }
 
-/// Results of what a front has asked for before its client is served.
+/// Results of the work that a front has requested before its client is served.
 #[derive(Debug)]
 struct Preparation {
-    /// URLs of the listeners that it has asked for; or why there are none.
+    /// URLs of the requested listeners, or the reason why there are none.
     listening: Result<Vec<String>, String>,
-    /// Files by which clients of those connect.
+    /// Files through which clients of these listeners connect.
     files: Vec<PathBuf>,
-    /// The configuration file, where it was read anew.
+    /// The configuration file; `None` unless it was reread.
     reading: Option<Box<ConfigurationReading>>,
 }
 
 impl JoinRequest {
-    /// Returns the files by which others connect that this front has had the host listen for.
+    /// Takes the files through which others connect to the listeners that this front has requested.
     pub fn take_files(&mut self) -> Vec<PathBuf> {
         self.prepared.as_mut().map(|done| std::mem::take(&mut done.files)).unwrap_or_default()
     }
 
-    /// Returns the configuration file, where it was read anew for this front.
+    /// Takes the configuration file, if it was reread for this front.
     pub fn take_reading(&mut self) -> Option<ConfigurationReading> {
         self.prepared.as_mut()?.reading.take().map(|reading| *reading)
     }
 }
 
-/// Parts of the host that fronts are served with.
+/// Parts of the host that are needed to serve fronts.
 pub struct FrontServices<'a> {
-    /// Acceptor of their connections.
+    /// Acceptor of the fronts' connections.
     pub acceptor: &'a ConnectionAcceptor,
     /// The host's listeners.
     pub listeners: &'a Listeners,
-    /// The agents in force, where they can change.
+    /// The agents in force; `None` if they cannot change.
     pub configuration: Option<&'a Configuration>,
     /// The thread that reads the configuration file.
     pub upkeep: Option<&'a Upkeep>,
 }
 
-/// A front whose client is served.
 #[derive(Debug)]
 struct Front {
     stream: Arc<UnixStream>,
-    /// Hears what it says; nobody holds the stream then.
+    /// Task that reads from the front, if the connection was opened.
     hears: Option<JoinHandle<()>>,
-    /// The threads on its stdin and stdout end with it.
+    /// Ends the threads on the front's stdin and stdout when it is dropped.
     _stop: PipeWriter,
 }
 
@@ -145,23 +142,20 @@ pub struct Fronts {
     listens: JoinHandle<()>,
     join_requests: mpsc::UnboundedSender<JoinRequest>,
     served: BTreeMap<ConnectionId, Front>,
-    /// Fronts whose clients were the last ones: they end when the host does, or when another client
-    /// comes.
+    /// Fronts of the last clients. They end when the host does, or when another client connects.
     last: Vec<Arc<UnixStream>>,
-    /// Set once a front has come, even if it was refused.
+    /// Set once a front has arrived, even if it was refused.
     has_come: bool,
-    /// The socket's file is another host's.
+    /// Set if the socket's file belongs to another host.
     is_replaced: bool,
-    /// Number of fronts that come again when what they have asked for is done.
+    /// Number of fronts whose preparation is in progress.
     coming_again: usize,
-    /// Set when the host stays after all fronts are gone.
     stays: bool,
     since: Instant,
 }
 
 impl Fronts {
-    /// Listens for fronts. Each one that says hello is told by the channel. Must be called inside a
-    /// runtime.
+    /// Listens for fronts. The receiver gets their hellos. Must be called inside a runtime.
     pub fn listen(place: HostSocket) -> io::Result<(Self, mpsc::UnboundedReceiver<JoinRequest>)> {
         let HostSocket { listener, path, settings, log_readers, stays, .. } = place;
         listener.set_nonblocking(true)?;
@@ -188,19 +182,18 @@ impl Fronts {
         ))
     }
 
-    /// Returns whether the host has no fronts left and none to wait for, and does not stay without
-    /// them.
+    /// Returns whether all fronts are gone, none is expected, and the host does not stay.
     pub fn are_gone(&self) -> bool {
         let has_waited = self.has_come || self.since.elapsed() >= HELLO_WITHIN;
         !self.stays && self.served.is_empty() && self.coming_again == 0 && has_waited
     }
 
-    /// When it is given up that anybody comes, if nobody ever has.
+    /// Returns the deadline for the first front; `None` if one has arrived or the host stays.
     pub fn first_front_deadline(&self) -> Option<Instant> {
         (!self.stays && !self.has_come).then(|| self.since + HELLO_WITHIN)
     }
 
-    /// Goes on with another socket, in the place of one that was removed.
+    /// Replaces the socket after its file was removed.
     pub fn listen_anew(&mut self, listener: Listener) {
         let listener = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
         match listener {
@@ -214,13 +207,12 @@ impl Fronts {
         }
     }
 
-    /// Serves the client of a front, or tells it why not. A front that has asked for something that
-    /// takes time comes again when that is done.
+    /// Serves or refuses a front. A request that takes time is admitted again when it is prepared.
     pub fn admit(&mut self, mut join_request: JoinRequest, with: &FrontServices<'_>) {
         let mut differ = differences(&join_request.hello.settings, &self.settings);
         let here = with.configuration;
         differ.extend(here.into_iter().flat_map(|here| here.differences(&join_request.hello.configuration)));
-        // Also one that is refused has come, and perhaps nobody else will.
+        // A refused front counts, too: perhaps no other front will arrive.
         self.has_come = true;
         self.coming_again -= usize::from(join_request.prepared.is_some());
         if !differ.is_empty() {
@@ -262,7 +254,7 @@ impl Fronts {
         }
     }
 
-    /// Does what a front has asked for, and has it come again.
+    /// Does the work that a front requests, and then submits the front again.
     fn prepare(&mut self, mut join_request: JoinRequest, with: &FrontServices<'_>, reads: Option<&Upkeep>) {
         let (join_requests, acceptor, listeners) =
             (self.join_requests.clone(), with.acceptor.clone(), with.listeners.clone());
@@ -330,13 +322,13 @@ impl Fronts {
         Ok(())
     }
 
-    /// A client is there, however it has come: no front waits for the end of the host.
+    /// Lets the fronts of the last clients end at once, because another client is connected.
     pub fn cancel_end(&mut self) {
         self.last.clear();
     }
 
-    /// Tells the front of a connection that is over how its process is to end: when the host has
-    /// let go of the folder, if it `waits` for that and was the last one.
+    /// Sends the exit status to the front of a closed connection. If the front `waits` and was the
+    /// last one, its stream stays open until the host has released the folder.
     pub fn send_exit(&mut self, connection: ConnectionId, status: u8, why: Option<String>, waits: bool) {
         self.log_readers.leave(connection.0);
         let Some(front) = self.served.remove(&connection) else { return };
@@ -349,12 +341,12 @@ impl Fronts {
         }
     }
 
-    /// Another process serves the folder: the socket there is that one's.
+    /// Notes that another process serves the folder and owns the socket's file.
     pub fn are_replaced(&mut self) {
         self.is_replaced = true;
     }
 
-    /// Lets nobody join any more.
+    /// Stops listening, and removes the socket's file unless it belongs to another host.
     pub fn close(&mut self) {
         self.listens.abort();
         if self.is_replaced {
@@ -371,9 +363,9 @@ fn watch_reader((stdout, stopped): (File, PipeReader), receipts: Receipts) -> io
     watch::start(Some(stdout.into()), None, Some(stopped.into()), tell)
 }
 
-/// Tells a front something. One that does not listen is not waited for.
+/// Sends a line to a front without waiting: a front that does not read loses the line.
 fn send(front: &UnixStream, told: &HelloLine) {
-    // Nor is that logged, which it would be told.
+    // An error is not logged: the log line would be sent to the same front.
     front.try_write(&told.to_line()).unwrap_or_default();
 }
 
@@ -381,12 +373,11 @@ fn refuse(front: &UnixStream, why: String, status: u8) {
     send(front, &HelloLine::Refused { why, status });
 }
 
-/// Tells a front that the host can open no more files.
 fn refuse_for_want_of_files(front: &UnixStream) {
     send(front, &HelloLine::Refused { why: descriptors::exhausted(), status: EXIT_FAILURE });
 }
 
-/// Hears what a front says once its client is served: that it is to leave, or nothing any more.
+/// Reads from a front: any data asks to leave, and the end means that the front is gone.
 async fn read_leave(stream: Arc<UnixStream>, receipts: Receipts) {
     let mut said = [0; 256];
     while stream.readable().await.is_ok() {
@@ -405,7 +396,7 @@ async fn read_leave(stream: Arc<UnixStream>, receipts: Receipts) {
 }
 
 async fn accept_all(listener: UnixListener, join_requests: mpsc::UnboundedSender<JoinRequest>) {
-    // One that has to go comes again.
+    // Fronts retry when their handshake is dropped.
     let (mut half_open, mut spare) = (HalfOpen::default(), SpareFile::open());
     let refuse = async |stream: UnixStream| refuse_for_want_of_files(&stream);
     loop {
@@ -428,7 +419,7 @@ async fn accept_all(listener: UnixListener, join_requests: mpsc::UnboundedSender
     }
 }
 
-/// Hears a front's hello; none when it was refused.
+/// Reads a front's hello. Returns `None` if the front was refused.
 async fn read_hello(stream: UnixStream) -> io::Result<Option<JoinRequest>> {
     if stream.peer_cred()?.uid() != geteuid().as_raw() {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -463,7 +454,7 @@ async fn read_hello(stream: UnixStream) -> io::Result<Option<JoinRequest>> {
     let hello = serde_json::from_slice(&line)?;
     let mut lent = lent.into_iter();
     let (Some(stdin), Some(stdout)) = (lent.next(), lent.next()) else {
-        // The system leaves out those for which there is no room.
+        // The system drops descriptors for which this process has no room.
         refuse_for_want_of_files(&stream);
         return Err(io::Error::other(
             "its stdin and stdout did not come, perhaps because too many files are open",
@@ -478,7 +469,6 @@ async fn read_hello(stream: UnixStream) -> io::Result<Option<JoinRequest>> {
     Ok(Some(JoinRequest { hello, stdin, stdout, stream, prepared: None }))
 }
 
-/// Receives some of a line, and the files that come with it.
 fn receive(stream: &UnixStream, line: &mut Vec<u8>, lent: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut files = RecvAncillaryBuffer::new(&mut space);

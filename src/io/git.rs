@@ -1,9 +1,7 @@
-//! Jobs for git, and the process that runs it.
+//! Queue of jobs for git, and the process that runs them.
 //!
-//! Owns: starting that process when something is asked for the first time, and again when it has
-//! ended; what waits for it; and that everything that was asked is answered once, whatever becomes
-//! of it.
-//! Never: runs git by itself, or waits on the loop's thread.
+//! Owns: starting the process when needed, the pending jobs, and answering each exactly once.
+//! Never: runs git by itself, or blocks the loop's thread.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,19 +25,17 @@ use crate::host::effects::{
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{to_json, RequestId};
 
-/// The mode of this program in which it runs git.
+/// Mode argument with which this program runs git jobs.
 pub const MODE: &str = "run-git";
 
-/// Time that the process may be silent about a job beyond the job's own limit.
+/// Additional time that the process has to answer, after the job's own time limit.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Time limit for a content that a client reads, in milliseconds.
 const READ_WITHIN_MS: u64 = 10_000;
 
-/// Time limit for reverting files, in milliseconds.
 const REVERT_WITHIN_MS: u64 = 60_000;
 
-/// Something that is heard of the process.
+/// Event of the process.
 #[derive(Debug)]
 pub enum GitProcessEvent {
     /// Report about a job.
@@ -50,41 +46,38 @@ pub enum GitProcessEvent {
     Overdue(u64),
 }
 
-/// Origin of a job.
 #[derive(Debug)]
 enum GitJobOrigin {
-    /// The core, under this number.
+    /// The core, with the number of its job.
     Core(u64),
-    /// A client that reads a content, or wants to know what is known of it.
+    /// A client that reads content, or only its metadata (`encoding` is `None`).
     Reader { connection: ConnectionId, id: RequestId, uri: String, encoding: Option<Option<ContentEncoding>> },
-    /// A client that has files taken back.
+    /// A client that reverts files.
     Reverter { connection: ConnectionId, id: RequestId, taken: Box<RevertRequest> },
 }
 
 /// Outcome of a job.
 #[derive(Debug)]
 pub enum GitOutcome {
-    /// The core is told.
+    /// Input for the core.
     Core(Input),
-    /// A client is answered.
+    /// Answer to a client's request.
     Client(ConnectionId, JobOutcome),
 }
 
-/// The process, while it runs.
 #[derive(Debug)]
 struct RunningGit {
-    /// Number of the process.
     number: u64,
-    /// Ends when this is dropped.
+    /// Queue of the task that writes to the process. Dropping it ends the process.
     lines: mpsc::UnboundedSender<Vec<u8>>,
 }
 
-/// How the process is started.
+/// Program and settings of the process.
 #[derive(Debug)]
 pub struct GitProgram {
-    /// The program that it runs under; `None` where no programs are started.
+    /// Guard that the process runs under; `None` if this host starts no programs.
     pub guard: Option<GuardProgram>,
-    /// Folder for its own files.
+    /// Folder for temporary files.
     pub folder: PathBuf,
     /// Size above which the content of a file is not checkpointed, in bytes.
     pub checkpoint_file_bytes_max: u64,
@@ -96,7 +89,6 @@ pub struct GitProgram {
 #[derive(Debug)]
 pub struct GitQueue {
     program: GitProgram,
-    /// Paths of the host's own files.
     own: Vec<String>,
     process: Option<RunningGit>,
     waiting: BTreeMap<u64, GitJobOrigin>,
@@ -107,7 +99,7 @@ pub struct GitQueue {
 }
 
 impl GitQueue {
-    /// Asks nothing yet.
+    /// Creates an empty queue, and the receiver of the events to pass to [`GitQueue::hear`].
     pub fn new(program: GitProgram, own: &[PathBuf]) -> (Self, mpsc::UnboundedReceiver<GitProcessEvent>) {
         let (news, heard) = mpsc::unbounded_channel();
         let own = own.iter().filter_map(|path| path.to_str().map(str::to_owned)).collect();
@@ -117,12 +109,12 @@ impl GitQueue {
         (Self { program, own, process, waiting, last, news, stop, running }, heard)
     }
 
-    /// Asks something for the core. Must be called inside a tokio runtime.
+    /// Queues a job of the core. Must be called inside a tokio runtime.
     pub fn ask(&mut self, number: u64, job: GitJob) {
         self.send(GitJobOrigin::Core(number), job);
     }
 
-    /// Asks what a client has asked for, if that is something for git; gives it back else.
+    /// Queues a client's request if git has to handle it. Returns any other request.
     pub fn take(&mut self, connection: ConnectionId, id: RequestId, resource: Resource) -> Option<Resource> {
         match resource {
             Resource::Kept { uri, root, content, file, encoding } => {
@@ -172,7 +164,6 @@ impl GitQueue {
         });
     }
 
-    /// The process; it is started if there is none.
     fn started(&mut self) -> anyhow::Result<&RunningGit> {
         let running = match self.process.take() {
             Some(running) if !running.lines.is_closed() => running,
@@ -200,7 +191,7 @@ impl GitQueue {
         Ok(self.process.insert(running))
     }
 
-    /// Takes news in; what comes of that.
+    /// Handles an event of the process. Returns the outcomes of the jobs that end with it.
     pub fn hear(&mut self, news: GitProcessEvent) -> Vec<GitOutcome> {
         match news {
             GitProcessEvent::Heard(JobReport { number, report }) => {
@@ -210,7 +201,7 @@ impl GitQueue {
                 if !self.waiting.contains_key(&number) {
                     return Vec::new();
                 }
-                // What hangs in it would hang for ever.
+                // The process hangs, so it is ended, and the next job starts another one.
                 self.process = None;
                 let report = GitReport::Failed("git does not answer".to_owned());
                 self.outcome(number, report).into_iter().collect()
@@ -219,7 +210,7 @@ impl GitQueue {
                 if self.process.as_ref().is_some_and(|running| running.number == process) {
                     self.process = None;
                 }
-                // Those that were asked of it, and not of another one since.
+                // Jobs with a higher number were given to a newer process.
                 let lost: Vec<u64> = match &self.process {
                     Some(running) => {
                         self.waiting.range(..running.number).map(|(number, _)| *number).collect()
@@ -269,16 +260,15 @@ impl GitQueue {
         self.waiting.is_empty()
     }
 
-    /// Ends the process, for good; done when nothing of it is left.
+    /// Stops the process for good. Completes when it has ended.
     pub async fn stop(&self) {
         self.stop.cancel();
-        // Cannot fail: the sender is ours.
+        // Cannot fail: `self` holds the sender.
         self.running.subscribe().wait_for(|count| *count == 0).await.map(drop).unwrap_or_default();
     }
 }
 
-/// Puts outcomes in the order of the files: those that git keeps come first, then those of which
-/// calls have said both sides.
+/// Restores the order of the files. Git reports checkpointed files first, then those of tool calls.
 fn in_order(taken: &RevertRequest, outcomes: Vec<RevertOutcome>) -> Vec<RevertOutcome> {
     let kept = taken.files.iter().filter(|file| file.kept.is_some()).count();
     let mut of_git = outcomes;
@@ -288,7 +278,7 @@ fn in_order(taken: &RevertRequest, outcomes: Vec<RevertOutcome>) -> Vec<RevertOu
     each.map(|outcome| outcome.unwrap_or(RevertOutcome::Refused("git has not said it".to_owned()))).collect()
 }
 
-/// A process that has not quite ended.
+/// Counts a process until it has ended.
 #[derive(Debug)]
 struct LiveGit(watch::Sender<usize>);
 
@@ -311,7 +301,7 @@ fn tell(news: &mpsc::UnboundedSender<GitProcessEvent>, what: GitProcessEvent) {
     }
 }
 
-/// Says the lines to the process, until there are no more; that ends it.
+/// Writes lines to the process until the queue is closed. Closing stdin then ends the process.
 async fn write(mut stdin: AgentStdin, mut lines: mpsc::UnboundedReceiver<Vec<u8>>, stop: CancellationToken) {
     loop {
         let line = tokio::select! {
@@ -325,7 +315,6 @@ async fn write(mut stdin: AgentStdin, mut lines: mpsc::UnboundedReceiver<Vec<u8>
     }
 }
 
-/// Hears the process until it ends.
 async fn hear(
     (number, process, counted): (u64, Process, LiveGit),
     stdout: ChildStdout,

@@ -1,8 +1,7 @@
-//! Connections that are about to be let in.
+//! Acceptance of connections, up to the end of their handshakes.
 //!
-//! Owns: accepting them, or having them told that no more files can be opened; how many there may
-//! be, and which one has to go when one more comes: those that say nothing keep nobody out.
-//! Never: lets anybody in.
+//! Owns: refusing connections when files run out, and the maximum number of handshakes in progress.
+//! Never: admits a connection.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -15,11 +14,9 @@ use tokio::task::JoinHandle;
 
 use super::descriptors::{self, SpareFile};
 
-/// Pause when a connection cannot be accepted because no more files can be opened: a connection
-/// that ends gives one back.
+/// Pause after a connection could not be accepted. A connection that ends may free a file.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Listener on a socket of either kind.
 pub(super) trait Accepts {
     type Stream: AsRawFd;
 
@@ -42,8 +39,7 @@ impl Accepts for UnixListener {
     }
 }
 
-/// Waits for the next connection. Those for which there are no files are handed to `refuse`, which
-/// tells them so.
+/// Waits for the next connection. Passes those that would use the last files to `refuse`.
 pub(super) async fn accept<L: Accepts>(
     listener: &L,
     spare: &mut SpareFile,
@@ -71,15 +67,15 @@ pub(super) async fn accept<L: Accepts>(
     }
 }
 
-/// Maximum number of handshakes in progress. When one more begins, the oldest is ended.
+/// Maximum number of handshakes in progress. One more aborts the oldest.
 const HALF_OPEN_MAX: usize = 128;
 
-/// Handshakes that are not done. They end when this is dropped.
+/// Handshakes in progress. Dropping this aborts them.
 #[derive(Debug, Default)]
 pub struct HalfOpen(VecDeque<JoinHandle<()>>);
 
 impl HalfOpen {
-    /// Begins one more. Must be called inside a runtime.
+    /// Spawns a handshake. Must be called inside a runtime.
     pub fn begin(&mut self, handshake: impl Future<Output = ()> + Send + 'static) {
         self.0.retain(|handshake| !handshake.is_finished());
         while self.0.len() >= HALF_OPEN_MAX {

@@ -1,8 +1,7 @@
-//! A message that waits until what it names has been looked up.
+//! A message that waits for lookups.
 //!
-//! Owns: what was found so far, and whether that is still so: others are heard meanwhile, and
-//! sessions come and go.
-//! Never: looks anything up, or decides what is needed; the core says that.
+//! Owns: the results so far, and whether they are valid after other messages and evictions.
+//! Never: looks anything up, or decides what is needed; the core does.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,42 +16,36 @@ use crate::versions::dialect::Dialect;
 use crate::wire::references::MessageReferences;
 use crate::wire::rpc::Incoming;
 
-/// A message, and what was looked up for it.
 #[derive(Debug)]
 pub struct HeldMessage {
-    /// The message.
     pub message: Incoming,
-    /// Names in it.
     pub named: MessageReferences,
-    /// Findings about its directories; `None` if they were not looked at.
+    /// Findings about its directories; `None` until they were checked.
     pub findings: Option<Findings>,
-    /// Watches that nobody follows were given up for those that it follows.
+    /// Set once idle watches were released to make room for its watches.
     pub made_room: bool,
-    /// The watches that it follows and that were begun for it, or why they were not.
+    /// Watches that were started for it, or the reasons why they were not.
     pub watches: StartedWatches,
-    /// The version that its client spoke last, once that was looked up.
+    /// Last version of its client; the outer `None` means not looked up, the inner one unknown.
     pub version: Option<Option<Dialect>>,
-    /// The sessions that are kept, each with its provider, once that was looked up.
+    /// Stored sessions, each with its provider; `None` until they were looked up.
     pub sessions_kept: Option<Vec<(String, String)>>,
-    /// Set while it waits for the store to have what memory has evicted.
+    /// Set while evicted state that it needs has not reached the store.
     pub waits_for_store: bool,
-    /// When the reading of what is read now began.
+    /// Start of the read in progress.
     began: Tick,
-    /// The URIs that were looked up, and when that began.
+    /// Time at which the lookup of each URI began.
     looked_up: BTreeMap<String, Tick>,
     sessions: Vec<(Tick, LoadedSession)>,
     unreadable: BTreeMap<String, String>,
-    /// The actions that memory has forgotten, once they were read; none when not all of them are
-    /// there. What memory forgets while they are read lies too far back for anybody to catch up
-    /// with.
+    /// Actions that the replay log has evicted. The outer `None` means not read, the inner one that
+    /// the store lacks some. Those evicted during the read are too old for any client to replay.
     past: Option<Option<Past>>,
-    /// The texts of turns that it needs, once they were read: they stay in memory until it was
-    /// handled.
+    /// Texts of turns that it needs, in memory until it is handled; `None` until they were read.
     texts: Option<Vec<Bytes>>,
 }
 
 impl HeldMessage {
-    /// Holds a message for which nothing was looked up yet.
     pub fn new(message: Incoming, named: MessageReferences) -> Self {
         Self {
             message,
@@ -72,7 +65,7 @@ impl HeldMessage {
         }
     }
 
-    /// The URIs of channels that must be looked up, again if they have changed since they were.
+    /// Returns the URIs of channels to look up, also those that have changed since their lookup.
     pub fn unknown(&mut self, host: &Host, changes: &ChangedSince) -> Vec<String> {
         let mut absent = host.absent_channels(&self.named);
         if absent.is_empty() {
@@ -91,12 +84,12 @@ impl HeldMessage {
         absent
     }
 
-    /// The number after which actions must be read that memory has forgotten.
+    /// Returns the number after which evicted actions must be read, if any.
     pub fn unknown_past(&self, host: &Host) -> Option<u64> {
         host.cursor_before_memory(&self.named).filter(|_| self.past.is_none())
     }
 
-    /// The texts of turns that it needs and that are not in memory.
+    /// Returns the texts of turns that it needs and that are not in memory.
     pub fn texts_to_read(&self, host: &Host) -> Vec<TurnText> {
         if self.texts.is_some() {
             return Vec::new();
@@ -104,18 +97,15 @@ impl HeldMessage {
         host.texts_needed(&self.named, self.sessions.iter().map(|(_, loaded)| loaded))
     }
 
-    /// The texts of turns that were read for it.
     pub fn take_texts(&mut self) -> Vec<Bytes> {
         self.texts.take().unwrap_or_default()
     }
 
-    /// Notes why a channel cannot be read.
     pub fn cannot_read(&mut self, uri: String, reason: String, now: &ChangedSince) {
         self.looked_up.insert(uri.clone(), now.tick);
         self.unreadable.insert(uri, reason);
     }
 
-    /// The reading of this begins.
     pub fn begin(&mut self, wanted: &ReadRequest, now: &ChangedSince) {
         self.began = now.tick;
         if !wanted.texts.is_empty() {
@@ -127,7 +117,6 @@ impl HeldMessage {
         }
     }
 
-    /// Takes in what was read.
     pub fn take_in(&mut self, found: ReadResult) {
         self.version = self.version.or(found.version);
         self.sessions_kept = self.sessions_kept.take().or(found.kept);
@@ -137,7 +126,6 @@ impl HeldMessage {
         self.texts = self.texts.take().map(|_| found.texts);
     }
 
-    /// The message, and what was found for it.
     pub fn into_message(self) -> (Incoming, Prefetched) {
         let prefetched = Prefetched {
             past: self.past.flatten(),
@@ -154,7 +142,7 @@ impl HeldMessage {
     }
 }
 
-/// A time, counted in steps that change sessions.
+/// Logical time, in steps that change sessions.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tick(u64);
 
@@ -163,12 +151,11 @@ pub struct Tick(u64);
 pub struct ChangedSince {
     tick: Tick,
     changed: HashMap<String, Tick>,
-    /// When the list of sessions has changed last.
     list: Tick,
 }
 
 impl ChangedSince {
-    /// Takes note of what a step leaves to be kept.
+    /// Records the sessions and chats that a step changes.
     pub fn note(&mut self, outputs: &[Output]) {
         self.tick.0 += 1;
         for output in outputs {
@@ -186,17 +173,15 @@ impl ChangedSince {
         }
     }
 
-    /// Forgets the changes, because nothing is being read.
+    /// Clears the changes, because no read is pending.
     pub fn forget(&mut self) {
         self.changed.clear();
     }
 
-    /// Now.
     pub fn now(&self) -> Tick {
         self.tick
     }
 
-    /// Returns whether the list of sessions has changed since.
     pub fn list_has_changed(&self, since: Tick) -> bool {
         self.list > since
     }

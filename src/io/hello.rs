@@ -1,19 +1,16 @@
-//! Messages between a front and its host, other than the client's: a line of JSON each.
+//! Messages between a front and its host, besides the client's: a line of JSON each.
 //!
-//! A front says [`Hello`], with its stdin and stdout beside the first byte of it, and is answered
-//! with [`HelloLine::Welcome`] or [`HelloLine::Refused`]. From then on the host reads and writes
-//! the two by itself. What the front says later asks for the end of its client ([`LEAVE`]), and so
-//! does the end of the stream.
+//! A front sends [`Hello`], with its stdin and stdout attached to the first byte. The host answers
+//! [`HelloLine::Welcome`] or [`HelloLine::Refused`], and from then on reads and writes the two
+//! itself. Later data from the front ([`LEAVE`]) and the end of the stream both end the client.
 //!
-//! A hello carries every setting of its front. Those of its connection ([`SettingsMessage`]) and of
-//! the listeners that it asks for ([`Listening`]) are its own. Those of the host
-//! ([`Hello::settings`]) must be equal to the host's. The agents of the configuration file
-//! ([`ConfigurationSeen`]) need not: where the front has read another content of the same file, the
-//! host reads it anew.
+//! A hello carries all settings of its front. Those of its connection ([`SettingsMessage`]) and of
+//! the requested listeners ([`Listening`]) apply to the front alone. Those of the host
+//! ([`Hello::settings`]) must equal the host's. If the front has read other content of the same
+//! configuration file ([`ConfigurationSeen`]), the host rereads the file.
 //!
-//! Owns: the words, their version, and what differs between what a front wants and what its host
-//! runs with.
-//! Never: reads or writes them.
+//! Owns: the messages, their version, and the comparison of settings.
+//! Never: reads or writes the stream.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,43 +23,42 @@ use crate::config::ConfigurationSeen;
 use crate::host::effects::Shutdown;
 use crate::versions::dialect::Dialect;
 
-/// The version of these words. Another one is another language.
+/// Version of these messages. Versions are mutually incompatible.
 pub const LINK: u32 = 2;
 
-/// The longest line, in bytes.
+/// Maximum length of a line, in bytes.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Line by which a front asks to have its client's turns cancelled and its connection closed.
 pub const LEAVE: &[u8] = b"\"leave\"\n";
 
-/// The first line of a front.
+/// First line of a front.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Hello {
-    /// The version of these words: [`LINK`].
+    /// Version of these messages: [`LINK`].
     pub link: u32,
-    /// The version of the program.
+    /// Version of the program.
     pub version: String,
-    /// Settings of its connection.
+    /// Settings of the front's connection.
     pub terms: SettingsMessage,
-    /// Filter for the lines of the log that it wants to receive.
+    /// Filter for log lines to send to the front.
     pub log: String,
-    /// Settings that must be equal to the host's, each under the name that people know it by.
+    /// Settings that must equal the host's, by the names that users know.
     pub settings: BTreeMap<String, String>,
-    /// The configuration file as the front has read it.
+    /// Configuration file as the front has read it.
     pub configuration: ConfigurationSeen,
-    /// Addresses that the host is asked to listen on; `None` for no listener.
+    /// Addresses to listen on; `None` for no listener.
     pub listening: Option<Listening>,
-    /// Checksums of variables of the environment that agents depend on; none for one that is not
-    /// set.
+    /// Checksums of environment variables that agents depend on; `None` for an unset variable.
     pub environment: BTreeMap<String, Option<u32>>,
 }
 
-/// Beginning of a hello, which every version of these words has.
+/// Part of a hello that all versions share.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct HelloVersion {
-    /// The version of these words, compared with [`LINK`].
+    /// Version of these messages, compared with [`LINK`].
     pub link: u32,
-    /// The version of the program.
+    /// Version of the program; empty if not given.
     #[serde(default)]
     pub version: String,
 }
@@ -72,10 +68,10 @@ pub struct HelloVersion {
 pub struct SettingsMessage {
     default_directory: Option<String>,
     line_bytes_max: usize,
-    /// None: turns are cancelled.
+    /// `None` if turns are cancelled at the end of input.
     drain_ms: Option<u64>,
     assume_version: Option<String>,
-    /// `None` for that of all connections.
+    /// `None` for the host's default.
     patience_ms: Option<u64>,
 }
 
@@ -109,50 +105,49 @@ impl From<SettingsMessage> for ConnectionSettings {
                 None => Shutdown::Cancel,
             },
             assume_version: wishes.assume_version.as_deref().and_then(Dialect::from_name),
-            // Whoever has its pipes to itself ends them for good.
+            // A client whose pipes close does not come back.
             returns_within: None,
         }
     }
 }
 
-/// A line of a host.
+/// Line that a host sends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HelloLine {
-    /// The first line: the client is served.
+    /// First line: the client is served.
     Welcome {
-        /// The version of the host's program.
+        /// Version of the host's program.
         version: String,
-        /// The host's process.
+        /// Process id of the host.
         process: u32,
-        /// Variables of the environment that are other ones for the host.
+        /// Environment variables that differ between front and host.
         differs: Vec<String>,
-        /// URLs of the listeners that the front has asked for, as they are to be printed.
+        /// URLs of the requested listeners, to be printed.
         listening: Vec<String>,
-        /// Reason why the host goes on with other agents than the front's configuration file names,
-        /// for people.
+        /// Reason why the host does not use the front's configuration file, for people.
         outdated: Option<String>,
     },
-    /// The first line: the client is not served.
+    /// First line: the client is not served.
     Refused {
-        /// Why, for people.
+        /// Reason, for people.
         why: String,
-        /// The exit status that says so.
+        /// Exit status of the front.
         status: u8,
     },
     /// A line of the log.
     Log(String),
-    /// The client's connection is over.
+    /// Last line: the client's connection is closed.
     Over {
-        /// The exit status that says how.
+        /// Exit status of the front.
         status: u8,
-        /// Why, for people, where it failed.
+        /// Reason of a failure, for people; `None` without a failure.
         why: Option<String>,
     },
 }
 
 impl HelloLine {
-    /// The line.
+    /// Returns the message as a line with a line feed.
     pub fn to_line(&self) -> Vec<u8> {
         let mut line = serde_json::to_vec(self).unwrap_or_default();
         line.push(b'\n');
@@ -160,7 +155,7 @@ impl HelloLine {
     }
 }
 
-/// The names of what is not the same here and there.
+/// Returns the names whose values differ or that only one side has.
 pub fn differences<V: PartialEq>(here: &BTreeMap<String, V>, there: &BTreeMap<String, V>) -> Vec<String> {
     let mut names: Vec<&String> = here.keys().chain(there.keys()).collect();
     names.sort_unstable();
@@ -168,7 +163,7 @@ pub fn differences<V: PartialEq>(here: &BTreeMap<String, V>, there: &BTreeMap<St
     names.into_iter().filter(|name| here.get(*name) != there.get(*name)).cloned().collect()
 }
 
-/// Checksums of these variables of the environment.
+/// Returns the checksums of these environment variables; `None` for an unset variable.
 pub fn environment(names: impl IntoIterator<Item = String>) -> BTreeMap<String, Option<u32>> {
     let sum = |name: &String| {
         std::env::var_os(name).map(|value| crc32fast::hash(value.as_os_str().as_encoded_bytes()))

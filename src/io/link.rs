@@ -1,9 +1,8 @@
-//! Connections: what the client of each one says, what waits to be written to it, and what takes it
-//! away.
+//! Connections: received lines, queued output, and the writer of each one.
 //!
-//! Owns: the way in for new connections ([`ConnectionAcceptor`]), the table of those that are there
-//! ([`Links`]), whose turn it is to be heard, and how much is read ahead of it.
-//! Never: knows what kind of pipe a connection is, or what a line means.
+//! Owns: accepting connections ([`ConnectionAcceptor`]), the table of open ones ([`Links`]), the
+//! order in which they are served, and the limit on input that is read ahead.
+//! Never: knows the transport of a connection, or the meaning of a line.
 
 use std::fmt;
 use std::io;
@@ -25,45 +24,43 @@ use crate::host::effects::{ConnectionId, Shutdown};
 use crate::versions::dialect::Dialect;
 use crate::versions::Outgoing;
 
-/// Maximum number of batches of lines of a connection that wait for the loop.
+/// Maximum number of batches of lines that a connection may queue for the loop.
 const BATCHES_MAX: usize = 2;
 
-/// Bytes of an unfinished message after each of which the loop is woken, to look at what all
-/// connections hold.
+/// Bytes of an unfinished message between wakeups of the loop, which checks the memory of clients.
 const WAKE_EVERY: usize = 1 << 20;
 
-/// Maximum amount given to a writer at once, in bytes.
+/// Maximum size of a chunk for a writer, in bytes.
 pub const CHUNK_BYTES: usize = 256 << 10;
 
-/// Lines shorter than this are copied together before they are written, so that one call writes
-/// many. Of a longer one it is told after each chunk of it that this much is out.
+/// Length below which lines are copied into one buffer, so that one call writes many, in bytes.
+/// Longer lines report their progress after each chunk.
 pub(super) const COPY_BELOW: usize = 64 << 10;
 
-/// Lines that were read at once, or why nothing more can be read.
+/// Lines of one read, or the error that ends the input.
 pub type LineBatch = io::Result<Vec<InputLine>>;
 
 /// Event of a connection.
 #[derive(Debug)]
 pub enum TransportEvent {
-    /// There is a new one.
+    /// New connection.
     Opened(Box<Link>),
     /// Received lines, or the end of the input.
     LinesReceived(ConnectionId),
-    /// Outcome of the chunk that the writer was given.
+    /// Outcome of writing a chunk.
     Written(ConnectionId, WriteOutcome),
-    /// Request to end now.
+    /// Request to end the connection now.
     LeaveRequested(ConnectionId),
 }
 
 /// Outcome of a chunk, or a part of it.
 #[derive(Debug)]
 pub enum WriteOutcome {
-    /// Number of further bytes that were written.
+    /// Number of bytes written since the last report.
     Bytes(usize),
     /// Closed reader.
     Gone,
-    /// Closed reader of a client whose earlier lines are still received: all that it would be sent
-    /// is dropped.
+    /// Closed reader of a client whose earlier lines are still handled. Output to it is dropped.
     Unread,
     /// Write error that is not a closed reader, for example a full disk.
     Failed(io::Error),
@@ -72,37 +69,36 @@ pub enum WriteOutcome {
 /// Consequence of the end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnClose {
-    /// The process was there for this connection, and leaves.
+    /// The process serves this connection, and ends with it.
     Leave,
-    /// None for others.
+    /// Other connections are not affected.
     Close,
 }
 
 /// Settings of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionSettings {
-    /// The `file:` URI that it is told as its starting point.
+    /// `file:` URI announced to the client as its starting point.
     pub default_directory: Option<String>,
-    /// Maximum length of an input line, in bytes, in bytes.
+    /// Maximum length of an input line, in bytes.
     pub line_bytes_max: usize,
     /// Treatment of the client's turns when its input ends.
     pub at_end: Shutdown,
-    /// Version to assume if the first messages do not tell it.
+    /// Version to assume if the first messages do not name one.
     pub assume_version: Option<Dialect>,
-    /// Within what time its client is expected back when its connection is lost; none: it is not.
+    /// Time within which the client is expected back after a lost connection; `None` if it is not.
     pub returns_within: Option<Duration>,
-    /// Time that its client may keep agents waiting without reading, where another client reads;
-    /// `None` for that of all.
+    /// Time for which a client may block agents while another reads; `None` for the default.
     pub patience: Option<Duration>,
 }
 
-/// Writer of a connection's lines. It is given one chunk at a time.
+/// Writer of a connection's lines, one chunk at a time.
 pub trait LineSink: Send {
-    /// Gives it the next chunk: the one before is out. Returns how many bytes are out already; when
-    /// the others are, its [`Receipts`] say so.
+    /// Writes the next chunk; the one before is finished. Returns the number of bytes already
+    /// written; [`Receipts`] report the rest.
     fn write(&mut self, chunk: Vec<Bytes>) -> usize;
 
-    /// Gives up what is not out, and tells the client this reason if it can still be told anything.
+    /// Drops unwritten output, and sends the client this reason if that is still possible.
     fn cut_off(&mut self, _why: &str) {}
 }
 
@@ -116,23 +112,22 @@ pub struct ConnectionAcceptor {
 }
 
 impl ConnectionAcceptor {
-    /// Creates an acceptor, and the receiver of the events of its connections. What waits to be
-    /// written has these limits on each connection.
+    /// Creates an acceptor with limits per connection, and the receiver of the connections' events.
     pub fn new(limits: OutboxLimits) -> (Self, mpsc::UnboundedReceiver<TransportEvent>) {
         let (news, heard) = mpsc::unbounded_channel();
         (Self { limits, backlog: Backlog::default(), news, last: Arc::default() }, heard)
     }
 
-    /// Returns the counter of what connections share of what waits for them.
+    /// Returns the counter of queued bytes that connections share.
     pub fn backlog(&self) -> &Backlog {
         &self.backlog
     }
 
-    /// Opens a connection; `writer` makes what takes its lines away. Its client is heard through
-    /// what is returned, for as long as that is there.
+    /// Opens a connection, whose lines go to the sink that `writer` makes. The connection's input
+    /// is sent through the returned value, and ends when that is dropped.
     ///
     /// # Errors
-    /// When there can be no such writer.
+    /// When the sink cannot be made.
     pub fn open<W: LineSink + 'static>(
         &self,
         at_end: OnClose,
@@ -196,33 +191,31 @@ pub struct Receipts {
 }
 
 impl Receipts {
-    /// Tells it; false when nobody wants to know any more.
+    /// Sends a report. Returns false if the host has left.
     pub fn send(&self, written: WriteOutcome) -> bool {
         tell(&self.news, TransportEvent::Written(self.id, written))
     }
 
-    /// Reports a closed reader that was noticed without writing.
+    /// Reports a closed reader noticed without a write. Returns false if the host has left.
     pub fn report_closed_reader(&self) -> bool {
         self.send(WriteOutcome::Gone)
     }
 
-    /// The connection is to end now.
+    /// Requests the end of the connection. Returns false if the host has left.
     pub fn request_leave(&self) -> bool {
         tell(&self.news, TransportEvent::LeaveRequested(self.id))
     }
 }
 
-/// Bytes of a client that are in memory and were not heard.
 #[derive(Debug, Default)]
 struct ReceivedBytes {
-    /// Size of the message that has begun and is not complete.
+    /// Size of the incomplete message.
     unfinished: AtomicUsize,
-    /// Size of the batches of complete messages that wait for the loop. It is changed once for each
-    /// batch: two threads use it.
+    /// Size of the batches queued for the loop. Updated per batch, because two threads share it.
     complete: AtomicUsize,
 }
 
-/// Counter of what a connection's reader holds of a message that is not complete.
+/// Counter of the incomplete message that a connection's reader holds.
 #[derive(Debug, Clone)]
 pub struct PartialMessage {
     id: ConnectionId,
@@ -231,7 +224,7 @@ pub struct PartialMessage {
 }
 
 impl PartialMessage {
-    /// Sets how many bytes of an unfinished message are in memory.
+    /// Sets the size of the incomplete message in memory, in bytes.
     pub fn set_unfinished(&self, bytes: usize) {
         let before = self.bytes.unfinished.swap(bytes, Ordering::Relaxed);
         if bytes / WAKE_EVERY > before / WAKE_EVERY {
@@ -261,27 +254,26 @@ pub struct ClientLines {
 }
 
 impl ClientLines {
-    /// Ends the input because the connection was lost, not because the client has closed it.
+    /// Ends the input because the connection was lost, not closed by the client.
     pub fn close_as_lost(self) {
         self.is_lost.store(true, Ordering::Release);
     }
 
-    /// Says it from a thread, and waits while enough is waiting to be heard; false when nobody
-    /// hears it any more.
+    /// Sends a batch from a thread, blocking while the queue is full. Returns false if closed.
     pub fn send_blocking(&self, batch: LineBatch) -> bool {
         self.received.add_complete(&batch);
         let said = self.batches.as_ref().is_some_and(|batches| batches.blocking_send(batch).is_ok());
         said && tell(&self.news, TransportEvent::LinesReceived(self.id))
     }
 
-    /// Sends a batch from a task.
+    /// Sends a batch from a task. Returns false if the connection is closed.
     pub async fn send(&self, batch: LineBatch) -> bool {
         let Some(batches) = &self.batches else { return false };
         self.received.add_complete(&batch);
         batches.send(batch).await.is_ok() && tell(&self.news, TransportEvent::LinesReceived(self.id))
     }
 
-    /// Sends a batch if there is room for it at once.
+    /// Sends a batch if the queue has room.
     #[cfg(test)]
     pub fn try_send(&self, batch: LineBatch) -> bool {
         if self.batches.as_ref().is_none_or(|batches| batches.capacity() == 0) {
@@ -292,19 +284,19 @@ impl ClientLines {
         said && tell(&self.news, TransportEvent::LinesReceived(self.id))
     }
 
-    /// Returns the counter of what was read of an unfinished message.
+    /// Returns the counter of the incomplete message.
     pub fn received(&self) -> &PartialMessage {
         &self.received
     }
 
-    /// Waits until nobody hears it any more: the connection is over.
+    /// Waits until the connection is closed.
     pub async fn closed(&self) {
         if let Some(batches) = &self.batches {
             batches.closed().await;
         }
     }
 
-    /// Returns the connection.
+    /// Returns the id of the connection.
     pub fn connection(&self) -> ConnectionId {
         self.id
     }
@@ -317,61 +309,59 @@ impl Drop for ClientLines {
     }
 }
 
-/// Message behind a state that is being written. Another state is written when the one before it is
-/// out.
+/// Message behind a state that is being written. States are written one after the other.
 #[derive(Debug)]
 pub struct QueuedMessage {
-    /// This.
+    /// Message to send.
     pub told: Outgoing,
-    /// Set if it is an answer to the client.
+    /// Set for an answer to the client.
     pub is_answer: bool,
 }
 
-/// One connection.
+/// Connection in the loop, with its input and output.
 pub struct Link {
-    /// Id.
+    /// Id, which no other connection of the process gets.
     pub id: ConnectionId,
-    /// Consequence of its end.
+    /// Consequence of the end of this connection.
     pub at_end: OnClose,
-    /// Settings.
+    /// Settings of this connection.
     pub terms: ConnectionSettings,
     /// Queue of lines to be written.
     pub outbox: Outbox,
-    /// A message that waits for something to be looked up: nothing more is heard before it.
+    /// Message that waits for lookups. Later messages are not received before it.
     pub held: Option<Box<HeldMessage>>,
-    /// Requests that are answered elsewhere; a state that is being written is counted by `outbox`.
+    /// Requests that are answered elsewhere. The outbox counts a state that is being written.
     pub unanswered: UnansweredRequests,
-    /// Set if everything sent to it is dropped.
+    /// Set if output is dropped because the client does not read any more.
     pub nobody_reads: bool,
-    /// Message that is being written elsewhere, piece by piece, and messages behind it.
+    /// Message that another thread writes in pieces, and the messages behind it.
     pub writing: Option<(OngoingWrite, Vec<QueuedMessage>)>,
-    /// Bytes of the lines that are behind it.
+    /// Bytes of the lines behind that message.
     behind_bytes: usize,
     received: Arc<ReceivedBytes>,
-    /// Set when it is over: queued lines are still written.
+    /// Set when the connection is to close once queued lines are written.
     pub closing: bool,
-    /// Set when its client can send nothing any more, and its turns are being ended.
+    /// Set when the client can send nothing any more and its turns are ending.
     pub has_departed: bool,
-    /// Something was declined or cut then.
+    /// Set if something was declined or cut off when the client departed.
     pub cut: bool,
     /// Error with which its input has ended.
     pub unreadable: Option<io::Error>,
-    /// When it is over, whatever is still to be answered.
+    /// Time at which the connection closes, even if answers are pending.
     pub leave_by: Option<Instant>,
     lines: mpsc::Receiver<LineBatch>,
-    /// Lines that were read and not heard.
+    /// Lines that were received and are not handled.
     unheard: std::vec::IntoIter<InputLine>,
-    /// Bytes of those lines.
     unheard_bytes: usize,
-    /// Set if there may be a batch, or the end.
+    /// Set if a batch, or the end of the input, may be available.
     may_have_more: bool,
     has_ended: bool,
     writer: Box<dyn LineSink>,
-    /// Number of bytes of the last chunk that the writer has not reported yet.
+    /// Bytes of the last chunk that are not reported as written.
     being_written: usize,
-    /// When it was seen last that the client reads, or that there was nothing to read.
+    /// Time when the client last read, or had nothing to read.
     progress_at: Instant,
-    /// Set when its input has ended because the connection was lost.
+    /// Set if the input has ended because the connection was lost.
     is_lost: Arc<AtomicBool>,
 }
 
@@ -384,14 +374,14 @@ impl fmt::Debug for Link {
 /// Event of one connection.
 #[derive(Debug)]
 pub enum ClientEvent {
-    /// A line.
+    /// Received line.
     Line(InputLine),
-    /// End of the input, with the error if it has failed.
+    /// End of the input, with the error if reading has failed.
     End(Option<io::Error>),
 }
 
 impl QueuedMessage {
-    /// Returns its size, roughly, in bytes.
+    /// Returns the approximate size of the message, in bytes.
     pub fn bytes(&self) -> usize {
         match &self.told {
             Outgoing::Line(line) => line.bytes.len(),
@@ -406,7 +396,6 @@ impl Link {
         !self.has_ended && self.held.is_none() && (!self.unheard.as_slice().is_empty() || self.may_have_more)
     }
 
-    /// Takes the next event of its client.
     fn next_event(&mut self) -> Option<ClientEvent> {
         if self.unheard.as_slice().is_empty() {
             let end = match self.lines.try_recv() {
@@ -433,7 +422,7 @@ impl Link {
         Some(ClientEvent::Line(line))
     }
 
-    /// Puts this behind the state that is being written, if there is one; else gives it back.
+    /// Queues a message behind the state that is being written, or returns it without such a state.
     pub fn queue_behind(&mut self, what: QueuedMessage) -> Option<QueuedMessage> {
         let Some((_, behind)) = &mut self.writing else { return Some(what) };
         self.outbox.expect(what.bytes());
@@ -447,14 +436,14 @@ impl Link {
         None
     }
 
-    /// The writer says that so many bytes are out.
+    /// Handles the writer's report that this number of bytes is written.
     pub fn written(&mut self, bytes: usize) {
         self.outbox.written(bytes);
         self.being_written = self.being_written.saturating_sub(bytes);
         self.progress_at = Instant::now();
     }
 
-    /// Gives the writer chunks until it is busy with one or nothing waits.
+    /// Gives the writer chunks until it is busy or the queue is empty.
     pub fn write(&mut self) {
         while self.being_written == 0 {
             let chunk = self.outbox.take(CHUNK_BYTES);
@@ -469,31 +458,31 @@ impl Link {
         }
     }
 
-    /// Has as much more written of what is written elsewhere as the client has room for.
+    /// Requests more pieces of the message that another thread writes, if the queue has room.
     pub fn have_more_written(&mut self) {
         if let Some((writing, _)) = &mut self.writing {
             writing.go_on(&self.outbox);
         }
     }
 
-    /// Within what time its client is expected back, of which nothing more is heard.
+    /// Returns the time within which a client with a lost connection is expected back, if any.
     pub fn expected(&self) -> Option<Duration> {
         self.terms.returns_within.filter(|_| self.is_lost.load(Ordering::Acquire))
     }
 
-    /// Stops receiving from its client.
+    /// Stops receiving from the client, and drops its held message.
     pub fn stop_receiving(&mut self) {
         self.has_ended = true;
         self.held = None;
     }
 
-    /// Returns whether it is over but for answers that are made elsewhere.
+    /// Returns whether only answers that are made elsewhere keep the connection open.
     pub fn waits_for_answers_only(&self) -> bool {
         self.closing && !self.unanswered.is_empty() && self.outbox.bytes() == 0
     }
 
-    /// When it is to be given up, unless its client reads something before: in any case when it is
-    /// over, else where `others_read`.
+    /// Returns when to disconnect the client unless it reads before. A closing connection has such
+    /// a deadline in any case, others only if `others_read`.
     pub fn stalls_at(&self, others_read: bool) -> Option<Instant> {
         let progress = self.progress_at.into_std();
         let over =
@@ -502,9 +491,8 @@ impl Link {
         over.flatten().into_iter().chain(behind.flatten()).min().map(Instant::from_std)
     }
 
-    /// Returns the number of bytes in memory that this connection alone is the reason for: those
-    /// that wait for its client and that the backlog does not count, and those that its client has
-    /// sent and that were not heard.
+    /// Returns the number of bytes in memory for this connection alone: output that the backlog
+    /// does not count, and input that is not handled.
     pub fn own_bytes(&self) -> usize {
         let behind = match &self.writing {
             Some((writing, _)) => writing.held() + self.behind_bytes,
@@ -515,35 +503,32 @@ impl Link {
         self.outbox.own() + behind + waiting + self.unheard_bytes
     }
 
-    /// Returns the number of bytes that are in memory for this connection, those that it shares
-    /// with others included.
+    /// Returns the number of bytes in memory for this connection, including those that it shares.
     pub fn held_bytes(&self) -> usize {
         self.own_bytes() + self.outbox.unread() - self.outbox.own()
     }
 
-    /// Gives up what waits for its client, and the connection with it; the client is told why if it
-    /// can be.
+    /// Drops unwritten output and closes the connection. Sends the client the reason if possible.
     pub fn cut_off(&mut self, why: &str) {
         self.writer.cut_off(why);
     }
 
-    /// Returns whether it is over, and nothing is left to be written.
+    /// Returns whether the connection is closing and has nothing left to write or answer.
     pub fn is_done(&self) -> bool {
         self.closing && self.unanswered.is_empty() && self.outbox.bytes() == 0
     }
 }
 
-/// The connections that are there.
+/// Open connections.
 #[derive(Debug, Default)]
 pub struct Links {
-    /// In the order of their ids.
+    /// Sorted by id.
     links: Vec<Link>,
-    /// Connection that was served last.
     last_heard: Option<ConnectionId>,
 }
 
 impl Links {
-    /// Takes in one more.
+    /// Adds a connection.
     pub fn insert(&mut self, link: Link) {
         let at = self.links.partition_point(|other| other.id < link.id);
         self.links.insert(at, link);
@@ -553,41 +538,41 @@ impl Links {
         self.links.binary_search_by_key(&id, |link| link.id).ok()
     }
 
-    /// One of them, if it is still there.
+    /// Returns a connection; `None` if it is closed.
     pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Link> {
         let at = self.position(id)?;
         Some(&mut self.links[at])
     }
 
-    /// Takes one out.
+    /// Removes a connection; `None` if it was removed before.
     pub fn remove(&mut self, id: ConnectionId) -> Option<Link> {
         let at = self.position(id)?;
         Some(self.links.remove(at))
     }
 
-    /// Returns all connections.
+    /// Returns all connections, by id.
     pub fn iter(&self) -> impl Iterator<Item = &Link> {
         self.links.iter()
     }
 
-    /// Returns all connections.
+    /// Returns all connections, by id.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Link> {
         self.links.iter_mut()
     }
 
-    /// The client of a connection has said something, or can say nothing any more.
+    /// Notes that a batch or the end of the input may be available.
     pub fn note_event(&mut self, id: ConnectionId) {
         if let Some(link) = self.get_mut(id) {
             link.may_have_more = true;
         }
     }
 
-    /// Returns whether any connection that may be served has an event.
+    /// Returns whether any connection that `may` be served has an event.
     pub fn any_has_event(&self, may: impl Fn(&Link) -> bool) -> bool {
         self.links.iter().any(|link| link.has_event() && may(link))
     }
 
-    /// Takes the next event of any connection that may be served. They take turns.
+    /// Takes the next event of a connection that `may` be served, round robin.
     pub fn next_event(&mut self, may: impl Fn(&Link) -> bool) -> Option<(ConnectionId, ClientEvent)> {
         let behind = self.last_heard.map_or(0, |last| self.links.partition_point(|link| link.id <= last));
         let (before, behind) = self.links.split_at_mut(behind);

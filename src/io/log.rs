@@ -1,9 +1,9 @@
-//! The log on stderr, which may be read by nobody.
+//! The log on stderr or in a file, and its copies for fronts.
 //!
-//! Owns: writing log lines on a thread of their own, one line each whatever they quote. When stderr
-//! is stuck, lines are dropped and counted; the protocol never waits for the log. A warning that
-//! repeats is written once, and then counted ([`Repeats`]).
-//! Never: writes to stdout, or shows a secret that this process has given away.
+//! Owns: writing log lines on a separate thread, each entry as one line. If stderr is stuck, lines
+//! are dropped and counted; the protocol never waits for the log. A repeated warning is written
+//! once and then counted ([`Repeats`]).
+//! Never: writes to stdout, or shows a secret that this process has given to an agent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -29,31 +29,28 @@ use crate::backend::secrets::redact;
 /// Maximum number of lines queued for the writing thread; further lines are dropped.
 const LINES_MAX: usize = 1024;
 
-/// Maximum length of a line, in bytes; the rest is cut off: a line may quote a whole message of a
-/// client.
+/// Maximum length of a line, in bytes; the rest is cut off. A line may quote a whole message.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
-/// How large a file with the log gets, in bytes, before it is put aside in the place of the one
-/// before.
+/// Size above which the log file is rotated, in bytes. One older file is retained.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Maximum time that the end of the process waits for the last lines.
 const FLUSH_MAX: Duration = Duration::from_millis(500);
 
-/// Starts the log with this filter: a level, or `target=level` pairs separated by commas. Panics
-/// are logged too, instead of being printed. The readers that join receive it as well.
+/// Starts the log on stderr with this filter: a level, or `target=level` pairs separated by commas.
+/// Panics are logged instead of printed. Log readers that join receive entries, too.
 ///
 /// # Errors
-/// When the system gives us no thread to write it.
+/// When the system starts no thread.
 pub fn start(filter: Targets, log_readers: LogReaders) -> io::Result<Log> {
     start_to(filter, Sink::Stderr, log_readers)
 }
 
-/// Starts the log as [`start`] does, but in a file of bounded size. Anything else that is printed
-/// on stderr goes into the file, too.
+/// Starts the log as [`start`] does, but in a file of bounded size, to which stderr is redirected.
 ///
 /// # Errors
-/// When the system gives us no thread to write it.
+/// When the system starts no thread.
 pub fn start_in(filter: Targets, file: PathBuf, log_readers: LogReaders) -> io::Result<Log> {
     start_to(filter, Sink::open(file), log_readers)
 }
@@ -70,7 +67,7 @@ fn start_to(filter: Targets, sink: Sink, log_readers: LogReaders) -> io::Result<
     Ok(log)
 }
 
-/// The way to the thread that writes.
+/// Handle of the thread that writes the log.
 #[derive(Debug, Clone)]
 pub struct Log {
     sender: SyncSender<Vec<u8>>,
@@ -87,7 +84,7 @@ struct LogState {
 }
 
 impl Log {
-    /// Waits until everything is written, but not for long.
+    /// Waits until all lines are written, for at most half a second.
     pub fn flush_briefly(&self) {
         let counted = self.state.repeats().take_all();
         self.write_counts(counted);
@@ -99,7 +96,7 @@ impl Log {
         }
     }
 
-    /// Writes a line of another process's log, as it is.
+    /// Queues a line of another process's log unchanged, or drops it if the queue is full.
     pub fn forward(&self, line: Vec<u8>) {
         let count = match self.sender.try_send(line) {
             Ok(()) => &self.state.accepted,
@@ -109,20 +106,19 @@ impl Log {
     }
 }
 
-/// Further readers of the log: each receives the entries about its own connection and about none,
-/// as far as its filter lets them pass.
+/// Additional readers of the log, one per connection. Each receives the entries that pass its
+/// filter and concern its connection or no connection.
 #[derive(Debug, Clone, Default)]
 pub struct LogReaders(Arc<Mutex<BTreeMap<u32, LogReader>>>);
 
-/// One of them.
+/// Reader of the log with a filter of its own.
 pub struct LogReader {
     filter: Targets,
     tell: Box<dyn Fn(String) + Send>,
 }
 
 impl LogReader {
-    /// Makes a reader of entries that pass this filter. `tell` gets each line, and must neither
-    /// wait nor log.
+    /// Creates a reader of entries that pass this filter. `tell` must neither block nor log.
     pub fn new(filter: Targets, tell: impl Fn(String) + Send + 'static) -> Self {
         Self { filter, tell: Box::new(tell) }
     }
@@ -135,17 +131,16 @@ impl fmt::Debug for LogReader {
 }
 
 impl LogReaders {
-    /// The reader of a connection joins.
+    /// Adds the reader of a connection.
     pub fn join(&self, connection: u32, reader: LogReader) {
         self.readers().insert(connection, reader);
     }
 
-    /// The reader of a connection leaves.
+    /// Removes the reader of a connection.
     pub fn leave(&self, connection: u32) {
         self.readers().remove(&connection);
     }
 
-    /// Returns the connections whose readers want an entry, which concerns one connection or none.
     fn interested_readers(&self, meta: &Metadata<'_>, concerned: Option<u32>) -> Vec<u32> {
         let wants = |(connection, reader): (&u32, &LogReader)| {
             let may = concerned.is_none_or(|it| it == *connection);
@@ -169,7 +164,7 @@ impl LogReaders {
     }
 }
 
-/// Subscriber of the process's events. No code of this program opens a span.
+/// Subscriber of the process's events. This program opens no spans.
 struct LogSubscriber {
     filter: Targets,
     log: Log,
@@ -192,7 +187,6 @@ impl Subscriber for LogSubscriber {
         event.record(&mut entry);
         let line = one_line(redact(&entry.text).as_bytes());
         let who = self.log.log_readers.interested_readers(meta, entry.connection);
-        // Warnings and errors are written once and then counted.
         if *meta.level() <= Level::WARN && !self.log.is_new(&line, &who) {
             return;
         }
@@ -213,10 +207,8 @@ impl Subscriber for LogSubscriber {
     fn exit(&self, _: &Id) {}
 }
 
-/// An entry of the log while its fields are added.
 struct LogEntry {
     text: String,
-    /// Connection that the entry concerns, if any.
     connection: Option<u32>,
 }
 
@@ -237,30 +229,28 @@ impl Visit for LogEntry {
     }
 }
 
-/// Maximum number of warnings that are remembered, to know one that repeats.
+/// Maximum number of warnings that are remembered to recognize repetitions.
 const REMEMBERED_MAX: usize = 64;
 
-/// Time for which repetitions of a warning are only counted, before the count is written.
+/// Interval at which the count of a repeated warning is written.
 const COUNTED_FOR: Duration = Duration::from_secs(30);
 
-/// Warnings that were written lately, and how often each has come again since.
+/// Recent warnings, each with the number of its repetitions.
 #[derive(Debug, Default)]
 struct Repeats(VecDeque<Repeated>);
 
-/// A warning, without its time.
+/// Warning without its timestamp.
 #[derive(Debug)]
 struct Repeated {
     text: Vec<u8>,
-    /// Number of repetitions that were not written.
+    /// Number of repetitions not yet written.
     count: u64,
-    /// When the counting began.
     since: Instant,
-    /// Connections whose readers received the warning.
     who: Vec<u32>,
 }
 
 impl Repeated {
-    /// Returns the line that says how often it has come, if it has, and begins to count anew.
+    /// Returns the line with the count, if not zero, and restarts the counting.
     fn take(&mut self, now: Instant) -> Option<(Vec<u8>, Vec<u32>)> {
         let (count, since) = (std::mem::take(&mut self.count), std::mem::replace(&mut self.since, now));
         let text = String::from_utf8_lossy(&self.text);
@@ -272,8 +262,7 @@ impl Repeated {
 }
 
 impl Repeats {
-    /// Takes note of a line; false if it repeats one that was written lately, and is not to be
-    /// written.
+    /// Records a line. Returns false if it repeats a recent one and must not be written.
     fn note(&mut self, line: &[u8], who: &[u32], now: Instant) -> bool {
         let text = line.iter().position(|byte| *byte == b' ').map_or(line, |at| &line[at..]);
         if let Some(repeated) = self.0.iter_mut().find(|repeated| repeated.text == text) {
@@ -283,27 +272,26 @@ impl Repeats {
         if self.0.len() < REMEMBERED_MAX {
             self.0.push_back(Repeated { text: text.to_vec(), count: 0, since: now, who: who.to_vec() });
         } else if let Some(at) = self.0.iter().position(|repeated| repeated.count == 0) {
-            // Those that repeat are remembered until their count was written.
+            // Repeated warnings are retained until their count is written.
             self.0.remove(at);
             self.0.push_back(Repeated { text: text.to_vec(), count: 0, since: now, who: who.to_vec() });
         }
         true
     }
 
-    /// Returns when the next count is to be written.
+    /// Returns when the next count is due, if any.
     fn due(&self) -> Option<Instant> {
         let counted = self.0.iter().filter(|repeated| repeated.count > 0);
         counted.map(|repeated| repeated.since + COUNTED_FOR).min()
     }
 
-    /// Returns the counts that are to be written now, and forgets warnings that have not repeated.
+    /// Returns the counts that are due, and drops warnings that have not repeated.
     fn take_due(&mut self, now: Instant) -> Vec<(Vec<u8>, Vec<u32>)> {
         let is_due = |repeated: &Repeated| now.saturating_duration_since(repeated.since) >= COUNTED_FOR;
         self.0.retain(|repeated| repeated.count > 0 || !is_due(repeated));
         self.0.iter_mut().filter(|repeated| is_due(repeated)).filter_map(|it| it.take(now)).collect()
     }
 
-    /// Returns all counts that were not written.
     fn take_all(&mut self) -> Vec<(Vec<u8>, Vec<u32>)> {
         self.0.drain(..).filter_map(|mut repeated| repeated.take(Instant::now())).collect()
     }
@@ -316,7 +304,7 @@ impl LogState {
 }
 
 impl Log {
-    /// Takes note of a warning; returns whether it is to be written, and not only counted.
+    /// Records a warning. Returns whether to write it, rather than only count it.
     fn is_new(&self, line: &[u8], who: &[u32]) -> bool {
         let now = Instant::now();
         let mut repeats = self.state.repeats();
@@ -326,7 +314,7 @@ impl Log {
         drop(repeats);
         self.write_counts(counted);
         if wakes {
-            // The thread has a time to wait for from now on.
+            // Wakes the thread, which has a deadline now.
             self.forward(Vec::new());
         }
         is_new
@@ -340,16 +328,14 @@ impl Log {
     }
 }
 
-/// Destination of the lines.
 enum Sink {
     Stderr,
-    /// A file, and so many bytes are in it.
+    /// File with its path and its size in bytes.
     File(PathBuf, File, u64),
 }
 
 impl Sink {
-    /// This file, which stderr goes into from now on; stderr as it is where there can be no such
-    /// file.
+    /// Opens the file and redirects stderr to it. Falls back to stderr if that fails.
     fn open(path: PathBuf) -> Self {
         let file = File::options().create(true).append(true).mode(0o600).open(&path);
         let opened = file.and_then(|file| {
@@ -382,7 +368,7 @@ impl Write for Sink {
     }
 }
 
-/// An entry of the log as one line without anything that a terminal would obey.
+/// Formats an entry as one line, with control characters escaped so that no terminal obeys them.
 fn one_line(entry: &[u8]) -> Vec<u8> {
     let entry = entry.strip_suffix(b"\n").unwrap_or(entry);
     let kept = String::from_utf8_lossy(&entry[..entry.len().min(LINE_BYTES_MAX)]);
@@ -399,7 +385,6 @@ fn one_line(entry: &[u8]) -> Vec<u8> {
 }
 
 impl Log {
-    /// Writes the lines that come, and the counts of those that repeat.
     fn write_lines(&self, lines: &Receiver<Vec<u8>>, mut sink: Sink) {
         loop {
             let due = self.state.repeats().due();
@@ -423,7 +408,7 @@ impl Log {
             let written = written.and_then(|()| sink.write_all(&line));
             self.state.written.fetch_add(1, Ordering::AcqRel);
             if written.is_err() {
-                // Nobody will ever read it.
+                // The destination is broken for good.
                 return;
             }
         }

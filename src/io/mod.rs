@@ -1,15 +1,13 @@
 //! The process around the core: pipes, threads, timers, signals, and the loop that feeds it.
 //!
-//! Owns: connections ([`link`]), what waits to be safe ([`persistence`]), to be written
-//! ([`outbox`], shared in `backlog`) and for the store (`held`, [`readers`]), the threads on the
-//! pipes ([`stdio`]) and the tasks on other streams ([`sockets`]; `control_frames` between
-//! messages), where others connect ([`listen`]), the processes that lend us theirs ([`fronts`], in
-//! the words of [`hello`]), who is about to be let in (`half_open`), what clients see of files
-//! ([`resources`]) and of their changes ([`watches`]), large answers (`states`), the watch over
-//! those we depend on ([`watch`]), requests that are answered elsewhere (`unanswered`), time and
-//! ids ([`sources`]), the log on stderr ([`log`]), signals ([`signals`]), how many files may be
-//! open ([`descriptors`]), what others may change under a running host ([`upkeep`],
-//! [`configuration`]), everything that can happen ([`events`]), and the loop ([`run`]).
+//! Owns: connections ([`link`]); their transports ([`stdio`], [`sockets`], `control_frames`),
+//! listeners ([`listen`]), fronts ([`fronts`], [`hello`]) and handshakes (`half_open`); output
+//! queues ([`outbox`], [`backlog`]), large answers (`states`) and answers made elsewhere
+//! (`unanswered`); commits ([`persistence`]), reads ([`readers`]) and the messages that wait for
+//! them (`held`); files ([`resources`], [`watches`]); liveness checks ([`watch`]), time and ids
+//! ([`sources`]), the log ([`log`]), signals ([`signals`]), open files ([`descriptors`]), changes
+//! under a running host ([`upkeep`], [`configuration`]); all events ([`events`]), and the loop
+//! ([`run`]).
 //! Never: makes a decision of the protocol.
 #![doc = include_str!("README.md")]
 

@@ -1,10 +1,8 @@
 //! Queue of lines to be written to a client.
 //!
-//! Owns: the order of lines, counting what waits in bytes, holding deltas back to be merged for as
-//! long as their client allows, and merging them while the pipe is behind: then what waits is
-//! shared with the other queues.
-//! Never: drops a line, looks at a clock, or lets a line overtake another, but for one that shows
-//! no state, which may overtake deltas.
+//! Owns: the order of lines; the count of queued bytes; delaying deltas as far as their client
+//! permits; and merging deltas while the client reads too slowly, in memory that queues share.
+//! Never: drops a line, reads a clock, or reorders lines; only lines without state overtake deltas.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,21 +13,20 @@ use super::backlog::{Backlog, SharedDeltas, SharedLine};
 use crate::host::effects::{DeltaRun, PartKey};
 use crate::wire::action_lines::{DeltaLines, MergedDeltas};
 
-/// When to hold what back, in bytes that wait.
+/// Limits on queued output, in bytes, and on the time without progress.
 #[derive(Debug, Clone, Copy)]
 pub struct OutboxLimits {
-    /// From here on, deltas of one part are merged.
+    /// Queue size above which deltas of one part are merged.
     pub merge_above: usize,
-    /// From here on, agents are not read.
+    /// Queue size from which agents are not read.
     pub agents_above: usize,
-    /// From here on, clients are not read either.
+    /// Queue size from which clients are not read either.
     pub clients_above: usize,
-    /// Maximum of what waits for all connections together, and of what they have said and is not
-    /// handled.
+    /// Maximum of all connections combined: queued output, and input that is not handled.
     pub total: usize,
-    /// The longest line that merging makes.
+    /// Maximum length of a merged line.
     pub merged_max: usize,
-    /// Time for which a client that keeps agents waiting may read nothing, while another one reads.
+    /// Time after which a client that blocks agents without reading is cut off, if another reads.
     pub patience: Duration,
 }
 
@@ -47,8 +44,8 @@ impl Default for OutboxLimits {
 }
 
 impl OutboxLimits {
-    /// Returns the limits where all connections together may have this much: no single one may have
-    /// more, so that a client that is alone is waited for and not disconnected.
+    /// Returns the limits for this total of all connections. A single connection gets at most half
+    /// of it, so that a client that is alone blocks the host instead of being disconnected.
     #[must_use]
     pub fn within(self, total: usize) -> Self {
         let of = |limit: usize| limit.min(total / 2);
@@ -56,14 +53,13 @@ impl OutboxLimits {
     }
 }
 
-/// Entry of a queue.
 #[derive(Debug)]
 enum Queued {
-    /// A line, or lines of deltas, of a queue that is hardly behind.
+    /// Line, or lines of deltas, of a queue that is below the merge limit.
     Lines(Bytes),
-    /// A line that is counted once for all queues.
+    /// Line that the backlog counts once for all queues.
     Shared(SharedLine),
-    /// Merged deltas.
+    /// Merged deltas, which the backlog counts.
     Deltas(Box<SharedDeltas>),
 }
 
@@ -76,7 +72,7 @@ impl Queued {
         }
     }
 
-    /// Returns its length if it is counted by the backlog, else 0.
+    /// Returns the length if the backlog counts the entry, else 0.
     fn shared_bytes(&self) -> usize {
         match self {
             Self::Lines(_) => 0,
@@ -93,43 +89,40 @@ impl Queued {
     }
 }
 
-/// The queue of one connection.
+/// Output queue of one connection.
 #[derive(Debug)]
 pub struct Outbox {
     limits: OutboxLimits,
     backlog: Backlog,
     lines: VecDeque<Queued>,
-    /// Number of entries, from the front, that nothing may overtake: those up to the last one that
-    /// is no delta.
+    /// Number of entries, from the front, up to the last one that is not a delta: none overtakes
+    /// them.
     fixed: usize,
-    /// Deltas held back behind everything else, one for each part, in the order of their last
-    /// change.
+    /// Delayed deltas behind all other lines, one per part, in the order of their last change.
     held: Vec<HeldDeltas>,
-    /// Deltas that are still being merged: behind all lines.
+    /// Deltas that are being merged, behind all lines.
     merging: Option<(PartKey, Box<SharedDeltas>)>,
-    /// Bytes that wait here.
     waiting: usize,
-    /// Bytes of `waiting` that the backlog counts for all queues.
+    /// Part of `waiting` that the backlog counts for all queues.
     shared: usize,
     /// Bytes that were taken and are not written yet.
     taken: usize,
-    /// Bytes that are made elsewhere, and what waits behind those.
+    /// Bytes of a message that is still being written in pieces, and of the lines behind it.
     coming: usize,
-    /// Bytes of answers since nothing waited last: its client has asked for them.
+    /// Bytes of answers since the queue was last empty, which its client has requested.
     asked: usize,
 }
 
-/// Deltas that are held back.
 #[derive(Debug)]
 struct HeldDeltas {
     part: PartKey,
     deltas: MergedDeltas,
-    /// When they must go, if any clock reaches that.
+    /// Deadline for sending them; `None` if it is beyond the range of the clock.
     due: Option<Instant>,
 }
 
 impl Outbox {
-    /// Returns an empty queue that shares what waits with the others of this backlog.
+    /// Creates an empty queue that shares the memory of lines through this backlog.
     pub fn new(limits: OutboxLimits, backlog: Backlog) -> Self {
         Self {
             limits,
@@ -146,17 +139,17 @@ impl Outbox {
         }
     }
 
-    /// Bytes that were accepted or are expected, and are not written yet.
+    /// Returns the number of bytes that are queued, expected, or taken and not written yet.
     pub fn bytes(&self) -> usize {
         self.unread() + self.coming
     }
 
-    /// Returns the number of bytes that wait for the client.
+    /// Returns the number of bytes that the client has still to read, without expected ones.
     pub fn unread(&self) -> usize {
         self.waiting + self.taken
     }
 
-    /// Returns the number of bytes that wait for this client and that the backlog does not count.
+    /// Returns the part of [`Self::unread`] that the backlog does not count.
     pub fn own(&self) -> usize {
         self.unread() - self.shared
     }
@@ -171,11 +164,10 @@ impl Outbox {
         self.bytes() + coming < self.limits.clients_above
     }
 
-    /// When a client that has read nothing since then is to be given up, where another one reads;
-    /// now already, where more waits for it, besides what it has asked for, than memory is for.
+    /// Returns when to disconnect a client that has not read since `progress` while another one
+    /// reads. At once if more is queued, beyond the answers that it requested, than memory permits.
     pub fn stalls_at(&self, progress: Instant) -> Option<Instant> {
-        // What is only on its way is no reason, unless it is on its way because the client does not
-        // read.
+        // Expected bytes count only if earlier ones are unread: the client causes the delay.
         let waiting = if self.unread() > 0 { self.bytes() } else { 0 };
         if waiting >= self.limits.clients_above.saturating_add(self.asked) {
             return Some(progress);
@@ -184,28 +176,27 @@ impl Outbox {
         is_behind.then(|| progress.checked_add(self.limits.patience)).flatten()
     }
 
-    /// When a client whose connection is over, and that has read nothing since then, is to be given
-    /// up.
+    /// Returns when to drop a closing connection whose client has not read since `progress`.
     pub fn lingers_until(&self, progress: Instant) -> Option<Instant> {
         progress.checked_add(self.limits.patience).filter(|_| self.unread() > 0)
     }
 
-    /// Notes that so many bytes will be queued.
+    /// Notes that this number of bytes will be queued.
     pub fn expect(&mut self, bytes: usize) {
         self.coming += bytes;
     }
 
-    /// Notes that so many of the expected bytes are queued now.
+    /// Notes that this number of expected bytes is queued now.
     pub fn expected_come(&mut self, bytes: usize) {
         self.coming = self.coming.saturating_sub(bytes);
     }
 
-    /// Notes that so many bytes will be queued because the client has asked for them.
+    /// Notes that this number of bytes answers a request of the client.
     pub fn note_answer(&mut self, bytes: usize) {
         self.asked += bytes;
     }
 
-    /// Puts a line at the end.
+    /// Appends a line.
     pub fn push(&mut self, line: Bytes) {
         self.release();
         self.settle();
@@ -215,30 +206,28 @@ impl Outbox {
         self.fixed = self.lines.len();
     }
 
-    /// Puts deltas at the end. They may be merged with those before.
+    /// Appends deltas, which may be merged with those before.
     pub fn push_deltas(&mut self, run: DeltaRun) {
         self.release();
         self.enqueue(run.part, &run.lines, true);
     }
 
-    /// Puts a line that shows no state behind the last line that is no delta, or behind the one put
-    /// there before.
+    /// Inserts a line that shows no state behind the last line that is not a delta.
     pub fn push_ahead(&mut self, line: Bytes) {
         self.waiting += line.len();
-        // No other queue has it, so the backlog need not count it.
+        // The line is in no other queue, so the backlog need not count it.
         self.lines.insert(self.fixed, Queued::Lines(line));
         self.fixed += 1;
     }
 
-    /// Puts deltas at the end, for a client that has said for how long they may be held back. When
-    /// that is no time at all, they are not merged either.
+    /// Appends deltas that may be delayed and merged for this time; neither if it is zero.
     pub fn push_within(&mut self, run: DeltaRun, delay: Duration, now: Instant) {
         if delay.is_zero() {
             self.release();
             return self.enqueue(run.part, &run.lines, false);
         }
         if self.bytes() > self.limits.merge_above {
-            // They are merged with what waits anyway, and shared with others then.
+            // They are merged anyway, and shared with other queues.
             return self.push_deltas(run);
         }
         if let Some(at) = self.held.iter().position(|held| held.part == run.part) {
@@ -246,7 +235,7 @@ impl Outbox {
             let before = deltas.len();
             if deltas.append(&run.lines, self.limits.merged_max) {
                 self.waiting += deltas.len() - before;
-                // What came last goes last.
+                // Deltas keep the order of their last change.
                 self.held[at..].rotate_left(1);
                 return;
             }
@@ -257,12 +246,12 @@ impl Outbox {
         self.held.push(HeldDeltas { part: run.part, deltas, due: now.checked_add(delay) });
     }
 
-    /// When something that is held back must go.
+    /// Returns the next deadline of delayed deltas; `None` if there is none.
     pub fn due(&self) -> Option<Instant> {
         self.held.iter().filter_map(|held| held.due).min()
     }
 
-    /// Lets go what is held back: all of it, so that the order stays.
+    /// Queues all delayed deltas, so that their order is preserved.
     pub fn release(&mut self) {
         for HeldDeltas { part, deltas, .. } in std::mem::take(&mut self.held) {
             self.waiting -= deltas.len();
@@ -286,7 +275,7 @@ impl Outbox {
         }
     }
 
-    /// Counts a line in the way that is due: by the backlog where this queue is behind.
+    /// Makes an entry, which the backlog counts if this queue is above the merge limit.
     fn queued(&mut self, line: Bytes) -> Queued {
         if self.bytes() <= self.limits.merge_above {
             return Queued::Lines(line);
@@ -295,8 +284,7 @@ impl Outbox {
         Queued::Shared(self.backlog.line(line))
     }
 
-    /// Takes entries from the front, each a line or several: as many as fit into `bytes_max`, and
-    /// at least one. Empty when none wait.
+    /// Takes entries from the front that fit into `bytes_max`, at least one unless none is queued.
     pub fn take(&mut self, bytes_max: usize) -> Vec<Bytes> {
         self.settle();
         let mut taken = Vec::new();
@@ -316,7 +304,7 @@ impl Outbox {
         taken
     }
 
-    /// Notes that bytes which were taken are written.
+    /// Notes that this number of taken bytes is written.
     pub fn written(&mut self, bytes: usize) {
         self.taken = self.taken.saturating_sub(bytes);
         if self.bytes() == 0 {
@@ -324,7 +312,7 @@ impl Outbox {
         }
     }
 
-    /// Merges deltas, which are counted whole, with those before them.
+    /// Merges deltas, which `waiting` already counts in full, with those before.
     fn merge(&mut self, part: PartKey, lines: &DeltaLines) {
         if let Some((merging, deltas)) = &mut self.merging {
             let before = deltas.len();
@@ -341,7 +329,7 @@ impl Outbox {
         self.merging = Some((part, Box::new(deltas)));
     }
 
-    /// Ends the merging: what was merged is a line like any other.
+    /// Moves the merged deltas into the queue of lines.
     fn settle(&mut self) {
         if let Some((_, deltas)) = self.merging.take() {
             self.lines.push_back(Queued::Deltas(deltas));

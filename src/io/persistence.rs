@@ -1,11 +1,10 @@
-//! Commits the records of each step, and holds back its outputs until they are committed: after a
-//! power loss, only steps that ask for it (`Record::Sync`) are certain to be there.
+//! Commits of the records of each step. Outputs of a step are held back until its records are
+//! committed. After a power loss, only steps with `Record::Sync` are guaranteed to be stored.
 //!
-//! Owns: the thread that commits, so that a slow disk holds up nobody who is not waiting for it;
-//! the order of what is held back; trying again while nothing can be committed; when there is time
-//! to tidy up; closing the store.
-//! Never: lets a frame or a command out before the records of its step are committed, but for
-//! outputs that stand alone and time limits of disconnects, or drops either.
+//! Owns: the committing thread, so that a slow disk delays only those who wait for a commit; the
+//! order of held outputs; retries while commits fail; maintenance while idle; closing the store.
+//! Never: releases a frame or command before the records of its step are committed, except outputs
+//! that are independent of the store and time limits of disconnects; drops either.
 
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -32,33 +31,32 @@ use crate::store::StoreOptions;
 /// Delay before a failed commit is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
 
-/// From so many bytes on that wait to be committed, agents are not read: what a client says then
-/// would wait behind all of them. Several transactions long, so that the disk is never idle.
+/// Size of uncommitted steps above which agents are not read, in bytes: input of clients would
+/// queue behind all of them. Several transactions, so that the disk is never idle.
 const AGENTS_ABOVE: usize = 4 * TRANSACTION_BYTES;
 
-/// A transaction that has so many bytes takes no more steps, so that the first of them is not safe
-/// much later than it could be.
+/// Size from which no more steps join a transaction, in bytes, so that its first is not delayed.
 const TRANSACTION_BYTES: usize = 512 << 10;
 
-/// When nothing was to be committed for so long, there is time to tidy up.
+/// Time without a commit after which maintenance begins.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
-/// While there is time, so long is waited for a step in between.
+/// Time to wait for a step between two parts of maintenance.
 const IDLE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Interval of checks for expired sessions in the trash, whether or not there is time.
+/// Maximum interval of maintenance, such as removing expired sessions, even if never idle.
 const TIDY_EVERY: Duration = Duration::from_secs(15 * 60);
 
 /// Event of the committing thread.
 #[derive(Debug)]
 pub enum CommitEvent {
-    /// Every step up to this one is safe.
+    /// All steps up to this one are committed.
     Safe(u64),
     /// Failure to commit.
     Failing(StoreFailure),
 }
 
-/// Storage of everything, in memory or in a state folder.
+/// Storage of all sessions, in memory or in a state folder.
 #[derive(Debug)]
 pub enum Persistence {
     /// Storage in memory, which ends with the process.
@@ -67,68 +65,64 @@ pub enum Persistence {
     Disk(Box<Disk>),
 }
 
-/// A state folder, and what waits for it.
+/// Store in a state folder, and the outputs that wait for it.
 #[derive(Debug)]
 pub struct Disk {
-    /// Held by the thread that commits while it does.
+    /// Locked by the committing thread while it commits.
     writer: Arc<Mutex<Writer>>,
     steps: Sender<StepToCommit>,
     last_step: u64,
-    /// Outputs of steps, in order, until they are durable.
+    /// Outputs of uncommitted steps, in order.
     held: VecDeque<HeldOutputs>,
     held_bytes: usize,
     /// Number of held steps that clients have caused.
     held_of_clients: usize,
-    /// The last sequence number that is safe.
+    /// Last committed sequence number.
     safe: u64,
-    /// Set while nothing can be committed.
+    /// Failure while commits fail; `None` otherwise.
     trouble: Option<StoreFailure>,
-    /// Ends when the store is closed.
+    /// Disconnected when the committing thread has closed the store.
     closed: Receiver<()>,
     folder: StateFolder,
 }
 
-/// Records of a step for the committing thread.
 #[derive(Debug)]
 struct StepToCommit {
     number: u64,
     records: Vec<Record>,
-    /// See [`HeldOutputs::bytes`].
     bytes: usize,
 }
 
-/// Outputs of one step.
 #[derive(Debug)]
 struct HeldOutputs {
     step: u64,
-    /// Something that a client said has caused it, at least in part.
+    /// Set if a message of a client has caused it, at least in part.
     of_client: bool,
     outputs: Vec<Output>,
-    /// Memory that the step takes until it is durable, roughly, in bytes.
+    /// Approximate memory that the step takes until it is committed, in bytes.
     bytes: usize,
-    /// The last sequence number of the step, if it has any.
+    /// Last sequence number of the step, if it has any.
     head: Option<u64>,
-    /// The sessions and chats whose rows it changes.
     uris: Vec<String>,
-    /// Set if it was made while commits failed: its answers tell only what is durable.
+    /// Set if it was made while commits failed, so that its answers contain only committed state.
     in_trouble: bool,
 }
 
-/// Opened persistence, and what belongs to it.
+/// Opened persistence, with its readers and events.
 #[derive(Debug)]
 pub struct OpenedPersistence {
-    /// The persistence.
+    /// Storage for the steps of the core.
     pub persistence: Persistence,
-    /// State in which the last process ended.
+    /// State at the end of the last process.
     pub start: Start,
-    /// Events of the committing thread.
+    /// Events of the committing thread; none if everything is in memory.
     pub told: UnboundedReceiver<CommitEvent>,
-    /// Readers of the store; none if everything is in memory.
+    /// Readers of the store; empty if everything is in memory.
     pub readers: Vec<Reader>,
 }
 
 impl Persistence {
-    /// Opens a persistence in memory, which ends with the process.
+    /// Creates a persistence in memory, which ends with the process.
     pub fn in_memory() -> OpenedPersistence {
         let (_, told) = unbounded_channel();
         OpenedPersistence {
@@ -139,7 +133,7 @@ impl Persistence {
         }
     }
 
-    /// Opens the persistence in this folder.
+    /// Locks this folder and opens the persistence in it.
     ///
     /// # Errors
     /// When the folder or the database in it cannot be used.
@@ -147,7 +141,7 @@ impl Persistence {
         Self::open_held(StateFolder::hold(folder)?, options)
     }
 
-    /// Opens the persistence in a folder that this process holds.
+    /// Opens the persistence in a folder that this process has locked.
     ///
     /// # Errors
     /// When the database in it cannot be used.
@@ -192,8 +186,8 @@ impl Persistence {
         Ok(OpenedPersistence { persistence: Self::Disk(Box::new(disk)), start, told, readers })
     }
 
-    /// Takes what a step left behind, and gives back what may go out now. `of_client`: something
-    /// that a client said has caused it, at least in part.
+    /// Stores the records of a step. Returns the outputs that may go out now; the others are held
+    /// back. `of_client` is set if a message of a client has caused the step, at least in part.
     pub fn keep(&mut self, outputs: Vec<Output>, of_client: bool) -> Vec<Output> {
         let is_record = |output: &Output| matches!(output, Output::Record(_));
         match self {
@@ -207,8 +201,7 @@ impl Persistence {
                 }
                 rest
             }
-            // While nothing can be committed the core changes nothing and tells only what is safe:
-            // that need not wait.
+            // While commits fail, the core sends only committed state, which need not wait.
             Self::Disk(disk)
                 if (disk.held.is_empty() || disk.trouble.is_some()) && !outputs.iter().any(is_record) =>
             {
@@ -218,7 +211,7 @@ impl Persistence {
         }
     }
 
-    /// Takes the outputs that may go out because every step up to this one is durable.
+    /// Notes that all steps up to this one are committed. Returns their outputs.
     pub fn release(&mut self, up_to: u64) -> impl Iterator<Item = Output> {
         let mut released = Vec::new();
         if let Self::Disk(disk) = self {
@@ -234,7 +227,7 @@ impl Persistence {
         released.into_iter().flatten()
     }
 
-    /// Notes that commits fail. Returns the last durable sequence number.
+    /// Notes that commits fail. Returns the last committed sequence number.
     pub fn fail(&mut self, trouble: StoreFailure) -> u64 {
         match self {
             Self::Memory(_) => 0,
@@ -245,7 +238,7 @@ impl Persistence {
         }
     }
 
-    /// Takes the held answers to requests that were received while commits fail.
+    /// Takes the held answers that may go out while commits fail.
     pub fn take_answers(&mut self) -> Vec<FailureAnswer> {
         let Self::Disk(disk) = self else { return Vec::new() };
         let Some(trouble) = &disk.trouble else { return Vec::new() };
@@ -255,7 +248,7 @@ impl Persistence {
             answers.extend(trouble.take_answers(&mut held.outputs, is_safe || held.in_trouble));
         }
         if trouble.is_for_good {
-            // What is left is never told.
+            // The other outputs are never sent.
             disk.held.clear();
             disk.held_bytes = 0;
             disk.held_of_clients = 0;
@@ -263,19 +256,19 @@ impl Persistence {
         answers
     }
 
-    /// Returns whether commits fail now.
+    /// Returns whether commits fail at present.
     pub fn is_failing(&self) -> bool {
         matches!(self, Self::Disk(disk) if disk.trouble.is_some())
     }
 
-    /// Returns whether commits have failed for good: what is held back is never sent.
+    /// Returns whether commits have failed for good, so that held outputs are never sent.
     pub fn has_failed_for_good(&self) -> bool {
         matches!(self, Self::Disk(disk) if disk.trouble.as_ref().is_some_and(|it| it.is_for_good))
     }
 
-    /// Returns whether an output that stands alone may go out before those held back. Not before
-    /// those that clients have caused: once a later message of a client is answered, it can rely on
-    /// it that earlier ones were received.
+    /// Returns whether an output that is independent of the store may overtake held outputs. Steps
+    /// of clients are not overtaken: an answer tells a client that its earlier messages were
+    /// received.
     pub fn may_be_overtaken(&self) -> bool {
         match self {
             Self::Memory(_) => true,
@@ -291,7 +284,7 @@ impl Persistence {
         }
     }
 
-    /// Bytes that are held back, nearly.
+    /// Returns the approximate size of uncommitted steps, in bytes.
     pub fn held_bytes(&self) -> usize {
         match self {
             Self::Memory(_) => 0,
@@ -299,12 +292,12 @@ impl Persistence {
         }
     }
 
-    /// Returns whether the stored form of a session or chat is not current yet.
+    /// Returns whether a session or chat has uncommitted changes.
     pub fn holds(&self, uri: &str) -> bool {
         matches!(self, Self::Disk(disk) if disk.held.iter().any(|held| held.uris.iter().any(|it| it == uri)))
     }
 
-    /// Returns whether nothing is held back.
+    /// Returns whether all steps are committed.
     pub fn is_settled(&self) -> bool {
         match self {
             Self::Memory(_) => true,
@@ -312,8 +305,8 @@ impl Persistence {
         }
     }
 
-    /// Closes the store, so that nothing is left in its log, unless that takes longer than this:
-    /// then the next process does it. Nothing is kept any more.
+    /// Closes the store, so that its write-ahead log is empty. If that takes longer than `within`,
+    /// the next process does it. Nothing is stored after this call.
     pub fn close(&mut self, within: Duration) {
         if let Self::Disk(disk) = std::mem::replace(self, Self::Memory(Memory::default())) {
             let Disk { steps, closed, folder, writer, .. } = *disk;
@@ -326,7 +319,7 @@ impl Persistence {
         }
     }
 
-    /// Returns the sessions in memory, if they are stored nowhere else.
+    /// Returns the sessions in memory; `None` if they are in a state folder.
     pub fn memory(&self) -> Option<&Memory> {
         match self {
             Self::Memory(memory) => Some(memory),
@@ -336,11 +329,11 @@ impl Persistence {
 }
 
 impl Disk {
-    /// Commits a small step at once, if nothing is before it and nothing has to be waited for: text
-    /// that comes alone is spared the way over another thread. Any other waits for that thread.
-    /// Returns what may go out now.
+    /// Commits a small step on this thread if no step is before it and the writer is free, which
+    /// saves single pieces of text the detour over the committing thread. Any other step is queued
+    /// for that thread. Returns the outputs that may go out now.
     fn keep(&mut self, outputs: Vec<Output>, of_client: bool) -> Vec<Output> {
-        // Of what streams, each action is one of either.
+        // A streamed action has one record and one other output.
         let each = outputs.len() / 2 + 1;
         let (mut records, mut rest) = (Vec::with_capacity(each), Vec::with_capacity(each));
         for output in outputs {
@@ -361,7 +354,7 @@ impl Disk {
             }
         }
         self.last_step += 1;
-        // A frame shares its bytes with its record; a chat that nobody follows has records alone.
+        // A frame shares its bytes with its record. A chat without subscribers has records only.
         let frames = rest.iter().map(Output::frame_bytes).sum::<usize>();
         let bytes = frames.max(records.iter().map(Record::bytes).sum());
         self.held_bytes += bytes;
@@ -389,7 +382,7 @@ impl Disk {
     }
 }
 
-/// Commits the steps that wait, many in one transaction, and tells when they are safe.
+/// Commits queued steps, several in one transaction, and reports when they are committed.
 fn commit_all(
     writer: &Mutex<Writer>,
     steps: &Receiver<StepToCommit>,
@@ -418,7 +411,7 @@ fn commit_all(
                 return;
             }
             if is_for_good {
-                // What comes now is kept no more than what has come.
+                // Later steps are not stored either.
                 while steps.recv().is_ok() {}
                 return;
             }
@@ -434,8 +427,8 @@ fn commit_all(
     }
 }
 
-/// Runs what commits. If it panics, which is logged where it happens, nothing is committed any
-/// more, and that is told: nobody waits for what is held back. Returns whether it did not.
+/// Runs the committing function. After a panic, which is logged where it happens, reports a
+/// permanent failure, so that no client waits for held outputs. Returns whether no panic occurred.
 fn run_catching(
     steps: &Receiver<StepToCommit>,
     tell: &UnboundedSender<CommitEvent>,
@@ -456,7 +449,7 @@ fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
     writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for the next step, and uses the time to tidy up; none when there will be no other.
+/// Waits for the next step with maintenance while idle. Returns `None` when none can come.
 fn next_step(writer: &Mutex<Writer>, steps: &Receiver<StepToCommit>) -> Option<StepToCommit> {
     let mut patience = IDLE_AFTER;
     loop {

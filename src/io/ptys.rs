@@ -1,18 +1,16 @@
-//! Programs in terminals of the system's, into which clients type.
+//! Programs in pseudo terminals, into which clients type.
 //!
-//! Each is started under a guard of its own (`opening`), and has a task that attends to it
-//! (`program`). `shell` says which program it is, and `integration` how it tells of
-//! its commands. What it prints is taken apart (`scanner`) and listened to (`listener`): it is
-//! answered what it asks of its terminal (`questions`), of which as much is known as that takes
-//! (`screen`). `typing` is what waits to be written, `foreground` who would read it.
+//! Each program starts under its own guard (`opening`) and has a task (`program`). `shell` chooses
+//! the program, and `integration` makes it report its commands. Its output is parsed (`scanner`)
+//! and interpreted (`listener`). `questions` answers its terminal queries, with the state of
+//! `screen`. `typing` queues input, and `foreground` finds the process that would read it.
 //!
-//! All this happens on a thread of its own: reading from a terminal of the system's waits, also
-//! where it is told not to, until the system has moved what was printed to the side that is read,
-//! for as long as the program that prints keeps the processor. The loop would answer nobody
-//! meanwhile.
+//! The tasks run on a thread of their own: even a nonblocking read from a pseudo terminal waits
+//! until the kernel has moved printed text to the reading side, for as long as the printing program
+//! keeps the processor. On the loop's thread, this would block all clients.
 //!
-//! Owns: which of them run, what each is told, and what is heard of them.
-//! Never: drops a byte of what they print: they wait while clients do not read.
+//! Owns: which programs run, the commands to each, and their reports.
+//! Never: drops a byte of output: programs block while clients do not read.
 
 mod foreground;
 mod integration;
@@ -39,22 +37,21 @@ use crate::backend::acp::guards::GuardProgram;
 use crate::host::effects::{PtyCommand, PtyEvent, TerminalKey};
 pub use integration::ShellScripts;
 
-/// Something that was heard of a program.
+/// Report of a program.
 #[derive(Debug)]
 pub struct PtyReport {
     terminal: TerminalKey,
     event: PtyEvent,
-    /// Until it is heard, its program is told of no more.
+    /// Permit for the next report on output, released when this one is handled.
     _taken: Option<OwnedSemaphorePermit>,
 }
 
-/// Sender of the reports of one program.
 #[derive(Debug)]
 struct PtyReports {
     terminal: TerminalKey,
     sender: mpsc::UnboundedSender<PtyReport>,
-    /// Permit of the report on printed text that is in flight. There is one at a time, so that no
-    /// program is heard more often than another, and programs of clients that do not read wait.
+    /// Permit for the report in flight: programs get equal turns, and block while clients do not
+    /// read.
     room: Arc<Semaphore>,
 }
 
@@ -63,8 +60,7 @@ impl PtyReports {
         Self { terminal, sender, room: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Waits until what was told last of what is printed was heard. None when nobody listens any
-    /// more.
+    /// Waits until the last report on output is handled. Returns `None` if the host has left.
     async fn room(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.room).acquire_owned().await.ok()
     }
@@ -77,7 +73,7 @@ impl PtyReports {
     }
 }
 
-/// The thread on which programs are attended to. When this is dropped, it ends, and so do they.
+/// Thread that runs the tasks of all programs. Dropping this ends the thread and the programs.
 #[derive(Debug)]
 struct PtyThread {
     handle: Handle,
@@ -96,21 +92,20 @@ impl PtyThread {
     }
 }
 
-/// All programs in terminals.
+/// All programs in pseudo terminals.
 #[derive(Debug)]
 pub struct Ptys {
-    /// None before the first of them.
+    /// `None` before the first program starts.
     thread: Option<PtyThread>,
     guards: Option<GuardProgram>,
-    /// The scripts that have shells tell of their commands; without them they do not.
+    /// Scripts that make shells report their commands; `None` to do without reports.
     scripts: Option<ShellScripts>,
-    /// Set where the output of a program is reported all at once when it has ended, so that the
-    /// reports are the same each time.
+    /// Set if a program's output is reported in one piece at its end, so that reports are
+    /// deterministic.
     tells_at_end: bool,
-    /// Command queues of the programs.
     commands: HashMap<TerminalKey, mpsc::UnboundedSender<PtyCommand>>,
-    /// Programs that may not have started yet; where output is reported at the end, also commands
-    /// that run. The value is true for a command, which ends by itself.
+    /// Programs whose start is not reported yet and, with `tells_at_end`, commands that still run.
+    /// The value is true for a command, which ends by itself.
     starting: HashMap<TerminalKey, bool>,
     reports: mpsc::UnboundedSender<PtyReport>,
     stop: CancellationToken,
@@ -118,7 +113,7 @@ pub struct Ptys {
 }
 
 impl Ptys {
-    /// None yet, and where it is heard what becomes of them.
+    /// Creates an empty set, and the receiver of reports to pass to [`Ptys::accept`].
     pub fn new(
         guards: Option<GuardProgram>,
         scripts: Option<ShellScripts>,
@@ -131,7 +126,6 @@ impl Ptys {
         (Self { thread, guards, scripts, tells_at_end, commands, starting, reports, stop, running }, heard)
     }
 
-    /// The thread, which the first program begins.
     fn thread(&mut self) -> io::Result<Handle> {
         let thread = match self.thread.take() {
             Some(thread) => thread,
@@ -140,7 +134,7 @@ impl Ptys {
         Ok(self.thread.insert(thread).handle.clone())
     }
 
-    /// Does what is asked.
+    /// Carries out a command of the core.
     pub fn carry_out(&mut self, terminal: TerminalKey, command: PtyCommand) {
         match command {
             PtyCommand::Start(launch) => {
@@ -166,7 +160,7 @@ impl Ptys {
                 }
             }
             PtyCommand::End => {
-                // It ends when it can be told nothing more.
+                // Closing its command queue ends the program.
                 self.commands.remove(&terminal);
                 self.starting.remove(&terminal);
             }
@@ -178,7 +172,7 @@ impl Ptys {
         }
     }
 
-    /// Takes a report in; gives it back unless its program was ended.
+    /// Handles a report. Returns it unless the program was ended before.
     pub fn accept(&mut self, report: PtyReport) -> Option<(TerminalKey, PtyEvent)> {
         let PtyReport { terminal, event, _taken } = report;
         self.commands.get(&terminal)?;
@@ -198,15 +192,15 @@ impl Ptys {
         Some((terminal, event))
     }
 
-    /// Returns whether no program is waited for.
+    /// Returns whether no start of a program is pending.
     pub fn are_settled(&self) -> bool {
         self.starting.is_empty()
     }
 
-    /// Ends all of them, for good; done when nothing of them is left.
+    /// Ends all programs for good. Completes when they have ended.
     pub async fn stop(&self) {
         self.stop.cancel();
-        // Cannot fail: the sender is ours.
+        // Cannot fail: `self` holds the sender.
         self.running.subscribe().wait_for(|count| *count == 0).await.map(drop).unwrap_or_default();
     }
 }

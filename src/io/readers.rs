@@ -1,8 +1,8 @@
-//! Reads from the store while clients wait for the result.
+//! Reads from the store for clients.
 //!
-//! Owns: the threads that read, and make sessions of what they read: a long chat, a long list and
-//! old actions hold up nobody but who asks for them.
-//! Never: decides what is read, or what what was read means.
+//! Owns: the reading threads, which also build sessions from what they read, so that a long chat, a
+//! long list or old actions delay only the requesting client.
+//! Never: decides what to read, or interprets the result.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,15 +30,15 @@ use crate::wire::rpc::RequestId;
 /// Request for what a message needs from the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// The version that this client spoke last.
+    /// Client whose last version is needed.
     pub client: Option<String>,
-    /// The actions after this number.
+    /// Number after which actions are needed.
     pub past: Option<u64>,
-    /// The sessions that these URIs name, or a chat of which they name.
+    /// URIs of the needed sessions, or of chats in them.
     pub uris: Vec<String>,
     /// Set if the list of sessions is needed.
     pub kept: bool,
-    /// The texts of turns, which are to be in memory.
+    /// Texts of turns that must be in memory.
     pub texts: Vec<TurnText>,
 }
 
@@ -49,53 +49,53 @@ impl ReadRequest {
     }
 }
 
-/// Result of such a request.
+/// Result of a [`ReadRequest`].
 #[derive(Debug, Default)]
 pub struct ReadResult {
-    /// The version, if it was wanted.
+    /// Version of the client, if requested; the inner `None` means unknown.
     pub version: Option<Option<Dialect>>,
-    /// The actions, if they were wanted; none when not all of them are there.
+    /// Actions, if requested; the inner `None` means that the store lacks some of them.
     pub past: Option<Option<Past>>,
-    /// The sessions that are there, each once.
+    /// Existing sessions among the requested ones, each once.
     pub sessions: Vec<LoadedSession>,
-    /// The URIs of what is there and cannot be read, with the reason.
+    /// URIs that exist and cannot be read, with the reason.
     pub unreadable: Vec<(String, String)>,
-    /// The URIs of all sessions, each with its provider, if they were wanted.
+    /// URIs of all sessions, each with its provider, if requested.
     pub kept: Option<Vec<(String, String)>>,
-    /// The texts that were wanted: as long as somebody has them, they stay in memory.
+    /// Requested texts. They stay in memory as long as a copy of the bytes exists.
     pub texts: Vec<Bytes>,
 }
 
 /// Result of a read for a connection.
 #[derive(Debug)]
 pub enum FinishedRead {
-    /// For the message that is held.
+    /// Result for a held message.
     Found(ReadResult),
-    /// A page of the list.
+    /// Page of the list of sessions.
     Listed(Box<ListRead>),
-    /// An answer.
+    /// Answer, ready to be sent.
     Answer(Frame),
 }
 
-/// A request for a page of the list.
+/// Request for a page of the list of sessions.
 #[derive(Debug, Clone)]
 pub struct ListRequest {
-    /// Id of the request.
+    /// Id of the client's request.
     pub id: RequestId,
     /// Requested page.
     pub page: Page,
-    /// When the reading began; none where something was on its way to the store then.
+    /// Start of the read; `None` if a commit was pending then.
     pub began: Option<Tick>,
 }
 
-/// A page of the list that was read for a request.
+/// Page of the list that was read for a request.
 #[derive(Debug)]
 pub struct ListRead {
-    /// The request.
+    /// Request that the page answers.
     pub asked: ListRequest,
     /// Sessions that were read.
     pub listed: Listed,
-    /// The answer that it makes where nothing has changed meanwhile.
+    /// Answer to send if the list has not changed since the read began.
     pub answer: Frame,
 }
 
@@ -112,12 +112,11 @@ enum Task {
     List(ListRequest),
 }
 
-/// The threads that read.
+/// Reading threads and their queue of jobs.
 #[derive(Debug)]
 pub struct Readers {
-    /// Readers of the threads, before these begin.
+    /// Readers of the threads, before the threads start.
     at_rest: Vec<Reader>,
-    /// How large what is read may be.
     limits: Limits,
     jobs: Sender<ReadJob>,
     to_do: Arc<Mutex<Receiver<ReadJob>>>,
@@ -126,7 +125,6 @@ pub struct Readers {
 }
 
 impl Task {
-    /// Returns a function for the result if the job panics.
     fn failing(&self) -> Box<dyn FnOnce() -> FinishedRead> {
         match self {
             Self::Recall(wanted) => {
@@ -154,7 +152,7 @@ impl Task {
 }
 
 impl Readers {
-    /// A thread for each of these, once they begin; what they read comes out of the receiver.
+    /// Creates the queue for threads that start later, and the receiver of the results.
     pub fn new(
         at_rest: Vec<Reader>,
         limits: Limits,
@@ -169,7 +167,7 @@ impl Readers {
         self.at_rest.first()
     }
 
-    /// The threads begin.
+    /// Starts the threads.
     pub fn begin(&mut self) -> io::Result<()> {
         for reader in self.at_rest.drain(..) {
             let (to_do, tell, limits) = (Arc::clone(&self.to_do), self.tell.clone(), self.limits);
@@ -179,19 +177,19 @@ impl Readers {
         Ok(())
     }
 
-    /// Without threads: what is read comes when somebody fetches it.
+    /// Replaces the threads by a reader that tests control.
     #[cfg(test)]
     pub fn by_hand(&mut self) -> ManualReaders {
         let reader = self.at_rest.pop().expect("the threads have not begun");
         ManualReaders { reader, limits: self.limits, to_do: Arc::clone(&self.to_do), tell: self.tell.clone() }
     }
 
-    /// Has it looked up what a message of this connection needs.
+    /// Queues a read for the held message of this connection.
     pub fn recall(&mut self, connection: ConnectionId, wanted: ReadRequest) {
         self.read(ReadJob { connection, task: Task::Recall(wanted) });
     }
 
-    /// Has a request answered with a page of the list of sessions.
+    /// Queues a request for a page of the list of sessions.
     pub fn list(&mut self, connection: ConnectionId, asked: ListRequest) {
         self.read(ReadJob { connection, task: Task::List(asked) });
     }
@@ -203,12 +201,12 @@ impl Readers {
         }
     }
 
-    /// Something that was to be read has come.
+    /// Notes that a result has arrived.
     pub fn answered(&mut self) {
         self.running = self.running.saturating_sub(1);
     }
 
-    /// Returns whether nothing is being read.
+    /// Returns whether no read is pending.
     pub fn is_idle(&self) -> bool {
         self.running == 0
     }
@@ -227,8 +225,8 @@ fn read_all(
         if tell.send(job.answered_by(|job| job.read(reader, &limits))).is_err() {
             return;
         }
-        // Looking at every row would hold up the first page of a long list. If an index is damaged,
-        // lists are made without it from now on.
+        // Checked after the answer: visiting every row would delay the first page of a long list.
+        // If an index is damaged, later lists are made without it.
         if let Some(Err(error)) = is_list.then(|| reader.trusts_indexes()) {
             tracing::error!(%error, "the indexes of the store cannot be checked");
         }
@@ -236,8 +234,7 @@ fn read_all(
 }
 
 impl ReadJob {
-    /// Does it in this way. If that panics, whoever waits for it is told that it failed. The panic
-    /// is logged where it happens.
+    /// Runs the job with `read`. A panic, which is logged where it happens, becomes a failure.
     fn answered_by(
         self,
         read: impl FnOnce(Self) -> (ConnectionId, FinishedRead),
@@ -246,7 +243,7 @@ impl ReadJob {
         catch_unwind(AssertUnwindSafe(|| read(self))).unwrap_or_else(|_| (connection, failing()))
     }
 
-    /// Does it.
+    /// Runs the job.
     pub fn read(self, reader: &Reader, limits: &Limits) -> (ConnectionId, FinishedRead) {
         let read = match self.task {
             Task::Recall(wanted) => FinishedRead::Found(look_up(reader, limits, wanted)),
@@ -288,7 +285,7 @@ fn look_up(reader: &Reader, limits: &Limits, wanted: ReadRequest) -> ReadResult 
             Vec::new()
         })
     });
-    // What cannot be read is told by whoever needs it.
+    // An unreadable text is reported where it is used.
     let texts = wanted.texts.iter().filter_map(|text| text.get().ok()).collect();
     let mut found = ReadResult { version, past, kept, texts, ..ReadResult::default() };
     for uri in wanted.uris {
@@ -305,8 +302,7 @@ fn look_up(reader: &Reader, limits: &Limits, wanted: ReadRequest) -> ReadResult 
     found
 }
 
-/// Returns the actions behind a number, if all of them are there. A session that cannot be read is
-/// left out: a list of the sessions tells of it.
+/// Returns the actions after a number, if all are stored. Skips sessions that cannot be read.
 fn past_since(reader: &Reader, cursor: u64) -> Result<Option<Past>, StoreError> {
     let Some(actions) = reader.actions_since(cursor)? else { return Ok(None) };
     let mut sessions = BTreeMap::new();
@@ -323,12 +319,12 @@ fn past_since(reader: &Reader, cursor: u64) -> Result<Option<Past>, StoreError> 
     Ok(Some(Past { actions, sessions }))
 }
 
-/// The answer to a request for a page of the list of sessions.
+/// Returns the answer to a request for a page of the list of sessions.
 pub fn listing(id: RequestId, listed: &Listed) -> Frame {
     Frame::result(id, Method::ListSessions, host::listing(listed))
 }
 
-/// Stands for the threads, one step at a time.
+/// Stand-in for the threads that runs one job at a time.
 #[cfg(test)]
 #[derive(Debug)]
 pub struct ManualReaders {
@@ -340,17 +336,17 @@ pub struct ManualReaders {
 
 #[cfg(test)]
 impl ManualReaders {
-    /// Returns the next job, if there is one.
+    /// Returns the next job, if any.
     pub fn next(&self) -> Option<ReadJob> {
         self.to_do.lock().unwrap().try_recv().ok()
     }
 
-    /// Reads it.
+    /// Runs a job.
     pub fn read(&self, job: ReadJob) -> (ConnectionId, FinishedRead) {
         job.read(&self.reader, &self.limits)
     }
 
-    /// Hands over what was read.
+    /// Sends a result to the loop.
     pub fn deliver(&self, read: (ConnectionId, FinishedRead)) {
         self.tell.send(read).unwrap();
     }

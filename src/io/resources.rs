@@ -1,9 +1,8 @@
 //! The `resource*` methods: reading and changing files of this machine, and reading `data:` URIs.
 //!
-//! Owns: doing it on threads of its own, a few at a time, because a file system may take its time
-//! or for ever. What a client asks for about the same files is done in that order, unless both are
-//! only read.
-//! Never: decides what may be read or changed; that is in [`reading`] and [`changing`].
+//! Owns: the threads for these jobs, a few at a time, because a file system may block for long or
+//! forever; and their order: a client's jobs on the same files run in order, unless both only read.
+//! Never: decides what may be read or changed; [`reading`] and [`changing`] do.
 
 mod changing;
 mod reading;
@@ -27,29 +26,28 @@ use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, RequestId};
 pub use changing::WritableFolders;
 
-/// Maximum number of waiting requests of all clients.
+/// Maximum number of queued requests of all clients.
 const WAITING_MAX: usize = 1024;
 
-/// And so many bytes of what they bring.
+/// Maximum size of the data in queued requests of all clients, in bytes.
 const WAITING_BYTES_MAX: usize = 256 << 20;
 
-/// Number of requests that each client may have waiting, however many others wait.
+/// Number of requests that each client may always queue, even if the queue is full.
 const ASSURED: usize = 64;
 
-/// And so many bytes of what they bring.
+/// Size of the data that each client may always queue, in bytes.
 const ASSURED_BYTES: usize = 32 << 20;
 
-/// Maximum number of waiting requests of each client that are considered for the next start.
+/// Maximum number of queued requests per client that are considered for the next start.
 const CONSIDERED_MAX: usize = 64;
 
-/// Lane of jobs, with a limit on how many run at once.
+/// Group of jobs with a limit on how many run at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JobLane {
-    /// Reads.
     Reads,
-    /// Files that are written and folders that are made.
+    /// Writes of files and creation of folders.
     Writes,
-    /// Moves, copies and removals, which may take long.
+    /// Moves, copies and removals of trees, which may take long.
     Trees,
 }
 
@@ -73,7 +71,6 @@ impl JobLane {
         }
     }
 
-    /// Returns how many jobs of the lane run at once.
     fn at_once(self) -> usize {
         match self {
             Self::Reads => 4,
@@ -83,30 +80,29 @@ impl JobLane {
     }
 }
 
-/// An answer, and whose it is.
+/// Answer to a request for a resource.
 #[derive(Debug)]
 pub struct ResourceAnswer {
-    /// Connection of the request.
+    /// Connection that has sent the request.
     pub connection: ConnectionId,
-    /// The answer.
+    /// Outcome to send or feed to the core.
     pub answer: JobOutcome,
-    /// Number of the job, if it was begun.
+    /// Number of the job; `None` if it was not started.
     job: Option<u64>,
 }
 
 /// Outcome of a request.
 #[derive(Debug)]
 pub enum JobOutcome {
-    /// This answers it.
+    /// Answer for the client.
     Frame(Frame),
-    /// The core is told, and answers it.
+    /// Input for the core, which answers the request.
     Core(RequestId, Box<Input>),
 }
 
-/// Something that waits to be done.
 #[derive(Debug)]
 struct ResourceJob {
-    /// Counted in the order in which it was asked for.
+    /// Sequence number of the request.
     number: u64,
     connection: ConnectionId,
     id: RequestId,
@@ -115,7 +111,6 @@ struct ResourceJob {
     about: JobPaths,
 }
 
-/// Something that is being done.
 #[derive(Debug)]
 struct RunningJob {
     number: u64,
@@ -123,12 +118,9 @@ struct RunningJob {
     about: JobPaths,
 }
 
-/// Paths that a job is about.
 #[derive(Debug, Default)]
 struct JobPaths {
-    /// The files and folders, as they are named.
     paths: Vec<PathBuf>,
-    /// They are changed.
     changes: bool,
 }
 
@@ -156,7 +148,7 @@ impl JobPaths {
         }
     }
 
-    /// Returns whether one of the two must end before the other begins.
+    /// Returns whether the two jobs must not run at the same time.
     fn touches(&self, other: &Self) -> bool {
         (self.changes || other.changes) && overlap(&self.paths, &other.paths)
     }
@@ -166,7 +158,7 @@ fn named<const COUNT: usize>(uris: [&String; COUNT]) -> Vec<PathBuf> {
     uris.into_iter().filter_map(|uri| path_of(uri).ok()).collect()
 }
 
-/// Jobs in progress and waiting.
+/// Queued and running jobs.
 #[derive(Debug)]
 pub struct Resources {
     waiting: VecDeque<ResourceJob>,
@@ -178,19 +170,19 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// Begins with nothing to do; answers come out of the receiver.
+    /// Creates an empty queue, and the receiver of the answers.
     pub fn new(writable: WritableFolders) -> (Self, mpsc::UnboundedReceiver<ResourceAnswer>) {
         let (answers, answered) = mpsc::unbounded_channel();
         let (waiting, writable) = (VecDeque::new(), Arc::new(writable));
         (Self { waiting, waiting_bytes: 0, running: Vec::new(), last_number: 0, writable, answers }, answered)
     }
 
-    /// Keeps these files of the host's own from clients, too.
+    /// Adds files of the host that clients may not change.
     pub fn keep_from_clients(&self, files: Vec<PathBuf>) {
         self.writable.keep_from_clients(files);
     }
 
-    /// Takes a request; [`Resources::start`] begins with it when there is room.
+    /// Queues a request for [`Resources::start`], or answers it with an error if the queue is full.
     pub fn take(&mut self, connection: ConnectionId, id: RequestId, resource: Resource) {
         let lane = JobLane::of(&resource);
         let bytes = bytes_of(&resource);
@@ -205,7 +197,6 @@ impl Resources {
         self.waiting.push_back(ResourceJob { number, connection, id, resource, lane, about });
     }
 
-    /// Returns whether one more request of a client, of this size, may wait.
     fn has_room_for(&self, connection: ConnectionId, bytes: usize) -> bool {
         if self.waiting.len() < WAITING_MAX && self.waiting_bytes.saturating_add(bytes) <= WAITING_BYTES_MAX {
             return true;
@@ -215,8 +206,8 @@ impl Resources {
         own().count() < ASSURED && own_bytes.saturating_add(bytes) <= ASSURED_BYTES
     }
 
-    /// Begins with what waits, as far as no more than a few run, and its connection has room for
-    /// what is read.
+    /// Starts queued jobs within the limits of their lanes. Reads start only if `has_room` says
+    /// that their connection has room for the answer.
     pub fn start(&mut self, mut has_room: impl FnMut(ConnectionId) -> bool) {
         for lane in JobLane::ALL {
             while self.running.iter().filter(|running| running.lane == lane).count() < lane.at_once() {
@@ -237,9 +228,8 @@ impl Resources {
         }
     }
 
-    /// Returns whether a job at this place has to wait for another one: one that runs, or an
-    /// earlier one of its client. An earlier job of another client that cannot begin because that
-    /// client does not read is none.
+    /// Returns whether a job must wait for a running one or an earlier one of its client. Jobs of
+    /// other clients do not count: they may be blocked because their client does not read.
     fn must_wait(&self, at: usize, job: &ResourceJob) -> bool {
         let mut before = self.waiting.iter().take(at).filter(|other| other.connection == job.connection);
         self.running.iter().any(|running| running.about.touches(&job.about))
@@ -250,11 +240,10 @@ impl Resources {
         let ResourceJob { number, connection, id, resource, lane, about } = job;
         let job = Some(number);
         let (answers, writable, asked) = (self.answers.clone(), Arc::clone(&self.writable), id.clone());
-        // The core hears of what it has asked for in any case.
+        // The core is always answered, even after a panic.
         let of_core = taken_by(&resource);
         let failing = of_core.clone();
         let work = move || {
-            // A panic is logged where it happens.
             let answered = catch_unwind(AssertUnwindSafe(|| match resource {
                 Resource::Revert { request: taken, below } => {
                     let outcomes = changing::revert(&taken, &writable.folders(&below));
@@ -276,18 +265,17 @@ impl Resources {
         }
     }
 
-    /// An answer has arrived.
+    /// Notes that a job has ended.
     pub fn answered(&mut self, answered: &ResourceAnswer) {
         self.running.retain(|running| answered.job != Some(running.number));
     }
 
-    /// Returns whether no job runs or waits.
+    /// Returns whether no job runs or is queued.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
 }
 
-/// Returns the request to revert files, if that is what is asked for.
 fn taken_by(resource: &Resource) -> Option<Box<RevertRequest>> {
     match resource {
         Resource::Revert { request: taken, .. } => Some(taken.clone()),
@@ -295,8 +283,7 @@ fn taken_by(resource: &Resource) -> Option<Box<RevertRequest>> {
     }
 }
 
-/// A request that nothing has come of: the core is told what was not taken back, and a client
-/// anything else.
+/// Makes the outcome of a failed request: an input for the core if it was to revert files.
 fn failed(id: RequestId, taken: Option<Box<RevertRequest>>, error: RpcError) -> JobOutcome {
     match taken {
         Some(taken) => {
@@ -359,7 +346,7 @@ fn answer(id: RequestId, resource: Resource, writable: &WritableFolders) -> Fram
     }
 }
 
-/// The answer that shows a content, or what is known of it where no encoding is said.
+/// Makes the answer with this content, or with its metadata only if `encoding` is `None`.
 pub(super) fn content_frame(
     id: RequestId,
     uri: &str,

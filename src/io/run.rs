@@ -1,12 +1,11 @@
-//! The loop: takes what waits, feeds it to the core, and does what the core asks.
+//! The loop: waits for events, feeds them to the core, and carries out the outputs of the core.
 //!
-//! `serving` is how a process begins, `steps` what a step of the core consists of, `hearing` how
-//! clients are heard, `fairness` who waits for clients that do not read, `recall` what is looked up
-//! when a message names it, `leaving` how the process ends.
+//! `serving` is the start, `steps` a step of the core, `hearing` the input of clients, `fairness`
+//! backpressure and disconnects, `recall` the lookups for messages, `leaving` the shutdown.
 //!
-//! Owns: what is waited for, what is not read when too much waits to be written, and timers.
-//! Never: answers a client by itself, except when serving it failed inside, when its request cannot
-//! be saved, and with answers that other threads have made.
+//! Owns: the events that the loop waits for, backpressure, and timers.
+//! Never: answers a client by itself, except after a panic, when its request cannot be stored, and
+//! with answers from other threads.
 
 mod fairness;
 mod hearing;
@@ -51,36 +50,33 @@ use crate::versions::{Edges, Outgoing};
 use crate::watches::engine::WatchReport as Watched;
 use crate::wire::rpc::Incoming;
 
-/// The folder, in that of the state, in which it is remembered what is not finished in others.
+/// Folder in the state folder that records unfinished changes of files elsewhere.
 const UNFINISHED: &str = "unfinished";
 
-/// In deterministic mode, everything that can run has run when agents had this many turns in a row
-/// and said nothing.
+/// Number of consecutive idle rounds after which deterministic mode considers all agents blocked.
 const QUIET_TURNS: usize = 4;
 
 struct Sidecar {
     options: RunOptions,
     host: Host,
     edges: Edges,
-    /// Messages to a client that follow from one output; empty in between.
+    /// Messages to a client that result from one output; empty in between.
     told: Vec<Outgoing>,
-    /// Messages to the core that follow from one of a client; empty in between.
+    /// Messages to the core that result from one message of a client; empty in between.
     fed: Vec<Incoming>,
     agents: Agents,
     clock: Clock,
-    /// Time of the last input, while nothing but answers that stand alone has come of it and those
-    /// behind it.
+    /// Time shared by consecutive inputs that have only independent outputs; `None` otherwise.
     now: Option<Now>,
     ids: Box<dyn Ids>,
-    /// Outputs of the core in this step.
     outputs: Vec<Output>,
-    /// Some of that was caused by what a client said.
+    /// Set if a message of a client has caused some of them.
     outputs_of_client: bool,
     unsettled_bytes: usize,
     persistence: Persistence,
-    /// None where everything is in memory.
+    /// `None` if everything is in memory.
     readers: Option<Readers>,
-    /// Changes while messages wait for reads.
+    /// Changes since the oldest pending read.
     changes: ChangedSince,
     resources: Resources,
     watches: Watches,
@@ -88,38 +84,33 @@ struct Sidecar {
     git: GitQueue,
     states: StateWriters,
     directories: Directories,
-    /// Acceptor of connections.
     acceptor: ConnectionAcceptor,
     links: Links,
-    /// The processes that lend us their stdin and stdout; none where we have our own.
+    /// `None` if no fronts can join.
     fronts: Option<Fronts>,
-    /// Listeners.
     listeners: Listeners,
-    /// The agents in force; none where they cannot change.
+    /// Configured agents; `None` if they cannot change.
     configuration: Option<Configuration>,
-    /// Provider ids of the agents that the program has built in.
     built_in: Vec<String>,
-    /// Looks at what others may change under us.
+    /// Checks files that others may change; `None` in deterministic mode.
     upkeep: Option<Upkeep>,
     timers: Vec<(Instant, Timer)>,
-    /// Set when nothing is left to do but to write what waits.
+    /// Set when only queued output is left to write.
     done: Option<Exit>,
-    /// Set when the input did not end but fail.
+    /// Error with which stdin has ended.
     unreadable: Option<std::io::Error>,
-    /// Set when we were asked to leave: by when.
+    /// Deadline for leaving; `None` until that was requested.
     leave_by: Option<Instant>,
-    /// Until when the agents are waited for, once they have been told to leave.
+    /// Deadline for the end of the agents; `None` until they were asked to stop.
     agents_by: Option<Instant>,
-    /// We were asked to leave twice.
+    /// Set by a second request to leave.
     leaves_at_once: bool,
-    /// Set when nobody can send anything any more.
     input_has_ended: bool,
-    /// The time that turns were given after the end of input is up.
+    /// Set when turns have had their time after the end of stdin, at once if they are cancelled.
     drained: bool,
 }
 
 impl Sidecar {
-    /// A loop that has not begun, and where what happens to it comes from.
     fn new(
         options: RunOptions,
         backends: Vec<Box<dyn Backend>>,
@@ -239,8 +230,7 @@ impl Sidecar {
         exit
     }
 
-    /// Ends the ways in. Whoever comes from now on starts another host, which waits until we let go
-    /// of the folder.
+    /// Closes the ways in. Later fronts start another host, which waits for the folder's lock.
     async fn close_listeners(&mut self) {
         if let Some(fronts) = &mut self.fronts {
             fronts.close();
@@ -258,20 +248,17 @@ impl Sidecar {
         }
     }
 
-    /// Finishes the start, before anything is received.
     fn begin(&mut self) -> std::io::Result<()> {
         self.readers.as_mut().map_or(Ok(()), Readers::begin)
     }
 
-    /// Takes in what has happened, and what clients have said, and ends the step.
     async fn turn(&mut self, events: &mut Events) -> anyhow::Result<Option<Exit>> {
         let event = events.next(self.wants()).await;
         self.now = None;
         let is_pty = matches!(event, LoopEvent::Pty(_));
         let mut exit = self.take_in(event)?;
         if is_pty {
-            // Another thread reports them, as fast as they are heard: whoever reads and writes here
-            // has a turn in between.
+            // Programs report as fast as they are handled, so other tasks get a turn in between.
             tokio::task::yield_now().await;
         }
         if exit.is_none() && self.options.deterministic {
@@ -315,7 +302,6 @@ impl Sidecar {
         }
     }
 
-    /// Takes in one event. The one place where all of them are.
     fn take_in(&mut self, event: LoopEvent) -> anyhow::Result<Option<Exit>> {
         match event {
             LoopEvent::Link(TransportEvent::Opened(link)) => {
@@ -367,12 +353,11 @@ impl Sidecar {
         Ok(None)
     }
 
-    /// Returns the number of bytes in flight to clients that are in no queue.
+    /// Returns the number of bytes on their way to clients that no outbox counts yet.
     fn in_flight_bytes(&self) -> usize {
         self.persistence.held_bytes() + self.unsettled_bytes
     }
 
-    /// Begins with reading resources, for clients that have room for the answers.
     fn start_resources(&mut self) {
         let coming = self.in_flight_bytes();
         let links = &mut self.links;
@@ -390,7 +375,7 @@ impl Sidecar {
     fn receive_job(&mut self, connection: ConnectionId, outcome: JobOutcome) {
         match outcome {
             JobOutcome::Frame(frame) => self.answer(connection, &frame),
-            // The core hears of what it has asked for in any case.
+            // The core is always answered, even if the connection is closed.
             JobOutcome::Core(id, input) => {
                 self.mark_answered(connection, &id);
                 self.feed(*input);
@@ -429,8 +414,7 @@ impl Sidecar {
         }
     }
 
-    /// Lets agents run until they wait for a client or a timer, or until there is a reason to
-    /// leave.
+    /// Runs agents until they wait for a client or a timer, or until there is a reason to leave.
     async fn run_until_quiet(&mut self, events: &mut Events) -> anyhow::Result<Option<Exit>> {
         let mut quiet = 0;
         while quiet < QUIET_TURNS {
@@ -459,7 +443,7 @@ impl Sidecar {
         Ok(None)
     }
 
-    /// Returns whether something is in progress that is neither an agent's nor a client's.
+    /// Returns whether work is pending that belongs neither to an agent nor to a client.
     fn waits_for_others(&self) -> bool {
         let reads = self.readers.as_ref().is_some_and(|readers| !readers.is_idle());
         let holds = self.links.iter().any(|link| link.held.is_some());

@@ -1,7 +1,6 @@
 //! Signals.
 //!
-//! Owns: which of them ask the process to leave, and the one that would end it although there is no
-//! need to.
+//! Owns: which signals ask the process to leave, and ignoring SIGXFSZ, which would end it.
 //! Never: leaves.
 
 use std::io;
@@ -13,23 +12,22 @@ use tokio::sync::mpsc;
 
 use super::watch::LeaveReason;
 
-/// From now on, a write that would make a file larger than the process may (`ulimit -f`) fails, as
-/// it does on a disk that is full, rather than end the process. What it starts is not concerned.
+/// Makes writes beyond the limit of file sizes (`ulimit -f`) fail like writes to a full disk,
+/// instead of ending the process. Child processes are not affected.
 ///
 /// # Errors
-/// When the system does not let us.
+/// When the system refuses the handler.
 pub fn outlive_file_limits() -> io::Result<()> {
-    // Who listens does not matter, nor for how long: once there was a listener, the signal does
-    // nothing else.
+    // The handler remains after this listener is dropped, and replaces the default action.
     let listener = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _listening = listener.enter();
     signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
 }
 
-/// Has the signals that ask a process to leave noticed, for as long as this process lives.
+/// Reports the signals that ask a process to leave, for the lifetime of this process.
 ///
 /// # Errors
-/// When the system does not let us.
+/// When the system refuses a handler.
 pub fn catch_signals(losses: &mpsc::UnboundedSender<LeaveReason>) -> anyhow::Result<()> {
     let asked = [
         (SignalKind::terminate(), "SIGTERM"),

@@ -1,9 +1,7 @@
-//! Connections on byte streams: one message a line, as on stdin and stdout, or one a frame of a
-//! WebSocket.
+//! Connections on byte streams: one message per line, or per WebSocket text message.
 //!
-//! Owns: the task that reads lines, and the one that writes messages in either form, so that a
-//! client that is slow, stuck or gone holds up nobody else.
-//! Never: knows what kind of stream it is, decides who may connect, or reads a line's meaning.
+//! Owns: reading and writing in tasks, so that a slow, stuck or lost client blocks no other.
+//! Never: knows the kind of stream, decides who may connect, or interprets a line.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -26,17 +24,15 @@ use crate::codec::LineCodec;
 use crate::host::effects::ConnectionId;
 use crate::wire::action_lines::split_lines;
 
-/// Number of bytes read at once. An idle connection keeps a buffer of this size.
+/// Size of the read buffer of a connection, in bytes, which an idle connection keeps.
 const READ_BYTES: usize = 16 << 10;
 
-/// Time that a client has to read the frame that is being written and the reason why its connection
-/// is closed.
+/// Time that a client has to read a closing frame before its connection is aborted.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(2);
 
-/// Opens a connection on a stream, given as its two halves, and serves it in tasks of their own
-/// until either side ends it. `read_ahead` was read from the stream already; what belongs to it are
-/// its `terms`. Where nothing more can be read, `is_lost` says whether nobody reads either. Must be
-/// called inside a runtime.
+/// Opens a connection on the two halves of a stream, and serves it in tasks until either side ends
+/// it. `read_ahead` contains bytes that were read from the stream before. At the end of the input,
+/// `is_lost` returns whether the client does not read either. Must be called inside a runtime.
 pub fn open<R, W>(
     acceptor: &ConnectionAcceptor,
     at_end: OnClose,
@@ -57,7 +53,6 @@ where
     Ok(connection)
 }
 
-/// Reads lines until the stream ends or fails, or nobody hears them any more.
 async fn read_all<R: AsyncRead + Unpin>(
     mut reader: R,
     mut buffer: BytesMut,
@@ -80,7 +75,7 @@ async fn read_all<R: AsyncRead + Unpin>(
             return;
         }
         if let Err(error) = decoded {
-            // When nobody hears it any more, nobody wants to know.
+            // The result does not matter: the connection may be closed.
             lines.send(Err(error)).await;
             lines.close_as_lost();
             return;
@@ -100,7 +95,6 @@ async fn read_all<R: AsyncRead + Unpin>(
             Ok(read) => at_end = read == 0,
             Err(error) if error.kind() == ErrorKind::ConnectionReset => at_end = true,
             Err(error) => {
-                // When nobody hears it any more, nobody wants to know.
                 lines.send(Err(error)).await;
                 lines.close_as_lost();
                 return;
@@ -109,20 +103,19 @@ async fn read_all<R: AsyncRead + Unpin>(
     }
 }
 
-/// How messages stand in a stream.
+/// Format of messages in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// One a line.
+    /// One message per line.
     Lines,
-    /// One a text message of a WebSocket's server: in one frame, or in as many as it has pieces.
+    /// One text message of a WebSocket server each, in one frame per piece.
     WebSocket,
 }
 
-/// The way to the task that writes.
+/// Handle of the task that writes to a stream.
 #[derive(Debug)]
 pub struct StreamWriter {
-    /// Chunks for the writing task, given one at a time, so that no more than that ever waits in
-    /// here.
+    /// Chunks for the writing task. At most one is queued at a time.
     chunks: mpsc::UnboundedSender<Vec<Bytes>>,
     framing: Framing,
     controls: Arc<ControlFrames>,
@@ -130,8 +123,7 @@ pub struct StreamWriter {
 }
 
 impl StreamWriter {
-    /// Writes in a task of its own. When this is dropped, what was given is written, and then the
-    /// stream is shut down.
+    /// Starts a task that writes. Dropping the handle shuts the stream down after all chunks.
     pub fn start(
         writer: impl AsyncWrite + Unpin + Send + 'static,
         framing: Framing,
@@ -162,8 +154,7 @@ impl LineSink for StreamWriter {
         0
     }
 
-    /// A WebSocket is closed with the reason behind the frame that is being written, if its client
-    /// reads that soon.
+    /// Closes a WebSocket with the reason after the current frame, if its client reads it in time.
     fn cut_off(&mut self, why: &str) {
         let task = self.task.clone();
         if self.framing == Framing::Lines {
@@ -183,15 +174,14 @@ struct WriterTask<W> {
     framing: Framing,
     controls: Arc<ControlFrames>,
     receipts: Receipts,
-    /// Set while somebody may read. Afterwards, chunks are thrown away and reported as written, and
-    /// messages that the client sent before it went are still handled.
+    /// Set while the client may read. Later chunks are dropped and reported as written, so that
+    /// messages which the client sent before are still handled.
     is_open: bool,
-    /// The last piece of a message was not its end: the next one goes on with it.
+    /// Set inside a message of several pieces.
     is_inside: bool,
-    /// Small pieces that are copied together before they are written.
+    /// Buffer of small pieces, written with one call.
     together: Vec<u8>,
-    /// Number of bytes of the chunk that are in `together`, or were thrown away, and are not
-    /// reported as written yet.
+    /// Number of bytes of the chunk in `together`, or dropped, that are not reported yet.
     of_chunk: usize,
 }
 
@@ -241,11 +231,10 @@ impl<W: AsyncWrite + Unpin> WriterTask<W> {
         }
     }
 
-    /// Writes a chunk, and tells how far it has got.
     async fn write_chunk(&mut self, chunk: Vec<Bytes>) -> io::Result<()> {
         let mut left = chunk.iter().map(Bytes::len).sum::<usize>();
         let result = self.write_messages(chunk, &mut left).await;
-        // What is not out is thrown away if nobody reads any more.
+        // The unwritten rest is reported as written if the client is gone.
         self.of_chunk = left;
         result
     }
@@ -298,7 +287,7 @@ impl<W: AsyncWrite + Unpin> WriterTask<W> {
         Ok(())
     }
 
-    /// Tells that what was copied together is out.
+    /// Reports the bytes that were copied into `together` as written.
     fn told(&mut self) {
         let bytes = std::mem::take(&mut self.of_chunk);
         if bytes > 0 {
@@ -306,7 +295,6 @@ impl<W: AsyncWrite + Unpin> WriterTask<W> {
         }
     }
 
-    /// Says that nothing more comes.
     async fn end(&mut self) -> io::Result<()> {
         if self.framing == Framing::WebSocket {
             let mut close = Vec::new();
@@ -318,7 +306,7 @@ impl<W: AsyncWrite + Unpin> WriterTask<W> {
     }
 }
 
-/// Returns whether a write failed because the other side is gone.
+/// Returns whether a write failed because the peer is gone.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted)
 }

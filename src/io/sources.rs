@@ -1,7 +1,7 @@
 //! Time and ids.
 //!
-//! Owns: the clock and the dice of the process, and their fixed stand-ins for fixtures.
-//! Never: is called by the core, which is handed what it needs.
+//! Owns: the clock and the random numbers of the process, and their deterministic replacements.
+//! Never: is called by the core, which receives times and ids from the loop.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,20 +9,20 @@ use uuid::Uuid;
 
 use crate::host::effects::{Ids, Now};
 
-/// The time that a fixed clock shows: the first millisecond of 2026.
+/// Time of the fixed clock: the first millisecond of 2026, in Unix milliseconds.
 const FIXED_UNIX_MS: i64 = 1_767_225_600_000;
 
-/// A clock.
+/// Source of the current time.
 #[derive(Debug)]
 pub enum Clock {
-    /// Shows the time; began to count at this instant.
+    /// System clock, with the start of the monotonic time.
     Real(Instant),
-    /// Stands still.
+    /// Clock that always shows the same time.
     Fixed,
 }
 
 impl Clock {
-    /// The time now.
+    /// Returns the current time.
     pub fn now(&self) -> Now {
         match self {
             Self::Real(start) => {
@@ -37,7 +37,7 @@ impl Clock {
     }
 }
 
-/// Ids that nobody can guess.
+/// Source of ids that cannot be guessed.
 #[derive(Debug, Default)]
 pub struct RandomIds;
 
@@ -47,7 +47,7 @@ impl Ids for RandomIds {
     }
 }
 
-/// Ids that are the same each time: `id-1`, `id-2` …
+/// Source of deterministic ids: `id-1`, `id-2` …
 #[derive(Debug, Default)]
 pub struct CountedIds(u64);
 

@@ -1,9 +1,8 @@
-//! Threads that write long messages in pieces.
+//! Threads that write large messages in pieces.
 //!
-//! Owns: the threads that do it, one for each, so that a long chat holds up nobody but who opens
-//! it; and that a thread is never further ahead of its client than a few pieces, so that memory
-//! holds no more of it.
-//! Never: decides what takes long, or when a piece goes out.
+//! Owns: the threads, one per message, so that a long chat delays only the client that opens it;
+//! and the number of pieces that a thread may be ahead of its client, which bounds the memory.
+//! Never: decides which messages are large, or when a piece goes out.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,48 +18,41 @@ use crate::host::effects::ConnectionId;
 use crate::versions::DeferredMessage;
 use crate::wire::rpc::RequestId;
 
-/// How large a piece is, in bytes, but for the last one.
+/// Size of a piece, in bytes; the last one may be smaller.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Maximum number of bytes in flight to a client, roughly.
+/// Approximate maximum number of bytes in flight to a client.
 const AHEAD_BYTES: usize = 4 * PIECE_BYTES;
 
-/// A piece that was written, and whose it is.
 #[derive(Debug)]
 pub struct Piece {
     pub connection: ConnectionId,
     pub text: Bytes,
-    /// Set for the last piece, with how the writing has ended.
+    /// Set for the last piece.
     pub last: Option<PieceEnd>,
 }
 
-/// How writing has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PieceEnd {
     All,
-    /// The rest is missing.
+    /// The rest of the message is missing.
     Failed,
 }
 
-/// Message that is being written for a connection.
 #[derive(Debug)]
 pub struct OngoingWrite {
-    /// The request that it answers, if it is an answer.
     pub id: Option<RequestId>,
-    /// Set once some of it has gone out.
     pub has_begun: bool,
-    /// Number of bytes that are still expected.
     expected: usize,
-    /// Each lets the thread give one more piece. The thread ends when this is gone.
+    /// Sends one unit per requested piece. Dropping it ends the thread.
     wanted: Sender<()>,
-    /// Number of pieces that were requested and have not arrived.
     wanted_now: usize,
     /// Number of bytes that the thread holds for this client alone.
     held: Arc<AtomicUsize>,
 }
 
 impl OngoingWrite {
-    /// Takes in a piece, which is to be put into the queue then.
+    /// Accounts for a piece, which the caller then queues.
     pub fn take_in(&mut self, piece: &Piece, outbox: &mut Outbox) {
         let all = piece.last.is_some() || piece.text.len() > self.expected;
         let come = if all { self.expected } else { piece.text.len() };
@@ -70,21 +62,18 @@ impl OngoingWrite {
         self.has_begun |= !piece.text.is_empty();
     }
 
-    /// Returns the number of bytes that are in memory for this client alone and have not gone out:
-    /// of what is translated for it.
+    /// Returns the number of bytes of translated text in memory for this client alone.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Ends the thread: nobody wants the rest.
     pub fn cancel(self, outbox: &mut Outbox) {
         outbox.expected_come(self.expected);
     }
 
-    /// Lets the thread go on, as far as there is room.
+    /// Requests pieces as far as the queue has room.
     pub fn go_on(&mut self, outbox: &Outbox) {
         while outbox.unread() + self.wanted_now * PIECE_BYTES < AHEAD_BYTES {
-            // A thread that has ended wants nothing.
             if self.wanted.send(()).is_err() {
                 return;
             }
@@ -93,20 +82,17 @@ impl OngoingWrite {
     }
 }
 
-/// Starts the threads.
 #[derive(Debug)]
 pub struct StateWriters {
     pieces: mpsc::UnboundedSender<Piece>,
 }
 
 impl StateWriters {
-    /// Returns the starter, and the receiver of what is written.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<Piece>) {
         let (pieces, receiver) = mpsc::unbounded_channel();
         (Self { pieces }, receiver)
     }
 
-    /// Begins to write something that a client is told.
     pub fn begin(&self, connection: ConnectionId, what: DeferredMessage) -> OngoingWrite {
         let (wanted, go_on) = channel();
         let (id, expected) = (what.id.clone(), what.bytes);
@@ -121,7 +107,6 @@ impl StateWriters {
         let held = Arc::new(AtomicUsize::new(0));
         let holding = Arc::clone(&held);
         let work = move || {
-            // A panic is logged where it happens.
             let holds = |bytes| holding.store(bytes, Ordering::Relaxed);
             let written =
                 catch_unwind(AssertUnwindSafe(|| what.write(&mut |text| pieces.take(text), &holds)));
@@ -137,18 +122,17 @@ impl StateWriters {
     }
 }
 
-/// Makes pieces of one size of what is written.
 struct Pieces {
     connection: ConnectionId,
     buffer: BytesMut,
     pieces: mpsc::UnboundedSender<Piece>,
     go_on: Receiver<()>,
-    /// Set when nobody wants the rest.
+    /// Set when the rest is not needed.
     is_over: bool,
 }
 
 impl Pieces {
-    /// Takes more text; false when nobody wants it.
+    /// Adds text. Returns false if no more is needed.
     fn take(&mut self, mut text: Bytes) -> bool {
         while !text.is_empty() && !self.is_over {
             let part = text.split_to(text.len().min(PIECE_BYTES - self.buffer.len()));
@@ -166,7 +150,6 @@ impl Pieces {
         }
     }
 
-    /// Gives what there is when it is wanted.
     fn give(&mut self, last: Option<PieceEnd>) {
         let text = self.buffer.split().freeze();
         let piece = Piece { connection: self.connection, text, last };

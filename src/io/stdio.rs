@@ -1,8 +1,7 @@
 //! The two pipes of the protocol.
 //!
-//! Owns: taking stdin and stdout for the protocol alone, and a thread on each, so that a reader or
-//! writer that is slow, stuck or gone holds up nobody else.
-//! Never: reads a line's meaning.
+//! Owns: stdin and stdout, and a thread on each, so that a slow or stuck peer blocks nothing else.
+//! Never: interprets a line.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, PipeReader, Read, Write};
@@ -20,11 +19,10 @@ use super::descriptors::limit_behind;
 use super::link::{ClientLines, LineSink, Receipts, WriteOutcome, CHUNK_BYTES, COPY_BELOW};
 use crate::codec::LineCodec;
 
-/// Maximum number of bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// Takes stdin and stdout away from everything else in this process and its children: what anybody
-/// else prints goes to stderr, and whoever reads stdin finds it empty.
+/// Reserves stdin and stdout for the protocol. Other output of this process and its children goes
+/// to stderr, and other reads of stdin find it empty.
 ///
 /// # Errors
 /// When stdin or stdout is not open.
@@ -41,16 +39,15 @@ pub fn take() -> anyhow::Result<(File, File)> {
     Ok((stdin.into(), stdout.into()))
 }
 
-/// A copy that no child inherits and that stays when the original is replaced.
+/// Duplicates a descriptor for this process alone; the copy survives a replaced original.
 fn private(file: impl AsFd) -> rustix::io::Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(file, 3)
 }
 
-/// Reads lines on a thread of their own, until the input ends or fails, or the other side of `stop`
-/// is gone.
+/// Starts a thread that reads lines until the input ends or the other end of `stop` is closed.
 ///
 /// # Errors
-/// When the system gives us none.
+/// When the system starts no thread.
 pub fn read_lines(
     stdin: File,
     line_bytes_max: usize,
@@ -72,7 +69,7 @@ fn read_all(mut stdin: File, mut codec: LineCodec, heard: &ClientLines, stop: Op
         let read = match stdin.read(&mut chunk) {
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            // Somebody who shares the pipe has made it non-blocking.
+            // Another process that shares the pipe has made it nonblocking.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 wait_for(&stdin, PollFlags::IN);
                 continue;
@@ -98,31 +95,30 @@ fn read_all(mut stdin: File, mut codec: LineCodec, heard: &ClientLines, stop: Op
         heard.received().set_unfinished(buffer.len());
         let listens = lines.is_empty() || heard.send_blocking(Ok(lines));
         if !listens || stop {
-            // When nobody listens any more, nobody wants to know.
+            // The result does not matter: the connection may be closed.
             failure.map(|error| heard.send_blocking(Err(error)));
             return;
         }
     }
 }
 
-/// Waits until there is something to read, or its end; false when the other side of `stop` is gone.
+/// Waits for input or its end. Returns false if the other end of `stop` is closed.
 fn has_something(stdin: &File, stop: &PipeReader) -> bool {
     let mut files = [PollFd::new(stdin, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
     while poll(&mut files, None) == Err(Errno::INTR) {}
     files[1].revents().is_empty()
 }
 
-/// Returns whether a read failed because the other side is gone: of a terminal, or of a socket that
-/// was not read to its end.
+/// Returns whether the peer is gone: a closed terminal, or a socket closed with unread data.
 fn is_an_end(error: &io::Error) -> bool {
     let ends = [Errno::IO, Errno::CONNRESET];
     ends.iter().any(|end| error.raw_os_error() == Some(end.raw_os_error()))
 }
 
-/// A chunk of up to this size is written without the thread if the pipe takes it at once.
+/// Maximum size of a chunk that is written without the thread, in bytes.
 const AT_ONCE_MAX: usize = 4 << 10;
 
-/// The way to the thread that writes.
+/// Handle of the thread that writes to stdout.
 #[derive(Debug)]
 pub struct Stdout {
     texts: Sender<Bytes>,
@@ -130,10 +126,10 @@ pub struct Stdout {
 }
 
 impl Stdout {
-    /// Writes on a thread of its own.
+    /// Starts the writing thread.
     ///
     /// # Errors
-    /// When the process can open no more files, or the system gives us no thread.
+    /// When no more files can be opened, or the system starts no thread.
     pub fn start(stdout: File, receipts: Receipts) -> io::Result<Self> {
         let (texts, receiver) = std::sync::mpsc::channel();
         let writer = Self { texts, file: stdout.try_clone()? };
@@ -147,7 +143,7 @@ impl Stdout {
 }
 
 impl LineSink for Stdout {
-    /// An answer to a client that waits for it is spared the way over another thread.
+    /// Writes a small chunk at once if possible, which saves an answer the detour over the thread.
     fn write(&mut self, chunk: Vec<Bytes>) -> usize {
         let mut written = 0;
         let mut texts = joined(chunk);
@@ -166,8 +162,8 @@ impl LineSink for Stdout {
     }
 }
 
-/// Copies short lines together, so that one call writes many. That is done by the thread that made
-/// them: the allocator is slow with memory that is freed by another one.
+/// Copies short lines into one buffer, so that one call writes many. Runs on the thread that made
+/// the lines, because the allocator is slow with memory that another thread frees.
 fn joined(lines: Vec<Bytes>) -> Vec<Bytes> {
     let is_short = |line: &&Bytes| line.len() < COPY_BELOW;
     let short_bytes = lines.iter().filter(is_short).map(Bytes::len).sum();
@@ -204,13 +200,12 @@ fn write_all(mut stdout: File, texts: &Receiver<Bytes>, receipts: &Receipts) {
     }
 }
 
-/// Writes what can be written without waiting, and returns how much that was. What the file thinks
-/// of blocking does not matter, and is not changed. Errors are left to the thread, which meets them
-/// again.
+/// Writes as much as fits without blocking, and returns the number of bytes. Neither needs nor
+/// changes the blocking mode of the file. Errors recur on the thread, which reports them.
 #[cfg(target_os = "linux")]
 fn write_at_once(stdout: &File, bytes: &[u8]) -> usize {
     use rustix::io::{pwritev2, ReadWriteFlags};
-    /// "Where the file stands."
+    /// Offset that stands for the current position of the file.
     const HERE: u64 = u64::MAX;
     pwritev2(stdout, &[io::IoSlice::new(bytes)], HERE, ReadWriteFlags::NOWAIT).unwrap_or(0)
 }
@@ -233,7 +228,6 @@ fn write_patiently(stdout: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until a file that does not block can go on.
 fn wait_for(file: &File, what: PollFlags) {
     if let Err(error) = poll(&mut [PollFd::new(file, what)], None) {
         tracing::debug!(%error, "waiting for a pipe has failed");

@@ -1,35 +1,34 @@
-//! Requests that were heard while nothing can be kept.
+//! Requests that are received while commits fail.
 //!
-//! Owns: what answers them, of what is held back because it is not safe: nobody waits for ever.
-//! Never: tells anything that a process which starts anew would not know.
+//! Owns: which held outputs may answer these requests, so that no client waits forever.
+//! Never: sends state that the next process would not have.
 
 use crate::host::effects::{ConnectionId, Frame, Output};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 
-/// Failure because of which nothing can be stored now.
+/// Failure of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreFailure {
-    /// The cause, for people.
+    /// Cause, for people.
     pub reason: String,
-    /// Set once it has lasted so long that requests do not wait for its end.
+    /// Set once the failure has lasted so long that requests are answered with errors.
     pub is_long: bool,
-    /// Set when it does not end while this process lives.
+    /// Set if the failure lasts until the process ends.
     pub is_for_good: bool,
 }
 
-/// Answer to a request that was held back.
+/// Answer to a request while commits fail.
 #[derive(Debug, PartialEq)]
 pub enum FailureAnswer {
-    /// This does, or asks for it to be answered: it tells what is safe.
+    /// Output that contains only committed state, or a read that will answer.
     Whole(Output),
-    /// Error in place of a result of this method: whether the change is kept is not known.
+    /// Error that replaces a result of this method: whether the change gets stored is unknown.
     Refused(ConnectionId, Frame, Method),
 }
 
 impl StoreFailure {
-    /// Takes out of what a step says what answers requests, as far as it is time for that.
-    /// `is_safe`: nothing has changed since what is safe.
+    /// Takes the answers that may go out now. `is_safe` is set if they show only committed state.
     pub fn take_answers(&self, outputs: &mut Vec<Output>, is_safe: bool) -> Vec<FailureAnswer> {
         let is_answer = |output: &Output| match output {
             Output::Frame(_, Frame::Result { .. }) | Output::States(..) => {

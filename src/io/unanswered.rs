@@ -1,5 +1,4 @@
-//! Requests of one connection whose answers are made outside of the core: by files, git or the
-//! store.
+//! Requests of one connection that files, git or the store answer instead of the core.
 //!
 //! Owns: which of them are pending, so that each is answered exactly once.
 //! Never: makes or sends an answer.
@@ -8,19 +7,16 @@ use std::collections::HashMap;
 
 use crate::wire::rpc::RequestId;
 
-/// Pending requests of one connection. A client may use an id again before it is answered, so each
-/// id has a count.
+/// Pending requests of one connection. Each id has a count, because a client may reuse it.
 #[derive(Debug, Default)]
 pub struct UnansweredRequests(HashMap<RequestId, usize>);
 
 impl UnansweredRequests {
-    /// Notes that a request is pending.
     pub fn add(&mut self, id: RequestId) {
         *self.0.entry(id).or_default() += 1;
     }
 
-    /// Notes that a request is answered. Returns false if it is not pending: it was answered
-    /// before, or never asked.
+    /// Notes that a request is answered. Returns false if none with this id is pending.
     #[must_use]
     pub fn settle(&mut self, id: &RequestId) -> bool {
         let Some(count) = self.0.get_mut(id) else { return false };
@@ -31,7 +27,6 @@ impl UnansweredRequests {
         true
     }
 
-    /// Returns whether no request is pending.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,15 +1,11 @@
-//! Upkeep of what others may change under a running host: its socket, and its configuration file.
+//! Upkeep of files that others may change under a running host: socket, lock, configuration.
 //!
-//! Owns: a thread that looks at both every two seconds, so that a file system that does not answer
-//! holds up nobody; binding a socket anew whose file somebody has removed, and locking the folder
-//! anew where that was done to its lock; reading a file anew that has changed, when that is seen
-//! and when a front says that its content is another one.
-//! Never: takes up what was read, lets anybody in, or binds a socket in a folder whose lock is
-//! another process's: that one may serve the folder.
+//! Owns: a thread that checks them every two seconds, so that a blocked file system delays nothing
+//! else; restoring a removed socket and lock; rereading the configuration, also for a front.
+//! Never: applies what it reads, or binds a socket while another process holds the folder's lock.
 //!
-//! Looking is chosen over the notifications of the system because it sees every way by which files
-//! change (links that are turned, folders that are moved, network file systems) on every platform,
-//! at the cost of two calls every two seconds.
+//! Polling is used instead of notifications because it notices all changes (relinked files, moved
+//! folders, network file systems) on every platform, for two calls every two seconds.
 
 use std::fs::{self, File};
 use std::io;
@@ -25,60 +21,57 @@ use tokio::sync::{mpsc, oneshot};
 use crate::config::{AgentSource, ConfigurationReading, ConfigurationSeen, Stamp};
 use crate::store::folder::{LockId, LockPlace};
 
-/// Time between two looks.
+/// Interval of checks.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Time for which a file that has changed has to stay as it is before it is read: an editor may be
-/// writing it.
+/// Time for which a changed file must stay unchanged before it is read: an editor may write it.
 const SETTLED_AFTER: Duration = Duration::from_millis(200);
 
-/// Maximum time that a front waits for the file to be read.
+/// Maximum time that a front waits for the file to be reread.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 
 /// Event of the upkeep thread.
 #[derive(Debug)]
 pub enum UpkeepEvent {
-    /// The host's socket was removed; this one is bound in its place.
+    /// New socket in place of the host's removed one.
     Socket(UnixListener),
-    /// The lock of the folder was removed, and another process has one in its place: it serves the
-    /// folder.
+    /// Loss of the folder: its lock was removed, and another process holds a new one.
     Replaced,
-    /// The configuration file has changed.
+    /// New reading of the changed configuration file.
     Configuration(Box<ConfigurationReading>),
 }
 
-/// The socket of a host, and the lock that lets it be bound.
+/// Socket of a host, and the lock that permits binding it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
     inode: Option<u64>,
     lock: LockId,
-    /// The lock that is held in the place of one that was removed.
+    /// Lock that replaces a removed one.
     renewed: Option<File>,
     is_replaced: bool,
-    /// The reason why it cannot be bound was logged.
+    /// Set once a failure to bind was logged.
     is_in_trouble: bool,
 }
 
-/// The configuration file as it was read last.
+/// Configuration file as it was last read.
 #[derive(Debug)]
 pub struct ConfigurationFile {
     source: AgentSource,
     seen: ConfigurationSeen,
     stamp: Option<Stamp>,
-    /// Another version that was seen, and not read yet.
+    /// Stamp of a newer version that is not read yet.
     pending: Option<Option<Stamp>>,
 }
 
 impl SocketFile {
-    /// Takes the socket as it is now.
+    /// Records the current file of the socket.
     pub fn new(path: PathBuf, lock: LockId) -> Self {
         let inode = inode_of(&path);
         Self { path, inode, lock, renewed: None, is_replaced: false, is_in_trouble: false }
     }
 
-    /// Puts lock and socket right where their files are gone, or another socket is in the place of
-    /// this one.
+    /// Restores the lock if its file was removed, and the socket if its file is not the bound one.
     fn look(&mut self) -> Option<UpkeepEvent> {
         match self.lock.place() {
             LockPlace::There => {}
@@ -122,15 +115,14 @@ fn inode_of(path: &Path) -> Option<u64> {
     fs::symlink_metadata(path).ok().map(|there| there.ino())
 }
 
-/// Returns why nobody can listen at a path or join there: what is there is neither a socket nor an
-/// empty file, so that somebody might miss it.
+/// Returns an error message if a path is neither free, a socket nor an empty file.
 pub fn is_taken(path: &Path) -> Option<String> {
     let there = fs::symlink_metadata(path).ok()?;
     let is_free = there.file_type().is_socket() || there.is_file() && there.len() == 0;
     (!is_free).then(|| format!("`{}` is no socket: move it away", path.display()))
 }
 
-/// The folder may have gone with the socket: that of the user for what runs.
+/// Binds the socket. Creates its folder if that is gone, too: the user's runtime folder.
 fn bind_in_its_folder(path: &Path) -> io::Result<UnixListener> {
     match bind(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -142,8 +134,8 @@ fn bind_in_its_folder(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-/// Binds a socket that only its owner can connect to. To be called by whoever holds the folder: a
-/// socket or an empty file that is there is removed.
+/// Binds a socket that only its owner can connect to. Removes an existing socket or empty file, so
+/// the caller must hold the state folder.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     if let Some(why) = is_taken(path) {
         return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
@@ -160,12 +152,12 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
 }
 
 impl ConfigurationFile {
-    /// Takes the file as it was read.
+    /// Starts from the first reading of the file.
     pub fn new(source: AgentSource, reading: &ConfigurationReading) -> Self {
         Self { source, seen: reading.seen.clone(), stamp: reading.stamp, pending: None }
     }
 
-    /// Reads the file if it has changed, and has not changed any more since the last look.
+    /// Reads the file if it has changed, and has not changed again since the last check.
     fn look(&mut self) -> Option<ConfigurationReading> {
         let stamp = self.source.file().and_then(Stamp::of);
         if stamp == self.stamp {
@@ -182,7 +174,7 @@ impl ConfigurationFile {
     }
 
     fn read(&mut self) -> ConfigurationReading {
-        // A pipe is read once.
+        // A pipe can be read only once.
         let is_pipe = self.source.file().is_some_and(|file| file.exists() && Stamp::of(file).is_none());
         let reading = if is_pipe {
             let agents =
@@ -204,14 +196,14 @@ impl ConfigurationFile {
     }
 }
 
-/// The way to the thread, which ends when this is dropped.
+/// Handle of the upkeep thread, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Upkeep {
     orders: Sender<oneshot::Sender<ConfigurationReading>>,
 }
 
 impl Upkeep {
-    /// Starts the thread. Its news come out of the receiver.
+    /// Starts the thread. The receiver gets its events.
     pub fn start(
         socket: Option<SocketFile>,
         configuration: Option<ConfigurationFile>,
@@ -223,7 +215,7 @@ impl Upkeep {
         Ok((Self { orders }, news))
     }
 
-    /// Has the configuration file read now; `None` where that takes too long.
+    /// Rereads the configuration file now. Resolves to `None` if that takes too long.
     pub fn read_configuration(
         &self,
     ) -> impl std::future::Future<Output = Option<ConfigurationReading>> + Send + 'static {
@@ -248,7 +240,7 @@ fn run_upkeep(
         let is_pending = configuration.as_ref().is_some_and(ConfigurationFile::is_pending);
         match orders.recv_timeout(if is_pending { SETTLED_AFTER } else { EVERY }) {
             Ok(reply) => {
-                // Where nobody waits any more, the file is seen to be another one at the next look.
+                // If the front has given up, the next check reports the change.
                 if let Some(configuration) = &mut configuration {
                     let before = (configuration.seen.clone(), configuration.stamp);
                     if reply.send(configuration.read()).is_err() {

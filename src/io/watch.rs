@@ -1,8 +1,8 @@
-//! Detection of the end of the reader of our stdout, and of the process that started us.
+//! Detection of the end of the reader of stdout, and of the parent process.
 //!
-//! Owns: the reasons to leave ([`LeaveReason`]), and noticing that one of the two is gone, also
-//! while there is nothing to write and a sibling holds the pipe open.
-//! Never: decides what follows from it.
+//! Owns: the reasons to leave ([`LeaveReason`]), and noticing that reader or parent is gone, even
+//! while nothing is written and a sibling process holds the pipe open.
+//! Never: decides about the consequences.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,24 +14,24 @@ use rustix::process::{getppid, Pid};
 /// Interval of checks for the parent where the system cannot report its end.
 const PARENT_EVERY: Duration = Duration::from_secs(1);
 
-/// Why we cannot go on.
+/// Reason why the process must leave.
 #[derive(Debug)]
 pub enum LeaveReason {
-    /// The reader of our output is gone.
+    /// Closed reader of stdout.
     Reader,
-    /// The process that started us is gone.
+    /// End of the parent process.
     Parent,
-    /// This signal asked us to leave.
+    /// Signal or other request, by its name in the log.
     Asked(&'static str),
 }
 
-/// The process that started us, unless that is the first process of all, which adopts orphans.
+/// Returns the parent process, unless that is the init process, which adopts orphans.
 pub fn parent() -> Option<Pid> {
     getppid().filter(|parent| !parent.is_init())
 }
 
-/// Watches from a thread of its own: the reader of `stdout` and the parent, those that there are.
-/// Ends when the other side of `stop` is gone, or `tell` says that nobody wants to know.
+/// Starts a thread that watches the reader of `stdout` and the parent, if given. Ends when the
+/// other end of `stop` is closed, or when `tell` returns false.
 pub fn start(
     stdout: Option<OwnedFd>,
     parent: Option<Pid>,
@@ -46,7 +46,7 @@ pub fn start(
     thread::Builder::new().name("watch".to_owned()).spawn(work).map(drop)
 }
 
-/// Tells that the parent is gone, once. Returns whether somebody listens.
+/// Reports the end of the parent, once. Returns false if the receiver is gone.
 fn check_parent(parent: &mut Option<Pid>, tell: &impl Fn(LeaveReason) -> bool) -> bool {
     let gone = parent.is_some() && getppid() != *parent;
     if gone {
@@ -61,7 +61,7 @@ fn report_closed_reader(tell: &impl Fn(LeaveReason) -> bool) {
     }
 }
 
-/// By `poll`, which wakes nobody as long as all is well.
+/// Watches with `poll`, without wakeups while nothing happens.
 #[cfg(target_os = "linux")]
 fn watch(
     stdout: Option<&OwnedFd>,
@@ -73,7 +73,7 @@ fn watch(
     use rustix::process::{pidfd_open, PidfdFlags};
     let is_gone =
         |file: &PollFd<'_>| file.revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
-    // It becomes readable when the process ends. Old kernels have none.
+    // A pidfd becomes readable when the process ends. Old kernels lack it.
     let handle = parent.and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
     let timeout = Timespec { tv_sec: PARENT_EVERY.as_secs().try_into().unwrap_or(1), tv_nsec: 0 };
     loop {
@@ -113,8 +113,8 @@ fn watch(
     watch_by_events(stdout, parent, stop, tell)
 }
 
-/// By the system's queue of events, where `poll` does not wake who waits for no data (macOS). It
-/// wakes also when the reader has made room.
+/// Watches with the event queue of the system, because `poll` on macOS does not report a closed
+/// reader unless data is awaited. Wakes also when the reader has made room.
 #[cfg(any(test, not(target_os = "linux")))]
 fn watch_by_events(
     stdout: Option<&OwnedFd>,
@@ -126,8 +126,7 @@ fn watch_by_events(
     use tokio::io::{unix::AsyncFd, Interest};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        // It is deprecated since it cannot demand that the file stays open as long as it is
-        // watched; this one does.
+        // Deprecated because it cannot enforce that the file stays open, as it does here.
         #[allow(deprecated)]
         let reader = stdout.map(|stdout| AsyncFd::with_interest(stdout.as_fd(), Interest::WRITABLE));
         #[allow(deprecated)]

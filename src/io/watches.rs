@@ -1,10 +1,8 @@
-//! Watching files for clients, on a thread of its own.
+//! Watching files for clients, on a separate thread.
 //!
-//! Owns: the thread, when it looks at what was done and how long that is gathered, and who wants a
-//! watch that has begun while the message that follows it is not heard yet. A host with a fixed
-//! clock has no thread: it looks when it is told to.
-//! Never: decides what may be watched, or tells a client; what has changed waits here while clients
-//! read nothing.
+//! Owns: the thread, the times of scans and coalescing, and the leases of watches for unhandled
+//! messages. A host with a fixed clock has no thread and scans on request.
+//! Never: decides what may be watched, or notifies clients; changes wait while clients do not read.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -22,29 +20,28 @@ use crate::watches::engine::{Engine, WatchRefusal, WatchReport, ENTRIES_MAX};
 use crate::watches::system::NoNotifier;
 use crate::wire::errors::RpcError;
 
-/// Time for which events are gathered after the first one, to be handled together.
+/// Time for which events are collected after the first one, to be processed together.
 const COALESCE_WITHIN: Duration = Duration::from_millis(75);
 
-/// Interval of scans of everything that the system reports no events for.
+/// Interval of scans of folders for which the system reports no events.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// When it is tried again to tell somebody who has no room.
+/// Delay before a report is sent again after its channel was full.
 const RESEND_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A file system must say within this time what is there.
+/// Time limit for starting a watch, for file systems that do not answer.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Capacity of the report channel; further changes wait in the engine.
 const REPORTS_MAX: usize = 16;
 
-/// Maximum number of files and folders in a watch that is polled.
+/// Maximum number of files and folders in a polled watch.
 const POLLED_ENTRIES_MAX: usize = 2000;
 
-/// Watches that have begun for a message, or why they have not, by their channels.
+/// Results of starting watches for a message, by channel.
 pub type StartedWatches = Vec<(String, Result<WatchLease, WatchRefusal>)>;
 
-/// A watch that somebody wants who is not known to the core yet. It is given up where it is
-/// dropped.
+/// Watch that the core does not know yet. Dropping the lease releases the watch.
 #[derive(Debug)]
 pub struct WatchLease {
     channel: String,
@@ -52,7 +49,7 @@ pub struct WatchLease {
 }
 
 impl WatchLease {
-    /// The core knows of it, and says when it is wanted no more.
+    /// Leaves the release of the watch to the core.
     pub fn hand_over(mut self) {
         self.watcher = None;
     }
@@ -66,7 +63,6 @@ impl Drop for WatchLease {
     }
 }
 
-/// Command to the watcher thread.
 #[derive(Debug)]
 enum WatchCommand {
     Begin(Vec<String>, oneshot::Sender<StartedWatches>),
@@ -92,7 +88,7 @@ impl WatcherQueue {
 
     fn send(&self, command: WatchCommand) {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
-        // When it is full, it rings already.
+        // A full waker is awake already.
         if let Err(error) = (&self.waker).write(&[0]) {
             tracing::trace!(%error, "the thread that watches files need not be woken");
         }
@@ -105,33 +101,32 @@ impl WatcherQueue {
     }
 }
 
-/// Handle of the watcher thread, or the watches themselves where there is no thread.
+/// Handle of the watcher thread, or the engine itself if there is no thread.
 #[derive(Debug)]
 pub struct Watches {
     watcher: Option<Arc<WatcherQueue>>,
     own: Arc<[HostFile]>,
-    /// Without a thread.
+    /// Set if there is no thread.
     engine: Option<Engine>,
     begun: mpsc::UnboundedSender<(ConnectionId, StartedWatches)>,
     begun_own: mpsc::UnboundedSender<String>,
-    /// None once the thread has it.
+    /// `None` once the thread has it.
     told: Option<mpsc::Sender<WatchReport>>,
 }
 
 /// Receivers of the results of watching.
 #[derive(Debug)]
 pub struct WatchEvents {
-    /// Watches that were to begin for a connection's message.
+    /// Results of starting watches for a connection's message.
     pub begun: mpsc::UnboundedReceiver<(ConnectionId, StartedWatches)>,
-    /// The channels of watches that have begun for the core itself.
+    /// Channels of watches that were started for the core itself.
     pub begun_own: mpsc::UnboundedReceiver<String>,
-    /// Changes that were seen.
+    /// Changes of watched files.
     pub told: mpsc::Receiver<WatchReport>,
 }
 
 impl Watches {
-    /// Begins with nothing to watch; what is the host's own is not watched. Has no thread when
-    /// `is_stepped`.
+    /// Creates an empty set that ignores the host's own files. Uses no thread if `is_stepped`.
     pub fn new(is_stepped: bool, own: Arc<[HostFile]>) -> (Self, WatchEvents) {
         let (begun, begun_news) = mpsc::unbounded_channel();
         let (begun_own, begun_own_news) = mpsc::unbounded_channel();
@@ -143,8 +138,7 @@ impl Watches {
         (watches, WatchEvents { begun: begun_news, begun_own: begun_own_news, told: told_news })
     }
 
-    /// Has watches begun for the message of a connection; nothing is waited for longer than a few
-    /// seconds. Must be called inside a tokio runtime.
+    /// Starts watches for a message, within a few seconds. Must be called inside a tokio runtime.
     pub fn begin(&mut self, connection: ConnectionId, channels: Vec<String>) {
         let failed = |why: &str| {
             let failed = |channel: &String| (channel.clone(), Err(RpcError::unavailable(why).into()));
@@ -168,8 +162,7 @@ impl Watches {
         }
     }
 
-    /// Has a watch begun for the core itself, until it is released; the core hears when it has.
-    /// Must be called inside a tokio runtime.
+    /// Starts a watch for the core, which gets an event. Must be called inside a tokio runtime.
     pub fn begin_own(&mut self, channel: String) {
         let Some(replied) = self.request(vec![channel]) else { return };
         let begun_own = self.begun_own.clone();
@@ -191,8 +184,8 @@ impl Watches {
         });
     }
 
-    /// Sends a request for watches to the thread, which is started if need be. Returns where its
-    /// reply arrives; `None` if no files can be watched.
+    /// Sends a request for watches to the thread, which is started if necessary. Returns the
+    /// receiver of the reply; `None` if no files can be watched.
     fn request(&mut self, channels: Vec<String>) -> Option<oneshot::Receiver<StartedWatches>> {
         let (reply, replied) = oneshot::channel();
         let watcher = self.watcher.as_ref()?;
@@ -206,22 +199,22 @@ impl Watches {
         Some(replied)
     }
 
-    /// There is more room than there was when watches were to begin for the message of a
-    /// connection.
+    /// Reports an empty result, so that the connection's message requests its missing watches
+    /// again.
     pub fn try_again(&self, connection: ConnectionId) {
         if self.begun.send((connection, StartedWatches::new())).is_err() {
             tracing::debug!("watches that have begun were dropped: the host has left");
         }
     }
 
-    /// The core wants a watch no more.
+    /// Releases a watch of the core.
     pub fn release(&self, channel: String) {
         if let Some(watcher) = &self.watcher {
             watcher.send(WatchCommand::Release(channel));
         }
     }
 
-    /// Looks at all that is watched, where there is no thread that does.
+    /// Scans all watched files if there is no thread.
     pub fn scan(&mut self) -> Vec<WatchReport> {
         let (Some(watcher), Some(engine)) = (&self.watcher, &mut self.engine) else { return Vec::new() };
         obey(engine, watcher);
@@ -264,7 +257,7 @@ fn engine(own: Arc<[HostFile]>) -> Engine {
     Engine::new(Box::new(NoNotifier), own, POLLED_ENTRIES_MAX)
 }
 
-/// Does what was asked for. Returns whether it is to go on.
+/// Carries out queued commands. Returns false after a command to stop.
 fn obey(engine: &mut Engine, watcher: &Arc<WatcherQueue>) -> bool {
     for command in watcher.take() {
         match command {
@@ -279,7 +272,7 @@ fn obey(engine: &mut Engine, watcher: &Arc<WatcherQueue>) -> bool {
                         }
                     }
                 };
-                // Where nobody waits for them any more, they are given up.
+                // An undelivered reply drops its leases, which releases the watches.
                 drop(reply.send(channels.into_iter().map(begin).collect()));
             }
             WatchCommand::Release(channel) => engine.release(&channel),
@@ -289,7 +282,6 @@ fn obey(engine: &mut Engine, watcher: &Arc<WatcherQueue>) -> bool {
     true
 }
 
-/// Watches until it is told to stop.
 fn watch(engine: &mut Engine, watcher: &Arc<WatcherQueue>, told: &mpsc::Sender<WatchReport>) {
     let (mut look_at, mut around_at, mut again_at) = (None::<Instant>, None::<Instant>, None::<Instant>);
     loop {
@@ -328,7 +320,6 @@ fn watch(engine: &mut Engine, watcher: &Arc<WatcherQueue>, told: &mpsc::Sender<W
     }
 }
 
-/// Waits until this time, or until something is said.
 fn wait(engine: &Engine, watcher: &WatcherQueue, until: Option<Instant>) {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     // A time that does not fit is no limit.

@@ -1,8 +1,7 @@
-//! Changes that clients make to this machine's files.
+//! Changes that clients make to files of this machine.
 //!
-//! Owns: below which folders that may be done, what a request means, and which error says what has
-//! become of it.
-//! Never: touches a file in another way than [`Folders`] does.
+//! Owns: the folders in which changes are allowed, and the mapping of failures to errors.
+//! Never: touches a file other than through [`Folders`].
 
 use std::collections::HashMap;
 use std::io;
@@ -23,24 +22,21 @@ use crate::git::reverting::revert_reported;
 use crate::host::effects::{Change, FileRevert, RevertOutcome, RevertRequest, SaidFile};
 use crate::wire::errors::RpcError;
 
-/// The most that is written at once, in bytes.
+/// Maximum size of one write, in bytes.
 const WRITTEN_BYTES_MAX: usize = 16 << 20;
 
 /// Folders in which clients may change files.
 #[derive(Debug, Default)]
 pub struct WritableFolders {
-    /// The folders that the operator has named.
     granted: Vec<Arc<WorkFolder>>,
     /// Files of the host, which clients may never change.
     own: Mutex<HostFiles>,
-    /// The folders of sessions, where they were when something was first changed in them: what
-    /// somebody puts there later, such as a link that leads elsewhere, is none.
+    /// Folders of sessions, as found at the first change in each: later replacements are ignored.
     known: Mutex<HashMap<String, Arc<WorkFolder>>>,
-    /// Record of files under temporary names; `None` where it is not kept.
+    /// Record of files under temporary names; `None` if no record is written.
     unfinished: Option<Arc<Unfinished>>,
 }
 
-/// The host's own files, as they were named and as they were found.
 #[derive(Debug, Default)]
 struct HostFiles {
     named: Vec<PathBuf>,
@@ -55,7 +51,7 @@ impl HostFiles {
 }
 
 impl WritableFolders {
-    /// The folders that the operator has named, and the host's own files.
+    /// Finds the granted folders and the host's own files. Skips folders that cannot be opened.
     pub fn new(granted: &[PathBuf], own: &[PathBuf]) -> Self {
         let granted = granted.iter().filter_map(|path| match WorkFolder::find(path.clone()) {
             Ok(folder) => Some(Arc::new(folder)),
@@ -69,7 +65,7 @@ impl WritableFolders {
     }
 
     /// Records files under temporary names in this folder, for the case that the host ends before a
-    /// change is finished. Cleans up after an earlier host, on a thread of its own.
+    /// change is finished. Cleans up after an earlier host, on a separate thread.
     pub fn remembering(self, folder: PathBuf) -> Self {
         let shown = folder.display().to_string();
         let begun = Unfinished::open(folder).and_then(|(unfinished, left)| {
@@ -93,7 +89,7 @@ impl WritableFolders {
         Arc::clone(&self.own.lock().unwrap_or_else(PoisonError::into_inner).found)
     }
 
-    /// Keeps these files from clients, too.
+    /// Adds files of the host that clients may not change.
     pub fn keep_from_clients(&self, files: Vec<PathBuf>) {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         let new: Vec<PathBuf> = files.into_iter().filter(|file| !own.named.contains(file)).collect();
@@ -102,16 +98,15 @@ impl WritableFolders {
         }
     }
 
-    /// These folders of sessions, and those of the operator.
     pub(super) fn folders(&self, sessions: &[String]) -> Folders {
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known().retain(|uri, _| sessions.contains(uri));
         let mut folders = self.granted.clone();
         for uri in sessions {
             let before = known().get(uri).cloned();
-            // Looked for without the lock: it may take its time.
+            // Searched without the lock, because that may block.
             let folder = before.or_else(|| {
-                // Asked for again with each change: one that is gone is no news.
+                // Not logged: a missing folder is searched again with each change.
                 let folder = Arc::new(WorkFolder::find(path_of(uri).ok()?).ok()?);
                 Some(Arc::clone(known().entry(uri.clone()).or_insert(folder)))
             });
@@ -121,7 +116,6 @@ impl WritableFolders {
     }
 }
 
-/// Does what a client asks for.
 pub(super) fn change(change: &Change, folders: &Folders) -> Result<(), RpcError> {
     match change {
         Change::Write(write) => self::write(write, folders),
@@ -148,14 +142,13 @@ pub(super) fn change(change: &Change, folders: &Folders) -> Result<(), RpcError>
     }
 }
 
-/// Reverts files, each for itself: one that is not what it must be stays as it is.
+/// Reverts files independently of each other. A file without the expected content stays as it is.
 pub(super) fn revert(taken: &RevertRequest, folders: &Folders) -> Vec<RevertOutcome> {
     let files: Vec<SaidFile> = taken.files.iter().map(FileRevert::said).collect();
     revert_reported(&files, folders, |uri, refusal| failed(uri, refusal).message)
 }
 
-/// Checks whether a client may do something, without doing it. Access for reading is for the file
-/// system alone to decide.
+/// Checks whether a client may change a file. Reads are left to the file system to permit.
 fn ask(asked: &ResourceRequestParams, folders: &Folders) -> Result<(), RpcError> {
     if asked.write != Some(true) {
         return match is_content(&asked.uri) {
@@ -189,7 +182,7 @@ fn write(write: &ResourceWriteParams, folders: &Folders) -> Result<(), RpcError>
     if content.len() > WRITTEN_BYTES_MAX {
         return Err(too_long());
     }
-    // A negative one was refused before.
+    // A negative position was refused before.
     let position = u64::try_from(write.position.unwrap_or(0)).unwrap_or(0);
     let put = match write.mode {
         None | Some(ResourceWriteMode::Truncate) => WritePosition::Truncate(position),
@@ -201,12 +194,11 @@ fn write(write: &ResourceWriteParams, folders: &Folders) -> Result<(), RpcError>
     folders.put(&path, &writing).map_err(|refusal| failed(&write.uri, refusal))
 }
 
-/// Returns whether a URI names displayed content rather than a file.
 fn is_content(uri: &str) -> bool {
     ["data:", "ahp-content:"].iter().any(|scheme| uri.starts_with(scheme))
 }
 
-/// The path of what is to be changed.
+/// Returns the path of a file to change; an error for displayed content.
 fn writable(uri: &str) -> Result<PathBuf, RpcError> {
     if is_content(uri) {
         return Err(RpcError::change_denied(uri, false));
@@ -214,7 +206,6 @@ fn writable(uri: &str) -> Result<PathBuf, RpcError> {
     path_of(uri)
 }
 
-/// Returns the error for a client that has named two files, about the one it failed for.
 fn failed_between(from: &str, to: &str, refusal: PathRefusal) -> RpcError {
     match refusal {
         PathRefusal::Destination(refusal) => failed(to, *refusal),
@@ -222,7 +213,6 @@ fn failed_between(from: &str, to: &str, refusal: PathRefusal) -> RpcError {
     }
 }
 
-/// Returns the error for a client whose change of a file was refused or has failed.
 fn failed(uri: &str, refusal: PathRefusal) -> RpcError {
     match refusal {
         PathRefusal::Outside => RpcError::change_denied(uri, true),
@@ -242,7 +232,6 @@ fn failed(uri: &str, refusal: PathRefusal) -> RpcError {
     }
 }
 
-/// Returns the error for a client that stands for an error of the file system.
 pub(super) fn by_errno(uri: &str, error: &io::Error) -> RpcError {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT | Errno::NOTDIR) => RpcError::resource_not_found(uri),

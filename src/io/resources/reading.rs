@@ -1,7 +1,7 @@
 //! Reads of this machine's files, and of `data:` URIs, for clients.
 //!
-//! Owns: a file's content, a folder's entries, and what is known of either; and what is an error.
-//! Never: writes, and never reads what is no regular file: a pipe or a device may have no end.
+//! Owns: the content of a file, the entries of a folder, the metadata of either, and the errors.
+//! Never: writes, or reads anything but regular files: a pipe or a device may have no end.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -23,14 +23,14 @@ use crate::files::facts::etag;
 use crate::files::uris::{path_of, uri_of};
 use crate::wire::errors::RpcError;
 
-/// The longest file that is read, in bytes.
+/// Maximum size of a file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Maximum number of entries in a folder that is listed. A larger one is an error, since a
-/// shortened list would say that the rest does not exist.
+/// Maximum number of entries in a folder that is listed. A larger folder is an error, since a
+/// truncated list would deny that the rest exists.
 const ENTRIES_MAX: usize = 100_000;
 
-/// A file's content: as text where it is text, unless asked otherwise.
+/// Reads a file or a `data:` URI, as text if it is UTF-8 and no other encoding was requested.
 pub(super) fn read(uri: &str, encoding: Option<&ContentEncoding>) -> Result<ResourceReadResult, RpcError> {
     let (content, content_type) = match uri.strip_prefix("data:") {
         Some(data) => inline_of(data)?,
@@ -39,7 +39,7 @@ pub(super) fn read(uri: &str, encoding: Option<&ContentEncoding>) -> Result<Reso
     Ok(ResourceReadResult { content_type, ..read_content(content, encoding) })
 }
 
-/// A content that is known: as text where it is text, unless asked otherwise.
+/// Encodes content, as text if it is UTF-8 and no other encoding was requested.
 pub(super) fn read_content(content: Vec<u8>, encoding: Option<&ContentEncoding>) -> ResourceReadResult {
     let text = if encoding == Some(&ContentEncoding::Base64) { Err(content) } else { as_text(content) };
     let (data, encoding) = match text {
@@ -49,7 +49,7 @@ pub(super) fn read_content(content: Vec<u8>, encoding: Option<&ContentEncoding>)
     ResourceReadResult { data, encoding, content_type: None }
 }
 
-/// Returns the facts of content of this size, in bytes, that is no file.
+/// Returns the metadata of content of this size, in bytes, that is not a file.
 pub(super) fn resolve_content(uri: &str, bytes: usize) -> ResourceResolveResult {
     let (uri, r#type, size) = (uri.to_owned(), ResourceType::File, i64::try_from(bytes).ok());
     ResourceResolveResult { uri, r#type, size, mtime: None, ctime: None, content_type: None, etag: None }
@@ -59,8 +59,8 @@ fn inline_of(data: &str) -> Result<(Vec<u8>, Option<String>), RpcError> {
     inline(data).ok_or_else(|| RpcError::invalid_params("this `data:` URI cannot be read"))
 }
 
-/// Decodes a `data:` URI (RFC 2397) to its content and its type. Some clients give it back with
-/// more of it encoded, and with the slash of a path before it.
+/// Decodes a `data:` URI (RFC 2397) to its content and media type. Some clients return the URI with
+/// more characters encoded and a slash before it.
 fn inline(data: &str) -> Option<(Vec<u8>, Option<String>)> {
     let data: Vec<u8> = percent_decode_str(data.trim_start_matches('/')).collect();
     let comma = data.iter().position(|byte| *byte == b',')?;
@@ -81,7 +81,7 @@ fn read_file(uri: &str) -> Result<Vec<u8>, RpcError> {
         return Err(RpcError::invalid_params(format_args!("`{uri}` is no file")));
     }
     let file = open(&path).map_err(failed)?;
-    // It may be another one by now.
+    // The file may have been replaced in between.
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(RpcError::invalid_params(format_args!("`{uri}` is no file")));
     }
@@ -93,7 +93,7 @@ fn read_file(uri: &str) -> Result<Vec<u8>, RpcError> {
     Ok(content)
 }
 
-/// Opens what may have become a pipe without waiting for its other end.
+/// Opens a file that may have become a pipe, without waiting for a writer.
 fn open(path: &Path) -> io::Result<File> {
     let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     OpenOptions::new().read(true).custom_flags(nonblocking).open(path)
@@ -103,7 +103,7 @@ fn as_text(content: Vec<u8>) -> Result<String, Vec<u8>> {
     String::from_utf8(content).map_err(|error| error.into_bytes())
 }
 
-/// Lists the entries of a folder by name. A symbolic link counts as what it leads to.
+/// Lists the entries of a folder by name. A symbolic link counts as its target.
 pub(super) fn list(uri: &str) -> Result<ResourceListResult, RpcError> {
     let path = path_of(uri)?;
     let failed = |error| by_errno(uri, &error);
@@ -129,8 +129,8 @@ fn entry_of(path: &Path) -> DirectoryEntry {
     }
 }
 
-/// Returns the facts of a file or folder, or of a link that is not followed. `content` is the
-/// `data:` URI of the content that the URI displays, where that is no file.
+/// Returns the metadata of a file or folder, or of a link if links are not followed. `content` is
+/// the `data:` URI of content that the URI displays, if it is not a file.
 pub(super) fn resolve(
     uri: &str,
     content: Option<&str>,

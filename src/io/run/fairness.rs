@@ -1,8 +1,8 @@
-//! Clients that do not read, and who waits for them.
+//! Clients that do not read, and their effect on others.
 //!
-//! Owns: whether agents wait, and cutting off a client that others would have to wait for, or that
-//! keeps more waiting than memory is for. What it was not told it is told when it comes back.
-//! Never: cuts off the only client that listens: agents wait for that one.
+//! Owns: blocking agents, and disconnecting clients that others would have to wait for or that use
+//! too much memory. A disconnected client gets the missed actions when it reconnects.
+//! Never: disconnects the only client that reads actions: agents wait for that client.
 
 use tokio::time::Instant;
 
@@ -11,8 +11,7 @@ use crate::host::effects::ConnectionId;
 use crate::io::link::{Link, OnClose};
 
 impl Sidecar {
-    /// Agents are held up while too much waits for clients: for any of them, unless another one
-    /// reads what is said.
+    /// Returns whether agents may go on: no client's queue is full, or another client reads.
     pub(super) fn has_room_for_agents(&self) -> bool {
         let coming = self.in_flight_bytes();
         let has_room = |link: &Link| link.outbox.has_room_for_agents(coming);
@@ -20,20 +19,20 @@ impl Sidecar {
             && (self.links.iter().all(has_room) || self.links.iter().any(|link| self.reads(link)))
     }
 
-    /// Returns whether a client listens and reads.
+    /// Returns whether a client is initialized and keeps up with its output.
     fn reads(&self, link: &Link) -> bool {
         let listens = !link.closing && !link.has_departed && self.host.is_initialized(link.id);
         listens && link.outbox.has_room_for_agents(self.in_flight_bytes())
     }
 
-    /// When the next client is to be cut off, if it does not read until then.
+    /// Returns when the next client is to be disconnected unless it reads before.
     pub(super) fn next_disconnect(&self) -> Option<Instant> {
         self.due_disconnects().map(|(_, at)| at).min()
     }
 
-    /// Returns the clients to be disconnected, each with the time.
+    /// Returns the clients that will be disconnected, each with its deadline.
     fn due_disconnects(&self) -> impl Iterator<Item = (ConnectionId, Instant)> + '_ {
-        // It has room itself, so it is none of those.
+        // A client that reads has room, so it is not among them.
         let others_read = self.links.iter().any(|link| self.reads(link));
         self.links.iter().filter_map(move |link| {
             let at = link.stalls_at(others_read)?;
@@ -41,8 +40,7 @@ impl Sidecar {
         })
     }
 
-    /// Cuts off clients whose time is up, and those for which most is in memory while that is too
-    /// much for all.
+    /// Disconnects clients with an expired deadline, and the largest while all use too much memory.
     pub(super) fn cut_off(&mut self) {
         let cuts: Vec<(ConnectionId, Instant)> = self.due_disconnects().collect();
         for (connection, at) in cuts {
@@ -61,9 +59,8 @@ impl Sidecar {
         self.cut_off_largest();
     }
 
-    /// Cuts off the client for which most is in memory, and the next one, while all that is in
-    /// memory for clients is more than the total. The client whose end is the end of the process is
-    /// none of those.
+    /// Disconnects clients, the one with the most memory first, while their total exceeds the
+    /// limit. The client whose end is the end of the process is spared.
     fn cut_off_largest(&mut self) {
         let (total, mut bytes) = (self.options.outbox.total, self.bytes_of_clients());
         while bytes > total {
@@ -89,13 +86,12 @@ impl Sidecar {
         }
     }
 
-    /// Returns the number of bytes in memory that wait for clients or were sent by them and not
-    /// heard. Bytes that several connections share are counted once.
+    /// Returns the bytes queued for clients, or received and not handled. Shared bytes count once.
     fn bytes_of_clients(&self) -> usize {
         self.acceptor.backlog().bytes() + self.links.iter().map(Link::own_bytes).sum::<usize>()
     }
 
-    /// Ends a connection now, for this reason, without what waits for its client.
+    /// Disconnects a client with this reason, and drops its queued output.
     pub(super) fn give_up(&mut self, connection: ConnectionId, why: String) {
         let at_end = self.links.get_mut(connection).map(|link| link.at_end);
         if at_end == Some(OnClose::Leave) {

@@ -1,8 +1,7 @@
-//! How clients are heard.
+//! Input of clients.
 //!
-//! Owns: whose turn it is, how much is heard in one step, what a line is, and what the end of a
-//! connection means.
-//! Never: hears what is said behind a message that waits for something.
+//! Owns: the order of clients, the amount handled per step, and the end of a connection.
+//! Never: handles input behind a message that waits for lookups.
 
 use anyhow::Context;
 use tokio::time::Instant;
@@ -23,11 +22,11 @@ use crate::status::{EXIT_CUT, EXIT_FAILURE};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::Incoming;
 
-/// Maximum number of lines received in one step, of all clients together, which take turns.
+/// Maximum number of lines handled in one step, for all clients combined.
 const LINES_AT_ONCE: usize = 256;
 
 impl Sidecar {
-    /// Hears what clients have said, as far as there is room for what they are answered.
+    /// Handles queued input of clients that have room for the answers.
     pub(super) async fn receive_from_clients(&mut self, events: &mut Events) -> anyhow::Result<Option<Exit>> {
         for _ in 0..LINES_AT_ONCE {
             if self.leave_by.is_some() {
@@ -52,7 +51,6 @@ impl Sidecar {
         Ok(None)
     }
 
-    /// Returns whether any client has sent something that can be received now.
     pub(super) fn has_clients_to_hear(&self) -> bool {
         let coming = self.in_flight_bytes();
         self.links.any_has_event(|link| link.outbox.has_room_for_clients(coming))
@@ -62,7 +60,7 @@ impl Sidecar {
         let message = match line {
             InputLine::Complete(line) => Incoming::parse(&line),
             InputLine::Unterminated(line) => match Incoming::parse(&line) {
-                // Cut off in the middle: nobody has said it.
+                // A truncated message was never sent.
                 Incoming::Malformed { error, .. } => {
                     tracing::warn!(%error, "the input ended inside a line, which was ignored");
                     return;
@@ -83,7 +81,6 @@ impl Sidecar {
         self.go_on(connection, HeldMessage::new(message, named));
     }
 
-    /// The client of a connection can say nothing any more.
     pub(super) fn input_ended(&mut self, connection: ConnectionId, failure: Option<std::io::Error>) {
         let Some(link) = self.links.get_mut(connection) else { return };
         let how = link.terms.at_end;
@@ -109,7 +106,7 @@ impl Sidecar {
         }
     }
 
-    /// A front has said hello. When we are about to leave, it starts another host.
+    /// Handles the hello of a front. A host that is leaving drops it, and the front starts another.
     pub(super) fn receive_join_request(&mut self, mut join_request: JoinRequest) {
         if let Some(reading) = join_request.take_reading() {
             self.take_up(reading);
@@ -126,7 +123,6 @@ impl Sidecar {
         }
     }
 
-    /// Handles a change of a file that others may change under a running host.
     pub(super) fn receive_upkeep(&mut self, news: UpkeepEvent) -> Option<Exit> {
         match news {
             UpkeepEvent::Configuration(reading) => self.take_up(*reading),
@@ -145,7 +141,6 @@ impl Sidecar {
         None
     }
 
-    /// Takes up a configuration file that has changed.
     fn take_up(&mut self, reading: ConfigurationReading) {
         let Some(mut offered) = self.configuration.as_mut().and_then(|here| here.take_up(reading)) else {
             return;
@@ -158,8 +153,7 @@ impl Sidecar {
         self.feed(Input::Agents(described));
     }
 
-    /// A connection is to end now: nothing more is read, what runs is cancelled, and what waits is
-    /// written.
+    /// Ends a connection early: turns are cancelled, and queued output is still written.
     pub(super) fn cut_short(&mut self, connection: ConnectionId) {
         let Some(link) = self.links.get_mut(connection) else { return };
         tracing::info!(
@@ -172,7 +166,6 @@ impl Sidecar {
         self.feed(Input::Ended { connection, how: Shutdown::Cancel, expected: None });
     }
 
-    /// Handles the outcome of a chunk that a writer was given.
     pub(super) fn receive_write_outcome(
         &mut self,
         connection: ConnectionId,
@@ -198,7 +191,7 @@ impl Sidecar {
         Ok(None)
     }
 
-    /// Forgets a connection on which nobody can be told anything any more.
+    /// Removes a connection to which nothing more can be sent.
     pub(super) fn lose(&mut self, connection: ConnectionId, failure: Option<String>) {
         let Some(link) = self.links.remove(connection) else { return };
         self.edges.close(connection);
@@ -207,11 +200,10 @@ impl Sidecar {
             self.feed(Input::Ended { connection, how, expected });
         }
         self.feed(Input::Closed(connection));
-        // Nobody is there for whom it would wait.
+        // The client is gone, so its front need not wait for the end of the host.
         self.send_exit(&link, failure, false);
     }
 
-    /// Tells the front of a connection that is over how it is to end.
     pub(super) fn send_exit(&mut self, link: &Link, failure: Option<String>, waits: bool) {
         let Some(fronts) = &mut self.fronts else { return };
         let unreadable = link.unreadable.as_ref().map(|error| format!("stdin cannot be read: {error}"));
@@ -221,7 +213,7 @@ impl Sidecar {
             (None, true) => EXIT_CUT,
             (None, false) => 0,
         };
-        // A client that has come by a listener keeps the host: nobody waits for the end of that.
+        // Other clients keep the host running, so the front must not wait for its end.
         let waits = waits && self.links.iter().next().is_none();
         fronts.send_exit(link.id, status, why, waits);
     }

@@ -1,7 +1,6 @@
-//! How the process ends.
+//! Shutdown of the process.
 //!
-//! Owns: what follows from each reason to leave, when all is done, and the time that everything
-//! then has.
+//! Owns: the consequence of each reason to leave, and the time limits of the shutdown.
 //! Never: ends a turn; the core does.
 
 use std::time::Duration;
@@ -15,10 +14,10 @@ use crate::io::watch::LeaveReason;
 /// Time limit for the last frames after a request to leave.
 pub(super) const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
 
-/// Time limit for the agents, which begin to leave when the host does.
+/// Time limit for the agents, which begin to stop when the host does.
 pub(super) const AGENTS_WITHIN: Duration = Duration::from_millis(1900);
 
-/// Time limit for closing the store. What is left then the next process can do, too.
+/// Time limit for closing the store; the next process finishes an incomplete close.
 const CLOSE_WITHIN: Duration = Duration::from_millis(500);
 
 /// Time limit for closing the store after a request to leave.
@@ -31,11 +30,10 @@ const _: () = assert!(
         && AGENTS_WITHIN.as_millis() + CLOSE_IN_HASTE.as_millis() <= GONE_WITHIN.as_millis()
 );
 
-/// Why a client whose input has ended is not told the rest.
+/// Reason why a client whose input has ended misses output.
 pub(super) const UNSENT_REASON: &str = "the store took nothing to the end: what was not told is lost";
 
-/// Returns how long to wait for a file system that does not answer, when everything else has ended
-/// in this way.
+/// Returns how long to wait for a blocked file system once everything else has ended.
 pub(super) fn file_system_timeout(how: Shutdown) -> Duration {
     match how {
         Shutdown::Drain(patience) => patience,
@@ -54,7 +52,7 @@ impl Sidecar {
         self.leave(why).then_some(Exit::Done)
     }
 
-    /// Begins to leave; true when that was asked for before, so that we leave at once.
+    /// Begins to leave. Returns true for a second request, which ends the process at once.
     fn leave(&mut self, why: &str) -> bool {
         tracing::info!(why, "leaving");
         if self.leave_by.is_some() {
@@ -65,13 +63,12 @@ impl Sidecar {
         self.leave_by = Some(now + LEAVE_WITHIN);
         self.agents_by = Some(now + AGENTS_WITHIN);
         self.feed(Input::Shutdown(Shutdown::Cancel));
-        // While what waits is written.
+        // Runs while queued output is written.
         tokio::spawn(self.agents.stop());
         false
     }
 
-    /// How we leave, when nothing is left to do. A file system that does not answer is not waited
-    /// for longer than a turn.
+    /// Returns the exit if no work is left. Limits the wait for a blocked file system.
     pub(super) fn finished(&mut self) -> Option<Exit> {
         let written = self.links.iter().all(|link| link.outbox.bytes() == 0);
         let read = self.readers.as_ref().is_none_or(|readers| readers.is_idle());
@@ -84,7 +81,7 @@ impl Sidecar {
         None
     }
 
-    /// How a host leaves that is there for fronts, when none is left and what runs is over.
+    /// Returns the exit if the host serves fronts, no client is left, and no turn or git job runs.
     pub(super) fn idle(&self) -> Option<Exit> {
         let fronts = self.fronts.as_ref()?;
         let is_idle = fronts.are_gone()
@@ -94,20 +91,19 @@ impl Sidecar {
         is_idle.then_some(Exit::Done)
     }
 
-    /// Ends what agents have started.
+    /// Stops agents, terminals and git with all their child processes.
     pub(super) async fn stop_agents(&mut self) {
         if self.leaves_at_once {
             return;
         }
         let by = self.agents_by.unwrap_or_else(|| Instant::now() + AGENTS_WITHIN);
-        // Their guards see to it, whether or not we hear of it.
+        // The guards end these processes even if this times out.
         let all = async { tokio::join!(self.agents.stop(), self.ptys.stop(), self.git.stop()) };
         if tokio::time::timeout_at(by, all).await.is_err() {
             tracing::warn!("the host leaves before its agents and terminals have ended: they take too long");
         }
     }
 
-    /// Closes the store, when there is time for that.
     pub(super) fn close_store(&mut self) {
         if self.leaves_at_once {
             return;

@@ -1,9 +1,7 @@
-//! Lookups in the store of what the core does not have in memory.
+//! Lookups in the store of state that is not in memory.
 //!
-//! Owns: having looked up what a message names before it is heard, again if it has changed
-//! meanwhile; and hearing what became of what was given to the store.
-//! Never: decides what is needed; the core says so. Never waits: while a message does, other
-//! connections are heard.
+//! Owns: looking up what a message names, again after changes; and handling results of commits.
+//! Never: decides what is needed, or blocks: other connections are served while a message waits.
 
 use tokio::time::Instant;
 
@@ -22,9 +20,9 @@ use crate::wire::methods::Method;
 use crate::wire::rpc::Incoming;
 
 impl Sidecar {
-    /// Ends, once, what ran when the process before this one ended. What has ended a process before
-    /// is taken up when all else is safe, one session after the other: so each start gets further
-    /// than the one before it.
+    /// Ends the turns that the last process left running. Sessions that have ended an earlier
+    /// process before are restored last, one at a time, with all else committed, so that each start
+    /// gets further than the one before.
     pub(super) async fn end_interrupted_turns(&mut self, events: &mut Events) {
         let interrupted = match self.reader().map(Reader::interrupted) {
             Some(Ok(interrupted)) => interrupted,
@@ -45,7 +43,7 @@ impl Sidecar {
         }
     }
 
-    /// Waits until everything so far is safe, unless nothing can be made safe now.
+    /// Waits until all steps are committed or commits fail.
     async fn flush(&mut self, events: &mut Events) {
         self.end_step();
         while !self.persistence.is_settled() && !self.persistence.is_failing() {
@@ -54,7 +52,7 @@ impl Sidecar {
         }
     }
 
-    /// The process is still there: sessions that were taken up so far have not ended it.
+    /// Confirms that the sessions restored so far have not ended the process.
     fn end_trials(&mut self) {
         let survives = |timer: &Timer| matches!(timer, Timer::Recovered(_) | Timer::Trial(_));
         let (survived, later) = self.timers.drain(..).partition(|(_, timer)| survives(timer));
@@ -65,7 +63,6 @@ impl Sidecar {
         }
     }
 
-    /// Brings a session whose turn was interrupted from the store into memory.
     fn load_interrupted(&mut self, key: SessionKey) {
         let mut sieve = ReplayFilter::new(self.options.limits);
         let read = self.reader().map(|reader| reader.load_sifted(key, |row, line| sieve.admits(row, line)));
@@ -79,12 +76,11 @@ impl Sidecar {
         }
     }
 
-    /// Returns a reader of the store for use before anything is received.
     fn reader(&self) -> Option<&Reader> {
         self.readers.as_ref()?.at_rest()
     }
 
-    /// Hears a message if everything is known that it names; else it waits for that.
+    /// Handles a message if all its lookups are done; otherwise holds it.
     pub(super) fn go_on(&mut self, connection: ConnectionId, mut held: HeldMessage) {
         if self.start_lookup(connection, &mut held) {
             self.receive_held(connection, held);
@@ -93,7 +89,7 @@ impl Sidecar {
         }
     }
 
-    /// Returns whether everything that a message names is known. Starts the lookup of what is not.
+    /// Starts missing lookups for a message. Returns true if there are none.
     fn start_lookup(&mut self, connection: ConnectionId, held: &mut HeldMessage) -> bool {
         if held.findings.is_none() && !held.named.directories.is_empty() {
             self.directories.check(connection, held.named.directories.iter().cloned().collect());
@@ -115,7 +111,7 @@ impl Sidecar {
             kept: held.named.sessions && held.sessions_kept.is_none(),
             texts: Vec::new(),
         };
-        // What was let out of memory a moment ago is not in the store before its step is.
+        // Recently evicted state reaches the store only when its step is committed.
         held.waits_for_store = wanted.uris.iter().any(|uri| self.persistence.holds(uri));
         if held.waits_for_store && !self.persistence.is_failing() {
             return false;
@@ -138,7 +134,6 @@ impl Sidecar {
         false
     }
 
-    /// Feeds a message of which everything is known.
     fn receive_held(&mut self, connection: ConnectionId, mut held: HeldMessage) {
         if let Some(sessions) = held.sessions_kept.take() {
             self.edges.learn_sessions(&sessions);
@@ -148,7 +143,7 @@ impl Sidecar {
                 self.edges.remember(client.clone(), dialect);
             }
         }
-        // They stay in memory until the message was handled.
+        // The texts must stay in memory until the message is handled.
         let texts = held.take_texts();
         let (message, recalled) = held.into_message();
         let past = recalled.past.iter().flat_map(|past| past.sessions.values().flatten());
@@ -157,7 +152,7 @@ impl Sidecar {
         drop(texts);
     }
 
-    /// Translates and feeds a message, with nothing in between.
+    /// Translates and feeds a message, without other inputs in between.
     pub(super) fn receive_message(
         &mut self,
         connection: ConnectionId,
@@ -176,7 +171,6 @@ impl Sidecar {
         self.fed = fed;
     }
 
-    /// The directories were looked at that a held message names.
     pub(super) fn receive_directories(&mut self, connection: ConnectionId, findings: Findings) {
         if let Some(mut held) = self.take_held(connection) {
             held.findings = Some(findings);
@@ -184,7 +178,6 @@ impl Sidecar {
         }
     }
 
-    /// Watches were to begin that a held message follows.
     pub(super) fn receive_watches(&mut self, connection: ConnectionId, begun: StartedWatches) {
         if let Some(mut held) = self.take_held(connection) {
             let lacks_room = |begun: &Result<WatchLease, WatchRefusal>| {
@@ -192,7 +185,7 @@ impl Sidecar {
             };
             let is_short = begun.iter().any(|(_, begun)| lacks_room(begun));
             if is_short && !std::mem::replace(&mut held.made_room, true) {
-                // Those that have no room are tried once more when there is all that there can be.
+                // Refused watches are retried once after the core has released idle ones.
                 held.watches.extend(begun.into_iter().filter(|(_, begun)| !lacks_room(begun)));
                 if let Some(link) = self.links.get_mut(connection) {
                     link.held = Some(Box::new(held));
@@ -204,7 +197,6 @@ impl Sidecar {
         }
     }
 
-    /// Something was read from the store.
     pub(super) fn receive_read(&mut self, connection: ConnectionId, read: FinishedRead) {
         if let Some(readers) = &mut self.readers {
             readers.answered();
@@ -221,8 +213,8 @@ impl Sidecar {
         }
     }
 
-    /// A page of the list was read. If sessions may have changed since that began, the core says
-    /// what they are now.
+    /// Answers with a page of the list. If sessions may have changed since the read began, the core
+    /// makes the answer from its current state.
     fn receive_list(&mut self, connection: ConnectionId, read: ListRead) {
         let ListRead { asked: ListRequest { id, page, began }, listed, answer } = read;
         if began.is_some_and(|began| !self.changes.list_has_changed(began)) {
@@ -265,7 +257,6 @@ impl Sidecar {
         }
     }
 
-    /// Answers requests while nothing can be kept.
     pub(super) fn answer_what_waits(&mut self) {
         for answer in self.persistence.take_answers() {
             match answer {
@@ -273,7 +264,7 @@ impl Sidecar {
                 FailureAnswer::Refused(connection, frame, method) => {
                     self.tell(connection, &frame);
                     if method == Method::Initialize {
-                        // It may try again.
+                        // The client may try again.
                         self.feed(Input::NotAdmitted(connection));
                     }
                 }

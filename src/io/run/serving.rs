@@ -1,8 +1,7 @@
-//! How a process begins to serve, and how it ends.
+//! Start of a process that serves clients.
 //!
-//! Owns: what a process was asked for ([`RunOptions`]), taking the state folder, stdin and stdout,
-//! and being found by others.
-//! Never: hears or answers anybody: that begins with the loop.
+//! Owns: the options of a process ([`RunOptions`]), opening the state folder and pipes, listening.
+//! Never: receives from or sends to a client; the loop does.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -31,55 +30,54 @@ use crate::status::EXIT_STATE;
 use crate::store::folder::{self, StateFolder};
 use crate::store::{StatePlace, StoreOptions};
 
-/// How a process serves.
+/// Options of a process that serves.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// Serve nobody on stdin and stdout, and stay until a signal asks to leave.
+    /// Stay until a signal asks to leave, without a client on stdin and stdout.
     pub stays: bool,
-    /// Listeners to begin with.
+    /// Listeners to start with; `None` for no listeners.
     pub listening: Option<Listening>,
     /// Settings of the connection on stdin and stdout.
     pub terms: ConnectionSettings,
-    /// Leave when the process that started us is gone.
+    /// Leave when the parent process is gone.
     pub watch_parent: bool,
-    /// A fixed clock, counted ids, and one input at a time.
+    /// Use a fixed clock and counted ids, and handle one input at a time.
     pub deterministic: bool,
-    /// How large things may get.
+    /// Limits of the core.
     pub limits: Limits,
     /// Folders in which clients may change files, besides those of sessions.
     pub write_roots: Vec<PathBuf>,
-    /// The host's own files and folders, which no client changes.
+    /// Files and folders of the host, which no client may change.
     pub own_files: Vec<PathBuf>,
-    /// Filters of the user's git configuration that git runs.
+    /// Filters of the user's git configuration that git may run.
     pub git_filters: Vec<String>,
-    /// Memory for idle sessions that are in the store, too, in bytes.
+    /// Memory for idle sessions that are also in the store, in bytes.
     pub memory_budget: usize,
-    /// Limits on what waits to be written.
+    /// Limits on queued output.
     pub outbox: OutboxLimits,
-    /// Place of the sessions.
+    /// Location of the sessions.
     pub state: StatePlace,
-    /// The folder that this is, once it is held.
+    /// Resolved state folder; `None` until it is locked, and if sessions are in memory.
     pub state_folder: Option<PathBuf>,
-    /// Retention of what is over.
+    /// Retention and limits of the store.
     pub store: StoreOptions,
-    /// How programs in terminals are started; none where none can be.
+    /// Guard for child processes; `None` if no programs can be started.
     pub guard: Option<GuardProgram>,
 }
 
-/// Why the process ends.
+/// Reason for the end of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// All done, or nobody is left to read it, or we were asked to.
+    /// Work done, no client left, or request to leave.
     Done,
-    /// Done, but something was declined or cut because nobody was left to answer.
+    /// Work done, but something was declined or cut off because no client was left to answer.
     Cut,
 }
 
-/// Serves one client on stdin and stdout until the end, and those who connect or join besides,
-/// where they can.
+/// Serves one client on stdin and stdout, and those that join or connect, until the end.
 ///
 /// # Errors
-/// When the process has no usable stdin, stdout, or signals.
+/// When the state folder, stdin, stdout or signals cannot be used.
 pub fn serve(
     mut options: RunOptions,
     (configuration, backends): (Configuration, Vec<Box<dyn Backend>>),
@@ -136,13 +134,12 @@ pub fn serve(
             Some(error) => Err(error).context("stdin cannot be read"),
         }
     });
-    // A thread may be stuck in a read or a write for ever.
+    // A thread may be blocked forever in a read or a write.
     runtime.shutdown_background();
     exit
 }
 
-/// The scripts that have shells tell of their commands, in the state folder; none where there is no
-/// such folder, or where what is told must be the same each time.
+/// Returns the scripts that make shells report commands; `None` in memory or deterministic mode.
 pub(super) fn shell_scripts(options: &RunOptions) -> Option<ShellScripts> {
     let StatePlace::Folder(asked) = &options.state else { return None };
     if options.deterministic || options.limits.ptys == 0 {
@@ -152,10 +149,7 @@ pub(super) fn shell_scripts(options: &RunOptions) -> Option<ShellScripts> {
 }
 
 impl Sidecar {
-    /// Begins to look after what others may change under us. Must be called inside a runtime.
-    ///
-    /// # Errors
-    /// When no thread can be started for that.
+    /// Starts the upkeep thread. Must be called inside a runtime.
     fn begin_upkeep(
         &mut self,
         events: &mut Events,
@@ -165,7 +159,7 @@ impl Sidecar {
         self.built_in = self.agents.describe().into_iter().map(|agent| agent.info.provider).collect();
         self.built_in.retain(|provider| !configuration.offers(provider));
         let configuration = self.configuration.insert(configuration);
-        // Else the same input would not give the same output.
+        // Deterministic mode does without: its output depends on the input alone.
         if !self.options.deterministic {
             let (upkeep, news) = Upkeep::start(socket, configuration.take_file()).map_err(no_thread)?;
             (self.upkeep, events.upkeep) = (Some(upkeep), news);
@@ -173,7 +167,6 @@ impl Sidecar {
         Ok(())
     }
 
-    /// Begins to listen where this process itself was asked to, and tells where on stderr.
     async fn listen_to_others(&mut self, terms: &ConnectionSettings) -> anyhow::Result<()> {
         let Some(listening) = self.options.listening.take() else { return Ok(()) };
         print_urls(&self.listeners.ask(listening, &self.acceptor, terms).await?);
@@ -181,19 +174,19 @@ impl Sidecar {
     }
 }
 
-/// Prints where is listened. It is no line of the log: that never has the token.
+/// Prints the URLs of listeners on stderr, but not in the log, which must not contain the token.
 pub fn print_urls(urls: &[String]) {
     for url in urls {
-        // Nobody reads stderr: `status` tells, too.
+        // An error is ignored: `status` shows the URLs, too.
         writeln!(std::io::stderr(), "listening on {url}").unwrap_or_default();
     }
 }
 
-/// Serves the clients of fronts in a state folder that we hold, until the last of them is gone and
-/// its turns are over.
+/// Serves the clients of fronts in a locked state folder until all are gone and turns are over.
 ///
 /// # Errors
-/// When the folder cannot be used, or the process has no signals. Whoever has come by then is told.
+/// When the folder or signals cannot be used. If the folder cannot, waiting fronts receive the
+/// reason.
 pub fn serve_fronts(
     mut options: RunOptions,
     (configuration, backends): (Configuration, Vec<Box<dyn Backend>>),
@@ -219,12 +212,12 @@ pub fn serve_fronts(
         sidecar.begin_upkeep(&mut events, configuration, socket)?;
         sidecar.run_to_the_end(events).await
     });
-    // With it go the fronts of the last clients, which wait for that.
+    // Dropping the loop releases the fronts of the last clients, which wait for that.
     runtime.shutdown_background();
     exit
 }
 
-/// Why a host cannot begin to serve: its state folder cannot be used.
+/// Error: the state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:#}")]
 pub struct StateError(anyhow::Error);
@@ -246,7 +239,7 @@ fn open_persistence(
         .map_err(StateError)
 }
 
-/// Returns the folder for files that exist only while git works on them.
+/// Returns the folder for temporary files of git.
 pub(super) fn scratch_of(state: &StatePlace) -> PathBuf {
     let chosen = match state {
         StatePlace::Folder(asked) => folder::chosen(asked.as_deref()).ok(),

@@ -1,8 +1,7 @@
-//! A step of the core: what it is fed, what it asks for, and what goes out when the step ends.
+//! A step of the core: its input, its outputs, and their effects when the step ends.
 //!
-//! Owns: the order of a step: the core hears, its records are kept, and only then is anything told
-//! or done.
-//! Never: waits; what takes time is done elsewhere and heard of later.
+//! Owns: the order of a step: the core handles input, records are committed, outputs take effect.
+//! Never: blocks; slow work runs elsewhere and reports back.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -19,17 +18,15 @@ use crate::wire::errors::RpcError;
 use crate::wire::rpc::{Incoming, RequestId};
 
 impl Sidecar {
-    /// Sends a frame, as the connection's version says it.
     pub(super) fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
-        // What was on its way to a connection that is lost is not told.
+        // Frames for a closed connection are dropped.
         if self.links.get_mut(connection).is_some() {
             self.edges.translate_frame(connection, frame, &mut self.told);
             self.send(connection, is_answer(frame), false);
         }
     }
 
-    /// Sends what a client is told, in its order; `ahead` of text of agents that waits to be
-    /// written, if it may.
+    /// Sends translated messages in order. With `ahead`, they overtake queued deltas.
     fn send(&mut self, connection: ConnectionId, is_answer: bool, ahead: bool) {
         let mut told = std::mem::take(&mut self.told);
         for told in told.drain(..) {
@@ -67,15 +64,13 @@ impl Sidecar {
         }
     }
 
-    /// Sends an answer that was made elsewhere, unless its request is answered already.
     pub(super) fn answer(&mut self, connection: ConnectionId, frame: &Frame) {
         if frame.answers().is_none_or(|id| self.mark_answered(connection, id)) {
             self.tell(connection, frame);
         }
     }
 
-    /// Notes that a request which is answered elsewhere is answered. Returns false if it is not
-    /// pending.
+    /// Notes that a request is answered. Returns false if it is not pending.
     pub(super) fn mark_answered(&mut self, connection: ConnectionId, id: &RequestId) -> bool {
         let Some(link) = self.links.get_mut(connection) else { return false };
         let is_pending = link.unanswered.settle(id);
@@ -85,14 +80,13 @@ impl Sidecar {
         is_pending
     }
 
-    /// Notes that a request is answered elsewhere.
     fn expect_answer(&mut self, connection: ConnectionId, id: &RequestId) {
         if let Some(link) = self.links.get_mut(connection) {
             link.unanswered.add(id.clone());
         }
     }
 
-    /// Feeds the core. What it asks is done when the step ends.
+    /// Feeds the core. Outputs take effect when the step ends.
     pub(super) fn feed(&mut self, input: Input) {
         let request = match &input {
             Input::Received { connection, message: Incoming::Request { id, .. }, .. }
@@ -112,7 +106,7 @@ impl Sidecar {
         }
         if of_client && self.outputs.len() > before {
             if self.outputs[before..].iter().all(Output::is_independent_of_store) && self.may_be_overtaken() {
-                // Nearly always there is one: it is taken from the end, in its place.
+                // The output is nearly always single: popping from the end avoids a copy.
                 self.outputs[before..].reverse();
                 while self.outputs.len() > before {
                     let Some(output) = self.outputs.pop() else { break };
@@ -126,13 +120,12 @@ impl Sidecar {
         self.unsettled_bytes += self.outputs[before..].iter().map(Output::frame_bytes).sum::<usize>();
     }
 
-    /// Returns whether an output that stands alone may go out before everything that waits for its
-    /// records.
+    /// Returns whether an output that is independent of the store may overtake held outputs.
     fn may_be_overtaken(&self) -> bool {
         !self.outputs_of_client && self.persistence.may_be_overtaken()
     }
 
-    /// Carries out what stands alone: now, and before text of agents that waits to be written.
+    /// Carries out an independent output, ahead of queued deltas.
     fn carry_out_ahead(&mut self, output: Output) {
         let Output::Frame(connection, frame) = output else { return self.carry_out(output) };
         if self.links.get_mut(connection).is_some() {
@@ -150,7 +143,7 @@ impl Sidecar {
                     self.send(connection, true, false);
                 }
             }
-            // Taken by the persistence.
+            // The persistence has taken all records.
             Output::Record(_) => {}
             Output::Turns(connection, turns) => {
                 if self.links.get_mut(connection).is_some() {
@@ -195,7 +188,7 @@ impl Sidecar {
             Output::Pty(terminal, command) => self.ptys.carry_out(terminal, command),
             Output::Agent(chat, command) => self.agents.carry_out(chat, *command),
             Output::Probe { provider, tokens } => self.agents.probe(provider, tokens),
-            // A time that no clock reaches never comes.
+            // A time beyond the range of the clock never comes.
             Output::Timer(timer, after) => {
                 self.timers.extend(Instant::now().checked_add(after).map(|at| (at, timer)));
             }
@@ -203,7 +196,7 @@ impl Sidecar {
         }
     }
 
-    /// A piece of what is written elsewhere goes out; behind the last one, what waits behind it.
+    /// Queues a piece of a large message, and the messages behind it after the last piece.
     pub(super) fn receive_piece(&mut self, piece: Piece) {
         let connection = piece.connection;
         let Some(link) = self.links.get_mut(connection) else { return };
@@ -222,7 +215,7 @@ impl Sidecar {
                 Some(id) if !writing.has_begun => {
                     self.tell(connection, &Frame::Error { id: Some(id), error })
                 }
-                // A line that has no end is followed by nothing.
+                // An incomplete line cannot be continued.
                 _ => return self.give_up(connection, error.message),
             }
         }
@@ -238,7 +231,7 @@ impl Sidecar {
         }
     }
 
-    /// Drops everything for this client from now on: nothing that takes long is written for it.
+    /// Drops all output of this client, and cancels the large message that is being written for it.
     pub(super) fn write_nothing_more(&mut self, connection: ConnectionId) {
         let Some(link) = self.links.get_mut(connection) else { return };
         link.nobody_reads = true;
@@ -248,7 +241,7 @@ impl Sidecar {
         }
     }
 
-    /// Takes it that everything that waited has been taken in, and ends the step.
+    /// Ends a batch of inputs and the step.
     pub(super) fn settle(&mut self) {
         self.feed(Input::BatchEnded);
         if self.done.is_some() {
@@ -257,8 +250,7 @@ impl Sidecar {
         self.end_step();
     }
 
-    /// Ends a step: what has changed is kept, what may be told is told, and writers get their next
-    /// chunks.
+    /// Ends a step: stores records, carries out committed outputs, and gives writers more chunks.
     pub(super) fn end_step(&mut self) {
         loop {
             while let Some((connection, message)) = self.edges.take_later() {
@@ -286,9 +278,8 @@ impl Sidecar {
         self.write();
     }
 
-    /// Begins the limits within which turns must end when clients have gone: those go by also while
-    /// nothing can be kept, and end the waiting for that. The rest of what is to be done is given
-    /// back.
+    /// Starts the time limits for turns of disconnected clients without waiting for a commit,
+    /// because they apply even while commits fail. Returns the other outputs.
     fn begin_limits(&mut self, mut outputs: Vec<Output>) -> Vec<Output> {
         let is_limit =
             |output: &mut Output| matches!(output, Output::Timer(Timer::Drain | Timer::Disconnect(_), _));
@@ -299,7 +290,6 @@ impl Sidecar {
         outputs
     }
 
-    /// Gives the writers what waits, and forgets connections that are over.
     fn write(&mut self) {
         let mut over = Vec::new();
         let (now, is_failing) = (Instant::now(), self.persistence.is_failing());
@@ -319,7 +309,7 @@ impl Sidecar {
             let Some(link) = self.links.remove(connection) else { continue };
             self.edges.close(connection);
             if !link.closing {
-                // It was not waited for to its end.
+                // A deadline has ended it before the core has closed it.
                 self.feed(Input::Closed(connection));
             }
             let failure = (is_failing && !link.closing).then(|| UNSENT_REASON.to_owned());
@@ -328,18 +318,15 @@ impl Sidecar {
     }
 }
 
-/// Returns whether a frame is an answer.
 fn is_answer(frame: &Frame) -> bool {
     matches!(frame, Frame::Result { .. } | Frame::Error { .. })
 }
 
-/// Returns whether something ran to its end, rather than panicking. A panic is logged where it
-/// happens.
+/// Returns whether a function ran without a panic. A panic is logged where it happens.
 fn survives(run: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(run)).is_ok()
 }
 
-/// Returns whether a request of this connection is answered among these outputs.
 fn answers(outputs: &[Output], from: ConnectionId, request: &RequestId) -> bool {
     outputs.iter().any(|output| match output {
         Output::Frame(to, Frame::Result { id, .. }) | Output::States(to, id, _) => {
