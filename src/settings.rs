@@ -1,9 +1,9 @@
-//! Settings of windows: which flag belongs to whom when several processes share a host.
+//! Owner of each setting when several processes share a host.
 //!
 //! Owns: the table of all flags ([`SETTINGS`]), which the chapter on windows repeats, and the hello
-//! of a front that carries them. A flag that is in no row, or whose value does not reach the hello,
-//! fails a test: so no setting of a second window is ignored without a word.
-//! Never: says what a flag means.
+//! of a front, which carries them. A test fails if a flag is missing in the table or its value in
+//! the hello, so that no setting of a second window is ignored silently.
+//! Never: interprets a flag.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,17 +18,17 @@ use crate::io::run::RunOptions;
 /// Owner of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// The window: each has its own.
+    /// Window: each one has its own value.
     Window,
-    /// A listener: whoever asks for the address of another one must say the same.
+    /// Listener: all requests for its address must have the same value.
     Listener,
-    /// The host: all windows must say the same.
+    /// Host: all windows must have the same value.
     Host,
-    /// None: the flag says which host it is, or that there is none for others.
+    /// None: the flag selects the host, or a process that others cannot join.
     Place,
 }
 
-/// All flags by which a process is told how to serve.
+/// All flags for serving, with their owners.
 pub const SETTINGS: [(&str, Owner); 36] = [
     ("--on-eof", Owner::Window),
     ("--drain-timeout", Owner::Window),
@@ -68,17 +68,16 @@ pub const SETTINGS: [(&str, Owner); 36] = [
     ("--ephemeral", Owner::Place),
 ];
 
-/// The rest of them: nobody joins a process that was started with one of these.
+/// Remaining flags: other processes cannot join a process that was started with one of them.
 pub const ALONE: [&str; 2] = ["--deterministic", "--as-host"];
 
 impl ServeOptions {
-    /// Returns the settings that a host of a state folder runs with, each under the name that
-    /// people know it by, so that it can be compared. The agents of the configuration file are no
-    /// part of them: it can change.
+    /// Returns the settings of a host, under the names that users know, for comparison. The agents
+    /// of the configuration file are not included, since the file can change.
     pub fn settings(&self, agents: &AgentSource) -> BTreeMap<String, String> {
         let each = agents.of_flags.iter().enumerate();
         let each = each.map(|(at, agent)| (format!("the agent `{}`", agent.name), format!("{at} {agent:?}")));
-        // Whoever names one from elsewhere names another one.
+        // The same relative path means another folder in another current folder.
         let real = |folder: &PathBuf| folder.canonicalize().unwrap_or_else(|_| folder.clone());
         let write_roots: Vec<PathBuf> = self.write_root.iter().map(real).collect();
         let flags = [
@@ -101,7 +100,6 @@ impl ServeOptions {
         flags.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
     }
 
-    /// Returns the hello of a front to the host of the state folder.
     pub fn hello(
         &self,
         options: &RunOptions,

@@ -1,18 +1,17 @@
-//! Programs in terminals of the system's, into which clients type.
+//! Programs that run in pseudo terminals, into which clients type.
 //!
-//! Each is started under a guard of its own (`opening`), and has a task that attends to it
-//! (`program`). `shell` says which program it is, and `integration` how it tells of
-//! its commands. What it prints is taken apart (`scanner`) and listened to (`listener`): it is
-//! answered what it asks of its terminal (`questions`), of which as much is known as that takes
-//! (`screen`). `typing` is what waits to be written, `foreground` who would read it.
+//! Each program is started under its own guard (`opening`) and is served by one task (`program`).
+//! `shell` selects the program, and `integration` defines how a shell reports its commands.
+//! `scanner` splits the output into text and sequences, and `listener` interprets them. `questions`
+//! answers the program's queries to its terminal from the model in `screen`. `typing` queues the
+//! input, and `foreground` finds the program that would read it.
 //!
-//! All this happens on a thread of its own: reading from a terminal of the system's waits, also
-//! where it is told not to, until the system has moved what was printed to the side that is read,
-//! for as long as the program that prints keeps the processor. The loop would answer nobody
-//! meanwhile.
+//! The tasks run on a thread of their own. A read from a pseudo terminal can block even in
+//! non-blocking mode: the kernel first moves the output to the reading side, which takes as long as
+//! the printing program occupies the processor. On the main loop this would delay all clients.
 //!
-//! Owns: which of them run, what each is told, and what is heard of them.
-//! Never: drops a byte of what they print: they wait while clients do not read.
+//! Owns: the running programs, their command queues, and their reports.
+//! Never: drops a byte of output: programs wait while clients do not read.
 
 mod foreground;
 mod integration;
@@ -39,12 +38,13 @@ use crate::backend::acp::guards::GuardProgram;
 use crate::host::effects::{PtyCommand, PtyEvent, TerminalKey};
 pub use integration::ShellScripts;
 
-/// Something that was heard of a program.
+/// Report on one program.
 #[derive(Debug)]
 pub struct PtyReport {
     terminal: TerminalKey,
     event: PtyEvent,
-    /// Until it is heard, its program is told of no more.
+    /// Permit that is held until the report is handled; until then, the program sends no other
+    /// output report.
     _taken: Option<OwnedSemaphorePermit>,
 }
 
@@ -53,8 +53,8 @@ pub struct PtyReport {
 struct PtyReports {
     terminal: TerminalKey,
     sender: mpsc::UnboundedSender<PtyReport>,
-    /// Permit of the report on printed text that is in flight. There is one at a time, so that no
-    /// program is heard more often than another, and programs of clients that do not read wait.
+    /// Permit of the output report that is in flight. Each program has one, so that no program
+    /// reports more often than another, and programs whose clients do not read wait.
     room: Arc<Semaphore>,
 }
 
@@ -63,8 +63,7 @@ impl PtyReports {
         Self { terminal, sender, room: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Waits until what was told last of what is printed was heard. None when nobody listens any
-    /// more.
+    /// Waits until the previous output report was handled. `None` if the receiver is closed.
     async fn room(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.room).acquire_owned().await.ok()
     }
@@ -77,7 +76,7 @@ impl PtyReports {
     }
 }
 
-/// The thread on which programs are attended to. When this is dropped, it ends, and so do they.
+/// Thread that runs the tasks of all programs. Dropping it ends the thread and the programs.
 #[derive(Debug)]
 struct PtyThread {
     handle: Handle,
@@ -96,21 +95,21 @@ impl PtyThread {
     }
 }
 
-/// All programs in terminals.
+/// All programs in pseudo terminals.
 #[derive(Debug)]
 pub struct Ptys {
-    /// None before the first of them.
+    /// `None` before the first program starts.
     thread: Option<PtyThread>,
     guards: Option<GuardProgram>,
-    /// The scripts that have shells tell of their commands; without them they do not.
+    /// Scripts that make shells report their commands; without them, shells do not.
     scripts: Option<ShellScripts>,
-    /// Set where the output of a program is reported all at once when it has ended, so that the
-    /// reports are the same each time.
+    /// Set if the output of a program is reported at once when it has ended, so that the reports
+    /// are deterministic.
     tells_at_end: bool,
     /// Command queues of the programs.
     commands: HashMap<TerminalKey, mpsc::UnboundedSender<PtyCommand>>,
-    /// Programs that may not have started yet; where output is reported at the end, also commands
-    /// that run. The value is true for a command, which ends by itself.
+    /// Programs that may not have started yet; with `tells_at_end`, also running commands. The
+    /// value is true for a command, which ends by itself.
     starting: HashMap<TerminalKey, bool>,
     reports: mpsc::UnboundedSender<PtyReport>,
     stop: CancellationToken,
@@ -118,7 +117,7 @@ pub struct Ptys {
 }
 
 impl Ptys {
-    /// None yet, and where it is heard what becomes of them.
+    /// Returns an empty set of programs, and the receiver of their reports.
     pub fn new(
         guards: Option<GuardProgram>,
         scripts: Option<ShellScripts>,
@@ -131,7 +130,7 @@ impl Ptys {
         (Self { thread, guards, scripts, tells_at_end, commands, starting, reports, stop, running }, heard)
     }
 
-    /// The thread, which the first program begins.
+    /// Returns the runtime of the thread, which the first call starts.
     fn thread(&mut self) -> io::Result<Handle> {
         let thread = match self.thread.take() {
             Some(thread) => thread,
@@ -140,7 +139,7 @@ impl Ptys {
         Ok(self.thread.insert(thread).handle.clone())
     }
 
-    /// Does what is asked.
+    /// Executes a command for one terminal.
     pub fn carry_out(&mut self, terminal: TerminalKey, command: PtyCommand) {
         match command {
             PtyCommand::Start(launch) => {
@@ -166,7 +165,7 @@ impl Ptys {
                 }
             }
             PtyCommand::End => {
-                // It ends when it can be told nothing more.
+                // Closing the command queue ends the program.
                 self.commands.remove(&terminal);
                 self.starting.remove(&terminal);
             }
@@ -178,7 +177,7 @@ impl Ptys {
         }
     }
 
-    /// Takes a report in; gives it back unless its program was ended.
+    /// Applies a report, and returns its event unless the program was ended before.
     pub fn accept(&mut self, report: PtyReport) -> Option<(TerminalKey, PtyEvent)> {
         let PtyReport { terminal, event, _taken } = report;
         self.commands.get(&terminal)?;
@@ -203,10 +202,10 @@ impl Ptys {
         self.starting.is_empty()
     }
 
-    /// Ends all of them, for good; done when nothing of them is left.
+    /// Ends all programs for good, and returns when no process of theirs is left.
     pub async fn stop(&self) {
         self.stop.cancel();
-        // Cannot fail: the sender is ours.
+        // Cannot fail: `self` holds the sender.
         self.running.subscribe().wait_for(|count| *count == 0).await.map(drop).unwrap_or_default();
     }
 }
