@@ -38,7 +38,6 @@ const ASKING_MODES: [&str; 4] = ["default", "ask", "read-only", "manual"];
 /// Interval at which the progress line is redrawn.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
-/// Animation of the progress line.
 const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
 /// Maximum length of the names on that line, in characters: a wrapped line cannot be erased.
@@ -117,7 +116,6 @@ pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Che
     }
 }
 
-/// Agent, with the result of starting it.
 struct CheckedAgent {
     spec: AgentSpec,
     describes: AgentDescription,
@@ -129,7 +127,6 @@ struct CheckedAgent {
     missing_login: Option<String>,
 }
 
-/// Result of starting an agent.
 enum StartOutcome {
     Probed(Box<ProbeResult>),
     /// Agent that had not answered after this time.

@@ -38,17 +38,14 @@ pub struct LineCodec {
     line_bytes_max: usize,
     /// Number of bytes at the start of the buffer that contain no line end.
     scanned: usize,
-    /// Number of skipped bytes of a line that was reported as too long; `None` outside of such a
-    /// line.
+    /// Number of skipped bytes while inside a line that was reported as too long.
     skipped: Option<usize>,
 }
 
-/// Length after which a line counts as endless, as a multiple of the maximum length, but at least
-/// [`ENDLESS_BYTES_MIN`].
+/// Length from which a line counts as endless, as a multiple of the maximum length.
 const ENDLESS_LINE: usize = 16;
 
-/// Minimum length after which a line counts as endless, in bytes: a client that sends one long line
-/// to a host with small limits gets an error and remains connected.
+/// Minimum of that length, in bytes: a long line to a host with small limits causes only an error.
 const ENDLESS_BYTES_MIN: usize = 1 << 20;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -62,10 +59,8 @@ impl LineCodec {
         Self { line_bytes_max, scanned: 0, skipped: None }
     }
 
-    /// Skips the received part of a line that is too long; returns the report on it, if it is due.
-    ///
-    /// # Errors
-    /// When the line counts as endless.
+    /// Skips the received part of a line that is too long; returns the report on it, if that is
+    /// due. Fails if the line counts as endless.
     fn skip(&mut self, buffer: &mut BytesMut) -> io::Result<Option<InputLine>> {
         let skipped = self.line_bytes_with(buffer.len())?;
         // A new buffer, so that the memory is freed.
@@ -75,11 +70,8 @@ impl LineCodec {
         Ok((!was_reported).then_some(InputLine::TooLong))
     }
 
-    /// Returns the length of the line that is skipped, with `more` bytes.
-    ///
-    /// # Errors
-    /// When the line counts as endless, even if its end has arrived: the result must not depend on
-    /// how the bytes are split.
+    /// Returns the length of the skipped line with `more` bytes. Fails if it counts as endless,
+    /// even if its end has arrived: the result must not depend on how the bytes are split.
     fn line_bytes_with(&self, more: usize) -> io::Result<usize> {
         let bytes = self.skipped.unwrap_or(0).saturating_add(more);
         let most = self.line_bytes_max.saturating_mul(ENDLESS_LINE).max(ENDLESS_BYTES_MIN);

@@ -1,9 +1,7 @@
 //! Configuration of the agents: command-line flags, and the configuration file.
 //!
 //! Owns: both forms, their defaults and errors, and reading the file again ([`AgentSource`]).
-//! Never: starts an agent. A command line is split by the rules of a shell, but never passed to
-//! one.
-//! sees it.
+//! Never: starts an agent, or passes a command line to a shell: it is split by the same rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -63,17 +61,14 @@ fn offered() -> bool {
     true
 }
 
-/// Returns the default timeout of an agent's answers when it starts or opens a session.
 fn start_seconds() -> f64 {
     30.0
 }
 
-/// Returns the default timeout of an agent that ends a cancelled turn.
 fn cancel_seconds() -> f64 {
     5.0
 }
 
-/// Returns the default time after which an unused agent is stopped.
 fn idle_seconds() -> f64 {
     30.0 * 60.0
 }
@@ -83,7 +78,6 @@ fn idle_seconds() -> f64 {
 pub struct AgentSource {
     /// Agents of the flags, in their order. They override agents of the file with the same name.
     pub of_flags: Vec<AgentSpec>,
-    /// Absolute path of the file; `None` if none is given and no home is known.
     file: Option<PathBuf>,
     /// Set if the user has named the file, which must then exist.
     is_named: bool,
@@ -195,13 +189,11 @@ impl AgentSource {
     }
 }
 
-/// Reads the agents of the flags, in their order, then those of the file by name. The file is the
-/// named one, or else the default one, if that exists. An agent of a flag overrides one of the
-/// file.
+/// Reads the agents of the flags in order, then those of the file by name, without those that a
+/// flag overrides. The file is the named one, else the default one if it exists.
 ///
 /// # Errors
-/// When a flag or the file is invalid, the named file cannot be read, or two agents have the same
-/// name.
+/// When a flag or the file is invalid, the named file is unreadable, or a name occurs twice.
 pub fn agents(
     flags: &[String],
     named: Option<&Path>,
@@ -296,7 +288,6 @@ fn words(command_line: &toml::Value) -> Option<Vec<String>> {
     .filter(|words| !words.is_empty())
 }
 
-/// Returns the section of an agent with this command line.
 fn section(name: &str, mut words: Vec<String>) -> String {
     let arguments = toml::Value::from(words.split_off(1));
     let command = toml::Value::from(words.concat());

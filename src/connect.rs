@@ -1,7 +1,6 @@
 //! `connect`: joins stdin and stdout to a listening host, as its client.
 //!
-//! Owns: finding the host and its token, passing lines and messages on, and reporting which side
-//! ended first.
+//! Owns: finding the host and its token, copying lines and messages, and which side ended first.
 //! Never: interprets a message.
 
 use std::future::Future;
@@ -54,7 +53,6 @@ pub struct ConnectArgs {
     state_dir: Option<PathBuf>,
 }
 
-/// Address of a host, with the token for it.
 #[derive(Debug)]
 struct Destination {
     address: String,
@@ -64,8 +62,7 @@ struct Destination {
 impl ConnectArgs {
     fn destination(&self) -> anyhow::Result<Destination> {
         let Some(address) = &self.address else {
-            // A token in the state folder, unlike one on the command line, does not show in the
-            // list of processes.
+            // Unlike a token on the command line, this one is in no list of processes.
             let announced = announced(self.state_dir.as_deref())?;
             return Ok(match without_token(&announced) {
                 Some((address, token)) if self.token_file.is_none() => {

@@ -1,5 +1,4 @@
-//! `ahp-sidecar demo`: prints a short conversation with a host, to show newcomers the purpose of
-//! the program.
+//! `ahp-sidecar demo`: prints a short conversation with a host, for newcomers.
 //!
 //! Owns: the conversation (the transcript `fixtures/demo/conversation.txt`, built into the
 //! program), and the one-line summary of each message.
@@ -49,7 +48,6 @@ pub fn run(program: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends the client's lines of a group, and prints them with the answers.
 fn print_group(
     group: &str,
     said: &mut ChildStdin,
@@ -77,8 +75,7 @@ fn print_group(
     bail!("the host has ended early")
 }
 
-/// Returns one line for a message: the id of a request, its method or action, and the beginning of
-/// its content.
+/// Returns a message as one line: its id, its method or action, and the beginning of its content.
 fn summary(message: &Value) -> String {
     let params = &message["params"];
     let action = &params["action"];

@@ -56,8 +56,7 @@ const HELD_FOR: Duration = Duration::from_millis(300);
 /// Pause before a new host is started after one that has exited at once.
 const START_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// Maximum time for the end of the client's connection after a request to exit, and for printing
-/// the last lines.
+/// Maximum time to close the client's connection after a request to exit, and to print the rest.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 const SOCKET: &str = "host.sock";
@@ -67,8 +66,8 @@ const SOCKET: &str = "host.sock";
 pub enum Joined {
     /// A host serves the client.
     Host(Box<HostProcess>),
-    /// No host can be started, for this reason: this process holds the folder, and serves the
-    /// client itself.
+    /// No host can be started, for this reason: this process holds the folder and serves the
+    /// client.
     Alone(StateFolder, anyhow::Error),
 }
 
@@ -209,10 +208,8 @@ pub fn hold(folder: &Path) -> Result<(StateFolder, anyhow::Result<(UnixListener,
     Ok((held, listener))
 }
 
-/// Starts a host in a folder that this process holds, and joins it.
-///
-/// # Errors
-/// When the host exits before it has received the hello.
+/// Starts a host in a folder that this process holds, and joins it. Fails if it exits before the
+/// hello.
 fn start_host(
     mut held: StateFolder,
     hello: &Hello,
@@ -281,10 +278,7 @@ fn runtime_folder() -> io::Result<PathBuf> {
     }
 }
 
-/// Sends the hello to a host, and receives its answer.
-///
-/// # Errors
-/// When the host is gone.
+/// Sends the hello to a host, and receives its answer. Fails if the host is gone.
 fn say_hello(
     stream: UnixStream,
     hello: &Hello,
@@ -344,8 +338,7 @@ pub struct LeaveSignals {
 }
 
 impl LeaveSignals {
-    /// Catches the signals that ask a process to exit, and watches the parent process if `parent`
-    /// is given.
+    /// Catches the signals to exit, and watches the parent process if `parent` is given.
     ///
     /// # Errors
     /// When signals cannot be caught, or the parent cannot be watched.
@@ -362,7 +355,7 @@ impl LeaveSignals {
     }
 }
 
-/// Waits until the client's connection, the host or the parent process has ended; returns the exit
+/// Waits until the client's connection, the host or the parent process ends; returns the exit
 /// status.
 ///
 /// # Errors

@@ -53,7 +53,6 @@ fn sections(chapter: &Chapter) -> impl Iterator<Item = &'static str> {
     starts.into_iter().zip(ends).map(move |(start, end)| &text[start..end])
 }
 
-/// Returns the topic of a section.
 fn topic_of(section: &str) -> String {
     let heading = section.lines().next().unwrap_or_default().trim_start_matches("## ").to_lowercase();
     let kept = heading.chars().filter(|char| char.is_alphanumeric() || " -".contains(*char));

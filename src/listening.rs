@@ -96,8 +96,8 @@ impl ListenArgs {
     /// Reads the token from its file, or creates a new one.
     ///
     /// # Errors
-    /// When the token cannot be read or created, or `--no-token` is given for an address that other
-    /// machines can reach.
+    /// When the token is unavailable, or `--no-token` is given for an address that others can
+    /// reach.
     pub fn listening(&self) -> anyhow::Result<Option<Listening>> {
         if self.listen.is_empty() {
             return Ok(None);
@@ -148,8 +148,7 @@ pub struct StatusArgs {
 /// Timeout of the query for git's version.
 const GIT_WITHIN: Duration = Duration::from_secs(5);
 
-/// Returns the git that a host started from here would use, or why it uses none: as a line, and as
-/// JSON.
+/// Returns the git that a host started here would use, or why none: as a line, and as JSON.
 fn git_found() -> (String, Value) {
     match Git::find(env::var_os("PATH").as_deref(), Deadline::after(GIT_WITHIN)) {
         Ok(git) => {

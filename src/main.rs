@@ -177,8 +177,7 @@ fn main() -> ExitCode {
     ExitCode::from(status)
 }
 
-/// Serves in this process. Other processes started on its state folder can join it, unless it is
-/// exclusive.
+/// Serves in this process. Others started on its state folder can join it, unless it is exclusive.
 fn serve_here(
     serving: &ServeOptions,
     options: RunOptions,
@@ -304,7 +303,6 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
     ExitCode::from(status)
 }
 
-/// Source of the agents, and the result of reading it.
 type ReadAgents = (AgentSource, ConfigurationReading);
 
 /// Adds the guard and the agents, of which the first is the default. All programs share one kind of
@@ -369,7 +367,6 @@ fn own_path() -> PathBuf {
     path.unwrap_or_else(|_| env!("CARGO_PKG_NAME").into())
 }
 
-/// Returns the command that runs this program as a session leader.
 fn session_leader() -> std::process::Command {
     let mut command = std::process::Command::new(own_path());
     command.args([GUARD, "--leader"]);

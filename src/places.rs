@@ -1,7 +1,6 @@
 //! Standard folders of the platform.
 //!
-//! Owns: the default state folder, the default configuration file, and the data folder of an
-//! editor.
+//! Owns: the default state folder, the default configuration file, and an editor's data folder.
 //! Never: opens or creates a file.
 
 use std::env;

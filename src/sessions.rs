@@ -185,7 +185,6 @@ fn list_line(entry: &ArchivedSession) -> anyhow::Result<String> {
     Ok(fields.join("\t"))
 }
 
-/// Restores a session from the trash, if all of it is readable.
 fn restore(archive: &mut Archive, uri: &str) -> anyhow::Result<()> {
     let head = archive.next_head()?;
     let (mut session, mut chats) = (None, Vec::new());

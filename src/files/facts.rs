@@ -1,7 +1,6 @@
 //! Version tokens of files.
 //!
-//! Owns: the token that clients receive for a version of a file, and send back to change only that
-//! version.
+//! Owns: the token of a version, which clients send back to change that version only.
 //! Never: opens a file.
 
 use std::fs::Metadata;
@@ -9,8 +8,7 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::Stat;
 
-/// Returns the version token of a file: its identity, its size, and the times of the last changes
-/// of content and metadata.
+/// Returns the version token of a file: identity, size, and times of modification and change.
 pub fn etag(known: &Metadata) -> String {
     let modified = (known.mtime().into(), known.mtime_nsec().into());
     token(

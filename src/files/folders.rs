@@ -184,28 +184,22 @@ fn folded(path: &Path) -> PathBuf {
 /// Treatment of missing folders on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MissingFolders {
-    /// Resolution fails.
     Fails,
-    /// Missing folders are created.
     IsMade,
 }
 
 /// Treatment of a link at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FinalLink {
-    /// The link is resolved.
     Followed,
-    /// The path denotes the link itself.
     Itself,
 }
 
 /// Result of resolving a path.
 pub(super) struct ResolvedPath {
-    /// Folder that contains the entry.
     pub(super) folder: OwnedFd,
     /// Name in that folder; `None` if the path is the working folder itself.
     pub(super) name: Option<OsString>,
-    /// Canonical path.
     pub(super) path: PathBuf,
 }
 
@@ -221,7 +215,6 @@ impl ResolvedPath {
     }
 }
 
-/// Resolution in progress.
 struct PathWalk<'a> {
     top: &'a WorkFolder,
     start: OwnedFd,
@@ -321,11 +314,7 @@ impl Folders {
         Ok(path)
     }
 
-    /// Resolves a path.
-    ///
-    /// # Errors
-    /// When it leads out of the folders or into the host's own files, or on an error of the file
-    /// system.
+    /// Resolves a path. Fails if it leads out of the folders or into the host's own files.
     pub(super) fn find(
         &self,
         path: &Path,
@@ -424,8 +413,7 @@ impl Folders {
         Ok(PathWalk { top, start, passed: Vec::new(), ahead: parts(&rest).rev().collect() })
     }
 
-    /// Returns the innermost working folder that lexically contains a path, and the rest of the
-    /// path.
+    /// Returns the innermost working folder that contains a path by name, and the rest of the path.
     fn above<'p>(&self, path: &'p Path) -> Option<(&WorkFolder, &'p Path)> {
         let below = self.folders.iter().flat_map(|folder| {
             [&folder.named, &folder.real]
@@ -478,8 +466,8 @@ impl Folders {
         }
     }
 
-    /// Refuses to change one of the host's own files by any name, a folder that contains one, or a
-    /// path where one is to be created.
+    /// Refuses to change a file of the host's own by any name, its path, or a folder that contains
+    /// it.
     pub(super) fn must_not_be_own(&self, place: &ResolvedPath) -> Result<(), PathRefusal> {
         let path = folded(&place.path);
         let own = self.own.iter().map(|own| folded(&own.path));
@@ -497,7 +485,6 @@ impl Folders {
 }
 
 impl PathWalk<'_> {
-    /// Returns the current folder.
     fn here(&self) -> BorrowedFd<'_> {
         self.passed.last().map_or(self.start.as_fd(), |(_, folder)| folder.as_fd())
     }
@@ -521,8 +508,7 @@ impl PathWalk<'_> {
     }
 }
 
-/// Returns the links on the way of an absolute path, and last its target, whether that exists or
-/// not.
+/// Returns the links on the way of an absolute path, and last its target, even if that is missing.
 fn links_and_target(path: &Path) -> Vec<PathBuf> {
     let mut ways = Vec::new();
     let (mut done, mut links) = (PathBuf::from("/"), 0);
@@ -558,7 +544,6 @@ pub fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
     })
 }
 
-/// Opens a folder on the way.
 pub(super) fn pass(folder: impl AsFd, name: &OsString) -> Result<OwnedFd, Errno> {
     openat(folder, name, PASS | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }

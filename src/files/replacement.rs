@@ -1,7 +1,6 @@
 //! Atomic replacement of a file or link: the new one is completed beside the old one first.
 //!
-//! Owns: files and links under temporary names; on failure they are removed, and the old file
-//! remains.
+//! Owns: files and links under temporary names, which are removed on failure.
 //! Never: follows a link that is to be replaced.
 
 use std::ffi::{OsStr, OsString};
@@ -36,8 +35,7 @@ impl Folders {
     /// Creates a link, and the missing folders above it.
     ///
     /// # Errors
-    /// When the path exists, may not be created, or is outside the folders. Then nothing has
-    /// changed, except that folders may have been created.
+    /// When it exists, may not be created, or is outside the folders; created folders may remain.
     pub fn create_link(&self, path: &Path, target: &OsStr) -> Result<(), PathRefusal> {
         self.must_be_made_on_a_disk(path)?;
         let place = self.find(path, MissingFolders::IsMade, FinalLink::Itself)?;
@@ -53,8 +51,8 @@ impl Folders {
     /// Replaces a file or a link. A link is replaced itself; its target does not matter.
     ///
     /// # Errors
-    /// When the path is a folder, may not be replaced, or is outside the folders, or the disk is
-    /// full. Then nothing has changed.
+    /// When it is a folder, not replaceable, or outside, or the disk is full. Then nothing has
+    /// changed.
     pub fn replace(&self, path: &Path, instead: Replacement<'_>) -> Result<(), PathRefusal> {
         let place = self.find(path, MissingFolders::Fails, FinalLink::Itself)?;
         let Some(name) = &place.name else { return Err(PathRefusal::NotAFile("a folder")) };
@@ -78,9 +76,8 @@ impl Folders {
     }
 }
 
-/// New file that is to replace another one. Where the file system supports it, the file has no name
-/// until then, so that a killed process leaves nothing behind. Otherwise it is next to the old
-/// file, and removed on drop.
+/// New file that replaces another one. If possible, it has no name until then, so that a killed
+/// process leaves nothing behind; otherwise it is next to the old file, and removed on drop.
 pub(super) struct ReplacementFile<'a> {
     place: &'a ResolvedPath,
     /// Temporary name; `None` if the file has no name.
@@ -200,7 +197,6 @@ fn remove_temporary(place: &ResolvedPath, name: &OsString) {
     }
 }
 
-/// Returns a unique temporary name.
 pub(super) fn temporary_name() -> OsString {
     format!(".{}.tmp", uuid::Uuid::new_v4()).into()
 }

@@ -21,8 +21,7 @@ pub enum RevertedText {
     Already,
     /// The file has the wanted text now.
     Done {
-        /// Permissions of a file that was removed, to restore them later; `None` if the file
-        /// exists.
+        /// Permissions of a removed file, to restore them later; `None` if the file exists.
         mode: Option<u32>,
     },
     /// The file has neither text, and is unchanged.

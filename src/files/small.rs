@@ -28,8 +28,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(flags).open(path)
 }
 
-/// Reads the text of a file that [`open`] has opened. It may be a pipe that is being written, which
-/// shells create for `<(command)`.
+/// Reads the text of a file that [`open`] has opened, perhaps a pipe of `<(command)`.
 ///
 /// # Errors
 /// When it cannot be read, is larger than 1 MiB or not UTF-8, or is a pipe without a writer or

@@ -8,8 +8,7 @@
 //! `walk` traverses folders within limits, `copying` creates copies, and `names` renames.
 //!
 //! Owns: these operations below [`Folders`].
-//! Never: removes or replaces a working folder or the host's own files; reads anything but regular
-//! files.
+//! Never: removes or replaces a working folder or the host's own files; reads a special file.
 
 mod copying;
 mod names;
@@ -36,7 +35,6 @@ use super::replacement::temporary_name;
 use super::unfinished::{TemporaryName, UnfinishedNote};
 use super::writing::must_be_on_a_disk;
 
-/// Operation on a whole folder.
 #[derive(Debug, Clone, Copy)]
 enum TreeOperation<'a> {
     Copied,
@@ -71,12 +69,10 @@ impl Folders {
         }
     }
 
-    /// Removes a file, a link, or a folder; a folder that is not empty only if `with_content` is
-    /// set.
+    /// Removes a file, a link, or a folder; a non-empty one only if `with_content` is set.
     ///
     /// # Errors
-    /// When the path does not exist, is outside the folders, or is a folder that is not empty. A
-    /// failure midway names the number of removed entries.
+    /// When it is missing, outside the folders, or not empty. A failure midway names its progress.
     pub fn remove(&self, path: &Path, with_content: bool) -> Result<(), PathRefusal> {
         let place = self.find(path, MissingFolders::Fails, FinalLink::Itself)?;
         let name = name_of(&place)?;
@@ -104,8 +100,8 @@ impl Folders {
         removed.map_err(|refusal| partly(&done, "were removed", refusal))
     }
 
-    /// Removes a file or a link, if it has this version token. A file that takes its name in the
-    /// meantime is put back.
+    /// Removes a file or a link that has this version token, but puts a newer file of its name
+    /// back.
     ///
     /// # Errors
     /// When it has another version, is a folder, or is outside the folders.
@@ -129,12 +125,11 @@ impl Folders {
         Ok(unlinkat(&place.folder, &aside, AtFlags::empty())?)
     }
 
-    /// Moves a file, a link or a folder. An existing target is replaced, unless it is a folder that
-    /// is not empty or `only_if_free` is set.
+    /// Moves a file, a link or a folder. Replaces the target, unless that is a folder that is not
+    /// empty or `only_if_free` is set.
     ///
     /// # Errors
-    /// When the source does not exist, one of the two paths is outside the folders, or the target
-    /// cannot be replaced.
+    /// When the source is missing, a path is outside the folders, or the target is not replaceable.
     pub fn rename(&self, from: &Path, to: &Path, only_if_free: bool) -> Result<(), PathRefusal> {
         let source = self.find(from, MissingFolders::Fails, FinalLink::Itself)?;
         let target = self.find(to, MissingFolders::Fails, FinalLink::Itself).map_err(of_destination)?;
@@ -258,12 +253,12 @@ impl Folders {
         removed.map_err(|refusal| partly(&done, "were removed", refusal))
     }
 
-    /// Copies a file or a folder with its content, from anywhere. An existing target is replaced,
-    /// unless it is a folder that is not empty or `only_if_free` is set.
+    /// Copies a file or a folder from anywhere. Replaces the target, unless that is a folder that
+    /// is not empty or `only_if_free` is set.
     ///
     /// # Errors
-    /// When the source does not exist, the target is outside the folders, or it cannot be replaced.
-    /// Then nothing has changed.
+    /// When the source is missing, or the target is outside or not replaceable. Then nothing has
+    /// changed.
     pub fn copy(&self, from: &Path, to: &Path, only_if_free: bool) -> Result<(), PathRefusal> {
         let from = from.canonicalize()?;
         let source = CopySource::open(CWD, from.as_os_str())?;
@@ -372,7 +367,6 @@ impl Folders {
         Ok(copy)
     }
 
-    /// Removes an unfinished copy.
     pub(super) fn remove_copy(&self, folder: &OwnedFd, name: &OsString) -> Result<(), PathRefusal> {
         let is_folder = is_folder(&statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?);
         self.remove_what_was_made(folder.as_fd(), name, is_folder)
@@ -433,8 +427,7 @@ impl Folders {
         Ok(())
     }
 
-    /// Refuses to remove one of the host's own files or, for a move, a file that has changed since
-    /// it was copied.
+    /// Refuses a file of the host's own or, for a move, one that has changed since it was copied.
     fn must_be_free_for(&self, deed: TreeOperation<'_>, known: &Stat) -> Result<(), PathRefusal> {
         match deed {
             TreeOperation::Copied => Ok(()),
@@ -446,7 +439,6 @@ impl Folders {
         }
     }
 
-    /// Removes the content of a folder.
     fn empty(
         &self,
         folder: BorrowedFd<'_>,

@@ -19,7 +19,6 @@ use super::folders::{Folders, PathRefusal, NONBLOCKING};
 /// Reason why a file has a temporary name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TemporaryName {
-    /// Copy in progress.
     Copy,
     /// File put aside while it is moved.
     Aside,
@@ -49,8 +48,7 @@ pub(super) struct UnfinishedNote(Option<PathBuf>);
 pub struct UnfinishedOperations(Vec<PathBuf>);
 
 impl Unfinished {
-    /// Uses this folder, which is created when it is needed. Also returns the records of an earlier
-    /// host.
+    /// Uses this folder, created when needed. Also returns the records of an earlier host.
     ///
     /// # Errors
     /// When the folder cannot be read.

@@ -14,8 +14,7 @@ use crate::wire::errors::RpcError;
 /// Maximum length of a path in the system, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
 
-/// Characters that are escaped in the path of a URI: all but those that every library leaves
-/// unescaped.
+/// Characters escaped in the path of a URI: all but those that every library leaves unescaped.
 pub const PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 

@@ -57,7 +57,6 @@ pub enum WritePosition {
     Insert(u64),
 }
 
-/// File to be changed.
 struct ExistingFile {
     file: File,
     known: Stat,
@@ -96,8 +95,7 @@ impl Folders {
     /// Creates a file, and the missing folders above it. `mode` is as in [`WriteRequest::mode`].
     ///
     /// # Errors
-    /// When the path exists, may not be created, or is outside the folders. Then nothing has
-    /// changed, except that folders may have been created.
+    /// When it exists, may not be created, or is outside the folders; created folders may remain.
     pub fn create(&self, path: &Path, content: &[u8], mode: Option<u32>) -> Result<(), PathRefusal> {
         let writing = WriteRequest {
             content,
@@ -112,8 +110,7 @@ impl Folders {
     /// Writes a file, and creates the missing folders above it.
     ///
     /// # Errors
-    /// When the path is no file, may not be written, or is outside the folders. Then nothing has
-    /// changed, except that folders may have been created.
+    /// When it is no file, not writable, or outside the folders; created folders may remain.
     pub fn write(&self, path: &Path, content: &[u8]) -> Result<(), PathRefusal> {
         let put = WritePosition::Truncate(0);
         let writing = WriteRequest { content, put, create_only: false, if_match: None, mode: None };
@@ -123,7 +120,7 @@ impl Folders {
     /// Writes a file, or a part of it, in an existing folder.
     ///
     /// # Errors
-    /// As [`Folders::write`]; or when the file exists or has changed, and the request excludes
+    /// As [`Folders::write`]; also when the file exists or has changed and the request excludes
     /// that.
     pub fn put(&self, path: &Path, writing: &WriteRequest<'_>) -> Result<(), PathRefusal> {
         self.write_at(path, MissingFolders::Fails, writing)
@@ -164,8 +161,7 @@ impl Folders {
         }
     }
 
-    /// Refuses to create missing folders on a file system of the kernel, where they have another
-    /// meaning.
+    /// Refuses to create folders on a file system of the kernel, where they have another meaning.
     pub(super) fn must_be_made_on_a_disk(&self, path: &Path) -> Result<(), PathRefusal> {
         for above in path.ancestors().skip(1) {
             let folder = match self.find(above, MissingFolders::Fails, FinalLink::Followed) {
@@ -203,7 +199,6 @@ fn open_before(
     Ok(ExistingFile { file: file.into(), known })
 }
 
-/// Returns whether the existing file has the required version, if one is given.
 fn is_expected(before: Option<&ExistingFile>, writing: &WriteRequest<'_>) -> Result<bool, PathRefusal> {
     match (writing.if_match, before) {
         (None, _) => Ok(true),
@@ -230,8 +225,7 @@ fn make(place: &ResolvedPath, name: &OsString, writing: &WriteRequest<'_>) -> Re
     }
 }
 
-/// Creates a file under its final name. Readers may see a part of it, but an existing file is not
-/// replaced.
+/// Creates a file under its final name, where readers may see a part of it. Never replaces a file.
 fn make_at_once(place: &ResolvedPath, name: &OsString, content: &[u8]) -> Result<(), PathRefusal> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | NONBLOCKING;
     let file =
@@ -292,8 +286,7 @@ fn change(
     }
 }
 
-/// Returns whether an error means that no file can be created beside this one or take its place,
-/// although it may be writable itself.
+/// Returns whether no file can be created beside this one, although it may be writable itself.
 fn takes_nothing_new(error: &io::Error) -> bool {
     let refused = [Errno::ACCESS, Errno::PERM, Errno::BUSY, Errno::XDEV, Errno::ROFS];
     error.raw_os_error().is_some_and(|code| refused.iter().any(|errno| errno.raw_os_error() == code))

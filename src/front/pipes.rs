@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags};
 
-/// Size of the copy buffer, in bytes.
 const CARRIED_BYTES: usize = 64 << 10;
 
 /// Pipes lent in place of stdin and stdout; `None` for each that is no terminal.
@@ -71,8 +70,7 @@ impl LentPipes {
 }
 
 impl Printing {
-    /// Waits until all output is printed, but no longer than `within`: a terminal may be stopped
-    /// (`^S`).
+    /// Waits until all output is printed, up to `within`: a terminal may be stopped (`^S`).
     pub fn finish(self, within: Duration) {
         if let Some(printed) = self.0 {
             // The channel carries no message: it closes when the thread ends.
@@ -110,8 +108,8 @@ where
     }
 }
 
-/// Returns whether to retry after an error. Waits if another process that shares the terminal has
-/// made it non-blocking.
+/// Returns whether to retry. Waits if another process that shares the terminal made it
+/// non-blocking.
 fn is_transient(error: &io::Error, file: &impl AsFd, what: PollFlags) -> bool {
     match error.kind() {
         ErrorKind::Interrupted => true,

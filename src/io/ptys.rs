@@ -43,12 +43,10 @@ pub use integration::ShellScripts;
 pub struct PtyReport {
     terminal: TerminalKey,
     event: PtyEvent,
-    /// Permit that is held until the report is handled; until then, the program sends no other
-    /// output report.
+    /// Permit held until the report is handled; until then, the program sends no other output.
     _taken: Option<OwnedSemaphorePermit>,
 }
 
-/// Sender of the reports of one program.
 #[derive(Debug)]
 struct PtyReports {
     terminal: TerminalKey,
@@ -98,15 +96,12 @@ impl PtyThread {
 /// All programs in pseudo terminals.
 #[derive(Debug)]
 pub struct Ptys {
-    /// `None` before the first program starts.
     thread: Option<PtyThread>,
     guards: Option<GuardProgram>,
     /// Scripts that make shells report their commands; without them, shells do not.
     scripts: Option<ShellScripts>,
-    /// Set if the output of a program is reported at once when it has ended, so that the reports
-    /// are deterministic.
+    /// Set to report all output of a program when it has ended, so that reports are deterministic.
     tells_at_end: bool,
-    /// Command queues of the programs.
     commands: HashMap<TerminalKey, mpsc::UnboundedSender<PtyCommand>>,
     /// Programs that may not have started yet; with `tells_at_end`, also running commands. The
     /// value is true for a command, which ends by itself.

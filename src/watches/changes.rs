@@ -1,7 +1,6 @@
 //! Pending changes of a watched folder.
 //!
-//! Owns: the changes since the last report, at most one per path, and how further changes of a path
-//! are merged.
+//! Owns: the changes since the last report, one per path, and the merging of further ones.
 //! Never: accesses a file.
 
 use std::collections::BTreeMap;
@@ -9,8 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ahp_types::state::ResourceChangeType;
 
-/// Maximum number of changes reported at once. More are reported as one update of their common
-/// folder.
+/// Maximum number of changes reported at once; more become one update of their common folder.
 pub const ITEMS_MAX: usize = 1000;
 
 /// Changes below a folder, by their relative paths.

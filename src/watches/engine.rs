@@ -1,7 +1,6 @@
 //! State machine of all watches.
 //!
-//! Owns: the active watches, their use counts, when each is scanned, and the reported changes in
-//! terms of the protocol.
+//! Owns: the watches, their use counts and scans, and the reported changes in protocol terms.
 //! Never: waits; the caller drives it.
 
 use std::collections::BTreeMap;
@@ -54,7 +53,6 @@ impl From<RpcError> for WatchRefusal {
 #[derive(Debug)]
 pub struct Engine {
     system: Box<dyn System + Send>,
-    /// Watches by channel.
     watches: BTreeMap<String, WatchedFolder>,
     own: Arc<[HostFile]>,
     said: SystemReport,
@@ -77,21 +75,18 @@ struct WatchedFolder {
 }
 
 impl Engine {
-    /// Returns the engine with another limit of files and folders in one polled watch.
     #[cfg(test)]
     pub(super) fn limited_to(self, entries_max: usize) -> Self {
         Self { entries_max, ..self }
     }
 
-    /// Creates the engine. `looked_at_max` is the maximum number of files and folders in one polled
-    /// watch.
+    /// Creates the engine. `looked_at_max` limits the files and folders of one polled watch.
     pub fn new(system: Box<dyn System + Send>, own: Arc<[HostFile]>, looked_at_max: usize) -> Self {
         let (watches, said) = (BTreeMap::new(), SystemReport::default());
         Self { system, watches, own, said, looked_at_max, entries_max: ENTRIES_MAX, no_room: None }
     }
 
-    /// Creates the engine without notifications of the system, which are unavailable because of
-    /// `trouble`.
+    /// Creates the engine for a system whose notifications fail because of `trouble`.
     pub fn without_system(trouble: WatchTrouble, own: Arc<[HostFile]>, looked_at_max: usize) -> Self {
         let no_room = match trouble {
             WatchTrouble::NoRoom(setting) => Some(setting),
@@ -105,7 +100,6 @@ impl Engine {
         self.system.queue()
     }
 
-    /// Returns the number of folders registered for their content.
     #[cfg(test)]
     pub(super) fn folder_count(&self) -> usize {
         self.system.count()
@@ -273,7 +267,6 @@ pub fn check(watched: &Watched, own: &[HostFile]) -> Result<(), RpcError> {
     path_resolution::check(&path_of(&watched.uri)?, own).map_err(|trouble| failed(&watched.uri, &trouble))
 }
 
-/// Returns the error for a client whose watch fails.
 fn failed(uri: &str, trouble: &WatchTrouble) -> RpcError {
     match trouble {
         WatchTrouble::Gone => RpcError::resource_not_found(uri),

@@ -25,8 +25,7 @@ pub struct PathResolution {
     pub nearest: PathBuf,
     /// Folders and links on the way, with their identities.
     pub steps: BTreeMap<PathBuf, Identity>,
-    /// Error that stopped the resolution; `None` if the path is resolved or its rest does not
-    /// exist.
+    /// Error that ended the resolution; `None` if it is complete or its rest does not exist.
     pub trouble: Option<WatchTrouble>,
     /// Set if the path leads into the host's own files.
     pub is_own: bool,
@@ -102,7 +101,6 @@ impl PathResolution {
         }
     }
 
-    /// Ends the resolution at the current path with this error.
     fn end(&mut self, ahead: &[OsString], error: io::Error) {
         self.root.extend(ahead.iter().rev());
         match WatchTrouble::of(error) {

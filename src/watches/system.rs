@@ -80,8 +80,7 @@ pub trait System: std::fmt::Debug {
     /// Undoes one `register`; the last one ends the watch.
     fn release(&mut self, folder: &Path);
 
-    /// Watches a folder or link on the way to a watched path for being moved or removed, but not
-    /// its content. Counts the calls for each path.
+    /// Watches a path on the way to a watched one for being moved or removed. Counts the calls.
     ///
     /// # Errors
     /// When the path cannot be watched.
@@ -92,8 +91,7 @@ pub trait System: std::fmt::Debug {
     /// Undoes one `pass`; the last one ends the watch.
     fn leave(&mut self, _step: &Path) {}
 
-    /// Returns the descriptor that becomes readable when notifications are pending; `None` if it
-    /// reports nothing.
+    /// Returns a descriptor that is readable when notifications are pending; `None` without any.
     fn queue(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -148,11 +146,9 @@ mod linux {
 
     use super::{Registration, System, SystemReport, WatchTrouble};
 
-    /// Maximum number of watched folders.
     const FOLDERS_MAX: usize = 8192;
 
-    /// Divisor of the user's limit of watches, which all programs share: the host uses at most this
-    /// part.
+    /// Divisor of the user's limit of watches, which all programs share.
     const PART: usize = 10;
 
     /// File in which the system states its limit.
@@ -174,8 +170,7 @@ mod linux {
         .union(WatchFlags::EXCL_UNLINK)
         .union(WatchFlags::ONLYDIR);
 
-    /// Events of a folder or link on the way to a watched path, added to those of an existing
-    /// watch.
+    /// Events of a path on the way to a watched one, added to those of an existing watch.
     const MASK_OF_STEP: WatchFlags = WatchFlags::ATTRIB
         .union(WatchFlags::DELETE_SELF)
         .union(WatchFlags::MOVE_SELF)
@@ -194,7 +189,6 @@ mod linux {
         besides: Vec<PathBuf>,
     }
 
-    /// Registered folder or link.
     #[derive(Debug, Default)]
     struct WatchedPath {
         /// Watch descriptor; `None` once the folder is gone.
@@ -226,8 +220,7 @@ mod linux {
             self.folders_max = folders_max;
         }
 
-        /// Handles a descriptor that was known under another path: the folder was moved or is
-        /// mounted twice.
+        /// Handles a descriptor known by another path: its folder was moved, or is mounted twice.
         fn is_elsewhere(&mut self, number: i32, folder: &Path) -> Result<(), WatchTrouble> {
             let Some(before) = self.paths.get(&number).filter(|before| *before != folder).cloned() else {
                 return Ok(());
@@ -243,8 +236,7 @@ mod linux {
             Ok(())
         }
 
-        /// Adds a watch of the system and records its descriptor. The caller counts the
-        /// registrations.
+        /// Adds a watch and records its descriptor. The caller counts registrations.
         fn add(
             &mut self,
             path: &Path,
@@ -345,8 +337,7 @@ mod linux {
         }
 
         fn pass(&mut self, step: &Path) -> Result<Registration, WatchTrouble> {
-            // The path may hold a new folder, whose content is registered, so all events are
-            // needed.
+            // A new folder may be here whose content is registered, so all events are needed.
             let is_listened_to = self.folders.get(step).is_some_and(|asked| asked.times > 0);
             let (registration, asked) = self.add(step, if is_listened_to { MASK } else { MASK_OF_STEP })?;
             asked.passes += 1;

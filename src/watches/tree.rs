@@ -49,10 +49,8 @@ pub struct WatchedTree {
     has_too_long: bool,
 }
 
-/// Properties of a watch.
 #[derive(Debug)]
 struct WatchProperties {
-    /// Canonical path, as far as it exists.
     root: PathBuf,
     recursive: bool,
     globs: Globs,
@@ -76,8 +74,7 @@ struct KnownFolder {
     registration: Registration,
 }
 
-/// Identity, size and times of a file, which tell one version from another. Zero where they are not
-/// stored.
+/// Facts that identify a version of a file; zero where they are not stored.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct EntryVersion {
     file: (u64, u64),
@@ -85,14 +82,12 @@ struct EntryVersion {
     times: (i64, i64, i64, i64),
 }
 
-/// State of a path during a scan.
 #[derive(Debug, Clone, Copy)]
 struct ObservedEntry {
     is_folder: bool,
     version: EntryVersion,
 }
 
-/// Reason of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScanReason {
     /// Scan of all paths.
@@ -101,7 +96,6 @@ enum ScanReason {
     Touched,
 }
 
-/// Context of one scan.
 struct Scan<'a> {
     how: &'a WatchProperties,
     system: &'a mut dyn System,
@@ -331,7 +325,6 @@ impl Scan<'_> {
         }
     }
 
-    /// Scans one entry of a known folder.
     fn rescan_entry(&mut self, top: &mut KnownFolder, path: &Path, seen: Option<ObservedEntry>) {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return };
         let mut folder = top;
@@ -408,8 +401,7 @@ impl Scan<'_> {
         };
     }
 
-    /// Adds an unknown entry, and reports it with its content. `None` if the limit of entries is
-    /// reached.
+    /// Adds an entry with its content, and reports it. `None` at the limit of entries.
     fn add_entry(&mut self, path: &Path, seen: ObservedEntry) -> Option<KnownEntry> {
         if *self.entries >= self.how.entries_max {
             *self.trouble = Some(WatchTrouble::Entries(self.how.entries_max));
@@ -450,7 +442,6 @@ impl Scan<'_> {
         folder.entries = Some(entries);
     }
 
-    /// Compares a known folder with its current content.
     fn compare_folder(
         &mut self,
         path: &Path,
@@ -489,8 +480,8 @@ impl Scan<'_> {
         match self.system.register(&self.path_of(path)) {
             Ok(registration) => return Some(registration),
             Err(WatchTrouble::Gone) => {}
-            // Of an unreadable folder only the folder itself is known. That is not enough for the
-            // watched path itself.
+            // An unreadable folder is known by itself only, which is not enough for the watched
+            // path.
             Err(WatchTrouble::Denied) if !path.as_os_str().is_empty() => {}
             Err(WatchTrouble::TooLong) => self.leave_out_too_long(),
             Err(trouble) => *self.trouble = Some(trouble),
@@ -567,7 +558,6 @@ impl Scan<'_> {
     }
 }
 
-/// Returns whether the system accepts the length of this path.
 fn is_short(path: &Path) -> bool {
     path.as_os_str().len() < PATH_BYTES_MAX
 }

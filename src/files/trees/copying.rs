@@ -80,7 +80,6 @@ impl CreatedCopy {
     }
 }
 
-/// Source of a copy.
 pub(super) enum CopySource {
     File(File, Stat),
     Folder(OwnedFd),
@@ -88,7 +87,6 @@ pub(super) enum CopySource {
 }
 
 impl CopySource {
-    /// Opens a file or a folder that is to be copied.
     pub(super) fn open(folder: impl AsFd, name: impl AsRef<Path>) -> Result<Self, PathRefusal> {
         let (folder, name) = (folder.as_fd(), name.as_ref());
         let known = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -103,9 +101,7 @@ impl CopySource {
     }
 }
 
-/// Copy of a folder in progress.
 pub(super) struct Copying {
-    /// Mount of the source.
     pub(super) mount: Mount,
     /// Identity of the copy, so that it is not copied into itself.
     pub(super) made: Identity,

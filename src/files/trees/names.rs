@@ -80,13 +80,12 @@ pub(super) fn must_be_replaceable(
     }
 }
 
-/// Gives an entry a temporary name while it is moved.
 pub(super) fn put_aside(folder: &OwnedFd, name: &OsString, aside: &OsString) -> Result<(), Errno> {
     renameat(folder, name, folder, aside)
 }
 
-/// Gives an entry its name back, unless that is taken by now, and returns `why`, the reason of the
-/// failed move.
+/// Gives an entry its name back, unless that is taken, and returns `why`, the reason of the
+/// failure.
 pub(super) fn put_back(
     place: &ResolvedPath,
     aside: &OsString,

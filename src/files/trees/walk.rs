@@ -1,7 +1,6 @@
 //! Traversal of folders.
 //!
-//! Owns: the limits of entries, bytes and depth, and the refusal of other file systems mounted in a
-//! folder.
+//! Owns: the limits of entries, bytes and depth, and the refusal of mounts inside a folder.
 //! Never: changes a file.
 
 use std::ffi::{OsStr, OsString};
@@ -19,7 +18,6 @@ pub(super) const ENTRIES_MAX: u64 = 100_000;
 
 pub(super) const BYTES_MAX: u64 = 4 << 30;
 
-/// Numbers of entries and bytes.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) entries: u64,
@@ -130,13 +128,11 @@ pub(super) fn mode_of(known: &Stat) -> Mode {
     Mode::from_raw_mode(known.st_mode & 0o777)
 }
 
-/// Opens a folder for listing.
 pub(super) fn open_folder(folder: impl AsFd, name: impl AsRef<Path>) -> Result<OwnedFd, PathRefusal> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | NONBLOCKING;
     Ok(openat(folder, name.as_ref(), flags, Mode::empty())?)
 }
 
-/// Returns the names in a folder, and counts them.
 pub(super) fn names_in(folder: BorrowedFd<'_>, tally: &mut Tally) -> Result<Vec<OsString>, PathRefusal> {
     let mut names = Vec::new();
     for entry in Dir::read_from(folder)? {

@@ -21,7 +21,6 @@ use tokio_tungstenite::tungstenite::http::StatusCode;
 
 use crate::files::small;
 
-/// Number of random bytes in a new token.
 const TOKEN_BYTES: usize = 32;
 
 /// Secret that a client must present to connect.
@@ -61,8 +60,7 @@ impl AccessToken {
     /// Parses a token given by the user.
     ///
     /// # Errors
-    /// When the token is invalid: it has at least 16 characters, all of them letters, digits or
-    /// `-._~`.
+    /// When it has fewer than 16 characters, or others than letters, digits and `-._~`.
     pub fn said(token: &str) -> anyhow::Result<Self> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
         if token.len() < 16 || !token.bytes().all(is_plain) {
@@ -81,14 +79,12 @@ impl AccessToken {
         self.is(other.0.as_bytes())
     }
 
-    /// Compares in constant time, so that the duration does not reveal how much of `said` is
-    /// correct.
+    /// Compares in constant time, so that the duration reveals nothing about the token.
     fn is(&self, said: &[u8]) -> bool {
         self.0.as_bytes().ct_eq(said).into()
     }
 }
 
-/// Checks that no other user can read or change a file with a secret.
 #[cfg(unix)]
 fn check_is_private(file: &fs::Metadata, path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::MetadataExt;
@@ -178,9 +174,8 @@ fn says(request: &Request, token: &AccessToken) -> bool {
         || asked.any(|said| token.is(&percent_decode_str(said).collect::<Vec<u8>>()))
 }
 
-/// Returns whether `host` names this listener: by the configured name, by the local address of the
-/// connection, or by `localhost` on a loopback address. The port may differ, since a tunnel may map
-/// it.
+/// Returns whether `host` names this listener: by its configured name, by the connection's local
+/// address, or by `localhost` on a loopback address. A tunnel may change the port.
 fn is_ours(host: &str, name: &str, ours: IpAddr) -> bool {
     let bare = match host.rsplit_once(':') {
         Some((bare, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !bare.ends_with(':') => bare,

@@ -188,8 +188,8 @@ pub mod unix {
     }
 
     impl Socket {
-        /// Binds the socket. A socket file without a listener, left by an earlier process, is
-        /// removed.
+        /// Binds the socket, and removes a file without a listener that an earlier process has
+        /// left.
         pub fn bind(path: &Path) -> io::Result<Self> {
             let is_socket = fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket());
             if is_socket && has_no_listener(path) {

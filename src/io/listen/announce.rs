@@ -2,8 +2,7 @@
 //!
 //! Owns: the entry that Visual Studio Code looks for. It exists while a listener is active, and is
 //! left behind if the process is killed.
-//! Never: touches entries of other hosts, or lets another user read the entry, which holds the
-//! token.
+//! Never: touches other entries, or lets other users read the entry, which holds the token.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -25,8 +24,7 @@ const TYPE: &str = "standalone";
 /// Newest protocol version that Visual Studio Code 1.139.1 speaks.
 const PROTOCOL: &str = "0.9.0";
 
-/// Announces a listener and its token to the editor with this user data folder, until the result is
-/// dropped.
+/// Announces a listener and its token in this user data folder until the result is dropped.
 pub fn announce(user_data: &Path, at: SocketAddr, token: &str) -> io::Result<PublishedFile> {
     let folder = user_data.join("agent-host").join("local-endpoint").join("entries");
     let mut builder = DirBuilder::new();
@@ -48,7 +46,6 @@ pub fn announce(user_data: &Path, at: SocketAddr, token: &str) -> io::Result<Pub
     PublishedFile::write(path, &serde_json::to_vec(&entry)?)
 }
 
-/// Returns the name of an entry's file.
 fn name(process: u32, instance: &str) -> String {
     let digest = Sha256::digest(format!("{TYPE}\0{process}\0{instance}"));
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();

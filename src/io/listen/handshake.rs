@@ -63,8 +63,7 @@ pub async fn accept_websocket(
     Ok(read.to_vec())
 }
 
-/// Reads a request, and leaves the bytes behind it in `read`. Returns an HTTP status if the request
-/// is invalid.
+/// Reads a request, and leaves the bytes behind it. Returns a status if the request is invalid.
 async fn read_request(
     stream: &mut TcpStream,
     read: &mut BytesMut,

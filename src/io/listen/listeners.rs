@@ -43,7 +43,6 @@ struct Registry {
     is_closed: bool,
 }
 
-/// Listener that accepts clients.
 #[derive(Debug)]
 struct ActiveListener {
     /// Requested address, perhaps with port 0.
@@ -73,21 +72,18 @@ impl Listeners {
         Self(Arc::new(Mutex::new(Registry { state_folder, ..Registry::default() })))
     }
 
-    /// Listens on all addresses of `settings` that have no listener yet, and passes their clients
-    /// to `acceptor` with the settings `terms`. Returns the URLs to print. Must be called inside a
-    /// runtime.
+    /// Listens on the addresses of `settings` that have no listener yet, and passes their clients
+    /// to `acceptor` with the settings `terms`. Returns the URLs to print. Requires a runtime.
     ///
     /// # Errors
-    /// When an address cannot be listened on, or has a listener with other settings. No new
-    /// listener is active then.
+    /// When an address cannot be listened on or has other settings. Then no new listener is active.
     pub async fn ask(
         &self,
         settings: Listening,
         acceptor: &ConnectionAcceptor,
         terms: &ConnectionSettings,
     ) -> anyhow::Result<Vec<String>> {
-        // Held across binding, so that a concurrent request for the same address finds the
-        // listener.
+        // Held while binding, so that a concurrent request for the same address finds the listener.
         let mut registry = self.0.lock().await;
         if registry.is_closed {
             bail!("the host is leaving");
@@ -134,10 +130,7 @@ impl Registry {
         self.listeners.iter().find(|there| there.asked == *address || there.taken == *address)
     }
 
-    /// Returns the listener on this address, `None` without one.
-    ///
-    /// # Errors
-    /// When the listener has other settings.
+    /// Returns the listener on this address, if any. Fails if it has other settings.
     fn find(&self, address: &Address, settings: &Listening) -> anyhow::Result<Option<&ActiveListener>> {
         let Some(there) = self.by_address(address) else { return Ok(None) };
         let differ = there.settings.differences(settings);
@@ -164,10 +157,7 @@ impl Registry {
 }
 
 impl BoundListener {
-    /// Binds an address.
-    ///
-    /// # Errors
-    /// When binding fails, or when an address without a token is reachable from other machines.
+    /// Binds an address. Refuses one that other machines can reach without a token.
     async fn bind(address: &Address, settings: &Listening) -> anyhow::Result<Self> {
         let cannot = || format!("cannot listen on {address}");
         let bound = tokio::time::timeout(BIND_WITHIN, address.bind()).await;
@@ -191,7 +181,6 @@ impl BoundListener {
         }
     }
 
-    /// Accepts clients in a task of its own.
     fn begin(
         self,
         settings: &Arc<Listening>,
@@ -215,8 +204,7 @@ impl BoundListener {
     }
 }
 
-/// Announces the first new WebSocket listener to an editor, if requested, until the result is
-/// dropped.
+/// Announces the first new WebSocket listener, if requested, until the result is dropped.
 fn announce(bound: &[BoundListener], settings: &Listening) -> anyhow::Result<Option<PublishedFile>> {
     let (Some(user_data), Some(token)) = (&settings.announced_in, &settings.access.token) else {
         return Ok(None);

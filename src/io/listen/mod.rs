@@ -48,8 +48,7 @@ pub struct Listening {
     pub returns_within: Duration,
     /// Delay before a wrong token is answered.
     pub wrong_token_wait: Duration,
-    /// Files by which clients connect: the sockets, and the file with the token. Clients must not
-    /// change them.
+    /// Files by which clients connect (sockets, token file), which clients must not change.
     pub files: Vec<PathBuf>,
 }
 
@@ -121,8 +120,7 @@ async fn open_connection(
     }
 }
 
-/// Enables TCP keepalive, which detects a vanished peer, and disables Nagle's algorithm, which
-/// would delay small messages.
+/// Enables keepalive, to detect vanished peers, and sends small messages without delay.
 fn keep_alive(stream: &TcpStream) {
     #[cfg(unix)]
     if let Err(error) = rustix::net::sockopt::set_socket_keepalive(stream, true) {

@@ -22,7 +22,7 @@ pub struct ListenNotice {
 }
 
 impl ListenNotice {
-    /// Reads the notice of a state folder; `None` if no host has listened, or the last one has
+    /// Reads the notice of a state folder; `None` if no host has listened or the last one has
     /// exited.
     pub fn read(folder: &Path) -> io::Result<Option<Self>> {
         match fs::read(folder.join(FILE)) {
@@ -38,17 +38,14 @@ impl ListenNotice {
     }
 }
 
-/// File that publishes a listener. Only its owner can read it, since it holds the token. Removed on
-/// drop.
+/// File that publishes a listener, for its owner only, since it holds the token. Removed on drop.
 #[derive(Debug)]
 pub struct PublishedFile(Option<PathBuf>);
 
 impl PublishedFile {
-    /// Replaces the file at `path`.
     pub(super) fn write(path: PathBuf, content: &[u8]) -> io::Result<Self> {
         let new = path.with_extension("new");
-        // A killed process may have left the temporary file. Only a new file gets the requested
-        // mode.
+        // A killed process may have left this file, and only a new file gets the requested mode.
         fs::remove_file(&new).or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => Ok(()),
             _ => Err(error),

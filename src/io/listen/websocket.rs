@@ -120,14 +120,12 @@ async fn serve<R: AsyncRead + Unpin>(
             controls.end();
         }
     }
-    // Unread input is drained: otherwise the system resets the connection and unread output is
-    // lost.
+    // Unread input is drained: otherwise the system resets the connection and output is lost.
     let reader = &mut socket.get_mut().reader;
     let rest = tokio::time::timeout(LINGER, tokio::io::copy(reader, &mut tokio::io::sink())).await;
     tracing::debug!(?connection, ?rest, "the WebSocket of a client is closed");
 }
 
-/// Receives messages until the connection ends.
 async fn hear<R: AsyncRead + Unpin>(
     socket: &mut WebSocketStream<ReadHalf<R>>,
     lines: &ClientLines,
@@ -182,7 +180,6 @@ fn take_in(message: Option<Result<Message, Error>>, batch: &mut Vec<InputLine>) 
     Some(ReadEnd::Refused(code, error.to_string()))
 }
 
-/// Error of a client that does not finish a message in time.
 #[derive(Debug, thiserror::Error)]
 #[error("a message was begun and not finished within {} seconds", .0.as_secs())]
 struct MessageTooSlow(Duration);
@@ -192,8 +189,7 @@ fn too_slow(error: &Error) -> Option<&MessageTooSlow> {
     error.get_ref().and_then(|error| error.downcast_ref())
 }
 
-/// Stream that the WebSocket reads from. Frames that the library writes are passed to the task that
-/// writes messages.
+/// Stream that the WebSocket reads from. Frames of the library go to the task that writes messages.
 struct ReadHalf<R> {
     reader: R,
     controls: Arc<ControlFrames>,
@@ -201,7 +197,6 @@ struct ReadHalf<R> {
     received: PartialMessage,
     /// Maximum duration of a message, counted from the first wait for its rest.
     message_within: Duration,
-    /// Deadline of the current message.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -256,23 +251,19 @@ impl<R: Unpin> AsyncWrite for ReadHalf<R> {
 /// Counts the received bytes of the incomplete message or frame, which the library does not report.
 #[derive(Debug, Default)]
 struct FrameScanner {
-    /// Incomplete header.
     header: Vec<u8>,
     /// Bytes of the current frame's payload that have not arrived.
     payload_left: u64,
-    /// Properties of the current frame: it belongs to a message; it is the last one of that
-    /// message.
+    /// Current frame: it belongs to a message; it is the last one of that message.
     is_data: bool,
     is_final: bool,
     /// Received bytes of the current message, including headers.
     message: usize,
-    /// Number of complete messages.
     finished: u64,
 }
 
 impl FrameScanner {
-    /// Returns the number of received bytes that are incomplete; 0 if no message or frame has
-    /// begun.
+    /// Returns the number of received bytes of incomplete messages and frames.
     fn unfinished(&self) -> usize {
         self.message + self.header.len() + usize::from(self.payload_left > 0 && !self.is_data)
     }
@@ -301,7 +292,6 @@ impl FrameScanner {
         }
     }
 
-    /// Resets the counter if the frame has completed a message.
     fn end_frame(&mut self) {
         if self.payload_left == 0 && self.is_data && self.is_final {
             self.message = 0;

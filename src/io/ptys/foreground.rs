@@ -1,7 +1,6 @@
 //! Program in the foreground of a terminal.
 //!
-//! Owns: the title of a terminal whose programs set none, and whether the program seems to wait for
-//! input.
+//! Owns: the default title of a terminal, and whether its program seems to wait for input.
 //! Never: polls by itself: an idle terminal costs nothing.
 
 use std::os::fd::AsFd;
@@ -9,19 +8,17 @@ use std::os::fd::AsFd;
 use rustix::process::Pid;
 use rustix::termios::{tcgetattr, tcgetpgrp, LocalModes};
 
-/// Foreground program, as far as it is known.
 #[derive(Debug, Default)]
 pub struct Foreground {
     /// Foreground process group at the last check.
     group: Option<Pid>,
-    /// Name that was reported last; `None` before the first one, and after a program has set a
-    /// title.
+    /// Last reported name; `None` at first, and after a program has set a title.
     told: Option<String>,
 }
 
 impl Foreground {
-    /// Notes that the foreground program has set a title, which is kept while that program is in
-    /// the foreground.
+    /// Notes that the foreground program has set a title, which is kept while it is in the
+    /// foreground.
     pub fn is_called(&mut self, terminal: impl AsFd) {
         (self.group, self.told) = (tcgetpgrp(terminal).ok(), None);
     }
@@ -37,7 +34,6 @@ impl Foreground {
     }
 }
 
-/// Returns the name of the leader of a process group.
 fn name_of(group: Pid) -> Option<String> {
     let name = std::fs::read_to_string(format!("/proc/{}/comm", group.as_raw_pid())).ok()?;
     let name: String = name.chars().filter(|char| !char.is_control()).collect();

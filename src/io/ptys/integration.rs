@@ -20,9 +20,8 @@ use crate::host::effects::PtyEvent;
 /// Subfolder of the state folder for the scripts.
 const FOLDER: &str = "shells";
 
-/// Maximum length of a reported command line, in bytes. The scripts send at most this number of
-/// characters: a character takes up to four bytes, raw or escaped, and a sequence longer than 64
-/// KiB is not held.
+/// Maximum length of a reported command line, in bytes, and for the scripts in characters: each
+/// takes up to four bytes, raw or escaped, and a sequence longer than 64 KiB is not held.
 const LINE_BYTES_MAX: usize = 16_000;
 
 /// Folder with the script of one shell, which contains its word. Removed on drop.
@@ -147,7 +146,6 @@ impl ShellScripts {
 pub struct ShellSequences {
     /// Word that each report must contain; `None` for a shell without a script.
     word: Option<String>,
-    /// Command line that runs next.
     line: String,
     /// Set once OSC 633 was received: the shell repeats those reports as OSC 133.
     speaks_633: bool,
@@ -165,7 +163,6 @@ impl ShellSequences {
         std::mem::take(&mut self.is_new)
     }
 
-    /// Returns whether the shell has read its script and sent its word.
     pub fn has_said_word(&self) -> bool {
         self.has_said_word
     }
@@ -203,8 +200,7 @@ impl ShellSequences {
         }
     }
 
-    /// Parses an OSC 133 sequence, which many shells send. Ignored if the shell has a word or sends
-    /// OSC 633, since it then reports its commands that way.
+    /// Parses an OSC 133 sequence of any shell. Ignored if the shell has a word or sends OSC 633.
     pub fn receive_generic(&mut self, said: &str) -> Option<PtyEvent> {
         if self.word.is_some() || self.speaks_633 {
             return None;
@@ -223,8 +219,7 @@ impl ShellSequences {
     }
 }
 
-/// Unquotes a text of a shell: a word of bash or zsh (`'…'`, `$'…'`, `\'`), or text with `\xHH` and
-/// `\\`.
+/// Unquotes a word of bash or zsh (`'…'`, `$'…'`, `\'`), or text with `\xHH` and `\\`.
 fn unquoted(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -33,7 +33,6 @@ pub struct PtyListener {
     state: PtyListenerState,
 }
 
-/// State of a listener, with output that was not taken yet.
 #[derive(Debug)]
 struct PtyListenerState {
     screen: ScreenModel,
@@ -43,13 +42,11 @@ struct PtyListenerState {
     answers: Vec<u8>,
     title: Option<String>,
     directory: Option<String>,
-    /// Removes the shell's word from the text.
     redactor: Option<WordRedactor>,
 }
 
 impl PtyListener {
-    /// Creates the listener for a program on a screen of this size. `nonce` is the word that
-    /// authenticates the shell's reports; `None` for a program without a script.
+    /// Creates the listener. `nonce` authenticates the shell's reports; `None` without a script.
     pub fn new(size: ScreenSize, nonce: Option<String>) -> Self {
         let ears = PtyListenerState {
             screen: ScreenModel::new(size),
@@ -79,7 +76,6 @@ impl PtyListener {
         }
     }
 
-    /// Returns whether the shell has read its script and sent its word.
     pub fn has_shell_integration(&self) -> bool {
         self.state.shell.has_said_word()
     }
@@ -88,7 +84,6 @@ impl PtyListener {
         self.state.screen.resize(size);
     }
 
-    /// Returns the size of the pending output, in bytes.
     pub fn pending_bytes(&self) -> usize {
         self.state.pending_bytes
     }
@@ -105,7 +100,7 @@ impl PtyListener {
         heard
     }
 
-    /// Returns text whose last character is incomplete.
+    /// Puts back text whose last character is incomplete.
     pub fn put_back(&mut self, text: Vec<u8>) {
         if !text.is_empty() {
             self.state.pending_bytes += text.len();
@@ -113,12 +108,10 @@ impl PtyListener {
         }
     }
 
-    /// Takes the pending answers to the program.
     pub fn take_answers(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.state.answers)
     }
 
-    /// Takes the latest title that the program has set.
     pub fn take_title(&mut self) -> Option<String> {
         self.state.title.take()
     }
@@ -219,8 +212,7 @@ impl PtyListenerState {
     }
 }
 
-/// Returns the URI, as the host spells it, of a directory that a shell names by a `file:` URI;
-/// `None` for a directory on another machine.
+/// Returns the URI, as the host spells it, of a shell's `file:` URI; `None` for another machine.
 fn directory_of(uri: &str) -> Option<String> {
     let rest = uri.strip_prefix("file://")?;
     let (host, path) = rest.split_at(rest.find('/')?);

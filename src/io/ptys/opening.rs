@@ -1,7 +1,6 @@
 //! Creation of a pseudo terminal and start of its program.
 //!
-//! Owns: opening the pseudo terminal, its size, the environment of the program, and the start of
-//! the program under a guard.
+//! Owns: opening the terminal, its size and environment, and starting the program under a guard.
 //! Never: reads or writes.
 
 use std::fs;
@@ -51,7 +50,6 @@ pub(super) struct OpenPty {
     pub(super) is_command: bool,
 }
 
-/// Opens a pseudo terminal and starts the program in it under a guard.
 pub(super) fn open(
     guards: Option<&GuardProgram>,
     scripts: Option<&ShellScripts>,

@@ -1,7 +1,6 @@
 //! One program in a pseudo terminal.
 //!
-//! Owns: the task of the program: it interprets and batches the output, and writes typed input and
-//! answers when the program reads.
+//! Owns: the program's task, which interprets and batches output, and writes input and answers.
 //! Never: runs on the loop's thread, or reads more output while the previous one is unreported.
 
 use std::io;
@@ -71,19 +70,16 @@ impl Drop for LiveProgram {
     }
 }
 
-/// Control of a program's task from outside.
 #[derive(Debug)]
 pub struct ProgramControl {
     /// Commands for the program. Closing the queue ends the program.
     pub commands: mpsc::UnboundedReceiver<PtyCommand>,
-    /// Ends the program.
     pub stop: CancellationToken,
     /// Dropped when no process of the program is left.
     pub counted: LiveProgram,
     pub tells_at_end: bool,
 }
 
-/// Starts a program, and serves it until it has ended.
 pub async fn start(
     guards: Option<&GuardProgram>,
     scripts: Option<&ShellScripts>,
@@ -125,7 +121,6 @@ enum ProgramStage {
     Ended(Option<i64>),
 }
 
-/// State of a program's task.
 struct Program {
     printed: pipe::Receiver,
     screen: pipe::Sender,
@@ -142,11 +137,10 @@ struct Program {
     /// Set if output was received since the last report.
     has_news: bool,
     told_at: Option<Instant>,
-    /// Time of the last output.
     printed_at: Instant,
     drained_bytes: usize,
-    /// Set once a read after the program's end has found nothing: later output is not the program's
-    /// own and is not waited for.
+    /// Set once a read after the end has found nothing: later output is of others and not waited
+    /// for.
     is_drained: bool,
     /// Set while no process has the terminal open.
     is_closed: bool,
@@ -161,7 +155,6 @@ struct Program {
     tells_at_end: bool,
 }
 
-/// Event that the task handles next.
 enum ProgramEvent {
     Told(Option<PtyCommand>),
     Guard(Option<GuardReport>),
@@ -269,8 +262,7 @@ impl Program {
         let has_ended = matches!(self.stage, ProgramStage::Ended(_));
         let has_room = self.has_room();
         let reads = self.stage != ProgramStage::Starting && has_room && !self.is_closed;
-        // With `tells_at_end`, a full buffer is reported before the end: the program would block
-        // otherwise.
+        // With `tells_at_end`, a full buffer is reported early: the program would block otherwise.
         let may_tell = !self.tells_at_end || !has_room;
         let tells = self.has_news && self.listener.has_pending() && may_tell;
         let is_full = self.listener.pending_bytes() >= REPORT_BYTES_MAX;
@@ -349,8 +341,7 @@ impl Program {
         true
     }
 
-    /// Reads one piece of output. The task then handles other events before the next read, which
-    /// may be slow.
+    /// Reads one piece. The task then handles other events before the next read, which may be slow.
     fn read(&mut self) {
         let mut buffer = [0; READ_BYTES_MAX];
         // Deterministic reports must not depend on the size of single reads.
@@ -384,7 +375,6 @@ impl Program {
         }
     }
 
-    /// Writes queued input, as far as the program reads.
     fn write(&mut self) {
         let next = self.typing.next();
         let written = match self.screen.try_write(next) {
@@ -401,7 +391,6 @@ impl Program {
         }
     }
 
-    /// Reports the pending output in its order.
     fn report_pending(&mut self, room: Option<OwnedSemaphorePermit>) {
         if self.titled_at.is_none_or(|at| at.elapsed() >= CALM_AFTER) {
             self.report_title();
@@ -443,8 +432,8 @@ impl Program {
         }
     }
 
-    /// Updates the title after a pause in the output, when another program may be in the
-    /// foreground.
+    /// Updates the title after a pause in the output, since the foreground program may have
+    /// changed.
     fn refresh_title(&mut self) {
         self.calm_at = None;
         self.report_title();

@@ -9,22 +9,19 @@
 
 use super::screen::{Csi, ScreenModel};
 
-/// Name of the terminal in its answers.
 const NAME: &str = concat!(env!("CARGO_PKG_NAME"), "(", env!("CARGO_PKG_VERSION"), ")");
 
 /// Colours of text (and cursor) and of the background, as 0xRRGGBB.
 const FOREGROUND: u32 = 0xcc_cccc;
 const BACKGROUND: u32 = 0x1e_1e1e;
 
-/// First sixteen colours of the palette.
 #[rustfmt::skip]
 const PALETTE: [u32; 16] = [
     0x00_0000, 0xcd_0000, 0x00_cd00, 0xcd_cd00, 0x00_00ee, 0xcd_00cd, 0x00_cdcd, 0xe5_e5e5,
     0x7f_7f7f, 0xff_0000, 0x00_ff00, 0xff_ff00, 0x5c_5cff, 0xff_00ff, 0x00_ffff, 0xff_ffff,
 ];
 
-/// Returns the answer to a control or escape sequence: empty for a query without an answer, `None`
-/// if the sequence is no query.
+/// Returns the answer to a sequence: empty for a query without an answer, `None` for no query.
 pub fn reply_to_sequence(sequence: &[u8], screen: &ScreenModel) -> Option<String> {
     const ATTRIBUTES: &str = "\x1b[?62;22c";
     if sequence == b"\x1bZ" {
@@ -67,8 +64,7 @@ pub fn reply_to_sequence(sequence: &[u8], screen: &ScreenModel) -> Option<String
             11 | 13..=17 | 20 | 21 => no_answer(),
             _ => None,
         },
-        // Keyboard protocol flags: not supported. The program learns that from the answer to a
-        // later query.
+        // Keyboard protocol flags: unsupported, as programs learn from the answer to a later query.
         (Some(b'?'), None, b'u')
         // Other reports on the screen, its parameters, marks and colours.
         | (None, None, b'x')

@@ -1,11 +1,10 @@
-//! Removal of a shell's word from the output for clients: the shell has it in a variable, which
-//! `set` and similar commands print.
+//! Removal of a shell's word from the clients' output, since `set` and the like print all
+//! variables.
 //!
 //! Owns: finding the word in output that arrives in pieces.
 //! Never: holds back other bytes than a beginning of the word, or changes any other byte.
 
-/// Number of leading bytes of the word that may be shown, so that a short match is not held back.
-/// The rest of the word is long enough to stay secret.
+/// Number of leading bytes of the word that are never held back; the rest suffices as a secret.
 const SHOWN: usize = 8;
 
 #[derive(Debug)]
@@ -55,7 +54,6 @@ impl WordRedactor {
         self.word[SHOWN.min(matched)..matched].to_vec()
     }
 
-    /// Removes the word from a complete text.
     pub fn redacted(&self, text: &str) -> String {
         match std::str::from_utf8(&self.word) {
             Ok(word) if !word.is_empty() => text.replace(word, ""),

@@ -15,11 +15,9 @@ const STRING_BYTES_MAX: usize = 64 << 10;
 /// Bytes that end any sequence at once: CAN and SUB.
 const CANCELS: [u8; 2] = [0x18, 0x1a];
 
-/// Piece of a program's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scanned<'a> {
-    /// Text, including control bytes that move the cursor. A character may continue in the next
-    /// piece.
+    /// Text with control bytes. A character may continue in the next piece.
     Text(&'a [u8]),
     /// An escape or control sequence, with all its bytes.
     Sequence(&'a [u8]),
@@ -39,7 +37,6 @@ pub enum Scanned<'a> {
     Opaque(&'a [u8]),
 }
 
-/// Splits the output of one program.
 #[derive(Debug)]
 pub struct OutputScanner {
     state: SequenceState,
@@ -52,7 +49,6 @@ impl OutputScanner {
         Self { state: SequenceState::Text, held: Vec::new() }
     }
 
-    /// Passes each piece of `bytes` to `take`.
     pub fn scan(&mut self, mut bytes: &[u8], mut take: impl FnMut(Scanned<'_>)) {
         while !bytes.is_empty() {
             bytes = match self.state {
@@ -89,8 +85,7 @@ impl OutputScanner {
         self.state = SequenceState::Escape;
     }
 
-    /// Passes a string through until it ends at an escape, whether or not the escape begins the
-    /// terminator.
+    /// Passes a string through until an escape, even one that does not begin the terminator.
     fn scan_opaque<'a>(&mut self, bytes: &'a [u8], take: &mut impl FnMut(Scanned<'_>)) -> &'a [u8] {
         let ends = bytes.iter().position(|byte| *byte == ESCAPE || CANCELS.contains(byte));
         let (string, rest) = match ends {

@@ -1,5 +1,4 @@
-//! Model of a terminal's screen, as far as the answers to a program depend on it: the cursor
-//! position and the modes that are set.
+//! Model of a terminal's cursor and modes, as far as the answers to a program depend on them.
 //!
 //! The model has no cells: a screen of 1,000 by 1,000 needs no more memory than a small one, and
 //! moving the cursor past text takes only as long as counting the text.
@@ -19,8 +18,7 @@ const TAB: usize = 8;
 /// Maximum number of modes remembered as set.
 const MODES_MAX: usize = 64;
 
-/// Modes: wrap lines (DECAWM), show the cursor (DECTCEM), count positions from the top margin
-/// (DECOM).
+/// Modes: wrap lines, show the cursor, count positions from the top margin.
 const WRAPS: u16 = 7;
 const SHOWS_CURSOR: u16 = 25;
 const FROM_MARGIN: u16 = 6;
@@ -65,7 +63,6 @@ impl Csi {
         Some(Self { marker, numbers, narrowed, last: *last })
     }
 
-    /// Returns a parameter, 0 if it is absent.
     pub fn number(&self, at: usize) -> u16 {
         self.numbers.get(at).copied().unwrap_or(0)
     }
@@ -128,8 +125,7 @@ impl ScreenModel {
         (self.rows, self.cols)
     }
 
-    /// Returns the row and column of the cursor, counted from 1, or from the top margin if that
-    /// mode is set.
+    /// Returns the cursor position from 1, and from the top margin if that mode is set.
     pub fn position(&self) -> (usize, usize) {
         let from = if self.is_set(FROM_MARGIN) { self.top } else { 0 };
         (self.cursor.row.saturating_sub(from) + 1, self.cursor.col + 1)
@@ -244,7 +240,6 @@ impl ScreenModel {
         }
     }
 
-    /// Places the cursor, limited to the screen.
     fn place(&mut self, row: usize, col: usize) {
         self.cursor = Cursor { row: row.min(self.rows - 1), col: col.min(self.cols - 1), is_past: false };
     }

@@ -1,7 +1,6 @@
 //! Queue of bytes to be written into a terminal.
 //!
-//! Owns: the order of typed bytes and of the host's answers for the terminal, and which bytes are
-//! which.
+//! Owns: the order of typed bytes and of the host's answers, and which bytes are which.
 //! Never: writes, or lets unread answers grow without a limit.
 
 use std::collections::VecDeque;
