@@ -89,7 +89,7 @@ mod tests {
             CHAPTERS.iter().flat_map(|chapter| sections(chapter).map(move |it| (chapter, it)))
         {
             let topic = topic_of(section);
-            // The whole chapter is what is meant by the name of both.
+            // A name of both a chapter and a section selects the chapter.
             if topic != chapter.topic {
                 assert!(known.insert(topic.clone()), "{topic} is the name of two");
                 assert_eq!(text_of(&topic), Some(section));

@@ -118,8 +118,8 @@ pub fn run(sessions: &Sessions) -> Result<(), SessionsFailure> {
     }
 }
 
-/// Locks an existing state folder. It is not created, since its path may be a typing error. With
-/// `looks`, nothing in it is changed.
+/// Locks an existing state folder. A missing one is not created, since its path may be a typing
+/// error. With `looks`, nothing in it is changed.
 fn open(asked: Option<&Path>, looks: bool) -> anyhow::Result<(StateFolder, Archive)> {
     let folder = folder::chosen(asked)?;
     let there = folder.join(sqlite::FILE_NAME);

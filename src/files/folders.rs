@@ -3,9 +3,9 @@
 //! This module, not the system, resolves a path: one component after the other, each opened
 //! relative to the previous folder and never through a symbolic link (`openat`, `O_NOFOLLOW`). A
 //! link is read instead, and its target is resolved in the same way, from the top if it is
-//! absolute. So no file can be swapped between a check and its use: a file that is not found below
-//! one of the folders cannot be opened at all. (`openat2` with `RESOLVE_BENEATH` does less, on
-//! Linux alone, and not in every container; the crate `cap-std` refuses absolute links and would
+//! absolute. Thus no file can be swapped between a check and its use: a file that is not found
+//! below one of the folders cannot be opened at all. (`openat2` with `RESOLVE_BENEATH` does less,
+//! on Linux alone, and not in every container; the crate `cap-std` refuses absolute links and would
 //! add a dozen dependencies for one function.)
 //!
 //! Owns: resolution of paths, and opening files for reading.

@@ -100,8 +100,7 @@ impl Folders {
         removed.map_err(|refusal| partly(&done, "were removed", refusal))
     }
 
-    /// Removes a file or a link that has this version token, but puts a newer file of its name
-    /// back.
+    /// Removes a file or a link of this version. A file that has taken its name is put back.
     ///
     /// # Errors
     /// When it has another version, is a folder, or is outside the folders.

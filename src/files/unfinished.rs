@@ -204,12 +204,12 @@ mod tests {
         fs::write(work.join(".3.tmp"), "moved").unwrap();
         fs::write(work.join("c"), "other").unwrap();
         leave(TemporaryName::Aside, ".3.tmp", "c");
-        // It was nearly in its place; this one is nobody's.
+        // The name `c` is taken by another file, so `.3.tmp` keeps its own; `.4.tmp` does not exist.
         leave(TemporaryName::Copy, ".4.tmp", "d");
         fs::write(work.join(".5.tmp"), "mine").unwrap();
-        // This one was done.
+        // This operation was complete.
         drop(unfinished.remember(TemporaryName::Copy, &work, OsStr::new(".5.tmp"), OsStr::new("e")));
-        // Of a note that is not whole, and of a folder that is gone, nothing comes.
+        // An incomplete record, and one for a removed folder, have no effect.
         fs::write(notes.join("half"), "copy\0").unwrap();
         unfinished
             .remember(TemporaryName::Copy, &folder.path().join("gone"), OsStr::new(".6.tmp"), OsStr::new("f"))

@@ -369,7 +369,7 @@ pub(super) fn must_be_on_a_disk(folder: impl AsFd) -> Result<(), PathRefusal> {
         0x9584_58f6,
         0x6e73_6673,
     ];
-    // Where the type is signed, the cast must not change the bits.
+    // A signed type must keep its bits in the cast.
     #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss, clippy::cast_possible_truncation)]
     let kind = rustix::fs::fstatfs(folder)?.f_type as u32;
     match OF_THE_KERNEL.contains(&kind) {

@@ -2,8 +2,9 @@
 //!
 //! A pipe, a socket or a file is lent itself, a terminal is not. Terminals belong to the jobs of
 //! their session, and the host is in another one: it could read input while the front is stopped
-//! (`^Z`) or in the background, when that is meant for the shell. So the host gets a pipe, and the
-//! front copies the bytes: while the front is stopped, the terminal is neither read nor written.
+//! (`^Z`) or in the background, when that is meant for the shell. Therefore the host gets a pipe,
+//! and the front copies the bytes: while the front is stopped, the terminal is neither read nor
+//! written.
 //!
 //! Owns: the pipes, and the threads that copy.
 //! Never: interprets a byte.

@@ -2,7 +2,7 @@
 //!
 //! The state of a watched folder is known as a tree of names ([`tree`]). A notification of the
 //! system ([`system`]) only says which path to scan again; clients get the difference between the
-//! known tree and the scan. So each reported change is real, even if it happened between the
+//! known tree and the scan. Thus each reported change is real, even if it happened between the
 //! creation of a folder and its registration. An entry that is created and removed at once causes
 //! no report, and lost notifications are made up for by a full scan.
 //!

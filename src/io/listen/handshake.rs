@@ -20,7 +20,7 @@ use super::Listening;
 /// Maximum length of a request, in bytes.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 
-/// Time that a refused client has to read the reason. It delays the next client.
+/// Time that a refused client has to read the reason; the next client waits as long.
 const REFUSE_WITHIN: Duration = Duration::from_millis(200);
 
 const END: &[u8] = b"\r\n\r\n";

@@ -1,7 +1,7 @@
 //! Listeners of a host.
 //!
 //! A listener stays until the host exits, even if the front that requested it is gone, since all
-//! clients may use it. It does not keep the host running: the host exits when no client is
+//! clients may use it. Listeners do not keep the host running: the host exits when no client is
 //! connected, through a front or a listener. Requests for an address that is already listened on
 //! share its listener if their settings are equal, so that each window of an editor can be started
 //! with the same `--listen`. Port 0 matches a port that was picked for an earlier request. New

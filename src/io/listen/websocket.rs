@@ -330,7 +330,7 @@ mod tests {
             assert_eq!((frames.unfinished(), frames.finished), (counted, 0), "in chunks of {size}");
             end.chunks(size).for_each(|chunk| frames.read(chunk));
             assert_eq!((frames.unfinished(), frames.finished), (0, 2), "in chunks of {size}");
-            // A frame that has begun is unfinished, too, whatever it is.
+            // An incomplete control frame counts, too.
             frames.read(&[0x89]);
             assert_eq!(frames.unfinished(), 1);
             frames.read(&[0x82, 0, 0, 0, 0, b'p']);

@@ -1,7 +1,7 @@
 //! Scripts that make shells report their commands, and parsing of those reports.
 //!
-//! A shell in a terminal reads a script of the host before or after the user's own files. It then
-//! reports the start and the result of each command in OSC 633 sequences that contain a random
+//! A shell in a terminal reads a script of the host before or after the user's own files. The shell
+//! then reports the start and the result of each command in OSC 633 sequences that contain a random
 //! word. Only that shell has the word, so output of a program or of a nested shell cannot be taken
 //! for a report. The word is in the script, a file that other users cannot read and that is removed
 //! when the shell reports that it has read it; it is never in an environment.

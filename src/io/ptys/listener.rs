@@ -332,8 +332,7 @@ mod tests {
 
     const WORD: &str = "f00dcafe0123456789abcdef00112233";
 
-    /// Anything that a program may have printed: text, sequences without an end, marks of ours in
-    /// pieces, and the word.
+    /// Possible output: text, unterminated sequences, parts of the host's markers, and the word.
     fn printed() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             prop::sample::select(vec![

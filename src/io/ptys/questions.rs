@@ -1,8 +1,8 @@
 //! Queries of a program to its terminal.
 //!
-//! Any number of clients show a terminal, and each would answer, again after every reconnect. So
-//! the host answers a query once and does not pass it on. Some queries have no answer on purpose: a
-//! program could have a title or a clipboard that it reads back typed into a shell.
+//! Any number of clients show a terminal, and each would answer, again after every reconnect.
+//! Therefore the host answers a query once and does not pass it on. Some queries have no answer on
+//! purpose: a program could have a title or a clipboard that it reads back typed into a shell.
 //!
 //! Owns: which sequences are queries, and their answers.
 //! Never: changes the content of the terminal.

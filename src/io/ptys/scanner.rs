@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(scanned(&[of(STRING_BYTES_MAX).as_bytes()])[0].0, 'o');
         assert_eq!(scanned(&[of(STRING_BYTES_MAX + 1).as_bytes()])[0].0, 'o', "its end is not counted");
         assert_eq!(scanned(&[of(STRING_BYTES_MAX + 2).as_bytes()])[0].0, 'x');
-        // The last of its bytes counts here: it may be any of many.
+        // Here the final byte counts, too, since many bytes can be the final one.
         let of = |bytes: usize| format!("\x1b[{}m", "1".repeat(bytes - 3));
         for (bytes, kind) in [(SEQUENCE_BYTES_MAX - 1, 's'), (SEQUENCE_BYTES_MAX, 's')] {
             assert_eq!(scanned(&[of(bytes).as_bytes()])[0].0, kind, "{bytes}");
