@@ -204,7 +204,7 @@ mod tests {
         fs::write(work.join(".3.tmp"), "moved").unwrap();
         fs::write(work.join("c"), "other").unwrap();
         leave(TemporaryName::Aside, ".3.tmp", "c");
-        // The name `c` is taken by another file, so `.3.tmp` keeps its own; `.4.tmp` does not exist.
+        // The name `c` is taken, so `.3.tmp` keeps its name; `.4.tmp` does not exist.
         leave(TemporaryName::Copy, ".4.tmp", "d");
         fs::write(work.join(".5.tmp"), "mine").unwrap();
         // This operation was complete.

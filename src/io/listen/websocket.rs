@@ -254,7 +254,7 @@ struct FrameScanner {
     header: Vec<u8>,
     /// Bytes of the current frame's payload that have not arrived.
     payload_left: u64,
-    /// Current frame: it belongs to a message; it is the last one of that message.
+    /// Properties of the current frame: part of a message; last part of a message.
     is_data: bool,
     is_final: bool,
     /// Received bytes of the current message, including headers.
