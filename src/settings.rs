@@ -100,6 +100,7 @@ impl ServeOptions {
         flags.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
     }
 
+    /// Returns the first message of a front to the host of its state folder.
     pub fn hello(
         &self,
         options: &RunOptions,

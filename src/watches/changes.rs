@@ -58,6 +58,7 @@ impl PathChanges {
         }
     }
 
+    /// Returns whether no change is pending.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.all_in.is_none()
     }

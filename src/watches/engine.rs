@@ -212,6 +212,7 @@ impl Engine {
         self.watches.values().any(|watch| watch.is_looked_at)
     }
 
+    /// Returns whether any watch has pending changes.
     pub fn has_changes(&self) -> bool {
         self.watches.values().any(|watch| !watch.changes.is_empty())
     }

@@ -130,6 +130,7 @@ pub fn check(path: &Path, own: &[HostFile]) -> Result<(), WatchTrouble> {
     }
 }
 
+/// Returns whether an error means that a path does not exist.
 pub fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

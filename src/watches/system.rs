@@ -61,6 +61,7 @@ pub struct SystemReport {
 }
 
 impl SystemReport {
+    /// Returns whether no scan is needed.
     pub fn is_nothing(&self) -> bool {
         self.touched.is_empty() && !self.forgot
     }
@@ -215,6 +216,7 @@ mod linux {
             Ok(Self { queue, folders, paths, folders_max, besides })
         }
 
+        /// Sets the maximum number of watched folders.
         #[cfg(test)]
         pub fn limit_to(&mut self, folders_max: usize) {
             self.folders_max = folders_max;

@@ -28,6 +28,7 @@ use crate::wire::watches::Watched;
 /// Maximum number of attempts to resolve a path that keeps changing.
 const RESOLUTIONS_MAX: usize = 16;
 
+/// Watched file or folder, with its known content.
 #[derive(Debug)]
 pub struct WatchedTree {
     /// Path as its client names it.
@@ -170,6 +171,7 @@ impl WatchedTree {
         self.trouble.as_ref()
     }
 
+    /// Records the trouble of the tree that this one replaces.
     pub fn note(&mut self, trouble: Option<WatchTrouble>) {
         self.trouble = trouble;
     }

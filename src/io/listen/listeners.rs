@@ -29,6 +29,7 @@ use crate::io::link::{ConnectionAcceptor, ConnectionSettings};
 /// Timeout of binding, which may include a name lookup.
 const BIND_WITHIN: Duration = Duration::from_secs(8);
 
+/// Listeners of a host. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Listeners(Arc<Mutex<Registry>>);
 
