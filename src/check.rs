@@ -1,8 +1,8 @@
-//! `ahp-sidecar agents check`: each agent is started once, and it is said what it is.
+//! `ahp-sidecar agents check`: starts each agent once and prints its properties.
 //!
-//! Owns: what is printed of agents, and remembering what they have said of themselves, so that the
-//! next host can tell its clients at once.
-//! Never: serves, logs in, or gives an agent anything to do; stdout is for people and pipes here.
+//! Owns: the printed report, and storing the properties that agents report, so that the next host
+//! can send them to its clients at once.
+//! Never: serves, logs in, or gives an agent a task; stdout is for people and pipes here.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -29,22 +29,21 @@ use crate::store::folder::{self, StateFolder};
 use crate::store::sqlite;
 use crate::wire::text;
 
-/// The setting that is an agent's model. Its values are listed as models.
+/// Id of the setting for an agent's model, whose values are listed as models.
 const MODEL: &str = "model";
 
-/// Modes in which agents ask before they change files, the first that there is being proposed.
+/// Modes in which agents ask before they change files, in order of preference.
 const ASKING_MODES: [&str; 4] = ["default", "ask", "read-only", "manual"];
 
-/// Time after which the line that says who is waited for changes.
+/// Interval at which the progress line is redrawn.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
-/// The signs that the line begins with, one after the other.
 const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
-/// Longest list of names on that line, in characters: a line that is wrapped cannot be erased.
+/// Maximum length of the names on that line, in characters: a wrapped line cannot be erased.
 const NAMES_CHARS_MAX: usize = 50;
 
-/// Limit of an agent's own answers, which is never reached before the check gives up waiting.
+/// Limit of an agent's own answers, longer than any timeout of the check.
 const NO_LIMIT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// The arguments of `agents`.
@@ -82,15 +81,15 @@ struct Check {
 /// Outcome of a check.
 #[derive(Debug)]
 pub enum Checked {
-    /// All agents can be used.
+    /// All agents are usable.
     Usable,
-    /// One of them cannot, is not known yet, or cannot be configured as its operator wants.
+    /// An agent is not usable, is still starting, or does not accept its configuration.
     Unusable,
-    /// Whatever they are, it is not remembered: why.
+    /// The results could not be stored, for this reason.
     NotRemembered(anyhow::Error),
 }
 
-/// Does what the arguments ask for.
+/// Checks the agents that the arguments select.
 pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Checked> {
     let AgentsVerb::Check(check) = &agents.verb;
     let mut specs = check.which.agents()?;
@@ -104,8 +103,8 @@ pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Che
     if specs.is_empty() {
         bail!("no agent is configured: name one with --agent, or in a configuration file");
     }
-    // Held while agents are started, so that it is known from the beginning whether anything can be
-    // remembered.
+    // Locked before agents are started, so that it is known early whether the results can be
+    // stored.
     let memory = if check.ephemeral { Ok(None) } else { open(check.state_dir.as_deref()).map(Some) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let asked = check.timeout.map(|seconds| Duration::from_secs(seconds.into()));
@@ -117,22 +116,20 @@ pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Che
     }
 }
 
-/// An agent, and the result of starting it.
 struct CheckedAgent {
     spec: AgentSpec,
     describes: AgentDescription,
     outcome: StartOutcome,
-    /// Time from the start until the agent had said what it is, or was given up.
+    /// Time from the start until the probe ended or timed out.
     took: Duration,
     quirks: AgentQuirks,
-    /// Why it may need a login although it opens sessions.
+    /// Reason why the agent may need a login although it opens sessions.
     missing_login: Option<String>,
 }
 
-/// Result of starting an agent.
 enum StartOutcome {
     Probed(Box<ProbeResult>),
-    /// Agent that had not said what it is after this time.
+    /// Agent that had not answered after this time.
     Starting(Duration),
 }
 
@@ -144,14 +141,14 @@ impl CheckedAgent {
         }
     }
 
-    /// Returns why options of a new session are not as the operator wants, each in a sentence.
+    /// Returns the configured options that a new session does not have, each as a sentence.
     fn misfits(&self, probe: &ProbeResult) -> Vec<String> {
         let Some(config) = &probe.config else { return Vec::new() };
         self.spec.config.iter().filter_map(|(id, value)| misfit(config, id, value)).collect()
     }
 }
 
-/// Probes all agents at the same time, and prints each when it is known.
+/// Probes all agents concurrently, and prints each when its result is known.
 async fn probe_all(
     specs: Vec<AgentSpec>,
     guard: &GuardProgram,
@@ -212,7 +209,7 @@ async fn probe_agent(spec: AgentSpec, guard: GuardProgram, asked: Option<Duratio
     }
 }
 
-/// The line on a terminal that says who is waited for.
+/// Progress line on a terminal, with the agents that are waited for.
 struct Progress {
     is_shown: bool,
     waiting: Vec<String>,
@@ -269,7 +266,7 @@ fn remember(archive: &Archive, met: &[CheckedAgent]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints an agent on stdout, all of it at once.
+/// Prints an agent on stdout in one write.
 fn print(agent: &CheckedAgent) -> io::Result<()> {
     let mut lines = PrintedAgent(format!("{}\n", agent.spec.name));
     describe(agent, &mut lines);
@@ -278,12 +275,12 @@ fn print(agent: &CheckedAgent) -> io::Result<()> {
     out.flush()
 }
 
-/// Printed form of an agent: its name, and lines that begin with a word.
+/// Printed form of an agent: its name, and lines that begin with a keyword.
 struct PrintedAgent(String);
 
 impl PrintedAgent {
     fn add(&mut self, word: &str, said: &str) {
-        // What agents say may hold whatever a terminal obeys.
+        // Texts of agents may contain control characters for the terminal.
         for (at, line) in text::message(said).lines().enumerate() {
             let word = if at == 0 { word } else { "" };
             self.0.push_str(format!("  {word:<9} {line}").trim_end());
@@ -320,7 +317,7 @@ fn describe(agent: &CheckedAgent, lines: &mut PrintedAgent) {
         Some((OpenFailure::LoginRequired, why)) => return lines.add("login", &format!("NEEDED: {why}")),
         Some((OpenFailure::Unavailable, why)) => return lines.add("FAILS", why),
         None => match &agent.missing_login {
-            // A key in its environment may do all the same: only a turn could tell.
+            // A key in its environment may suffice: only a turn could tell.
             Some(why) => {
                 lines.add("login", &format!("NEEDED, unless it is given a key in another way: {why}"))
             }
@@ -348,8 +345,8 @@ fn describe(agent: &CheckedAgent, lines: &mut PrintedAgent) {
     }
 }
 
-/// Describes the modes, with those in which the agent does not ask, and how to choose another where
-/// it begins in one.
+/// Describes the modes, marks those in which the agent does not ask, and advises another one if a
+/// new session begins in one of these.
 fn describe_modes(agent: &CheckedAgent, config: Option<&SessionConfigState>, lines: &mut PrintedAgent) {
     let now = config.and_then(|config| config.values.get(MODE)).and_then(Value::as_str);
     let mode = config.and_then(|config| config.schema.properties.get(MODE));
@@ -377,8 +374,7 @@ fn describe_modes(agent: &CheckedAgent, config: Option<&SessionConfigState>, lin
     );
 }
 
-/// Describes the settings other than the model and the mode: what each is in a new session, and
-/// what it can be.
+/// Describes the settings other than model and mode: the value in a new session, and the choices.
 fn describe_settings(config: Option<&SessionConfigState>, lines: &mut PrintedAgent) {
     let mut settings = Vec::new();
     if let Some(config) = config {

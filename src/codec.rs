@@ -1,27 +1,27 @@
-//! Bytes to lines.
+//! Splitting of bytes into lines.
 //!
-//! Owns: framing. A line ends with LF; CRLF, blank lines and a byte order mark are tolerated; a
-//! line over the limit is reported once and skipped up to its end; one that has no end is an error.
-//! Never: looks into a line.
+//! Owns: framing. A line ends with LF; CRLF, blank lines and a byte order mark are tolerated. A
+//! line over the limit is reported once and skipped to its end; a line without an end is an error.
+//! Never: interprets a line.
 
 use std::io;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio_util::codec::Decoder;
 
-/// Line that was read.
+/// Line of the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InputLine {
-    /// A line, without its end.
+    /// Line without its end.
     Complete(Bytes),
     /// Bytes behind the last line end when the input ended.
     Unterminated(Bytes),
-    /// A line that was longer than the limit, and is not kept.
+    /// Line that was longer than the limit, and was dropped.
     TooLong,
 }
 
 impl InputLine {
-    /// Returns its length, in bytes.
+    /// Returns the length of the line, in bytes; 0 for a dropped line.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         match self {
@@ -31,55 +31,47 @@ impl InputLine {
     }
 }
 
-/// The decoder.
+/// Decoder of lines.
 #[derive(Debug)]
 pub struct LineCodec {
-    /// The longest line that is let through, in bytes, its end not counted.
+    /// Maximum length of a line without its end, in bytes.
     line_bytes_max: usize,
-    /// Number of bytes at the start of the buffer that are known to hold no line end.
+    /// Number of bytes at the start of the buffer that contain no line end.
     scanned: usize,
-    /// Inside a line that was reported as too long: the bytes of it that were skipped.
+    /// Number of skipped bytes while inside a line that was reported as too long.
     skipped: Option<usize>,
 }
 
-/// Length after which a line counts as one without an end, as a multiple of the longest line that
-/// is let through. Where that is less than [`ENDLESS_BYTES_MIN`], that counts.
+/// Length from which a line counts as endless, as a multiple of the maximum length.
 const ENDLESS_LINE: usize = 16;
 
-/// Least number of bytes after which a line counts as one without an end: a client that says one
-/// long line to a host of small limits is told so, and served on.
+/// Minimum of that length, in bytes: a long line to a host with small limits causes only an error.
 const ENDLESS_BYTES_MIN: usize = 1 << 20;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Bytes that a line may have beside its content before its length can be judged: a byte order mark
-/// and a CR.
+/// Maximum bytes of a line besides its content: a byte order mark and a CR.
 const SLACK: usize = BYTE_ORDER_MARK.len() + 1;
 
 impl LineCodec {
-    /// A codec that lets lines of up to `line_bytes_max` bytes through.
+    /// Creates a decoder of lines of up to `line_bytes_max` bytes.
     pub fn new(line_bytes_max: usize) -> Self {
         Self { line_bytes_max, scanned: 0, skipped: None }
     }
 
-    /// Skips what was read of a line that is too long; returns what to report of it.
-    ///
-    /// # Errors
-    /// When the line goes on for too long to have an end.
+    /// Skips the received part of a line that is too long; returns the report on it, if that is
+    /// due. Fails if the line counts as endless.
     fn skip(&mut self, buffer: &mut BytesMut) -> io::Result<Option<InputLine>> {
         let skipped = self.line_bytes_with(buffer.len())?;
-        // A new buffer, so that the memory goes back too.
+        // A new buffer, so that the memory is freed.
         *buffer = BytesMut::new();
         self.scanned = 0;
         let was_reported = self.skipped.replace(skipped).is_some();
         Ok((!was_reported).then_some(InputLine::TooLong))
     }
 
-    /// Returns the length of a line with `more` bytes than were skipped of it.
-    ///
-    /// # Errors
-    /// When that is too long for a line that has an end, whether or not it has come with the rest:
-    /// what follows from a line does not depend on how its bytes arrive.
+    /// Returns the length of the skipped line with `more` bytes. Fails if it counts as endless,
+    /// even if its end has arrived: the result must not depend on how the bytes are split.
     fn line_bytes_with(&self, more: usize) -> io::Result<usize> {
         let bytes = self.skipped.unwrap_or(0).saturating_add(more);
         let most = self.line_bytes_max.saturating_mul(ENDLESS_LINE).max(ENDLESS_BYTES_MIN);
@@ -93,7 +85,7 @@ impl LineCodec {
         Err(io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
-    /// A line's content; none when it is blank.
+    /// Returns the content of a line; `None` if it is blank.
     fn content(&self, mut line: Bytes) -> Option<Result<Bytes, InputLine>> {
         if line.starts_with(BYTE_ORDER_MARK) {
             line.advance(BYTE_ORDER_MARK.len());

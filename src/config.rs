@@ -1,9 +1,7 @@
-//! Configuration of the agents: flags of the command line, and the configuration file.
+//! Configuration of the agents: command-line flags, and the configuration file.
 //!
-//! Owns: both forms, their defaults, what is wrong with them, and reading the file again
-//! ([`AgentSource`]).
-//! Never: starts an agent. A command line is split as a shell would split it, and no shell ever
-//! sees it.
+//! Owns: both forms, their defaults and errors, and reading the file again ([`AgentSource`]).
+//! Never: starts an agent, or passes a command line to a shell: it is split by the same rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -18,7 +16,7 @@ use crate::backend::acp::{AgentSpec, Offers};
 use crate::backend::script;
 use crate::files::small;
 
-/// The greatest limit that can be set: longer than anything runs.
+/// Maximum of a configured time limit: longer than any process runs.
 const LIMIT_MAX: Duration = Duration::from_secs(1_000_000_000);
 
 #[derive(Debug, Deserialize)]
@@ -63,17 +61,14 @@ fn offered() -> bool {
     true
 }
 
-/// Returns the default time that an agent may take to answer when it starts or opens a session.
 fn start_seconds() -> f64 {
     30.0
 }
 
-/// Returns the default time that an agent may take to end a turn that was cancelled.
 fn cancel_seconds() -> f64 {
     5.0
 }
 
-/// Returns the default time after which an unused agent is stopped.
 fn idle_seconds() -> f64 {
     30.0 * 60.0
 }
@@ -81,29 +76,26 @@ fn idle_seconds() -> f64 {
 /// Flags and a file that describe agents. The file can be read again when it has changed.
 #[derive(Debug, Clone)]
 pub struct AgentSource {
-    /// Agents of the flags, in their order. They take the place of agents of the file that have the
-    /// same name.
+    /// Agents of the flags, in their order. They override agents of the file with the same name.
     pub of_flags: Vec<AgentSpec>,
-    /// Absolute path of the file; `None` where none is named and no home is known.
     file: Option<PathBuf>,
-    /// A file that was named must exist.
+    /// Set if the user has named the file, which must then exist.
     is_named: bool,
 }
 
-/// A configuration file as one process has read it.
+/// Configuration file as one process has read it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigurationSeen {
-    /// Absolute path of the file; `None` where no home is known that it could be in.
+    /// Absolute path of the file; `None` if none is given and no home is known.
     pub file: Option<PathBuf>,
-    /// Checksum of the content; `None` where there is no file, or it cannot be read.
+    /// Checksum of the content; `None` if the file does not exist or cannot be read.
     pub sum: Option<u32>,
-    /// Descriptions of its agents by name, so that they can be compared; `None` where the content
-    /// cannot be understood.
+    /// Descriptions of the agents by name, for comparison; `None` if the content is invalid.
     pub agents: Option<BTreeMap<String, String>>,
 }
 
 impl ConfigurationSeen {
-    /// Returns whether both are about the same file, whatever is in it.
+    /// Returns whether both were read from the same file, whatever the content.
     pub fn is_of_the_file_of(&self, other: &Self) -> bool {
         let real = |file: &PathBuf| file.canonicalize().unwrap_or_else(|_| file.clone());
         self.file == other.file || self.file.as_ref().map(real) == other.file.as_ref().map(real)
@@ -113,16 +105,15 @@ impl ConfigurationSeen {
 /// Result of reading a source once.
 #[derive(Debug, Clone)]
 pub struct ConfigurationReading {
-    /// The file, so that it can be compared.
+    /// State of the file, for comparison.
     pub seen: ConfigurationSeen,
-    /// Version of the file, taken before it was read.
+    /// Version of the file, taken before it was read; `None` if it is no regular file.
     pub stamp: Option<Stamp>,
-    /// Agents of the flags, then those of the file in the order of their names; or what is wrong
-    /// with the file.
+    /// Agents of the flags, then those of the file by name; or the error in the file.
     pub agents: Result<Vec<AgentSpec>, String>,
 }
 
-/// Version of a file, as the file system tells it without the content being read.
+/// Version of a file by its metadata, without reading the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     device: u64,
@@ -133,7 +124,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Returns the version of a regular file; `None` where there is none.
+    /// Returns the version of a regular file; `None` if there is none.
     pub fn of(file: &Path) -> Option<Self> {
         let found = std::fs::metadata(file).ok().filter(std::fs::Metadata::is_file)?;
         Some(Self {
@@ -147,7 +138,7 @@ impl Stamp {
 }
 
 impl AgentSource {
-    /// Takes the flags, and the file that is named, else the default one.
+    /// Parses the flags, and selects the named file, or else the default one.
     pub fn new(flags: &[String], named: Option<&Path>, default: Option<&Path>) -> anyhow::Result<Self> {
         let mut of_flags = Vec::new();
         for flag in flags {
@@ -159,7 +150,7 @@ impl AgentSource {
         Ok(Self { of_flags, file, is_named: named.is_some() })
     }
 
-    /// Returns the path of the file, whether or not the file exists.
+    /// Returns the path of the file, whether or not it exists.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
@@ -177,7 +168,7 @@ impl AgentSource {
         ConfigurationReading { seen, stamp, agents: agents.map_err(|error| format!("{error:#}")) }
     }
 
-    /// Returns the checksum of the content, and the agents that no flag takes the place of.
+    /// Returns the checksum of the content, and the agents that no flag overrides.
     fn read_file(&self) -> (Option<u32>, anyhow::Result<Vec<AgentSpec>>) {
         let Some(path) = self.file().filter(|path| self.is_named || path.exists()) else {
             return (None, Ok(Vec::new()));
@@ -198,13 +189,11 @@ impl AgentSource {
     }
 }
 
-/// Reads the agents of the flags, in their order, then those of the file, in the order of their
-/// names: of the one that is named, else of the default one, if that exists. An agent of a flag
-/// takes the place of one in the file.
+/// Reads the agents of the flags in order, then those of the file by name, without those that a
+/// flag overrides. The file is the named one, else the default one if it exists.
 ///
 /// # Errors
-/// When a flag or the file cannot be understood, the named one cannot be read, or two agents have
-/// one name.
+/// When a flag or the file is invalid, the named file is unreadable, or a name occurs twice.
 pub fn agents(
     flags: &[String],
     named: Option<&Path>,
@@ -232,8 +221,8 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
     described(name.to_owned(), entry.try_into()?)
 }
 
-/// Paths in the file that are relative are relative to its folder, but for a command that is just a
-/// name: that is looked for on the search path.
+/// Reads agents from a file in `folder`. Relative paths are relative to that folder, except for a
+/// command without a slash, which is looked up in the search path.
 fn from_file(text: &str, folder: &Path) -> anyhow::Result<Vec<AgentSpec>> {
     let file: File = toml::from_str(text).map_err(|error| match advice(text) {
         Some(advice) => anyhow!(advice),
@@ -250,8 +239,7 @@ fn from_file(text: &str, folder: &Path) -> anyhow::Result<Vec<AgentSpec>> {
     agents.collect()
 }
 
-/// Returns what to write instead of a mistake that is often made in the file; `None` if it holds no
-/// such mistake.
+/// Returns the correction of a common mistake in the file; `None` if there is none.
 fn advice(text: &str) -> Option<String> {
     let file: toml::Table = text.parse().ok()?;
     let Some(agents) = file.get("agents").and_then(toml::Value::as_table) else {
@@ -290,7 +278,7 @@ fn advice(text: &str) -> Option<String> {
     })
 }
 
-/// Returns the words of a command line that stands in the file as a text or as a list.
+/// Returns the words of a command line, given as a text or as a list.
 fn words(command_line: &toml::Value) -> Option<Vec<String>> {
     match command_line {
         toml::Value::String(line) => shell_words::split(line).ok(),
@@ -300,7 +288,6 @@ fn words(command_line: &toml::Value) -> Option<Vec<String>> {
     .filter(|words| !words.is_empty())
 }
 
-/// Returns the section of an agent with this command line.
 fn section(name: &str, mut words: Vec<String>) -> String {
     let arguments = toml::Value::from(words.split_off(1));
     let command = toml::Value::from(words.concat());
@@ -318,7 +305,7 @@ fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
     if agent.command.as_os_str().is_empty() {
         bail!("there is no command");
     }
-    // Whoever runs it elsewhere must still find it.
+    // Absolute, so that a process with another current folder finds it.
     let program = if agent.command.components().count() > 1 {
         std::path::absolute(&agent.command)?
     } else {

@@ -1,8 +1,7 @@
-//! `connect`: stdin and stdout as a client of a host that listens.
+//! `connect`: joins stdin and stdout to a listening host, as its client.
 //!
-//! Owns: finding it and the token for it, carrying lines to it and messages back, and telling whose
-//! end came first.
-//! Never: reads a message.
+//! Owns: finding the host and its token, copying lines and messages, and which side ended first.
+//! Never: interprets a message.
 
 use std::future::Future;
 use std::io::{self, Write};
@@ -27,13 +26,13 @@ use crate::io::listen::websocket::END_OF_INPUT;
 use crate::listening::host_of;
 use crate::store::folder;
 
-/// The longest message of a host, in bytes: what it may say has no limit of its own.
+/// Maximum length of a message from the host, in bytes. The protocol itself sets no limit.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
-/// The longest line of a client, in bytes: no host takes a longer one.
+/// Maximum length of a client's line, in bytes; no host accepts a longer one.
 const LINE_BYTES_MAX: usize = 256 << 20;
 
-/// The variable of the environment that holds the token where no file does.
+/// Environment variable with the token, used without a token file.
 pub const TOKEN_VARIABLE: &str = "AHP_SIDECAR_TOKEN";
 
 /// The arguments of `connect`.
@@ -54,7 +53,6 @@ pub struct ConnectArgs {
     state_dir: Option<PathBuf>,
 }
 
-/// A host, and what it is to be told to let us in.
 #[derive(Debug)]
 struct Destination {
     address: String,
@@ -64,7 +62,7 @@ struct Destination {
 impl ConnectArgs {
     fn destination(&self) -> anyhow::Result<Destination> {
         let Some(address) = &self.address else {
-            // Said here, it is in nobody's list of processes.
+            // Unlike a token on the command line, this one is in no list of processes.
             let announced = announced(self.state_dir.as_deref())?;
             return Ok(match without_token(&announced) {
                 Some((address, token)) if self.token_file.is_none() => {
@@ -74,7 +72,7 @@ impl ConnectArgs {
             });
         };
         if let Some((plain, token)) = without_token(address) {
-            // Nobody may be left to read it.
+            // A failure is ignored: stderr may be closed.
             writeln!(
                 io::stderr(),
                 "warning: everybody on this machine can read the token in the list of processes: say it by \
@@ -89,7 +87,7 @@ impl ConnectArgs {
         Ok(Destination { address: address.clone(), token: self.token_for(address)? })
     }
 
-    /// Returns the token to say at an address: none at a socket's file, which is its user's alone.
+    /// Returns the token for an address; `None` for a Unix socket, which only its user can access.
     fn token_for(&self, address: &str) -> anyhow::Result<Option<AccessToken>> {
         if address.starts_with("unix:") {
             return Ok(None);
@@ -104,7 +102,7 @@ impl ConnectArgs {
     }
 }
 
-/// Returns where the host of a state folder listens first, with its token.
+/// Returns the first address that the host of a state folder listens on, with its token.
 fn announced(state_dir: Option<&Path>) -> anyhow::Result<String> {
     let folder = folder::chosen(state_dir)?;
     let (_, notice) = host_of(&folder)?;
@@ -115,7 +113,7 @@ fn announced(state_dir: Option<&Path>) -> anyhow::Result<String> {
     })
 }
 
-/// Splits an address from the token that it says; `None` if it says none.
+/// Splits an address into the address and its token; `None` without a token.
 fn without_token(address: &str) -> Option<(&str, &str)> {
     let (plain, query) = address.split_once('?').filter(|_| address.starts_with("ws://"))?;
     let token = query.split('&').find_map(|member| member.strip_prefix("tkn="))?;
@@ -125,16 +123,16 @@ fn without_token(address: &str) -> Option<(&str, &str)> {
 /// Side that ended first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// Our input's, and the host has told all; or nobody reads our output.
+    /// stdin has ended and the host has sent all answers, or stdout is closed.
     Ours,
-    /// The host's.
+    /// The host has closed the connection.
     Theirs,
 }
 
 /// Joins stdin and stdout to a host until either side ends.
 ///
 /// # Errors
-/// When it cannot be connected to, or the connection breaks.
+/// When the connection fails or breaks.
 pub fn run(arguments: &ConnectArgs) -> anyhow::Result<Ended> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -150,7 +148,7 @@ pub fn run(arguments: &ConnectArgs) -> anyhow::Result<Ended> {
             None => join_websocket(&destination).await,
         }
     });
-    // A thread may be in a read of stdin for ever.
+    // A thread may be blocked in a read of stdin.
     runtime.shutdown_background();
     ended
 }
@@ -167,7 +165,7 @@ async fn join_socket(path: &str) -> anyhow::Result<Ended> {
     join(up, down).await
 }
 
-/// Waits until the host has told all.
+/// Runs both directions until the host has sent everything.
 async fn join(
     up: impl Future<Output = io::Result<()>>,
     down: impl Future<Output = io::Result<()>>,
@@ -182,7 +180,7 @@ async fn join(
         matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
     };
     match (said, told) {
-        // Nobody reads what we are told.
+        // stdout is closed.
         (None, Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Ended::Ours),
         (Some(Err(error)), _) | (_, Err(error)) if !is_gone(&error) => Err(error.into()),
         (Some(Ok(())), Ok(())) => Ok(Ended::Ours),

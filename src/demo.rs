@@ -1,10 +1,8 @@
-//! `ahp-sidecar demo`: a short conversation with a host, printed so that a newcomer sees what the
-//! program is for.
+//! `ahp-sidecar demo`: prints a short conversation with a host, for newcomers.
 //!
 //! Owns: the conversation (the transcript `fixtures/demo/conversation.txt`, built into the
-//! program), and one readable line for each of its messages.
-//! Never: touches the state folder or the configuration of whoever runs it, or checks anything; the
-//! tests hold the conversation and what is printed of it.
+//! program), and the one-line summary of each message.
+//! Never: touches the user's state folder or configuration, or checks the answers: the tests do.
 
 use std::io::{self, BufRead, BufReader, Lines, Write};
 use std::path::Path;
@@ -13,24 +11,24 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{bail, Context};
 use serde_json::Value;
 
-/// The conversation: `# ` begins a remark, `> ` a line of the client. What the host said when it
-/// was written down is left out: the host says it again.
+/// Conversation: `# ` begins a remark, `> ` a line of the client. Recorded lines of the host are
+/// skipped, since the host sends them again.
 const CONVERSATION: &str = include_str!("../fixtures/demo/conversation.txt");
 
-/// The arguments of the host: the same conversation is printed wherever and whenever it is held.
+/// Host arguments with which the output does not depend on machine and time.
 const ARGUMENTS: [&str; 6] =
     ["--deterministic", "--ephemeral", "--config", "/dev/null", "--default-directory", "/"];
 
-/// The id of the request whose answer tells that everything before it has been answered.
+/// Id of the request whose answer shows that all previous requests are answered.
 const ALL_ANSWERED: &str = "all answered";
 
-/// No message is printed longer than this, in characters.
+/// Maximum length of a printed message, in characters.
 const SHOWN_CHARS: usize = 90;
 
-/// Holds the conversation with a new host, which is this program, and prints it on stdout.
+/// Runs the conversation with a new host, started from `program`, and prints it on stdout.
 ///
 /// # Errors
-/// When the host cannot be started, ends early, or nobody reads what is printed.
+/// When the host cannot be started or ends early, or when stdout is closed.
 pub fn run(program: &Path) -> anyhow::Result<()> {
     let mut host = Command::new(program)
         .args(ARGUMENTS)
@@ -50,7 +48,6 @@ pub fn run(program: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says what a group of lines says, and prints it with what comes back.
 fn print_group(
     group: &str,
     said: &mut ChildStdin,
@@ -78,7 +75,7 @@ fn print_group(
     bail!("the host has ended early")
 }
 
-/// A message in one line: the id of a request, what it is, and the beginning of what it says.
+/// Returns a message as one line: its id, its method or action, and the beginning of its content.
 fn summary(message: &Value) -> String {
     let params = &message["params"];
     let action = &params["action"];

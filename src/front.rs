@@ -1,15 +1,14 @@
-//! A front: the process that an editor has started, whose client the host of the state folder
-//! serves.
+//! Front: the process that an editor has started, whose client the host of the state folder serves.
 //!
-//! Owns: finding the folder's host, starting it when there is none, lending it stdin and stdout, or
-//! what leads to them where they are terminals ([`pipes`]), asking it for what belongs to this
-//! front alone, and ending as it says.
-//! Never: interprets what a client says or is told. A host that was started outlives the front that
-//! did it, and whatever is done to that.
+//! Owns: finding the folder's host, starting it if there is none, lending it stdin and stdout
+//! (pipes, where those are terminals: [`pipes`]), requesting the settings of this front from it,
+//! and exiting with the status that it sends.
+//! Never: interprets the messages of its client. A host outlives the front that has started it,
+//! even if that is killed.
 //!
-//! Who gets the lock of the folder starts the host: it listens in the host's place, and hands lock
-//! and listener over, so that the folder is held and can be joined at every moment in between. All
-//! others wait until they can connect.
+//! The front that gets the folder's lock starts the host: it listens in the host's place and hands
+//! over lock and listener, so that the folder stays locked and can be joined at any time. All other
+//! fronts retry until they can connect.
 
 mod pipes;
 
@@ -47,33 +46,32 @@ use crate::store::folder::{holder_now, FolderError, Holder, StateFolder};
 /// Deadline for joining a host, counted from the first attempt.
 const JOIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Interval of attempts to join a host that is starting or leaving.
+/// Interval of attempts to join a host that is starting or exiting.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A process that holds the folder and cannot be joined is taken at its word after this time:
-/// before, it may be what the one before has left.
+/// Time after which a process that holds the folder, and is no host, is reported. Before, the
+/// recorded holder may be stale.
 const HELD_FOR: Duration = Duration::from_millis(300);
 
-/// Pause after a host that has ended at once, before the next one is started.
+/// Pause before a new host is started after one that has exited at once.
 const START_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// Maximum time for the end of the client's connection once a front was asked to leave, and for
-/// printing the last lines.
+/// Maximum time to close the client's connection after a request to exit, and to print the rest.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// The name of the host's socket in the state folder.
 const SOCKET: &str = "host.sock";
 
-/// How this process goes on.
+/// Result of joining a host.
 #[derive(Debug)]
 pub enum Joined {
-    /// A host serves our client.
+    /// A host serves the client.
     Host(Box<HostProcess>),
-    /// No host can be started: we hold the folder, and serve our client ourselves.
+    /// No host can be started, for this reason: this process holds the folder and serves the
+    /// client.
     Alone(StateFolder, anyhow::Error),
 }
 
-/// A host that serves our client.
+/// Host that serves the client of this front.
 #[derive(Debug)]
 pub struct HostProcess {
     stream: BufReader<UnixStream>,
@@ -84,21 +82,21 @@ pub struct HostProcess {
     outdated: Option<String>,
 }
 
-/// Why there is none.
+/// Reason why no host serves this front.
 #[derive(Debug, thiserror::Error)]
 pub enum NoHost {
     /// The folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The host serves, but not us.
+    /// A host runs, but does not serve this front.
     #[error("{why}")]
     Refused {
-        /// Why.
+        /// Reason, for people.
         why: String,
-        /// The exit status that says so.
+        /// Exit status of the front.
         status: u8,
     },
-    /// There is none, and this process cannot start one.
+    /// No host runs, and this process cannot start one, for this reason.
     #[error("{0}")]
     Unstartable(String),
     /// The deadline for joining has passed.
@@ -108,7 +106,7 @@ pub enum NoHost {
         seconds = JOIN_WITHIN.as_secs()
     )]
     TooLate {
-        /// The folder.
+        /// Path of the state folder.
         folder: String,
         /// Process that holds the folder, for people.
         holder: String,
@@ -118,7 +116,7 @@ pub enum NoHost {
 }
 
 impl NoHost {
-    /// The exit status that says so.
+    /// Returns the exit status for this failure.
     pub fn status(&self) -> u8 {
         match self {
             Self::Folder(_) | Self::TooLate { .. } => EXIT_STATE,
@@ -128,8 +126,8 @@ impl NoHost {
     }
 }
 
-/// Joins the host of a folder, and starts it with `start` when there is none; where `start` says
-/// why that cannot be, only one that runs is joined.
+/// Joins the host of a folder, or starts one with `start`. If `start` is an error, its text says
+/// why this process cannot start a host, and only a running host is joined.
 ///
 /// # Errors
 /// See [`NoHost`].
@@ -157,7 +155,7 @@ pub fn join(
         match held {
             Ok((held, start)) => match start_host(held, hello, begin, lent_pipes, start) {
                 Ok(joined) => return joined,
-                // It has gone before it heard us.
+                // The host has exited before it received the hello.
                 Err(error) if begin.elapsed() <= JOIN_WITHIN => {
                     last = error.to_string();
                     thread::sleep(START_AGAIN_AFTER);
@@ -191,18 +189,18 @@ pub fn join(
     }
 }
 
-/// Returns who holds a folder, as an error; `None` where nobody does.
+/// Returns the holder of a folder, as an error; `None` if the folder is not held.
 fn held_by_others(folder: &Path) -> Option<FolderError> {
     let holder = holder_now(folder).ok().flatten()?;
     let process = holder.process.map_or("another process".to_owned(), |process| format!("process {process}"));
     Some(FolderError::Held { folder: folder.display().to_string(), holder: process })
 }
 
-/// Takes hold of a folder for a host that is this process. With it comes the socket that fronts
-/// come to, or why there is none.
+/// Locks a folder for this process as its host. Also returns the socket for fronts and its path, or
+/// the reason why there is none.
 ///
 /// # Errors
-/// When somebody else holds the folder, or it cannot be used.
+/// When another process holds the folder, or it cannot be used.
 pub fn hold(folder: &Path) -> Result<(StateFolder, anyhow::Result<(UnixListener, PathBuf)>), FolderError> {
     let mut held = StateFolder::hold_for_host(folder)?;
     let listener = listen(held.path());
@@ -210,10 +208,8 @@ pub fn hold(folder: &Path) -> Result<(StateFolder, anyhow::Result<(UnixListener,
     Ok((held, listener))
 }
 
-/// Starts a host in a folder that we hold, and joins it.
-///
-/// # Errors
-/// When it is gone before it has heard us.
+/// Starts a host in a folder that this process holds, and joins it. Fails if it exits before the
+/// hello.
 fn start_host(
     mut held: StateFolder,
     hello: &Hello,
@@ -225,7 +221,7 @@ fn start_host(
         .and_then(|(listener, place)| {
             held.announce(Some(&place))?;
             let lock = held.lock()?.context("the folder has no lock")?;
-            // It waits there until the host lets us in.
+            // The connection waits in the socket's backlog until the host accepts it.
             let stream = UnixStream::connect(&place).context("its socket cannot be connected to")?;
             let mut command = start();
             command.stdin(lock).stdout(OwnedFd::from(listener)).stderr(Stdio::null());
@@ -241,7 +237,7 @@ fn start_host(
         }
     };
     drop(held);
-    // When it ends before us, nothing is left of it.
+    // Reaps the host if it exits before this process.
     let waits = thread::Builder::new().name("host".to_owned()).spawn(move || child.wait());
     if let Err(error) = waits {
         tracing::debug!(%error, "the host's end cannot be waited for");
@@ -249,8 +245,8 @@ fn start_host(
     Ok(say_hello(stream, hello, begin, lent_pipes)?.map(|host| Joined::Host(Box::new(host))))
 }
 
-/// Listens where the host of a folder is to: in the folder, or, where such a path is too long or
-/// cannot be, in a folder of the user's for what runs.
+/// Listens in the state folder, or, if a socket's path there is too long or cannot be bound, in the
+/// user's runtime folder.
 fn listen(folder: &Path) -> anyhow::Result<(UnixListener, PathBuf)> {
     let folder = folder.canonicalize()?;
     let inside = bind(&folder.join(SOCKET));
@@ -263,7 +259,7 @@ fn listen(folder: &Path) -> anyhow::Result<(UnixListener, PathBuf)> {
     Ok((listener, place))
 }
 
-/// A folder for sockets that is ours alone.
+/// Returns a folder for sockets that only this user can access.
 fn runtime_folder() -> io::Result<PathBuf> {
     let user = geteuid().as_raw();
     let folder = match dirs::runtime_dir().filter(|folder| folder.is_absolute()) {
@@ -282,10 +278,7 @@ fn runtime_folder() -> io::Result<PathBuf> {
     }
 }
 
-/// Says hello to a host, and hears whether it serves us.
-///
-/// # Errors
-/// When it is gone.
+/// Sends the hello to a host, and receives its answer. Fails if the host is gone.
 fn say_hello(
     stream: UnixStream,
     hello: &Hello,
@@ -297,7 +290,7 @@ fn say_hello(
     stream.set_write_timeout(Some(left))?;
     let mut line = serde_json::to_vec(hello)?;
     line.push(b'\n');
-    // Who refuses us may not have heard all of it.
+    // A host that refuses the hello may not have read all of it.
     let said = lent_pipes.with_ends(|files| lend(&stream, &line, files));
     let mut stream = BufReader::new(stream);
     let mut answer = String::new();
@@ -324,7 +317,7 @@ fn say_hello(
     })
 }
 
-/// Says a line, with these in the place of stdin and stdout beside its first bytes.
+/// Sends a line, with the files to use as stdin and stdout attached to its first bytes.
 fn lend(stream: &UnixStream, line: &[u8], files: [BorrowedFd<'_>; 2]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut lent_pipes = SendAncillaryBuffer::new(&mut space);
@@ -336,8 +329,8 @@ fn lend(stream: &UnixStream, line: &[u8], files: [BorrowedFd<'_>; 2]) -> io::Res
     stream.write_all(line.get(sent..).unwrap_or_default())
 }
 
-/// Receiver of the reasons to leave. They are caught before the host serves our client, and acted
-/// upon from then on.
+/// Receiver of the reasons to exit. Signals are caught before the host serves the client, and
+/// handled afterwards.
 #[derive(Debug)]
 pub struct LeaveSignals {
     runtime: Runtime,
@@ -345,11 +338,10 @@ pub struct LeaveSignals {
 }
 
 impl LeaveSignals {
-    /// Hears the signals that ask a process to leave, and the end of the parent process, if that is
-    /// to be watched.
+    /// Catches the signals to exit, and watches the parent process if `parent` is given.
     ///
     /// # Errors
-    /// When they cannot be heard.
+    /// When signals cannot be caught, or the parent cannot be watched.
     pub fn open(parent: Option<Pid>) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (losses, lost) = mpsc::unbounded_channel();
@@ -363,11 +355,11 @@ impl LeaveSignals {
     }
 }
 
-/// Stays until our client's connection is over, or the host, or the parent process; returns the
-/// exit status.
+/// Waits until the client's connection, the host or the parent process ends; returns the exit
+/// status.
 ///
 /// # Errors
-/// When the host cannot be heard.
+/// When the connection to the host cannot be used.
 pub fn serve_until_over(
     host: HostProcess,
     lent_pipes: LentPipes,
@@ -404,7 +396,7 @@ pub fn serve_until_over(
     })
 }
 
-/// Hears the host until it lets us go; none when it has not said how.
+/// Receives the host's lines until it closes the connection. `None` if it has sent no exit status.
 async fn follow_host(
     stream: tokio::net::UnixStream,
     read_ahead: Vec<u8>,

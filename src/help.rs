@@ -1,12 +1,12 @@
-//! `ahp-sidecar help TOPIC`: the chapters that stand beside the code, printed.
+//! `ahp-sidecar help TOPIC`: prints the chapters of documentation in the repository.
 //!
-//! Owns: which chapters there are, and which chapter or section a topic names.
-//! Never: says anything besides: a chapter is printed as it stands in the repository.
+//! Owns: the list of chapters, and which chapter or section a topic names.
+//! Never: adds to the text of a chapter.
 
-/// A chapter.
+/// Chapter of the documentation.
 #[derive(Debug)]
 pub struct Chapter {
-    /// The topic under which it is printed.
+    /// Topic under which it is printed.
     pub topic: &'static str,
     /// Path in the repository.
     pub path: &'static str,
@@ -36,15 +36,15 @@ chapters! {
     "state" => "src/store/README.md",
 }
 
-/// The chapter of this topic, or the section of a chapter whose heading it is, in small letters and
-/// with `-` for each space.
+/// Returns the chapter of this topic, or the section whose heading is the topic, in lower case and
+/// with `-` for spaces. `None` for an unknown topic.
 pub fn text_of(topic: &str) -> Option<&'static str> {
     let chapter = CHAPTERS.iter().find(|chapter| chapter.topic == topic).map(|chapter| chapter.text);
     let mut sections = CHAPTERS.iter().flat_map(sections);
     chapter.or_else(|| sections.find(|section| topic_of(section) == topic))
 }
 
-/// The sections of a chapter, each from its heading to the next one.
+/// Returns the sections of a chapter, each from its heading to the next one.
 fn sections(chapter: &Chapter) -> impl Iterator<Item = &'static str> {
     const HEADING: &str = "\n## ";
     let text = chapter.text;
@@ -53,14 +53,13 @@ fn sections(chapter: &Chapter) -> impl Iterator<Item = &'static str> {
     starts.into_iter().zip(ends).map(move |(start, end)| &text[start..end])
 }
 
-/// The topic under which a section is printed.
 fn topic_of(section: &str) -> String {
     let heading = section.lines().next().unwrap_or_default().trim_start_matches("## ").to_lowercase();
     let kept = heading.chars().filter(|char| char.is_alphanumeric() || " -".contains(*char));
     kept.map(|char| if char == ' ' { '-' } else { char }).collect()
 }
 
-/// All topics, each chapter with its sections.
+/// Returns the list of topics: each chapter with its sections.
 pub fn topics() -> String {
     let mut printed = "Topics, each a chapter with its sections:\n".to_owned();
     for chapter in CHAPTERS {
@@ -90,7 +89,7 @@ mod tests {
             CHAPTERS.iter().flat_map(|chapter| sections(chapter).map(move |it| (chapter, it)))
         {
             let topic = topic_of(section);
-            // The whole chapter is what is meant by the name of both.
+            // A name of both a chapter and a section selects the chapter.
             if topic != chapter.topic {
                 assert!(known.insert(topic.clone()), "{topic} is the name of two");
                 assert_eq!(text_of(&topic), Some(section));

@@ -1,6 +1,6 @@
-//! `--listen`, and `status`: where other programs can connect.
+//! `--listen` and `status`: the addresses on which other programs connect.
 //!
-//! Owns: their arguments, what is wrong with them, and printing where is listened.
+//! Owns: their arguments and errors, and printing the addresses.
 //! Never: listens.
 
 use std::env;
@@ -69,7 +69,7 @@ fn read_address(said: &str) -> Result<Address, String> {
     said.parse().map_err(|error: anyhow::Error| error.to_string())
 }
 
-/// Returns the address as a process means it that has another current folder.
+/// Returns the address with an absolute path, for processes with another current folder.
 fn absolute(address: &Address) -> Address {
     match address {
         Address::Unix(path) => Address::Unix(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
@@ -81,7 +81,7 @@ fn absolute(address: &Address) -> Address {
 const WRONG_TOKEN_WAIT: Duration = Duration::from_secs(1);
 
 impl ListenArgs {
-    /// The files by which others connect: sockets, and the one with the token.
+    /// Returns the files by which clients connect: the sockets, and the file with the token.
     pub fn files(&self) -> impl Iterator<Item = PathBuf> + '_ {
         let sockets = self.listen.iter().map(absolute).filter_map(|address| match address {
             Address::Unix(path) => Some(path),
@@ -93,10 +93,11 @@ impl ListenArgs {
     }
 
     /// Returns the addresses to listen on, with their settings; `None` if no address is given.
-    /// Reads the token from its file, or makes a new one.
+    /// Reads the token from its file, or creates a new one.
     ///
     /// # Errors
-    /// When a token cannot be had, or none is asked for where others than this machine can connect.
+    /// When the token is unavailable, or `--no-token` is given for an address that others can
+    /// reach.
     pub fn listening(&self) -> anyhow::Result<Option<Listening>> {
         if self.listen.is_empty() {
             return Ok(None);
@@ -144,10 +145,10 @@ pub struct StatusArgs {
     json: bool,
 }
 
-/// Maximum time that git may take to say its version.
+/// Timeout of the query for git's version.
 const GIT_WITHIN: Duration = Duration::from_secs(5);
 
-/// Returns which git a host started from here would use, or why none: as a line, and as JSON.
+/// Returns the git that a host started here would use, or why none: as a line, and as JSON.
 fn git_found() -> (String, Value) {
     match Git::find(env::var_os("PATH").as_deref(), Deadline::after(GIT_WITHIN)) {
         Ok(git) => {
@@ -162,18 +163,18 @@ fn git_found() -> (String, Value) {
     }
 }
 
-/// Returns the process that uses a state folder, and its notice of where it listens.
+/// Returns the process that uses a state folder, and its notice with the addresses.
 pub(crate) fn host_of(folder: &Path) -> anyhow::Result<(Option<u32>, Option<ListenNotice>)> {
     let name = folder.display();
     let holder = folder::holder_now(folder).with_context(|| format!("cannot look into {name}"))?;
     let process = holder.and_then(|holder| holder.process);
     let notice = ListenNotice::read(folder)
         .with_context(|| format!("cannot read the addresses of the host of {name}"))?;
-    // A process that was killed has left its notice.
+    // A killed process leaves its notice behind.
     Ok((process, notice.filter(|notice| process == Some(notice.process))))
 }
 
-/// Prints what runs on a state folder, where it listens, and which git there is.
+/// Prints the process that uses a state folder, its addresses, and the git that it would use.
 pub fn print_status(arguments: &StatusArgs) -> anyhow::Result<()> {
     let place = folder::chosen(arguments.state_dir.as_deref())?;
     let (process, notice) = host_of(&place)?;

@@ -1,4 +1,4 @@
-//! The program: arguments in, exit status out.
+//! Entry point: parses arguments, and returns an exit status.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -32,7 +32,7 @@ use anyhow::{bail, Context};
 use clap::Parser;
 use tracing_subscriber::filter::Targets;
 
-/// The file of the host's log, in the state folder.
+/// File name of the host's log, in the state folder.
 const HOST_LOG: &str = "host.log";
 
 fn main() -> ExitCode {
@@ -151,7 +151,7 @@ fn main() -> ExitCode {
     if serving.is_host() {
         return be_host(&serving, filter, options, (agents, reading));
     }
-    // A host that runs already may go on with what it has.
+    // A running host may continue with its previous configuration.
     let has_to_understand = stays || serving.is_alone();
     if let Some(error) = reading.agents.as_ref().err().filter(|_| has_to_understand) {
         complain(error);
@@ -177,8 +177,7 @@ fn main() -> ExitCode {
     ExitCode::from(status)
 }
 
-/// Serves in this process. Where others can connect to it, those that are spawned on its state
-/// folder join it, too.
+/// Serves in this process. Others started on its state folder can join it, unless it is exclusive.
 fn serve_here(
     serving: &ServeOptions,
     options: RunOptions,
@@ -209,7 +208,7 @@ fn serve_here(
     status_of(serve(options, agents, held, place))
 }
 
-/// The lock of a folder, by which a host knows that it may bind its socket anew.
+/// Returns the identity of the folder's lock, which allows a host to bind its socket again.
 fn lock_of(held: &StateFolder) -> Option<LockId> {
     held.lock_id().unwrap_or_else(|error| {
         tracing::warn!(%error, "the lock of the state folder cannot be seen: a socket that is removed is not bound anew");
@@ -217,7 +216,7 @@ fn lock_of(held: &StateFolder) -> Option<LockId> {
     })
 }
 
-/// Has the host of the state folder serve our client, where there can be one.
+/// Joins the host of the state folder as a front, or serves the client in this process.
 fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: ReadAgents, log: &Log) -> u8 {
     let parent = options.watch_parent.then(watch::parent).flatten();
     let StatePlace::Folder(asked) = &options.state else {
@@ -257,12 +256,12 @@ fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: R
     }
 }
 
-/// Serves the clients of fronts. Stdin is the lock of the state folder, stdout the socket that
-/// fronts come to.
+/// Runs as the host that a front has started. Stdin is the lock of the state folder, stdout the
+/// listening socket for fronts.
 fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents: ReadAgents) -> ExitCode {
     let log_readers = LogReaders::default();
     let taken = || -> anyhow::Result<_> {
-        // What is done to the group of the process that has started us is not done to us.
+        // Signals to the process group of the starting front must not reach the host.
         rustix::process::setsid().context("this process cannot lead a session")?;
         let (lock, listener) = stdio::take()?;
         let StatePlace::Folder(asked) = &options.state else { bail!("a host keeps sessions in a folder") };
@@ -304,17 +303,16 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
     ExitCode::from(status)
 }
 
-/// Source that describes the agents, and the result of reading it.
 type ReadAgents = (AgentSource, ConfigurationReading);
 
-/// A host with what starts programs, and with the agents that there are: the first one is the
-/// default. All programs have guards of one kind, which know of each other.
+/// Adds the guard and the agents, of which the first is the default. All programs share one kind of
+/// guard, so that each guard knows the others.
 fn equipped(
     serving: &ServeOptions,
     options: RunOptions,
     (source, reading): ReadAgents,
 ) -> (RunOptions, (Configuration, Vec<Box<dyn Backend>>)) {
-    // The token of a client is none of theirs.
+    // Programs of the host must not inherit a client's token.
     std::env::remove_var(connect::TOKEN_VARIABLE);
     let guard = this_program(descriptors::raise());
     let guards = guard.clone();
@@ -341,7 +339,7 @@ fn status_of(served: anyhow::Result<Exit>) -> u8 {
 
 fn failed(error: &dyn std::fmt::Display, status: u8) -> u8 {
     tracing::error!("{error}");
-    // Who logs nothing still wants to know why it ended, and stderr is not full of us then.
+    // A log filter may hide the error, so it is also printed on stderr.
     if !tracing::enabled!(tracing::Level::ERROR) {
         complain(error);
     }
@@ -363,21 +361,20 @@ fn check_agents(arguments: &AgentsArguments) -> ExitCode {
     }
 }
 
-/// This program, also when its file has been replaced since it was started.
+/// Returns a path to this program that works even if its file was replaced.
 fn own_path() -> PathBuf {
     let path = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
     path.unwrap_or_else(|_| env!("CARGO_PKG_NAME").into())
 }
 
-/// This program as the leader of a session.
 fn session_leader() -> std::process::Command {
     let mut command = std::process::Command::new(own_path());
     command.args([GUARD, "--leader"]);
     command
 }
 
-/// This program as a guard, of programs that may open as many files as this process was `given`, if
-/// it may open more.
+/// Returns this program as a guard. `given` is the limit of open files that the guard restores for
+/// its program; `None` if this process has not raised its own.
 fn this_program(given: Option<u64>) -> GuardProgram {
     let given = given.map(|given| format!("{GIVEN_FILES}{given}"));
     GuardProgram::new(own_path(), [GUARD.to_owned()].into_iter().chain(given).collect()).adopting()
@@ -385,7 +382,7 @@ fn this_program(given: Option<u64>) -> GuardProgram {
 
 fn print(text: &str) -> ExitCode {
     match std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes()) {
-        // Who reads the beginning only may have read enough.
+        // A reader may close the pipe early, as `head` does.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             complain(&format_args!("stdout cannot be written: {error}"));
             ExitCode::from(EXIT_FAILURE)
@@ -396,6 +393,6 @@ fn print(text: &str) -> ExitCode {
 
 fn complain(error: &dyn std::fmt::Display) {
     let mut stderr = std::io::stderr();
-    // Nobody reads stderr: the exit status says it.
+    // stderr may be closed; the exit status still reports the failure.
     std::io::Write::write_fmt(&mut stderr, format_args!("error: {error}\n")).unwrap_or_default();
 }

@@ -1,21 +1,19 @@
-//! Folders in which the platform has programs keep their files.
+//! Standard folders of the platform.
 //!
-//! Owns: the default folder for state, the default configuration file, and where an editor keeps
-//! its data.
-//! Never: opens or makes anything.
+//! Owns: the default state folder, the default configuration file, and an editor's data folder.
+//! Never: opens or creates a file.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// The name of our folder, in the ones that the platform has for such.
+/// Name of the program's folder inside the platform's folders.
 const NAME: &str = "ahp-sidecar";
 
-/// The name of the configuration file.
 const CONFIG: &str = "config.toml";
 
-/// The folder for what is kept; none when no home is known.
+/// Returns the default state folder; `None` if no home is known.
 pub fn state_folder() -> Option<PathBuf> {
-    // Neither macOS nor Windows knows state from data; data that stay on this machine come closest.
+    // macOS and Windows have no folder for state; that for local data comes closest.
     let has_no_word_for_state = cfg!(any(target_os = "macos", windows));
     let (base, says) = if has_no_word_for_state {
         (dirs::data_local_dir(), &["HOME"][..])
@@ -25,20 +23,20 @@ pub fn state_folder() -> Option<PathBuf> {
     named(NAME, base, says)
 }
 
-/// The configuration file that is read when none is named; none when no home is known.
+/// Returns the default configuration file; `None` if no home is known.
 pub fn config_file() -> Option<PathBuf> {
     let says = if cfg!(target_os = "macos") { &["HOME"][..] } else { &["XDG_CONFIG_HOME", "HOME"][..] };
     Some(named(NAME, dirs::config_dir(), says)?.join(CONFIG))
 }
 
-/// The folder where Visual Studio Code keeps its user's data; none when no home is known.
+/// Returns the user data folder of Visual Studio Code; `None` if no home is known.
 pub fn vscode_user_data() -> Option<PathBuf> {
     let says = if cfg!(target_os = "macos") { &["HOME"][..] } else { &["XDG_CONFIG_HOME", "HOME"][..] };
     named("Code", dirs::config_dir(), says)
 }
 
-/// The user database may name a home too. But a process that was given an environment without one
-/// (none of these variables says it) is not to leave or look for anything there.
+/// Returns `base` with `name` appended. `None` if none of the variables in `says` is set: the user
+/// database may still name a home, but a process without one in its environment must not use it.
 fn named(name: &str, base: Option<PathBuf>, says: &[&str]) -> Option<PathBuf> {
     let is_said = |name: &&str| env::var_os(name).is_some_and(|folder| Path::new(&folder).is_absolute());
     let is_known = cfg!(windows) || says.iter().any(is_said);

@@ -1,9 +1,8 @@
 //! `ahp-sidecar sessions`: the sessions of a state folder, for people, while no host is using it.
 //!
-//! What is printed of a session is in `shown`, and the format in which one is exported in
-//! `exports`.
+//! `shown` prints a session, and `exports` defines the export format.
 //!
-//! Owns: the arguments, the list of sessions, and bringing one back from the trash.
+//! Owns: the arguments, the list of sessions, and restoring from the trash.
 //! Never: serves; stdout is for people and pipes here.
 
 mod exports;
@@ -82,21 +81,21 @@ struct StateDir {
     state_dir: Option<PathBuf>,
 }
 
-/// Why nothing was done, or not all of it.
+/// Reason why the command failed, or was completed only in part.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionsFailure {
     /// The state folder is unusable or held by another process.
     #[error("{0:#}")]
     Folder(anyhow::Error),
-    /// There is no such session, or it cannot be read, or written to where it should go.
+    /// The session does not exist or cannot be read, or the output cannot be written.
     #[error("{0:#}")]
     Failed(anyhow::Error),
 }
 
-/// Does what the arguments ask for.
+/// Runs the command that the arguments select.
 ///
 /// # Errors
-/// See [`SessionsFailure`]. That nobody reads what is printed is no failure.
+/// See [`SessionsFailure`]. A closed stdout is no failure.
 pub fn run(sessions: &Sessions) -> Result<(), SessionsFailure> {
     let place = match &sessions.verb {
         SessionsVerb::List(place)
@@ -119,8 +118,8 @@ pub fn run(sessions: &Sessions) -> Result<(), SessionsFailure> {
     }
 }
 
-/// Takes hold of a state folder that is there. Nothing is made: the folder may be a slip of the
-/// pen. Nor is anything changed for one who only looks into it.
+/// Locks an existing state folder. A missing one is not created, since its path may be a typing
+/// error. With `looks`, nothing in it is changed.
 fn open(asked: Option<&Path>, looks: bool) -> anyhow::Result<(StateFolder, Archive)> {
     let folder = folder::chosen(asked)?;
     let there = folder.join(sqlite::FILE_NAME);
@@ -186,7 +185,6 @@ fn list_line(entry: &ArchivedSession) -> anyhow::Result<String> {
     Ok(fields.join("\t"))
 }
 
-/// Brings a session back from the trash, if all of it can be read.
 fn restore(archive: &mut Archive, uri: &str) -> anyhow::Result<()> {
     let head = archive.next_head()?;
     let (mut session, mut chats) = (None, Vec::new());
@@ -208,8 +206,8 @@ fn restore(archive: &mut Archive, uri: &str) -> anyhow::Result<()> {
     Ok(archive.restore(&session, &chats)?)
 }
 
-/// A session's body whose channel came into being now. A client that knew it before, or knew
-/// another of its name, is told its state rather than what has changed.
+/// Returns a session's body with its channel created now, so that a client that knew the session,
+/// or another of its URI, receives a snapshot and no replay.
 fn session_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     let mut body = SessionBody::read(body).map_err(Error::msg)?;
     body.born_at = head;
@@ -217,15 +215,15 @@ fn session_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     Ok(body.to_json())
 }
 
-/// Returns a chat's body whose channel came into being now: see [`session_born_at`].
+/// Returns a chat's body with its channel created now: see [`session_born_at`].
 fn chat_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     let mut body = ChatBody::read(body).map_err(Error::msg)?;
     body.born_at = head;
     Ok(body.to_json())
 }
 
-/// Returns a chat's body, with the actions applied that were saved since its row was written. Turns
-/// that have ended since are in the state; turns that have rows of their own are not.
+/// Returns a chat's body, with the actions applied that were saved since its row was written. The
+/// state includes turns that ended since, but not those with rows of their own.
 fn up_to_date(chat: &SavedChat) -> anyhow::Result<ChatBody<'static>> {
     let name = || format!("the chat {}", chat.row.uri);
     let mut body = ChatBody::read(&chat.row.body).map_err(Error::msg).with_context(name)?;
@@ -237,7 +235,7 @@ fn up_to_date(chat: &SavedChat) -> anyhow::Result<ChatBody<'static>> {
     Ok(body)
 }
 
-/// Text that stays on its line and does nothing to a terminal.
+/// Returns the text without control characters, which could break the line or affect a terminal.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! Settings of windows: which flag belongs to whom when several processes share a host.
+//! Owner of each setting when several processes share a host.
 //!
 //! Owns: the hello of a front that carries them, and, in its tests, the table of all flags, which
 //! the chapter on windows repeats. A flag that is in no row, or whose value does not reach the
@@ -16,13 +16,12 @@ use crate::io::hello::{environment, Hello, SettingsMessage, LINK};
 use crate::io::run::RunOptions;
 
 impl ServeOptions {
-    /// Returns the settings that a host of a state folder runs with, each under the name that
-    /// people know it by, so that it can be compared. The agents of the configuration file are no
-    /// part of them: it can change.
+    /// Returns the settings of a host, under the names that users know, for comparison. The agents
+    /// of the configuration file are not included, since the file can change.
     pub fn settings(&self, agents: &AgentSource) -> BTreeMap<String, String> {
         let each = agents.of_flags.iter().enumerate();
         let each = each.map(|(at, agent)| (format!("the agent `{}`", agent.name), format!("{at} {agent:?}")));
-        // Whoever names one from elsewhere names another one.
+        // A relative path means different folders in different current folders.
         let real = |folder: &PathBuf| folder.canonicalize().unwrap_or_else(|_| folder.clone());
         let write_roots: Vec<PathBuf> = self.write_root.iter().map(real).collect();
         let flags = [
@@ -45,7 +44,7 @@ impl ServeOptions {
         flags.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
     }
 
-    /// Returns the hello of a front to the host of the state folder.
+    /// Returns the first message of a front to the host of its state folder.
     pub fn hello(
         &self,
         options: &RunOptions,
@@ -151,7 +150,7 @@ mod tests {
         assert_eq!(rows, known);
     }
 
-    /// A value of each flag that is not its default, with what the flag needs besides.
+    /// Returns a non-default value of a flag, with the other flags that it requires.
     fn sample<'a>(flag: &'a str, folder: &'a str, file: &'a str) -> Vec<&'a str> {
         match flag {
             "--on-eof" => vec![flag, "exit"],
@@ -169,7 +168,7 @@ mod tests {
         }
     }
 
-    /// The hello of a process with these arguments, as text.
+    /// Returns the hello of a process with these arguments, as JSON.
     fn said(arguments: &[&str]) -> serde_json::Value {
         let cli = Cli::try_parse_from([&["ahp-sidecar"][..], arguments].concat()).unwrap();
         let options = cli.serving.options(false).unwrap();
@@ -177,7 +176,7 @@ mod tests {
         let (filter, _) = cli.serving.log_filter().unwrap();
         let mut said =
             serde_json::to_value(cli.serving.hello(&options, &agents, &agents.read(), &filter)).unwrap();
-        // It is another one each time.
+        // A generated token differs each time.
         if let Some(token) = said.pointer_mut("/listening/access/token").filter(|token| token.is_string()) {
             if said_by_file(arguments).is_none() {
                 *token = "fresh".into();
@@ -194,7 +193,7 @@ mod tests {
     fn hello_carries_every_setting_to_its_owner() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
-        // A token, and no configuration, which is a difference, too.
+        // The file is a valid token, and an invalid configuration, which differs, too.
         fs::write(&file, "0123456789abcdef").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         let text = |path: &Path| path.to_str().unwrap().to_owned();

@@ -1,15 +1,15 @@
-//! With which status the process ends.
+//! Exit status of the process.
 //!
-//! Owns: the numbers, which scripts and editors know.
+//! Owns: the numbers, on which scripts and editors rely.
 //! Never: ends a process.
 
-/// Failed inside.
+/// Internal failure.
 pub const EXIT_FAILURE: u8 = 1;
 /// Wrong usage or unreadable configuration.
 pub const EXIT_USAGE: u8 = 2;
-/// The state folder is unusable or held by another process, or its host does not serve us.
+/// The state folder is unusable or held by another process, or its host refuses this process.
 pub const EXIT_STATE: u8 = 3;
-/// Done, but something was declined or cut because nobody was left to answer.
+/// Success, but requests were declined or turns cut short because no client was left to answer.
 pub const EXIT_CUT: u8 = 4;
-/// The host that served us is gone.
+/// The host that served this process is gone.
 pub const EXIT_GONE: u8 = 5;

@@ -1,9 +1,8 @@
-//! Attributes of a file besides its content, which stay when it is rewritten.
+//! Attributes of a file besides its content, which a rewrite preserves.
 //!
-//! Owns: giving a file the mode, the owner, the access list and the extended attributes of the one
-//! whose place it takes.
-//! Never: gives it what lets whoever runs it be somebody else (the bits for that, capabilities): as
-//! after any write, they are gone; nor what the system alone sets.
+//! Owns: copying the mode, owner, access control list and extended attributes of the replaced file.
+//! Never: copies set-user-ID and set-group-ID bits or capabilities, which any write clears, or
+//! attributes that only the system sets.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,18 +10,18 @@ use std::os::fd::AsFd;
 use rustix::fs::{fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, Gid, Mode, Stat, Uid, XattrFlags};
 use rustix::io::Errno;
 
-/// The names and the values of attributes have so many bytes at most.
+/// Maximum size of the list of attribute names, and of each value, in bytes.
 const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
 
-/// Attributes that are not carried over.
+/// Prefixes of attributes that are not copied.
 const NOT_OURS: [&[u8]; 2] = [b"security.", b"trusted."];
 
-/// Gives a file the mode that another one has, and its owner as far as we may say who that is.
+/// Gives a file the mode of another one and, if permitted, its owner.
 pub(super) fn have_mode_and_owner(file: impl AsFd, other: &Stat) -> io::Result<()> {
     let made = fstat(&file)?;
     let mode = Mode::from_raw_mode(other.st_mode & 0o777);
     if (made.st_uid, made.st_gid) != (other.st_uid, other.st_gid) {
-        // Nobody reads meanwhile what he may not.
+        // No other user may read the file before its mode is final.
         fchmod(&file, mode & Mode::RWXU)?;
         let (user, group) = (Uid::from_raw(other.st_uid), Gid::from_raw(other.st_gid));
         if let Err(error) = fchown(&file, Some(user), Some(group)) {
@@ -32,11 +31,11 @@ pub(super) fn have_mode_and_owner(file: impl AsFd, other: &Stat) -> io::Result<(
     Ok(fchmod(&file, mode)?)
 }
 
-/// Gives a file the attributes that another one has, as far as the file system takes them. An
-/// access list says again what the mode says: it comes after that.
+/// Copies the extended attributes that the file system supports. An access control list includes
+/// the mode, so the mode must be set before.
 pub(super) fn have_attributes(file: impl AsFd, other: impl AsFd) {
     let mut names = vec![0; ATTRIBUTE_BYTES_MAX];
-    // Where there are none, they are not there to be lost.
+    // A file system without attributes has none to lose.
     let Ok(length) = flistxattr(&other, &mut names[..]) else { return };
     let names = names[..length].split(|byte| *byte == 0);
     for name in names.filter(|name| !name.is_empty() && !NOT_OURS.iter().any(|not| name.starts_with(not))) {

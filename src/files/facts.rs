@@ -1,16 +1,14 @@
-//! Facts that tell one version of a file from another.
+//! Version tokens of files.
 //!
-//! Owns: the token that clients are given for it, and give back to change that version and no
-//! other.
-//! Never: opens anything.
+//! Owns: the token of a version, which clients send back to change that version only.
+//! Never: opens a file.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::Stat;
 
-/// Returns the token of a version: which file it is, its size, and when it and its metadata have
-/// changed last.
+/// Returns the version token of a file: identity, size, and times of modification and change.
 pub fn etag(known: &Metadata) -> String {
     let modified = (known.mtime().into(), known.mtime_nsec().into());
     token(
@@ -19,8 +17,8 @@ pub fn etag(known: &Metadata) -> String {
     )
 }
 
-/// Returns the token of the version that `fstat` and the like have told of.
-// The types of the members are not the same on all systems.
+/// Returns the version token, given the result of `fstat` or a similar call.
+// The types of the members differ between systems.
 #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss, clippy::cast_lossless)]
 pub fn etag_in(known: &Stat) -> String {
     let modified = (known.st_mtime as i128, known.st_mtime_nsec as i128);

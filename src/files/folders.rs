@@ -1,16 +1,16 @@
-//! Ways below the folders that somebody works in, and to nothing else of the file system.
+//! Resolution of paths below the working folders, and nowhere else in the file system.
 //!
-//! A path is followed here rather than by the system: one component after the other, each opened
-//! relative to the folder before it and never through a symbolic link (`openat`, `O_NOFOLLOW`). A
-//! link is read instead, and where it leads is followed in the same way, from the top when it is
-//! absolute. So there is no moment between a check and a use in which something could be swapped:
-//! what is not found below one of the folders cannot be opened at all. (`openat2` with
-//! `RESOLVE_BENEATH` does less, on Linux alone, and not in every container; the crate `cap-std`
-//! refuses absolute links and would bring a dozen crates for what is one function here.)
+//! This module, not the system, resolves a path: one component after the other, each opened
+//! relative to the previous folder and never through a symbolic link (`openat`, `O_NOFOLLOW`). A
+//! link is read instead, and its target is resolved in the same way, from the top if it is
+//! absolute. Thus no file can be swapped between a check and its use: a file that is not found
+//! below one of the folders cannot be opened at all. (`openat2` with `RESOLVE_BENEATH` does less,
+//! on Linux alone, and not in every container; the crate `cap-std` refuses absolute links and would
+//! add a dozen dependencies for one function.)
 //!
-//! Owns: following a path to where it leads, and opening files to be read.
-//! Never: opens what is no regular file, changes anything but for folders on the way that are to be
-//! made, leads into what is the host's own, or decides who may.
+//! Owns: resolution of paths, and opening files for reading.
+//! Never: opens anything but regular files, changes anything but missing folders that are to be
+//! created, enters the host's own files, or decides who has access.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -28,23 +28,23 @@ use rustix::io::Errno;
 use super::unfinished::{TemporaryName, Unfinished, UnfinishedNote};
 use super::uris::PATH_BYTES_MAX;
 
-/// So deep in each other are folders that are made, copied or removed.
+/// Maximum nesting depth of folders that are created, copied or removed.
 pub(super) const DEPTH_MAX: usize = 128;
 
-/// Maximum number of symbolic links that are followed in one path, as by the system.
+/// Maximum number of symbolic links followed in one path, as in the kernel.
 pub const LINKS_MAX: usize = 40;
 
-/// Folders are only passed through, which needs no right to list them.
+/// Flags to open a folder on the way. `O_PATH` needs no permission to list it.
 #[cfg(target_os = "linux")]
 const PASS: OFlags = OFlags::PATH;
 #[cfg(not(target_os = "linux"))]
 const PASS: OFlags = OFlags::RDONLY;
 
-/// Whatever it is, opening it waits for nobody and takes no terminal.
+/// Flags with which opening any file neither blocks nor makes it the controlling terminal.
 pub(super) const NONBLOCKING: OFlags =
     OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
-/// Why a path is not served.
+/// Reason to refuse a path.
 #[derive(Debug, thiserror::Error)]
 pub enum PathRefusal {
     /// Relative path.
@@ -53,28 +53,28 @@ pub enum PathRefusal {
     /// Path that leads out of the folders.
     #[error("it is outside of the session's working directories")]
     Outside,
-    /// A folder, or something that is no file.
+    /// A folder, or a device, pipe or socket; the text says which.
     #[error("it is {0}")]
     NotAFile(&'static str),
-    /// One of the host's own files, or a folder that holds one.
+    /// One of the host's own files, or a folder that contains one.
     #[error("it belongs to the host")]
     Own,
-    /// There is something already.
+    /// The path exists already.
     #[error("it is there already")]
     Exists,
-    /// File that has changed since the caller saw it.
+    /// File that has changed since the caller read it.
     #[error("it has changed")]
     Changed,
-    /// File of the wrong kind for this, or beyond a limit; the reason.
+    /// File of a kind that does not fit the operation, or beyond a limit; the text says why.
     #[error("{0}")]
     Unfit(String),
     /// Refusal of the second of two paths.
     #[error("{0}")]
     Destination(Box<PathRefusal>),
-    /// Operation that was begun and not finished: how far, and why.
+    /// Operation that failed midway: the completed part, and the reason.
     #[error("{1}, after {0}")]
     Partly(String, Box<PathRefusal>),
-    /// Whatever the file system says.
+    /// Other error of the file system.
     #[error("{0}")]
     Failed(#[from] io::Error),
 }
@@ -92,32 +92,32 @@ impl PathRefusal {
     }
 }
 
-/// Folders that somebody works in.
+/// Working folders, below which files may be read and changed.
 #[derive(Debug, Default)]
 pub struct Folders {
     folders: Vec<Arc<WorkFolder>>,
-    /// Files of the host itself, which nobody is served.
+    /// Files of the host itself, to which access is refused.
     own: Arc<[HostFile]>,
-    /// Record of operations in progress; `None` if there is no place to keep one.
+    /// Record of operations in progress; `None` if there is no folder for it.
     unfinished: Option<Arc<Unfinished>>,
 }
 
-/// A folder that somebody works in, wherever its name has led when it was given.
+/// Working folder, fixed to the path that its name led to when it was given.
 #[derive(Debug)]
 pub struct WorkFolder {
-    /// As it was named.
+    /// Path as it was given.
     named: PathBuf,
     /// Canonical path at that time.
     real: PathBuf,
-    /// The links on the way there.
+    /// Symbolic links on the way there.
     links: Vec<PathBuf>,
 }
 
 impl WorkFolder {
-    /// The folder of this name, as it is now.
+    /// Resolves a working folder.
     ///
     /// # Errors
-    /// When there is none.
+    /// When the folder does not exist.
     pub fn find(named: PathBuf) -> io::Result<Self> {
         let real = named.canonicalize()?;
         let mut links = links_and_target(&named);
@@ -134,12 +134,12 @@ impl WorkFolder {
     }
 }
 
-/// A file or folder of the host's own.
+/// File or folder of the host's own.
 #[derive(Debug)]
 pub struct HostFile {
     /// Canonical path, as far as it exists.
     path: PathBuf,
-    /// Identity, if it exists.
+    /// Identity; `None` if the file did not exist.
     known: Option<Identity>,
 }
 
@@ -156,7 +156,7 @@ impl HostFile {
         path.starts_with(&self.path)
     }
 
-    /// Returns whether a file is this one, by whatever name.
+    /// Returns whether `known` identifies this file, under any name.
     pub fn is(&self, known: Identity) -> bool {
         self.known == Some(known)
     }
@@ -170,13 +170,13 @@ impl HostFile {
 /// Device and inode, which identify a file by any of its names.
 pub type Identity = (u64, u64);
 
-// The types of the two are not the same everywhere.
+// The integer types of the two differ between systems.
 #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss)]
 pub(super) fn identity(known: &Stat) -> Identity {
     (known.st_dev as u64, known.st_ino as u64)
 }
 
-/// A path as a file system may compare it that does not tell small letters from large ones.
+/// Folds the case of a path, to compare it on file systems that ignore case.
 fn folded(path: &Path) -> PathBuf {
     path.to_string_lossy().to_lowercase().into()
 }
@@ -184,33 +184,27 @@ fn folded(path: &Path) -> PathBuf {
 /// Treatment of missing folders on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MissingFolders {
-    /// The way ends.
     Fails,
-    /// They are made.
     IsMade,
 }
 
-/// Treatment of a link at the end of the way.
+/// Treatment of a link at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FinalLink {
-    /// The target stands for the link.
     Followed,
-    /// Itself.
     Itself,
 }
 
-/// Place that a path has led to.
+/// Result of resolving a path.
 pub(super) struct ResolvedPath {
-    /// The folder that it is in.
     pub(super) folder: OwnedFd,
-    /// Name in that folder; `None` for the folder itself, which is then a top folder.
+    /// Name in that folder; `None` if the path is the working folder itself.
     pub(super) name: Option<OsString>,
-    /// Canonical path.
     pub(super) path: PathBuf,
 }
 
 impl ResolvedPath {
-    /// The file system lets us write there: what is there, or its folder when nothing is.
+    /// Checks that the file is writable or, if it does not exist, that its folder is.
     fn must_be_writable(&self) -> Result<(), PathRefusal> {
         let may = |name: &OsStr| accessat(&self.folder, name, Access::WRITE_OK, AtFlags::empty());
         let outcome = match self.name.as_deref().map(may) {
@@ -221,19 +215,17 @@ impl ResolvedPath {
     }
 }
 
-/// A way that is being followed.
 struct PathWalk<'a> {
     top: &'a WorkFolder,
-    /// Open handle of that folder.
     start: OwnedFd,
-    /// The folders that were passed below it, and their names.
+    /// Folders entered below `start`, with their names.
     passed: Vec<(OsString, OwnedFd)>,
     /// Remaining components, the next one last.
     ahead: Vec<OsString>,
 }
 
 impl Folders {
-    /// These folders, as they are now. One that is not there is none.
+    /// Resolves these working folders. A missing folder is logged and skipped.
     pub fn new(folders: Vec<PathBuf>) -> Self {
         let there = folders.into_iter().filter_map(|named| match WorkFolder::find(named.clone()) {
             Ok(folder) => Some(Arc::new(folder)),
@@ -245,7 +237,7 @@ impl Folders {
         Self { folders: there.collect(), own: Arc::default(), unfinished: None }
     }
 
-    /// Folders that were found before, but for what is the host's own.
+    /// Uses folders that were resolved before, with the host's own files to exclude.
     pub fn of(folders: Vec<Arc<WorkFolder>>, own: Arc<[HostFile]>) -> Self {
         Self { folders, own, unfinished: None }
     }
@@ -255,7 +247,7 @@ impl Folders {
         Self { unfinished, ..self }
     }
 
-    /// Remembers that something has this name beside the one that it is to have.
+    /// Records that a file has the temporary name `has` and is meant for `name`.
     pub(super) fn remember(
         &self,
         why: TemporaryName,
@@ -267,10 +259,10 @@ impl Folders {
         Some(self.unfinished.as_ref()?.remember(why, folder, has, name))
     }
 
-    /// Opens a file to be read.
+    /// Opens a file for reading.
     ///
     /// # Errors
-    /// When there is no regular file, or it is outside.
+    /// When it is not a regular file, or is outside the folders.
     pub fn open(&self, path: &Path) -> Result<File, PathRefusal> {
         let ResolvedPath { folder, name: Some(name), .. } =
             self.find(path, MissingFolders::Fails, FinalLink::Followed)?
@@ -279,7 +271,7 @@ impl Folders {
         };
         must_be_file(&statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW)?)?;
         let file = openat(&folder, &name, OFlags::RDONLY | NONBLOCKING, Mode::empty())?;
-        // It may be another one by now.
+        // Another file may have taken the name in the meantime.
         must_be_file(&fstat(&file)?)?;
         Ok(file.into())
     }
@@ -287,14 +279,14 @@ impl Folders {
     /// Checks that a path may be changed, whether it exists or not.
     ///
     /// # Errors
-    /// When it is outside, or one of the host's own files.
+    /// When it is outside the folders, not writable, or one of the host's own files.
     pub fn may_change(&self, path: &Path) -> Result<(), PathRefusal> {
         match self.find(path, MissingFolders::Fails, FinalLink::Followed) {
             Ok(place) => {
                 self.must_not_be_own(&place)?;
                 place.must_be_writable()
             }
-            // It can be made, where nobody knows of a way out.
+            // A missing path may be created, unless its `..` could lead out of the folders.
             Err(PathRefusal::Failed(error))
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
             {
@@ -309,10 +301,10 @@ impl Folders {
         }
     }
 
-    /// The path of a folder, without links.
+    /// Returns the canonical path of a folder.
     ///
     /// # Errors
-    /// When it is no folder, or outside.
+    /// When it is no folder, or is outside the folders.
     pub fn folder(&self, path: &Path) -> Result<PathBuf, PathRefusal> {
         let ResolvedPath { folder, name, path } =
             self.find(path, MissingFolders::Fails, FinalLink::Followed)?;
@@ -322,10 +314,7 @@ impl Folders {
         Ok(path)
     }
 
-    /// Follows a path to its end.
-    ///
-    /// # Errors
-    /// When it leads out of the folders, or into the host's own, or the file system says no.
+    /// Resolves a path. Fails if it leads out of the folders or into the host's own files.
     pub(super) fn find(
         &self,
         path: &Path,
@@ -337,7 +326,7 @@ impl Folders {
         while let Some(part) = walk.ahead.pop() {
             if part == ".." {
                 if walk.passed.pop().is_none() {
-                    // Above this folder there may be another one of ours.
+                    // The parent may be in another working folder.
                     let above = walk.top.real.parent().ok_or(PathRefusal::Outside)?;
                     walk = self.enter(&above.join(walk.rest()))?;
                 }
@@ -348,7 +337,7 @@ impl Folders {
             }
             let folder = walk.here();
             let found = if walk.ahead.is_empty() {
-                // Only a link leads on from here.
+                // The last component is not entered; it matters only whether it is a link.
                 Err(Errno::NOTDIR)
             } else {
                 match pass(folder, &part) {
@@ -383,7 +372,7 @@ impl Folders {
                         walk.ahead.extend(parts(&target).rev());
                     }
                 }
-                // It is no link, or not there.
+                // The last component is no link, or does not exist.
                 Err(Errno::INVAL | Errno::NOENT) if walk.ahead.is_empty() => return walk.end(Some(part)),
                 Err(Errno::INVAL) => return Err(Errno::NOTDIR.into()),
                 Err(error) => return Err(error.into()),
@@ -392,7 +381,7 @@ impl Folders {
         walk.end(None)
     }
 
-    /// Begins a way at the folder of ours that an absolute path is below of.
+    /// Starts resolution at the working folder that contains an absolute path.
     fn enter(&self, path: &Path) -> Result<PathWalk<'_>, PathRefusal> {
         if !path.is_absolute() {
             return Err(PathRefusal::Relative);
@@ -401,11 +390,11 @@ impl Folders {
             return Err(Errno::NAMETOOLONG.into());
         }
         let (top, rest) = match self.above(path) {
-            // Its link leads elsewhere by now: nothing is changed where nobody would look for it.
+            // The folder's name leads elsewhere by now: a change there would be unexpected.
             Some((top, _)) if top.leads_elsewhere(path) => return Err(PathRefusal::Outside),
             Some((top, rest)) => (top, rest.to_owned()),
-            // It may be another name of a folder of ours. Nothing is trusted here: the way is
-            // followed all the same.
+            // The path may be another name of a working folder. This lookup is not trusted: the
+            // path is resolved step by step all the same.
             None => {
                 let real = real_as_far_as_there(path).ok_or(PathRefusal::Outside)?;
                 let (top, rest) = self.above(&real).ok_or(PathRefusal::Outside)?;
@@ -415,7 +404,7 @@ impl Folders {
         let mut start = openat(CWD, "/", PASS | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         for part in parts(&top.real) {
             start = pass(&start, &part).map_err(|error| match error {
-                // Somebody has put a link there since.
+                // A link has replaced a folder since.
                 Errno::NOTDIR | Errno::LOOP => PathRefusal::Outside,
                 error => error.into(),
             })?;
@@ -424,7 +413,7 @@ impl Folders {
         Ok(PathWalk { top, start, passed: Vec::new(), ahead: parts(&rest).rev().collect() })
     }
 
-    /// The innermost folder of ours that a path is below of by its name, and what follows.
+    /// Returns the innermost working folder that contains a path by name, and the rest of the path.
     fn above<'p>(&self, path: &'p Path) -> Option<(&WorkFolder, &'p Path)> {
         let below = self.folders.iter().flat_map(|folder| {
             [&folder.named, &folder.real]
@@ -434,7 +423,7 @@ impl Folders {
         below.min_by_key(|(_, rest)| rest.components().count())
     }
 
-    /// No folder is made that would be too deep in ours to be removed with it.
+    /// Refuses to create a folder nested so deep that a recursive removal would refuse it.
     pub(super) fn must_not_be_too_deep(&self, path: &Path) -> Result<(), PathRefusal> {
         match self.above(path).is_some_and(|(_, rest)| rest.components().count() > DEPTH_MAX) {
             true => Err(PathRefusal::Unfit(format!("folders are not made more than {DEPTH_MAX} deep"))),
@@ -442,7 +431,7 @@ impl Folders {
         }
     }
 
-    /// Refuses a folder of the host's own, by whatever name it was reached.
+    /// Refuses to enter a folder of the host's own, by any name.
     fn must_not_lead_into_own(&self, folder: impl AsFd) -> Result<(), PathRefusal> {
         if self.own.is_empty() {
             return Ok(());
@@ -450,7 +439,7 @@ impl Folders {
         self.must_not_be_one_of_own(&fstat(folder)?)
     }
 
-    /// Refuses to move or remove a top folder, a folder above one, or a link to one.
+    /// Refuses to move or remove a working folder, a folder above one, or a link to one.
     pub(super) fn must_hold_no_top(&self, place: &ResolvedPath) -> Result<(), PathRefusal> {
         let mut tops = self.folders.iter().flat_map(|folder| folder.links.iter().chain([&folder.real]));
         match tops.any(|top| top.starts_with(&place.path)) {
@@ -468,7 +457,7 @@ impl Folders {
         }
     }
 
-    /// No folder is made where one of the host's own files is to be, or in such a folder.
+    /// Refuses to create one of the host's own files, or a path in a folder of its own.
     pub(super) fn must_not_be_in_own(&self, path: &Path) -> Result<(), PathRefusal> {
         let path = folded(path);
         match self.own.iter().any(|own| path.starts_with(folded(&own.path))) {
@@ -477,8 +466,8 @@ impl Folders {
         }
     }
 
-    /// Refuses to change one of the host's own files by any name, a folder that holds one, or a
-    /// path where one is to be created.
+    /// Refuses to change a file of the host's own by any name, its path, or a folder that contains
+    /// it.
     pub(super) fn must_not_be_own(&self, place: &ResolvedPath) -> Result<(), PathRefusal> {
         let path = folded(&place.path);
         let own = self.own.iter().map(|own| folded(&own.path));
@@ -496,12 +485,10 @@ impl Folders {
 }
 
 impl PathWalk<'_> {
-    /// The folder that the way has come to.
     fn here(&self) -> BorrowedFd<'_> {
         self.passed.last().map_or(self.start.as_fd(), |(_, folder)| folder.as_fd())
     }
 
-    /// Returns the remaining path.
     fn rest(&self) -> PathBuf {
         self.ahead.iter().rev().collect()
     }
@@ -521,7 +508,7 @@ impl PathWalk<'_> {
     }
 }
 
-/// The links that an absolute path leads through, and where it ends: there, or where it would be.
+/// Returns the links on the way of an absolute path, and last its target, even if that is missing.
 fn links_and_target(path: &Path) -> Vec<PathBuf> {
     let mut ways = Vec::new();
     let (mut done, mut links) = (PathBuf::from("/"), 0);
@@ -548,7 +535,7 @@ fn links_and_target(path: &Path) -> Vec<PathBuf> {
     ways
 }
 
-/// Returns the components of a path that lead somewhere.
+/// Returns the names and `..` of a path, without its root and `.`.
 pub fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
     path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -557,7 +544,6 @@ pub fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
     })
 }
 
-/// Opens a folder in a folder.
 pub(super) fn pass(folder: impl AsFd, name: &OsString) -> Result<OwnedFd, Errno> {
     openat(folder, name, PASS | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
@@ -569,7 +555,7 @@ fn make_folder(folder: impl AsFd, name: &OsString) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Returns a path with the links in its components resolved, as far as those exist.
+/// Returns a path with its existing part canonicalized; `None` if no part of it can be.
 pub fn real_as_far_as_there(path: &Path) -> Option<PathBuf> {
     path.ancestors().find_map(|above| {
         let rest = path.strip_prefix(above).ok()?;

@@ -1,15 +1,12 @@
-//! Files below the folders that somebody works in: one way of finding, reading and changing them,
-//! for agents and clients.
+//! Finding, reading and changing files below the working folders, for agents and clients.
 //!
-//! Owns: [`folders`] (where a path leads that must stay below), [`writing`] (what a file becomes),
-//! [`replacement`] (what takes its place in one step), [`reverting`] (texts that files had),
-//! [`trees`] (folders that are made, moved, copied and removed), [`facts`] (what tells a version of
-//! a file from another one), [`unfinished`] (what a host that ends leaves to the next one),
-//! [`small`] (a file that the operator names), and [`uris`] (what a file is called in the
-//! protocol). Everything is done on the descriptors that the way has led to, never by a path again.
-//! Never: answers anybody, runs anything, or waits for what is no file of a disk, but for two
-//! seconds in [`small`]. Whoever calls it
-//! does so on a thread that may wait.
+//! Owns: [`folders`] (resolution of paths below the folders), [`writing`] (writing files),
+//! [`replacement`] (atomic replacement), [`reverting`] (reverting texts), [`trees`] (creating,
+//! moving, copying and removing folders), [`facts`] (version tokens), [`unfinished`] (recovery of
+//! interrupted operations), [`small`] (files that the operator names), and [`uris`] (`file:` URIs).
+//! Operations use the descriptors that resolution has opened, never a path again.
+//! Never: answers a request, runs a program, or waits for anything but a disk, except for up to two
+//! seconds in [`small`]. Callers use a thread that may block.
 
 mod attributes;
 pub mod facts;

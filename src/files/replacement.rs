@@ -1,8 +1,6 @@
-//! Replacement of a file, link or folder in one step: the new one is completed beside the old one
-//! first.
+//! Atomic replacement of a file or link: the new one is completed beside the old one first.
 //!
-//! Owns: files and links that are not in their place yet; that nothing is left of one which does
-//! not get there, and that what it was to replace is still there then.
+//! Owns: files and links under temporary names, which are removed on failure.
 //! Never: follows a link that is to be replaced.
 
 use std::ffi::{OsStr, OsString};
@@ -27,18 +25,17 @@ use super::writing::{must_be_on_a_disk, KeptRanges};
 /// Replacement of a file or link.
 #[derive(Debug, Clone, Copy)]
 pub enum Replacement<'a> {
-    /// A file that holds this.
+    /// File with this content.
     File(&'a [u8]),
-    /// A link that leads here.
+    /// Link with this target.
     Link(&'a OsStr),
 }
 
 impl Folders {
-    /// Makes a link that leads here where nothing is, with the folders above it that are missing.
+    /// Creates a link, and the missing folders above it.
     ///
     /// # Errors
-    /// When something is there, it may not be made, or it is outside. Then nothing has changed, but
-    /// for the folders.
+    /// When it exists, may not be created, or is outside the folders; created folders may remain.
     pub fn create_link(&self, path: &Path, target: &OsStr) -> Result<(), PathRefusal> {
         self.must_be_made_on_a_disk(path)?;
         let place = self.find(path, MissingFolders::IsMade, FinalLink::Itself)?;
@@ -51,12 +48,11 @@ impl Folders {
         })
     }
 
-    /// Puts a file or a link where a file or a link is. A link is replaced itself, wherever it
-    /// leads.
+    /// Replaces a file or a link. A link is replaced itself; its target does not matter.
     ///
     /// # Errors
-    /// When there is a folder, it may not be replaced, or it is outside; or there is no room. Then
-    /// nothing has changed.
+    /// When it is a folder, not replaceable, or outside, or the disk is full. Then nothing has
+    /// changed.
     pub fn replace(&self, path: &Path, instead: Replacement<'_>) -> Result<(), PathRefusal> {
         let place = self.find(path, MissingFolders::Fails, FinalLink::Itself)?;
         let Some(name) = &place.name else { return Err(PathRefusal::NotAFile("a folder")) };
@@ -80,21 +76,20 @@ impl Folders {
     }
 }
 
-/// A new file that is to take the place of another one. Where the file system can do that it has no
-/// name until then, so that nothing is left of it when the process is killed; else it is beside the
-/// other one, and goes with this.
+/// New file that replaces another one. If possible, it has no name until then, so that a killed
+/// process leaves nothing behind; otherwise it is next to the old file, and removed on drop.
 pub(super) struct ReplacementFile<'a> {
     place: &'a ResolvedPath,
-    /// None while it has none.
+    /// Temporary name; `None` if the file has no name.
     name: Option<OsString>,
     file: File,
 }
 
-/// Folder in which the system shows open files, so that one without a name can be linked.
+/// Folder in which the system shows open files, so that an unnamed one can be linked.
 #[cfg(target_os = "linux")]
 const OPENED: &str = "/proc/self/fd";
 
-/// A new file without a name, if there can be one that is given a name later.
+/// Creates an unnamed file; `None` if the system cannot link one later.
 #[cfg(target_os = "linux")]
 fn open_unnamed(place: &ResolvedPath) -> Option<File> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
@@ -118,12 +113,12 @@ impl<'a> ReplacementFile<'a> {
         Ok(Self { place, name: Some(name), file })
     }
 
-    /// Says who may read, write and run it, before anything is in it.
+    /// Sets the mode, before the file has content.
     pub(super) fn permit(&self, mode: u32) -> io::Result<()> {
         self.file.set_permissions(Permissions::from_mode(mode))
     }
 
-    /// Makes it what the file is to become.
+    /// Writes the new content, with the kept ranges and the attributes of the old file.
     pub(super) fn fill(
         &self,
         content: &[u8],
@@ -132,7 +127,7 @@ impl<'a> ReplacementFile<'a> {
     ) -> io::Result<()> {
         let mut new = &self.file;
         if let Some((old, known)) = before {
-            // Before anything is in it.
+            // Set before the file has content, which other users might read otherwise.
             have_mode_and_owner(&self.file, known)?;
             have_attributes(&self.file, old);
         }
@@ -148,7 +143,7 @@ impl<'a> ReplacementFile<'a> {
         self.file.sync_data()
     }
 
-    /// Takes the place of whatever has this name.
+    /// Replaces the file of this name, if it exists.
     pub(super) fn replace_target(mut self, name: &OsString) -> io::Result<()> {
         if self.name.is_none() {
             let beside = temporary_name();
@@ -162,7 +157,7 @@ impl<'a> ReplacementFile<'a> {
         Ok(())
     }
 
-    /// Takes a name that nothing has.
+    /// Takes a free name; fails if it is taken.
     pub(super) fn create_target(mut self, name: &OsString) -> Result<(), Errno> {
         match &self.name {
             None => self.take_name(name),
@@ -202,7 +197,6 @@ fn remove_temporary(place: &ResolvedPath, name: &OsString) {
     }
 }
 
-/// A name that nothing has.
 pub(super) fn temporary_name() -> OsString {
     format!(".{}.tmp", uuid::Uuid::new_v4()).into()
 }

@@ -1,7 +1,7 @@
-//! Files that become the text that they had, as somebody has said it.
+//! Reverting files to an earlier text.
 //!
-//! Owns: reverting a file whose text is what it must be, and leaving every other one alone.
-//! Never: knows who has said it, or reads more of a file than the longer of the two texts.
+//! Owns: the check that a file has the expected text before it is reverted.
+//! Never: knows the source of the texts, or reads more of a file than the longer of the two.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use super::facts::etag;
 use super::folders::{Folders, PathRefusal};
 use super::writing::{WritePosition, WriteRequest, PERMISSIONS};
 
-/// Why a file stays as it is, a side of whose change is not known.
+/// Message for a file that is not reverted because one of its two texts is not stored.
 pub const UNKNOWN_SIDE: &str = "what was in it is not known any more";
 
 /// Result of reverting a file.
@@ -21,18 +21,18 @@ pub enum RevertedText {
     Already,
     /// The file has the wanted text now.
     Done {
-        /// Permissions of a file that was removed.
+        /// Permissions of a removed file, to restore them later; `None` if the file exists.
         mode: Option<u32>,
     },
-    /// The file has neither text, and stays.
+    /// The file has neither text, and is unchanged.
     ChangedSince,
 }
 
-/// Makes a file have the wanted text, if it has the other one now. `None` stands for a file that
-/// does not exist; one that is made has these permissions, as far as they are known.
+/// Changes a file from the text `now` to `wanted`, where `None` means that the file does not exist.
+/// A created file gets the permissions `mode`, if they are known.
 ///
 /// # Errors
-/// When it is no regular file, may not be changed, or is outside.
+/// When it is no regular file, may not be changed, or is outside the folders.
 pub fn revert_text(
     folders: &Folders,
     path: &Path,

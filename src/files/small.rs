@@ -1,7 +1,7 @@
-//! Small files that a person names: a configuration, a token.
+//! Small files that the user names: a configuration, a token.
 //!
-//! Owns: reading one in bounded time and memory, whatever is there.
-//! Never: waits for somebody to open the other end of a pipe.
+//! Owns: reading one in bounded time and memory, whatever its type.
+//! Never: waits for a writer to open a pipe.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -13,13 +13,13 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// Maximum size, in bytes.
+/// Maximum size of a file, in bytes.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Longest time for which the end of a pipe is waited for.
+/// Timeout for the end of a pipe.
 const WITHIN: Duration = Duration::from_secs(2);
 
-/// Opens the file.
+/// Opens a file without blocking.
 ///
 /// # Errors
 /// When it cannot be opened.
@@ -28,12 +28,11 @@ pub fn open(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(flags).open(path)
 }
 
-/// Returns the text of a file that was opened by [`open`]. It may be a pipe that is being written,
-/// as shells make them of `<(command)`.
+/// Reads the text of a file that [`open`] has opened, perhaps a pipe of `<(command)`.
 ///
 /// # Errors
-/// When it cannot be read, is larger than 1 MiB or no UTF-8, or is a pipe that nobody writes to or
-/// whose end does not come within 2 seconds.
+/// When it cannot be read, is larger than 1 MiB or not UTF-8, or is a pipe without a writer or
+/// without an end within 2 seconds.
 pub fn read(mut file: File) -> io::Result<String> {
     let (until, is_pipe) = (Instant::now() + WITHIN, file.metadata()?.file_type().is_fifo());
     let (mut bytes, mut part) = (Vec::new(), [0; 4096]);

@@ -1,16 +1,14 @@
-//! Folders with everything in them, and files: made, moved, copied and removed.
+//! Creating, moving, copying and removing files and folders with their content.
 //!
-//! What is copied is made beside its destination and takes its place in one step. How much there is
-//! is counted before anything is done. A link is copied, moved or removed as the link that it is,
-//! and nothing is touched that is mounted in a folder. What goes to another file system is put
-//! aside, copied, and removed as far as it is what was copied.
+//! A copy is created beside its destination and takes its place in one step. Entries and bytes are
+//! counted before an operation starts. A link is copied, moved or removed itself, and other file
+//! systems mounted in a folder are not touched. A move to another file system renames the source to
+//! a temporary name, copies it, and removes what is unchanged since the copy.
 //!
-//! `walk` goes through folders and bounds how much is done at once, `copying` makes copies, `names`
-//! gives names.
+//! `walk` traverses folders within limits, `copying` creates copies, and `names` renames.
 //!
-//! Owns: doing it below [`Folders`].
-//! Never: removes or replaces a folder that somebody works in, or the host's own files; reads what
-//! is no regular file.
+//! Owns: these operations below [`Folders`].
+//! Never: removes or replaces a working folder or the host's own files; reads a special file.
 
 mod copying;
 mod names;
@@ -37,20 +35,19 @@ use super::replacement::temporary_name;
 use super::unfinished::{TemporaryName, UnfinishedNote};
 use super::writing::must_be_on_a_disk;
 
-/// Operation on a whole folder.
 #[derive(Debug, Clone, Copy)]
 enum TreeOperation<'a> {
     Copied,
     Removed,
-    /// Removed, if it is what was copied.
+    /// Removed, if it is unchanged since it was copied.
     Moved(&'a CopyRecord),
 }
 
 impl Folders {
-    /// Makes a folder, with those above it that are missing. One that is there is good.
+    /// Creates a folder, and the missing folders above it. An existing folder is accepted.
     ///
     /// # Errors
-    /// When there is something else, or it is outside.
+    /// When the path exists and is no folder, or is outside the folders.
     pub fn make_folder(&self, path: &Path) -> Result<(), PathRefusal> {
         self.must_be_made_on_a_disk(path)?;
         let place = self.find(path, MissingFolders::IsMade, FinalLink::Followed)?;
@@ -72,11 +69,10 @@ impl Folders {
         }
     }
 
-    /// Removes a file, a link, or a folder: with what is in it, if so asked.
+    /// Removes a file, a link, or a folder; a non-empty one only if `with_content` is set.
     ///
     /// # Errors
-    /// When there is nothing, it is outside, or a folder that is not empty. What was removed before
-    /// it failed is said.
+    /// When it is missing, outside the folders, or not empty. A failure midway names its progress.
     pub fn remove(&self, path: &Path, with_content: bool) -> Result<(), PathRefusal> {
         let place = self.find(path, MissingFolders::Fails, FinalLink::Itself)?;
         let name = name_of(&place)?;
@@ -104,11 +100,10 @@ impl Folders {
         removed.map_err(|refusal| partly(&done, "were removed", refusal))
     }
 
-    /// Removes a file or a link, if it is of the version that has this token: one that somebody
-    /// puts under its name meanwhile is given back.
+    /// Removes a file or a link of this version. A file that has taken its name is put back.
     ///
     /// # Errors
-    /// When it is another version, a folder, or outside.
+    /// When it has another version, is a folder, or is outside the folders.
     pub fn remove_version(&self, path: &Path, version: &str) -> Result<(), PathRefusal> {
         let place = self.find(path, MissingFolders::Fails, FinalLink::Itself)?;
         let name = name_of(&place)?;
@@ -129,12 +124,11 @@ impl Folders {
         Ok(unlinkat(&place.folder, &aside, AtFlags::empty())?)
     }
 
-    /// Moves a file, a link or a folder to another place, and what is there is replaced, but for a
-    /// folder with something in it.
+    /// Moves a file, a link or a folder. Replaces the target, unless that is a folder that is not
+    /// empty or `only_if_free` is set.
     ///
     /// # Errors
-    /// When there is nothing, one of the two is outside, or something is there that is not
-    /// replaced.
+    /// When the source is missing, a path is outside the folders, or the target is not replaceable.
     pub fn rename(&self, from: &Path, to: &Path, only_if_free: bool) -> Result<(), PathRefusal> {
         let source = self.find(from, MissingFolders::Fails, FinalLink::Itself)?;
         let target = self.find(to, MissingFolders::Fails, FinalLink::Itself).map_err(of_destination)?;
@@ -144,11 +138,11 @@ impl Folders {
         let there = self.free_or_replaceable(&target, only_if_free).map_err(of_destination)?;
         must_be_on_a_disk(&source.folder)?;
         must_be_on_a_disk(&target.folder)?;
-        // What is not there is said before it is said what is in its way.
+        // A missing source is reported before an obstacle at the target.
         let known = statat(&source.folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let is_twin = !only_if_free && is_another_name(&source, name, &known, &target, there)?;
         match put_in_place(&source.folder, name, &target.folder, there, only_if_free) {
-            // The system does nothing then, and says that it is done.
+            // `rename` succeeds without an effect if both names are links to one file.
             Ok(()) if is_twin => self.take_name(&source, name, &known, &target, there),
             Err(PathRefusal::Failed(error)) if is(&error, Errno::XDEV) => {
                 must_be_replaceable(is_folder(&known), &target, there)?;
@@ -158,7 +152,7 @@ impl Folders {
         }
     }
 
-    /// Takes its name from a file that has the one as well that it is to have.
+    /// Removes the old name of a file that already has the new name as a hard link.
     fn take_name(
         &self,
         source: &ResolvedPath,
@@ -177,8 +171,8 @@ impl Folders {
         if identity(&now) != identity(known) {
             return put_back(source, &aside, name, PathRefusal::Changed);
         }
-        // Nothing again, unless the two names were one that is written in two ways, or the other
-        // one is gone by now.
+        // No effect again, unless the two names denote the same entry (for example on a file system
+        // that ignores case), or the other name has been removed.
         if let Err(refusal) = put_in_place(&source.folder, &aside, &target.folder, there, false) {
             return put_back(source, &aside, name, refusal);
         }
@@ -188,8 +182,8 @@ impl Folders {
         }
     }
 
-    /// Moves to another file system. What is moved is put aside first: who looks for it by its name
-    /// finds nothing that he could still put something into.
+    /// Moves to another file system. The source gets a temporary name first, so that no process
+    /// adds a file to it by its name.
     fn move_over(
         &self,
         source: &ResolvedPath,
@@ -201,8 +195,8 @@ impl Folders {
         let aside = temporary_name();
         let _remembered = self.remember(TemporaryName::Aside, source, &aside, name);
         match put_aside(&source.folder, name, &aside) {
-            // A folder of a lower layer of an overlay has no other name: it goes as far as it is
-            // what was copied.
+            // A folder in a lower layer of an overlay cannot be renamed: it is copied, and removed
+            // as far as it is unchanged.
             Err(Errno::XDEV) => return self.move_what_is_aside(source, name, target, there, only_if_free),
             put => put?,
         }
@@ -236,7 +230,7 @@ impl Folders {
         removed.map_err(|refusal| PathRefusal::Partly("it was copied".to_owned(), refusal.into()))
     }
 
-    /// Removes what was copied, if it still is what it was then.
+    /// Removes the source of a copy, if it is unchanged since.
     fn remove_what_was_copied(
         &self,
         folder: &OwnedFd,
@@ -258,12 +252,12 @@ impl Folders {
         removed.map_err(|refusal| partly(&done, "were removed", refusal))
     }
 
-    /// Copies a file, wherever it is, or a folder with everything in it, and what is there is
-    /// replaced, but for a folder with something in it.
+    /// Copies a file or a folder from anywhere. Replaces the target, unless that is a folder that
+    /// is not empty or `only_if_free` is set.
     ///
     /// # Errors
-    /// When there is nothing, the destination is outside, or something is there that is not
-    /// replaced. Then nothing has changed.
+    /// When the source is missing, or the target is outside or not replaceable. Then nothing has
+    /// changed.
     pub fn copy(&self, from: &Path, to: &Path, only_if_free: bool) -> Result<(), PathRefusal> {
         let from = from.canonicalize()?;
         let source = CopySource::open(CWD, from.as_os_str())?;
@@ -280,7 +274,7 @@ impl Folders {
         self.copy_to(&source, &target, there, only_if_free).map(drop)
     }
 
-    /// The name that something is to have, if it may be put there.
+    /// Returns the name of the target, if an entry may be put there.
     fn free_or_replaceable<'a>(
         &self,
         target: &'a ResolvedPath,
@@ -302,7 +296,7 @@ impl Folders {
         }
     }
 
-    /// Copies to a new name beside the destination, and then gives it the name that it is to have.
+    /// Copies to a temporary name beside the target, and then renames the copy.
     fn copy_to(
         &self,
         source: &CopySource,
@@ -372,7 +366,6 @@ impl Folders {
         Ok(copy)
     }
 
-    /// Removes a copy that nobody goes on with.
     pub(super) fn remove_copy(&self, folder: &OwnedFd, name: &OsString) -> Result<(), PathRefusal> {
         let is_folder = is_folder(&statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?);
         self.remove_what_was_made(folder.as_fd(), name, is_folder)
@@ -398,7 +391,7 @@ impl Folders {
         Ok(unlinkat(folder, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Counts what is in a folder that is to be copied or removed.
+    /// Checks the limits and the entries of a folder before it is copied or removed.
     fn count(&self, folder: BorrowedFd<'_>, deed: TreeOperation<'_>) -> Result<(), PathRefusal> {
         self.count_below(folder, Mount::of(folder)?, deed, 0, &mut Tally::default())
     }
@@ -433,7 +426,7 @@ impl Folders {
         Ok(())
     }
 
-    /// Refuses to remove one of the host's own files, or one that is not as it was copied.
+    /// Refuses a file of the host's own or, for a move, one that has changed since it was copied.
     fn must_be_free_for(&self, deed: TreeOperation<'_>, known: &Stat) -> Result<(), PathRefusal> {
         match deed {
             TreeOperation::Copied => Ok(()),
@@ -445,7 +438,6 @@ impl Folders {
         }
     }
 
-    /// Removes everything in a folder.
     fn empty(
         &self,
         folder: BorrowedFd<'_>,

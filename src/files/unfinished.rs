@@ -1,10 +1,8 @@
-//! Files under temporary names: copies that are made beside their place, and files that are put
-//! aside while they are moved.
+//! Files under temporary names: copies in progress, and files put aside while they are moved.
 //!
-//! Owns: remembering each of them in a folder of the host's own for as long as it is so; and, when
-//! the next host begins, removing the copies that nobody goes on with, and giving its name back to
-//! what was put aside.
-//! Never: touches what it has not remembered, or removes what was put aside.
+//! Owns: a record of each such file, in a folder of the host's own; and recovery at the next start,
+//! which removes unfinished copies and gives files put aside their names back.
+//! Never: touches a file without a record, or removes a file put aside.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
@@ -18,10 +16,9 @@ use rustix::fs::{openat, renameat_with, statat, AtFlags, Mode, OFlags, RenameFla
 
 use super::folders::{Folders, PathRefusal, NONBLOCKING};
 
-/// Why something has another name.
+/// Reason why a file has a temporary name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TemporaryName {
-    /// Copy in progress.
     Copy,
     /// File put aside while it is moved.
     Aside,
@@ -42,7 +39,7 @@ pub struct Unfinished {
     folder: PathBuf,
 }
 
-/// Something is remembered until this is dropped.
+/// Record of one file, removed on drop.
 #[derive(Debug)]
 pub(super) struct UnfinishedNote(Option<PathBuf>);
 
@@ -51,11 +48,10 @@ pub(super) struct UnfinishedNote(Option<PathBuf>);
 pub struct UnfinishedOperations(Vec<PathBuf>);
 
 impl Unfinished {
-    /// Remembers in this folder, which is made when it is needed. Returned with what is remembered
-    /// there already.
+    /// Uses this folder, created when needed. Also returns the records of an earlier host.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the folder cannot be read.
     pub fn open(folder: PathBuf) -> io::Result<(Arc<Self>, UnfinishedOperations)> {
         let left = match fs::read_dir(&folder) {
             Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?,
@@ -65,8 +61,8 @@ impl Unfinished {
         Ok((Arc::new(Self { folder }), UnfinishedOperations(left)))
     }
 
-    /// Remembers that in this folder something has this name, and for which one it is meant. Where
-    /// that cannot be kept, it is done all the same.
+    /// Records that a file in `folder` has the temporary name `has` and is meant for `name`. If the
+    /// record cannot be written, the operation proceeds without it.
     pub(super) fn remember(
         &self,
         why: TemporaryName,
@@ -95,7 +91,7 @@ impl Unfinished {
 }
 
 impl UnfinishedNote {
-    /// Leaves it to the next host.
+    /// Keeps the record, so that the next host recovers the file.
     pub(super) fn keep(mut self) {
         self.0 = None;
     }
@@ -116,7 +112,7 @@ impl UnfinishedOperations {
         self.0.is_empty()
     }
 
-    /// Puts right what was left. What cannot be is left to the next host.
+    /// Recovers the recorded files. A record whose recovery fails is kept for the next host.
     pub fn recover(self) {
         for note in self.0 {
             let put = fs::read(&note).map_err(PathRefusal::from).and_then(|left| recover_one(&left));
@@ -132,7 +128,7 @@ impl UnfinishedOperations {
 
 fn recover_one(note: &[u8]) -> Result<(), PathRefusal> {
     let mut parts = note.split(|byte| *byte == 0).map(|part| OsString::from_vec(part.to_vec()));
-    // What is not written to its end has not begun.
+    // A record is written before its operation starts, so an incomplete one has nothing to undo.
     let (Some(why), Some(folder), Some(has), Some(name)) =
         (parts.next(), parts.next(), parts.next(), parts.next())
     else {
@@ -140,7 +136,7 @@ fn recover_one(note: &[u8]) -> Result<(), PathRefusal> {
     };
     let opened = match openat(CWD, &folder, OFlags::RDONLY | OFlags::DIRECTORY | NONBLOCKING, Mode::empty()) {
         Ok(opened) => opened,
-        // With the folder all that was in it is gone.
+        // The folder was removed, and the file with it.
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
@@ -208,12 +204,12 @@ mod tests {
         fs::write(work.join(".3.tmp"), "moved").unwrap();
         fs::write(work.join("c"), "other").unwrap();
         leave(TemporaryName::Aside, ".3.tmp", "c");
-        // It was nearly in its place; this one is nobody's.
+        // The name `c` is taken, so `.3.tmp` keeps its name; `.4.tmp` does not exist.
         leave(TemporaryName::Copy, ".4.tmp", "d");
         fs::write(work.join(".5.tmp"), "mine").unwrap();
-        // This one was done.
+        // This operation was complete.
         drop(unfinished.remember(TemporaryName::Copy, &work, OsStr::new(".5.tmp"), OsStr::new("e")));
-        // Of a note that is not whole, and of a folder that is gone, nothing comes.
+        // An incomplete record, and one for a removed folder, have no effect.
         fs::write(notes.join("half"), "copy\0").unwrap();
         unfinished
             .remember(TemporaryName::Copy, &folder.path().join("gone"), OsStr::new(".6.tmp"), OsStr::new("f"))

@@ -1,7 +1,7 @@
-//! URIs of files.
+//! `file:` URIs.
 //!
-//! Owns: the path that a `file:` URI names, and the URI of a path.
-//! Never: looks whether anything is there.
+//! Owns: conversion between `file:` URIs and paths.
+//! Never: checks whether a file exists.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,24 +11,22 @@ use percent_encoding::{percent_decode_str, percent_encode, AsciiSet, NON_ALPHANU
 
 use crate::wire::errors::RpcError;
 
-/// The longest path that the system takes, in bytes.
+/// Maximum length of a path in the system, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
 
-/// Characters that are escaped in the path of a URI: all but those that every library leaves as
-/// they are.
+/// Characters escaped in the path of a URI: all but those that every library leaves unescaped.
 pub const PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// The `file:` URI of an absolute path.
+/// Returns the `file:` URI of an absolute path.
 pub fn uri_of(path: &Path) -> String {
     format!("file://{}", percent_encode(path.as_os_str().as_bytes(), PATH))
 }
 
-/// The path of a `file:` URI. Its `..` are left in it: where they lead is for the file system to
-/// say.
+/// Returns the path of a `file:` URI. A `..` is kept, since its target depends on the file system.
 ///
 /// # Errors
-/// `-32602` when it is no URI of a file of this machine.
+/// `-32602` when the URI names no file of this machine.
 pub fn path_of(uri: &str) -> Result<PathBuf, RpcError> {
     let wrong = |what: &str| Err(RpcError::invalid_params(format_args!("`{uri}` {what}")));
     let rest = match uri.split_once(':') {
@@ -51,7 +49,7 @@ pub fn path_of(uri: &str) -> Result<PathBuf, RpcError> {
     if !path.starts_with('/') {
         return wrong("names no file of this machine");
     }
-    // Each byte of a path is at most three of a URI.
+    // Each byte of a path has at most three characters in a URI.
     if path.len() > 3 * PATH_BYTES_MAX {
         return wrong("is longer than any path");
     }
@@ -68,7 +66,7 @@ pub fn path_of(uri: &str) -> Result<PathBuf, RpcError> {
     Ok(PathBuf::from(OsStr::from_bytes(&bytes)))
 }
 
-/// Returns whether a path of one list is also in the other one, or inside or above one of it.
+/// Returns whether a path of one list equals, contains or is inside a path of the other one.
 pub fn overlap(some: &[PathBuf], others: &[PathBuf]) -> bool {
     let meet = |one: &PathBuf| others.iter().any(|two| one.starts_with(two) || two.starts_with(one));
     some.iter().any(meet)

@@ -1,13 +1,13 @@
 //! Writing a file, in whole or in part.
 //!
-//! A file that is changed is made anew beside the old one, and takes its place in one step: whoever
-//! reads it, and a process that is killed in the middle, finds the old one or the new one, whole.
-//! The old one is changed where it lies only if it is large and the change is at its end, or if its
-//! folder lets nobody put anything beside it; never where it has another name (a hard link), which
-//! may be outside. What fails there is undone.
+//! A changed file is written beside the old one and takes its place in one step: a reader, or a
+//! process that is killed midway, leaves either the old or the new file, complete. The old file is
+//! changed in place only if it is large and the change is at its end, or if no file can be created
+//! in its folder; never if it has another name (a hard link), which may be outside the folders. A
+//! failed change in place is undone.
 //!
 //! Owns: writing files below [`Folders`].
-//! Never: writes what is no regular file, or what the kernel shows as one.
+//! Never: writes to anything but regular files, or to file systems of the kernel.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -25,10 +25,10 @@ use super::folders::{
 };
 use super::replacement::ReplacementFile;
 
-/// A file that is larger, in bytes, is changed where it lies when the change is at its end.
+/// Size, in bytes, above which a file is changed in place if the change is at its end.
 const NEW_BYTES_MAX: u64 = 16 << 20;
 
-/// Maximum number of bytes that are rewritten because something before them has changed.
+/// Maximum number of unchanged bytes that are copied because others have changed.
 const KEPT_BYTES_MAX: u64 = 4 << 30;
 
 /// Request to write to a file.
@@ -38,36 +38,34 @@ pub struct WriteRequest<'a> {
     pub content: &'a [u8],
     /// Position in the file.
     pub put: WritePosition,
-    /// Only if nothing is there.
+    /// Fail if the file exists.
     pub create_only: bool,
-    /// Only if the file is of the version that has this token.
+    /// Fail unless the file has this version token; `None` for any version.
     pub if_match: Option<&'a str>,
-    /// Permissions of a new file, within [`PERMISSIONS`]; `None` for the usual ones.
+    /// Permissions of a new file, within [`PERMISSIONS`]; `None` for the default.
     pub mode: Option<u32>,
 }
 
 /// Position in a file. A position beyond the end is the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WritePosition {
-    /// Behind so many bytes, and nothing follows.
+    /// After this number of bytes; the rest is cut off.
     Truncate(u64),
-    /// Before so many bytes at the end.
+    /// Before this number of bytes from the end, which follow.
     Append(u64),
-    /// Behind so many bytes, and the rest follows.
+    /// After this number of bytes; the rest follows.
     Insert(u64),
 }
 
-/// A file that was there.
 struct ExistingFile {
     file: File,
     known: Stat,
 }
 
-/// Of the mode of a file, what says who may do what.
+/// Permission bits of a file's mode.
 pub const PERMISSIONS: u32 = 0o777;
 
-/// Parts of the existing file that stay: those before a position, and those from another position
-/// on.
+/// Ranges of the existing file that stay: the bytes before `before`, and those from `from` on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeptRanges {
     pub(super) before: u64,
@@ -76,7 +74,7 @@ pub(super) struct KeptRanges {
 }
 
 impl KeptRanges {
-    /// Of a file that was not there.
+    /// Ranges for a new file.
     pub(super) const NOTHING: Self = Self { before: 0, from: 0, size: 0 };
 
     fn of(put: WritePosition, size: u64) -> Self {
@@ -94,12 +92,10 @@ impl KeptRanges {
 }
 
 impl Folders {
-    /// Makes a file that is not there, with the folders above it that are missing; see
-    /// [`WriteRequest::mode`].
+    /// Creates a file, and the missing folders above it. `mode` is as in [`WriteRequest::mode`].
     ///
     /// # Errors
-    /// When something is there, it may not be made, or it is outside. Then nothing has changed, but
-    /// for the folders.
+    /// When it exists, may not be created, or is outside the folders; created folders may remain.
     pub fn create(&self, path: &Path, content: &[u8], mode: Option<u32>) -> Result<(), PathRefusal> {
         let writing = WriteRequest {
             content,
@@ -111,21 +107,21 @@ impl Folders {
         self.write_at(path, MissingFolders::IsMade, &writing)
     }
 
-    /// Writes a file, with the folders above it that are missing.
+    /// Writes a file, and creates the missing folders above it.
     ///
     /// # Errors
-    /// When there is something else, it may not be written, or it is outside. Then nothing has
-    /// changed, but for the folders.
+    /// When it is no file, not writable, or outside the folders; created folders may remain.
     pub fn write(&self, path: &Path, content: &[u8]) -> Result<(), PathRefusal> {
         let put = WritePosition::Truncate(0);
         let writing = WriteRequest { content, put, create_only: false, if_match: None, mode: None };
         self.write_at(path, MissingFolders::IsMade, &writing)
     }
 
-    /// Writes a file, or a part of it, in a folder that is there.
+    /// Writes a file, or a part of it, in an existing folder.
     ///
     /// # Errors
-    /// The same; or it is there, or has changed, and that was not to be.
+    /// As [`Folders::write`]; also when the file exists or has changed and the request excludes
+    /// that.
     pub fn put(&self, path: &Path, writing: &WriteRequest<'_>) -> Result<(), PathRefusal> {
         self.write_at(path, MissingFolders::Fails, writing)
     }
@@ -165,7 +161,7 @@ impl Folders {
         }
     }
 
-    /// Folders that are made on the way are not made where the kernel makes something else of them.
+    /// Refuses to create folders on a file system of the kernel, where they have another meaning.
     pub(super) fn must_be_made_on_a_disk(&self, path: &Path) -> Result<(), PathRefusal> {
         for above in path.ancestors().skip(1) {
             let folder = match self.find(above, MissingFolders::Fails, FinalLink::Followed) {
@@ -175,7 +171,7 @@ impl Folders {
                 },
                 Ok(ResolvedPath { folder, .. }) => folder,
                 Err(refusal) if refusal.is_missing() => continue,
-                // Whoever follows the way says so.
+                // The caller resolves the path again, and reports the error.
                 Err(_) => return Ok(()),
             };
             return must_be_on_a_disk(folder);
@@ -184,26 +180,25 @@ impl Folders {
     }
 }
 
-/// Opens a file that is to be changed. Nobody may replace what he may not write.
+/// Opens a file that is to be changed. A file that is not writable must not be replaced either.
 fn open_before(
     folder: &OwnedFd,
     name: &OsString,
     writing: &WriteRequest<'_>,
 ) -> Result<ExistingFile, PathRefusal> {
     let file = match openat(folder, name, OFlags::RDWR | NONBLOCKING, Mode::empty()) {
-        // All of it is replaced, and what may not be read is none of our business.
+        // The whole file is replaced, so it need not be readable.
         Err(Errno::ACCESS) if writing.put == WritePosition::Truncate(0) => {
             openat(folder, name, OFlags::WRONLY | NONBLOCKING, Mode::empty())?
         }
         file => file?,
     };
     let known = fstat(&file)?;
-    // It may be another one by now.
+    // Another file may have taken the name in the meantime.
     must_be_file(&known)?;
     Ok(ExistingFile { file: file.into(), known })
 }
 
-/// Returns whether the existing file has the version that was asked for, if one was.
 fn is_expected(before: Option<&ExistingFile>, writing: &WriteRequest<'_>) -> Result<bool, PathRefusal> {
     match (writing.if_match, before) {
         (None, _) => Ok(true),
@@ -212,7 +207,6 @@ fn is_expected(before: Option<&ExistingFile>, writing: &WriteRequest<'_>) -> Res
     }
 }
 
-/// Makes a file that was not there.
 fn make(place: &ResolvedPath, name: &OsString, writing: &WriteRequest<'_>) -> Result<(), PathRefusal> {
     let new = ReplacementFile::of(place)?;
     if let Some(mode) = writing.mode {
@@ -225,14 +219,13 @@ fn make(place: &ResolvedPath, name: &OsString, writing: &WriteRequest<'_>) -> Re
     match new.create_target(name) {
         Ok(()) => Ok(()),
         Err(Errno::EXIST) => Err(PathRefusal::Exists),
-        // Not every file system can do that.
+        // Not every file system supports that.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => make_at_once(place, name, writing.content),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Makes a file under its name: whoever looks meanwhile finds a part of it, but nothing is
-/// replaced.
+/// Creates a file under its final name, where readers may see a part of it. Never replaces a file.
 fn make_at_once(place: &ResolvedPath, name: &OsString, content: &[u8]) -> Result<(), PathRefusal> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | NONBLOCKING;
     let file =
@@ -250,7 +243,6 @@ fn make_at_once(place: &ResolvedPath, name: &OsString, content: &[u8]) -> Result
     Ok(written?)
 }
 
-/// Changes a file that is there.
 fn change(
     place: &ResolvedPath,
     name: &OsString,
@@ -261,7 +253,7 @@ fn change(
     let kept = KeptRanges::of(writing.put, u64::try_from(known.st_size).unwrap_or(0));
     let has_one_name = known.st_nlink == 1;
     let is_at_the_end = kept.from == kept.size && kept.before > 0;
-    // What cannot be undone is done there only if there is no other way.
+    // A change in place that cannot be undone is the last resort.
     let is_undone = kept.size - kept.before <= NEW_BYTES_MAX || kept.bytes() > KEPT_BYTES_MAX;
     if kept.size > NEW_BYTES_MAX && is_at_the_end && has_one_name && is_undone {
         return change_in_place(file, writing.content, kept);
@@ -276,7 +268,7 @@ fn change(
         Ok(new)
     });
     let placed = made.map_err(PathRefusal::from).and_then(|new| {
-        // As late as can be.
+        // Checked as late as possible.
         if let Some(expected) = writing.if_match {
             let now =
                 openat(&place.folder, name, OFlags::RDONLY | NONBLOCKING, Mode::empty()).map(File::from);
@@ -294,20 +286,19 @@ fn change(
     }
 }
 
-/// Returns whether an error means that no file can be created beside this one or take its place,
-/// although it may be writable itself.
+/// Returns whether no file can be created beside this one, although it may be writable itself.
 fn takes_nothing_new(error: &io::Error) -> bool {
     let refused = [Errno::ACCESS, Errno::PERM, Errno::BUSY, Errno::XDEV, Errno::ROFS];
     error.raw_os_error().is_some_and(|code| refused.iter().any(|errno| errno.raw_os_error() == code))
 }
 
-/// Changes a file where it lies. What was replaced is put back when that fails.
+/// Changes a file in place, and restores it if that fails.
 fn change_in_place(file: File, content: &[u8], kept: KeptRanges) -> Result<(), PathRefusal> {
     let replaced = match kept.size - kept.before <= NEW_BYTES_MAX {
         true => read_at_end(&file, kept.before),
         false => Err(io::ErrorKind::FileTooLarge.into()),
     };
-    // What stays behind the change is all that was behind its beginning.
+    // The bytes that stay behind the change are all bytes from its beginning on.
     let rest = match &replaced {
         _ if kept.from >= kept.size => &[][..],
         Ok(replaced) => replaced,
@@ -318,7 +309,7 @@ fn change_in_place(file: File, content: &[u8], kept: KeptRanges) -> Result<(), P
     };
     let Err(error) = replace_end(&file, kept.before, &[content, rest]) else { return Ok(()) };
     let restored = replaced.and_then(|replaced| {
-        // What is too much goes first: there may be no room for anything.
+        // Excess bytes are cut off first, since the disk may be full.
         file.set_len(kept.size)?;
         file.write_all_at(&replaced, kept.before)?;
         file.sync_data()
@@ -350,7 +341,7 @@ fn replace_end(mut file: &File, position: u64, parts: &[&[u8]]) -> io::Result<()
     file.sync_data()
 }
 
-/// Files that the kernel shows are none.
+/// Refuses folders in file systems of the kernel.
 #[cfg(target_os = "linux")]
 pub(super) fn must_be_on_a_disk(folder: impl AsFd) -> Result<(), PathRefusal> {
     /// `proc`, `sysfs`, `cgroup`, `cgroup2`, `debugfs`, `tracefs`, `securityfs`, `bpf`;
@@ -378,7 +369,7 @@ pub(super) fn must_be_on_a_disk(folder: impl AsFd) -> Result<(), PathRefusal> {
         0x9584_58f6,
         0x6e73_6673,
     ];
-    // Where it is signed, it must not become another one.
+    // A signed type must keep its bits in the cast.
     #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss, clippy::cast_possible_truncation)]
     let kind = rustix::fs::fstatfs(folder)?.f_type as u32;
     match OF_THE_KERNEL.contains(&kind) {

@@ -1,13 +1,13 @@
 //! stdin and stdout, as they are lent to a host.
 //!
-//! A pipe, a socket or a file is lent itself. A terminal is not: it belongs to the jobs of its
-//! session, and the host is in another one, so the system would let it read what is typed while the
-//! front is stopped (`^Z`) or in the background, when it is meant for the shell. In its place the
-//! host gets a pipe, and the front carries the bytes: when the system stops the front, nothing is
-//! read from the terminal and nothing is printed on it.
+//! A pipe, a socket or a file is lent itself, a terminal is not. Terminals belong to the jobs of
+//! their session, and the host is in another one: it could read input while the front is stopped
+//! (`^Z`) or in the background, when that is meant for the shell. Therefore the host gets a pipe,
+//! and the front copies the bytes: while the front is stopped, the terminal is neither read nor
+//! written.
 //!
-//! Owns: those pipes, and the threads that carry.
-//! Never: looks at a byte.
+//! Owns: the pipes, and the threads that copy.
+//! Never: interprets a byte.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, PipeReader, PipeWriter, Read, Write};
@@ -18,22 +18,21 @@ use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags};
 
-/// Maximum number of bytes carried at once.
 const CARRIED_BYTES: usize = 64 << 10;
 
-/// Pipes that are lent in the place of stdin and stdout, where those are terminals.
+/// Pipes lent in place of stdin and stdout; `None` for each that is no terminal.
 #[derive(Debug)]
 pub struct LentPipes {
     stdin: Option<(PipeReader, PipeWriter)>,
     stdout: Option<(PipeReader, PipeWriter)>,
 }
 
-/// Ends when everything is printed that the host has said.
+/// Signal that all output of the host is printed; `None` if stdout is no terminal.
 #[derive(Debug)]
 pub struct Printing(Option<Receiver<()>>);
 
 impl LentPipes {
-    /// Makes a pipe for each terminal. Nothing is carried yet.
+    /// Creates a pipe for each terminal. Copying begins later.
     ///
     /// # Errors
     /// When no more files can be opened.
@@ -42,7 +41,7 @@ impl LentPipes {
         Ok(Self { stdin: pipe(io::stdin().is_terminal())?, stdout: pipe(io::stdout().is_terminal())? })
     }
 
-    /// Calls this with what the host is to have of stdin and stdout.
+    /// Calls `lend` with the files that the host uses as stdin and stdout.
     pub fn with_ends<T>(&self, lend: impl FnOnce([BorrowedFd<'_>; 2]) -> T) -> T {
         let (stdin, stdout) = (io::stdin(), io::stdout());
         let read = self.stdin.as_ref().map_or(stdin.as_fd(), |(read, _)| read.as_fd());
@@ -50,11 +49,12 @@ impl LentPipes {
         lend([read, write])
     }
 
-    /// Begins to carry, between these and the host that has the other ends. What is not a terminal
-    /// is closed: when the host closes it, nobody holds it open.
+    /// Starts copying between the given terminals and the host, which has the other ends of the
+    /// pipes. A file that is no terminal is closed, so that this process does not keep it open
+    /// after the host has closed it.
     ///
     /// # Errors
-    /// When the system gives us no thread.
+    /// When no thread can be started.
     pub fn carry(self, (stdin, stdout): (File, File)) -> io::Result<Printing> {
         if let Some((_, to_host)) = self.stdin {
             thread::Builder::new().name("stdin".to_owned()).spawn(move || carry(&stdin, &to_host))?;
@@ -71,10 +71,10 @@ impl LentPipes {
 }
 
 impl Printing {
-    /// Waits until all is printed, but no longer than this: a terminal may be stopped (`^S`).
+    /// Waits until all output is printed, up to `within`: a terminal may be stopped (`^S`).
     pub fn finish(self, within: Duration) {
         if let Some(printed) = self.0 {
-            // Nothing is ever sent: the thread ends.
+            // The channel carries no message: it closes when the thread ends.
             if printed.recv_timeout(within) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
                 tracing::debug!("the terminal takes too long to print the last lines");
             }
@@ -82,7 +82,7 @@ impl Printing {
     }
 }
 
-/// Carries bytes until there are no more, or nobody takes them.
+/// Copies bytes until the input ends or the output fails.
 fn carry<'a, R: AsFd, W: AsFd>(from: &'a R, to: &'a W)
 where
     &'a R: Read,
@@ -109,7 +109,7 @@ where
     }
 }
 
-/// Returns whether an error is none; waits where somebody who shares the terminal has made it
+/// Returns whether to retry. Waits if another process that shares the terminal made it
 /// non-blocking.
 fn is_transient(error: &io::Error, file: &impl AsFd, what: PollFlags) -> bool {
     match error.kind() {

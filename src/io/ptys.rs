@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn terminals_do_not_wait_for_the_loop_nor_the_loop_for_them() {
-        // A guard that ends at once, where no loop runs at all.
+        // The guard ends at once, and no event loop runs.
         let guard = GuardProgram::new("true".into(), Vec::new());
         let (mut ptys, mut heard) = Ptys::new(Some(guard), None, false);
         let size = ScreenSize { cols: 80, rows: 24 };

@@ -1,27 +1,26 @@
 //! Pending changes of a watched folder.
 //!
-//! Owns: what has changed since somebody was told last, each path once, and what that comes to when
-//! it changes again.
-//! Never: looks at a file.
+//! Owns: the changes since the last report, one per path, and the merging of further ones.
+//! Never: accesses a file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ahp_types::state::ResourceChangeType;
 
-/// Maximum number of changes reported at once; more are reported as updates of their folders.
+/// Maximum number of changes reported at once; more become one update of their common folder.
 pub const ITEMS_MAX: usize = 1000;
 
-/// Changes below a folder, by their paths from there.
+/// Changes below a folder, by their relative paths.
 #[derive(Debug, Default)]
 pub struct PathChanges {
     changes: BTreeMap<PathBuf, ResourceChangeType>,
-    /// They were too many: the folder in which all of them are.
+    /// Common folder of all changes, set once there are more than [`ITEMS_MAX`].
     all_in: Option<PathBuf>,
 }
 
 impl PathChanges {
-    /// Takes note of a change.
+    /// Adds a change, merged with the pending change of the same path.
     pub fn add(&mut self, path: &Path, kind: ResourceChangeType) {
         if let Some(all_in) = &mut self.all_in {
             let folder = path.parent().unwrap_or(path);
@@ -59,12 +58,12 @@ impl PathChanges {
         }
     }
 
-    /// Returns whether there are no pending changes.
+    /// Returns whether no change is pending.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.all_in.is_none()
     }
 
-    /// Takes the pending changes, by path.
+    /// Takes the pending changes, sorted by path.
     pub fn take(&mut self) -> Vec<(PathBuf, ResourceChangeType)> {
         let Self { changes, all_in } = std::mem::take(self);
         match all_in {

@@ -1,8 +1,7 @@
-//! The state machine of all watches.
+//! State machine of all watches.
 //!
-//! Owns: which watches there are, who wants each of them, when which of them is looked at, and what
-//! clients are told of files in the words of the protocol.
-//! Never: waits; whoever calls it says when it is time.
+//! Owns: the watches, their use counts and scans, and the reported changes in protocol terms.
+//! Never: waits; the caller drives it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -23,24 +22,24 @@ use crate::files::uris::{path_of, PATH};
 use crate::wire::errors::RpcError;
 use crate::wire::watches::Watched;
 
-/// Maximum number of files and folders that one watch knows.
+/// Maximum number of files and folders in one watch.
 pub const ENTRIES_MAX: usize = 100_000;
 
 /// Changes that one watch reports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WatchReport {
-    /// The channel of the watch.
+    /// Channel of the watch.
     pub watch: String,
-    /// Each file and folder, with what has become of it.
+    /// URI of each changed file and folder, with the kind of change.
     pub changes: Vec<(String, ResourceChangeType)>,
 }
 
-/// Why a watch cannot begin.
+/// Reason why a watch cannot begin.
 #[derive(Debug)]
 pub struct WatchRefusal {
     /// Error for its client.
     pub error: RpcError,
-    /// Set if it could go on once fewer folders are watched.
+    /// Set if the watch could begin once fewer folders are watched.
     pub lacks_room: bool,
 }
 
@@ -54,43 +53,40 @@ impl From<RpcError> for WatchRefusal {
 #[derive(Debug)]
 pub struct Engine {
     system: Box<dyn System + Send>,
-    /// By their channels.
     watches: BTreeMap<String, WatchedFolder>,
     own: Arc<[HostFile]>,
     said: SystemReport,
     /// Maximum number of entries that are polled.
     looked_at_max: usize,
     entries_max: usize,
-    /// The system says nothing, because it has no more room.
+    /// Setting whose limit is exhausted, so that the system reports no changes.
     no_room: Option<&'static str>,
 }
 
 #[derive(Debug)]
 struct WatchedFolder {
     tree: WatchedTree,
-    /// As its client spells it.
+    /// URI as its client spells it.
     uri: String,
-    /// Number of requests for it.
     wanted: usize,
     changes: PathChanges,
-    /// The system does not say what is done there.
+    /// Set if the folder is polled, because the system does not report its changes.
     is_looked_at: bool,
 }
 
 impl Engine {
-    /// Returns the engine with another limit of files and folders in one polled watch.
     #[cfg(test)]
     pub(super) fn limited_to(self, entries_max: usize) -> Self {
         Self { entries_max, ..self }
     }
 
-    /// `looked_at_max` files and folders are looked at for one watch.
+    /// Creates the engine. `looked_at_max` limits the files and folders of one polled watch.
     pub fn new(system: Box<dyn System + Send>, own: Arc<[HostFile]>, looked_at_max: usize) -> Self {
         let (watches, said) = (BTreeMap::new(), SystemReport::default());
         Self { system, watches, own, said, looked_at_max, entries_max: ENTRIES_MAX, no_room: None }
     }
 
-    /// Begins where the system says nothing because of this.
+    /// Creates the engine for a system whose notifications fail because of `trouble`.
     pub fn without_system(trouble: WatchTrouble, own: Arc<[HostFile]>, looked_at_max: usize) -> Self {
         let no_room = match trouble {
             WatchTrouble::NoRoom(setting) => Some(setting),
@@ -104,16 +100,15 @@ impl Engine {
         self.system.queue()
     }
 
-    /// Returns the number of folders that the system watches, without those on the way to them.
     #[cfg(test)]
     pub(super) fn folder_count(&self) -> usize {
         self.system.count()
     }
 
-    /// Begins with a watch; from here on nothing is missed. Counts who wants it.
+    /// Begins a watch, or adds a request for an active one. No change is missed from now on.
     ///
     /// # Errors
-    /// Why not.
+    /// When the path cannot be watched.
     pub fn begin(&mut self, channel: &str) -> Result<(), WatchRefusal> {
         if let Some(watch) = self.watches.get_mut(channel) {
             watch.wanted += 1;
@@ -166,7 +161,7 @@ impl Engine {
         }
     }
 
-    /// Hears what the system has to say; returns whether there is anything to be looked at.
+    /// Reads the pending notifications of the system; returns whether there is anything to scan.
     pub fn read_events(&mut self) -> bool {
         if let Err(error) = self.system.read_events(&mut self.said) {
             tracing::error!(%error, "file events of the system cannot be read, so everything that is watched is scanned again");
@@ -175,14 +170,14 @@ impl Engine {
         !self.said.is_nothing()
     }
 
-    /// The system forgets what was done.
+    /// Simulates a loss of notifications.
     #[cfg(test)]
     pub fn forget(&mut self) {
         self.read_events();
         self.said = SystemReport { forgot: true, ..SystemReport::default() };
     }
 
-    /// Looks where something was done, as the system has said.
+    /// Scans the paths that the system has reported.
     pub fn process_events(&mut self) {
         let said = std::mem::take(&mut self.said);
         if said.forgot {
@@ -204,7 +199,7 @@ impl Engine {
         }
     }
 
-    /// Looks at all of which the system says nothing.
+    /// Scans all polled watches.
     pub fn poll(&mut self) {
         for watch in self.watches.values_mut().filter(|watch| watch.is_looked_at) {
             watch.tree.rescan(&mut NoNotifier, &mut watch.changes);
@@ -212,17 +207,17 @@ impl Engine {
         }
     }
 
-    /// Returns whether anything must be polled because the system does not report it.
+    /// Returns whether any watch is polled.
     pub fn must_poll(&self) -> bool {
         self.watches.values().any(|watch| watch.is_looked_at)
     }
 
-    /// Returns whether there are pending changes.
+    /// Returns whether any watch has pending changes.
     pub fn has_changes(&self) -> bool {
         self.watches.values().any(|watch| !watch.changes.is_empty())
     }
 
-    /// Takes the pending changes of one of the watches.
+    /// Takes the pending changes of one watch; `None` if no watch has any.
     pub fn take_changes(&mut self) -> Option<WatchReport> {
         let (channel, watch) = self.watches.iter_mut().find(|(_, watch)| !watch.changes.is_empty())?;
         let uri = watch.uri.strip_suffix('/').unwrap_or(&watch.uri);
@@ -237,7 +232,7 @@ impl Engine {
 }
 
 impl WatchedFolder {
-    /// The system has no more room for all of it: it is looked at from now on, if it is small.
+    /// Switches to polling, if the folder is small enough, since the system's limit is exhausted.
     fn fall_back_to_polling(
         &mut self,
         channel: &str,
@@ -256,7 +251,7 @@ impl WatchedFolder {
         }
     }
 
-    /// Not all of it can be watched any more: what is in it may be anything.
+    /// Reports the whole folder as changed if a part of it is not watched any more.
     fn report_incomplete(&mut self) {
         if let Some(trouble) = self.tree.take_trouble() {
             tracing::warn!(error = %failed(&self.uri, &trouble), "a part of a watched folder is not watched any more");
@@ -265,15 +260,14 @@ impl WatchedFolder {
     }
 }
 
-/// Checks whether something can be watched, as far as can be seen without doing it.
+/// Checks whether a path can be watched, as far as is possible without watching it.
 ///
 /// # Errors
-/// Why not.
+/// When the path cannot be watched.
 pub fn check(watched: &Watched, own: &[HostFile]) -> Result<(), RpcError> {
     path_resolution::check(&path_of(&watched.uri)?, own).map_err(|trouble| failed(&watched.uri, &trouble))
 }
 
-/// Returns the error for a client whose watch cannot be.
 fn failed(uri: &str, trouble: &WatchTrouble) -> RpcError {
     match trouble {
         WatchTrouble::Gone => RpcError::resource_not_found(uri),

@@ -1,8 +1,8 @@
 //! Patterns that choose which changes a watch reports.
 //!
-//! Owns: the meaning of a watch's patterns for a path below it. A folder that is excluded is so
-//! with all that is in it, and one whose whole content is (`x/**`) is not looked into.
-//! Never: looks at a file.
+//! Owns: the meaning of a watch's patterns for a path below it. Excluding a folder excludes all
+//! that is in it. A folder whose whole content is excluded (`x/**`) is not scanned.
+//! Never: accesses a file.
 
 use std::path::Path;
 
@@ -10,20 +10,20 @@ use globset::{GlobSet, GlobSetBuilder};
 
 use crate::wire::watches::{glob, Watched};
 
-/// Patterns that are excluded from a recursive watch whose client gives no `includes`.
+/// Patterns excluded from a recursive watch whose client gives no `includes`.
 const BUILT_IN: [&str; 3] = ["**/.git/objects/**", "**/.git/lfs/**", "**/node_modules/**"];
 
-/// The patterns of a watch.
+/// Patterns of a watch.
 #[derive(Debug)]
 pub struct Globs {
     excluded: GlobSet,
-    /// Folders of which nothing inside is told.
+    /// Folders whose content is not reported.
     closed: GlobSet,
     included: Option<GlobSet>,
 }
 
 impl Globs {
-    /// The patterns of this watch, which were found to be some.
+    /// Compiles the patterns of this watch, which were validated before.
     pub fn of(watched: &Watched) -> Self {
         let mut excludes: Vec<&str> =
             watched.excludes.iter().flatten().map(|pattern| pattern.trim_end_matches('/')).collect();
@@ -38,12 +38,12 @@ impl Globs {
         }
     }
 
-    /// Returns whether a path is excluded, with all below it. The folders above it are not.
+    /// Returns whether a path is excluded, with all below it; its parent folders are not checked.
     pub fn excludes(&self, path: &Path) -> bool {
         self.excluded.is_match(path)
     }
 
-    /// Returns whether everything in this folder is excluded.
+    /// Returns whether the whole content of this folder is excluded.
     pub fn closes(&self, folder: &Path) -> bool {
         self.closed.is_match(folder)
     }

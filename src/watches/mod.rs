@@ -1,21 +1,21 @@
 //! Files and folders that are watched for clients.
 //!
-//! What is known of a watched folder is a picture of it ([`tree`]): its names, folder by folder.
-//! What the system says ([`system`]) is only where to look again; what is told is how the picture
-//! differs from what is there then. So nothing is told that is not so, whatever happens between a
-//! folder's coming into being and its being watched, what is made and removed at once is nothing,
-//! and what the system has forgotten to say is found by looking at everything again.
+//! The state of a watched folder is known as a tree of names ([`tree`]). A notification of the
+//! system ([`system`]) only says which path to scan again; clients get the difference between the
+//! known tree and the scan. Thus each reported change is real, even if it happened between the
+//! creation of a folder and its registration. An entry that is created and removed at once causes
+//! no report, and lost notifications are made up for by a full scan.
 //!
-//! On Linux the system is asked for one folder at a time, so that what is excluded costs nothing
-//! there. (The crate `notify` hears of every file that is opened, follows links, and takes a
-//! registration away when it hears late of the end of a folder that was at the same place before.)
-//! Elsewhere, and where the system has no more room, small folders are looked at every few seconds.
+//! On Linux, folders are registered one at a time, so that excluded folders cost nothing. (The
+//! crate `notify` receives an event for every opened file, follows links, and drops a registration
+//! when it learns late of the end of an earlier folder at the same path.) On other systems, and
+//! where the system's limit is exhausted, small folders are polled every few seconds.
 //!
-//! Owns: [`globs`] (what is not to be told of), [`changes`] (what is to be told, and how it becomes
-//! less), [`path_resolution`] (where a path leads), `tree`, `system`, and [`engine`] (all watches,
-//! step by step).
-//! Never: follows a link but on the way to what is watched, watches what is the host's own, waits,
-//! starts a thread, or knows who is told: that is `io`.
+//! Owns: [`globs`] (exclusions), [`changes`] (pending changes, and how they are merged),
+//! [`path_resolution`] (where a path leads), `tree`, `system`, and [`engine`] (all watches, as a
+//! state machine).
+//! Never: follows a link but on the path to a watched file, watches the host's own files, waits,
+//! starts a thread, or knows who receives the changes: that is `io`.
 
 pub mod changes;
 pub mod engine;

@@ -1,8 +1,8 @@
-//! The way to what is watched.
+//! Resolution of a watched path.
 //!
-//! Owns: following a path to where it leads now, link by link; and which folders and links it leads
-//! through, because the path leads elsewhere once one of them is moved, removed or made anew.
-//! Never: asks the system to watch anything, or tells what has changed.
+//! Owns: following a path link by link; and the folders and links on the way, because the path
+//! leads elsewhere once one of them is moved, removed or replaced.
+//! Never: registers a watch, or reports a change.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,18 +21,18 @@ use crate::files::folders::{parts, HostFile, Identity, LINKS_MAX};
 pub struct PathResolution {
     /// Canonical path, as far as it exists.
     pub root: PathBuf,
-    /// The last folder that it leads through.
+    /// Last folder on the way.
     pub nearest: PathBuf,
-    /// Each folder and link that it leads through.
+    /// Folders and links on the way, with their identities.
     pub steps: BTreeMap<PathBuf, Identity>,
-    /// Why it cannot be followed to its end, but for that nothing is there.
+    /// Error that ended the resolution; `None` if it is complete or its rest does not exist.
     pub trouble: Option<WatchTrouble>,
-    /// Set if it leads into the host's own files.
+    /// Set if the path leads into the host's own files.
     pub is_own: bool,
 }
 
 impl PathResolution {
-    /// Follows an absolute path as far as anything is there.
+    /// Resolves an absolute path as far as it exists.
     pub fn follow(path: &Path, own: &[HostFile]) -> Self {
         let top = PathBuf::from("/");
         let (mut way, mut links) = (Self::at(top), 0);
@@ -101,11 +101,10 @@ impl PathResolution {
         }
     }
 
-    /// Ends the resolution at the current place, because of this error.
     fn end(&mut self, ahead: &[OsString], error: io::Error) {
         self.root.extend(ahead.iter().rev());
         match WatchTrouble::of(error) {
-            // Where a `..` leads behind what is not there is not known.
+            // The target of `..` behind a missing folder is unknown.
             WatchTrouble::Gone if ahead.iter().any(|part| part == "..") => {
                 self.trouble = Some(WatchTrouble::Gone)
             }
@@ -115,10 +114,10 @@ impl PathResolution {
     }
 }
 
-/// Checks whether a path can be watched, as far as can be seen without doing it.
+/// Checks whether a path can be watched, as far as is possible without watching it.
 ///
 /// # Errors
-/// Why not.
+/// When the path cannot be watched.
 pub fn check(path: &Path, own: &[HostFile]) -> Result<(), WatchTrouble> {
     let way = PathResolution::follow(path, own);
     if way.is_own {

@@ -1,8 +1,8 @@
 //! Notifications of the system about watched folders.
 //!
-//! Owns: asking it to watch a folder, once for all who want to know, within the limits; and reading
-//! what it says: where something was done, or that it has forgotten.
-//! Never: looks at what was done, or asks for more than one folder at a time.
+//! Owns: registration of folders, once for all watches and within the limits; and the received
+//! notifications: changed paths, or a loss of notifications.
+//! Never: scans a folder, or registers more than one folder per call.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,29 +14,29 @@ use rustix::io::Errno;
 #[cfg(target_os = "linux")]
 pub use linux::Inotify;
 
-/// Why something cannot be watched.
+/// Reason why something cannot be watched.
 #[derive(Debug)]
 pub enum WatchTrouble {
-    /// There is no such folder.
+    /// The path does not exist.
     Gone,
-    /// Missing permission to read it.
+    /// Missing permission to read.
     Denied,
-    /// One of the host's own files.
+    /// Path of the host's own files.
     Own,
     /// Exhausted limit of watched folders.
     Folders(usize),
-    /// There are more files and folders than so many.
+    /// Exhausted limit of files and folders.
     Entries(usize),
-    /// Path that is longer than the system takes.
+    /// Path that is longer than the system allows.
     TooLong,
-    /// The system has no more room, which this setting gives.
+    /// Exhausted limit of the system, with the setting that raises it.
     NoRoom(&'static str),
-    /// Whatever the file system says.
+    /// Other error of the file system.
     Failed(io::Error),
 }
 
 impl WatchTrouble {
-    /// Returns the meaning of an error of the file system.
+    /// Returns the trouble that an error of the file system means.
     pub fn of(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::Gone,
@@ -47,21 +47,21 @@ impl WatchTrouble {
     }
 }
 
-/// Number of a registration of a folder, which changes when another folder takes its place.
+/// Number of a folder's registration, which changes when another folder takes its path.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Registration(pub i64);
 
 /// Notifications since the last report.
 #[derive(Debug, Default)]
 pub struct SystemReport {
-    /// Something was done with these.
+    /// Changed paths.
     pub touched: BTreeSet<PathBuf>,
-    /// And with others, which it has forgotten.
+    /// Set if the system has dropped notifications.
     pub forgot: bool,
 }
 
 impl SystemReport {
-    /// Returns whether there is nothing to look at.
+    /// Returns whether no scan is needed.
     pub fn is_nothing(&self) -> bool {
         self.touched.is_empty() && !self.forgot
     }
@@ -69,46 +69,44 @@ impl SystemReport {
 
 /// Notifier of changes in folders.
 pub trait System: std::fmt::Debug {
-    /// Returns whether it ever reports anything; else all must be polled.
+    /// Returns whether it ever reports anything; otherwise all watches must be polled.
     fn says(&self) -> bool;
 
-    /// Watches a folder, itself and what is in it but nothing further down. Counts how often that
-    /// is asked for.
+    /// Watches a folder and its direct entries. Counts the calls for each folder.
     ///
     /// # Errors
-    /// When it is not watched.
+    /// When the folder cannot be watched.
     fn register(&mut self, folder: &Path) -> Result<Registration, WatchTrouble>;
 
-    /// Watches it no more when nobody else has asked for it.
+    /// Undoes one `register`; the last one ends the watch.
     fn release(&mut self, folder: &Path);
 
-    /// Watches whether a folder or link, which somebody's way leads through, stays what it is; and
-    /// nothing that is done in it. Counts how often that is asked for.
+    /// Watches a path on the way to a watched one for being moved or removed. Counts the calls.
     ///
     /// # Errors
-    /// When it is not watched.
+    /// When the path cannot be watched.
     fn pass(&mut self, _step: &Path) -> Result<Registration, WatchTrouble> {
         Ok(Registration::default())
     }
 
-    /// Watches that no more when nobody else has asked for it.
+    /// Undoes one `pass`; the last one ends the watch.
     fn leave(&mut self, _step: &Path) {}
 
-    /// Returns the descriptor that becomes readable when it has something to report.
+    /// Returns a descriptor that is readable when notifications are pending; `None` without any.
     fn queue(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Returns the number of folders that it watches, without those that only lead to others.
+    /// Returns the number of folders registered for their content.
     #[cfg(test)]
     fn count(&self) -> usize {
         0
     }
 
-    /// Adds what it has said since it was heard last.
+    /// Adds the pending notifications to `said`.
     ///
     /// # Errors
-    /// When it cannot be heard any more.
+    /// When the notifications cannot be read any more.
     fn read_events(&mut self, said: &mut SystemReport) -> io::Result<()>;
 }
 
@@ -149,19 +147,18 @@ mod linux {
 
     use super::{Registration, System, SystemReport, WatchTrouble};
 
-    /// Maximum number of watched folders.
     const FOLDERS_MAX: usize = 8192;
 
-    /// Of what the user may watch, with all programs, this part is ours.
+    /// Divisor of the user's limit of watches, which all programs share.
     const PART: usize = 10;
 
     /// File in which the system states its limit.
     const WATCHES: &str = "/proc/sys/fs/inotify/max_user_watches";
 
-    /// Maximum number of changed paths that are remembered until they are looked at.
+    /// Maximum number of changed paths that are remembered until they are scanned.
     const TOUCHED_MAX: usize = 50_000;
 
-    /// Events of a watched folder. Opening or reading a file is none of them.
+    /// Events of a watched folder. Opening or reading a file is not among them.
     const MASK: WatchFlags = WatchFlags::ATTRIB
         .union(WatchFlags::CREATE)
         .union(WatchFlags::DELETE)
@@ -174,30 +171,28 @@ mod linux {
         .union(WatchFlags::EXCL_UNLINK)
         .union(WatchFlags::ONLYDIR);
 
-    /// Additional events of a folder or link on the way to a watched path.
+    /// Events of a path on the way to a watched one, added to those of an existing watch.
     const MASK_OF_STEP: WatchFlags = WatchFlags::ATTRIB
         .union(WatchFlags::DELETE_SELF)
         .union(WatchFlags::MOVE_SELF)
         .union(WatchFlags::DONT_FOLLOW)
         .union(WatchFlags::MASK_ADD);
 
-    /// The system's own way to say what is done in folders.
+    /// Notifier that uses Linux inotify.
     #[derive(Debug)]
     pub struct Inotify {
         queue: OwnedFd,
         folders: HashMap<PathBuf, WatchedPath>,
-        /// The folders by the numbers that the system has given them: each folder has one, whatever
-        /// it is called.
+        /// Paths by watch descriptor. A folder has one descriptor, whatever its path.
         paths: HashMap<i32, PathBuf>,
         folders_max: usize,
-        /// Paths to be looked at besides those that the system reports.
+        /// Paths to scan besides those that the system reports.
         besides: Vec<PathBuf>,
     }
 
-    /// A folder that somebody wants to be watched.
     #[derive(Debug, Default)]
     struct WatchedPath {
-        /// None once it is gone.
+        /// Watch descriptor; `None` once the folder is gone.
         number: Option<i32>,
         /// Number of registrations for its content.
         times: usize,
@@ -206,10 +201,10 @@ mod linux {
     }
 
     impl Inotify {
-        /// Begins with nothing to watch.
+        /// Creates an inotify instance without watches.
         ///
         /// # Errors
-        /// When the user has too many programs that watch.
+        /// When the user's limit of inotify instances is exhausted.
         pub fn new() -> Result<Self, WatchTrouble> {
             let queue = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|error| match error {
                 Errno::MFILE => WatchTrouble::NoRoom("fs.inotify.max_user_instances"),
@@ -221,19 +216,19 @@ mod linux {
             Ok(Self { queue, folders, paths, folders_max, besides })
         }
 
-        /// Has no more room than this.
+        /// Sets the maximum number of watched folders.
         #[cfg(test)]
         pub fn limit_to(&mut self, folders_max: usize) {
             self.folders_max = folders_max;
         }
 
-        /// A folder has this number, and had another name before.
+        /// Handles a descriptor known by another path: its folder was moved, or is mounted twice.
         fn is_elsewhere(&mut self, number: i32, folder: &Path) -> Result<(), WatchTrouble> {
             let Some(before) = self.paths.get(&number).filter(|before| *before != folder).cloned() else {
                 return Ok(());
             };
             if is_same(&before, folder) {
-                // It is mounted twice, and is watched at the other place.
+                // The folder is mounted twice, and is watched at the other path.
                 return Err(WatchTrouble::Gone);
             }
             if let Some(asked) = self.folders.get_mut(&before) {
@@ -243,8 +238,7 @@ mod linux {
             Ok(())
         }
 
-        /// Has the system watch it, and notes by which number; it is the caller's to count how
-        /// often that is asked for.
+        /// Adds a watch and records its descriptor. The caller counts registrations.
         fn add(
             &mut self,
             path: &Path,
@@ -264,7 +258,7 @@ mod linux {
             let asked = self.folders.entry(path.to_owned()).or_default();
             let before = asked.number.replace(number).filter(|before| *before != number);
             if before.is_some_and(|before| self.paths.remove(&before).is_some()) {
-                // Another folder is there now, which others may not know.
+                // Another folder has taken the path, which other watches may not know.
                 self.besides.push(path.to_owned());
             }
             if let Some(before) = before {
@@ -273,7 +267,7 @@ mod linux {
             Ok((Registration(number.into()), asked))
         }
 
-        /// Watches no more what nobody has asked for any more.
+        /// Ends the watch of a path without registrations.
         fn settle(&mut self, path: &Path) {
             let Some(asked) = self.folders.get(path) else { return };
             if asked.times > 0 || asked.passes > 0 {
@@ -331,7 +325,7 @@ mod linux {
             let Some(asked) = self.folders.get_mut(folder).filter(|asked| asked.times > 0) else { return };
             asked.times -= 1;
             if asked.times == 0 && asked.passes > 0 {
-                // What is done in it concerns nobody any more.
+                // The content is not needed any more; only the path through the folder is.
                 let is_there = asked.number.is_some();
                 let only = MASK_OF_STEP.difference(WatchFlags::MASK_ADD);
                 if let Some(Err(trouble)) = is_there.then(|| self.add(folder, only).map(drop)) {
@@ -345,7 +339,7 @@ mod linux {
         }
 
         fn pass(&mut self, step: &Path) -> Result<Registration, WatchTrouble> {
-            // What is there now may be another one, of which somebody wants to hear everything.
+            // A new folder may be here whose content is registered, so all events are needed.
             let is_listened_to = self.folders.get(step).is_some_and(|asked| asked.times > 0);
             let (registration, asked) = self.add(step, if is_listened_to { MASK } else { MASK_OF_STEP })?;
             asked.passes += 1;
@@ -378,7 +372,7 @@ mod linux {
         }
     }
 
-    /// Removes a watch of the system. One that has ended by itself is no error.
+    /// Removes a watch of the system. A watch that has ended by itself is not an error.
     fn forget(queue: &OwnedFd, number: i32) {
         if let Err(error) = remove_watch(queue, number) {
             tracing::debug!(%error, "a folder's watch cannot be removed");

@@ -1,7 +1,7 @@
 //! Reported changes against the actual ones.
 //!
-//! Owns: real folders, in which things are done, and somebody who applies what is told.
-//! Never: waits: whatever was done the system says when it is asked.
+//! Owns: real folders that the tests change, and a client model that applies the reports.
+//! Never: waits: the system reports each change when it is asked.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -19,7 +19,7 @@ use crate::files::folders::HostFile;
 use crate::files::uris::{path_of, uri_of};
 use crate::wire::watches::Watched;
 
-/// A folder that is watched, step by step.
+/// Watched folder, with the engine that the test drives step by step.
 struct Scene {
     _folder: TempDir,
     top: PathBuf,
@@ -52,7 +52,7 @@ fn patterns(all: &[&str]) -> Option<Vec<String>> {
 }
 
 impl Scene {
-    /// Watches a fresh folder in which these are; those that end with a slash are folders.
+    /// Watches a new folder with these files; names with a trailing slash are folders.
     fn new(files: &[&str], system: Box<dyn System + Send>, watched: impl FnOnce(&Path) -> Watched) -> Self {
         let (folder, top) = folder();
         files.iter().for_each(|file| make(&top, file));
@@ -186,7 +186,7 @@ fn links_are_told_of_and_never_followed() {
         assert_eq!(scene.told_below(), told(&[("d/around", Added), ("out", Added)]));
         make(&outside, "x");
         assert_eq!(scene.told(), []);
-        // A folder whose place a link takes.
+        // A link replaces a folder.
         fs::remove_file(scene.top.join("d/around")).unwrap();
         fs::remove_dir(scene.top.join("d")).unwrap();
         symlink(&outside, scene.top.join("d")).unwrap();
@@ -204,7 +204,7 @@ fn what_is_excluded_costs_nothing() {
     files.extend(["src/a/", "out/b/c/", "skipped/d/", ".git/objects/00/", ".git/refs/"]);
     let watched = |top: &Path| Watched { excludes: patterns(&["out", "skipped/**"]), ..all_below(top) };
     let mut scene = Scene::new(&files, system(), watched);
-    // It, `src`, `src/a`, `.git`, `.git/refs`.
+    // The folder itself, `src`, `src/a`, `.git`, `.git/refs`.
     assert_eq!(scene.engine.folder_count(), 5);
     for file in ["out/e", "skipped/f", "node_modules/0/g", ".git/objects/h"] {
         make(&scene.top, file);
@@ -252,7 +252,7 @@ fn what_is_the_hosts_own_is_not_watched() {
     }
 }
 
-/// Has room for so many folders, as a user who has many programs that watch.
+/// Notifier with room for a limited number of folders, as for a user with many watching programs.
 #[derive(Debug)]
 struct Tight {
     system: Box<dyn System + Send>,
@@ -378,7 +378,7 @@ fn what_grows_too_large_is_told_and_each_change_in_it_that_the_system_says() {
     assert_eq!(scene.told_below(), told(&[("", Updated), ("b/more", Added)]));
     fs::remove_file(scene.top.join("b/more")).unwrap();
     assert_eq!(scene.told_below(), told(&[("b/more", Deleted)]));
-    // Where there is room again, it is taken.
+    // Room that becomes free is used.
     fs::remove_file(scene.top.join("a")).unwrap();
     make(&scene.top, "e");
     assert_eq!(scene.told_below(), told(&[("a", Deleted), ("e", Added)]));
@@ -409,8 +409,7 @@ fn what_the_system_forgets_is_found() {
 
 #[test]
 fn a_folder_that_is_moved_is_watched_where_it_is_now() {
-    // Also where its new place is found by looking before the system says what has become of the
-    // old one.
+    // Also if a scan finds the new path before the system has reported the old one.
     let mut scene = Scene::new(&["z/deep/", "m/"], system(), all_below);
     fs::rename(scene.top.join("m"), scene.top.join("n")).unwrap();
     make(&scene.top, "new/");
@@ -455,7 +454,7 @@ impl Mirror {
         for (uri, kind) in changes {
             match kind {
                 Deleted => self.drop_all(uri),
-                // Of a folder, what is in it may be anything.
+                // The whole content of an updated folder may have changed.
                 Updated => {
                     self.drop_all(uri);
                     self.look(uri);
@@ -486,7 +485,7 @@ impl Mirror {
     }
 }
 
-/// Something that somebody does; what cannot be done is not.
+/// Change by another process; an impossible one is skipped.
 #[derive(Debug, Clone)]
 enum Deed {
     Write(String, u8),
@@ -494,7 +493,7 @@ enum Deed {
     Link(String, String),
     Remove(String),
     Move(String, String),
-    /// The system has forgotten something.
+    /// Loss of notifications.
     Forget,
     /// Poll.
     Look,
@@ -519,7 +518,7 @@ fn deed() -> impl Strategy<Value = Deed> {
 fn act(top: &Path, deed: &Deed) {
     let at = |path: &String| top.join(path);
     let done = match deed {
-        // Two that differ have different lengths: the times of files are no finer than some
+        // Different contents differ in length, since file times are no finer than some
         // milliseconds.
         Deed::Write(path, length) => fs::write(at(path), vec![b'x'; usize::from(*length)]),
         Deed::Folder(path) => fs::create_dir_all(at(path)),
@@ -578,7 +577,7 @@ fn what_a_way_leads_to_is_told_anew_when_something_on_the_way_changes() {
         assert_eq!(scene.told(), [], "it is elsewhere");
         make(&scene.top, "a/b/c/new");
         assert_eq!(scene.told_below(), told(&[("a/b/c", Added), ("a/b/c/new", Added)]));
-        // Both at once: another folder is in its place.
+        // Both at once: another folder has taken its place.
         fs::remove_dir_all(&a).unwrap();
         fs::rename(&z, &a).unwrap();
         let all = [("", Updated), ("/new", Deleted), ("/x", Added), ("/y", Added)];
@@ -663,7 +662,7 @@ fn what_has_too_long_a_path_is_left_out_alone() {
     let name = "n".repeat(250);
     for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let mut scene = Scene::new(&["d/"], system, |top| {
-            // No call takes such a path: it is moved together.
+            // No system call accepts such a path, so it is composed by moving folders.
             let half: PathBuf = std::iter::repeat_n(name.as_str(), 10).collect();
             for side in ["d/low", "high"] {
                 fs::create_dir_all(top.join(side).join(&half)).unwrap();

@@ -1,13 +1,12 @@
 //! Known state of a watched file or folder.
 //!
-//! Owns: the picture of it, which folders of it the system is asked to watch, and what has changed
-//! when it is looked at again: where the system says so, or everywhere.
-//! Never: follows a link, or tells of what is not so when it looks.
+//! Owns: the known tree, which of its folders the system watches, and the changes that a scan
+//! finds: of reported paths, or of the whole tree.
+//! Never: follows a link, or reports a change that the scan does not confirm.
 //!
-//! What is watched may not be there, or be a file: then the nearest folder on the way to it is
-//! watched that is there. Of each folder and link further up on that way, the system is asked to
-//! say when it is moved or removed: then the way is followed anew, and what it leads to now is
-//! compared with what it led to before.
+//! A watched path may be missing or be a file: then the nearest existing folder on the way to it is
+//! watched. Each folder and link further up is watched for being moved or removed. When that
+//! happens, the path is resolved again, and its new target is compared with the known tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -26,62 +25,57 @@ use crate::files::folders::{HostFile, Identity};
 use crate::files::uris::PATH_BYTES_MAX;
 use crate::wire::watches::Watched;
 
-/// Maximum number of attempts to follow a path that changes meanwhile.
+/// Maximum number of attempts to resolve a path that keeps changing.
 const RESOLUTIONS_MAX: usize = 16;
 
-/// Something that is watched.
+/// Watched file or folder, with its known content.
 #[derive(Debug)]
 pub struct WatchedTree {
-    /// As its client names it.
+    /// Path as its client names it.
     path: PathBuf,
-    /// Folders and links on the way to it, which are watched, too.
+    /// Folders and links on the way to the path, which are watched, too.
     steps: BTreeMap<PathBuf, (Identity, Registration)>,
     how: WatchProperties,
-    /// None while nothing is there.
+    /// Known state; `None` while the path does not exist.
     top: Option<KnownEntry>,
-    /// The folder that is watched instead, while there is none.
+    /// Nearest existing folder, watched while there is no watched folder itself.
     anchor: Option<PathBuf>,
     entries: usize,
-    /// Not all of it can be watched, and why.
+    /// Reason why a part of the tree is not watched; `None` if all of it is.
     trouble: Option<WatchTrouble>,
-    /// There is, or was, more in it than is known.
+    /// Set if entries were left out, now or earlier, for lack of room.
     is_partial: bool,
     has_begun: bool,
-    /// Something in it has a path that is too long, and that was said.
+    /// Set once a path that is too long was logged.
     has_too_long: bool,
 }
 
-/// Constant properties of a watch.
 #[derive(Debug)]
 struct WatchProperties {
-    /// Canonical path, as far as it exists.
     root: PathBuf,
     recursive: bool,
     globs: Globs,
     own: Arc<[HostFile]>,
-    /// Versions of files are known, so that looking at them again tells whether they have changed.
+    /// Set if versions of files are stored, so that a scan alone detects changed files.
     knows_versions: bool,
-    /// Maximum number of files and folders that it knows.
     entries_max: usize,
 }
 
-/// Known state of a file or folder.
 #[derive(Debug)]
 enum KnownEntry {
     Leaf(EntryVersion),
     Folder(KnownFolder),
 }
 
-/// Known state of a folder.
 #[derive(Debug, Default)]
 struct KnownFolder {
-    /// Entries; `None` if the folder is not read.
+    /// Entries; `None` if the folder is not scanned.
     entries: Option<BTreeMap<OsString, KnownEntry>>,
     version: EntryVersion,
     registration: Registration,
 }
 
-/// Facts that tell one version of a file from another, as far as they are known.
+/// Facts that identify a version of a file; zero where they are not stored.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct EntryVersion {
     file: (u64, u64),
@@ -89,23 +83,20 @@ struct EntryVersion {
     times: (i64, i64, i64, i64),
 }
 
-/// State of a path at one look.
 #[derive(Debug, Clone, Copy)]
 struct ObservedEntry {
     is_folder: bool,
     version: EntryVersion,
 }
 
-/// Why something is looked at again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScanReason {
-    /// Full look at every path.
+    /// Scan of all paths.
     Anyway,
     /// Notification about the path.
     Touched,
 }
 
-/// Context of one look.
 struct Scan<'a> {
     how: &'a WatchProperties,
     system: &'a mut dyn System,
@@ -114,15 +105,15 @@ struct Scan<'a> {
     trouble: &'a mut Option<WatchTrouble>,
     is_partial: &'a mut bool,
     has_too_long: &'a mut bool,
-    /// With any trouble nothing more is looked at.
+    /// Set to stop the scan at the first trouble.
     gives_up: bool,
 }
 
 impl WatchedTree {
-    /// Begins to watch what is at this path. From here on nothing is missed.
+    /// Begins to watch a path. No change is missed from now on.
     ///
     /// # Errors
-    /// When not all of it can be watched; nothing is, then.
+    /// When not all of it can be watched; then no part of it is.
     pub fn begin(
         watched: &Watched,
         path: &Path,
@@ -164,7 +155,7 @@ impl WatchedTree {
         }
     }
 
-    /// Watches it no more.
+    /// Ends the watch.
     pub fn end(&mut self, system: &mut dyn System) {
         let mut changes = PathChanges::default();
         let (mut look, top, anchor) = self.scan(system, &mut changes);
@@ -175,27 +166,27 @@ impl WatchedTree {
         std::mem::take(&mut self.steps).keys().for_each(|step| system.leave(step));
     }
 
-    /// Why not all of it can be watched any more.
+    /// Returns the reason why a part of the tree is not watched; `None` if all of it is.
     pub fn trouble(&self) -> Option<&WatchTrouble> {
         self.trouble.as_ref()
     }
 
-    /// Takes over the trouble of another watch.
+    /// Records the trouble of the tree that this one replaces.
     pub fn note(&mut self, trouble: Option<WatchTrouble>) {
         self.trouble = trouble;
     }
 
-    /// Takes the trouble that was noted.
+    /// Takes the trouble, so that it is reported once.
     pub fn take_trouble(&mut self) -> Option<WatchTrouble> {
         self.trouble.take()
     }
 
-    /// Looks at all of it.
+    /// Scans the whole tree.
     pub fn rescan(&mut self, system: &mut dyn System, changes: &mut PathChanges) {
         self.rescan_root(system, changes, ScanReason::Anyway);
     }
 
-    /// Looks again where something was done: at these paths, as the system calls them.
+    /// Scans the paths that the system has reported, by its spelling.
     pub fn rescan_paths(
         &mut self,
         touched: &BTreeSet<PathBuf>,
@@ -217,7 +208,7 @@ impl WatchedTree {
         let below: Vec<&Path> = below.filter(|path| !path.as_os_str().is_empty()).collect();
         let (mut look, top, _) = self.scan(system, changes);
         let Some(KnownEntry::Folder(top)) = top else { return };
-        // What has gone first: it may be somewhere else now, and be watched there.
+        // Removed entries go first: a moved one may be registered at its new path.
         for comes in [false, true] {
             for path in &below {
                 let seen = look.observe(path);
@@ -238,7 +229,7 @@ impl WatchedTree {
         (Scan { how, system, changes, entries, trouble, is_partial, has_too_long, gives_up }, top, anchor)
     }
 
-    /// Follows the way anew, and looks at what it leads to.
+    /// Resolves the path again, and scans its target.
     fn rescan_root(&mut self, system: &mut dyn System, changes: &mut PathChanges, mut why: ScanReason) {
         let mut is_known = false;
         for _ in 0..RESOLUTIONS_MAX {
@@ -256,7 +247,7 @@ impl WatchedTree {
                 Some(KnownEntry::Folder(KnownFolder { entries: Some(_), .. })) => None,
                 _ => Some(nearest).filter(|_| !is_own),
             };
-            // What was done while it was looked at is found when the way is followed once more.
+            // A change during the scan is found when the path is resolved once more.
             is_known = *anchor == near;
             if is_known {
                 continue;
@@ -267,7 +258,7 @@ impl WatchedTree {
             let Some(near) = near else { continue };
             match look.system.register(&near) {
                 Ok(_) => *anchor = Some(near),
-                // It has gone meanwhile.
+                // The folder has been removed in the meantime.
                 Err(WatchTrouble::Gone) => {}
                 Err(trouble) => {
                     *look.trouble = Some(trouble);
@@ -277,7 +268,7 @@ impl WatchedTree {
         }
     }
 
-    /// Goes this way from now on; returns whether it is another one.
+    /// Adopts a resolution of the path; returns whether it differs from the previous one.
     fn adopt_resolution(
         &mut self,
         way: PathResolution,
@@ -288,7 +279,7 @@ impl WatchedTree {
         for (step, identity) in way.steps {
             let registration = match system.pass(&step) {
                 Ok(registration) => registration,
-                // Of what may not be read, and of what has just gone, the system says nothing.
+                // The system reports nothing about an unreadable or removed folder.
                 Err(WatchTrouble::Gone | WatchTrouble::Denied) => continue,
                 Err(trouble) => {
                     self.trouble = Some(trouble);
@@ -336,7 +327,6 @@ impl Scan<'_> {
         }
     }
 
-    /// Looks at something in a folder that is known.
     fn rescan_entry(&mut self, top: &mut KnownFolder, path: &Path, seen: Option<ObservedEntry>) {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return };
         let mut folder = top;
@@ -365,7 +355,7 @@ impl Scan<'_> {
         entries.extend(known.map(|known| (name.to_owned(), known)));
     }
 
-    /// Takes what is seen for what is known, and tells the difference.
+    /// Replaces the known state by the observed one, and reports the difference.
     fn compare(
         &mut self,
         path: &Path,
@@ -375,7 +365,7 @@ impl Scan<'_> {
     ) {
         *known = match (known.take(), seen) {
             (None, None) => {
-                // It may have been there, and be one of those for which there was no room.
+                // The entry may have existed, but was left out for lack of room.
                 if *self.is_partial && why == ScanReason::Touched {
                     self.report(path, ResourceChangeType::Deleted);
                 }
@@ -405,7 +395,7 @@ impl Scan<'_> {
                 self.compare_folder(path, &mut folder, seen, why);
                 Some(KnownEntry::Folder(folder))
             }
-            // A file in the place of a folder, or a folder in that of a file.
+            // A file has replaced a folder, or a folder a file.
             (Some(known), Some(seen)) => {
                 self.report_removed(path, known);
                 self.add_entry(path, seen)
@@ -413,8 +403,7 @@ impl Scan<'_> {
         };
     }
 
-    /// Takes in what was not known, and tells of it and of what is in it; none when there is no
-    /// room for it.
+    /// Adds an entry with its content, and reports it. `None` at the limit of entries.
     fn add_entry(&mut self, path: &Path, seen: ObservedEntry) -> Option<KnownEntry> {
         if *self.entries >= self.how.entries_max {
             *self.trouble = Some(WatchTrouble::Entries(self.how.entries_max));
@@ -431,7 +420,7 @@ impl Scan<'_> {
         Some(KnownEntry::Folder(folder))
     }
 
-    /// Watches a folder that is to be looked into, and then takes in what is in it.
+    /// Registers a folder that is to be scanned, and then adds its content.
     fn scan_folder(&mut self, path: &Path, folder: &mut KnownFolder) {
         let is_top = path.as_os_str().is_empty();
         if self.gives_up && self.trouble.is_some() {
@@ -442,7 +431,7 @@ impl Scan<'_> {
         }
         let Some(registration) = self.register(path) else { return };
         let Some(listed) = self.list(path) else {
-            // It has gone meanwhile.
+            // The folder has been removed in the meantime.
             self.system.release(&self.path_of(path));
             return;
         };
@@ -455,7 +444,6 @@ impl Scan<'_> {
         folder.entries = Some(entries);
     }
 
-    /// Looks at a folder that is known.
     fn compare_folder(
         &mut self,
         path: &Path,
@@ -467,14 +455,14 @@ impl Scan<'_> {
         folder.version = seen.version;
         let Some(mut entries) = folder.entries.take() else { return self.scan_folder(path, folder) };
         if let Some(registration) = self.register(path) {
-            // It counts once.
+            // The registration is counted once.
             self.system.release(&self.path_of(path));
             folder.registration = registration;
         }
         let is_another =
             (self.how.knows_versions && before.0 != seen.version.file) || before.1 != folder.registration;
-        // What was done with the folder was not done with what is in it: that the system says. In
-        // another folder of that name the files may be others, too.
+        // A notification about the folder does not concern its content, for which the system sends
+        // separate ones. If another folder has taken the path, its files may differ, too.
         let inside = if is_another { ScanReason::Touched } else { ScanReason::Anyway };
         let is_known = why == ScanReason::Touched && !is_another && !self.how.knows_versions;
         if let Some(listed) = self.list(path).filter(|_| !is_known) {
@@ -489,13 +477,13 @@ impl Scan<'_> {
         folder.entries = Some(entries);
     }
 
-    /// Has a folder watched; none when it is not.
+    /// Registers a folder with the system. `None` if it is not watched.
     fn register(&mut self, path: &Path) -> Option<Registration> {
         match self.system.register(&self.path_of(path)) {
             Ok(registration) => return Some(registration),
             Err(WatchTrouble::Gone) => {}
-            // What may not be looked into is nothing but what it is itself, unless it is all that
-            // is asked for.
+            // An unreadable folder is known by itself only, which is not enough for the watched
+            // path.
             Err(WatchTrouble::Denied) if !path.as_os_str().is_empty() => {}
             Err(WatchTrouble::TooLong) => self.leave_out_too_long(),
             Err(trouble) => *self.trouble = Some(trouble),
@@ -503,7 +491,7 @@ impl Scan<'_> {
         None
     }
 
-    /// Returns the entries of a folder that are not excluded; `None` if it cannot be read now.
+    /// Returns the entries of a folder that are not excluded. `None` if it cannot be read now.
     fn list(&mut self, path: &Path) -> Option<BTreeMap<OsString, ObservedEntry>> {
         let listed = match fs::read_dir(self.path_of(path)) {
             Ok(listed) => listed,
@@ -537,7 +525,7 @@ impl Scan<'_> {
         Some(entries.collect())
     }
 
-    /// Stops watching entries whose paths are too long for the system.
+    /// Logs once that paths too long for the system are not watched.
     fn leave_out_too_long(&mut self) {
         if !std::mem::replace(self.has_too_long, true) {
             let root = self.how.root.display();
@@ -545,7 +533,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Tells that something is gone, once for all that was in it.
+    /// Reports a removed entry, once for all its content.
     fn report_removed(&mut self, path: &Path, known: KnownEntry) {
         if self.how.globs.tells_of(path) {
             self.report(path, ResourceChangeType::Deleted);
@@ -560,7 +548,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Watches no more what was in there.
+    /// Ends the registrations of an entry and its content.
     fn forget(&mut self, path: &Path, known: KnownEntry) {
         *self.entries -= 1;
         if let KnownEntry::Folder(KnownFolder { entries: Some(entries), .. }) = known {
@@ -572,7 +560,6 @@ impl Scan<'_> {
     }
 }
 
-/// Returns whether the system takes this path.
 fn is_short(path: &Path) -> bool {
     path.as_os_str().len() < PATH_BYTES_MAX
 }
@@ -581,7 +568,7 @@ impl ObservedEntry {
     fn of(known: &Metadata) -> Self {
         let times = (known.mtime(), known.mtime_nsec(), known.ctime(), known.ctime_nsec());
         let (file, is_folder) = ((known.dev(), known.ino()), known.is_dir());
-        // What is in a folder has versions of its own.
+        // Entries have versions of their own, so a folder's size and times are ignored.
         let (size, times) = if is_folder { Default::default() } else { (known.size(), times) };
         Self { is_folder, version: EntryVersion { file, size, times } }
     }

@@ -1,7 +1,6 @@
-//! Single changes: what is done with a file's mode, with large files, with the host's own files,
-//! and up to which limits.
+//! Single changes: modes, large files, the host's own files, and limits.
 //!
-//! Owns: what only the file system shows; what clients are told is in the transcripts.
+//! Owns: effects that only the file system shows; messages to clients are in the transcripts.
 //! Never: takes long.
 
 use std::fs::{self, Permissions};
@@ -81,7 +80,7 @@ fn a_large_file_is_changed_at_its_end_where_it_lies() {
     assert_eq!(known(&path), (number, bytes + 3));
     write(&folders, &path, WritePosition::Truncate(bytes)).unwrap();
     assert_eq!(known(&path), (number, bytes + 3));
-    // With another name it is not.
+    // A file with another hard link is not changed in place.
     fs::hard_link(&path, top(&folder).join("twin")).unwrap();
     write(&folders, &path, WritePosition::Append(0)).unwrap();
     assert_ne!(known(&path).0, number);
@@ -100,7 +99,7 @@ fn a_file_in_a_folder_that_takes_nothing_new_is_changed_where_it_lies() {
     let path = closed.join("file");
     fs::write(&path, "0123456789").unwrap();
     fs::set_permissions(&closed, Permissions::from_mode(0o500)).unwrap();
-    // Nothing is closed to the superuser.
+    // The superuser may write everywhere.
     if fs::write(closed.join("probe"), "").is_err() {
         let folders = Folders::new(vec![top(&folder)]);
         for (put, content) in [
@@ -164,7 +163,7 @@ fn what_is_the_hosts_own_is_not_changed_by_any_name() {
     is_own(folders.make_folder(&top.join("state/new")));
     is_own(folders.make_folder(&top.join("conf/ahp/config.toml")));
     fs::remove_dir(top.join("conf/ahp")).unwrap();
-    // What holds one, or is put where one is to be: a configuration names programs.
+    // A folder that contains such a file, or its future path: a configuration names programs.
     is_own(folders.remove(&top.join("conf"), true));
     is_own(folders.rename(&top.join("other"), &top.join("conf/ahp"), false));
     is_own(folders.copy(&top.join("other"), &top.join("conf/ahp"), false));
@@ -184,7 +183,7 @@ fn folders_are_so_deep_and_no_deeper() {
     let top = top(&folder);
     let deep = |count: usize| (0..count).fold(top.join("a"), |path, _| path.join("a"));
     let folders = Folders::new(vec![top.clone()]);
-    // The innermost one is a file's folder.
+    // The innermost name is a file.
     fs::create_dir_all(deep(127)).unwrap();
     folders.copy(&top.join("a"), &top.join("b"), true).unwrap();
     folders.remove(&top.join("b"), true).unwrap();
@@ -195,7 +194,7 @@ fn folders_are_so_deep_and_no_deeper() {
     }
     assert!(deep(128).exists());
     assert_eq!(names_in(&top), ["a"]);
-    // Nor are they made so deep that nobody removes them with the first one.
+    // Nor are folders created so deep that a recursive removal would refuse them.
     let other = |count: usize| (0..count).fold(top.join("c"), |path, _| path.join("c"));
     folders.make_folder(&other(127)).unwrap();
     for refused in [folders.make_folder(&other(128)), folders.write(&other(128).join("file"), b"x")] {
@@ -248,8 +247,8 @@ fn a_copy_is_what_it_is_of() {
     }
 }
 
-/// The old file is left as it is until the new one takes its place: a process that is killed leaves
-/// one of the two.
+/// The old file stays unchanged until the new one replaces it, so that a killed process leaves one
+/// of the two.
 #[test]
 fn whoever_has_opened_a_file_before_it_is_written_reads_the_old_one() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,9 +1,8 @@
-//! Changes between file systems, on full ones, below what is mounted, and by somebody who may not
-//! do everything.
+//! Changes between file systems, on full disks, with mounts, and without permissions.
 //!
-//! Owns: the processes that stand where a test of these has to: one begins itself again there.
-//! Where that cannot be, it says so and is over.
-//! Never: mounts anything that others see.
+//! Owns: child processes with the environment that a test needs: the test runs itself again there,
+//! or reports that the environment is unavailable.
+//! Never: mounts anything that other processes see.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -17,7 +16,7 @@ use rustix::fs::{openat, Mode, OFlags};
 use crate::files::folders::{Folders, PathRefusal};
 use crate::files::writing::{WritePosition, WriteRequest};
 
-/// Variable by which a child process of a test finds its ground.
+/// Variable that names the test folder of a child process.
 const GROUND: &str = "AHP_SIDECAR_TEST_GROUND";
 
 /// User id of `nobody`.
@@ -27,13 +26,12 @@ fn skip(why: &str) {
     eprintln!("not tested here: {why}");
 }
 
-/// The ground, if this is the process that stands there.
+/// Returns the test folder, if this is the child process.
 fn ground() -> Option<PathBuf> {
     Some(PathBuf::from(std::env::var_os(GROUND)?).canonicalize().unwrap())
 }
 
-/// Runs a test again, in a process that is started through these words, after a command in its
-/// ground.
+/// Runs a test again in a child process, started through `words` after the command `before`.
 fn again(test: &str, ground: &Path, words: &[&str], before: &str) {
     let run = ground.join("run");
     let own = std::env::current_exe().unwrap();
@@ -56,7 +54,7 @@ fn again(test: &str, ground: &Path, words: &[&str], before: &str) {
     }
 }
 
-/// With mounts of its own.
+/// Command prefix for a mount namespace of its own.
 const ALONE: [&str; 2] = ["unshare", "-rm"];
 
 fn names_in(folder: &Path) -> BTreeSet<String> {
@@ -64,7 +62,7 @@ fn names_in(folder: &Path) -> BTreeSet<String> {
     names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Two folders, each on a file system of its own.
+/// Creates two folders on different file systems.
 fn two_file_systems() -> Option<(tempfile::TempDir, tempfile::TempDir)> {
     let one = tempfile::tempdir().unwrap();
     let other = tempfile::tempdir_in("/dev/shm").ok()?;
@@ -88,7 +86,7 @@ fn what_is_put_into_a_folder_while_it_is_moved_to_another_file_system_is_not_los
             while names_in(&other).is_empty() {
                 thread::yield_now();
             }
-            // What is in the folder is being copied.
+            // Waits until the content of the folder is being copied.
             while !fs::read_dir(&other).unwrap().any(|made| {
                 made.is_ok_and(|made| made.path().join("deeper/0").exists() || made.path() == target)
             }) {
@@ -105,7 +103,7 @@ fn what_is_put_into_a_folder_while_it_is_moved_to_another_file_system_is_not_los
     for (name, is_put) in [("by name", by_name), ("by folder", by_folder)] {
         assert!(!is_put || source.join(name).exists() || target.join(name).exists(), "{name}: {moved:?}");
     }
-    // By its name nobody finds it, and what is put into it all the same stays where it was.
+    // The source is not found under its name, and a file added to it is kept.
     assert!(!by_name, "{moved:?}");
     assert_eq!(moved.is_err(), by_folder, "{moved:?}");
     assert_eq!(names_in(&target.join("deeper")).len(), 3000);
@@ -205,7 +203,7 @@ fn what_is_mounted_again_in_a_folder_is_neither_removed_nor_copied() {
     assert_eq!(names_in(&at("a")), ["b", "file"].map(str::to_owned).into());
     assert_eq!(names_in(&ground.join("outside")), ["file".to_owned()].into());
     assert_eq!(names_in(&at("")), ["a", "c"].map(str::to_owned).into());
-    // What is mounted can be copied itself.
+    // A mounted file system itself can be copied.
     folders.copy(&at("a/b/mounted"), &at("new"), false).unwrap();
     assert_eq!(names_in(&at("new")), ["file".to_owned()].into());
 }
@@ -244,13 +242,13 @@ fn a_copy_that_fails_leaves_nothing_even_where_its_folders_are_closed() {
     let failed = folders.copy(&source, &inside.join("new"), false);
     assert!(matches!(failed, Err(PathRefusal::Failed(_))), "{failed:?}");
     assert_eq!(names_in(&inside), ["source".to_owned()].into());
-    // What does not fail has the modes in the end.
+    // A successful copy has the modes of its source.
     fs::set_permissions(source.join("secret"), Permissions::from_mode(0o400)).unwrap();
     fs::set_permissions(&source, Permissions::from_mode(0o500)).unwrap();
     folders.copy(&source, &inside.join("new"), false).unwrap();
     let mode = |name: &str| fs::metadata(inside.join("new").join(name)).unwrap().mode() & 0o777;
     assert_eq!(["", "0", "7/closed", "secret"].map(mode), [0o500, 0o555, 0o555, 0o400]);
-    // Nothing is copied where it cannot be put.
+    // An unwritable target receives no copy.
     let failed = folders.copy(&source, &inside.join("new"), false);
     assert!(failed.is_err_and(|why| why.to_string().contains("not empty")));
     assert_eq!(names_in(&inside), ["new", "source"].map(str::to_owned).into());
@@ -303,7 +301,7 @@ fn a_file_that_is_moved_to_another_name_of_it_has_one_less() {
             folders.rename(&top.join("h1"), &top.join(to), true),
             Err(PathRefusal::Destination(_))
         ));
-        // To its own name it is not moved at all.
+        // A rename to the same name changes nothing.
         folders.rename(&top.join("h1"), &top.join("h1"), false).unwrap();
         assert_eq!(fs::metadata(top.join("h1")).unwrap().nlink(), 2);
         folders.rename(&top.join("h1"), &top.join(to), false).unwrap();

@@ -1,8 +1,8 @@
-//! Random changes of a random ground, beside a model of it, and while somebody swaps folders.
+//! Random changes of random folders, against a model and while another thread swaps folders.
 //!
-//! Owns: what must hold whatever is there and whatever is asked for: outside of the folders nothing
-//! is ever read or changed, and inside happens what was asked for.
-//! Never: is about a single way or change; those are in the other tests.
+//! Owns: the invariants: outside of the folders nothing is read or changed, and inside each request
+//! has its effect.
+//! Never: tests a single path or change; other tests do.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,14 +24,13 @@ use crate::files::writing::{WritePosition, WriteRequest};
 /// Number of schedules, each of some dozens of steps, unless `FILE_CASES` is set.
 const CASES: u32 = 150;
 
-/// The names that there are: two that differ in the size of their letters only, and one that a URI
-/// escapes.
+/// Names in use: two differ in case only, and one is escaped in a URI.
 const NAMES: [&str; 5] = ["a", "A", "b c", "d%2f", "e"];
 
 /// Step of a schedule.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A client's change, under paths that may lead anywhere.
+    /// A client's change, at a path that may lead anywhere.
     Write {
         at: Vec<u8>,
         put: u8,
@@ -57,7 +56,7 @@ enum Step {
     Read {
         at: Vec<u8>,
     },
-    /// Change by somebody else: a link, another name of a file outside, a pipe, a folder.
+    /// Change by another process: a link, a hard link to a file outside, a pipe, a folder.
     Put {
         at: Vec<u8>,
         what: u8,
@@ -81,13 +80,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// `inside` is ours, `outside` is not.
+/// Folders of a test: files in `inside` may be changed, those in `outside` may not.
 struct Ground {
     folder: tempfile::TempDir,
     top: PathBuf,
 }
 
-/// State of a path: enough to see whether anything has changed.
+/// State of a path, detailed enough to detect a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum There {
     File(Vec<u8>),
@@ -113,7 +112,8 @@ impl Ground {
         self.top.join("inside")
     }
 
-    /// A path: below ours, now and then through `..`, or outside; spelled as a URI and read again.
+    /// Returns a path below `inside`, sometimes through `..`, or outside; converted to a URI and
+    /// back.
     fn path(&self, words: &[u8]) -> PathBuf {
         let mut path = self.inside();
         for word in words {
@@ -151,7 +151,7 @@ impl Ground {
         found
     }
 
-    /// Creates something as somebody else, if nothing is there.
+    /// Creates an entry as another process, if the path is free.
     fn put(&self, at: &Path, what: u8, to: &Path) {
         let made = match what {
             0 => symlink(to, at),
@@ -163,7 +163,7 @@ impl Ground {
             6 => fs::create_dir(at),
             _ => symlink(at.file_name().unwrap_or_default(), at),
         };
-        // Whatever is in its way stays.
+        // A failure is ignored: existing entries stay.
         drop(made);
     }
 }
@@ -174,7 +174,7 @@ fn real(path: &Path, follows: bool) -> Option<PathBuf> {
         if let Ok(real) = path.canonicalize() {
             return Some(real);
         }
-        // A link to nothing is a name for what it leads to.
+        // A dangling link denotes its missing target.
         if let Ok(target) = fs::read_link(path) {
             return real_link(path.parent()?, &target, 0);
         }
@@ -198,7 +198,7 @@ fn real_link(folder: &Path, target: &Path, depth: u8) -> Option<PathBuf> {
     }
 }
 
-/// Returns the expected result of a write, by the plainest means; `None` if it must fail.
+/// Returns the expected result of a write, computed simply; `None` if the write must fail.
 fn expected(
     ground: &Ground,
     path: &Path,
@@ -300,7 +300,7 @@ fn run(steps: &[Step]) -> (usize, usize) {
                     tree = tree
                         .into_iter()
                         .map(|(path, there)| match goes(&path) {
-                            // Joined with nothing, a path gets a slash.
+                            // Joining an empty path adds a slash.
                             Some(new) => (new.components().collect(), there),
                             None => (path, there),
                         })
@@ -313,7 +313,7 @@ fn run(steps: &[Step]) -> (usize, usize) {
                 let (from, to) = (ground.path(from), ground.path(to));
                 let (source, target) = (from.canonicalize().ok(), real(&to, !only_if_free));
                 if source.as_ref().is_some_and(|source| !source.starts_with(&ground.top)) {
-                    // The whole machine would be read.
+                    // Copying it would read the whole machine.
                     continue;
                 }
                 let before = ground.tree("");
@@ -346,7 +346,7 @@ fn run(steps: &[Step]) -> (usize, usize) {
             }
             Step::Put { at, what, to } => {
                 let at = ground.path(at);
-                // Only inside: what is outside is to stay as it is.
+                // Only inside, since entries outside must not change.
                 if real(&at, false).is_some_and(|at| at.starts_with(ground.inside()) && at != ground.inside())
                 {
                     ground.put(&at, *what, &ground.path(to));
@@ -394,11 +394,11 @@ fn random_changes_do_what_is_asked_for_and_nothing_outside() {
     assert!(done > 500 && refused > 500, "{done} done, {refused} refused");
 }
 
-/// Folders and links change places as fast as can be, while everything is asked for at random.
+/// Swaps folders and links as fast as possible, during random requests.
 #[cfg(target_os = "linux")]
 #[test]
 fn whatever_is_swapped_meanwhile_nothing_outside_is_read_or_changed() {
-    /// Also when the test fails.
+    /// Stops the thread, also when the test fails.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {
@@ -432,7 +432,7 @@ fn whatever_is_swapped_meanwhile_nothing_outside_is_read_or_changed() {
                     return;
                 }
                 let (one, other) = (ground.inside().join(one), ground.inside().join(other));
-                // Whatever is not there now is not swapped.
+                // A missing entry is not swapped.
                 renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap_or_default();
             }
         });

@@ -1,6 +1,6 @@
-//! The host's own files, where their names are links or do not exist yet.
+//! The host's own files, whose names are links or do not exist yet.
 //!
-//! Owns: that nobody changes where these names lead.
+//! Owns: the check that no request changes the targets of these names.
 //! Never: speaks a protocol.
 
 use std::fs;
@@ -58,7 +58,7 @@ fn a_link_on_the_way_to_what_is_own_is_own_too() {
         assert!(is_own(folders.copy(&top.join("mine"), &path, false)), "{name}");
     }
     assert!(is_own(put(&folders, &top.join("config/ahp/config.toml"))));
-    // What is beside it is nobody's.
+    // A file beside it is not the host's own.
     put(&folders, &top.join("config/ahp/other")).unwrap();
     assert_eq!(fs::read_to_string(top.join("config/ahp/config.toml")).unwrap(), "own");
 }

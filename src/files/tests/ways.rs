@@ -1,6 +1,6 @@
-//! Ways through a small ground that is ours, and out of it.
+//! Paths through a small set of folders, and out of it.
 //!
-//! Owns: links, folders and files that are not what they seem.
+//! Owns: misleading links, folders and files.
 //! Never: speaks a protocol.
 
 use std::fs;
@@ -15,7 +15,8 @@ use rustix::fs::CWD;
 
 use crate::files::folders::{Folders, PathRefusal};
 
-/// `inside` and `also` are ours, `outside` is not; `secret` is a file out there.
+/// Folders of a test: `inside` and `also` are allowed, `outside` is not; `secret` is a file
+/// outside.
 struct Ground {
     folder: tempfile::TempDir,
     folders: Folders,
@@ -184,7 +185,7 @@ fn a_write_replaces_the_file_and_leaves_nothing_else() {
     assert_eq!(fs::read_to_string(ground.path("outside/twin")).unwrap(), "inside");
     ground.write("inside/new/folders/file").unwrap();
     assert_eq!(fs::read_to_string(ground.path("inside/new/folders/file")).unwrap(), "written");
-    // A link to nothing names a file that is to be made.
+    // A dangling link denotes the file to be created.
     ground.link("sub/made", "inside/dangling");
     ground.write("inside/dangling").unwrap();
     assert_eq!(fs::read_to_string(ground.path("inside/sub/made")).unwrap(), "written");
@@ -194,7 +195,7 @@ fn a_write_replaces_the_file_and_leaves_nothing_else() {
     assert_eq!(names, ["dangling", "file", "link", "new", "sub"]);
 }
 
-/// A folder becomes a link to what is outside and back, as fast as can be, while it is used.
+/// Replaces a folder by a link to the outside and back, as fast as possible, while it is used.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_swapped_at_any_moment_leads_nowhere_else() {
@@ -203,7 +204,7 @@ fn what_is_swapped_at_any_moment_leads_nowhere_else() {
     fs::write(ground.path("inside/swapped/secret"), "inside").unwrap();
     ground.link("../outside", "inside/way-out");
     ground.link("../outside/secret", "inside/sub/secret");
-    /// Also when the test fails.
+    /// Stops the thread, also when the test fails.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {

@@ -1,7 +1,7 @@
-//! Copies of files, folders and links, made under a name that nobody else has yet.
+//! Copies of files, folders and links under temporary names.
 //!
-//! Owns: what was copied, and as what it was; the modes of copied folders.
-//! Never: gives a copy the name that it is to have, or removes anything.
+//! Owns: the record of the copied versions; the modes of copied folders.
+//! Never: gives a copy its final name, or removes a file.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -19,12 +19,12 @@ use super::walk::{
 };
 use crate::files::folders::{identity, must_be_file, Identity, PathRefusal, NONBLOCKING};
 
-/// Record of copied files, each with the version that was copied.
+/// Copied files, each with the version that was copied.
 #[derive(Debug, Default)]
 pub(super) struct CopyRecord(HashMap<Identity, FileVersion>);
 
-/// When a file was written last, and how large it was. A folder is known by what is in it, and a
-/// link never changes.
+/// Modification time and size of a file; `None` for a folder, which is checked by its entries, and
+/// for a link, which never changes.
 pub(super) type FileVersion = Option<(i128, i128, i128)>;
 
 impl CopyRecord {
@@ -45,14 +45,13 @@ pub(super) fn version(known: &Stat) -> FileVersion {
     is_file.then(|| (known.st_mtime.into(), known.st_mtime_nsec.into(), known.st_size.into()))
 }
 
-/// Copy of a file or folder.
 #[derive(Default)]
 pub(super) struct CreatedCopy {
     pub(super) record: CopyRecord,
-    /// The folder, if it is one.
+    /// Created folder; `None` if a file or link was copied.
     pub(super) made: Option<OwnedFd>,
-    /// Folders in it that are to be closed to their owner, the innermost first: while they are,
-    /// nobody could clean up.
+    /// Modes that deny the owner access to copied folders, the innermost first. They are set last,
+    /// since they would prevent a cleanup.
     to_close: Vec<PendingMode>,
 }
 
@@ -63,7 +62,7 @@ pub(super) struct PendingMode {
 }
 
 impl CreatedCopy {
-    /// Gives the modes that were not given before.
+    /// Sets the modes that were postponed.
     pub(super) fn close(&self) -> Result<(), PathRefusal> {
         let Some(made) = &self.made else { return Ok(()) };
         for PendingMode { way, which, mode } in &self.to_close {
@@ -81,7 +80,6 @@ impl CreatedCopy {
     }
 }
 
-/// Source of a copy.
 pub(super) enum CopySource {
     File(File, Stat),
     Folder(OwnedFd),
@@ -89,7 +87,6 @@ pub(super) enum CopySource {
 }
 
 impl CopySource {
-    /// Opens a file or a folder that is to be copied.
     pub(super) fn open(folder: impl AsFd, name: impl AsRef<Path>) -> Result<Self, PathRefusal> {
         let (folder, name) = (folder.as_fd(), name.as_ref());
         let known = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -104,13 +101,11 @@ impl CopySource {
     }
 }
 
-/// A folder that is being copied.
 pub(super) struct Copying {
-    /// Mount of the source.
     pub(super) mount: Mount,
     /// Identity of the copy, so that it is not copied into itself.
     pub(super) made: Identity,
-    /// The folders on the way to the one that is copied now.
+    /// Names on the way to the folder that is copied now.
     pub(super) way: Vec<OsString>,
     pub(super) done: Tally,
     pub(super) copy: CreatedCopy,
@@ -156,7 +151,7 @@ impl Copying {
         Ok(())
     }
 
-    /// Gives a folder that was copied its mode, as far as we can still remove what is in it then.
+    /// Sets the mode of a copied folder, but postpones one that denies the owner access.
     pub(super) fn end(&mut self, made: &OwnedFd, known: &Stat) -> Result<(), PathRefusal> {
         let mode = mode_of(known);
         if !mode.contains(Mode::RWXU) {
@@ -167,7 +162,6 @@ impl Copying {
     }
 }
 
-/// Copies a file under a new name.
 pub(super) fn copy_file(
     file: &File,
     known: &Stat,

@@ -1,7 +1,7 @@
-//! The names of files and folders: given, taken and given back, each in one step.
+//! Renaming files and folders in one step.
 //!
-//! Owns: what is in the way of a name, and how that is said.
-//! Never: copies or removes what has a name.
+//! Owns: the obstacles to a name, and their error messages.
+//! Never: copies or removes a file.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::walk::{is_empty, is_folder, open_folder};
 use crate::files::folders::{identity, PathRefusal, ResolvedPath};
 
-/// Gives something another name, and says what is in its way.
+/// Renames an entry, and reports an obstacle at the new name.
 pub(super) fn put_in_place(
     from: &OwnedFd,
     name: &OsString,
@@ -23,7 +23,7 @@ pub(super) fn put_in_place(
 ) -> Result<(), PathRefusal> {
     let moved = match only_if_free {
         true => match renameat_with(from, name, to, new, RenameFlags::NOREPLACE) {
-            // Not every file system can do that; it was free just now.
+            // Not every file system supports that; the name was free at the last check.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => renameat(from, name, to, new),
             moved => moved,
         },
@@ -41,7 +41,7 @@ pub(super) fn put_in_place(
     }
 }
 
-/// Returns whether two names are different names of one file.
+/// Returns whether the two entries are different hard links to one file.
 pub(super) fn is_another_name(
     source: &ResolvedPath,
     name: &OsString,
@@ -74,26 +74,25 @@ pub(super) fn must_be_replaceable(
         (true, false) => unfit("a file is there"),
         (true, true) => match open_folder(&place.folder, name).map(|folder| is_empty(folder.as_fd())) {
             Ok(Ok(false)) => unfit("a folder is there that is not empty"),
-            // Who may not look will be told in the end.
+            // If the folder cannot be read, the final rename reports the obstacle.
             _ => Ok(()),
         },
     }
 }
 
-/// Gives something a name beside its own, for as long as it is moved.
 pub(super) fn put_aside(folder: &OwnedFd, name: &OsString, aside: &OsString) -> Result<(), Errno> {
     renameat(folder, name, folder, aside)
 }
 
-/// Gives back the name that something had, unless somebody else has it by now, and says why it was
-/// not moved.
+/// Gives an entry its name back, unless that is taken, and returns `why`, the reason of the
+/// failure.
 pub(super) fn put_back(
     place: &ResolvedPath,
     aside: &OsString,
     name: &OsString,
     why: PathRefusal,
 ) -> Result<(), PathRefusal> {
-    // Where the system cannot take care of that, this does nearly.
+    // For file systems that cannot rename without replacing, this check comes close.
     let put = match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => put_in_place(&place.folder, aside, &place.folder, name, true),
         Ok(_) => Err(PathRefusal::Exists),

@@ -1,8 +1,7 @@
-//! Going through folders, entry by entry.
+//! Traversal of folders.
 //!
-//! Owns: how much is gone through at once, how deep, and that nothing is looked at that is mounted
-//! in a folder.
-//! Never: changes anything.
+//! Owns: the limits of entries, bytes and depth, and the refusal of mounts inside a folder.
+//! Never: changes a file.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,10 +16,8 @@ use crate::files::folders::{identity, PathRefusal, DEPTH_MAX, NONBLOCKING};
 /// Maximum number of files and folders that one operation copies or removes.
 pub(super) const ENTRIES_MAX: u64 = 100_000;
 
-/// Maximum number of bytes that one operation copies.
 pub(super) const BYTES_MAX: u64 = 4 << 30;
 
-/// Numbers of entries and bytes, counted or done.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) entries: u64,
@@ -52,11 +49,12 @@ pub(super) fn too_many_bytes() -> PathRefusal {
     PathRefusal::Unfit(format!("it has more than {BYTES_MAX} bytes"))
 }
 
-/// Mount of a file: the same file system may be mounted again in one of its folders.
+/// Mount that contains a file. The device alone is not enough, since a file system may be mounted
+/// again inside itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mount {
     device: u64,
-    /// Number of the mount, where the system has one.
+    /// Mount number; `None` where the system has none.
     id: Option<u64>,
 }
 
@@ -97,7 +95,7 @@ impl Mount {
     }
 }
 
-/// The number of the mount that something is on; none where the system does not tell it.
+/// Returns the mount number of an entry; `None` if the system does not report it.
 #[cfg(target_os = "linux")]
 pub(super) fn mount_id(folder: BorrowedFd<'_>, name: &OsStr) -> Result<Option<u64>, Errno> {
     use rustix::fs::{statx, StatxFlags};
@@ -130,13 +128,11 @@ pub(super) fn mode_of(known: &Stat) -> Mode {
     Mode::from_raw_mode(known.st_mode & 0o777)
 }
 
-/// Opens a folder to look at what is in it.
 pub(super) fn open_folder(folder: impl AsFd, name: impl AsRef<Path>) -> Result<OwnedFd, PathRefusal> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | NONBLOCKING;
     Ok(openat(folder, name.as_ref(), flags, Mode::empty())?)
 }
 
-/// The names in a folder, counted.
 pub(super) fn names_in(folder: BorrowedFd<'_>, tally: &mut Tally) -> Result<Vec<OsString>, PathRefusal> {
     let mut names = Vec::new();
     for entry in Dir::read_from(folder)? {
@@ -149,7 +145,7 @@ pub(super) fn names_in(folder: BorrowedFd<'_>, tally: &mut Tally) -> Result<Vec<
     Ok(names)
 }
 
-/// Returns whether a folder is empty, without reading all of a large one.
+/// Returns whether a folder is empty, without listing a large one.
 pub(super) fn is_empty(folder: BorrowedFd<'_>) -> Result<bool, PathRefusal> {
     for entry in Dir::read_from(folder)? {
         if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {

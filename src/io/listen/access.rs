@@ -1,8 +1,8 @@
 //! Access control of WebSocket listeners.
 //!
-//! Owns: the token, and judging a request by it, by the page that makes it (`Origin`) and by the
-//! name that it calls us by (`Host`).
-//! Never: shows the token to a log; waits.
+//! Owns: the token, and the check of a request's token, `Origin` (the page that makes it) and
+//! `Host` (the name by which it addresses this host).
+//! Never: logs the token; waits.
 
 use std::fmt;
 #[cfg(unix)]
@@ -21,10 +21,9 @@ use tokio_tungstenite::tungstenite::http::StatusCode;
 
 use crate::files::small;
 
-/// Number of random bytes in a new token.
 const TOKEN_BYTES: usize = 32;
 
-/// Secret that a client must present to be let in.
+/// Secret that a client must present to connect.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct AccessToken(String);
 
@@ -35,20 +34,20 @@ impl fmt::Debug for AccessToken {
 }
 
 impl AccessToken {
-    /// One that nobody can guess: 256 random bits.
+    /// Creates a token of 256 random bits.
     ///
     /// # Errors
-    /// When the system has no randomness for us.
+    /// When the system provides no random bytes.
     pub fn fresh() -> anyhow::Result<Self> {
         let mut bytes = [0; TOKEN_BYTES];
         getrandom::fill(&mut bytes).map_err(anyhow::Error::msg).context("cannot make a token")?;
         Ok(Self(BASE64_URL_SAFE_NO_PAD.encode(bytes)))
     }
 
-    /// Reads the token from a file, without the white space around it.
+    /// Reads the token from a file, trimming white space.
     ///
     /// # Errors
-    /// When others than the user can read it, when it cannot be read, or when it is no token.
+    /// When other users can read the file, when it cannot be read, or when it holds no valid token.
     pub fn from_file(file: &Path) -> anyhow::Result<Self> {
         let name = file.display();
         let opened = small::open(file).with_context(|| format!("cannot read `{name}`"))?;
@@ -58,10 +57,10 @@ impl AccessToken {
         Self::said(token.trim()).with_context(|| format!("`{name}` holds no token"))
     }
 
-    /// Takes a token that the user has said.
+    /// Parses a token given by the user.
     ///
     /// # Errors
-    /// When it is none: letters, digits and `-._~`, at least 16.
+    /// When it has fewer than 16 characters, or others than letters, digits and `-._~`.
     pub fn said(token: &str) -> anyhow::Result<Self> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
         if token.len() < 16 || !token.bytes().all(is_plain) {
@@ -70,23 +69,22 @@ impl AccessToken {
         Ok(Self(token.to_owned()))
     }
 
-    /// The token, to be told to whom it is for.
+    /// Returns the token as text, for those who are to have it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Returns whether both are the same, in a time that tells nothing of either.
+    /// Returns whether both tokens are equal. The comparison takes constant time.
     pub fn equals(&self, other: &Self) -> bool {
         self.is(other.0.as_bytes())
     }
 
-    /// Compares in constant time, which does not reveal how much of `said` is right.
+    /// Compares in constant time, so that the duration reveals nothing about the token.
     fn is(&self, said: &[u8]) -> bool {
         self.0.as_bytes().ct_eq(said).into()
     }
 }
 
-/// Checks that nobody but this user can read or change a file with a secret.
 #[cfg(unix)]
 fn check_is_private(file: &fs::Metadata, path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::MetadataExt;
@@ -103,23 +101,23 @@ fn check_is_private(file: &fs::Metadata, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Conditions under which clients are let in.
+/// Conditions under which a client may connect.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Access {
     /// Token that clients must present; `None` if they need none.
     pub token: Option<AccessToken>,
-    /// Pages that may connect, as browsers name them: `https://example.com`.
+    /// Origins of web pages that may connect, as browsers send them: `https://example.com`.
     pub origins: Vec<String>,
 }
 
-/// Why somebody is not let in.
+/// Reason to refuse a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessRefusal {
-    /// The status that says so.
+    /// HTTP status of the response.
     pub status: StatusCode,
-    /// Reason, for people.
+    /// Reason as text for people.
     pub why: &'static str,
-    /// Set if the token is missing or wrong: the answer is delayed, since it may have been a guess.
+    /// Set if the token is missing or wrong. The response is then delayed to slow down guessing.
     pub is_wrong_token: bool,
 }
 
@@ -128,15 +126,15 @@ const fn refused(status: StatusCode, why: &'static str) -> AccessRefusal {
 }
 
 impl Access {
-    /// Judges a request that came in at this address of ours. `name` is what we were asked to
-    /// listen on.
+    /// Checks a request that arrived at the local address `ours`. `name` is the host name that the
+    /// listener was configured with.
     pub fn check_request(&self, request: &Request, name: &str, ours: IpAddr) -> Result<(), AccessRefusal> {
         if request.uri().path() != "/" {
             return Err(refused(StatusCode::NOT_FOUND, "only the path `/` is served"));
         }
         let host = only(request, &HOST)
             .ok_or(refused(StatusCode::BAD_REQUEST, "a request needs exactly one `Host` header"))?;
-        // Else a page could reach us by a name of its own that it has point to this machine.
+        // Prevents DNS rebinding: a page could have a name of its own resolve to this machine.
         if !is_ours(host, name, ours) {
             return Err(refused(
                 StatusCode::FORBIDDEN,
@@ -167,7 +165,6 @@ fn only<'a>(request: &'a Request, name: &HeaderName) -> Option<&'a str> {
     values.next().filter(|_| values.next().is_none())?.to_str().ok()
 }
 
-/// Returns whether a request presents the token.
 fn says(request: &Request, token: &AccessToken) -> bool {
     let bearer = only(request, &AUTHORIZATION).and_then(|said| said.split_once(' '));
     let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
@@ -177,9 +174,8 @@ fn says(request: &Request, token: &AccessToken) -> bool {
         || asked.any(|said| token.is(&percent_decode_str(said).collect::<Vec<u8>>()))
 }
 
-/// Returns whether this is a name of ours: the name that we were asked to listen on, the address
-/// that was connected to, or `localhost` where that is an address of this machine alone. The port
-/// may be another one, on the other side of a tunnel.
+/// Returns whether `host` names this listener: by its configured name, by the connection's local
+/// address, or by `localhost` on a loopback address. A tunnel may change the port.
 fn is_ours(host: &str, name: &str, ours: IpAddr) -> bool {
     let bare = match host.rsplit_once(':') {
         Some((bare, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !bare.ends_with(':') => bare,

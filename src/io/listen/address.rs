@@ -1,7 +1,7 @@
 //! Addresses that clients can connect to.
 //!
-//! Owns: how an address is written, taking it, and leaving nothing of it behind.
-//! Never: lets anybody in to a Unix socket who is not the user that we run as.
+//! Owns: the syntax of an address, binding it, and removing its socket file.
+//! Never: accepts a client of another user on a Unix socket.
 
 use std::fmt;
 use std::io;
@@ -14,15 +14,15 @@ use anyhow::{bail, Context};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-/// An address.
+/// Address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Address {
     /// `ws://HOST:PORT`.
     WebSocket {
-        /// A name or an address, one of IPv6 without its brackets.
+        /// Host name or IP address; IPv6 without brackets.
         host: String,
-        /// 0: the system picks one.
+        /// TCP port; 0 lets the system pick one.
         port: u16,
     },
     /// `unix:PATH`.
@@ -81,7 +81,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// The host, if there is one.
+    /// Returns the host; empty for a Unix socket.
     pub fn host(&self) -> &str {
         match self {
             Self::WebSocket { host, .. } => host,
@@ -90,7 +90,7 @@ impl Address {
         }
     }
 
-    /// Returns whether it is certain that only this machine can reach the address.
+    /// Returns whether certainly only this machine can reach the address.
     pub fn is_local(&self) -> bool {
         match self {
             Self::WebSocket { host, .. } => {
@@ -102,7 +102,7 @@ impl Address {
         }
     }
 
-    /// Returns the address with the port that the system has picked.
+    /// Returns the address with the port of `local`, which the system has picked.
     #[must_use]
     pub fn with_port_of(&self, local: Option<SocketAddr>) -> Self {
         let mut picked = self.clone();
@@ -112,7 +112,7 @@ impl Address {
         picked
     }
 
-    /// Returns the URL by which a client connects, with the port that was picked and this token.
+    /// Returns the URL for a client, with the picked port and the token.
     pub fn url(&self, local: Option<SocketAddr>, token: Option<&str>) -> String {
         let picked = self.with_port_of(local);
         match (&picked, token) {
@@ -121,7 +121,7 @@ impl Address {
         }
     }
 
-    /// Begins to listen here.
+    /// Binds the address and listens on it.
     pub async fn bind(&self) -> io::Result<Listener> {
         match self {
             Self::WebSocket { host, port } => {
@@ -133,18 +133,18 @@ impl Address {
     }
 }
 
-/// Socket that listens at an address.
+/// Listening socket.
 #[derive(Debug)]
 pub enum Listener {
-    /// For WebSockets.
+    /// Socket for WebSocket clients.
     Tcp(TcpListener),
-    /// For lines.
+    /// Socket for clients that send lines.
     #[cfg(unix)]
     Unix(unix::Socket),
 }
 
 impl Listener {
-    /// The address and the port that were taken.
+    /// Returns the bound address and port; `None` for a Unix socket.
     pub fn local_addr(&self) -> io::Result<Option<SocketAddr>> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Some),
@@ -154,7 +154,7 @@ impl Listener {
     }
 }
 
-/// Sockets in the file system.
+/// Unix sockets.
 #[cfg(unix)]
 pub mod unix {
     use std::fs::{self, Permissions};
@@ -176,10 +176,10 @@ pub mod unix {
     use crate::wire::errors::RpcError;
     use crate::wire::rpc::error_line;
 
-    /// Time between two looks whether the file of a socket is still there.
+    /// Interval at which the existence of the socket file is checked.
     const LOOKED_FOR_EVERY: Duration = Duration::from_secs(2);
 
-    /// A socket, and its file, which goes with it.
+    /// Listening socket with its file, which is removed on drop.
     #[derive(Debug)]
     pub struct Socket {
         listener: UnixListener,
@@ -188,19 +188,20 @@ pub mod unix {
     }
 
     impl Socket {
-        /// Begins to listen. A file that a process has left there which listens no more is removed.
+        /// Binds the socket, and removes a file without a listener that an earlier process has
+        /// left.
         pub fn bind(path: &Path) -> io::Result<Self> {
             let is_socket = fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket());
             if is_socket && has_no_listener(path) {
                 fs::remove_file(path)?;
             }
             let listener = UnixListener::bind(path)?;
-            // Who has come before that is known by his user id.
+            // A client that connects before the mode is set is still checked by its user id.
             fs::set_permissions(path, Permissions::from_mode(0o600))?;
             Ok(Self { listener, path: path.to_owned(), inode: fs::symlink_metadata(path)?.ino() })
         }
 
-        /// Lets in whoever is the user that we run as.
+        /// Accepts clients of the user that the host runs as.
         pub(in crate::io::listen) async fn accept(
             mut self,
             acceptor: &ConnectionAcceptor,
@@ -217,15 +218,14 @@ pub mod unix {
             }
         }
 
-        /// Listens on another socket where the file of this one was removed and nothing else is in
-        /// its place.
+        /// Binds a new socket if the file was removed and no other file has taken the path.
         fn bind_anew_if_removed(&mut self) {
             let is_gone =
                 fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-            // Where the folder is gone, too, that is tried again.
+            // A failure, for example because the folder is missing, is retried at the next check.
             if let Some(Ok(anew)) = is_gone.then(|| Self::bind(&self.path)) {
                 tracing::info!(path = %self.path.display(), "the socket of a listener was removed, and is bound anew");
-                // What is dropped leaves the file alone, which is not its own.
+                // Dropping the old socket does not remove the new file, whose inode differs.
                 *self = anew;
             }
         }
@@ -263,14 +263,13 @@ pub mod unix {
         }
     }
 
-    /// Tells a client that no more files can be opened. One that does not listen is not waited for.
+    /// Sends the error that no more files can be opened, without waiting for the client to read it.
     fn refuse_for_want_of_files(stream: &UnixStream) {
         let line = error_line(None, &RpcError::unavailable(descriptors::exhausted()));
         stream.try_write(&line).unwrap_or_default();
     }
 
-    /// Returns whether the other side reads nothing any more, rather than having only ended its
-    /// output.
+    /// Returns whether the peer has closed its reading side, too, and not only its writing side.
     fn has_stopped_reading(stream: &OwnedReadHalf) -> bool {
         let mut seen = [PollFd::new(stream.as_ref(), PollFlags::empty())];
         poll(&mut seen, Some(&Timespec::default())).is_ok() && seen[0].revents().contains(PollFlags::HUP)
@@ -282,7 +281,7 @@ pub mod unix {
 
     impl Drop for Socket {
         fn drop(&mut self) {
-            // Another process may have taken the name meanwhile.
+            // Another process may have bound the path in the meantime.
             if fs::symlink_metadata(&self.path).is_ok_and(|there| there.ino() == self.inode) {
                 if let Err(error) = fs::remove_file(&self.path) {
                     tracing::debug!(%error, path = %self.path.display(), "the socket of a listener cannot be removed");

@@ -1,9 +1,8 @@
-//! An entry in an editor's registry of the hosts on this machine.
+//! Entry in an editor's registry of the hosts on this machine.
 //!
-//! Owns: the entry that Visual Studio Code looks for; it is there while somebody listens, or was
-//! killed when he did.
-//! Never: touches the entries of others, or lets anybody but its owner read it, since it holds the
-//! token.
+//! Owns: the entry that Visual Studio Code looks for. It exists while a listener is active, and is
+//! left behind if the process is killed.
+//! Never: touches other entries, or lets other users read the entry, which holds the token.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -16,17 +15,16 @@ use uuid::Uuid;
 
 use super::notice::PublishedFile;
 
-/// The version of the registry.
+/// Version of the registry's format.
 const SCHEMA: u32 = 2;
 
 /// Type of an entry for a host that no editor has started.
 const TYPE: &str = "standalone";
 
-/// The newest version of the protocol that Visual Studio Code speaks (1.139.1).
+/// Newest protocol version that Visual Studio Code 1.139.1 speaks.
 const PROTOCOL: &str = "0.9.0";
 
-/// Announces what listens here, and the token that it wants, to the editor with this folder for its
-/// user's data, until what is returned is dropped.
+/// Announces a listener and its token in this user data folder until the result is dropped.
 pub fn announce(user_data: &Path, at: SocketAddr, token: &str) -> io::Result<PublishedFile> {
     let folder = user_data.join("agent-host").join("local-endpoint").join("entries");
     let mut builder = DirBuilder::new();
@@ -48,14 +46,13 @@ pub fn announce(user_data: &Path, at: SocketAddr, token: &str) -> io::Result<Pub
     PublishedFile::write(path, &serde_json::to_vec(&entry)?)
 }
 
-/// The name of an entry's file.
 fn name(process: u32, instance: &str) -> String {
     let digest = Sha256::digest(format!("{TYPE}\0{process}\0{instance}"));
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     hex + ".json"
 }
 
-/// The address under which this machine reaches what listens here.
+/// Returns the address by which this machine reaches the listener.
 fn reachable(ours: IpAddr) -> IpAddr {
     match ours {
         IpAddr::V4(ours) if ours.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

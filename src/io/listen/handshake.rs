@@ -1,7 +1,7 @@
-//! The handshake of a WebSocket, on our side.
+//! Server side of the WebSocket handshake.
 //!
-//! Owns: reading the request within its limits, and answering it.
-//! Never: judges who may connect, or waits longer than whoever calls it allows.
+//! Owns: reading the request within its limits, and the response.
+//! Never: decides who may connect, or enforces a timeout: the caller does.
 
 use std::time::Duration;
 
@@ -17,20 +17,19 @@ use tokio_tungstenite::tungstenite::http::StatusCode;
 use super::access::AccessRefusal;
 use super::Listening;
 
-/// The longest request, in bytes.
+/// Maximum length of a request, in bytes.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 
-/// Time that a client has to read why it is turned away. No other client is accepted meanwhile.
+/// Time that a refused client has to read the reason; the next client waits as long.
 const REFUSE_WITHIN: Duration = Duration::from_millis(200);
 
-/// Bytes at the end of a request.
 const END: &[u8] = b"\r\n\r\n";
 
-/// Makes the stream a WebSocket; returns what was read of its first frames. `name` is what we were
-/// asked to listen on.
+/// Performs the handshake; returns the bytes read behind the request. `name` is the host name that
+/// the listener was configured with.
 ///
 /// # Errors
-/// When it is not let in, which it has been told by then.
+/// When the client is refused, after the response was sent.
 pub async fn accept_websocket(
     stream: &mut TcpStream,
     name: &str,
@@ -64,7 +63,7 @@ pub async fn accept_websocket(
     Ok(read.to_vec())
 }
 
-/// Reads a request, and leaves what is behind it; else the status that says what is wrong.
+/// Reads a request, and leaves the bytes behind it. Returns a status if the request is invalid.
 async fn read_request(
     stream: &mut TcpStream,
     read: &mut BytesMut,
@@ -87,7 +86,7 @@ async fn read_request(
     }
 }
 
-/// Tells a client why it is refused whatever it says, and hangs up. It has a moment to read that.
+/// Refuses a client before its request is read, and closes the connection after a short time.
 pub async fn refuse_any(mut stream: TcpStream, why: &str) {
     let refused = refuse(&mut stream, StatusCode::SERVICE_UNAVAILABLE, why);
     if let Ok(Err(error)) = tokio::time::timeout(REFUSE_WITHIN, refused).await {
@@ -102,7 +101,7 @@ async fn refuse(stream: &mut TcpStream, status: StatusCode, why: &str) -> anyhow
     response.headers_mut().insert(CONTENT_LENGTH, why.len().into());
     answer(stream, &response, why).await?;
     stream.shutdown().await?;
-    // What it has still said is read and thrown away: else the system takes back the answer.
+    // Unread input is drained: otherwise the system resets the connection and the response is lost.
     tokio::io::copy(stream, &mut tokio::io::sink()).await?;
     Ok(())
 }

@@ -1,15 +1,15 @@
-//! The listeners of a host.
+//! Listeners of a host.
 //!
-//! A listener stays until the host leaves, also when the front that has asked for it is gone: it
-//! belongs to everybody who connects to it. It keeps no host: the host leaves when no client is
-//! connected, whether through a front or a listener. An address that the host listens on already is
-//! shared by all who ask for it with the same settings (so that each window of an editor can be
-//! started with the same `--listen`); port 0 means any port, so one that was picked for it before.
-//! The settings of the connections that come in are those of whoever asked first.
+//! A listener stays until the host exits, even if the front that requested it is gone, since all
+//! clients may use it. Listeners do not keep the host running: the host exits when no client is
+//! connected, through a front or a listener. Requests for an address that is already listened on
+//! share its listener if their settings are equal, so that each window of an editor can be started
+//! with the same `--listen`. Port 0 matches a port that was picked for an earlier request. New
+//! connections get the settings of the first request.
 //!
-//! Owns: which listeners there are, telling of them in the state folder and to an editor, and
-//! ending them.
-//! Never: decides who may ask, or what becomes of a host that cannot listen.
+//! Owns: the active listeners, their publication in the state folder and to an editor, and closing
+//! them.
+//! Never: decides who may request a listener, or handles a host that cannot listen.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,30 +26,29 @@ use super::notice::{ListenNotice, PublishedFile};
 use super::{accept_clients, Listening};
 use crate::io::link::{ConnectionAcceptor, ConnectionSettings};
 
-/// Maximum time that binding may take: the name of a host has to be looked up.
+/// Timeout of binding, which may include a name lookup.
 const BIND_WITHIN: Duration = Duration::from_secs(8);
 
-/// All listeners of a host. Clones share them.
+/// Listeners of a host. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Listeners(Arc<Mutex<Registry>>);
 
 #[derive(Debug, Default)]
 struct Registry {
-    /// Folder in which the addresses are told; `None` where there is no state folder.
+    /// Folder in which the addresses are published; `None` without a state folder.
     state_folder: Option<PathBuf>,
     listeners: Vec<ActiveListener>,
     posted: Option<PublishedFile>,
     announced: Vec<PublishedFile>,
-    /// The host is leaving.
+    /// Set while the host is leaving.
     is_closed: bool,
 }
 
-/// An address that is listened on.
 #[derive(Debug)]
 struct ActiveListener {
-    /// The address that was asked for, perhaps with port 0.
+    /// Requested address, perhaps with port 0.
     asked: Address,
-    /// Address that is listened on, with the port that was picked.
+    /// Bound address, with the picked port.
     taken: Address,
     settings: Arc<Listening>,
     /// URL with the token, if there is one.
@@ -59,7 +58,7 @@ struct ActiveListener {
     task: JoinHandle<()>,
 }
 
-/// An address that was bound, and from which nobody is let in yet.
+/// Bound address that does not accept clients yet.
 #[derive(Debug)]
 struct BoundListener {
     asked: Address,
@@ -69,25 +68,23 @@ struct BoundListener {
 }
 
 impl Listeners {
-    /// Begins with no listener. Those that come are told of in this folder.
+    /// Creates an empty registry. Listeners are published in `state_folder`, if there is one.
     pub fn new(state_folder: Option<PathBuf>) -> Self {
         Self(Arc::new(Mutex::new(Registry { state_folder, ..Registry::default() })))
     }
 
-    /// Listens on all these addresses, where the host does not yet, and lets clients in by this
-    /// door, on these terms. Returns the URLs, as they are to be printed. Must be called inside a
-    /// runtime.
+    /// Listens on the addresses of `settings` that have no listener yet, and passes their clients
+    /// to `acceptor` with the settings `terms`. Returns the URLs to print. Requires a runtime.
     ///
     /// # Errors
-    /// When one of the addresses cannot be listened on, or is with other settings; nothing is
-    /// listened on then that was not before.
+    /// When an address cannot be listened on or has other settings. Then no new listener is active.
     pub async fn ask(
         &self,
         settings: Listening,
         acceptor: &ConnectionAcceptor,
         terms: &ConnectionSettings,
     ) -> anyhow::Result<Vec<String>> {
-        // Whoever asks for the same address meanwhile is to find it.
+        // Held while binding, so that a concurrent request for the same address finds the listener.
         let mut registry = self.0.lock().await;
         if registry.is_closed {
             bail!("the host is leaving");
@@ -114,8 +111,7 @@ impl Listeners {
         Ok(urls)
     }
 
-    /// Ends all listeners; when this returns, their addresses are free. Nobody can ask for one any
-    /// more.
+    /// Closes all listeners and refuses new ones. The addresses are free when this returns.
     pub async fn close(&self) {
         let mut registry = self.0.lock().await;
         registry.is_closed = true;
@@ -135,10 +131,7 @@ impl Registry {
         self.listeners.iter().find(|there| there.asked == *address || there.taken == *address)
     }
 
-    /// Returns the listener on this address, if there is one.
-    ///
-    /// # Errors
-    /// When it has other settings.
+    /// Returns the listener on this address, if any. Fails if it has other settings.
     fn find(&self, address: &Address, settings: &Listening) -> anyhow::Result<Option<&ActiveListener>> {
         let Some(there) = self.by_address(address) else { return Ok(None) };
         let differ = there.settings.differences(settings);
@@ -151,7 +144,7 @@ impl Registry {
         Ok(Some(there))
     }
 
-    /// Tells in the state folder of all listeners and of these.
+    /// Publishes the active listeners and `bound` in the state folder.
     fn post(&mut self, bound: &[BoundListener]) -> std::io::Result<()> {
         let Some(folder) = &self.state_folder else { return Ok(()) };
         let urls = self.listeners.iter().map(|there| &there.url).chain(bound.iter().map(|new| &new.url));
@@ -165,10 +158,7 @@ impl Registry {
 }
 
 impl BoundListener {
-    /// Binds an address.
-    ///
-    /// # Errors
-    /// When that is not possible, or would let in the whole network without a token.
+    /// Binds an address. Refuses one that other machines can reach without a token.
     async fn bind(address: &Address, settings: &Listening) -> anyhow::Result<Self> {
         let cannot = || format!("cannot listen on {address}");
         let bound = tokio::time::timeout(BIND_WITHIN, address.bind()).await;
@@ -183,7 +173,7 @@ impl BoundListener {
         Ok(Self { asked: address.clone(), taken, url, listener })
     }
 
-    /// Returns the URL for people: a token that they know already is not printed.
+    /// Returns the URL to print, without a token that the users know already.
     fn printed(&self, settings: &Listening) -> String {
         if settings.token_is_known {
             self.taken.to_string()
@@ -192,7 +182,6 @@ impl BoundListener {
         }
     }
 
-    /// Lets clients in, in tasks of their own.
     fn begin(
         self,
         settings: &Arc<Listening>,
@@ -216,8 +205,7 @@ impl BoundListener {
     }
 }
 
-/// Tells an editor of the first new WebSocket listener, where that is asked for, until what is
-/// returned is dropped.
+/// Announces the first new WebSocket listener, if requested, until the result is dropped.
 fn announce(bound: &[BoundListener], settings: &Listening) -> anyhow::Result<Option<PublishedFile>> {
     let (Some(user_data), Some(token)) = (&settings.announced_in, &settings.access.token) else {
         return Ok(None);
@@ -233,6 +221,6 @@ fn announce(bound: &[BoundListener], settings: &Listening) -> anyhow::Result<Opt
             return announced.map(Some);
         }
     }
-    // It was announced when the host began to listen there.
+    // The listener was announced when the host began to listen there.
     Ok(None)
 }

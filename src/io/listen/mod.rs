@@ -1,12 +1,12 @@
-//! Listeners: how clients connect that did not start us.
+//! Listeners, on which clients connect that did not start the host.
 //!
-//! A listener belongs to the host, whoever has asked for it ([`listeners`]): `serve`, or a front in
-//! its hello.
+//! A listener belongs to the host ([`listeners`]), no matter whether `serve` or the hello of a
+//! front has requested it.
 //!
-//! Owns: where is listened ([`Address`]), who is let in there ([`access`]), and how long, how large
-//! and how many handshakes may be. What follows is a connection like any other: on a Unix socket
-//! one of lines, else a [`websocket`].
-//! Never: serves a client, or listens anywhere unless asked to.
+//! Owns: addresses ([`Address`]), access control ([`access`]), and the limits of time, size and
+//! number of handshakes. An accepted connection is handled like any other: as lines on a Unix
+//! socket, else as a [`websocket`].
+//! Never: serves a client, or listens unless requested.
 
 pub mod access;
 pub mod address;
@@ -29,33 +29,32 @@ use super::descriptors::{self, SpareFile};
 use super::half_open::{self, HalfOpen};
 use super::link::{ConnectionAcceptor, ConnectionSettings};
 
-/// Addresses to listen on, and how.
+/// Addresses to listen on, with their settings.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Listening {
     /// Addresses to listen on.
     pub addresses: Vec<Address>,
-    /// Conditions under which WebSocket clients are let in.
+    /// Conditions under which WebSocket clients may connect.
     pub access: Access,
-    /// The token is one that those who are to have it know already: it is not printed.
+    /// Set if the clients know the token already, so that it is not printed.
     pub token_is_known: bool,
-    /// The folder for the data of an editor's user, where the editor is told of this host.
+    /// User data folder of the editor to which the host is announced; `None` for no announcement.
     pub announced_in: Option<PathBuf>,
-    /// Time that a client has for its handshake.
+    /// Timeout of the handshake.
     pub handshake_within: Duration,
     /// Time that a WebSocket client has for the rest of a message that it has begun.
     pub message_within: Duration,
-    /// Within what time clients are expected back that have lost their connection.
+    /// Time within which a client is expected to reconnect after it has lost its connection.
     pub returns_within: Duration,
     /// Delay before a wrong token is answered.
     pub wrong_token_wait: Duration,
-    /// Files by which clients connect: sockets, and the one with the token. No client may change
-    /// them.
+    /// Files by which clients connect (sockets, token file), which clients must not change.
     pub files: Vec<PathBuf>,
 }
 
 impl Listening {
-    /// Returns the names of the settings that differ, other than the addresses. A token that was
-    /// made for one of both is as good as another one that was.
+    /// Returns the options in which the settings differ, other than the addresses. Two generated
+    /// tokens count as equal.
     fn differences(&self, other: &Self) -> Vec<&'static str> {
         let same_token = match (&self.access.token, &other.access.token) {
             (Some(one), Some(other_one)) if self.token_is_known || other.token_is_known => {
@@ -93,7 +92,7 @@ async fn accept_clients(
     }
 }
 
-/// Opens a connection for a client that is to be let in.
+/// Performs the handshake, and opens a connection for the client.
 async fn open_connection(
     mut stream: TcpStream,
     name: String,
@@ -121,8 +120,7 @@ async fn open_connection(
     }
 }
 
-/// Has the system notice when the other side is gone without a word, and small messages sent at
-/// once.
+/// Enables keepalive, to detect vanished peers, and sends small messages without delay.
 fn keep_alive(stream: &TcpStream) {
     #[cfg(unix)]
     if let Err(error) = rustix::net::sockopt::set_socket_keepalive(stream, true) {

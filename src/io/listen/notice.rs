@@ -1,8 +1,8 @@
-//! File of the state folder that names the addresses a host listens on.
+//! File of the state folder with the addresses that a host listens on.
 //!
-//! Owns: that file, which only its owner can read, since it holds the token; it is there while
-//! somebody listens, or was killed when he did.
-//! Never: prints it.
+//! Owns: the file, which only its owner can read, since it holds the token. It exists while a
+//! listener is active, and is left behind if the process is killed.
+//! Never: prints the token.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -10,21 +10,20 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The name of the file.
 const FILE: &str = "listening.json";
 
 /// Process that listens, and its addresses.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenNotice {
-    /// The process that listens.
+    /// Id of the process.
     pub process: u32,
     /// URLs, each with the token if one is needed.
     pub listening: Vec<String>,
 }
 
 impl ListenNotice {
-    /// Reads the notice of a state folder; `None` if there is none, since no host has listened or
-    /// the last one has ended.
+    /// Reads the notice of a state folder; `None` if no host has listened or the last one has
+    /// exited.
     pub fn read(folder: &Path) -> io::Result<Option<Self>> {
         match fs::read(folder.join(FILE)) {
             Ok(told) => Ok(Some(serde_json::from_slice(&told)?)),
@@ -33,23 +32,20 @@ impl ListenNotice {
         }
     }
 
-    /// Publishes it in a state folder, until what is returned is dropped.
+    /// Publishes the notice in a state folder, until the result is dropped.
     pub fn publish(&self, folder: &Path) -> io::Result<PublishedFile> {
         PublishedFile::write(folder.join(FILE), &serde_json::to_vec(self)?)
     }
 }
 
-/// File that tells others of a listener. Only its owner can read it, since it holds the token; it
-/// is removed when this is dropped.
+/// File that publishes a listener, for its owner only, since it holds the token. Removed on drop.
 #[derive(Debug)]
 pub struct PublishedFile(Option<PathBuf>);
 
 impl PublishedFile {
-    /// Puts this content in the place of what is there.
     pub(super) fn write(path: PathBuf, content: &[u8]) -> io::Result<Self> {
         let new = path.with_extension("new");
-        // A process that was killed may have left it. What is made anew has the mode that is asked
-        // for.
+        // A killed process may have left this file, and only a new file gets the requested mode.
         fs::remove_file(&new).or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => Ok(()),
             _ => Err(error),
@@ -63,7 +59,7 @@ impl PublishedFile {
         Ok(Self(Some(path)))
     }
 
-    /// Leaves the file there: it has another content, which another value removes.
+    /// Keeps the file on drop: a newer value has replaced its content and removes it.
     pub(super) fn was_replaced(mut self) {
         self.0 = None;
     }

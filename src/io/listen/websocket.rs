@@ -1,8 +1,7 @@
-//! A connection on a WebSocket, once it has been let in.
+//! WebSocket connection after its handshake.
 //!
-//! Owns: reading messages, put together from their frames, answering pings, and closing with the
-//! code that says why.
-//! Never: decides who may connect, or reads a message's meaning.
+//! Owns: reassembly of messages from frames, answers to pings, and close codes.
+//! Never: decides who may connect, or interprets a message.
 
 use std::future::Future;
 use std::io::{self, Cursor};
@@ -26,25 +25,24 @@ use crate::io::control_frames::ControlFrames;
 use crate::io::link::{ClientLines, ConnectionAcceptor, ConnectionSettings, OnClose, PartialMessage};
 use crate::io::sockets::{Framing, StreamWriter};
 
-/// Number of bytes read at once. An idle connection keeps a buffer of this size.
+/// Number of bytes per read. An idle connection keeps a buffer of this size.
 const READ_BYTES: usize = 16 << 10;
 
 /// Maximum number of messages handed on in one batch.
 const MESSAGES_AT_ONCE: usize = 64;
 
-/// Maximum of what the library keeps of its own frames, in bytes. They are taken from it at once.
+/// Maximum size of the library's own pending frames, in bytes. They are written immediately.
 const WRITE_BUFFER_BYTES_MAX: usize = 1 << 10;
 
-/// Time that a client has to hang up once its connection is over.
+/// Time that a client has to close the stream once its connection is over.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// With this reason a client closes that wants to be told all answers before its connection is
-/// closed.
+/// Close reason of a client that wants to receive all answers before its connection is closed.
 pub const END_OF_INPUT: &str = "end of input";
 
-/// Opens a connection on a stream on which the WebSocket's handshake is done, given as its two
-/// halves, and serves it in tasks of their own until either side ends it. `read_ahead` was read
-/// from the stream already. A message that takes longer than `message_within` ends it.
+/// Opens a connection on a stream, given as its two halves, whose handshake is complete, and serves
+/// it in new tasks until either side closes it. `read_ahead` holds bytes that were read already. A
+/// message that takes longer than `message_within` closes the connection.
 pub async fn open<R, W>(
     acceptor: &ConnectionAcceptor,
     (reader, writer): (R, W),
@@ -80,17 +78,17 @@ where
     Ok(())
 }
 
-/// Why nothing more is read.
+/// Reason why reading has ended.
 enum ReadEnd {
-    /// The client has gone without a word.
+    /// The stream has ended without a close frame.
     Gone,
-    /// The client has closed the connection, and is told nothing more.
+    /// The client has closed the connection and receives no more messages.
     Closed,
-    /// The client says nothing more, and wants to be told the rest.
+    /// The client sends no more messages, and wants to receive the rest of the answers.
     EndOfInput,
-    /// The connection is over on our side.
+    /// The host has closed the connection.
     Unheard,
-    /// The client has done what it must not.
+    /// The client has violated the protocol or a limit.
     Refused(CloseCode, String),
 }
 
@@ -101,17 +99,17 @@ async fn serve<R: AsyncRead + Unpin>(
 ) {
     let end = hear(&mut socket, &lines).await;
     let connection = lines.connection();
-    // Whatever follows: it says nothing more.
+    // The host first learns that the client sends no more messages, whatever the reason.
     match end {
         ReadEnd::EndOfInput | ReadEnd::Unheard => drop(lines),
         ReadEnd::Gone | ReadEnd::Closed | ReadEnd::Refused(..) => lines.close_as_lost(),
     }
     match end {
-        // Its writer says goodbye when all is written.
+        // The writer sends the close frame after the last message.
         ReadEnd::EndOfInput | ReadEnd::Unheard => {}
         ReadEnd::Gone => controls.end(),
         ReadEnd::Closed => {
-            // The answer was made when its word was read.
+            // The library has answered the close frame when it read that.
             let answered = socket.flush().await;
             tracing::debug!(?connection, ?answered, "the closing frame of a client is answered");
             controls.end();
@@ -122,14 +120,12 @@ async fn serve<R: AsyncRead + Unpin>(
             controls.end();
         }
     }
-    // What it has still said is read and thrown away: else the system takes back what it has not
-    // read yet.
+    // Unread input is drained: otherwise the system resets the connection and output is lost.
     let reader = &mut socket.get_mut().reader;
     let rest = tokio::time::timeout(LINGER, tokio::io::copy(reader, &mut tokio::io::sink())).await;
     tracing::debug!(?connection, ?rest, "the WebSocket of a client is closed");
 }
 
-/// Hears messages until there are no more.
 async fn hear<R: AsyncRead + Unpin>(
     socket: &mut WebSocketStream<ReadHalf<R>>,
     lines: &ClientLines,
@@ -154,7 +150,7 @@ async fn hear<R: AsyncRead + Unpin>(
     }
 }
 
-/// Takes in a message, or what stands for it; returns why it is the last one, if it is.
+/// Adds a text message to the batch; returns the reason if reading ends here.
 fn take_in(message: Option<Result<Message, Error>>, batch: &mut Vec<InputLine>) -> Option<ReadEnd> {
     let error = match message {
         Some(Ok(Message::Text(text))) => {
@@ -184,7 +180,6 @@ fn take_in(message: Option<Result<Message, Error>>, batch: &mut Vec<InputLine>) 
     Some(ReadEnd::Refused(code, error.to_string()))
 }
 
-/// Error of a client that has begun a message and does not finish it.
 #[derive(Debug, thiserror::Error)]
 #[error("a message was begun and not finished within {} seconds", .0.as_secs())]
 struct MessageTooSlow(Duration);
@@ -194,16 +189,14 @@ fn too_slow(error: &Error) -> Option<&MessageTooSlow> {
     error.get_ref().and_then(|error| error.downcast_ref())
 }
 
-/// Stream that the WebSocket reads from. Frames that it writes by itself go through the task that
-/// writes messages.
+/// Stream that the WebSocket reads from. Frames of the library go to the task that writes messages.
 struct ReadHalf<R> {
     reader: R,
     controls: Arc<ControlFrames>,
     frames: FrameScanner,
     received: PartialMessage,
-    /// Time that a message may take from when its rest is first waited for.
+    /// Maximum duration of a message, counted from the first wait for its rest.
     message_within: Duration,
-    /// The end of that time for the message that has begun.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -241,7 +234,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for ReadHalf<R> {
 
 impl<R: Unpin> AsyncWrite for ReadHalf<R> {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        // Never pending: the library would keep what it cannot write.
+        // Never pending: the library would buffer the bytes otherwise.
         self.controls.put(bytes);
         Poll::Ready(Ok(bytes.len()))
     }
@@ -255,25 +248,22 @@ impl<R: Unpin> AsyncWrite for ReadHalf<R> {
     }
 }
 
-/// Counts what has come of the message or frame that is not complete. The library that reads frames
-/// does not tell.
+/// Counts the received bytes of the incomplete message or frame, which the library does not report.
 #[derive(Debug, Default)]
 struct FrameScanner {
-    /// The beginning of a header that is not complete.
     header: Vec<u8>,
-    /// Bytes of the current frame's payload that have not come.
+    /// Bytes of the current frame's payload that have not arrived.
     payload_left: u64,
-    /// The current frame belongs to a message, and whether it is the last one of that.
+    /// Properties of the current frame: part of a message; last part of a message.
     is_data: bool,
     is_final: bool,
-    /// Bytes of the message that has begun, with its headers.
+    /// Received bytes of the current message, including headers.
     message: usize,
-    /// Number of messages that are complete.
     finished: u64,
 }
 
 impl FrameScanner {
-    /// Returns how many bytes have come of what is not complete; 0 if nothing has begun.
+    /// Returns the number of received bytes of incomplete messages and frames.
     fn unfinished(&self) -> usize {
         self.message + self.header.len() + usize::from(self.payload_left > 0 && !self.is_data)
     }
@@ -290,7 +280,7 @@ impl FrameScanner {
             }
             self.header.push(first);
             bytes = &bytes[1..];
-            // An error is met by the library, too, which closes the connection.
+            // The library detects the same error and closes the connection.
             if let Ok(Some((header, length))) = FrameHeader::parse(&mut Cursor::new(&self.header)) {
                 self.is_data = matches!(header.opcode, OpCode::Data(_));
                 self.is_final = header.is_final;
@@ -302,7 +292,6 @@ impl FrameScanner {
         }
     }
 
-    /// Takes note of the end of a frame, if it has come.
     fn end_frame(&mut self) {
         if self.payload_left == 0 && self.is_data && self.is_final {
             self.message = 0;
@@ -341,7 +330,7 @@ mod tests {
             assert_eq!((frames.unfinished(), frames.finished), (counted, 0), "in chunks of {size}");
             end.chunks(size).for_each(|chunk| frames.read(chunk));
             assert_eq!((frames.unfinished(), frames.finished), (0, 2), "in chunks of {size}");
-            // A frame that has begun is unfinished, too, whatever it is.
+            // An incomplete control frame counts, too.
             frames.read(&[0x89]);
             assert_eq!(frames.unfinished(), 1);
             frames.read(&[0x82, 0, 0, 0, 0, b'p']);

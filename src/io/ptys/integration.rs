@@ -1,15 +1,13 @@
-//! Reports of a shell on its commands, and the scripts that have it send them.
+//! Scripts that make shells report their commands, and parsing of those reports.
 //!
-//! A shell that is started in a terminal reads a script of ours before the user's own files, or has
-//! it read behind them. It says before each line that it runs it, and how the line ended, in
-//! sequences of the kind OSC 633, with a word that only that shell knows: what a program prints, or
-//! another shell inside that one, is not taken for it. The word comes in the script, a file that no
-//! other user can read and that is removed when the shell says that it has read it: it is never in
-//! an environment.
+//! A shell in a terminal reads a script of the host before or after the user's own files. The shell
+//! then reports the start and the result of each command in OSC 633 sequences that contain a random
+//! word. Only that shell has the word, so output of a program or of a nested shell cannot be taken
+//! for a report. The word is in the script, a file that other users cannot read and that is removed
+//! when the shell reports that it has read it; it is never in an environment.
 //!
-//! Owns: the scripts, where they are put, with what each shell is started, and reading what it
-//! says.
-//! Never: changes what a user has set, but for the places in which the shell calls us.
+//! Owns: the scripts, their files, the arguments of each shell, and parsing of reports.
+//! Never: changes a user's settings, but for the hooks by which the shell calls the script.
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,15 +17,14 @@ use std::sync::{Arc, Once};
 
 use crate::host::effects::PtyEvent;
 
-/// The folder of the scripts, in the state folder.
+/// Subfolder of the state folder for the scripts.
 const FOLDER: &str = "shells";
 
-/// The longest line that is told, in bytes. The scripts say no more characters of one: a character
-/// takes up to four bytes there, also escaped, and a sequence is not waited for that is longer than
-/// 64 KiB.
+/// Maximum length of a reported command line, in bytes, and for the scripts in characters: each
+/// takes up to four bytes, raw or escaped, and a sequence longer than 64 KiB is not held.
 const LINE_BYTES_MAX: usize = 16_000;
 
-/// Folder of the script of one shell, which holds its word. Removed when this is dropped.
+/// Folder with the script of one shell, which contains its word. Removed on drop.
 #[derive(Debug)]
 pub struct ShellScript {
     folder: PathBuf,
@@ -41,33 +38,32 @@ impl Drop for ShellScript {
     }
 }
 
-/// How a shell is started so that it tells of its commands.
+/// Start parameters that make a shell report its commands.
 #[derive(Debug)]
 pub struct ShellStart {
-    /// Arguments of its command line.
+    /// Command-line arguments.
     pub arguments: Vec<String>,
-    /// Additional variables of its environment.
+    /// Additional environment variables.
     pub environment: Vec<(&'static str, String)>,
-    /// The script that it reads.
+    /// Script that the shell reads.
     pub script: ShellScript,
 }
 
-/// The place of the scripts.
+/// Folder of the scripts.
 #[derive(Debug, Clone)]
 pub struct ShellScripts {
     folder: PathBuf,
-    /// Done once what an earlier process has left there is removed.
+    /// Completed once the files of an earlier process are removed.
     swept: Arc<Once>,
 }
 
 impl ShellScripts {
-    /// Scripts in this state folder, in which the first shell that needs one makes a folder for
-    /// them.
+    /// Uses a subfolder of this state folder, created when the first shell needs it.
     pub fn in_folder(state: &Path) -> Self {
         Self { folder: state.join(FOLDER), swept: Arc::new(Once::new()) }
     }
 
-    /// Puts a script with this name into a new folder.
+    /// Writes a script with this name into a new folder.
     fn put(&self, name: &str, texts: &[&str]) -> io::Result<ShellScript> {
         let folder = &self.folder;
         self.swept.call_once(|| match fs::remove_dir_all(folder) {
@@ -77,7 +73,7 @@ impl ShellScripts {
             _ => {}
         });
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        // Whatever mask this process has, and whoever has made it.
+        // The umask, or the creator of an existing folder, may have given it another mode.
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
         let folder = folder.join(uuid::Uuid::new_v4().simple().to_string());
         fs::DirBuilder::new().mode(0o700).create(&folder)?;
@@ -90,14 +86,13 @@ impl ShellScripts {
         Ok(script)
     }
 
-    /// Returns how to start this shell so that it says this word; `None` for a shell without a
-    /// script, and where none can be written.
+    /// Returns the start parameters with which this shell sends `word`. `None` for a shell without
+    /// a script, and if the script cannot be written.
     pub fn start(&self, shell: &Path, word: &str) -> Option<ShellStart> {
         let name = shell.file_name()?.to_str()?;
         let (file, first, text) = match name {
             "bash" => {
-                // A shell for logging in would not read it, so the script does what such a shell
-                // does.
+                // A login shell would not read the init file, so the script does the work of one.
                 let login = if cfg!(target_os = "macos") { "__ahp[11]=1\n" } else { "" };
                 ("bash.sh", format!("__ahp=({word})\n{login}"), include_str!("integration/bash.sh"))
             }
@@ -105,7 +100,7 @@ impl ShellScripts {
                 let users = std::env::var("ZDOTDIR").ok();
                 let users = users.map(|users| format!("__ahp_zdotdir='{}'\n", users.replace('\'', "'\\''")));
                 let first = format!("__ahp_word={word}\n{}", users.unwrap_or_default());
-                // Its name is what the shell looks for.
+                // The shell looks for a file of this name.
                 (".zshenv", first, include_str!("integration/zshenv.zsh"))
             }
             "fish" => {
@@ -134,7 +129,7 @@ impl ShellScripts {
             }
             "fish" => {
                 let quoted = path.replace('\\', "\\\\").replace('\'', "\\'");
-                // A trace would show what is in it.
+                // With `fish_trace`, the shell would print the script.
                 vec!["--init-command".to_owned(), format!("set -q fish_trace; or source '{quoted}'")]
             }
             _ => {
@@ -146,38 +141,33 @@ impl ShellScripts {
     }
 }
 
-/// Reads what a shell tells of its commands.
+/// Parser of a shell's reports.
 #[derive(Debug)]
 pub struct ShellSequences {
-    /// The word of the shell that was told one: then no other is heard.
+    /// Word that each report must contain; `None` for a shell without a script.
     word: Option<String>,
-    /// The line that runs next.
     line: String,
-    /// Something was said in sequences of the kind 633: those of the kind 133 say the same.
+    /// Set once OSC 633 was received: the shell repeats those reports as OSC 133.
     speaks_633: bool,
-    /// Set until the first report.
     is_new: bool,
-    /// The shell has said its word.
     has_said_word: bool,
 }
 
 impl ShellSequences {
-    /// A shell that has said nothing.
     pub fn new(word: Option<String>) -> Self {
         Self { word, line: String::new(), speaks_633: false, is_new: true, has_said_word: false }
     }
 
-    /// Returns whether the report that is passed on now is the first one; later calls return false.
+    /// Returns whether no report was passed on yet; later calls return false.
     pub fn takes_first(&mut self) -> bool {
         std::mem::take(&mut self.is_new)
     }
 
-    /// Returns whether the shell has read its script, and said its word.
     pub fn has_said_word(&self) -> bool {
         self.has_said_word
     }
 
-    /// Returns what a sequence of the kind 633 says. A directory is a path here.
+    /// Parses an OSC 633 sequence. A [`PtyEvent::Directory`] holds a path here, not a URI.
     pub fn hear(&mut self, said: &str) -> Vec<PtyEvent> {
         let mut says = said;
         if let Some(word) = &self.word {
@@ -190,7 +180,7 @@ impl ShellSequences {
         let (kind, rest) = says.split_once(';').unwrap_or((says, ""));
         match kind {
             "E" => {
-                // Of a shell that knows no word it is not known who says it.
+                // Without a word, the sender is unknown, so the command line is not trusted.
                 if self.word.is_some() {
                     let line = unquoted(rest);
                     self.line = crate::wire::text::first_bytes(&line, LINE_BYTES_MAX).to_owned();
@@ -210,8 +200,7 @@ impl ShellSequences {
         }
     }
 
-    /// Reads a sequence of the kind 133, which many shells use. Ignored where the shell was given a
-    /// word or uses 633, since it reports its commands in that way.
+    /// Parses an OSC 133 sequence of any shell. Ignored if the shell has a word or sends OSC 633.
     pub fn receive_generic(&mut self, said: &str) -> Option<PtyEvent> {
         if self.word.is_some() || self.speaks_633 {
             return None;
@@ -230,12 +219,11 @@ impl ShellSequences {
     }
 }
 
-/// Returns the text that a shell has quoted: as a word of bash or zsh (`'…'`, `$'…'`, `\'`), or
-/// with `\xHH` and `\\` in it.
+/// Unquotes a word of bash or zsh (`'…'`, `$'…'`, `\'`), or text with `\xHH` and `\\`.
 fn unquoted(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
-    // Inside quotes; and there escapes mean something.
+    // Whether the position is inside quotes, and whether escapes have a meaning there.
     let (mut is_quoted, mut has_escapes) = (false, true);
     while let Some((first, behind)) = rest.split_first() {
         rest = behind;
@@ -255,7 +243,7 @@ fn unquoted(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Returns the byte that an escape is, and how long it is, by what stands behind its backslash.
+/// Returns the byte that an escape stands for, and the length of the escape behind its backslash.
 fn escaped(behind: &[u8]) -> (u8, usize) {
     let number = |digits: &[u8], radix| {
         let digits = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'));

@@ -1,8 +1,8 @@
 //! Interpretation of a program's output.
 //!
-//! Owns: the order of text and of what else was said; keeping what is not for clients from them:
-//! what the program asks of its terminal, and what a shell says of its commands; and the answers.
-//! Never: reads or writes, or loses a byte of what clients are to be shown.
+//! Owns: the order of text and events; removing the program's queries and the shell's reports from
+//! the text that clients get; and the answers to the queries.
+//! Never: reads or writes, or loses a byte of the clients' text.
 
 use std::path::Path;
 
@@ -14,17 +14,16 @@ use super::screen::ScreenModel;
 use crate::files::uris::uri_of;
 use crate::host::effects::{PtyEvent, ScreenSize};
 
-/// A title has so many bytes at most.
+/// Maximum length of a title, in bytes.
 const TITLE_BYTES_MAX: usize = 1024;
 
-/// Memory that an event counts for besides its own bytes, in bytes.
+/// Memory accounted for one event besides its own bytes, in bytes.
 const SAID_BYTES: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeardOutput {
-    /// Text, as bytes: the last character may go on in what is heard next.
+    /// Text, as bytes. The last character may continue in the next text.
     Text(Vec<u8>),
-    /// Something else.
     Said(PtyEvent),
 }
 
@@ -34,7 +33,6 @@ pub struct PtyListener {
     state: PtyListenerState,
 }
 
-/// State of a listener, and output that was not taken.
 #[derive(Debug)]
 struct PtyListenerState {
     screen: ScreenModel,
@@ -44,13 +42,11 @@ struct PtyListenerState {
     answers: Vec<u8>,
     title: Option<String>,
     directory: Option<String>,
-    /// Keeps the word from what is shown.
     redactor: Option<WordRedactor>,
 }
 
 impl PtyListener {
-    /// Listens to a program on a screen of this size; a shell that tells of its commands does so
-    /// with this word, if it was given one.
+    /// Creates the listener. `nonce` authenticates the shell's reports; `None` without a script.
     pub fn new(size: ScreenSize, nonce: Option<String>) -> Self {
         let ears = PtyListenerState {
             screen: ScreenModel::new(size),
@@ -65,13 +61,12 @@ impl PtyListener {
         Self { scanner: OutputScanner::new(), state: ears }
     }
 
-    /// The program has printed this.
     pub fn hear(&mut self, bytes: &[u8]) {
         let Self { scanner, state: ears } = self;
         scanner.scan(bytes, |piece| ears.take(piece));
     }
 
-    /// Ends the output: adds everything that was held back.
+    /// Ends the output: adds all bytes that were held back.
     pub fn finish(&mut self) {
         let Self { scanner, state: ears } = self;
         scanner.finish(|piece| ears.take(piece));
@@ -81,7 +76,6 @@ impl PtyListener {
         }
     }
 
-    /// Returns whether the shell has read its script, and said its word.
     pub fn has_shell_integration(&self) -> bool {
         self.state.shell.has_said_word()
     }
@@ -90,17 +84,15 @@ impl PtyListener {
         self.state.screen.resize(size);
     }
 
-    /// Returns the size of everything that was heard and not taken, in bytes.
     pub fn pending_bytes(&self) -> usize {
         self.state.pending_bytes
     }
 
-    /// Returns whether anything was heard and not taken.
     pub fn has_pending(&self) -> bool {
         !self.state.heard.is_empty() || self.state.directory.is_some()
     }
 
-    /// Takes what was heard, in its order. Of directories only the last counts.
+    /// Takes the pending output in its order. Only the latest directory is reported.
     pub fn take_pending(&mut self) -> Vec<HeardOutput> {
         self.state.pending_bytes = 0;
         let mut heard = std::mem::take(&mut self.state.heard);
@@ -108,7 +100,7 @@ impl PtyListener {
         heard
     }
 
-    /// Puts text back of which the last character goes on.
+    /// Puts back text whose last character is incomplete.
     pub fn put_back(&mut self, text: Vec<u8>) {
         if !text.is_empty() {
             self.state.pending_bytes += text.len();
@@ -116,12 +108,10 @@ impl PtyListener {
         }
     }
 
-    /// Takes what the program is to be answered.
     pub fn take_answers(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.state.answers)
     }
 
-    /// Takes what the program has called its terminal last.
     pub fn take_title(&mut self) -> Option<String> {
         self.state.title.take()
     }
@@ -191,7 +181,7 @@ impl PtyListenerState {
     }
 
     fn say(&mut self, event: PtyEvent) {
-        // The first thing that is said of commands says that they are told apart.
+        // `DetectsCommands` precedes the first report on commands.
         if self.shell.takes_first() && event != PtyEvent::DetectsCommands {
             self.heard.push(HeardOutput::Said(PtyEvent::DetectsCommands));
         }
@@ -222,7 +212,7 @@ impl PtyListenerState {
     }
 }
 
-/// The directory that a `file:` URI names on this machine, as we write it.
+/// Returns the URI, as the host spells it, of a shell's `file:` URI; `None` for another machine.
 fn directory_of(uri: &str) -> Option<String> {
     let rest = uri.strip_prefix("file://")?;
     let (host, path) = rest.split_at(rest.find('/')?);
@@ -342,8 +332,7 @@ mod tests {
 
     const WORD: &str = "f00dcafe0123456789abcdef00112233";
 
-    /// Anything that a program may have printed: text, sequences without an end, marks of ours in
-    /// pieces, and the word.
+    /// Possible output: text, unterminated sequences, parts of the host's markers, and the word.
     fn printed() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             prop::sample::select(vec![

@@ -1,7 +1,6 @@
-//! The terminal of one program: making it, and starting the program there.
+//! Creation of a pseudo terminal and start of its program.
 //!
-//! Owns: opening a terminal of the system's, its size, what the program is told of it, and starting
-//! that under a guard.
+//! Owns: opening the terminal, its size and environment, and starting the program under a guard.
 //! Never: reads or writes.
 
 use std::fs;
@@ -22,36 +21,35 @@ use crate::backend::acp::guards::{Guard, GuardProgram};
 use crate::files::uris::path_of;
 use crate::host::effects::{PtyLaunch, ScreenSize};
 
-/// Argument of the guard of a terminal, before the program.
+/// Guard argument that selects a pseudo terminal; the program follows it.
 const PTY: &str = "--pty";
 
 /// Variables that describe the terminal to every program in it.
 const ENVIRONMENT: [(&str, &str); 3] =
     [("TERM", "xterm-256color"), ("COLORTERM", "truecolor"), ("TERM_PROGRAM", env!("CARGO_PKG_NAME"))];
 
-/// Variables in which other terminals describe themselves. They are removed.
+/// Variables in which other terminals describe themselves, removed from the environment.
 const NOT_OURS: [&str; 4] = ["COLUMNS", "LINES", "TERM_PROGRAM_VERSION", "TERM_SESSION_ID"];
 
-/// Further variables for a command: nobody may be there to turn pages.
+/// Additional variables for a command, which has no user to page through its output.
 const ENVIRONMENT_OF_COMMANDS: [(&str, &str); 4] =
     [("PAGER", "cat"), ("GIT_PAGER", "cat"), ("GH_PAGER", "cat"), ("MANPAGER", "cat")];
 
-/// The host's side of a terminal with a program in it. It is read and written like a pipe.
+/// Host side of a pseudo terminal with a running program. Read and written like a pipe.
 #[derive(Debug)]
 pub(super) struct OpenPty {
     pub(super) printed: pipe::Receiver,
     pub(super) typing: pipe::Sender,
-    /// The end of this ends the program.
+    /// Control connection; closing it ends the program.
     pub(super) control: UnixStream,
-    /// The word by which its shell is known, if it was given one.
+    /// Word that authenticates the reports of the shell; `None` for a program without a script.
     pub(super) word: Option<String>,
     pub(super) script: Option<ShellScript>,
     pub(super) size: ScreenSize,
-    /// Set if it runs a command, and ends with it.
+    /// Set if the program is a command, which ends by itself.
     pub(super) is_command: bool,
 }
 
-/// Opens a terminal and has a guard of its own start the program there.
 pub(super) fn open(
     guards: Option<&GuardProgram>,
     scripts: Option<&ShellScripts>,
@@ -61,13 +59,13 @@ pub(super) fn open(
     let guards = guards.ok_or_else(|| io::Error::other("this host starts no programs"))?;
     let (master, terminal) = open_terminal()?;
     set_size(&master, launch.size)?;
-    // The guard passes its own environment and directory on.
+    // The guard passes its own environment and directory to the program.
     let mut command = guards.command();
     command.arg(PTY).arg("--").arg(shell).envs(ENVIRONMENT).env("SHELL", shell);
     if let Some(directory) = launch.directory.as_deref() {
         let directory = path_of(directory).map_err(|error| io::Error::other(error.message))?;
-        // Starting the guard fails there, too, but with an error that names this program. (The dot
-        // asks for a folder that may be entered.)
+        // Starting the guard would fail here, too, but with an error that names this executable.
+        // The `.` checks that the directory may be entered.
         fs::metadata(directory.join(".")).map_err(|error| in_directory(&directory, &error))?;
         command.current_dir(directory);
     }
@@ -108,7 +106,7 @@ fn in_directory(directory: &Path, error: &io::Error) -> io::Error {
     io::Error::other(format!("`{}`: {error}", directory.display()))
 }
 
-/// A new terminal: our side, and that of programs.
+/// Opens a pseudo terminal; returns the host side and the program side.
 pub(super) fn open_terminal() -> io::Result<(OwnedFd, OwnedFd)> {
     #[cfg(target_os = "linux")]
     let (master, terminal) = {
@@ -131,7 +129,7 @@ pub(super) fn open_terminal() -> io::Result<(OwnedFd, OwnedFd)> {
         let terminal = rustix::fs::open(name, flags, Mode::empty())?;
         (master, terminal)
     };
-    // What is typed is taken back by characters.
+    // Erasing deletes whole UTF-8 characters, not bytes.
     let mut modes = tcgetattr(&terminal)?;
     modes.input_modes |= InputModes::IUTF8;
     tcsetattr(&terminal, OptionalActions::Now, &modes)?;

@@ -1,8 +1,7 @@
-//! One program in a terminal of the system's.
+//! One program in a pseudo terminal.
 //!
-//! Owns: the task that attends to it: what it prints is listened to and gathered for a moment, what
-//! is typed, and what it is answered, is written when it reads.
-//! Never: runs on the loop's thread, or reads on while what it has printed is not heard.
+//! Owns: the program's task, which interprets and batches output, and writes input and answers.
+//! Never: runs on the loop's thread, or reads more output while the previous one is unreported.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,40 +26,38 @@ use crate::host::effects::{PtyCommand, PtyEvent, PtyLaunch};
 use crate::io::descriptors::limit_behind;
 use crate::wire::escapes::take_text;
 
-/// Minimum interval of reports on output, unless [`REPORT_BYTES_MAX`] is reached before.
+/// Minimum interval of output reports, unless [`REPORT_BYTES_MAX`] is reached before.
 const REPORT_INTERVAL: Duration = Duration::from_millis(8);
 
-/// Size of unreported output, in bytes, at which a report is due at once and no more is read.
+/// Size of unreported output, in bytes, at which a report is due at once and reading pauses.
 const REPORT_BYTES_MAX: usize = 64 << 10;
 
-/// Maximum number of bytes read at once: no more is there on Linux.
+/// Maximum bytes per read; Linux never returns more from a terminal.
 const READ_BYTES_MAX: usize = 4 << 10;
 
-/// Size of output, in bytes, at which no more is read where it is reported at the end.
+/// Size of unreported output, in bytes, at which reading pauses with `tells_at_end`.
 const END_REPORT_BYTES_MAX: usize = 1 << 20;
 
-/// When nothing has come for so long from a program that has ended, nothing more comes.
+/// Silence after the end of a program after which its output counts as complete.
 const DRAINED_AFTER: Duration = Duration::from_millis(500);
 
-/// Maximum number of bytes read once the program has ended: others may go on printing there.
+/// Maximum bytes read after the program has ended: other processes may go on printing there.
 const DRAINED_BYTES_MAX: usize = 1 << 20;
 
-/// When nothing was printed for so long, it is looked which program is in front.
+/// Silence after which the foreground program is checked.
 const CALM_AFTER: Duration = Duration::from_millis(200);
 
-/// When a command has printed nothing for so long, it is looked whether it waits for something to
-/// be typed.
+/// Silence of a command after which it is checked whether it waits for input.
 const WAITS_AFTER: Duration = Duration::from_secs(5);
 
-/// Pause before a terminal that nobody has open is read again.
+/// Pause before a terminal that no process has open is read again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A program that has not quite ended.
+/// Counter entry of a program that has not completely ended.
 #[derive(Debug)]
 pub struct LiveProgram(watch::Sender<usize>);
 
 impl LiveProgram {
-    /// One more of these.
     pub fn new(count: &watch::Sender<usize>) -> Self {
         count.send_modify(|count| *count += 1);
         Self(count.clone())
@@ -73,20 +70,16 @@ impl Drop for LiveProgram {
     }
 }
 
-/// How a program is attended to from outside.
 #[derive(Debug)]
 pub struct ProgramControl {
-    /// Commands for the program, which is ended when the queue is closed.
+    /// Commands for the program. Closing the queue ends the program.
     pub commands: mpsc::UnboundedReceiver<PtyCommand>,
-    /// Ends it, too.
     pub stop: CancellationToken,
-    /// Until nothing of it is left.
+    /// Dropped when no process of the program is left.
     pub counted: LiveProgram,
-    /// Set to report the program's output all at once when it has ended.
     pub tells_at_end: bool,
 }
 
-/// Starts a program, and tells what becomes of it.
 pub async fn start(
     guards: Option<&GuardProgram>,
     scripts: Option<&ShellScripts>,
@@ -109,13 +102,13 @@ fn not_started(shell: &Path, why: &dyn std::fmt::Display) -> PtyEvent {
     PtyEvent::NotStarted(format!("`{}` cannot be started in a terminal: {why}", shell.display()))
 }
 
-/// There is nobody to attend to programs in terminals.
+/// Returns the event for a program whose thread cannot be started.
 pub fn not_attended_to(why: &io::Error) -> PtyEvent {
     let limit = limit_behind(why);
     not_started(&shell::of_user(), &format_args!("a thread cannot be started{limit}: {why}"))
 }
 
-/// Returns whether a failed read or write is to be tried again later.
+/// Returns whether a failed read or write is to be retried later.
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
@@ -124,49 +117,44 @@ fn is_transient(error: &io::Error) -> bool {
 enum ProgramStage {
     Starting,
     Running,
-    /// The program has ended with this code, if one is known. Output that is left is still read.
+    /// Exit code, `None` if it is unknown. Remaining output is still read.
     Ended(Option<i64>),
 }
 
-/// A program, as its task sees it.
 struct Program {
     printed: pipe::Receiver,
     screen: pipe::Sender,
     told: Lines<BufReader<OwnedReadHalf>>,
-    /// The guard ends all of it when this is gone.
+    /// Closing this makes the guard end the program.
     _lifeline: OwnedWriteHalf,
     reports: PtyReports,
     path: PathBuf,
     name: String,
     stage: ProgramStage,
-    /// Listener with the output that is not reported yet.
     listener: PtyListener,
-    /// The script that its shell reads, until it has.
+    /// Script of the shell, until the shell has read it.
     script: Option<ShellScript>,
-    /// Something was heard since the last time that was told.
+    /// Set if output was received since the last report.
     has_news: bool,
     told_at: Option<Instant>,
-    /// When something was printed last, and how much since it has ended.
     printed_at: Instant,
     drained_bytes: usize,
-    /// Set once a read after its end has found nothing: what is printed from then on is not its
-    /// own, and is not waited for.
+    /// Set once a read after the end has found nothing: later output is of others and not waited
+    /// for.
     is_drained: bool,
-    /// Set while nobody has the terminal open.
+    /// Set while no process has the terminal open.
     is_closed: bool,
     typing: InputQueue,
-    /// Program in front, as far as it was reported.
     foreground: Foreground,
-    /// When a title was told last: programs change them often.
+    /// Time of the last reported title; reports are limited, since programs change titles often.
     titled_at: Option<Instant>,
-    /// When that is looked at, and whether a command waits.
+    /// Times of the next check of the foreground program, and of whether a command waits for input.
     calm_at: Option<Instant>,
     waits_at: Option<Instant>,
     is_command: bool,
     tells_at_end: bool,
 }
 
-/// Event that the program's task handles next.
 enum ProgramEvent {
     Told(Option<PtyCommand>),
     Guard(Option<GuardReport>),
@@ -209,7 +197,7 @@ impl Program {
         }
     }
 
-    /// Attends to it until nothing of it is left.
+    /// Serves the program until no process of it is left.
     async fn attend(mut self, mut guard: Guard, mut attended: ProgramControl) {
         let released = CancellationToken::new();
         let run = async {
@@ -217,8 +205,7 @@ impl Program {
                 () = self.run(&mut attended.commands) => {}
                 () = attended.stop.cancelled() => {}
             }
-            // The system tells those who have the terminal that it is gone, and the guard ends who
-            // stays.
+            // Closing the terminal hangs up its processes, and the guard ends those that stay.
             drop(self);
             released.cancel();
         };
@@ -229,7 +216,7 @@ impl Program {
         drop(attended.counted);
     }
 
-    /// Carries what is typed and what is printed, until it has ended or is to.
+    /// Carries input and output until the program has ended or is to be ended.
     async fn run(&mut self, commands: &mut mpsc::UnboundedReceiver<PtyCommand>) {
         loop {
             match self.next(commands).await {
@@ -275,7 +262,7 @@ impl Program {
         let has_ended = matches!(self.stage, ProgramStage::Ended(_));
         let has_room = self.has_room();
         let reads = self.stage != ProgramStage::Starting && has_room && !self.is_closed;
-        // What is never reported before the end would keep the program from getting there.
+        // With `tells_at_end`, a full buffer is reported early: the program would block otherwise.
         let may_tell = !self.tells_at_end || !has_room;
         let tells = self.has_news && self.listener.has_pending() && may_tell;
         let is_full = self.listener.pending_bytes() >= REPORT_BYTES_MAX;
@@ -309,7 +296,6 @@ impl Program {
         }
     }
 
-    /// Returns whether more output may be read.
     fn has_room(&self) -> bool {
         let max = if self.tells_at_end { END_REPORT_BYTES_MAX } else { REPORT_BYTES_MAX };
         self.listener.pending_bytes() < max && self.drained_bytes < DRAINED_BYTES_MAX
@@ -331,7 +317,7 @@ impl Program {
         }
     }
 
-    /// Handles news from the program's guard; returns whether there is anything left to attend to.
+    /// Handles a report of the guard; returns whether the task goes on.
     fn receive_guard_report(&mut self, news: Option<GuardReport>) -> bool {
         self.stage = match news {
             Some(GuardReport::Started) => {
@@ -348,18 +334,17 @@ impl Program {
                 return false;
             }
             Some(GuardReport::Exited(code)) => ProgramStage::Ended(Some(i64::from(code))),
-            // Of one whose guard was killed nothing is known.
+            // The exit code is unknown if the guard was killed.
             Some(GuardReport::Killed(_)) | None => ProgramStage::Ended(None),
         };
         self.printed_at = Instant::now();
         true
     }
 
-    /// Reads a piece of what is there. What else waits has its turn before the next one: the system
-    /// may take its time.
+    /// Reads one piece. The task then handles other events before the next read, which may be slow.
     fn read(&mut self) {
         let mut buffer = [0; READ_BYTES_MAX];
-        // A deterministic report must not depend on how much comes at once.
+        // Deterministic reports must not depend on the size of single reads.
         let room = match self.tells_at_end {
             true => END_REPORT_BYTES_MAX.saturating_sub(self.listener.pending_bytes()).max(1),
             false => READ_BYTES_MAX,
@@ -385,12 +370,11 @@ impl Program {
             Err(error) if is_transient(&error) => {
                 self.is_drained |= matches!(self.stage, ProgramStage::Ended(_));
             }
-            // Linux says so when nobody has it open.
+            // Linux returns an error if no process has the terminal open.
             Ok(_) | Err(_) => self.is_closed = true,
         }
     }
 
-    /// Writes what is typed, as far as the program reads.
     fn write(&mut self) {
         let next = self.typing.next();
         let written = match self.screen.try_write(next) {
@@ -407,7 +391,6 @@ impl Program {
         }
     }
 
-    /// Tells what was heard, in its order.
     fn report_pending(&mut self, room: Option<OwnedSemaphorePermit>) {
         if self.titled_at.is_none_or(|at| at.elapsed() >= CALM_AFTER) {
             self.report_title();
@@ -440,8 +423,7 @@ impl Program {
         }
     }
 
-    /// Tells what the program calls its terminal: it is called that as long as that program is in
-    /// front.
+    /// Reports the title that the program has set, valid while that program is in the foreground.
     fn report_title(&mut self) {
         if let Some(title) = self.listener.take_title() {
             self.titled_at = Some(Instant::now());
@@ -450,8 +432,8 @@ impl Program {
         }
     }
 
-    /// Reports the title of the terminal after a pause in the output, when another program may be
-    /// in front.
+    /// Updates the title after a pause in the output, since the foreground program may have
+    /// changed.
     fn refresh_title(&mut self) {
         self.calm_at = None;
         self.report_title();
@@ -460,19 +442,19 @@ impl Program {
         }
     }
 
-    /// From now on it is waited for a command to print something.
+    /// Starts the wait for output of a command.
     fn expect_output(&mut self) {
         let waits = self.is_command && !self.tells_at_end;
         self.waits_at = waits.then(|| Instant::now() + WAITS_AFTER);
     }
 }
 
-/// Returns whether the position of an event in the output matters.
+/// Returns whether the position of an event within the output matters.
 fn is_in_order(event: &PtyEvent) -> bool {
     !matches!(event, PtyEvent::Title(_) | PtyEvent::Directory(_))
 }
 
-/// Waits until then, for ever when there is no such time.
+/// Waits until this time; forever if there is none.
 async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,

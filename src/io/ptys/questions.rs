@@ -1,31 +1,27 @@
-//! Questions of a program to its terminal.
+//! Queries of a program to its terminal.
 //!
-//! A terminal here is shown by any number of clients, and again whenever one of them comes back:
-//! each would answer. So it is answered once, by the host, and kept from them. Some questions have
-//! no answer on purpose: a title or a clipboard that a program reads back could be typed into a
-//! shell.
+//! Any number of clients show a terminal, and each would answer, again after every reconnect.
+//! Therefore the host answers a query once and does not pass it on. Some queries have no answer on
+//! purpose: a program could have a title or a clipboard that it reads back typed into a shell.
 //!
-//! Owns: which sequences are questions, and what is answered.
-//! Never: changes what the terminal shows.
+//! Owns: which sequences are queries, and their answers.
+//! Never: changes the content of the terminal.
 
 use super::screen::{Csi, ScreenModel};
 
-/// Name of the terminal in its answers.
 const NAME: &str = concat!(env!("CARGO_PKG_NAME"), "(", env!("CARGO_PKG_VERSION"), ")");
 
-/// Colour of text and of the cursor, as red, green and blue.
+/// Colours of text (and cursor) and of the background, as 0xRRGGBB.
 const FOREGROUND: u32 = 0xcc_cccc;
 const BACKGROUND: u32 = 0x1e_1e1e;
 
-/// The first sixteen of its palette.
 #[rustfmt::skip]
 const PALETTE: [u32; 16] = [
     0x00_0000, 0xcd_0000, 0x00_cd00, 0xcd_cd00, 0x00_00ee, 0xcd_00cd, 0x00_cdcd, 0xe5_e5e5,
     0x7f_7f7f, 0xff_0000, 0x00_ff00, 0xff_ff00, 0x5c_5cff, 0xff_00ff, 0x00_ffff, 0xff_ffff,
 ];
 
-/// Returns the answer to a control or escape sequence; an empty one for a question that has none,
-/// `None` if the sequence asks nothing.
+/// Returns the answer to a sequence: empty for a query without an answer, `None` for no query.
 pub fn reply_to_sequence(sequence: &[u8], screen: &ScreenModel) -> Option<String> {
     const ATTRIBUTES: &str = "\x1b[?62;22c";
     if sequence == b"\x1bZ" {
@@ -38,7 +34,7 @@ pub fn reply_to_sequence(sequence: &[u8], screen: &ScreenModel) -> Option<String
     let no_answer = || Some(String::new());
     match (csi.marker, csi.narrowed, csi.last) {
         (None, None, b'c') if first == 0 => Some(ATTRIBUTES.to_owned()),
-        // A number of 277 and more would tell some programs of a terminal that can do more.
+        // Some programs assume more features for version numbers from 277 on.
         (Some(b'>'), None, b'c') if first == 0 => Some("\x1b[>0;276;0c".to_owned()),
         (Some(b'='), None, b'c') if first == 0 => Some("\x1bP!|00000000\x1b\\".to_owned()),
         (None, None, b'n') => match first {
@@ -48,7 +44,7 @@ pub fn reply_to_sequence(sequence: &[u8], screen: &ScreenModel) -> Option<String
         },
         (Some(b'?'), None, b'n') => match first {
             6 => Some(format!("\x1b[?{row};{col}R")),
-            // It is dark.
+            // The colour scheme is dark.
             996 => Some("\x1b[?997;1n".to_owned()),
             _ => no_answer(),
         },
@@ -68,10 +64,9 @@ pub fn reply_to_sequence(sequence: &[u8], screen: &ScreenModel) -> Option<String
             11 | 13..=17 | 20 | 21 => no_answer(),
             _ => None,
         },
-        // What keys say beyond the usual: nothing, which the answer to what is asked behind it
-        // tells.
+        // Keyboard protocol flags: unsupported, as programs learn from the answer to a later query.
         (Some(b'?'), None, b'u')
-        // What of the screen, its parameters, marks and colours is.
+        // Other reports on the screen, its parameters, marks and colours.
         | (None, None, b'x')
         | (Some(b'?'), None, b'm' | b'S')
         | (None, Some(b'$'), b'u' | b'w')
@@ -85,15 +80,15 @@ pub fn reply_to_sequence(sequence: &[u8], screen: &ScreenModel) -> Option<String
 /// Returns the answer to a device control string, as [`reply_to_sequence`] does.
 pub fn reply_to_device_string(says: &[u8]) -> Option<String> {
     match says.get(..2) {
-        // Neither is known here: what a capability is, and what is set.
+        // Requests for a capability or a setting: neither is known.
         Some(b"+q") => Some("\x1bP0+r\x1b\\".to_owned()),
         Some(b"$q") => Some("\x1bP0$r\x1b\\".to_owned()),
         _ => None,
     }
 }
 
-/// Returns the answer to an operating system command, as [`reply_to_sequence`] does. Command and
-/// answer end with `end`.
+/// Returns the answer to an operating system command, as [`reply_to_sequence`] does. The answer
+/// ends with `end`, the terminator of the command.
 pub fn reply_to_command(says: &[u8], end: &str) -> Option<String> {
     let says = String::from_utf8_lossy(says);
     let (number, rest) = says.split_once(';').unwrap_or((&says, ""));
@@ -110,7 +105,7 @@ pub fn reply_to_command(says: &[u8], end: &str) -> Option<String> {
             Some(answers)
         }
         "10" | "11" | "12" if asks() => {
-            // Of several the next is the next number's.
+            // Consecutive values are for consecutive numbers.
             let from = number.parse::<u8>().unwrap_or(10);
             let answers = values.zip(from..).filter(|(value, _)| *value == "?").map(|(_, number)| {
                 let colour = match number {
@@ -137,7 +132,7 @@ fn in_hex(colour: u32) -> String {
     format!("rgb:{red:02x}{red:02x}/{green:02x}{green:02x}/{blue:02x}{blue:02x}")
 }
 
-/// A colour of the palette: sixteen of its own, a cube, and shades of grey.
+/// Returns a colour of the palette: sixteen fixed colours, a colour cube, and shades of grey.
 fn colour(index: u8) -> u32 {
     let of_cube = |step: u8| if step == 0 { 0 } else { 55 + 40 * step };
     match index {

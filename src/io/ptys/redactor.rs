@@ -1,28 +1,25 @@
-//! Keeps the word of a shell from what clients are shown: the shell has it in a variable, which
-//! `set` and the like print.
+//! Removal of a shell's word from the clients' output, since `set` and the like print all
+//! variables.
 //!
-//! Owns: finding the word in output that comes in pieces.
-//! Never: holds back anything but what has begun like the word, or changes any other byte.
+//! Owns: finding the word in output that arrives in pieces.
+//! Never: holds back other bytes than a beginning of the word, or changes any other byte.
 
-/// Number of its first bytes that are shown: as long as no more have come, nothing is held back.
-/// Enough of it stays secret.
+/// Number of leading bytes of the word that are never held back; the rest suffices as a secret.
 const SHOWN: usize = 8;
 
-/// Removes one word from a stream of bytes.
 #[derive(Debug)]
 pub struct WordRedactor {
     word: Vec<u8>,
-    /// Number of bytes at the end of the stream that are the beginning of the word.
+    /// Number of bytes at the end of the stream that match the beginning of the word.
     matched: usize,
 }
 
 impl WordRedactor {
-    /// A stream in which nothing has come yet.
     pub fn new(word: &str) -> Self {
         Self { word: word.as_bytes().to_vec(), matched: 0 }
     }
 
-    /// Returns what may be shown now that these bytes have come.
+    /// Adds bytes to the stream; returns the bytes that may be shown now.
     pub fn redact(&mut self, mut bytes: &[u8]) -> Vec<u8> {
         let mut shown = Vec::with_capacity(bytes.len() + self.matched);
         while let Some((&byte, behind)) = bytes.split_first() {
@@ -40,7 +37,7 @@ impl WordRedactor {
             let held = |matched: usize| matched.saturating_sub(SHOWN);
             let (before, now) = (held(self.matched), held(matched.unwrap_or(0)));
             if matched == Some(self.word.len()) {
-                // Its beginning was shown, and stands there still.
+                // The shown beginning of the word remains visible.
                 self.matched = SHOWN.min(self.matched);
             } else {
                 self.matched = matched.unwrap_or(0);
@@ -51,13 +48,12 @@ impl WordRedactor {
         shown
     }
 
-    /// Returns what was held back: nothing more comes.
+    /// Ends the stream; returns the bytes that were held back.
     pub fn finish(&mut self) -> Vec<u8> {
         let matched = std::mem::take(&mut self.matched);
         self.word[SHOWN.min(matched)..matched].to_vec()
     }
 
-    /// Returns a text that is known whole without the word.
     pub fn redacted(&self, text: &str) -> String {
         match std::str::from_utf8(&self.word) {
             Ok(word) if !word.is_empty() => text.replace(word, ""),

@@ -1,12 +1,12 @@
 //! Splitting of a program's output into text and sequences for the terminal.
 //!
-//! Owns: which sequences are held until their end, also where they come in pieces, and how long.
-//! All pieces together are what came, byte for byte.
-//! Never: says what a sequence means.
+//! Owns: which sequences are held until they are complete, even if they arrive in pieces, and up to
+//! which length. The pieces add up to the input, byte for byte.
+//! Never: interprets a sequence.
 
 use crate::wire::escapes::{SequenceState, ESCAPE};
 
-/// The longest control sequence that is waited for to its end, in bytes.
+/// Longest control sequence that is held until its end, in bytes.
 const SEQUENCE_BYTES_MAX: usize = 256;
 
 /// Longest string that is held until its end, in bytes.
@@ -15,44 +15,40 @@ const STRING_BYTES_MAX: usize = 64 << 10;
 /// Bytes that end any sequence at once: CAN and SUB.
 const CANCELS: [u8; 2] = [0x18, 0x1a];
 
-/// A piece of what a program says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scanned<'a> {
-    /// Text, with what moves the cursor by single bytes. A character may go on in the next piece.
+    /// Text with control bytes. A character may continue in the next piece.
     Text(&'a [u8]),
     /// An escape or control sequence, with all its bytes.
     Sequence(&'a [u8]),
-    /// A command of the operating system's: all its bytes, and what stands between their ends.
+    /// Operating system command.
     Osc {
         whole: &'a [u8],
         /// Bytes between introducer and terminator.
         says: &'a [u8],
     },
-    /// A device control string, as for [`Scanned::Osc`].
+    /// Device control string.
     Dcs {
         whole: &'a [u8],
         /// Bytes between introducer and terminator.
         says: &'a [u8],
     },
-    /// Bytes that are no text, and are not interpreted here.
+    /// Bytes that are neither text nor a sequence to interpret.
     Opaque(&'a [u8]),
 }
 
-/// Takes apart what one program says.
 #[derive(Debug)]
 pub struct OutputScanner {
     state: SequenceState,
-    /// Bytes of the unfinished sequence; empty in text, and in a string that is not read.
+    /// Bytes of the unfinished sequence; empty in text, and in a string that is passed through.
     held: Vec<u8>,
 }
 
 impl OutputScanner {
-    /// A program that has said nothing.
     pub fn new() -> Self {
         Self { state: SequenceState::Text, held: Vec::new() }
     }
 
-    /// Takes more of it apart.
     pub fn scan(&mut self, mut bytes: &[u8], mut take: impl FnMut(Scanned<'_>)) {
         while !bytes.is_empty() {
             bytes = match self.state {
@@ -63,7 +59,7 @@ impl OutputScanner {
         }
     }
 
-    /// Ends the output: gives out everything that is still held.
+    /// Ends the output: emits the bytes that are still held.
     pub fn finish(&mut self, mut take: impl FnMut(Scanned<'_>)) {
         let held = std::mem::take(&mut self.held);
         if !held.is_empty() {
@@ -83,15 +79,13 @@ impl OutputScanner {
         rest
     }
 
-    /// Begins a sequence with its escape.
     fn begin(&mut self) {
         self.held.clear();
         self.held.push(ESCAPE);
         self.state = SequenceState::Escape;
     }
 
-    /// Lets a string through until it ends: at an escape, whether or not that is the first half of
-    /// its terminator.
+    /// Passes a string through until an escape, even one that does not begin the terminator.
     fn scan_opaque<'a>(&mut self, bytes: &'a [u8], take: &mut impl FnMut(Scanned<'_>)) -> &'a [u8] {
         let ends = bytes.iter().position(|byte| *byte == ESCAPE || CANCELS.contains(byte));
         let (string, rest) = match ends {
@@ -112,7 +106,7 @@ impl OutputScanner {
         for (at, byte) in bytes.iter().enumerate() {
             let before = self.state;
             if before == SequenceState::StrEscape && *byte != b'\\' {
-                // The escape has ended the string, as in any terminal, and begins something else.
+                // The escape ends the string, as in any terminal, and begins another sequence.
                 self.held.pop();
                 self.give_string(take, 0);
                 self.begin();
@@ -120,7 +114,7 @@ impl OutputScanner {
             }
             self.state = before.then(*byte);
             if self.state == SequenceState::Escape {
-                // What came before has no end, and another one begins.
+                // The previous sequence is incomplete, and another one begins.
                 self.give(take, |bytes| Scanned::Opaque(bytes));
                 self.begin();
                 return &bytes[at + 1..];
@@ -141,15 +135,15 @@ impl OutputScanner {
         &[]
     }
 
-    /// Gives out what was held as something that has come to its end.
+    /// Emits the held bytes as a complete piece.
     fn give(&mut self, take: &mut impl FnMut(Scanned<'_>), of: impl FnOnce(&[u8]) -> Scanned<'_>) {
         take(of(&self.held));
-        // Long strings are rare, and terminals many.
+        // Long strings are rare and terminals are many, so the buffer shrinks.
         self.held.clear();
         self.held.shrink_to(SEQUENCE_BYTES_MAX);
     }
 
-    /// Gives out the string that was held, whose terminator has this many bytes.
+    /// Emits the held string, whose terminator has `terminator` bytes.
     fn give_string(&mut self, take: &mut impl FnMut(Scanned<'_>), terminator: usize) {
         self.give(take, |whole| {
             let says = &whole[2..whole.len() - terminator];
@@ -160,26 +154,25 @@ impl OutputScanner {
         });
     }
 
-    /// Gives out the beginning of something whose end is not waited for.
+    /// Emits the beginning of a sequence whose end is not waited for.
     fn let_through(&mut self, take: &mut impl FnMut(Scanned<'_>)) {
-        // An escape at its end may be the first half of the terminator, or begin something else.
+        // A trailing escape may be the first half of the terminator, or begin another sequence.
         let escape = self.held.pop_if(|_| self.state == SequenceState::StrEscape);
         self.give(take, |bytes| Scanned::Opaque(bytes));
         match self.state {
             _ if escape.is_some() => self.begin(),
             SequenceState::Str => {}
-            // An OSC that is too long ends with BEL, too, and what is seen behind that is text
-            // either way.
+            // An OSC that is too long ends with BEL, too; the bytes behind it are text either way.
             _ => self.state = SequenceState::Text,
         }
     }
 }
 
-/// Returns whether the end of something that has begun like this is waited for.
+/// Returns whether a sequence with this beginning is held until its end.
 fn is_held(state: SequenceState, begun: &[u8]) -> bool {
     match state {
         SequenceState::Osc | SequenceState::Str | SequenceState::StrEscape => {
-            // A string other than an OSC is read only if it asks something.
+            // A string other than an OSC is interpreted only if it is a query.
             let reads =
                 matches!(begun, [_, b']', ..] | [_, b'P'] | [_, b'P', _] | [_, b'P', b'+' | b'$', b'q', ..]);
             reads && begun.len() <= STRING_BYTES_MAX
@@ -272,7 +265,7 @@ mod tests {
         assert_eq!(scanned(&[of(STRING_BYTES_MAX).as_bytes()])[0].0, 'o');
         assert_eq!(scanned(&[of(STRING_BYTES_MAX + 1).as_bytes()])[0].0, 'o', "its end is not counted");
         assert_eq!(scanned(&[of(STRING_BYTES_MAX + 2).as_bytes()])[0].0, 'x');
-        // The last of its bytes counts here: it may be any of many.
+        // Here the final byte counts, too, since many bytes can be the final one.
         let of = |bytes: usize| format!("\x1b[{}m", "1".repeat(bytes - 3));
         for (bytes, kind) in [(SEQUENCE_BYTES_MAX - 1, 's'), (SEQUENCE_BYTES_MAX, 's')] {
             assert_eq!(scanned(&[of(bytes).as_bytes()])[0].0, kind, "{bytes}");

@@ -1,11 +1,10 @@
-//! Model of a terminal's screen, as far as answers to a program depend on it: the position of the
-//! cursor, and the modes that are set.
+//! Model of a terminal's cursor and modes, as far as the answers to a program depend on them.
 //!
-//! There are no cells: a screen of 1,000 by 1,000 is as small as any, and to move the cursor past
-//! text takes no longer than to count that text.
+//! The model has no cells: a screen of 1,000 by 1,000 needs no more memory than a small one, and
+//! moving the cursor past text takes only as long as counting the text.
 //!
-//! Owns: how text and sequences move the cursor, and the modes that programs set.
-//! Never: knows what stands on the screen, or answers.
+//! Owns: the effect of text and sequences on the cursor, and the modes that programs set.
+//! Never: stores the content of the screen, or answers.
 
 use std::collections::BTreeSet;
 
@@ -13,24 +12,24 @@ use unicode_width::UnicodeWidthChar;
 
 use crate::host::effects::ScreenSize;
 
-/// Behind every so many columns a tabulator stops.
+/// Distance of tab stops, in columns.
 const TAB: usize = 8;
 
-/// Maximum number of modes that are remembered as set.
+/// Maximum number of modes remembered as set.
 const MODES_MAX: usize = 64;
 
-/// Lines are wrapped; the cursor is shown; positions count from the top margin.
+/// Modes: wrap lines, show the cursor, count positions from the top margin.
 const WRAPS: u16 = 7;
 const SHOWS_CURSOR: u16 = 25;
 const FROM_MARGIN: u16 = 6;
 
-/// Modes of the other screen, which is for programs that take all of it.
+/// Modes that select the alternate screen, for full-screen programs.
 const OTHER_SCREEN: [u16; 3] = [47, 1047, 1049];
 
-/// The modes of which it is said whether they are set.
+/// Modes whose state is reported to programs.
 const KNOWN: [u16; 16] = [1, 6, 7, 9, 12, 25, 47, 66, 1000, 1002, 1003, 1004, 1006, 1047, 1049, 2004];
 
-/// A control sequence, read.
+/// Parsed control sequence (CSI).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Csi {
     /// Marker before the numbers, one of `<=>?`.
@@ -44,7 +43,7 @@ pub struct Csi {
 }
 
 impl Csi {
-    /// Reads one; none when it is another kind of sequence.
+    /// Parses a control sequence; `None` for another kind of sequence.
     pub fn of(sequence: &[u8]) -> Option<Self> {
         let (last, body) = sequence.strip_prefix(b"\x1b[")?.split_last()?;
         let (mut marker, mut narrowed, mut numbers) = (None, None, vec![0_u16]);
@@ -64,12 +63,11 @@ impl Csi {
         Some(Self { marker, numbers, narrowed, last: *last })
     }
 
-    /// One of its numbers, 0 when it has none there.
     pub fn number(&self, at: usize) -> u16 {
         self.numbers.get(at).copied().unwrap_or(0)
     }
 
-    /// Returns the repeat count, which is at least 1.
+    /// Returns the repeat count: the first parameter, at least 1.
     fn times(&self) -> usize {
         usize::from(self.number(0).max(1))
     }
@@ -80,23 +78,23 @@ impl Csi {
 struct Cursor {
     row: usize,
     col: usize,
-    /// The last column is full: what comes next begins another row.
+    /// Set if the last column is full: the next character begins another row.
     is_past: bool,
 }
 
-/// A screen without what stands on it.
+/// Screen without its content.
 #[derive(Debug)]
 pub struct ScreenModel {
     cols: usize,
     rows: usize,
     cursor: Cursor,
     saved: Cursor,
-    /// The rows that scroll.
+    /// First and last row of the scrolling region.
     top: usize,
     bottom: usize,
     modes: BTreeSet<u16>,
     last_width: usize,
-    /// The beginning of a character.
+    /// Bytes of an incomplete character.
     begun: Vec<u8>,
 }
 
@@ -123,12 +121,11 @@ impl ScreenModel {
         self.place(self.cursor.row, self.cursor.col);
     }
 
-    /// Returns the number of rows and the number of columns.
     pub fn size(&self) -> (usize, usize) {
         (self.rows, self.cols)
     }
 
-    /// The row and the column of the cursor, as programs count them.
+    /// Returns the cursor position from 1, and from the top margin if that mode is set.
     pub fn position(&self) -> (usize, usize) {
         let from = if self.is_set(FROM_MARGIN) { self.top } else { 0 };
         (self.cursor.row.saturating_sub(from) + 1, self.cursor.col + 1)
@@ -138,7 +135,7 @@ impl ScreenModel {
         self.modes.contains(&mode)
     }
 
-    /// Returns whether the terminal tells of a mode whether it is set.
+    /// Returns whether the terminal reports the state of a mode.
     pub fn knows(mode: u16) -> bool {
         KNOWN.contains(&mode)
     }
@@ -164,7 +161,7 @@ impl ScreenModel {
         }
     }
 
-    /// One more byte of a character that is no ASCII.
+    /// Adds one byte of a non-ASCII character.
     fn begin(&mut self, byte: u8) {
         if byte & 0xC0 != 0x80 {
             self.end_begun();
@@ -181,7 +178,7 @@ impl ScreenModel {
         }
     }
 
-    /// Gives up a character that was begun and is not valid: one cell is shown in its place.
+    /// Drops an incomplete or invalid character; one cell is shown in its place.
     fn end_begun(&mut self) {
         if !std::mem::take(&mut self.begun).is_empty() {
             self.put(1);
@@ -202,7 +199,7 @@ impl ScreenModel {
         }
     }
 
-    /// Moves the cursor past so many cells.
+    /// Moves the cursor right by `cells`, wrapping lines if enabled.
     fn advance(&mut self, mut cells: usize) {
         while cells > 0 {
             if std::mem::take(&mut self.cursor.is_past) {
@@ -243,19 +240,18 @@ impl ScreenModel {
         }
     }
 
-    /// Puts the cursor there, as far as there is such a place.
     fn place(&mut self, row: usize, col: usize) {
         self.cursor = Cursor { row: row.min(self.rows - 1), col: col.min(self.cols - 1), is_past: false };
     }
 
-    /// Puts the cursor where it was when it was saved; the screen may have become smaller since.
+    /// Restores the saved cursor, limited to the screen, which may have become smaller since.
     fn restore(&mut self) {
         let Cursor { row, col, is_past } = self.saved;
         self.place(row, col);
         self.cursor.is_past = is_past && col + 1 == self.cols;
     }
 
-    /// Puts the cursor where a program says.
+    /// Places the cursor at a position that a program gives, which may count from the top margin.
     fn go(&mut self, row: usize, col: usize) {
         if self.is_set(FROM_MARGIN) {
             self.place((self.top + row).min(self.bottom), col);
@@ -264,7 +260,7 @@ impl ScreenModel {
         }
     }
 
-    /// Does what a sequence says, as far as it is about the cursor or modes.
+    /// Applies a sequence that moves the cursor or changes modes; ignores others.
     pub fn obey(&mut self, sequence: &[u8]) {
         self.end_begun();
         let Cursor { row, col, .. } = self.cursor;
@@ -295,7 +291,7 @@ impl ScreenModel {
         let Cursor { row, col, .. } = self.cursor;
         let times = csi.times();
         let at = |number: usize| usize::from(csi.number(number).max(1)) - 1;
-        // Movements end at the margins when they begin between them.
+        // Movements that begin inside the margins end there.
         let up = || row.saturating_sub(times).max(if row >= self.top { self.top } else { 0 });
         let down = || (row + times).min(if row <= self.bottom { self.bottom } else { self.rows - 1 });
         match (csi.marker, csi.narrowed, csi.last) {

@@ -1,8 +1,7 @@
 //! Shell of the user.
 //!
-//! Owns: finding it, and how it is started.
-//! Never: starts a program that this machine does not know as a shell because the environment names
-//! it.
+//! Owns: selection of the shell, and its arguments.
+//! Never: starts a program named by the environment that `/etc/shells` does not list.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +9,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{access, Access};
 use rustix::process::getuid;
 
-/// The shell that there always is.
+/// Fallback shell, which every Unix system has.
 const SH: &str = "/bin/sh";
 
-/// The shell of the user: that of the environment, if it is one of this machine's, else that of the
-/// account.
+/// Returns the user's shell: `$SHELL`, else the shell of the account; each only if `/etc/shells`
+/// lists it. Falls back to [`SH`].
 pub fn of_user() -> PathBuf {
     let shells = fs::read_to_string("/etc/shells").unwrap_or_default();
     let accounts = fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -24,12 +23,11 @@ pub fn of_user() -> PathBuf {
     found.filter(|shell| access(shell, Access::EXEC_OK).is_ok()).unwrap_or_else(|| SH.into())
 }
 
-/// Returns whether a list of shells, as in `/etc/shells`, names this program.
 fn is_known(shells: &str, shell: &Path) -> bool {
     shell.is_absolute() && shells.lines().any(|line| Path::new(line.trim()) == shell)
 }
 
-/// The shell of a user, by this list of accounts.
+/// Returns the login shell of a user, given the content of `/etc/passwd`.
 fn of_account(accounts: &str, user: u32) -> Option<PathBuf> {
     let user = user.to_string();
     let mut fields = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>());
@@ -37,7 +35,7 @@ fn of_account(accounts: &str, user: u32) -> Option<PathBuf> {
     Some(PathBuf::from(fields.get(6)?))
 }
 
-/// Returns the arguments with which a shell begins as it does in a window of this system.
+/// Returns the arguments that a terminal window of this system passes to the shell.
 pub fn arguments(shell: &Path) -> &'static [&'static str] {
     let name = shell.file_name().and_then(|name| name.to_str());
     match name {

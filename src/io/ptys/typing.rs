@@ -1,15 +1,13 @@
 //! Queue of bytes to be written into a terminal.
 //!
-//! Owns: the order of what clients type and what the host answers for the terminal, and telling the
-//! two apart.
-//! Never: writes, or lets answers that nobody reads become many.
+//! Owns: the order of typed bytes and of the host's answers, and which bytes are which.
+//! Never: writes, or lets unread answers grow without a limit.
 
 use std::collections::VecDeque;
 
 /// Maximum size of the answers in the queue, in bytes; further answers are dropped.
 const ANSWERS_BYTES_MAX: usize = 64 << 10;
 
-/// Queue of typed bytes and answers.
 #[derive(Debug, Default)]
 pub struct InputQueue {
     bytes: VecDeque<u8>,
@@ -19,12 +17,11 @@ pub struct InputQueue {
 }
 
 impl InputQueue {
-    /// A client has typed this.
     pub fn typed(&mut self, bytes: &[u8]) {
         self.put(bytes, true);
     }
 
-    /// The program is answered this.
+    /// Queues an answer of the host, or drops it if too many answers are pending.
     pub fn answer(&mut self, bytes: &[u8]) {
         if self.answers_bytes + bytes.len() <= ANSWERS_BYTES_MAX {
             self.answers_bytes += bytes.len();
@@ -48,7 +45,7 @@ impl InputQueue {
         self.bytes.as_slices().0
     }
 
-    /// Removes `count` bytes, which were written; returns how many of them clients have typed.
+    /// Removes `count` written bytes; returns the number of those that clients have typed.
     pub fn written(&mut self, count: usize) -> usize {
         self.bytes.drain(..count.min(self.bytes.len()));
         let (mut left, mut of_clients) = (count, 0);

@@ -1,6 +1,6 @@
-//! The task that attends to a program, with a test in the place of the program and its guard.
+//! The task of a program, with the test in place of the program and its guard.
 //!
-//! Owns: a terminal of which the test has the other side.
+//! Owns: a terminal whose program side the test holds.
 //! Never: starts a program.
 
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use super::super::PtyReport;
 use super::*;
 use crate::host::effects::{ScreenSize, TerminalKey, TypedText};
 
-/// A terminal in which the test is the program, and the guard.
+/// Terminal in which the test acts as the program and its guard.
 struct Opened {
     terminal: std::fs::File,
     guard: UnixStream,
@@ -46,11 +46,11 @@ impl Opened {
         Self { terminal: terminal.into(), guard, commands, heard }
     }
 
-    /// Prints until nothing more is taken for a while; how many bytes that were, at most so many.
+    /// Prints up to `max` bytes until none are accepted for a while; returns their number.
     async fn print(&mut self, max: usize) -> usize {
         let (mut printed, mut idle) = (0, 0);
         while printed < max && idle < 40 {
-            // Lines of eight bytes that say which one they are.
+            // Lines of eight bytes that contain their own position.
             let line = format!("{:07}\n", printed / 8);
             match self.terminal.write(&line.as_bytes()[printed % 8..]) {
                 Ok(count) => (printed, idle) = (printed + count, 0),
@@ -118,7 +118,7 @@ async fn what_is_typed_waits_until_the_program_reads() {
     assert_eq!((size.ws_col, size.ws_row), (7, 5));
 }
 
-/// Another process may have the terminal, and print there for ever.
+/// Another process may keep the terminal open and print forever.
 #[tokio::test]
 async fn of_what_is_printed_behind_the_end_only_so_much_is_read() {
     let mut opened = Opened::new().await;
@@ -126,7 +126,7 @@ async fn of_what_is_printed_behind_the_end_only_so_much_is_read() {
     let (mut printed, mut told) = (0, 0);
     let line = [b'x'; 4 << 10];
     loop {
-        // It is gone when the task has read enough, which it does while the test waits.
+        // The terminal is closed when the task has read enough, which happens while the test waits.
         printed += opened.terminal.write(&line).unwrap_or(0);
         tokio::task::yield_now().await;
         match opened.heard.try_recv().map(|report| report.event) {
@@ -139,7 +139,7 @@ async fn of_what_is_printed_behind_the_end_only_so_much_is_read() {
             Err(_) => {}
         }
     }
-    // What was read before it was heard of the end is not counted.
+    // Bytes read before the reported end are not counted.
     let most = DRAINED_BYTES_MAX + 4 * REPORT_BYTES_MAX;
     assert!((DRAINED_BYTES_MAX..most).contains(&told), "{told} of {printed}");
 }
