@@ -1,11 +1,11 @@
-//! Files that git changes on their way into the folder and out of it: ends of lines, encodings, and
-//! its own keywords.
+//! Files that git converts between repository and folder: line endings, encodings, and `$Id$`
+//! keywords.
 //!
-//! What git keeps of such a file need not give its bytes back: one with other ends of lines than it
-//! would write is the same to git.
+//! The stored content of such a file need not give its bytes back: git takes a file for unchanged
+//! that differs only in its line endings.
 //!
-//! Owns: which files these may be, keeping the bytes of those that git would not give back, and
-//! which contents are no file's own, but those of which a filter makes it.
+//! Owns: finding files that may be converted, storing the bytes that git would not give back, and
+//! recognising contents that stand for a file, as LFS pointers do.
 //! Never: changes a file.
 
 use std::collections::HashSet;
@@ -17,10 +17,10 @@ use super::checkpoints::ref_of;
 use super::program::GitError;
 use super::repository::Repository;
 
-/// The attributes by which git changes a file.
+/// Attributes that make git convert a file.
 const CHANGING: [&str; 6] = ["text", "eol", "crlf", "ident", "working-tree-encoding", "filter"];
 
-/// Returns those of these files that git may convert.
+/// Returns the files that git may convert.
 ///
 /// # Errors
 /// When git fails.
@@ -73,7 +73,7 @@ pub fn attributes<'a>(
 /// Prefix of the pointer files that LFS stores in place of contents.
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
-/// Returns whether these bytes are a pointer that a configured filter would replace by the file's
+/// Returns whether these bytes are a pointer that a configured filter would replace with the file's
 /// content.
 ///
 /// # Errors
@@ -92,7 +92,7 @@ pub fn is_pointer(bytes: &[u8]) -> bool {
     bytes.starts_with(POINTER)
 }
 
-/// Keeps these bytes as they are; what git calls them.
+/// Stores these bytes without conversion. Returns their object id.
 ///
 /// # Errors
 /// When git fails.
@@ -100,7 +100,7 @@ pub fn store_bytes(repository: &Repository, bytes: &[u8]) -> Result<String, GitE
     store_file(repository, repository.input(bytes)?)
 }
 
-/// Keeps the bytes of a file as they are. Returns their id.
+/// Stores the bytes of a file without conversion. Returns their object id.
 ///
 /// # Errors
 /// When git fails.
@@ -108,7 +108,7 @@ pub fn store_file(repository: &Repository, file: File) -> Result<String, GitErro
     repository.run(["hash-object", "-w", "--no-filters", "--stdin"]).reads(file).line()
 }
 
-/// Has a ref of our own keep all of these.
+/// Retains these objects by a ref of the host's own.
 ///
 /// # Errors
 /// When git fails, or one of them does not exist.
