@@ -49,9 +49,6 @@ const BY: [(&str, &str); 6] = [
 ];
 
 /// Makes a checkpoint of the folder. Unchanged files reuse contents of the `last` checkpoint.
-///
-/// # Errors
-/// When git fails, or not in time.
 pub fn checkpoint(
     repository: &Repository,
     (keeper, number): (&str, u64),
@@ -177,9 +174,6 @@ fn must_be_named(checkpoint: &Checkpoint) -> Result<(), GitError> {
 
 /// Retains, under the name `keeper`, those of these checkpoints and contents that still exist.
 /// Checkpoints are numbered in their order.
-///
-/// # Errors
-/// When git fails, or not in time.
 pub fn copy_checkpoints(
     repository: &Repository,
     keeper: &str,
@@ -214,9 +208,6 @@ pub fn ref_of(keeper: &str, number: u64) -> String {
 }
 
 /// Removes all refs of a session.
-///
-/// # Errors
-/// When git fails, or not in time.
 pub fn remove_all(repository: &Repository, keeper: &str) -> Result<(), GitError> {
     let names = names_of(repository, keeper)?;
     remove(repository, &names)

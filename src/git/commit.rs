@@ -252,9 +252,6 @@ fn link_in_reflogs(repository: &Repository) -> Option<PathBuf> {
 }
 
 /// Keeps staged contents that would be in no commit and no file reachable, under the ref `kept`.
-///
-/// # Errors
-/// When git fails.
 fn back_up_staged(repository: &Repository, status: &Status, kept: (&str, u64)) -> Result<(), GitError> {
     let staged = status.entries.iter().filter(|entry| entry.is_staged && entry.mode != GONE);
     let lost: BTreeSet<&String> =
@@ -393,9 +390,6 @@ fn remember_begun(
 /// Finishes the commit recorded in a scratch folder: if the commit is checked out already, its
 /// index becomes the user's; otherwise nothing changes. Temporary files are made below `folder`.
 /// Locks that another process has taken since are left alone.
-///
-/// # Errors
-/// When git fails, or a file cannot be changed.
 pub fn end_begun(git: &Git, scratch: &Path, folder: &Path, until: Deadline) -> Result<(), GitError> {
     let Ok(begun) = serde_json::from_slice::<BegunCommit>(&fs::read(scratch.join(BEGUN))?) else {
         // The record is incomplete, so the repository was not changed.

@@ -37,9 +37,6 @@ pub const HOW: [&str; 11] = [
 ];
 
 /// Runs a comparison with [`HOW`] and parses its output.
-///
-/// # Errors
-/// When git fails.
 pub fn compared(repository: &Repository, run: GitRun<'_>) -> Result<Vec<FileDiff<GitContent>>, GitError> {
     let said = run.set(&[("core.bigFileThreshold".into(), LINES_BYTES_MAX.into())]).output()?;
     Ok(read(repository, &said))

@@ -21,9 +21,6 @@ use super::repository::Repository;
 const CHANGING: [&str; 6] = ["text", "eol", "crlf", "ident", "working-tree-encoding", "filter"];
 
 /// Returns the files that git may convert.
-///
-/// # Errors
-/// When git fails.
 pub fn may_change(repository: &Repository, paths: &[PathBuf]) -> Result<Vec<PathBuf>, GitError> {
     if paths.is_empty() || repository.changes_line_ends() {
         return Ok(paths.to_vec());
@@ -47,9 +44,6 @@ pub struct Attribute {
 }
 
 /// Returns these attributes of each file.
-///
-/// # Errors
-/// When git fails.
 pub fn attributes<'a>(
     repository: &Repository,
     paths: impl IntoIterator<Item = &'a [u8]>,
@@ -75,9 +69,6 @@ const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
 /// Returns whether these bytes are a pointer that a configured filter would replace with the file's
 /// content.
-///
-/// # Errors
-/// When git fails.
 pub fn is_for_a_filter(repository: &Repository, path: &Path, bytes: &[u8]) -> Result<bool, GitError> {
     let filters = repository.filters();
     if filters.is_empty() || !is_pointer(bytes) {
@@ -93,17 +84,11 @@ pub fn is_pointer(bytes: &[u8]) -> bool {
 }
 
 /// Stores these bytes without conversion. Returns their object id.
-///
-/// # Errors
-/// When git fails.
 pub fn store_bytes(repository: &Repository, bytes: &[u8]) -> Result<String, GitError> {
     store_file(repository, repository.input(bytes)?)
 }
 
 /// Stores the bytes of a file without conversion. Returns their object id.
-///
-/// # Errors
-/// When git fails.
 pub fn store_file(repository: &Repository, file: File) -> Result<String, GitError> {
     repository.run(["hash-object", "-w", "--no-filters", "--stdin"]).reads(file).line()
 }

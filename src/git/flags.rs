@@ -22,7 +22,7 @@ use super::repository::Repository;
 /// A file that git does not examine.
 #[derive(Debug, Clone)]
 pub struct FlaggedFile {
-    /// Its index entry.
+    /// Entry in the index.
     pub entry: Arc<IndexEntry>,
     /// Set if git takes the file as unchanged (`assume-unchanged`).
     pub is_assumed_unchanged: bool,
@@ -49,9 +49,6 @@ pub fn stamp_of(repository: &Repository) -> Option<IndexStamp> {
 
 /// Returns the flagged files of a repository. If the index is too large for one listing, no file
 /// counts as flagged.
-///
-/// # Errors
-/// When git fails.
 pub fn flagged(repository: &Repository) -> Result<Vec<FlaggedFile>, GitError> {
     let index = repository.own.join("index");
     let Some(stamp) = stamp_of(repository) else { return Ok(Vec::new()) };
@@ -77,9 +74,6 @@ pub fn flagged(repository: &Repository) -> Result<Vec<FlaggedFile>, GitError> {
 
 /// Returns the flagged files that a checkpoint must examine: skip-worktree ones only if they exist,
 /// others always.
-///
-/// # Errors
-/// When git fails.
 pub fn hidden(repository: &Repository) -> Result<Vec<FlaggedFile>, GitError> {
     let mut files = flagged(repository)?;
     let exists = |path: &[u8]| fs::symlink_metadata(repository.root.join(OsStr::from_bytes(path))).is_ok();

@@ -57,9 +57,6 @@ pub struct Scratch {
 
 impl Scratch {
     /// Makes a new folder below this one.
-    ///
-    /// # Errors
-    /// When it cannot be made.
     pub fn new(below: &Path) -> io::Result<Self> {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -70,9 +67,6 @@ impl Scratch {
     }
 
     /// Writes a file in the folder and opens it for reading.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub fn file(&self, name: &str, content: &[u8]) -> io::Result<File> {
         let path = self.path.join(name);
         File::create(&path)?.write_all(content)?;
@@ -130,6 +124,7 @@ pub struct IndexEntry {
     pub path: Vec<u8>,
     /// Mode in octal digits; only zeros if the index has no such file.
     pub mode: String,
+    /// Object id of the content.
     pub id: String,
     /// Set if the entry differs from the commit.
     pub is_staged: bool,
@@ -137,9 +132,6 @@ pub struct IndexEntry {
 
 impl<'a> CopiedIndex<'a> {
     /// Copies the user's index into the scratch folder.
-    ///
-    /// # Errors
-    /// When it cannot be copied.
     pub fn new(repository: &'a Repository) -> Result<Self, GitError> {
         let path = repository.scratch.path.join("index");
         let theirs = repository.own.join("index");
@@ -158,9 +150,6 @@ impl<'a> CopiedIndex<'a> {
     }
 
     /// Makes a copy that is to become the user's own index.
-    ///
-    /// # Errors
-    /// When it cannot be copied.
     pub fn to_stay(repository: &'a Repository) -> Result<Self, GitError> {
         Ok(Self { is_to_stay: true, ..Self::new(repository)? })
     }
@@ -177,9 +166,6 @@ impl<'a> CopiedIndex<'a> {
     }
 
     /// Runs `git status`.
-    ///
-    /// # Errors
-    /// When git fails.
     pub fn status(&self) -> Result<Status, GitError> {
         Ok(read_status(&self.run(STATUS).output()?))
     }
@@ -204,9 +190,6 @@ impl<'a> CopiedIndex<'a> {
     }
 
     /// Writes the tree of all files, without limits on size or number.
-    ///
-    /// # Errors
-    /// When git fails, or a file cannot be read.
     pub fn whole_tree(&self, status: &Status) -> Result<String, GitError> {
         self.update(&[&status.changed[..], &status.untracked[..]].concat())?;
         self.run(["write-tree"]).line()
@@ -214,9 +197,6 @@ impl<'a> CopiedIndex<'a> {
 
     /// Makes git examine these files, too, although they are marked assume-unchanged or
     /// skip-worktree.
-    ///
-    /// # Errors
-    /// When git fails.
     pub fn unhide(&self, flagged: &[FlaggedFile]) -> Result<(), GitError> {
         let paths = |is_meant: fn(&FlaggedFile) -> bool| -> Vec<&Vec<u8>> {
             flagged.iter().filter(|file| is_meant(file)).map(|file| &file.entry.path).collect()
@@ -455,7 +435,7 @@ pub fn read_status(said: &[u8]) -> Status {
             _ => {}
         }
     }
-    // A file that is staged as removed and still exists counts twice: git lists it as untracked, too.
+    // A file that is staged as removed and still exists counts twice: it is untracked, too.
     status.uncommitted += status.untracked.len() as u64;
     status
 }

@@ -229,9 +229,6 @@ fn shared_indexes_of(own: &Path) -> io::Result<BTreeSet<OsString>> {
 }
 
 /// Returns the content of `HEAD` of a git directory. Old versions of git made it a symbolic link.
-///
-/// # Errors
-/// When it cannot be read.
 pub fn head_of(git_dir: &Path) -> io::Result<Vec<u8>> {
     let path = git_dir.join("HEAD");
     match fs::read_link(&path) {

@@ -129,9 +129,6 @@ impl Deadline {
     }
 
     /// Checks that there is time left.
-    ///
-    /// # Errors
-    /// When the deadline has passed.
     pub fn check(&self) -> Result<(), GitError> {
         if Instant::now() < self.at {
             return Ok(());
@@ -350,17 +347,11 @@ impl GitRun<'_> {
     }
 
     /// Runs git and returns its output as text.
-    ///
-    /// # Errors
-    /// As for [`Self::output`].
     pub fn text(self) -> Result<String, GitError> {
         Ok(String::from_utf8_lossy(&self.output()?).into_owned())
     }
 
     /// Runs git and returns its output without the newline at its end; empty if there is no output.
-    ///
-    /// # Errors
-    /// As for [`Self::output`].
     pub fn line(self) -> Result<String, GitError> {
         Ok(self.text()?.trim_end_matches('\n').to_owned())
     }

@@ -200,9 +200,6 @@ impl Repository {
     }
 
     /// Writes a temporary file with this content and opens it, as input of the next run.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub fn input(&self, content: &[u8]) -> io::Result<File> {
         self.scratch.file("input", content)
     }

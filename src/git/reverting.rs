@@ -183,7 +183,7 @@ enum RevertState {
     /// The file is as expected; with its path in the repository.
     IsNow(PathBuf),
     IsWanted,
-    /// File that is left alone, with the reason for people.
+    /// The file is left alone, for this reason (for people).
     Refused(String),
 }
 

@@ -61,9 +61,6 @@ impl<'a> StatusScope<'a> {
     /// Returns the status that `run` gives with these arguments. The first try examines only
     /// touched files; a further try examines all, because files have changed that were not reported
     /// yet.
-    ///
-    /// # Errors
-    /// When git fails.
     pub fn status<'r>(
         self,
         repository: &Repository,

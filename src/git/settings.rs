@@ -444,9 +444,6 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 /// Reads the first `bytes_max` bytes of a regular file.
-///
-/// # Errors
-/// As for [`open_regular`].
 pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     open_regular(path)?.take(bytes_max).read_to_end(&mut text)?;

@@ -29,9 +29,6 @@ struct BranchBase {
 /// Returns the status of a repository, with the changed files if `files` is set. Only the `touched`
 /// ones (`file:` URIs) may have changed since the last scan; `None` if any may have. Git stores
 /// contents of changed files; see [`Repository::examine`].
-///
-/// # Errors
-/// When git fails, or not in time.
 pub fn repository_status(
     repository: &Repository,
     base: Option<&str>,

@@ -22,9 +22,6 @@ use crate::host::effects::UnseenFile;
 const HERE: &[u8] = b"./";
 
 /// Returns the files (`file:` URIs or absolute paths) that git does not examine.
-///
-/// # Errors
-/// When git fails.
 pub fn unseen(repository: &Repository, files: Vec<String>) -> Result<Vec<UnseenFile>, GitError> {
     if files.is_empty() {
         return Ok(Vec::new());
