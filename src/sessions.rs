@@ -1,10 +1,9 @@
-//! `ahp-sidecar sessions`: the sessions of a state folder, for people, while no host is using it.
+//! `ahp-sidecar sessions`: commands of people on the sessions of a state folder, while no host uses
+//! it.
 //!
-//! What is printed of a session is in `shown`, and the format in which one is exported in
-//! `exports`.
-//!
-//! Owns: the arguments, the list of sessions, and bringing one back from the trash.
-//! Never: serves; stdout is for people and pipes here.
+//! Owns: the arguments, the list of sessions, and restoring one from the trash. `shown` prints a
+//! session, and `exports` has the export format.
+//! Never: serves a client; stdout is for people and pipes here.
 
 mod exports;
 mod shown;
@@ -82,21 +81,21 @@ struct StateDir {
     state_dir: Option<PathBuf>,
 }
 
-/// Why nothing was done, or not all of it.
+/// Reason why a command failed, completely or partly.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionsFailure {
     /// The state folder is unusable or held by another process.
     #[error("{0:#}")]
     Folder(anyhow::Error),
-    /// There is no such session, or it cannot be read, or written to where it should go.
+    /// The session does not exist, cannot be read, or cannot be written to its destination.
     #[error("{0:#}")]
     Failed(anyhow::Error),
 }
 
-/// Does what the arguments ask for.
+/// Executes the command.
 ///
 /// # Errors
-/// See [`SessionsFailure`]. That nobody reads what is printed is no failure.
+/// See [`SessionsFailure`]. A closed stdout is no failure.
 pub fn run(sessions: &Sessions) -> Result<(), SessionsFailure> {
     let place = match &sessions.verb {
         SessionsVerb::List(place)
@@ -119,8 +118,8 @@ pub fn run(sessions: &Sessions) -> Result<(), SessionsFailure> {
     }
 }
 
-/// Takes hold of a state folder that is there. Nothing is made: the folder may be a slip of the
-/// pen. Nor is anything changed for one who only looks into it.
+/// Opens an existing state folder. Creates none, since its path may be mistyped, and changes
+/// nothing if the command only reads.
 fn open(asked: Option<&Path>, looks: bool) -> anyhow::Result<(StateFolder, Archive)> {
     let folder = folder::chosen(asked)?;
     let there = folder.join(sqlite::FILE_NAME);
@@ -186,7 +185,7 @@ fn list_line(entry: &ArchivedSession) -> anyhow::Result<String> {
     Ok(fields.join("\t"))
 }
 
-/// Brings a session back from the trash, if all of it can be read.
+/// Restores a session from the trash, if all of it is readable.
 fn restore(archive: &mut Archive, uri: &str) -> anyhow::Result<()> {
     let head = archive.next_head()?;
     let (mut session, mut chats) = (None, Vec::new());
@@ -208,8 +207,8 @@ fn restore(archive: &mut Archive, uri: &str) -> anyhow::Result<()> {
     Ok(archive.restore(&session, &chats)?)
 }
 
-/// A session's body whose channel came into being now. A client that knew it before, or knew
-/// another of its name, is told its state rather than what has changed.
+/// Returns a session's body with a new time of birth of its channel. Clients that knew the channel
+/// before, or another one with its URI, then get its state instead of missed actions.
 fn session_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     let mut body = SessionBody::read(body).map_err(Error::msg)?;
     body.born_at = head;
@@ -217,15 +216,15 @@ fn session_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     Ok(body.to_json())
 }
 
-/// Returns a chat's body whose channel came into being now: see [`session_born_at`].
+/// Returns a chat's body with a new time of birth: see [`session_born_at`].
 fn chat_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     let mut body = ChatBody::read(body).map_err(Error::msg)?;
     body.born_at = head;
     Ok(body.to_json())
 }
 
-/// Returns a chat's body, with the actions applied that were saved since its row was written. Turns
-/// that have ended since are in the state; turns that have rows of their own are not.
+/// Returns a chat's body with the actions applied that were logged since its row was written. Its
+/// state has the turns that have ended since, but not those with rows of their own.
 fn up_to_date(chat: &SavedChat) -> anyhow::Result<ChatBody<'static>> {
     let name = || format!("the chat {}", chat.row.uri);
     let mut body = ChatBody::read(&chat.row.body).map_err(Error::msg).with_context(name)?;
@@ -237,7 +236,7 @@ fn up_to_date(chat: &SavedChat) -> anyhow::Result<ChatBody<'static>> {
     Ok(body)
 }
 
-/// Text that stays on its line and does nothing to a terminal.
+/// Replaces control characters, so that the text stays on one line and has no effect on a terminal.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
