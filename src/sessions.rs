@@ -223,7 +223,7 @@ fn chat_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     Ok(body.to_json())
 }
 
-/// Returns a chat's body with the actions applied that were logged since its row was written. Its
+/// Returns a chat's body with the actions applied that were logged since its row was written. The
 /// state has the turns that have ended since, but not those with rows of their own.
 fn up_to_date(chat: &SavedChat) -> anyhow::Result<ChatBody<'static>> {
     let name = || format!("the chat {}", chat.row.uri);

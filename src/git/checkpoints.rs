@@ -28,7 +28,6 @@ use super::scan::StatusScope;
 use crate::files::uris::PATH;
 use crate::host::effects::Checkpoint;
 
-/// Prefix of the refs that retain checkpoints.
 const REFS: &str = "refs/ahp-sidecar/";
 
 /// Maximum number of refs per session; the oldest are removed first.
@@ -135,9 +134,6 @@ fn stored_in(
 }
 
 /// Returns the changes between two checkpoints.
-///
-/// # Errors
-/// When git fails, or not in time, or a checkpoint no longer exists.
 pub fn compare(
     repository: &Repository,
     before: &Checkpoint,

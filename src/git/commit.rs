@@ -47,7 +47,6 @@ const GONE: &str = "000000";
 /// Number of digits of a commit id sent to clients.
 const SHORT: usize = 10;
 
-/// Reason why nothing is committed.
 enum CommitFailure {
     /// The repository's state does not allow a commit; the text is the reason, for people.
     Refused(String),
@@ -134,7 +133,6 @@ struct MadeCommit<'a> {
     head: Option<&'a str>,
     id: &'a str,
     note: &'a str,
-    /// Index that matches the commit.
     index: &'a CopiedIndex<'a>,
     /// Stamp of the user's index when it was copied; see [`stamp_of`].
     stamp: Option<(u64, SystemTime)>,
@@ -188,7 +186,6 @@ fn move_head(repository: &Repository, made: &MadeCommit<'_>) -> Result<(), Commi
     Ok(index_lock.replace()?)
 }
 
-/// Refuses to commit if git has no identity of an author and a committer.
 fn must_know_who_commits(repository: &Repository) -> Result<(), CommitFailure> {
     for who in ["GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"] {
         match repository.run(["var", who]).output() {
@@ -251,7 +248,7 @@ fn link_in_reflogs(repository: &Repository) -> Option<PathBuf> {
     paths.find(|path| path.is_symlink())
 }
 
-/// Keeps staged contents that would be in no commit and no file reachable, under the ref `kept`.
+/// Retains staged contents that are in no commit and no file, by the ref `kept`.
 fn back_up_staged(repository: &Repository, status: &Status, kept: (&str, u64)) -> Result<(), GitError> {
     let staged = status.entries.iter().filter(|entry| entry.is_staged && entry.mode != GONE);
     let lost: BTreeSet<&String> =
@@ -263,10 +260,8 @@ fn back_up_staged(repository: &Repository, status: &Status, kept: (&str, u64)) -
     conversions::keep_reachable(repository, kept, &lost)
 }
 
-/// Refusal when git or the host cannot lock a ref.
 const IS_LOCKED: &str = "git does not let the branch be changed: somebody else works on the repository, or has left a lock of `HEAD` or of the branch behind";
 
-/// Refusal when the repository's commit or branch has changed.
 const MOVED_MEANWHILE: &str = "something else was committed or checked out meanwhile";
 
 /// Returns the reason why git did not move the branch from `head`, for people.
@@ -358,14 +353,12 @@ fn is_as_shown(found: &SidesOf<'_>, shown: &SidesOf<'_>) -> bool {
 /// Record of a commit in progress, for the next worker if this one is killed.
 #[derive(Debug, Serialize, Deserialize)]
 struct BegunCommit {
-    /// Root of the repository.
     root: PathBuf,
     /// Locked files, the index first, each with the device and inode of its lock file.
     locks: Vec<(PathBuf, (u64, u64))>,
     commit: String,
 }
 
-/// Name of the record's file in the scratch folder.
 const BEGUN: &str = "begun-commit";
 
 /// Returns whether a commit was begun with this scratch folder and is not finished.
@@ -439,7 +432,6 @@ fn lock_of(file: &Path) -> PathBuf {
 /// Git's lock of a file: only its holder may write the file. Dropping it removes the lock file.
 struct Lock {
     path: PathBuf,
-    /// The locked file.
     file: PathBuf,
     is_ours: bool,
 }
@@ -465,7 +457,6 @@ impl Lock {
         File::options().write(true).open(&self.path)?.set_modified(fs::metadata(index)?.modified()?)
     }
 
-    /// Writes the new content of the locked file into the lock file.
     fn write(&self, content: &[u8]) -> io::Result<()> {
         let mut file = File::options().write(true).truncate(true).open(&self.path)?;
         file.write_all(content)?;
@@ -479,7 +470,6 @@ impl Lock {
         Ok(())
     }
 
-    /// Leaves the lock file to its actual owner.
     fn leave(mut self) {
         self.is_ours = false;
     }

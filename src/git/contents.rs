@@ -15,9 +15,6 @@ use crate::host::effects::GitContent;
 const CONTENT_BYTES_MAX: u64 = 16 << 20;
 
 /// Returns a content for a client, as git would write it into this file.
-///
-/// # Errors
-/// When the content no longer exists, or is too long.
 pub fn content_of(repository: &Repository, content: &GitContent, file: &str) -> Result<Vec<u8>, GitError> {
     match content_up_to(CONTENT_BYTES_MAX, repository, content, file) {
         // The target of a link is not stored by a scan, so it is read from the folder.
@@ -36,9 +33,6 @@ pub fn content_of(repository: &Repository, content: &GitContent, file: &str) -> 
 }
 
 /// Returns a content of at most `bytes_max` bytes, as git would write it into this file.
-///
-/// # Errors
-/// When the content no longer exists, or is too long.
 pub fn content_up_to(
     bytes_max: u64,
     repository: &Repository,
@@ -58,9 +52,6 @@ pub fn content_up_to(
 }
 
 /// Returns the bytes with this object id, unconverted.
-///
-/// # Errors
-/// When they no longer exist, or exceed the limit.
 pub fn bytes_of(repository: &Repository, blob: &str) -> Result<Vec<u8>, GitError> {
     let bytes_max = repository.limits.each;
     must_be_readable(repository, blob, bytes_max)?;

@@ -94,9 +94,6 @@ pub fn store_file(repository: &Repository, file: File) -> Result<String, GitErro
 }
 
 /// Retains these objects by a ref of the host's own.
-///
-/// # Errors
-/// When git fails, or one of them does not exist.
 pub fn keep_reachable(
     repository: &Repository,
     (keeper, number): (&str, u64),

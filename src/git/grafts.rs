@@ -50,9 +50,6 @@ fn pays_for(repository: &Repository) -> bool {
 }
 
 /// Returns the tree of the folder, by the cheaper method.
-///
-/// # Errors
-/// When git fails, or a limit is exceeded.
 pub fn folder_tree(
     repository: &Repository,
     wanted: WantedContents<'_>,
@@ -72,9 +69,6 @@ pub fn folder_tree(
 /// commit yet, there are conflicts, a name has a line break, or a flagged file is too large to be
 /// checkpointed. Only an index without flags can tell whether such a file is as it was staged; then
 /// git has its content.
-///
-/// # Errors
-/// When git fails, or a limit is exceeded.
 pub fn tree(
     repository: &Repository,
     wanted: WantedContents<'_>,

@@ -171,9 +171,6 @@ impl<'a> CopiedIndex<'a> {
     }
 
     /// Updates the copy and writes the tree of the folder.
-    ///
-    /// # Errors
-    /// When git fails, or a limit is exceeded.
     pub fn tree(&self, wanted: WantedContents<'_>, scope: StatusScope<'_>) -> Result<FolderTree, GitError> {
         let mut tries = 0;
         let (status, (versions, stored)) = loop {
@@ -205,7 +202,6 @@ impl<'a> CopiedIndex<'a> {
         self.change(&["--no-skip-worktree", "--stdin"], &ended(paths(|file| file.is_elsewhere)))
     }
 
-    /// Runs `git update-index` with this input, if there is any.
     fn change(&self, how: &[&str], input: &[u8]) -> Result<(), GitError> {
         if input.is_empty() {
             return Ok(());
@@ -219,7 +215,6 @@ impl<'a> CopiedIndex<'a> {
         &self.path
     }
 
-    /// Adds these files as they are in the folder.
     fn update(&self, paths: &[Vec<u8>]) -> Result<(), GitError> {
         // Below a folder that has become a link, no file exists for git, which refuses to follow
         // links. A file that has become a folder is gone, too; git does not notice that for a file
@@ -346,9 +341,6 @@ pub struct ChosenFiles {
 }
 
 /// Sorts the files that differ from the index.
-///
-/// # Errors
-/// When too many are left out.
 pub fn chosen(repository: &Repository, status: &Status) -> Result<ChosenFiles, GitError> {
     let ChosenFiles { mut left_out, mut taken, mut large } = ChosenFiles::default();
     let mut is_link = HashMap::new();
@@ -468,7 +460,6 @@ fn read_header(status: &mut Status, header: &str) {
     }
 }
 
-/// Returns the text after a number of words.
 fn behind(mut text: &[u8], words: usize) -> Option<&[u8]> {
     for _ in 0..words {
         text = &text[text.iter().position(|byte| *byte == b' ')? + 1..];

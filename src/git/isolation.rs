@@ -87,7 +87,7 @@ const LINKED: [&str; 10] = [
     "git-crypt",
 ];
 
-/// Maximum size of a `HEAD`, in bytes. It holds the name of a branch or the id of a commit.
+/// Maximum size of a `HEAD`, in bytes: the name of a branch or the id of a commit.
 const HEAD_BYTES_MAX: u64 = 64 << 10;
 
 /// Maximum number of git directories retained for reuse.
@@ -144,9 +144,6 @@ impl SpareGitDirs {
 
 impl IsolatedGitDir {
     /// Reuses an idle directory, or makes one in a private folder below `below`.
-    ///
-    /// # Errors
-    /// When a file or link cannot be made, or the repository's `HEAD` cannot be read.
     pub fn find(
         spare: &SpareGitDirs,
         below: &Path,
@@ -195,7 +192,6 @@ impl IsolatedGitDir {
         Ok(Self { path, head, own, common, config, shared_indexes, scratch })
     }
 
-    /// Updates the directory to the repository's current state.
     fn refresh(&mut self, config: &[u8], head: &[u8], shared: &BTreeSet<OsString>) -> io::Result<()> {
         if self.config != config {
             fs::write(self.scratch.path.join("config"), config)?;

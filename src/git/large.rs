@@ -171,7 +171,7 @@ impl<'a> FileModes<'a> {
 }
 
 /// Stores the content of a file as git would have it in a tree, in half of the remaining time if
-/// `in_half`. Returns its id; `None` if the file has changed meanwhile.
+/// `in_half`. Returns its id; `None` if the file has changed.
 fn store(
     repository: &Repository,
     path: &[u8],
@@ -191,9 +191,6 @@ fn store(
 }
 
 /// Opens a regular file for reading. Neither follows links nor blocks on a pipe.
-///
-/// # Errors
-/// When there is no regular file, or it may not be read.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(openat(CWD, path, flags, Mode::empty())?);
@@ -210,7 +207,7 @@ pub fn version_of(path: &Path) -> Option<String> {
 }
 
 /// Returns the version of a file (kind, size, modification time), which identifies it without its
-/// content. It is not an object id.
+/// content. A version is not an object id.
 pub fn version_in(known: &Metadata) -> String {
     let kind = if known.permissions().mode() & 0o100 != 0 { 'x' } else { 'f' };
     format!("{kind}.{:x}.{:x}.{:x}", known.len(), known.mtime(), known.mtime_nsec())

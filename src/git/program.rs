@@ -22,7 +22,6 @@ use rustix::io::{ioctl_fionbio, Errno};
 
 use super::isolation::SpareGitDirs;
 
-/// Maximum output of one run, in bytes.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
 
 /// Maximum length of the error output that is retained, in bytes.
@@ -164,9 +163,6 @@ pub struct GitRun<'a> {
 
 impl Git {
     /// Finds the program in the folders of this `PATH`.
-    ///
-    /// # Errors
-    /// When there is none, or it is too old.
     pub fn find(path: Option<&OsStr>, until: Deadline) -> Result<Self, GitError> {
         // Relative folders are skipped: they depend on the current directory.
         let folders = path.map(|path| std::env::split_paths(path).collect::<Vec<_>>()).unwrap_or_default();
@@ -255,7 +251,6 @@ impl Git {
     }
 }
 
-/// Parses the two leading numbers of the output of `git version`.
 fn version_in(said: &str) -> Option<(u32, u32)> {
     let mut numbers = said.trim().strip_prefix("git version ")?.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -304,9 +299,6 @@ impl GitRun<'_> {
     }
 
     /// Runs git and returns its standard output.
-    ///
-    /// # Errors
-    /// When git fails, exceeds the output limit, or misses the deadline.
     pub fn output(self) -> Result<Vec<u8>, GitError> {
         self.until.check()?;
         let mut command = Command::new(&self.git.path);
@@ -357,7 +349,6 @@ impl GitRun<'_> {
     }
 }
 
-/// Reads stdout and stderr of a run until both end.
 fn read_output(
     child: &mut Child,
     output_bytes_max: usize,

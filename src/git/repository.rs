@@ -29,7 +29,6 @@ use crate::files::uris::{path_of, uri_of};
 /// Prefix of a `.git` file that names a git directory.
 const GIT_FILE: &[u8] = b"gitdir: ";
 
-/// Maximum size of a `.git` file, in bytes.
 const GIT_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Repository format extensions that do not affect this module.
@@ -50,7 +49,6 @@ const EXTENSIONS_COPIED: [(&str, &[&str]); 3] = [
     ("refstorage", &["files", "reftable"]),
 ];
 
-/// Settings of a filter that name a program.
 const FILTER_PROGRAMS: [&str; 3] = ["clean", "smudge", "process"];
 
 /// The filter that stores contents in the folder `lfs` of the git directory.
@@ -106,9 +104,6 @@ fn unusable<T>(why: impl Into<String>) -> Result<T, NoRepository> {
 impl Repository {
     /// Finds the repository that contains all of these folders (`file:` URIs), for a job with this
     /// deadline. Temporary files are made below `folder`.
-    ///
-    /// # Errors
-    /// When the folders are in no repository, it is not used, or the search fails.
     pub fn find(
         git: &Git,
         directories: &[String],
@@ -205,9 +200,6 @@ impl Repository {
     }
 
     /// Examines the repository. New objects go to the scratch folder and are discarded with it.
-    ///
-    /// # Errors
-    /// When the examination fails, or the folder cannot be made.
     pub fn examine<T>(
         &mut self,
         examination: impl FnOnce(&Self) -> Result<T, GitError>,
@@ -328,7 +320,6 @@ struct Places {
     common: PathBuf,
 }
 
-/// Returns the paths of the repository that contains all of these folders.
 fn places_of_all(folders: &[PathBuf]) -> Result<Places, NoRepository> {
     let mut found: Option<Places> = None;
     for folder in folders {
@@ -433,11 +424,8 @@ fn common_of(own: &Path) -> Option<PathBuf> {
 
 /// Repository format, as far as git must know it.
 struct Format {
-    /// Settings that define the format.
     copied: Vec<GitSetting>,
-    /// Set if this working tree has settings of its own.
     has_own_settings: bool,
-    /// Set if there is no working tree.
     is_bare: bool,
     /// Path of the working tree; `None` if the configuration names none.
     worktree: Option<PathBuf>,
@@ -513,7 +501,6 @@ impl Format {
     }
 }
 
-/// Returns whether a setting belongs to a filter that git runs.
 fn is_of_filter(git: &Git, setting: &GitSetting) -> bool {
     let filter = setting.key.strip_prefix(b"filter.").and_then(|key| {
         let end = key.iter().rposition(|byte| *byte == b'.')?;

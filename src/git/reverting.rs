@@ -33,7 +33,6 @@ use crate::host::effects::{GitContent, GitRevert, RevertOutcome, SaidFile};
 /// Refusal of a file that has changed.
 pub const CHANGED_SINCE: &str = "it was changed since";
 
-/// Maximum number of files whose contents are read in one batch.
 const BATCH_FILES_MAX: usize = 200;
 
 /// Maximum length of a content that is read in a batch, in bytes.
@@ -89,7 +88,6 @@ pub fn revert(
         });
         let made: Vec<_> = made.filter(|(_, file)| file.wanted.is_some()).collect();
         let contents = short_contents(repository, &made).unwrap_or_else(|error| {
-            // They can still be read one by one.
             tracing::debug!(%error, "contents cannot be read in one batch, so they are read one by one");
             HashMap::new()
         });
@@ -178,7 +176,6 @@ impl FoundFiles {
     }
 }
 
-/// State of a file that is to be reverted.
 enum RevertState {
     /// The file is as expected; with its path in the repository.
     IsNow(PathBuf),
@@ -198,7 +195,6 @@ fn all_metadata_of(repository: &Repository, files: &[GitRevert]) -> Vec<Option<M
     seen.collect()
 }
 
-/// Returns the metadata of a path unless it is a folder.
 fn metadata_of(path: &Path) -> Option<Metadata> {
     fs::symlink_metadata(path).ok().filter(|known| !known.is_dir())
 }
@@ -436,7 +432,6 @@ fn make_room(folders: &Folders, path: &Path) -> Result<(), String> {
     found.iter().rev().try_for_each(|folder| folders.remove(folder, false)).map_err(|refusal| told(&refusal))
 }
 
-/// Makes a file executable, or not executable.
 fn set_mode(folders: &Folders, path: &Path, is_program: bool) -> Result<(), String> {
     let set = || -> Result<(), crate::files::folders::PathRefusal> {
         let file = folders.open(path)?;

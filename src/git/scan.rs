@@ -29,7 +29,6 @@ const PATHS_MAX: usize = 10_000;
 /// Files that determine how git treats other files.
 const GOVERNING: [&str; 3] = [".git", ".gitattributes", ".gitignore"];
 
-/// Cached status of a repository.
 #[derive(Debug)]
 struct KnownStatus {
     status: Status,

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use globset::{escape, GlobBuilder};
 use rustix::fs::{openat, Mode, OFlags, CWD};
 
-/// Maximum size of a configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Maximum number of files read for one repository, includes among them.
@@ -75,7 +74,6 @@ impl GitSettings {
     }
 }
 
-/// Splits a key at its last dot.
 fn split_key(key: &[u8]) -> Option<(&[u8], &[u8])> {
     let dot = key.iter().rposition(|byte| *byte == b'.')?;
     Some((&key[..dot], &key[dot + 1..]))
@@ -429,7 +427,7 @@ fn content_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Opens a regular file of a repository, following links. It never blocks: the repository's author
+/// Opens a regular file of a repository, following links. Never blocks: the repository's author
 /// may have put a pipe or a device there.
 ///
 /// # Errors

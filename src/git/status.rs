@@ -19,7 +19,6 @@ use crate::state::edits::FileDiff;
 /// Ref that names the default branch of a remote.
 const REMOTE_DEFAULT: &str = "refs/remotes/origin/HEAD";
 
-/// Commit that a branch is compared with.
 struct BranchBase {
     commit: String,
     name: Option<String>,
@@ -135,7 +134,6 @@ struct ListedRef<'a> {
 }
 
 impl<'a> ListedRef<'a> {
-    /// Parses a line into the name of the ref and the rest.
     fn parse(line: &'a str) -> Option<(&'a str, Self)> {
         let mut words = line.split('\0');
         let name = words.next()?;

@@ -12,10 +12,8 @@ use std::time::{Duration, Instant};
 /// Lock that steps in progress share; leaving takes it exclusively.
 static STEPS: RwLock<()> = RwLock::new(());
 
-/// Set when the process is about to exit.
 static IS_LEAVING: AtomicBool = AtomicBool::new(false);
 
-/// Interval of checks whether all steps are done.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Runs a step to its end. Never returns if the process is about to exit.

@@ -73,7 +73,6 @@ pub fn unseen(repository: &Repository, files: Vec<String>) -> Result<Vec<UnseenF
     Ok(unseen.collect())
 }
 
-/// Location of a file as the repository sees it.
 enum FilePlace {
     /// Outside the repository, or in another repository within it.
     Outside,

@@ -128,9 +128,6 @@ impl Jobs {
 /// Runs the jobs that arrive on stdin until it closes. Temporary files are made in `folder`,
 /// contents of files are checkpointed within `limits`, and git runs only the named `filters` of the
 /// user's configuration.
-///
-/// # Errors
-/// When a pipe fails, a line is malformed, or a thread cannot be started.
 pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Result<()> {
     let _alone = wait_for_others(&folder);
     finish_begun_commits(&folder);

@@ -162,7 +162,6 @@ fn read_export(export: impl BufRead, mut reading: Reading<'_>) -> anyhow::Result
     bail!("it is cut off: its last line is missing")
 }
 
-/// Progress of an import.
 struct Reading<'a> {
     head: u64,
     import: Import<'a>,

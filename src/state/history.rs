@@ -115,7 +115,6 @@ impl CompletedTurn {
         self.text.facts()
     }
 
-    /// Returns whether both turns have the same text handle.
     pub(crate) fn shares_text(&self, other: &Self) -> bool {
         self.text == other.text
     }
@@ -192,8 +191,8 @@ pub struct History {
     edited: Vec<usize>,
     /// Message that began the last turn. Summaries need it often, and the turn may be large.
     last_message: OnceCell<Option<Message>>,
-    /// Text of the last turn, once its message was read. It stays in memory, because the turn may
-    /// be resumed.
+    /// Text of the last turn, once its message was read; pinned in memory, because the turn may be
+    /// resumed.
     last_text: OnceCell<Bytes>,
 }
 

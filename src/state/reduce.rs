@@ -255,7 +255,6 @@ impl Conversation {
         }
     }
 
-    /// Resumes the last turn.
     fn resume(&mut self, turn_id: &str, action: &StateAction) -> ReduceOutcome {
         let last =
             self.history.last().filter(|last| last.id() == turn_id && self.state.active_turn.is_none());
@@ -462,8 +461,7 @@ fn queued_message(queued: &[PendingMessage], id: &str) -> Vec<PendingMessage> {
     queued.iter().find(|message| message.id == id).cloned().into_iter().collect()
 }
 
-/// Returns a state without its turns and queued messages, and without members that no action
-/// checked here changes.
+/// Returns a state without its turns, queued messages and descriptive members.
 fn without_turns(state: &ChatState) -> ChatState {
     ChatState {
         resource: String::new(),

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::edits::{may_hold_sides, TurnEdits};
 use crate::wire::terminals;
 
-/// How large data is, in bytes of base64, that is still told where it is. What is larger is called
-/// by a URI.
+/// Maximum size of data that is sent inline, in bytes of base64. Larger data is referred to by a
+/// URI.
 pub const INLINE_CONTENT_BYTES_MAX: usize = 64 << 10;
 
 /// Mark of a tool call's embedded data in JSON text.

@@ -140,9 +140,6 @@ impl Archive {
     }
 
     /// Returns the session of a URI: the listed one, else the latest removed one in the trash.
-    ///
-    /// # Errors
-    /// When there is none, or the search fails.
     pub fn find(&self, uri: &str) -> Result<SessionKey, ArchiveError> {
         let sql = "SELECT key FROM sessions WHERE uri = ?1 AND ifnull(removed_at, 0) >= 0
             ORDER BY removed_at IS NOT NULL, removed_at DESC, key DESC";
@@ -151,9 +148,6 @@ impl Archive {
     }
 
     /// Returns the latest removed session of a URI in the trash.
-    ///
-    /// # Errors
-    /// When there is none, or the search fails.
     pub fn find_removed(&self, uri: &str) -> Result<SessionKey, ArchiveError> {
         let removed = self.removed(uri)?;
         removed.first().copied().ok_or_else(|| ArchiveError::NotFound(uri.to_owned(), " in the trash"))
@@ -173,9 +167,6 @@ impl Archive {
 
     /// Passes a session, listed or not, to `take` piece by piece, so that memory holds one piece at
     /// a time. Logged actions that the rows include are left out.
-    ///
-    /// # Errors
-    /// When a piece cannot be read, or `take` fails.
     pub fn walk<E: From<ArchiveError>>(
         &self,
         key: SessionKey,

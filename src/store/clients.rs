@@ -7,7 +7,6 @@ use rusqlite::{params, Connection, OptionalExtension};
 
 use super::errors::StoreError;
 
-/// Maximum number of stored clients.
 const CLIENTS_MAX: u32 = 10_000;
 
 pub(super) fn put(connection: &Connection, client: &str, version: &str) -> Result<(), StoreError> {

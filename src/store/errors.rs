@@ -66,8 +66,7 @@ impl StoreError {
         }
     }
 
-    /// Returns whether the failure is permanent. It is not if disk space may be freed, or a file
-    /// may be unlocked or come back.
+    /// Returns whether the failure is permanent. A full disk, or a locked or missing file, is not.
     pub fn is_for_good(&self) -> bool {
         match self {
             Self::Gone(..) | Self::Mark(..) => false,

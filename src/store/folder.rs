@@ -67,9 +67,6 @@ pub enum FolderError {
 }
 
 /// Returns the given folder, or the default: `ahp-sidecar` in the platform's folder for state.
-///
-/// # Errors
-/// When no folder is given and the home folder is not known.
 pub fn chosen(asked: Option<&Path>) -> Result<PathBuf, FolderError> {
     match asked {
         Some(folder) => Ok(folder.to_owned()),
@@ -81,7 +78,7 @@ pub fn chosen(asked: Option<&Path>) -> Result<PathBuf, FolderError> {
 pub fn holder_now(folder: &Path) -> io::Result<Option<Holder>> {
     let holder = Holder::of(folder)?;
     // Checking the lock takes it for a moment, which could make another process fail to acquire it.
-    // So it is checked only if the named process exists.
+    // Therefore the named process is checked first.
     if !holder.lives() {
         return Ok(None);
     }
@@ -341,7 +338,6 @@ fn failed_on(path: &Path) -> impl Fn(io::Error) -> FolderError {
     move |error| FolderError::Io { folder: folder.clone(), error }
 }
 
-/// Returns the mode of a folder, if it belongs to this user.
 fn mode_of_ours(path: &Path) -> Result<u32, FolderError> {
     let failed = failed_on(path);
     let is_link = fs::symlink_metadata(path).map_err(&failed)?.is_symlink();

@@ -118,12 +118,10 @@ pub(super) fn unpack(first: u64, last: u64, mut packed: &[u8]) -> Option<Vec<Act
     Some(lines.collect())
 }
 
-/// Returns the usual ending of a line.
 fn ending(seq: u64) -> String {
     format!(",\"serverSeq\":{seq}}}}}\n")
 }
 
-/// Returns the length of the common prefix, in bytes.
 fn shared(a: &[u8], b: &[u8]) -> usize {
     const CHUNK: usize = 32;
     let chunks = a.chunks_exact(CHUNK).zip(b.chunks_exact(CHUNK)).take_while(|(a, b)| a == b).count();

@@ -111,9 +111,6 @@ impl Reader {
 
     /// Returns the session of a URI (its own or that of one of its chats) with all of its data.
     /// `None` if there is none, or `is_known` returns true for it.
-    ///
-    /// # Errors
-    /// When the lookup fails, or the session cannot be read: see [`Reader::load_sifted`].
     pub fn look_up(
         &self,
         uri: &str,
@@ -335,7 +332,6 @@ fn find_by(
     }
 }
 
-/// Returns the date and key after which a page of the list begins.
 fn begin_of(page: &Page) -> (&str, u64) {
     match &page.after {
         Some(place) => (&place.modified_at, place.key.0),

@@ -20,7 +20,6 @@ use super::use_counts::{self, TextUses};
 /// Tables without session data: a host can do without any of their rows.
 const DISPENSABLE: [&str; 6] = ["meta", "lives", "trials", "agents", "channels", "clients"];
 
-/// Table or index of the schema.
 struct SchemaObject {
     name: String,
     table: String,
@@ -28,7 +27,6 @@ struct SchemaObject {
     is_index: bool,
 }
 
-/// Objects to rebuild.
 pub(super) struct Plan {
     version: usize,
     /// Last sequence number that may have been sent.
@@ -126,7 +124,6 @@ pub(super) fn carry_out(connection: &Connection, plan: &Plan) -> Result<(), Stor
     make_all(connection, plan)
 }
 
-/// Drops the objects that will be rebuilt.
 pub(super) fn drop_damaged(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
     for (table, _) in &plan.tables {
         forget(connection, "tbl_name", &table.name)?;
@@ -137,7 +134,6 @@ pub(super) fn drop_damaged(connection: &Connection, plan: &Plan) -> Result<(), S
     plan.indexes.iter().try_for_each(|index| forget(connection, "name", &index.name))
 }
 
-/// Rebuilds the dropped objects.
 pub(super) fn make_all(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
     for (table, rows) in &plan.tables {
         make_table(connection, table, rows)?;

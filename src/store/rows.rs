@@ -45,7 +45,6 @@ pub(super) fn readable<T>(
     sound.collect()
 }
 
-/// Stores a named number.
 pub(super) fn put_number(connection: &Connection, name: &str, value: u64) -> Result<(), StoreError> {
     connection.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2, ?3)")?.execute(params![
         name,
@@ -91,7 +90,6 @@ pub(super) fn is_life(connection: &Connection, start: u64) -> Result<bool, Store
     Ok(found == Some(sum(&[&start.to_le_bytes()])))
 }
 
-/// Stores the actions of a pack as one row.
 pub(super) fn put_actions(connection: &Connection, pack: &Pack<'_>) -> Result<(), StoreError> {
     let channel = ChannelName::of(pack.target);
     let packed = compressed(&pack.packed);
@@ -195,7 +193,6 @@ pub(super) fn count_chats(connection: &Connection, key: SessionKey) -> Result<()
     Ok(())
 }
 
-/// Checks that a session has as many chats as its row says.
 fn check_chats(connection: &Connection, key: SessionKey, there: usize) -> Result<(), StoreError> {
     let damaged = || format!("the list of chats of the session {}", key.0);
     let (chats, expected): (u64, u32) = connection
@@ -290,7 +287,7 @@ fn session_sum(row: &SessionRow) -> u32 {
     summary_sum(row.key, &row.uri, &row.modified_at, &row.body)
 }
 
-/// Stores a chat. Its completed turns must be stored first: the row has their number.
+/// Stores a chat, after its completed turns: the row has their number.
 pub(super) fn put_chat(connection: &Connection, row: &ChatRow) -> Result<(), StoreError> {
     let turns = turns::there(connection, row.key)?;
     let was_of: Option<i64> = connection
@@ -406,7 +403,6 @@ pub(super) struct StoredChat {
     name: String,
 }
 
-/// Returns a chat's row.
 pub(super) fn chat(
     connection: &Connection,
     session: SessionKey,
@@ -500,7 +496,6 @@ pub(super) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// A channel, as rows name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ChannelName<'a> {
     pub(super) kind: &'a str,
@@ -524,7 +519,6 @@ pub(super) const PURE: FunctionFlags = FunctionFlags::SQLITE_UTF8
     .union(FunctionFlags::SQLITE_DETERMINISTIC)
     .union(FunctionFlags::SQLITE_DIRECTONLY);
 
-/// Returns the checksum of these bytes, concatenated.
 pub(super) fn sum(parts: &[&[u8]]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     parts.iter().for_each(|part| hasher.update(part));

@@ -1,6 +1,6 @@
 //! Completeness of a chat's log since its row was written.
 //!
-//! Owns: the check that no row of the log after a number is missing, is there twice, or names
+//! Owns: the check that no row of the log after a number is missing, is duplicated, or names
 //! another channel by mistake.
 //! Never: interprets an action.
 //!

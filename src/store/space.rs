@@ -44,7 +44,6 @@ pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "auto_vacuum", INCREMENTAL)
 }
 
-/// Limits the size of the log file.
 pub(super) fn limit_log(connection: &Connection) -> Result<(), StoreError> {
     Ok(connection.pragma_update_and_check(None, "journal_size_limit", LOG_BYTES_MAX, |_| Ok(()))?)
 }

@@ -34,7 +34,6 @@ pub struct Texts {
     held: Mutex<HeldTexts>,
 }
 
-/// Texts in memory.
 #[derive(Debug, Default)]
 struct HeldTexts {
     /// Known texts by key, including some that are no longer in use.
@@ -44,7 +43,6 @@ struct HeldTexts {
     /// Cached texts that can be read again, in the order of their eviction, with their sizes in
     /// bytes.
     queue: VecDeque<(WeakTurnText, usize)>,
-    /// Sum of these sizes.
     bytes: usize,
 }
 

@@ -14,7 +14,7 @@ use super::rows::{self, signed, unsigned};
 use super::turns;
 use crate::host::effects::{ChannelId, ChatKey, SessionKey};
 
-/// Moves a listed session into the trash, or out of it (`None`). Its rows stay unchanged.
+/// Moves a listed session into the trash, or out of it (`None`), without changing its rows.
 pub(super) fn put(
     connection: &Connection,
     key: SessionKey,

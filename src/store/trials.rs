@@ -49,7 +49,6 @@ pub(super) fn begin_process(connection: &Connection, deaths_max: u32) -> Result<
     Ok(())
 }
 
-/// Puts a session on trial.
 pub(super) fn begin(connection: &Connection, session: SessionKey) -> Result<(), StoreError> {
     let sql = "INSERT INTO trials VALUES (?1, 0, 1, 0) ON CONFLICT (session) DO UPDATE SET open = 1";
     connection.prepare_cached(sql)?.execute(params![signed(session.0)])?;

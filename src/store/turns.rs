@@ -26,7 +26,6 @@ use crate::wire::rpc::to_json;
 
 const BY_PLACE: &str = "INDEXED BY turns_by_place";
 
-/// Columns that [`TurnRow::read`] reads.
 const COLUMNS: &str = "place, id, text, bytes, text_sum, sum, facts, content_bytes";
 
 pub(super) struct TurnRow {
@@ -52,7 +51,6 @@ impl TurnRow {
 }
 
 impl TextName {
-    /// Returns whether the text has this size and checksum.
     fn is_of(self, text: &[u8]) -> bool {
         text.len() as u64 == self.bytes && sum(&[text]) == self.sum
     }
@@ -114,12 +112,10 @@ pub(super) fn put(
     Ok(text)
 }
 
-/// Stores a text in the format of version 5.
 pub(super) fn put_text_of_version_5(connection: &Connection, text: &[u8]) -> Result<TextName, StoreError> {
     put_text(connection, text, &compressed(text))
 }
 
-/// Stores a text in its encoded form `kept`.
 fn put_text(connection: &Connection, text: &[u8], kept: &[u8]) -> Result<TextName, StoreError> {
     connection.prepare_cached("INSERT INTO texts (text) VALUES (?1)")?.execute(params![kept])?;
     Ok(TextName { key: connection.last_insert_rowid(), bytes: text.len() as u64, sum: sum(&[text]) })

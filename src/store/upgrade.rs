@@ -151,7 +151,6 @@ pub(super) const VERSION_7: &str = "
     ALTER TABLE turns ADD COLUMN content_bytes INTEGER;
 ";
 
-/// Returns the checksum of actions before version 4.
 fn numbered_sum(first: u64, last: u64, channel: i64, packed: &[u8]) -> u32 {
     rows::sum(&[&first.to_le_bytes(), &last.to_le_bytes(), &channel.to_le_bytes(), packed])
 }

@@ -50,7 +50,6 @@ fn contents_of(connection: &Connection, text: i64) -> Result<Vec<i64>, StoreErro
     }
 }
 
-/// Adds a use of a text or a content.
 pub(super) fn use_once_more(connection: &Connection, text: i64) -> Result<(), StoreError> {
     let uses = uses(connection, text)?;
     put_uses(connection, text, uses.unwrap_or(TextUses::KNOWN_ONE).and_one())
@@ -170,7 +169,6 @@ pub(super) fn count(connection: &Connection) -> Result<Vec<(i64, TextUses)>, Sto
     Ok(shared.into_iter().chain(contents).collect())
 }
 
-/// Stores these counts.
 pub(super) fn put(connection: &Connection, counted: &[(i64, TextUses)]) -> Result<(), StoreError> {
     counted.iter().try_for_each(|(key, uses)| put_uses(connection, *key, *uses))
 }
