@@ -207,8 +207,8 @@ fn restore(archive: &mut Archive, uri: &str) -> anyhow::Result<()> {
     Ok(archive.restore(&session, &chats)?)
 }
 
-/// Returns a session's body with a new time of birth of its channel. Clients that knew the channel
-/// before, or another one with its URI, then get its state instead of missed actions.
+/// Returns a session's body whose channel begins at the sequence number `head`. Clients that knew
+/// the channel before, or another one with its URI, then get its state instead of missed actions.
 fn session_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     let mut body = SessionBody::read(body).map_err(Error::msg)?;
     body.born_at = head;
@@ -216,7 +216,7 @@ fn session_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     Ok(body.to_json())
 }
 
-/// Returns a chat's body with a new time of birth: see [`session_born_at`].
+/// Returns a chat's body whose channel begins at `head`: see [`session_born_at`].
 fn chat_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     let mut body = ChatBody::read(body).map_err(Error::msg)?;
     body.born_at = head;

@@ -1,7 +1,7 @@
 //! The tree of a large repository's folder, made without writing an index of all its files.
 //!
 //! The last commit has a tree already, and `git status` lists the files that differ from it. Only
-//! these go through a small index, so that git converts their line ends as always; then they are
+//! these go through a small index, so that git converts their line endings as always; then they are
 //! grafted into the trees of their folders.
 //!
 //! Owns: which repositories this pays for, and the trees of changed folders.

@@ -93,7 +93,7 @@ impl Archive {
         Ok(Self { connection, told: mark.reserved() })
     }
 
-    /// Opens a database read-only: nothing is changed, not even the schema of an older version.
+    /// Opens a database for reading. Nothing is changed, not even the schema of an older version.
     pub fn look_into(path: &Path) -> Result<Self, StoreError> {
         let mark = Mark::read(path)
             .map_err(|error| StoreError::Mark(super::mark::path_of(path).display().to_string(), error))?;
