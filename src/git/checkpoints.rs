@@ -84,7 +84,7 @@ fn checkpoint_folder(
     let hidden = flags::hidden(repository)?;
     let FolderTree { tree, mut versions, stored, .. } =
         grafts::folder_tree(repository, wanted, StatusScope::Whole(&hidden))?;
-    // A file that is unchanged stays listed, although git tracks or ignores it by now.
+    // An unchanged file stays listed, even if git tracks or ignores it now.
     for (path, version) in before {
         let version = version.strip_prefix(IN_TREE).unwrap_or(&version);
         if version_of(&repository.root.join(OsStr::from_bytes(&path))).as_deref() == Some(version) {

@@ -3,9 +3,9 @@
 //! Jobs and reports are lines of JSON on its pipes, each with a number. A guard ends the process,
 //! and all programs it runs, when the host ends.
 //!
-//! Owns: which jobs run concurrently. For the same directories, at most one checkpoint and one other
-//! job run at once; in all, at most two of each kind. A job that changes files runs while no other
-//! job has directories in, above or below its own. Other jobs queue.
+//! Owns: which jobs run concurrently. For the same directories, at most one checkpoint and one
+//! other job run at once; in all, at most two of each kind. A job that changes files runs while no
+//! other job has directories in, above or below its own. Other jobs queue.
 //! Never: starts a job past its deadline.
 
 use std::collections::VecDeque;

@@ -56,7 +56,7 @@ impl Reader {
         Ok(Self { connection, window, indexes_are_complete: Arc::default(), texts: None })
     }
 
-    /// Makes texts of turns be read on demand.
+    /// Switches to reading the texts of turns on demand.
     pub fn with_texts(self, texts: &Arc<Texts>) -> Self {
         Self { texts: Some(Arc::clone(texts)), ..self }
     }

@@ -122,7 +122,7 @@ impl Texts {
         }
     }
 
-    /// Keeps texts that this connection removes in memory while they are in use. Only one
+    /// Pins texts that this connection removes in memory while they are in use. Only one
     /// connection writes to a database.
     pub(super) fn watch(self: &Arc<Self>, writer: &mut Connection) -> Result<(), StoreError> {
         let removed = Arc::new(Mutex::new(Vec::new()));
