@@ -1,4 +1,5 @@
-//! `ahp-sidecar sessions`: the sessions of a state folder, for people, while no host is using it.
+//! `ahp-sidecar sessions`: commands of people on the sessions of a state folder, while no host uses
+//! it.
 //!
 //! `shown` prints a session, and `exports` defines the export format.
 //!

@@ -1,11 +1,10 @@
-//! Backups of files that are about to be changed: no operation removes the last copy of what
-//! somebody wrote.
+//! Backups of files before they change: no operation removes the last copy of a user's content.
 //!
-//! What is about to be replaced or removed is nearly always in a checkpoint. That checkpoint may be
-//! gone by now, and the bytes may differ from what git has of them by their ends of lines; so it is
-//! made sure of, each time.
+//! A content that is about to be replaced or removed is nearly always in a checkpoint. But that
+//! checkpoint may have been removed, and the file may differ from git's content in its line
+//! endings. So each operation verifies it.
 //!
-//! Owns: storing what is missing, and the ref that keeps all of it.
+//! Owns: storing missing contents, and the ref that retains all of them.
 //! Never: changes a file of the folder.
 
 use std::collections::{BTreeMap, HashMap};
@@ -22,12 +21,12 @@ use super::program::GitError;
 use super::repository::Repository;
 use crate::host::effects::{GitContent, GitRevert};
 
-/// Keeps the contents of files that are about to be changed. Returns the ids of the bytes of those
-/// files that git would not give back as they are, and of those whose change knows them by their
-/// versions alone.
+/// Stores and retains the contents of files that are about to change. Returns object ids of bytes
+/// by path: of files that git would not give back exactly, and of those that their change names by
+/// version only.
 ///
 /// # Errors
-/// When git fails, or a file has become another one: nothing may be changed then.
+/// When git fails, or a file has changed: nothing may be changed then.
 pub fn back_up(
     repository: &Repository,
     (files, found): (Vec<(&Path, &GitRevert)>, &HashMap<PathBuf, GitContent>),
@@ -62,7 +61,8 @@ pub fn back_up(
         conversions::keep_reachable(repository, by, &blobs)?;
     }
     for path in paths {
-        // Of a side that is known by its version alone nobody knows the id.
+        // A change that names this side by its version only has no object id of it, so return the
+        // found one.
         let is_version = files[&path].now.as_ref().is_some_and(|now| !now.is_stored());
         if let Some(now) = now(&path).filter(|_| is_version) {
             kept.entry(path).or_insert_with(|| now.blob.clone());
@@ -71,8 +71,8 @@ pub fn back_up(
     Ok(kept)
 }
 
-/// Stores those of the contents of files that the repository does not have: they were committed, or
-/// kept, and are not any more, or were only looked at.
+/// Stores the contents that the repository lacks: their commits or checkpoints were removed, or an
+/// examination has discarded them.
 fn store_missing(repository: &Repository, contents: &BTreeMap<&str, &PathBuf>) -> Result<(), GitError> {
     if contents.is_empty() {
         return Ok(());
@@ -96,7 +96,7 @@ fn store_missing(repository: &Repository, contents: &BTreeMap<&str, &PathBuf>) -
             }
         };
         if stored != id {
-            // Nothing is done to any of them: whoever asks again finds the newer version.
+            // No file is reverted. A retry finds the newer version.
             return Err(GitError::Beyond(format!("`{}` is being changed", path.display())));
         }
     }

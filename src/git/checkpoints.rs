@@ -1,9 +1,9 @@
 //! Checkpoints: snapshots of a repository's folder.
 //!
-//! A checkpoint is a tree of the folder, kept by a ref of the host's own. Where contents are
-//! missing in it, it is a commit without parents whose message names those files.
+//! A checkpoint is a tree of the folder, retained by a ref of the host's own. If large or surplus
+//! files need a version, it is a commit without parents whose message lists these versions.
 //!
-//! Owns: making and comparing checkpoints, keeping those of an imported session again, and removing
+//! Owns: making and comparing checkpoints, retaining those of an imported session, and removing
 //! those of a session.
 //! Never: touches a ref that is not the host's.
 
@@ -28,38 +28,34 @@ use super::scan::StatusScope;
 use crate::files::uris::PATH;
 use crate::host::effects::Checkpoint;
 
-/// Prefix of the refs that keep checkpoints.
 const REFS: &str = "refs/ahp-sidecar/";
 
-/// Maximum number of refs that keep the checkpoints of one session; the oldest are removed first.
+/// Maximum number of refs per session; the oldest are removed first.
 const CHECKPOINTS_MAX: u64 = 1000;
 
-/// After so many more it is looked which are to go.
+/// Number of checkpoints between two removals of the oldest.
 const THINNED_EVERY: u64 = 50;
 
 /// Author, committer and dates of checkpoints.
 const BY: [(&str, &str); 6] = [
     ("GIT_AUTHOR_NAME", "ahp-sidecar"),
     ("GIT_AUTHOR_EMAIL", "ahp-sidecar@localhost"),
-    // The same folder is the same commit.
+    // Fixed dates: an unchanged folder gives the same commit.
     ("GIT_AUTHOR_DATE", "@0 +0000"),
     ("GIT_COMMITTER_NAME", "ahp-sidecar"),
     ("GIT_COMMITTER_EMAIL", "ahp-sidecar@localhost"),
     ("GIT_COMMITTER_DATE", "@0 +0000"),
 ];
 
-/// Keeps what is in the folder now.
-///
-/// # Errors
-/// When git fails, or not in time.
+/// Makes a checkpoint of the folder. Unchanged files reuse contents of the `last` checkpoint.
 pub fn checkpoint(
     repository: &Repository,
     (keeper, number): (&str, u64),
     last: Option<&Checkpoint>,
 ) -> Result<Checkpoint, GitError> {
     let kept = checkpoint_folder(repository, (keeper, number), last)?;
-    // Also where nothing has changed: turns have two numbers each, and of some the same one of both
-    // is always like that.
+    // This also runs for an unchanged folder: each turn has two numbers, and `number` may be a
+    // multiple of the interval only in checkpoints without changes.
     if number > CHECKPOINTS_MAX && number % THINNED_EVERY == 0 {
         if let Err(error) = remove_oldest(repository, keeper) {
             tracing::warn!(%error, "the oldest checkpoints of a session cannot be removed");
@@ -74,7 +70,7 @@ fn checkpoint_folder(
     last: Option<&Checkpoint>,
 ) -> Result<Checkpoint, GitError> {
     let before = match last.filter(|last| last.left_out > 0) {
-        // What cannot be read any more is only stored again.
+        // If the versions cannot be read, the contents are stored again.
         Some(last) => versions_of(repository, last).unwrap_or_default(),
         None => Versions::new(),
     };
@@ -88,7 +84,7 @@ fn checkpoint_folder(
     let hidden = flags::hidden(repository)?;
     let FolderTree { tree, mut versions, stored, .. } =
         grafts::folder_tree(repository, wanted, StatusScope::Whole(&hidden))?;
-    // A file that git has by now, or ignores, is still the same file.
+    // An unchanged file stays listed, even if git tracks or ignores it now.
     for (path, version) in before {
         let version = version.strip_prefix(IN_TREE).unwrap_or(&version);
         if version_of(&repository.root.join(OsStr::from_bytes(&path))).as_deref() == Some(version) {
@@ -113,13 +109,13 @@ fn checkpoint_folder(
     Ok(Checkpoint { commit, tree, left_out: versions.len(), large_bytes })
 }
 
-/// Returns the contents of large files that a checkpoint has stored, with their versions.
+/// Returns the contents of large files that a checkpoint has stored, with their versions, by path.
 fn stored_in(
     repository: &Repository,
     checkpoint: &Checkpoint,
     versions: &Versions,
 ) -> Result<BTreeMap<Vec<u8>, (String, LargeEntry)>, GitError> {
-    // A name with a line break in it cannot be asked for, so that its file is stored again.
+    // `cat-file` reads lines, so a file whose name has a line break is stored again.
     let stored = versions.iter().filter(|(path, _)| !path.contains(&b'\n') && !is_left_out(versions, path));
     let stored: Vec<(&Vec<u8>, &str)> =
         stored.filter_map(|(path, version)| Some((path, version.strip_prefix(IN_TREE)?))).collect();
@@ -138,9 +134,6 @@ fn stored_in(
 }
 
 /// Returns the changes between two checkpoints.
-///
-/// # Errors
-/// When git fails, or not in time, or one of them is not there any more.
 pub fn compare(
     repository: &Repository,
     before: &Checkpoint,
@@ -156,8 +149,8 @@ pub fn compare(
     Ok(with_versions(repository, changes, &versions(before)?, &versions(after)?))
 }
 
-/// Returns the versions of files that a checkpoint names: of large ones, and of those whose
-/// contents are not in it, or were not in one before it.
+/// Returns the versions in a checkpoint's message: of large files, and of files whose contents are
+/// missing in it or in an earlier checkpoint.
 fn versions_of(repository: &Repository, checkpoint: &Checkpoint) -> Result<Versions, GitError> {
     if checkpoint.left_out == 0 {
         return Ok(Versions::new());
@@ -167,8 +160,7 @@ fn versions_of(repository: &Repository, checkpoint: &Checkpoint) -> Result<Versi
     Ok(versions_in(&said))
 }
 
-/// Refuses what git does not call anything: what is known of a session may have been written
-/// elsewhere.
+/// Refuses ids that are no object ids: a session's record may have been written by another program.
 fn must_be_named(checkpoint: &Checkpoint) -> Result<(), GitError> {
     match is_id(&checkpoint.commit) && is_id(&checkpoint.tree) {
         true => Ok(()),
@@ -176,11 +168,8 @@ fn must_be_named(checkpoint: &Checkpoint) -> Result<(), GitError> {
     }
 }
 
-/// Keeps under this name what is still there of these checkpoints, in their order, and of these
-/// contents.
-///
-/// # Errors
-/// When git fails, or not in time.
+/// Retains, under the name `keeper`, those of these checkpoints and contents that still exist.
+/// Checkpoints are numbered in their order.
 pub fn copy_checkpoints(
     repository: &Repository,
     keeper: &str,
@@ -190,7 +179,7 @@ pub fn copy_checkpoints(
         checkpoints.iter().chain(contents).filter(|id| is_id(id)).map(|id| format!("{id}\n")).collect();
     let asked = repository.input(asked.as_bytes())?;
     let said = repository.run(["cat-file", "--batch-check"]).reads(asked).text()?;
-    // Of what is not there, the second word is `missing`.
+    // The second word is `missing` for an id that does not exist.
     let there: BTreeMap<&str, &str> = said.lines().filter_map(|line| line.split_once(' ')).collect();
     let is_there = |id: &str, kinds: &[&str]| {
         there.get(id).and_then(|said| said.split(' ').next()).is_some_and(|kind| kinds.contains(&kind))
@@ -209,22 +198,18 @@ pub fn copy_checkpoints(
     }
 }
 
-/// The ref that keeps something; in the order of their age.
+/// Returns the ref that retains a checkpoint. Names sort by number.
 pub fn ref_of(keeper: &str, number: u64) -> String {
     format!("{REFS}{keeper}/{number:010}")
 }
 
-/// Lets go of all that is kept under this name.
-///
-/// # Errors
-/// When git fails, or not in time.
+/// Removes all refs of a session.
 pub fn remove_all(repository: &Repository, keeper: &str) -> Result<(), GitError> {
     let names = names_of(repository, keeper)?;
     remove(repository, &names)
 }
 
-/// Lets go of the oldest of those that are kept under this name, but for the first one, where they
-/// are too many.
+/// Removes the oldest refs beyond the limit, except the first.
 fn remove_oldest(repository: &Repository, keeper: &str) -> Result<(), GitError> {
     let names = names_of(repository, keeper)?;
     let room = usize::try_from(CHECKPOINTS_MAX).unwrap_or(usize::MAX);

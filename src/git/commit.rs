@@ -1,13 +1,14 @@
 //! Commits of the user's changes on behalf of a client.
 //!
 //! All changes in the folder are committed, staged or not, with the identity that git is configured
-//! to use. Only here is the user's own index written: by git's own rules, with its lock, and only
-//! if nobody has changed it meanwhile.
+//! to use. This is the only module that writes the user's own index: by git's own rules, with its
+//! lock, and only if the index has not changed since it was read.
 //!
 //! Owns: the reasons to refuse (a merge in progress, files that have changed since a client saw
 //! them, files with a filter), and atomicity: the next worker finishes or undoes an interrupted
 //! commit.
-//! Never: runs hooks or filters that nobody has named, signs, or overwrites a concurrent change.
+//! Never: runs hooks, or filters that the operator has not named; signs; overwrites a concurrent
+//! change.
 
 use crate::state::edits::FileDiff;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,8 +31,8 @@ use super::steps;
 use crate::files::uris::uri_of;
 use crate::host::effects::{GitCommit, GitContent, GitReport};
 
-/// Files of a git directory that exist while an operation is in progress which would become a part
-/// of the commit, each with the name of the operation.
+/// Files of a git directory that exist during an operation whose changes would become part of the
+/// commit, each with the operation's name.
 const IN_PROGRESS: [(&str, &str); 5] = [
     ("MERGE_HEAD", "a merge"),
     ("CHERRY_PICK_HEAD", "a cherry-pick"),
@@ -40,15 +41,14 @@ const IN_PROGRESS: [(&str, &str); 5] = [
     ("rebase-apply", "a rebase"),
 ];
 
-/// The mode of a file that the index does not have.
+/// Mode of a file that is not in the index.
 const GONE: &str = "000000";
 
-/// Number of digits of a commit's id that clients are told.
+/// Number of digits of a commit id sent to clients.
 const SHORT: usize = 10;
 
-/// Why nothing is committed.
 enum CommitFailure {
-    /// As it is, it cannot be; why, for people.
+    /// The repository's state does not allow a commit; the text is the reason, for people.
     Refused(String),
     Failed(GitError),
 }
@@ -63,11 +63,12 @@ fn refused<T>(why: impl Into<String>) -> Result<T, CommitFailure> {
     Err(CommitFailure::Refused(why.into()))
 }
 
-/// Commits all that is not committed, if it is what was `shown`. Contents that the user has staged,
-/// and changed again since, are kept first by `staged_kept`: the new index does not have them.
+/// Commits all uncommitted changes, if they are those that the client was `shown`. Staged contents
+/// that differ from the files are first kept reachable under the ref `staged_kept`: the new index
+/// does not have them.
 ///
 /// # Errors
-/// When git fails, or not in time; nothing is done then.
+/// When git fails, or not in time; nothing is committed then.
 pub fn commit(
     repository: &Repository,
     message: &str,
@@ -110,7 +111,7 @@ fn try_to_commit(
     if changes.is_empty() {
         return refused("there is nothing to commit");
     }
-    // Versions are asked for behind the reading, so that no other version was read.
+    // Versions are checked after the contents are read, so that no other version was read.
     if !is_as_shown(&sides_of(&changes), &sides_of(shown)) || !are_still(repository, shown) {
         return refused("files were changed since");
     }
@@ -126,21 +127,19 @@ fn try_to_commit(
     Ok(GitCommit { commit: short, branch: status.branch })
 }
 
-/// A commit that was written, and is to be checked out.
+/// A written commit that is to be checked out.
 struct MadeCommit<'a> {
-    /// The commit that was checked out when it was written.
+    /// The commit that was checked out before; `None` if there was none.
     head: Option<&'a str>,
     id: &'a str,
-    /// Message for the reflogs.
     note: &'a str,
-    /// The index that belongs to it.
     index: &'a CopiedIndex<'a>,
-    /// Stamp of the user's index of which that is a copy.
+    /// Stamp of the user's index when it was copied; see [`stamp_of`].
     stamp: Option<(u64, SystemTime)>,
 }
 
-/// Moves the branch, or `HEAD`, to a commit and gives the user its index, where the user has
-/// changed neither meanwhile.
+/// Moves the branch, or `HEAD`, to a commit and replaces the user's index, unless either has
+/// changed since the commit was prepared.
 fn move_head(repository: &Repository, made: &MadeCommit<'_>) -> Result<(), CommitFailure> {
     let theirs = repository.own.join("index");
     let index_lock = Lock::of(&theirs)?.ok_or_else(|| {
@@ -160,15 +159,15 @@ fn move_head(repository: &Repository, made: &MadeCommit<'_>) -> Result<(), Commi
     if is_elsewhere(repository)? {
         return refused(MOVED_MEANWHILE);
     }
-    // It may have begun before the locks were taken.
+    // An operation may have begun before the locks were taken.
     must_not_be_in_progress(repository)?;
-    // Git makes none of these folders behind a link.
+    // Git does not create these folders through a link.
     for git_dir in [&repository.own, &repository.common] {
         if repository.has_head_file() {
             fs::create_dir_all(git_dir.join("logs"))?;
         }
     }
-    // It must still be there, or there must still be none.
+    // `HEAD` must still be the same commit, or still have none (an id of zeros).
     let before = made.head.map_or_else(|| "0".repeat(made.id.len()), str::to_owned);
     match repository.run(["update-ref", "-m", made.note, "HEAD", made.id, &before]).output() {
         Ok(_) => {}
@@ -178,7 +177,7 @@ fn move_head(repository: &Repository, made: &MadeCommit<'_>) -> Result<(), Commi
         }
         Err(error) => return Err(error.into()),
     }
-    // What git has changed without a branch is our copy of `HEAD`.
+    // With a detached `HEAD`, git has changed only the host's copy of it.
     let copy = head_of(&repository.isolated.path)?;
     if let Some(lock) = head_lock.filter(|_| copy != repository.isolated.head) {
         lock.write(&copy)?;
@@ -187,7 +186,6 @@ fn move_head(repository: &Repository, made: &MadeCommit<'_>) -> Result<(), Commi
     Ok(index_lock.replace()?)
 }
 
-/// Refuses to commit where git does not know as whom.
 fn must_know_who_commits(repository: &Repository) -> Result<(), CommitFailure> {
     for who in ["GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"] {
         match repository.run(["var", who]).output() {
@@ -203,7 +201,7 @@ fn must_know_who_commits(repository: &Repository) -> Result<(), CommitFailure> {
     Ok(())
 }
 
-/// Writes the commit of a tree, behind the one that is checked out. Returns its id.
+/// Writes a commit of a tree, with `head` as its parent. Returns its id.
 fn written(
     repository: &Repository,
     message: &str,
@@ -218,10 +216,10 @@ fn written(
     run.with([tree]).line()
 }
 
-/// Refuses to commit in the middle of something that the user does.
+/// Refuses to commit during a merge or another operation of the user.
 fn must_not_be_in_progress(repository: &Repository) -> Result<(), CommitFailure> {
     for (name, what) in IN_PROGRESS {
-        // In a table of refs most of them are no files.
+        // With a reftable, most of these names are refs and not files.
         let is_ref = !repository.has_head_file() && name.ends_with("_HEAD");
         let exists = repository.own.join(name).exists()
             || is_ref
@@ -237,8 +235,8 @@ fn must_not_be_in_progress(repository: &Repository) -> Result<(), CommitFailure>
     Ok(())
 }
 
-/// Returns a symbolic link on the way to one of the reflogs that a commit is added to. Git follows
-/// it, and whoever made the repository would have the text of a commit added to any file.
+/// Returns a symbolic link on the path to a reflog that a commit is appended to. Git follows links,
+/// so the repository's author could have the text of a commit appended to any file.
 fn link_in_reflogs(repository: &Repository) -> Option<PathBuf> {
     let branch = branch_in(&repository.isolated.head);
     let of_branch = branch.map(|branch| (&repository.common, format!("logs/refs/heads/{branch}")));
@@ -250,10 +248,7 @@ fn link_in_reflogs(repository: &Repository) -> Option<PathBuf> {
     paths.find(|path| path.is_symlink())
 }
 
-/// Keeps the staged contents that are in no commit and no file any more, under the ref `kept`.
-///
-/// # Errors
-/// When git fails.
+/// Retains staged contents that are in no commit and no file, by the ref `kept`.
 fn back_up_staged(repository: &Repository, status: &Status, kept: (&str, u64)) -> Result<(), GitError> {
     let staged = status.entries.iter().filter(|entry| entry.is_staged && entry.mode != GONE);
     let lost: BTreeSet<&String> =
@@ -265,13 +260,11 @@ fn back_up_staged(repository: &Repository, status: &Status, kept: (&str, u64)) -
     conversions::keep_reachable(repository, kept, &lost)
 }
 
-/// Why nothing is committed where git or the host cannot lock a ref.
 const IS_LOCKED: &str = "git does not let the branch be changed: somebody else works on the repository, or has left a lock of `HEAD` or of the branch behind";
 
-/// Why nothing is committed where the repository has another commit or branch now.
 const MOVED_MEANWHILE: &str = "something else was committed or checked out meanwhile";
 
-/// Why what is checked out cannot become another commit than this, for people.
+/// Returns the reason why git did not move the branch from `head`, for people.
 fn why_not_moved(repository: &Repository, head: Option<&str>) -> Result<&'static str, GitError> {
     let now = match repository.run(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).line() {
         Ok(now) => Some(now),
@@ -286,7 +279,8 @@ fn is_elsewhere(repository: &Repository) -> io::Result<bool> {
     Ok(repository.has_head_file() && head_of(&repository.own)? != repository.isolated.head)
 }
 
-/// Returns a stamp that changes whenever an index is written; `None` if there is no index.
+/// Returns the size and modification time of an index, which change whenever it is written; `None`
+/// if there is no index.
 fn stamp_of(index: &Path) -> io::Result<Option<(u64, SystemTime)>> {
     match fs::metadata(index) {
         Ok(known) => Ok(Some((known.len(), known.modified()?))),
@@ -295,8 +289,8 @@ fn stamp_of(index: &Path) -> io::Result<Option<(u64, SystemTime)>> {
     }
 }
 
-/// Files that a filter would change are not committed as they are: what it makes of them is what is
-/// to be kept.
+/// Refuses changed files that have a filter which does not run: the filter's output should be
+/// committed, not the file as it is.
 fn filters_must_be_off(repository: &Repository, status: &Status) -> Result<(), CommitFailure> {
     let configured = repository.filters();
     if configured.is_empty() {
@@ -315,7 +309,7 @@ fn filters_must_be_off(repository: &Repository, status: &Status) -> Result<(), C
     }
 }
 
-/// Each file's content before and after.
+/// Content of each file before and after, by URI.
 type SidesOf<'a> = BTreeMap<&'a str, (Option<&'a GitContent>, Option<&'a GitContent>)>;
 
 fn sides_of(changes: &[FileDiff<GitContent>]) -> SidesOf<'_> {
@@ -332,7 +326,7 @@ fn sides_of(changes: &[FileDiff<GitContent>]) -> SidesOf<'_> {
     sides
 }
 
-/// Returns whether files that are known by their versions alone still have these versions.
+/// Returns whether files that were shown without a stored content still have the shown versions.
 fn are_still(repository: &Repository, shown: &[FileDiff<GitContent>]) -> bool {
     let seen = shown.iter().filter_map(|change| Some((&change.file, change.after.as_ref()?)));
     let mut versions = seen.filter(|(_, after)| !after.is_stored());
@@ -342,8 +336,8 @@ fn are_still(repository: &Repository, shown: &[FileDiff<GitContent>]) -> bool {
     })
 }
 
-/// Returns whether the changes are those that clients were shown. Files whose contents are not
-/// checkpointed are compared by name alone; see [`are_still`].
+/// Returns whether the changes are those that clients were shown. A file without a stored content
+/// is compared by name alone; [`are_still`] compares its version.
 fn is_as_shown(found: &SidesOf<'_>, shown: &SidesOf<'_>) -> bool {
     let is_side = |(found, shown): (Option<&GitContent>, Option<&GitContent>)| match (found, shown) {
         (Some(_), Some(shown)) if !shown.is_stored() => true,
@@ -356,19 +350,15 @@ fn is_as_shown(found: &SidesOf<'_>, shown: &SidesOf<'_>) -> bool {
     names(found) == names(shown) && found.iter().all(is_file)
 }
 
-/// Record of a commit in progress, for the next worker if this one is killed: its locks, and what
-/// they were taken for.
+/// Record of a commit in progress, for the next worker if this one is killed.
 #[derive(Debug, Serialize, Deserialize)]
 struct BegunCommit {
-    /// The folder of the repository.
     root: PathBuf,
-    /// The locks, that of the index first: which file each is.
+    /// Locked files, the index first, each with the device and inode of its lock file.
     locks: Vec<(PathBuf, (u64, u64))>,
-    /// The commit that is to be checked out.
     commit: String,
 }
 
-/// Name of the file in the scratch folder that holds the record.
 const BEGUN: &str = "begun-commit";
 
 /// Returns whether a commit was begun with this scratch folder and is not finished.
@@ -390,15 +380,12 @@ fn remember_begun(
     repository.scratch.file(BEGUN, &crate::wire::rpc::to_json(&begun)).map(drop)
 }
 
-/// Ends the commit that was begun with files in this folder of our own, with others below `folder`:
-/// what is checked out already is in the index then, and else nothing is done. The user's own locks
-/// are left alone.
-///
-/// # Errors
-/// When git fails, or a file cannot be changed.
+/// Finishes the commit recorded in a scratch folder: if the commit is checked out already, its
+/// index becomes the user's; otherwise nothing changes. Temporary files are made below `folder`.
+/// Locks that another process has taken since are left alone.
 pub fn end_begun(git: &Git, scratch: &Path, folder: &Path, until: Deadline) -> Result<(), GitError> {
     let Ok(begun) = serde_json::from_slice::<BegunCommit>(&fs::read(scratch.join(BEGUN))?) else {
-        // It was not written to its end, so nothing was done.
+        // The record is incomplete, so the repository was not changed.
         return Ok(());
     };
     let mut locks = Vec::new();
@@ -442,16 +429,15 @@ fn lock_of(file: &Path) -> PathBuf {
     PathBuf::from(path)
 }
 
-/// The lock of a file, as git has it: whoever has it may write the file. It goes with this.
+/// Git's lock of a file: only its holder may write the file. Dropping it removes the lock file.
 struct Lock {
     path: PathBuf,
-    /// The file that it is of.
     file: PathBuf,
     is_ours: bool,
 }
 
 impl Lock {
-    /// Takes it; `None` where somebody else has it.
+    /// Takes the lock; `None` if another process holds it.
     fn of(file: &Path) -> io::Result<Option<Self>> {
         let path = lock_of(file);
         match File::options().write(true).create_new(true).open(&path) {
@@ -461,8 +447,8 @@ impl Lock {
         }
     }
 
-    /// Makes it what an index is to be. When a file was looked at last is told by when the index
-    /// was written.
+    /// Copies an index into the lock file, with permissions of the user's index. The modification
+    /// time is copied, too: git compares it with those of files.
     fn fill(&self, index: &Path, theirs: &Path) -> io::Result<()> {
         fs::copy(index, &self.path)?;
         if let Ok(known) = fs::metadata(theirs) {
@@ -471,21 +457,19 @@ impl Lock {
         File::options().write(true).open(&self.path)?.set_modified(fs::metadata(index)?.modified()?)
     }
 
-    /// Makes it what the file is to be.
     fn write(&self, content: &[u8]) -> io::Result<()> {
         let mut file = File::options().write(true).truncate(true).open(&self.path)?;
         file.write_all(content)?;
         file.sync_all()
     }
 
-    /// Puts it in the place of the file.
+    /// Renames the lock file to the locked file, which releases the lock.
     fn replace(mut self) -> io::Result<()> {
         fs::rename(&self.path, &self.file)?;
         self.is_ours = false;
         Ok(())
     }
 
-    /// Leaves it to whose it is.
     fn leave(mut self) {
         self.is_ours = false;
     }

@@ -15,13 +15,13 @@ use super::repository::Repository;
 use crate::host::effects::GitContent;
 use crate::state::edits::LineCounts;
 
-/// The mode of a repository in a repository, which is no file.
+/// Mode of a submodule, which is no file.
 const SUBMODULE: u32 = 0o160_000;
 
-/// Size above which git does not look for lines in a content.
+/// Size above which git does not count lines of a content.
 const LINES_BYTES_MAX: &str = "10m";
 
-/// The arguments with which git compares trees, whatever is configured.
+/// Arguments with which git compares trees.
 pub const HOW: [&str; 11] = [
     "-r",
     "-M",
@@ -37,9 +37,6 @@ pub const HOW: [&str; 11] = [
 ];
 
 /// Runs a comparison with [`HOW`] and parses its output.
-///
-/// # Errors
-/// When git fails.
 pub fn compared(repository: &Repository, run: GitRun<'_>) -> Result<Vec<FileDiff<GitContent>>, GitError> {
     let said = run.set(&[("core.bigFileThreshold".into(), LINES_BYTES_MAX.into())]).output()?;
     Ok(read(repository, &said))
@@ -78,7 +75,7 @@ fn read(repository: &Repository, said: &[u8]) -> Vec<FileDiff<GitContent>> {
             }
         } else if let Some((added, removed, path)) = numbers(word) {
             let path = match path {
-                // Of one that is renamed both names follow.
+                // Both names of a renamed file follow.
                 [] => {
                     words.next();
                     words.next()
@@ -95,8 +92,8 @@ fn read(repository: &Repository, said: &[u8]) -> Vec<FileDiff<GitContent>> {
     changes
 }
 
-/// Parses the numbers of added and removed lines (`None` for a file without lines). Returns them
-/// with the rest of the word.
+/// Parses the numbers of added and removed lines (`None` for a binary file). Returns them with the
+/// rest of the word.
 fn numbers(word: &[u8]) -> Option<(Option<i64>, Option<i64>, &[u8])> {
     let mut parts = word.splitn(3, |byte| *byte == b'\t');
     let mut number = || Some(std::str::from_utf8(parts.next()?).ok()?.parse().ok());
@@ -104,7 +101,7 @@ fn numbers(word: &[u8]) -> Option<(Option<i64>, Option<i64>, &[u8])> {
     Some((added, removed, parts.next()?))
 }
 
-/// Puts in the versions of files whose contents are not kept, on either side.
+/// Adds the versions of files whose contents are not checkpointed, on either side.
 pub fn with_versions(
     repository: &Repository,
     changes: Vec<FileDiff<GitContent>>,
@@ -141,7 +138,7 @@ pub fn with_versions(
         let (old, new) = match sides {
             // Both trees have the same content under this name.
             (None, None) => continue,
-            // It was removed, or git does not look at it any more.
+            // The file was removed, or git no longer lists it.
             (Some(old), None) if after.is_none() => {
                 let now = version_of(&repository.root.join(OsStr::from_bytes(path)));
                 (Some(old), unknown(now.as_deref()))
@@ -155,8 +152,7 @@ pub fn with_versions(
     changes
 }
 
-/// Takes apart the changes of renamed files where one of the names is among these: its file may be
-/// the same as before, or have become another one.
+/// Splits renames that involve one of these files: its versions tell whether it is unchanged.
 fn with_names_apart(
     changes: Vec<FileDiff<GitContent>>,
     uris: &BTreeSet<String>,

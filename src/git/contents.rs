@@ -1,6 +1,6 @@
-//! Contents of files, as they would stand in the folder.
+//! Contents of files, converted as git would write them into the folder.
 //!
-//! Owns: reading them, for clients and to make files of them, and how large they may be.
+//! Owns: reading contents, for clients and for reverting, and their limits.
 //! Never: writes one.
 
 use std::ffi::OsString;
@@ -14,13 +14,10 @@ use crate::host::effects::GitContent;
 /// Maximum length of a content that a client reads, in bytes.
 const CONTENT_BYTES_MAX: u64 = 16 << 20;
 
-/// Returns a content for a client, as it would stand in the folder in this file.
-///
-/// # Errors
-/// When it is not there any more, or too long.
+/// Returns a content for a client, as git would write it into this file.
 pub fn content_of(repository: &Repository, content: &GitContent, file: &str) -> Result<Vec<u8>, GitError> {
     match content_up_to(CONTENT_BYTES_MAX, repository, content, file) {
-        // What a link in the folder says was not stored when it was looked at.
+        // The target of a link is not stored by a scan, so it is read from the folder.
         Err(error) if content.is_link() => {
             let path = repository.path_of(file).ok_or(error)?;
             let text = fs::read_link(repository.root.join(path))?.into_os_string().into_vec();
@@ -35,10 +32,7 @@ pub fn content_of(repository: &Repository, content: &GitContent, file: &str) -> 
     }
 }
 
-/// Returns a content of at most so many bytes, as it would stand in the folder in this file.
-///
-/// # Errors
-/// When it is not there any more, or too long.
+/// Returns a content of at most `bytes_max` bytes, as git would write it into this file.
 pub fn content_up_to(
     bytes_max: u64,
     repository: &Repository,
@@ -57,10 +51,7 @@ pub fn content_up_to(
     run.with_output_of(bytes_max.saturating_mul(2)).output()
 }
 
-/// Returns the bytes that have this id.
-///
-/// # Errors
-/// When they are not there any more, or too many.
+/// Returns the bytes with this object id, unconverted.
 pub fn bytes_of(repository: &Repository, blob: &str) -> Result<Vec<u8>, GitError> {
     let bytes_max = repository.limits.each;
     must_be_readable(repository, blob, bytes_max)?;

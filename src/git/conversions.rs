@@ -1,11 +1,11 @@
-//! Files that git changes on their way into the folder and out of it: ends of lines, encodings, and
-//! its own keywords.
+//! Files that git converts between repository and folder: line endings, encodings, and `$Id$`
+//! keywords.
 //!
-//! What git keeps of such a file need not give its bytes back: one with other ends of lines than it
-//! would write is the same to git.
+//! The stored content of such a file need not give its bytes back: git takes a file for unchanged
+//! that differs only in its line endings.
 //!
-//! Owns: which files these may be, keeping the bytes of those that git would not give back, and
-//! which contents are no file's own, but those of which a filter makes it.
+//! Owns: finding files that may be converted, storing the bytes that git would not give back, and
+//! recognising contents that stand for a file, as LFS pointers do.
 //! Never: changes a file.
 
 use std::collections::HashSet;
@@ -17,13 +17,10 @@ use super::checkpoints::ref_of;
 use super::program::GitError;
 use super::repository::Repository;
 
-/// The attributes by which git changes a file.
+/// Attributes that make git convert a file.
 const CHANGING: [&str; 6] = ["text", "eol", "crlf", "ident", "working-tree-encoding", "filter"];
 
-/// Returns those of these files that git may convert.
-///
-/// # Errors
-/// When git fails.
+/// Returns the files that git may convert.
 pub fn may_change(repository: &Repository, paths: &[PathBuf]) -> Result<Vec<PathBuf>, GitError> {
     if paths.is_empty() || repository.changes_line_ends() {
         return Ok(paths.to_vec());
@@ -47,9 +44,6 @@ pub struct Attribute {
 }
 
 /// Returns these attributes of each file.
-///
-/// # Errors
-/// When git fails.
 pub fn attributes<'a>(
     repository: &Repository,
     paths: impl IntoIterator<Item = &'a [u8]>,
@@ -73,11 +67,8 @@ pub fn attributes<'a>(
 /// Prefix of the pointer files that LFS stores in place of contents.
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
-/// Returns whether these bytes are a pointer that a configured filter would replace by the file's
+/// Returns whether these bytes are a pointer that a configured filter would replace with the file's
 /// content.
-///
-/// # Errors
-/// When git fails.
 pub fn is_for_a_filter(repository: &Repository, path: &Path, bytes: &[u8]) -> Result<bool, GitError> {
     let filters = repository.filters();
     if filters.is_empty() || !is_pointer(bytes) {
@@ -92,26 +83,17 @@ pub fn is_pointer(bytes: &[u8]) -> bool {
     bytes.starts_with(POINTER)
 }
 
-/// Keeps these bytes as they are; what git calls them.
-///
-/// # Errors
-/// When git fails.
+/// Stores these bytes without conversion. Returns their object id.
 pub fn store_bytes(repository: &Repository, bytes: &[u8]) -> Result<String, GitError> {
     store_file(repository, repository.input(bytes)?)
 }
 
-/// Keeps the bytes of a file as they are. Returns their id.
-///
-/// # Errors
-/// When git fails.
+/// Stores the bytes of a file without conversion. Returns their object id.
 pub fn store_file(repository: &Repository, file: File) -> Result<String, GitError> {
     repository.run(["hash-object", "-w", "--no-filters", "--stdin"]).reads(file).line()
 }
 
-/// Has a ref of our own keep all of these.
-///
-/// # Errors
-/// When git fails, or one of them does not exist.
+/// Retains these objects by a ref of the host's own.
 pub fn keep_reachable(
     repository: &Repository,
     (keeper, number): (&str, u64),

@@ -1,10 +1,10 @@
-//! Files that git was told not to look at: taken as unchanged, or not to be had in the folder.
+//! Files marked assume-unchanged or skip-worktree, which git does not examine.
 //!
-//! What is in such a file is the user's all the same, and an agent may write it. So checkpoints see
-//! through both flags, in copies of the index; what is not committed is shown and committed without
-//! such files, as the user has said.
+//! Their contents are the user's all the same, and an agent may write them. So checkpoints ignore
+//! both flags, in copies of the index; uncommitted changes and commits respect them, as the user
+//! wants.
 //!
-//! Owns: finding them, once for each version of the index.
+//! Owns: listing these files, once for each version of the index.
 //! Never: changes a flag.
 
 use std::collections::{HashMap, HashSet};
@@ -19,10 +19,10 @@ use super::index::{listed, IndexEntry, Status};
 use super::program::GitError;
 use super::repository::Repository;
 
-/// A file that git does not look at.
+/// A file that git does not examine.
 #[derive(Debug, Clone)]
 pub struct FlaggedFile {
-    /// The entry of the index.
+    /// Entry in the index.
     pub entry: Arc<IndexEntry>,
     /// Set if git takes the file as unchanged (`assume-unchanged`).
     pub is_assumed_unchanged: bool,
@@ -33,13 +33,12 @@ pub struct FlaggedFile {
 /// Fingerprint that tells one version of an index from another.
 pub type IndexStamp = (u64, u64, i64, i64);
 
-/// Flagged files of indexes, by the paths of the indexes.
+/// Flagged files with the index's fingerprint, by the path of the index.
 type KnownFlags = HashMap<PathBuf, (IndexStamp, Vec<FlaggedFile>)>;
 
-/// Flagged files of the indexes that were read last.
 static KNOWN: Mutex<Option<KnownFlags>> = Mutex::new(None);
 
-/// Maximum number of indexes that are remembered.
+/// Maximum number of cached indexes; one more clears the cache.
 const KNOWN_MAX: usize = 64;
 
 /// Returns the fingerprint of a repository's index; `None` if there is no index.
@@ -48,10 +47,8 @@ pub fn stamp_of(repository: &Repository) -> Option<IndexStamp> {
     Some((known.ino(), known.len(), known.mtime(), known.mtime_nsec()))
 }
 
-/// Returns the flagged files of a repository.
-///
-/// # Errors
-/// When git fails. More entries than git may list at once are taken for files without flags.
+/// Returns the flagged files of a repository. If the index is too large for one listing, no file
+/// counts as flagged.
 pub fn flagged(repository: &Repository) -> Result<Vec<FlaggedFile>, GitError> {
     let index = repository.own.join("index");
     let Some(stamp) = stamp_of(repository) else { return Ok(Vec::new()) };
@@ -75,11 +72,8 @@ pub fn flagged(repository: &Repository) -> Result<Vec<FlaggedFile>, GitError> {
     Ok(files)
 }
 
-/// Returns the flagged files whose contents a checkpoint must have: those that exist in the folder,
-/// and those that are taken as unchanged and do not exist any more.
-///
-/// # Errors
-/// When git fails.
+/// Returns the flagged files that a checkpoint must examine: skip-worktree ones only if they exist,
+/// others always.
 pub fn hidden(repository: &Repository) -> Result<Vec<FlaggedFile>, GitError> {
     let mut files = flagged(repository)?;
     let exists = |path: &[u8]| fs::symlink_metadata(repository.root.join(OsStr::from_bytes(path))).is_ok();
@@ -87,7 +81,7 @@ pub fn hidden(repository: &Repository) -> Result<Vec<FlaggedFile>, GitError> {
     Ok(files)
 }
 
-/// Adds these files to those that are otherwise in the folder than in the index, perhaps.
+/// Adds flagged files to those that may differ from the index.
 pub fn add_to(status: &mut Status, hidden: &[FlaggedFile]) {
     let changed: HashSet<Vec<u8>> = status.changed.iter().cloned().collect();
     let listed: HashSet<Vec<u8>> = status.entries.iter().map(|entry| entry.path.clone()).collect();
@@ -101,7 +95,7 @@ pub fn add_to(status: &mut Status, hidden: &[FlaggedFile]) {
     }
 }
 
-/// Reads an entry of `git ls-files -v -s -z`: a tag, the mode, the id and the stage, and the path.
+/// Parses an entry of `git ls-files -v -s -z`: tag, mode, id, stage, path.
 fn flagged_in(entry: &[u8]) -> Option<FlaggedFile> {
     let [tag, b' ', rest @ ..] = entry else { return None };
     let (is_assumed_unchanged, is_elsewhere) = (tag.is_ascii_lowercase(), tag.eq_ignore_ascii_case(&b'S'));

@@ -1,7 +1,7 @@
 //! The tree of a large repository's folder, made without writing an index of all its files.
 //!
 //! The last commit has a tree already, and `git status` lists the files that differ from it. Only
-//! these go through a small index, so that git converts their line ends as always; then they are
+//! these go through a small index, so that git converts their line endings as always; then they are
 //! grafted into the trees of their folders.
 //!
 //! Owns: which repositories this pays for, and the trees of changed folders.
@@ -17,13 +17,13 @@ use super::program::GitError;
 use super::repository::Repository;
 use super::scan::StatusScope;
 
-/// An index of at least so many bytes takes longer to write than a few more runs of git.
+/// Minimum size of an index, in bytes, for which writing it takes longer than a few more runs of
+/// git.
 const INDEX_BYTES_MIN: u64 = 1 << 20;
 
-/// The mode of a folder in a tree.
 const FOLDER: &[u8] = b"40000";
 
-/// The file that says what git does with other files; the index has it where the folder has not.
+/// File of attributes; git reads it from the index if the folder has none.
 const ATTRIBUTES: &[u8] = b".gitattributes";
 
 /// Entry of a tree or an index: its mode and object id.
@@ -33,14 +33,15 @@ pub struct TreeEntry {
     id: String,
 }
 
-/// A folder that is read, and changed.
+/// A folder whose entries are changed: `kept` are unchanged entries, `open` subfolders with
+/// changes.
 #[derive(Debug, Default)]
 struct OpenFolder {
     kept: BTreeMap<Vec<u8>, TreeEntry>,
     open: BTreeMap<Vec<u8>, OpenFolder>,
 }
 
-/// The folders of what was committed, by their paths, as far as they are needed.
+/// Folders of the checked-out commit by path, as far as they are needed.
 type CommittedFolders = BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, TreeEntry>>;
 
 /// Returns whether a repository's index is so large that grafting is cheaper than writing it.
@@ -48,10 +49,7 @@ fn pays_for(repository: &Repository) -> bool {
     fs::metadata(repository.own.join("index")).is_ok_and(|index| index.len() >= INDEX_BYTES_MIN)
 }
 
-/// Returns the tree of the folder.
-///
-/// # Errors
-/// When git fails, or there is too much.
+/// Returns the tree of the folder, by the cheaper method.
 pub fn folder_tree(
     repository: &Repository,
     wanted: WantedContents<'_>,
@@ -67,13 +65,10 @@ pub fn folder_tree(
     index.tree(wanted, scope)
 }
 
-/// Writes the tree of the folder. Returns `None` where this way does not lead to it: nothing was
-/// committed yet, there are conflicts, a name has a line break in it, or a flagged file is too
-/// large to be kept. Only an index whose flags are taken away can tell whether such a file is as it
-/// was staged, and then git has its content.
-///
-/// # Errors
-/// When git fails, or there is too much.
+/// Writes the tree of the folder by grafting. Returns `None` if that is impossible: there is no
+/// commit yet, there are conflicts, a name has a line break, or a flagged file is too large to be
+/// checkpointed. Only an index without flags can tell whether such a file is as it was staged; then
+/// git has its content.
 pub fn tree(
     repository: &Repository,
     wanted: WantedContents<'_>,
@@ -84,9 +79,9 @@ pub fn tree(
         let mut status = scope.status(repository, |arguments| repository.run(arguments), tries == 0)?;
         flags::add_to(&mut status, scope.flagged());
         match graft(repository, status, scope.flagged(), wanted) {
-            // A file has become another while it was read.
+            // A file has changed while it was read.
             Err(GitError::Failed { .. }) if tries + 1 < TRIES => tries += 1,
-            // An index of all files finds out which one git refuses.
+            // The index of all files finds the file that git refuses.
             Err(GitError::Failed { .. }) => return Ok(None),
             done => return done,
         }
@@ -107,7 +102,7 @@ fn graft(
     if flagged.iter().any(|file| is_left_out(&versions, &file.entry.path)) {
         return Ok(None);
     }
-    // The content that was committed of such a file is that of another version.
+    // The committed content of such a file is that of another version.
     let gone: Vec<&Vec<u8>> = status.changed.iter().filter(|path| is_left_out(&versions, path)).collect();
     let staged = status.entries.iter().filter(|entry| entry.is_staged);
     let others = taken.iter().chain(large.keys()).chain(gone.iter().copied()).map(Vec::as_slice);
@@ -118,7 +113,7 @@ fn graft(
     let folders = folders_of(repository, head, &paths)?;
     let mut root = OpenFolder::of(&folders, b"");
     let entry_of = |mode: &str, id: &str| {
-        // It is said with six digits, and kept without zeros before it.
+        // `git status` prints six digits; trees have no leading zeros.
         let mode = mode.trim_start_matches('0');
         (!mode.is_empty()).then(|| TreeEntry { mode: mode.as_bytes().to_vec(), id: id.to_owned() })
     };
@@ -145,7 +140,7 @@ fn graft(
     }
     changes.extend(large.iter().map(|(path, (mode, id))| (&**path, entry_of(mode, id))));
     changes.extend(gone.into_iter().map(|path| (&**path, None)));
-    // What is gone makes room for what has taken its place.
+    // Removals come first: a new file may need the name of a removed folder.
     for (path, _) in changes.iter().filter(|(_, entry)| entry.is_none()) {
         root.set(&folders, b"", path, None);
     }
@@ -160,7 +155,7 @@ fn graft(
     Ok(Some(FolderTree { tree, status, versions, stored }))
 }
 
-/// All folders on the way to these paths that were committed.
+/// Returns the committed folders above these paths.
 fn folders_of(
     repository: &Repository,
     head: &str,
@@ -176,7 +171,7 @@ fn folders_of(
         asked.extend_from_slice(head.as_bytes());
         asked.push(b':');
         asked.extend_from_slice(folder);
-        // With a slash it is a folder, or nothing.
+        // A trailing slash matches only a folder.
         asked.extend_from_slice(if folder.is_empty() { b"\n" } else { b"/\n" });
     }
     let asked = repository.input(&asked)?;
@@ -206,7 +201,7 @@ fn misunderstood() -> GitError {
     GitError::Beyond("what git says of a folder cannot be read".to_owned())
 }
 
-/// The entries of a tree, as git keeps it, with ids of so many bytes.
+/// Parses a tree in git's binary format, with ids of `id_bytes` bytes.
 fn entries_in(mut tree: &[u8], id_bytes: usize) -> Option<BTreeMap<Vec<u8>, TreeEntry>> {
     let mut entries = BTreeMap::new();
     while !tree.is_empty() {
@@ -232,7 +227,7 @@ impl OpenFolder {
         Self { kept: folders.get(path).cloned().unwrap_or_default(), open: BTreeMap::new() }
     }
 
-    /// Puts something at a path below this folder, which is at `here`; or takes what is there away.
+    /// Sets the entry at `path` below this folder, whose own path is `here`; `None` removes it.
     fn set(&mut self, folders: &CommittedFolders, here: &[u8], path: &[u8], entry: Option<TreeEntry>) {
         let Some(slash) = path.iter().position(|byte| *byte == b'/') else {
             self.open.remove(path);
@@ -256,7 +251,7 @@ impl OpenFolder {
         }
     }
 
-    /// A tree has no folders without files.
+    /// Removes folders without files, which a tree does not have.
     fn without_empty(&mut self) {
         self.open.retain(|_, folder| {
             folder.without_empty();
@@ -264,7 +259,7 @@ impl OpenFolder {
         });
     }
 
-    /// The deepest ones first; this one is at the end.
+    /// Lists this folder and its open ones by depth; the deepest level is last.
     fn by_depth<'a>(&'a self, depth: usize, path: Vec<u8>, all: &mut Vec<Vec<(Vec<u8>, &'a Self)>>) {
         if all.len() <= depth {
             all.resize_with(depth + 1, Vec::new);
@@ -276,7 +271,7 @@ impl OpenFolder {
     }
 }
 
-/// Writes the trees of these folders; what git calls that of the first.
+/// Writes the trees of these folders, the deepest first. Returns the id of the root.
 fn written(repository: &Repository, root: OpenFolder) -> Result<String, GitError> {
     let mut levels = Vec::new();
     root.by_depth(0, Vec::new(), &mut levels);

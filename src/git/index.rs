@@ -1,10 +1,10 @@
-//! The tree of a repository's folder, by way of a copy of the user's index.
+//! The tree of a repository's folder, made with a copy of the user's index.
 //!
-//! The user's index knows most files and when they were looked at last, so a copy of it is brought
-//! up to date with the few that have changed since.
+//! The user's index knows most files and their modification times, so only files changed since are
+//! added to the copy.
 //!
 //! Owns: the copy, the output of `git status`, and the limits on new files.
-//! Never: writes the user's index, or stores what is neither a regular file nor a link.
+//! Never: writes the user's index, or stores anything but regular files and links.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -24,19 +24,20 @@ use super::repository::Repository;
 use super::scan::StatusScope;
 use super::settings;
 
-/// Of more files that git does not have, the others are kept by name only.
+/// Maximum number of untracked files whose contents are checkpointed; for further ones only names
+/// are.
 pub const UNTRACKED_MAX: usize = 2000;
 
-/// More files are not kept by name.
+/// Maximum number of files that are checkpointed by name only; with more, the checkpoint fails.
 const NAMES_MAX: usize = 10_000;
 
-/// Maximum number of attempts to add files that change meanwhile.
+/// Maximum number of attempts to add files that change while they are read.
 pub const TRIES: usize = 3;
 
-/// Maximum number of files that git may refuse; with more, something else is wrong.
+/// Maximum number of files that git may refuse; with more, the cause is not in the files.
 const REFUSED_MAX: usize = 16;
 
-/// How git is asked what has changed.
+/// Arguments of `git status`.
 pub const STATUS: [&str; 7] = [
     "status",
     "--porcelain=v2",
@@ -47,7 +48,7 @@ pub const STATUS: [&str; 7] = [
     "--no-renames",
 ];
 
-/// A folder for files of our own, while something is done.
+/// A private folder for temporary files; dropping it removes them.
 #[derive(Debug)]
 pub struct Scratch {
     /// Path of the folder.
@@ -55,10 +56,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A new one in this folder.
-    ///
-    /// # Errors
-    /// When it cannot be made.
+    /// Makes a new folder below this one.
     pub fn new(below: &Path) -> io::Result<Self> {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -68,10 +66,7 @@ impl Scratch {
         Ok(Self { path })
     }
 
-    /// A file in it that holds this, to be read.
-    ///
-    /// # Errors
-    /// When it cannot be written.
+    /// Writes a file in the folder and opens it for reading.
     pub fn file(&self, name: &str, content: &[u8]) -> io::Result<File> {
         let path = self.path.join(name);
         File::create(&path)?.write_all(content)?;
@@ -91,7 +86,6 @@ impl Drop for Scratch {
 #[derive(Debug)]
 pub struct CopiedIndex<'a> {
     repository: &'a Repository,
-    /// Path of the copy.
     path: PathBuf,
     /// Set if the copy replaces the user's index in the end.
     is_to_stay: bool,
@@ -102,21 +96,22 @@ pub struct CopiedIndex<'a> {
 pub struct Status {
     /// Id of the commit that is checked out; `None` before the first commit.
     pub head: Option<String>,
-    /// The branch; none when there is none.
+    /// Checked-out branch; `None` if `HEAD` is detached.
     pub branch: Option<String>,
-    /// No branch is checked out.
+    /// Set if no branch is checked out.
     pub is_detached: bool,
-    /// The branch elsewhere that it follows.
+    /// Upstream branch; `None` if none is set.
     pub upstream: Option<String>,
-    /// Numbers of commits that only this branch has, and that only the upstream has.
+    /// Number of commits that only this branch has, and that only the upstream has; `None` without
+    /// an upstream.
     pub ahead_behind: Option<(u64, u64)>,
     /// Number of files that differ from the commit.
     pub uncommitted: u64,
-    /// Some file has conflicts of a merge.
+    /// Set if a file has merge conflicts.
     pub has_conflicts: bool,
-    /// Files that are in the folder otherwise than in the index.
+    /// Files in the folder that differ from the index.
     pub changed: Vec<Vec<u8>>,
-    /// Files that git does not have.
+    /// Untracked files.
     pub untracked: Vec<Vec<u8>>,
     /// Index entries of files that are staged or changed.
     pub entries: Vec<IndexEntry>,
@@ -136,17 +131,14 @@ pub struct IndexEntry {
 }
 
 impl<'a> CopiedIndex<'a> {
-    /// Makes a copy in this folder.
-    ///
-    /// # Errors
-    /// When it cannot be made.
+    /// Copies the user's index into the scratch folder.
     pub fn new(repository: &'a Repository) -> Result<Self, GitError> {
         let path = repository.scratch.path.join("index");
         let theirs = repository.own.join("index");
         let copied = settings::open_regular(&theirs)
             .and_then(|mut theirs| io::copy(&mut theirs, &mut File::create(&path)?));
         match copied {
-            // Whether a file has changed since it was looked at is told by when that was.
+            // Git decides by the index's modification time whether a file may have changed since.
             Ok(_) => {
                 let modified = fs::metadata(&theirs)?.modified()?;
                 File::options().write(true).open(&path)?.set_modified(modified)?;
@@ -158,43 +150,34 @@ impl<'a> CopiedIndex<'a> {
     }
 
     /// Makes a copy that is to become the user's own index.
-    ///
-    /// # Errors
-    /// When it cannot be made.
     pub fn to_stay(repository: &'a Repository) -> Result<Self, GitError> {
         Ok(Self { is_to_stay: true, ..Self::new(repository)? })
     }
 
-    /// A run with this index.
+    /// Returns a run of git with this index.
     pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> GitRun<'_> {
         let mut run = self.repository.run(arguments).env("GIT_INDEX_FILE", &self.path);
         if !self.is_to_stay {
-            // Half of what it takes to write a large index is the hash behind it, at which nobody
-            // looks.
+            // The checksum takes half of the time to write a large index, and nothing verifies it
+            // in a temporary copy.
             run = run.set(&[(OsString::from("index.skipHash"), OsString::from("true"))]);
         }
         run
     }
 
     /// Runs `git status`.
-    ///
-    /// # Errors
-    /// When git fails.
     pub fn status(&self) -> Result<Status, GitError> {
         Ok(read_status(&self.run(STATUS).output()?))
     }
 
-    /// Brings it up to date, and writes the tree of the folder.
-    ///
-    /// # Errors
-    /// When git fails, or there is too much.
+    /// Updates the copy and writes the tree of the folder.
     pub fn tree(&self, wanted: WantedContents<'_>, scope: StatusScope<'_>) -> Result<FolderTree, GitError> {
         let mut tries = 0;
         let (status, (versions, stored)) = loop {
             let status = scope.status(self.repository, |arguments| self.run(arguments), tries == 0)?;
             let is_last = tries + 1 == TRIES;
             match self.take_in(&status, wanted, is_last) {
-                // A file has become another while it was read.
+                // A file has changed its kind while it was read.
                 Err(GitError::Failed { .. }) if !is_last => tries += 1,
                 taken => break (status, taken?),
             }
@@ -203,20 +186,14 @@ impl<'a> CopiedIndex<'a> {
         Ok(FolderTree { tree, status, versions, stored })
     }
 
-    /// The tree of all, whatever it is that has changed.
-    ///
-    /// # Errors
-    /// When git fails, or a file cannot be read.
+    /// Writes the tree of all files, without limits on size or number.
     pub fn whole_tree(&self, status: &Status) -> Result<String, GitError> {
         self.update(&[&status.changed[..], &status.untracked[..]].concat())?;
         self.run(["write-tree"]).line()
     }
 
-    /// Has git look at these files, too, although it was told to take them as unchanged or not to
-    /// have them in the folder.
-    ///
-    /// # Errors
-    /// When git fails.
+    /// Makes git examine these files, too, although they are marked assume-unchanged or
+    /// skip-worktree.
     pub fn unhide(&self, flagged: &[FlaggedFile]) -> Result<(), GitError> {
         let paths = |is_meant: fn(&FlaggedFile) -> bool| -> Vec<&Vec<u8>> {
             flagged.iter().filter(|file| is_meant(file)).map(|file| &file.entry.path).collect()
@@ -225,7 +202,6 @@ impl<'a> CopiedIndex<'a> {
         self.change(&["--no-skip-worktree", "--stdin"], &ended(paths(|file| file.is_elsewhere)))
     }
 
-    /// Runs `git update-index` with this input, if there is any.
     fn change(&self, how: &[&str], input: &[u8]) -> Result<(), GitError> {
         if input.is_empty() {
             return Ok(());
@@ -239,11 +215,10 @@ impl<'a> CopiedIndex<'a> {
         &self.path
     }
 
-    /// Takes in these files as they are.
     fn update(&self, paths: &[Vec<u8>]) -> Result<(), GitError> {
-        // Where a folder has become a link, nothing of it is there any more: git refuses to look
-        // behind links. Nor is a file that is a folder now: of one with conflicts git does not know
-        // that.
+        // Below a folder that has become a link, no file exists for git, which refuses to follow
+        // links. A file that has become a folder is gone, too; git does not notice that for a file
+        // with conflicts.
         let root = &self.repository.root;
         let mut is_link = HashMap::new();
         let (gone, there): (Vec<_>, Vec<_>) = paths
@@ -253,9 +228,8 @@ impl<'a> CopiedIndex<'a> {
         self.change(&["--add", "--remove", "--replace", "--stdin"], &ended(there))
     }
 
-    /// Takes in these files as they are, but for those that git refuses: their bytes are not in the
-    /// encoding that an attribute gives them, or a link has the name of a file that git obeys.
-    /// Returns the refused ones.
+    /// Adds these files as they are, and returns those that git refuses: their bytes are not in the
+    /// encoding that an attribute names, or a link has the name of a file that git obeys.
     fn update_accepted(&self, paths: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, GitError> {
         let mut refused = Vec::new();
         let mut parts = vec![paths];
@@ -274,14 +248,13 @@ impl<'a> CopiedIndex<'a> {
         Ok(refused)
     }
 
-    /// Removes files from it, whatever is in the folder.
+    /// Removes files from the index, whether or not they exist in the folder.
     fn remove(&self, paths: Vec<&Vec<u8>>) -> Result<(), GitError> {
         self.change(&["--force-remove", "--stdin"], &ended(paths))
     }
 
-    /// Takes in the folder, on the last try without the files that git refuses. Returns the
-    /// versions of large files, of refused ones and of those that are too many, and how much was
-    /// stored.
+    /// Adds the changed files of the folder; on the last try, without those that git refuses.
+    /// Returns the versions of large, refused and surplus files, and the number of bytes stored.
     fn take_in(
         &self,
         status: &Status,
@@ -297,7 +270,7 @@ impl<'a> CopiedIndex<'a> {
         };
         let version = |path: &Vec<u8>| version_of(&self.repository.root.join(OsStr::from_bytes(path)));
         versions.extend(refused.iter().filter_map(|path| Some((path.clone(), version(path)?))));
-        // The content that the index has of such a file is that of another version.
+        // The index still has an earlier content of such a file.
         let gone =
             status.changed.iter().filter(|path| is_left_out(&versions, path) || refused.contains(path));
         self.remove(gone.collect())?;
@@ -307,36 +280,36 @@ impl<'a> CopiedIndex<'a> {
     }
 }
 
-/// A folder as a tree.
+/// Tree of a folder.
 #[derive(Debug)]
 pub struct FolderTree {
-    /// The id of the tree.
+    /// Object id of the tree.
     pub tree: String,
-    /// Output of `git status` that led to it.
+    /// Output of `git status` from which it was made.
     pub status: Status,
-    /// Versions of large files and of those that are too many.
+    /// Versions of large files and of surplus ones.
     pub versions: Versions,
-    /// Number of bytes of large files that were stored for it.
+    /// Number of bytes of large files stored for it.
     pub stored: u64,
 }
 
-/// Returns whether a file is one of those whose contents are in no tree.
+/// Returns whether the content of a file is in no tree.
 pub fn is_left_out(versions: &Versions, path: &[u8]) -> bool {
     versions.get(path).is_some_and(|version| !version.starts_with(IN_TREE))
 }
 
-/// Returns a line as `git update-index -z --index-info` reads it.
+/// Formats an entry for `git update-index -z --index-info`.
 fn index_line((path, (mode, id)): (&Vec<u8>, &LargeEntry)) -> Vec<u8> {
     [format!("{mode} {id}\t").as_bytes(), path, b"\0"].concat()
 }
 
-/// These paths, each with a NUL behind it.
+/// Returns these paths, each terminated by a NUL.
 fn ended<'a>(paths: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
     paths.into_iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect()
 }
 
-/// Returns whether a symbolic link is on the way to a path below a folder. Caches its findings
-/// about folders in `is_link`.
+/// Returns whether one of the folders above a path is a symbolic link. Caches the findings in
+/// `is_link`.
 pub fn is_behind_link(root: &Path, path: &[u8], is_link: &mut HashMap<PathBuf, bool>) -> bool {
     let above = Path::new(OsStr::from_bytes(path)).ancestors().skip(1);
     above.filter(|above| !above.as_os_str().is_empty()).any(|above| {
@@ -345,8 +318,8 @@ pub fn is_behind_link(root: &Path, path: &[u8], is_link: &mut HashMap<PathBuf, b
     })
 }
 
-/// Returns whether a path is of a kind that git stores no content of: a folder that is no
-/// repository, a pipe, a socket or a device.
+/// Returns whether git stores no content for a path: a folder that is no repository, a pipe, a
+/// socket or a device.
 fn is_no_content(root: &Path, path: &[u8]) -> bool {
     let path = root.join(OsStr::from_bytes(path));
     match fs::symlink_metadata(&path) {
@@ -356,21 +329,18 @@ fn is_no_content(root: &Path, path: &[u8]) -> bool {
     }
 }
 
-/// Files that are otherwise in the folder than in the index.
+/// Files that differ from the index, by treatment.
 #[derive(Debug, Default)]
 pub struct ChosenFiles {
-    /// Versions of those that are too many, or cannot be read.
+    /// Versions of files that are surplus or cannot be read.
     pub left_out: Versions,
     /// Files that are added as they are.
     pub taken: Vec<Vec<u8>>,
-    /// Large ones.
+    /// Large files.
     pub large: Vec<Vec<u8>>,
 }
 
-/// Sorts the files that are otherwise in the folder than in the index.
-///
-/// # Errors
-/// When too many are left out.
+/// Sorts the files that differ from the index.
 pub fn chosen(repository: &Repository, status: &Status) -> Result<ChosenFiles, GitError> {
     let ChosenFiles { mut left_out, mut taken, mut large } = ChosenFiles::default();
     let mut is_link = HashMap::new();
@@ -378,7 +348,7 @@ pub fn chosen(repository: &Repository, status: &Status) -> Result<ChosenFiles, G
     for (path, is_too_many) in status.changed.iter().map(|path| (path, false)).chain(untracked) {
         let at = repository.root.join(OsStr::from_bytes(path));
         match fs::symlink_metadata(&at) {
-            // Whatever the link leads to is another file.
+            // The link leads to another file.
             Ok(_) if is_behind_link(&repository.root, path, &mut is_link) => {}
             Ok(known) if known.is_file() => {
                 if is_too_many || open_regular(&at).is_err() {
@@ -390,7 +360,7 @@ pub fn chosen(repository: &Repository, status: &Status) -> Result<ChosenFiles, G
                     continue;
                 }
             }
-            // A file whose name a folder or a pipe has by now does not exist any more.
+            // A folder or a pipe has taken the file's name, so the file no longer exists.
             Ok(_) => {}
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
             Err(_) => continue,
@@ -404,11 +374,8 @@ pub fn chosen(repository: &Repository, status: &Status) -> Result<ChosenFiles, G
     Ok(ChosenFiles { left_out, taken, large })
 }
 
-/// Adds files to a small index of their own and returns its entries: mode and object id by path.
-/// The index starts with `entries`, in the format of `git update-index --index-info`.
-///
-/// # Errors
-/// When git fails.
+/// Adds files to a small separate index and returns its entries: mode and object id by path. The
+/// index starts with `entries`, in the format of `git update-index --index-info`.
 pub fn small_index(
     repository: &Repository,
     entries: &[u8],
@@ -430,24 +397,24 @@ pub fn small_index(
     Ok(found.collect())
 }
 
-/// Parts an entry of `git ls-files` or `git ls-tree` into its facts and its path.
+/// Splits an entry of `git ls-files` or `git ls-tree` into its facts and its path.
 pub fn listed(entry: &[u8]) -> Option<(String, &[u8])> {
     let tab = entry.iter().position(|byte| *byte == b'\t')?;
     Some((String::from_utf8_lossy(&entry[..tab]).into_owned(), &entry[tab + 1..]))
 }
 
-/// Reads what git says when it is asked by [`STATUS`].
+/// Parses the output of `git status` with [`STATUS`].
 pub fn read_status(said: &[u8]) -> Status {
     let mut status = Status::default();
     for entry in said.split(|byte| *byte == 0) {
         match entry {
             [b'#', b' ', header @ ..] => read_header(&mut status, &String::from_utf8_lossy(header)),
-            // Repositories in this one end with a slash.
+            // A nested repository ends with a slash and is skipped.
             [b'?', b' ', path @ ..] if !path.ends_with(b"/") => status.untracked.push(path.to_vec()),
             [b'1', b' ', in_index, in_folder, b' ', rest @ ..] => {
                 status.uncommitted += 1;
                 status.entries.extend(entry_in(rest, *in_index != b'.'));
-                // What is before the path: the submodule, three modes, two ids.
+                // Six words precede the path: the submodule state, three modes, two ids.
                 if let Some(path) = behind(rest, 6).filter(|_| *in_folder != b'.') {
                     status.changed.push(path.to_vec());
                 }
@@ -460,13 +427,13 @@ pub fn read_status(said: &[u8]) -> Status {
             _ => {}
         }
     }
-    // One that is staged as removed, and there, is one file.
+    // A file that is staged as removed and still exists counts twice: it is untracked, too.
     status.uncommitted += status.untracked.len() as u64;
     status
 }
 
-/// Parses a changed file's line of `git status` behind its first word: submodule state, modes in
-/// the commit, the index and the folder, object ids of the first two, path.
+/// Parses a changed file's line of `git status` after its first words: submodule state; modes in
+/// the commit, the index and the folder; object ids of the first two; path.
 fn entry_in(rest: &[u8], is_staged: bool) -> Option<IndexEntry> {
     let path = behind(rest, 6)?.to_vec();
     let facts = String::from_utf8_lossy(&rest[..rest.len() - path.len()]).into_owned();
@@ -493,7 +460,6 @@ fn read_header(status: &mut Status, header: &str) {
     }
 }
 
-/// Returns the text behind a number of words.
 fn behind(mut text: &[u8], words: usize) -> Option<&[u8]> {
     for _ in 0..words {
         text = &text[text.iter().position(|byte| *byte == b' ')? + 1..];

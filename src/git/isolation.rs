@@ -1,17 +1,16 @@
-//! The git directory in which git runs for a workspace: one of the host's own.
+//! The isolated git directory: git runs in a directory of the host's own.
 //!
-//! Nothing of a workspace runs: opening, watching, comparing, reverting or committing in a folder
-//! executes no program that the folder's own files or configuration name. A repository's
-//! configuration is data: an allow list of settings is copied, and the git process never sees the
-//! rest. So a git that has learnt another way to run programs finds nothing.
+//! Opening, watching, comparing, reverting or committing in a folder executes no program that the
+//! folder's own files or configuration name. A repository's configuration is data: an allow list of
+//! settings is copied, and the git process never sees the rest. So a future git with another way to
+//! run programs finds nothing to run.
 //!
-//! The directory is in a private folder, and is used by one job at a time. Its `config` is written
-//! here; what holds history (objects, refs, reflogs) and plain data (ignored paths, attributes,
-//! sparse patterns) is linked to the repository's own; hooks and all else are left out. `HEAD` must
-//! be a file, so it is a copy, and [`super::commit`] writes the real one.
+//! The directory is in a private folder, and one job at a time uses it. Its `config` is written
+//! here. History (objects, refs, reflogs) and plain data (ignored paths, attributes, sparse
+//! patterns) are links to the repository's own; hooks and all else are left out. `HEAD` must be a
+//! file, so it is a copy, and [`super::commit`] writes the real one.
 //!
-//! A filter runs where the operator has named it, with the programs of the user's own
-//! configuration.
+//! A filter runs if the operator has named it, with the programs of the user's own configuration.
 //!
 //! Owns: the allow list, and the layout of the directory.
 //! Never: decides whether a repository is used.
@@ -30,9 +29,10 @@ use rustix::process::geteuid;
 use super::index::Scratch;
 use super::settings::{read_regular, GitSetting, GitSettings};
 
-/// Settings that are copied. None of them names a program, or a file that git would take a program
-/// from. Those that have git compare less of a file's status (`core.trustctime`, `core.checkStat`)
-/// are left out: git would take a file for unchanged that has other bytes, which would be lost.
+/// Settings that are copied. None of them names a program, or a file from which git would take a
+/// program. Settings that make git compare less of a file's status (`core.trustctime`,
+/// `core.checkStat`) are left out: git would take a changed file for unchanged, and its content
+/// would be lost.
 const COPIED: [&str; 34] = [
     "author.email",
     "author.name",
@@ -70,7 +70,7 @@ const COPIED: [&str; 34] = [
     "user.useconfigonly",
 ];
 
-/// Settings of branches and remotes that say which branch follows which.
+/// Settings of branches and remotes that define a branch's upstream.
 const FOLLOWED: [(&str, &str); 3] = [("branch.", ".merge"), ("branch.", ".remote"), ("remote.", ".fetch")];
 
 /// Files and folders of the shared git directory that are linked, those of filters included.
@@ -87,43 +87,42 @@ const LINKED: [&str; 10] = [
     "git-crypt",
 ];
 
-/// Maximum size of a `HEAD`, in bytes: it is the name of a branch or the id of a commit.
+/// Maximum size of a `HEAD`, in bytes: the name of a branch or the id of a commit.
 const HEAD_BYTES_MAX: u64 = 64 << 10;
 
-/// Maximum number of git directories that wait to be used again.
+/// Maximum number of git directories retained for reuse.
 const SPARE_MAX: usize = 16;
 
-/// Places of a repository of which its git directory here is made.
+/// Git directories of a repository from which its isolated one is made.
 #[derive(Debug, Clone, Copy)]
 pub struct GitDirs<'a> {
-    /// The git directory of the folder of files.
+    /// Git directory of the working tree.
     pub own: &'a Path,
-    /// The git directory that all folders of files share; the same one where there is but one.
+    /// Git directory that all working trees share; equal to `own` in the main working tree.
     pub common: &'a Path,
 }
 
-/// A git directory of the host's own.
+/// A git directory of the host's own, for one repository.
 #[derive(Debug)]
 pub struct IsolatedGitDir {
     /// Path of the directory, for `GIT_DIR`.
     pub path: PathBuf,
-    /// The content of its `HEAD`, as that of the repository was.
+    /// Content of its `HEAD`, copied from the repository.
     pub head: Vec<u8>,
     own: PathBuf,
     common: PathBuf,
     config: Vec<u8>,
     shared_indexes: BTreeSet<OsString>,
-    /// The folder in which it is.
     scratch: Scratch,
 }
 
-/// Git directories that were used, and can be used again for their repositories: making folders and
-/// removing them takes longer than all else here.
+/// Idle git directories, for reuse with the same repository: creating and removing folders takes
+/// most of the time here.
 #[derive(Debug, Default)]
 pub struct SpareGitDirs(Mutex<Vec<IsolatedGitDir>>);
 
 impl SpareGitDirs {
-    /// Takes in one whose job is done.
+    /// Adds a directory whose job is done; evicts the oldest beyond the limit.
     pub fn put(&self, git_dir: IsolatedGitDir) {
         let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         spare.push(git_dir);
@@ -144,10 +143,7 @@ impl SpareGitDirs {
 }
 
 impl IsolatedGitDir {
-    /// Makes one in a private folder below this one, or takes a spare one.
-    ///
-    /// # Errors
-    /// When a file or link cannot be made, or the repository's `HEAD` cannot be read.
+    /// Reuses an idle directory, or makes one in a private folder below `below`.
     pub fn find(
         spare: &SpareGitDirs,
         below: &Path,
@@ -161,7 +157,7 @@ impl IsolatedGitDir {
         if let Some(mut git_dir) = spare.take(below, origin) {
             match git_dir.refresh(&config, &head, &shared_indexes) {
                 Ok(()) => return Ok(git_dir),
-                // Somebody may have removed it.
+                // Another process may have removed it.
                 Err(error) => {
                     tracing::debug!(%error, "an isolated git directory cannot be reused, so a new one is made")
                 }
@@ -172,7 +168,7 @@ impl IsolatedGitDir {
         Ok(git_dir)
     }
 
-    /// Makes what is the same in each job of a repository.
+    /// Makes the files that are equal in all jobs of a repository.
     fn make(scratch: Scratch, GitDirs { own, common }: GitDirs<'_>) -> io::Result<Self> {
         let top = scratch.path.clone();
         private_folder(&top.join("info"))?;
@@ -196,7 +192,6 @@ impl IsolatedGitDir {
         Ok(Self { path, head, own, common, config, shared_indexes, scratch })
     }
 
-    /// Makes it what the repository is now.
     fn refresh(&mut self, config: &[u8], head: &[u8], shared: &BTreeSet<OsString>) -> io::Result<()> {
         if self.config != config {
             fs::write(self.scratch.path.join("config"), config)?;
@@ -209,7 +204,7 @@ impl IsolatedGitDir {
             symlink(self.own.join(name), self.path.join(name))?;
         }
         shared.clone_into(&mut self.shared_indexes);
-        // Git writes it in a commit without a branch, and leaves a lock where it is killed.
+        // Git writes `HEAD` in a commit without a branch, and leaves a lock if it is killed.
         for name in ["HEAD", "HEAD.lock"] {
             match fs::remove_file(self.path.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -222,18 +217,14 @@ impl IsolatedGitDir {
     }
 }
 
-/// Returns the names of the larger parts of an index that is split: they are beside it.
+/// Returns the names of shared index files, the larger parts of a split index, which are beside it.
 fn shared_indexes_of(own: &Path) -> io::Result<BTreeSet<OsString>> {
     let names = fs::read_dir(own)?.map(|entry| Ok(entry?.file_name()));
     let names: BTreeSet<OsString> = names.collect::<io::Result<_>>()?;
     Ok(names.into_iter().filter(|name| name.as_bytes().starts_with(b"sharedindex.")).collect())
 }
 
-/// Returns the content of `HEAD` of a git directory, also where that is a link, as git once made
-/// it.
-///
-/// # Errors
-/// When it cannot be read.
+/// Returns the content of `HEAD` of a git directory. Old versions of git made it a symbolic link.
 pub fn head_of(git_dir: &Path) -> io::Result<Vec<u8>> {
     let path = git_dir.join("HEAD");
     match fs::read_link(&path) {
@@ -244,25 +235,24 @@ pub fn head_of(git_dir: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Returns the branch that a `HEAD` leads to.
+/// Returns the branch in the content of a `HEAD`; `None` if it is detached.
 pub fn branch_in(head: &[u8]) -> Option<&str> {
     let named = std::str::from_utf8(head).ok()?.strip_prefix("ref:")?.trim();
     named.strip_prefix("refs/heads/")
 }
 
-/// Returns the configuration file for a repository with these settings, of which the allowed ones
-/// are copied.
+/// Returns the content of `config`: the format, and the allowed settings.
 fn config_of(format: &[GitSetting], settings: &GitSettings) -> Vec<u8> {
     let allowed = settings.iter().filter(|setting| is_allowed(&setting.key));
     let mut config: Vec<u8> = format.iter().chain(allowed).filter_map(GitSetting::lines).flatten().collect();
-    // Reflogs are written of branches and `HEAD`, as the user has it, and of nothing else.
+    // Git writes reflogs of branches and `HEAD` by default, unless the user has switched them off.
     if settings.is_true("core.logallrefupdates") == Some(false) {
         config.extend(b"[core]\nlogAllRefUpdates = false\n");
     }
     config
 }
 
-/// Returns whether git sees a setting of a repository or of the user, by its key.
+/// Returns whether a setting of a repository or of the user is copied, by its key.
 pub fn is_allowed(key: &[u8]) -> bool {
     let is_followed = |(section, name): &(&str, &str)| {
         key.starts_with(section.as_bytes())
@@ -272,11 +262,11 @@ pub fn is_allowed(key: &[u8]) -> bool {
     COPIED.iter().any(|allowed| allowed.as_bytes() == key) || FOLLOWED.iter().any(is_followed)
 }
 
-/// Makes a folder in which nobody else may change anything, or makes sure that one that exists is
-/// such: git takes its configuration from there.
+/// Makes a folder that only this user may write to, or checks that an existing one is such: git
+/// takes its configuration from there.
 ///
 /// # Errors
-/// When it cannot be made, or belongs to somebody else, or others may write there.
+/// When it cannot be made, belongs to another user, or others may write to it.
 pub fn private_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let known = fs::symlink_metadata(path)?;

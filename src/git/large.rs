@@ -1,13 +1,12 @@
-//! Large files: which of them are checkpointed, and how a version is told apart whose content is
-//! not.
+//! Large files: which of them are checkpointed, and how versions without a content are identified.
 //!
-//! A large file is given to git alone, in a run with a deadline of its own, and only where its
-//! content has to be kept. Its version (kind, size and modification time) is recorded beside the
-//! tree, so that the next checkpoint does not read the same version again.
+//! Each large file gets a run of git and a deadline of its own, and only if its content is needed.
+//! Its version (kind, size and modification time) is recorded beside the tree, so that the next
+//! checkpoint does not read the same version again.
 //!
 //! Owns: the limits, the names of versions, and storing the content of a large file.
-//! Never: puts into a tree what was in another version of the file: a file whose content is not
-//! kept is in no tree.
+//! Never: puts the content of another version into a tree: a file whose content is not stored is in
+//! no tree.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -24,22 +23,22 @@ use super::program::GitError;
 use super::repository::Repository;
 use crate::host::effects::CHECKPOINT_FILE_BYTES_MAX;
 
-/// The mode of a file, and of a program.
+/// Modes of a plain file and of an executable one.
 const MODES: [&str; 2] = ["100644", "100755"];
 
-/// Sizes of files, in bytes.
+/// Size limits of checkpoints, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileLimits {
     /// Size above which a file is large.
     pub large: u64,
-    /// Size above which a file is not checkpointed.
+    /// Size above which a file's content is not checkpointed.
     pub each: u64,
-    /// Maximum size of all versions of large files that the checkpoints of one session store.
+    /// Maximum total size of large files that the checkpoints of one session store.
     pub session: u64,
 }
 
 impl FileLimits {
-    /// Returns the limits that follow from the size above which a file is not checkpointed.
+    /// Derives all limits from the size above which a file is not checkpointed.
     pub fn of(each: u64) -> Self {
         Self { large: each / 10, each, session: each.saturating_mul(10) }
     }
@@ -51,40 +50,39 @@ impl Default for FileLimits {
     }
 }
 
-/// Versions of files by their paths. A version that begins with [`IN_TREE`] has its content in the
-/// tree.
+/// Versions of files by path. A version that begins with [`IN_TREE`] has its content in the tree.
 pub type Versions = BTreeMap<Vec<u8>, String>;
 
-/// Prefix of the versions of files whose contents are in the tree all the same.
+/// Prefix of a version whose content is in the tree.
 pub const IN_TREE: &str = "=";
 
-/// A content in a tree: its mode, and its id.
+/// Mode and object id of a large file in a tree.
 pub type LargeEntry = (String, String);
 
-/// Large files whose contents are wanted.
+/// Large files whose contents are stored.
 #[derive(Debug, Clone, Copy)]
 pub enum WantedContents<'a> {
-    /// No file's: a scan tells versions only.
+    /// No file: a scan needs versions only.
     None,
-    /// Each file's, as far as the limits and the time allow.
+    /// All files, as far as the limits and the time allow.
     All {
-        /// Versions that are stored already.
+        /// Versions that are already stored, by path.
         known: &'a BTreeMap<Vec<u8>, (String, LargeEntry)>,
         /// Number of bytes that may still be stored.
         room: u64,
     },
-    /// These files' alone.
+    /// Only these files.
     Of(&'a HashSet<Vec<u8>>),
 }
 
 /// Large files of a folder.
 #[derive(Debug, Default)]
 pub struct LargeFiles {
-    /// Contents that belong into the tree.
+    /// Stored contents, for the tree.
     pub entries: BTreeMap<Vec<u8>, LargeEntry>,
-    /// Versions of all of them.
+    /// Versions of all large files.
     pub versions: Versions,
-    /// Number of bytes that were stored.
+    /// Number of bytes stored.
     pub stored: u64,
 }
 
@@ -92,7 +90,7 @@ impl LargeFiles {
     /// Stores the wanted contents of these files.
     ///
     /// # Errors
-    /// When git fails for another reason than the time.
+    /// When git fails for another reason than a deadline.
     pub fn take(
         repository: &Repository,
         paths: &[Vec<u8>],
@@ -125,7 +123,7 @@ impl LargeFiles {
             };
             let id = match (has_room && size <= repository.limits.each, wanted) {
                 (false, _) => None,
-                // Whatever comes behind it needs time, too.
+                // Half of the time is left for the steps that follow.
                 (true, WantedContents::All { .. }) => match store(repository, path, &version, true) {
                     Err(GitError::Late(_)) => None,
                     stored => stored?,
@@ -145,7 +143,7 @@ impl LargeFiles {
     }
 }
 
-/// Modes of files, as the repository takes them.
+/// Modes of files: `core.fileMode` decides whether those of the folder count.
 struct FileModes<'a> {
     status: &'a Status,
     counts: bool,
@@ -172,8 +170,8 @@ impl<'a> FileModes<'a> {
     }
 }
 
-/// Stores the content of a file, as git would have it in a tree, in half of the remaining time if
-/// `in_half`. Returns its id; `None` if the file is another version by now.
+/// Stores the content of a file as git would have it in a tree, in half of the remaining time if
+/// `in_half`. Returns its id; `None` if the file has changed.
 fn store(
     repository: &Repository,
     path: &[u8],
@@ -192,11 +190,7 @@ fn store(
     Ok(is_it(&file).then_some(id))
 }
 
-/// Opens a file to be read, if it is a regular file. Neither follows a link nor waits for the other
-/// end of a pipe.
-///
-/// # Errors
-/// When there is none, or it may not be read.
+/// Opens a regular file for reading. Neither follows links nor blocks on a pipe.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(openat(CWD, path, flags, Mode::empty())?);
@@ -206,26 +200,26 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Returns the version of a file; `None` where there is no regular file.
+/// Returns the version of a file; `None` if it is not a regular file.
 pub fn version_of(path: &Path) -> Option<String> {
     let known = fs::symlink_metadata(path).ok().filter(Metadata::is_file)?;
     Some(version_in(&known))
 }
 
-/// Returns the version of a file: what tells it apart from others where the content is not kept. It
-/// is no id of git's.
+/// Returns the version of a file (kind, size, modification time), which identifies it without its
+/// content. A version is not an object id.
 pub fn version_in(known: &Metadata) -> String {
     let kind = if known.permissions().mode() & 0o100 != 0 { 'x' } else { 'f' };
     format!("{kind}.{:x}.{:x}.{:x}", known.len(), known.mtime(), known.mtime_nsec())
 }
 
-/// Returns the size of the file that had this version, in bytes.
+/// Returns the size in a version, in bytes; `None` if it is malformed.
 pub fn size_in(version: &str) -> Option<u64> {
     let mut parts = version.strip_prefix(IN_TREE).unwrap_or(version).split('.').skip(1);
     u64::from_str_radix(parts.next()?, 16).ok()
 }
 
-/// Returns the mode of the file that had this version.
+/// Returns the file mode in a version.
 pub fn mode_in(version: &str) -> u32 {
     let version = version.strip_prefix(IN_TREE).unwrap_or(version);
     if version.starts_with('x') {
@@ -235,7 +229,7 @@ pub fn mode_in(version: &str) -> u32 {
     }
 }
 
-/// Says why a file stays as it is, a content of which is not kept.
+/// Explains why a file is not reverted: a content was not checkpointed.
 pub fn not_checkpointed(version: &str, limits: FileLimits) -> String {
     let why = match size_in(version) {
         Some(size) if size > limits.each => format!("{}, limit {}", shown(size), shown(limits.each)),
@@ -250,7 +244,6 @@ pub fn not_checkpointed(version: &str, limits: FileLimits) -> String {
     format!("its content was not checkpointed ({why}), so it cannot be reverted")
 }
 
-/// Returns a size for people.
 fn shown(bytes: u64) -> String {
     match bytes {
         0..=0x3ff => format!("{bytes} bytes"),

@@ -1,27 +1,26 @@
-//! Repositories of git: what is in a folder, kept and compared, by the user's own program `git`.
+//! Git repositories: checkpoints and comparisons of folders, made with the user's own program
+//! `git`.
 //!
 //! A repository's configuration and attributes can name programs, and opening a folder is no
-//! consent to run them; so git runs with a git directory of the host's own ([`isolation`]), in
-//! which none is named, and what would run one is off besides ([`program`]). What is kept stands in
-//! the repository's store of objects, under refs of our own; the user's index is copied, and never
-//! written, as little as HEAD, branches, the stash, hooks or the configuration; but for what the
-//! user has committed ([`commit`]).
+//! consent to run them. So git runs with a git directory of the host's own ([`isolation`]) that
+//! names no program, and settings that could run one are switched off besides ([`program`]).
+//! Checkpoints are in the repository's object store, under refs of the host's own. The user's index
+//! is copied and never written, nor are HEAD, branches, the stash, hooks or the configuration; the
+//! exception is a commit that the user asks for ([`commit`]).
 //!
-//! All of it runs in a process of its own ([`worker`]) under a guard, which ends with the host, and
-//! `git` with it.
+//! All of it runs in a separate process ([`worker`]) under a guard, which ends it, and `git` with
+//! it, when the host ends.
 //!
-//! Owns: `program` (running git), [`repository`] (which one it is, and whether it is used),
-//! [`settings`] (what is configured, read as data), [`isolation`] (what of that git sees),
-//! [`scan`] (which files have changed), [`index`] (what is in the folder now), [`large`] (files
-//! that are kept with care, and those that
-//! are not kept), [`grafts`] (the same where the index is large), [`flags`] (files marked
-//! assume-unchanged or skip-worktree), [`unseen`] (files that are ignored, or outside of the
-//! repository), [`checkpoints`] (keeping
-//! that), [`compare`] (what differs), [`status`] (branches, and what is not committed),
-//! [`conversions`] (bytes that git would not give back), [`contents`] (reading them), [`backups`]
-//! (what is about to be changed), [`reverting`] (files become what they were), [`steps`] (what is
-//! not broken off), and `worker` (what is asked, and answered, line by line).
-//! Never: decides what is kept or shown, asks the user anything, or uses the network.
+//! Owns: `program` (running git), [`repository`] (finding a repository and deciding whether it is
+//! used), [`settings`] (the configuration, read as data), [`isolation`] (the part of it that git
+//! sees), [`scan`] (changed files), [`index`] (the tree of a folder), [`large`] (large files),
+//! [`grafts`] (the tree of a folder with a large index), [`flags`] (files marked assume-unchanged
+//! or skip-worktree), [`unseen`] (files that are ignored or outside the repository),
+//! [`checkpoints`], [`compare`] (differences between checkpoints), [`status`] (branches and
+//! uncommitted changes), [`conversions`] (bytes that git would not give back), [`contents`]
+//! (reading contents), [`backups`] (copies of files before they change), [`reverting`], [`steps`]
+//! (steps that are not interrupted), and `worker` (requests and answers, as lines).
+//! Never: decides what is checkpointed or shown, asks the user anything, or uses the network.
 
 pub mod backups;
 pub mod checkpoints;

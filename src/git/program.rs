@@ -1,11 +1,11 @@
 //! Running git.
 //!
-//! It never sees the configuration of a repository, of the user or of the system: see
-//! [`super::isolation`]. What it is told here besides is a second wall.
+//! Git never sees the configuration of a repository, of the user or of the system: see
+//! [`super::isolation`]. The settings and the environment here are a second line of defence.
 //!
-//! Owns: which program it is, what it is told each time so that it runs no other program, asks
-//! nobody and takes no locks, how long it may take and how much it may say.
-//! Never: runs a shell, or goes on when the time is up.
+//! Owns: finding the program; settings and environment by which it runs no other program, prompts
+//! for nothing and takes no optional locks; limits on time and output.
+//! Never: runs a shell, or continues past the deadline.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -22,17 +22,16 @@ use rustix::io::{ioctl_fionbio, Errno};
 
 use super::isolation::SpareGitDirs;
 
-/// Maximum output of one run, in bytes.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
 
-/// Maximum length of the error output that is kept, in bytes.
+/// Maximum length of the error output that is retained, in bytes.
 const STDERR_BYTES_MAX: usize = 4 << 10;
 
-/// The oldest version that can be told all of [`SETTINGS`] and understands all that it is asked.
+/// Oldest version that supports all of [`SETTINGS`] and all commands that the host uses.
 const VERSION_MIN: (u32, u32) = (2, 31);
 
-/// Settings of each run, whatever is configured: each of these could run a program or change files
-/// of the user.
+/// Settings of each run, whatever is configured: each of them could otherwise run a program or
+/// change files of the user.
 const SETTINGS: [(&str, &str); 23] = [
     ("core.hooksPath", "/dev/null"),
     ("core.fsmonitor", "false"),
@@ -76,39 +75,39 @@ const ENVIRONMENT: [(&str, &str); 13] = [
     ("SSH_ASKPASS", "false"),
 ];
 
-/// Variables of git that are inherited: the location of its parts, and the user's identity.
+/// Git's variables that are inherited: the location of its parts, and the user's identity.
 const KEPT: [&str; 5] =
     ["GIT_EXEC_PATH", "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"];
 
-/// Why git has not done something.
+/// Reason why git failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
-    /// Missing or too old program.
+    /// The program is missing or too old.
     #[error("{0}")]
     Missing(String),
-    /// Exceeded time limit.
+    /// The run exceeded its time limit.
     #[error("git took longer than {} ms", .0.as_millis())]
     Late(Duration),
-    /// Output beyond the limit.
+    /// The output exceeded the limit.
     #[error("git said more than {OUTPUT_BYTES_MAX} bytes")]
     TooMuch,
-    /// Failed run, with its error output.
+    /// The run failed.
     #[error("git failed: {trouble}")]
     Failed {
-        /// Error output.
+        /// Error output, or the signal that ended git.
         trouble: String,
-        /// Exit status; `None` if git was killed.
+        /// Exit status; `None` if a signal ended git.
         status: Option<i32>,
     },
-    /// Run that could not be started or read, or a file of the wrong kind.
+    /// Git could not be started or read, or a file has the wrong kind.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// There is more than is kept or shown.
+    /// A limit on files or bytes was exceeded.
     #[error("{0}")]
     Beyond(String),
 }
 
-/// Until when something must be done.
+/// Time by which a job must end.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
     at: Instant,
@@ -116,12 +115,12 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// This time from now.
+    /// Returns a deadline this far from now.
     pub fn after(all: Duration) -> Self {
         Self { at: Instant::now() + all, all }
     }
 
-    /// Returns a deadline that leaves half of the remaining time for what follows.
+    /// Returns a deadline after half of the remaining time.
     #[must_use]
     pub fn half(self) -> Self {
         let half = self.at.saturating_duration_since(Instant::now()) / 2;
@@ -129,9 +128,6 @@ impl Deadline {
     }
 
     /// Checks that there is time left.
-    ///
-    /// # Errors
-    /// When there is none.
     pub fn check(&self) -> Result<(), GitError> {
         if Instant::now() < self.at {
             return Ok(());
@@ -140,20 +136,19 @@ impl Deadline {
     }
 }
 
-/// The program.
+/// The program `git`.
 #[derive(Debug, Clone)]
 pub struct Git {
     path: PathBuf,
-    /// Version as git prints it, without `git version`.
     version: String,
-    /// The configuration file of the system, where there is one with something in it.
+    /// Configuration file of the system; `None` if there is none, or it is empty.
     system_config: Option<PathBuf>,
-    /// Names of the filters of the user's configuration that it runs.
+    /// Names of filters in the user's configuration that git runs.
     filters: Arc<[String]>,
     spare: Arc<SpareGitDirs>,
 }
 
-/// One run of it.
+/// One run of git.
 #[derive(Debug)]
 pub struct GitRun<'a> {
     git: &'a Git,
@@ -167,12 +162,9 @@ pub struct GitRun<'a> {
 }
 
 impl Git {
-    /// The program in the folders of this `PATH`.
-    ///
-    /// # Errors
-    /// When there is none, or it is too old.
+    /// Finds the program in the folders of this `PATH`.
     pub fn find(path: Option<&OsStr>, until: Deadline) -> Result<Self, GitError> {
-        // A folder that is not said from the root is another one each time.
+        // Relative folders are skipped: they depend on the current directory.
         let folders = path.map(|path| std::env::split_paths(path).collect::<Vec<_>>()).unwrap_or_default();
         let is_program =
             |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok() && path.is_file();
@@ -195,7 +187,7 @@ impl Git {
             return Err(GitError::Missing(why));
         }
         said.trim().trim_start_matches("git version ").clone_into(&mut git.version);
-        // Where it is depends on how the program was built. It may be that there is none.
+        // The path depends on how the program was built, and the file may not exist.
         let asked = ["config", "--system", "--null", "--show-origin", "--list"];
         let listed = match git.run(Path::new("/"), asked, until).output() {
             Ok(listed) => listed,
@@ -207,38 +199,38 @@ impl Git {
         Ok(git)
     }
 
-    /// Returns where it is.
+    /// Returns the path of the program.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns its version, as it says it.
+    /// Returns the version as git prints it, without `git version`.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Returns the configuration file of the system that it would read.
+    /// Returns the configuration file of the system; `None` if there is none, or it is empty.
     pub fn system_config(&self) -> Option<&Path> {
         self.system_config.as_deref()
     }
 
-    /// Has it run these filters of the user's configuration, by their names.
+    /// Enables these filters of the user's configuration, by their names.
     #[must_use]
     pub fn running(self, filters: Arc<[String]>) -> Self {
         Self { filters, ..self }
     }
 
-    /// Returns whether it runs a filter of the user's configuration.
+    /// Returns whether git runs a filter of the user's configuration.
     pub fn runs_filter(&self, name: &[u8]) -> bool {
         self.filters.iter().any(|filter| filter.as_bytes() == name)
     }
 
-    /// Returns the git directories that can be used again.
+    /// Returns the isolated git directories available for reuse.
     pub fn spare(&self) -> &SpareGitDirs {
         &self.spare
     }
 
-    /// A run in this folder.
+    /// Returns a run of git in this folder.
     pub fn run<'a, A: AsRef<OsStr>>(
         &'a self,
         folder: &'a Path,
@@ -259,58 +251,54 @@ impl Git {
     }
 }
 
-/// The two first numbers in what git says of its version.
 fn version_in(said: &str) -> Option<(u32, u32)> {
     let mut numbers = said.trim().strip_prefix("git version ")?.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 impl GitRun<'_> {
-    /// With more arguments.
+    /// Adds arguments.
     #[must_use]
     pub fn with<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
         self
     }
 
-    /// With this in its environment.
+    /// Adds an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.environment.push((name.into(), value.as_ref().to_owned()));
         self
     }
 
-    /// With more settings.
+    /// Adds settings.
     #[must_use]
     pub fn set(mut self, settings: &[(OsString, OsString)]) -> Self {
         self.settings.extend_from_slice(settings);
         self
     }
 
-    /// Sets another deadline.
+    /// Replaces the deadline.
     #[must_use]
     pub fn within(self, until: Deadline) -> Self {
         Self { until, ..self }
     }
 
-    /// With this to read.
+    /// Sets the standard input.
     #[must_use]
     pub fn reads(mut self, stdin: File) -> Self {
         self.stdin = Some(stdin);
         self
     }
 
-    /// Accepts output of up to this many bytes, where that is more than usual.
+    /// Raises the output limit to this many bytes, if that is more than the default.
     #[must_use]
     pub fn with_output_of(mut self, bytes: u64) -> Self {
         self.output_bytes_max = self.output_bytes_max.max(usize::try_from(bytes).unwrap_or(usize::MAX));
         self
     }
 
-    /// Runs it; gives back what it says, if it succeeds.
-    ///
-    /// # Errors
-    /// When it does not, or not in time.
+    /// Runs git and returns its standard output.
     pub fn output(self) -> Result<Vec<u8>, GitError> {
         self.until.check()?;
         let mut command = Command::new(&self.git.path);
@@ -334,7 +322,7 @@ impl GitRun<'_> {
         let mut child = command.spawn()?;
         let heard = read_output(&mut child, self.output_bytes_max, self.until);
         if heard.is_err() {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             child.kill().unwrap_or_default();
         }
         let status = child.wait()?;
@@ -350,24 +338,17 @@ impl GitRun<'_> {
         Err(GitError::Failed { trouble, status: status.code() })
     }
 
-    /// Runs it and returns its output as text.
-    ///
-    /// # Errors
-    /// The same.
+    /// Runs git and returns its output as text.
     pub fn text(self) -> Result<String, GitError> {
         Ok(String::from_utf8_lossy(&self.output()?).into_owned())
     }
 
-    /// Runs it and returns its output as one line without its end; empty if there is no output.
-    ///
-    /// # Errors
-    /// The same.
+    /// Runs git and returns its output without the newline at its end; empty if there is no output.
     pub fn line(self) -> Result<String, GitError> {
         Ok(self.text()?.trim_end_matches('\n').to_owned())
     }
 }
 
-/// Reads the output and the error output of a run until both end.
 fn read_output(
     child: &mut Child,
     output_bytes_max: usize,
@@ -406,7 +387,7 @@ fn read_output(
     Ok((said, trouble))
 }
 
-/// Reads what is there. Returns whether more may come.
+/// Reads all available bytes. Returns `false` at the end of the pipe.
 fn read_into(pipe: &mut impl Read, all: &mut Vec<u8>, bytes_max: usize) -> io::Result<bool> {
     let mut chunk = [0; 64 << 10];
     loop {

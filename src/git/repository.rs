@@ -1,8 +1,9 @@
-//! The repository of working directories, and whether it is used.
+//! The repository of working directories, and whether the host uses it.
 //!
-//! The host finds it by git's rules, without git: that would read its configuration.
+//! The host finds it by git's rules but without git, which would read the repository's
+//! configuration.
 //!
-//! Owns: finding a repository, and the reasons to leave one alone.
+//! Owns: finding a repository, and the reasons not to use one.
 //! Never: creates one, or starts a program to find one.
 
 use std::collections::HashSet;
@@ -25,13 +26,12 @@ use super::settings::{
 };
 use crate::files::uris::{path_of, uri_of};
 
-/// Prefix of a file that stands for a git directory.
+/// Prefix of a `.git` file that names a git directory.
 const GIT_FILE: &[u8] = b"gitdir: ";
 
-/// Maximum size of such a file, in bytes.
 const GIT_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Extensions of the format of a repository that change nothing of what is done here.
+/// Repository format extensions that do not affect this module.
 const EXTENSIONS: [&str; 7] = [
     "noop",
     "noop-v1",
@@ -42,53 +42,50 @@ const EXTENSIONS: [&str; 7] = [
     "worktreeconfig",
 ];
 
-/// Extensions that git must know of, too, with the values that they may have.
+/// Extensions that git must know of, too, with their allowed values.
 const EXTENSIONS_COPIED: [(&str, &[&str]); 3] = [
     ("compatobjectformat", &["sha1", "sha256"]),
     ("objectformat", &["sha1", "sha256"]),
     ("refstorage", &["files", "reftable"]),
 ];
 
-/// Settings of a filter that name a program.
 const FILTER_PROGRAMS: [&str; 3] = ["clean", "smudge", "process"];
 
-/// The filter that keeps contents in a folder `lfs` of the git directory.
+/// The filter that stores contents in the folder `lfs` of the git directory.
 const LFS: &[u8] = b"lfs";
 
-/// A repository that is used.
+/// A repository that the host uses.
 #[derive(Debug)]
 pub struct Repository {
     git: Git,
-    /// Folder of its files.
+    /// Root of the working tree.
     pub root: PathBuf,
     /// Git directory of this working tree.
     pub own: PathBuf,
-    /// Of all that share it.
+    /// Git directory that all working trees share.
     pub common: PathBuf,
     /// The git directory in which git runs.
     pub isolated: IsolatedGitDir,
-    /// Settings of the repository and of the user.
     settings: GitSettings,
-    /// Names of filters that run.
     filters_on: HashSet<Vec<u8>>,
     /// Set if refs, `HEAD` included, are stored in a table (reftable).
     has_reftable: bool,
-    /// How large files may be whose contents are checkpointed.
+    /// Limits on the sizes of files whose contents are checkpointed.
     pub limits: FileLimits,
     /// Folder for temporary files of the job.
     pub scratch: Scratch,
     /// Deadline of the job.
     pub until: Deadline,
-    /// Folder for new objects that nobody keeps; `None` if they go to the repository's own.
+    /// Folder for new objects that are discarded; `None` if they go to the repository's own store.
     objects_aside: Option<PathBuf>,
 }
 
-/// Why there is none.
+/// Reason why no repository is used.
 #[derive(Debug)]
 pub enum NoRepository {
-    /// There is none.
+    /// The folders are in no repository.
     None,
-    /// There is one that is not used; why, for people.
+    /// The repository is not used; the text is the reason, for people.
     Unusable(String),
     /// Failed search.
     Failed(GitError),
@@ -105,11 +102,8 @@ fn unusable<T>(why: impl Into<String>) -> Result<T, NoRepository> {
 }
 
 impl Repository {
-    /// Finds the repository that all of these folders (`file:` URIs) are in, for a job with this
+    /// Finds the repository that contains all of these folders (`file:` URIs), for a job with this
     /// deadline. Temporary files are made below `folder`.
-    ///
-    /// # Errors
-    /// Why there is none.
     pub fn find(
         git: &Git,
         directories: &[String],
@@ -165,7 +159,7 @@ impl Repository {
                 ));
             }
             fs::create_dir_all(folder)?;
-            // An address without a host comes before that of the repository's own `.lfsconfig`, so
+            // A URL without a host takes precedence over that of the repository's `.lfsconfig`, so
             // that nothing is downloaded.
             copied.push(setting("lfs.url", b"http:///"));
         }
@@ -188,7 +182,7 @@ impl Repository {
         })
     }
 
-    /// A run in it.
+    /// Returns a run of git in this repository.
     pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> GitRun<'_> {
         let run = self.git.run(&self.root, arguments, self.until).env("GIT_DIR", &self.isolated.path);
         let run = run.env("GIT_WORK_TREE", &self.root).env("GIT_INDEX_FILE", self.own.join("index"));
@@ -200,18 +194,12 @@ impl Repository {
         }
     }
 
-    /// Returns a file with this content, to be read by the next run.
-    ///
-    /// # Errors
-    /// When it cannot be written.
+    /// Writes a temporary file with this content and opens it, as input of the next run.
     pub fn input(&self, content: &[u8]) -> io::Result<File> {
         self.scratch.file("input", content)
     }
 
-    /// Examines the repository, with new objects in the scratch folder: nothing of them stays.
-    ///
-    /// # Errors
-    /// When the examination fails, or the folder cannot be made.
+    /// Examines the repository. New objects go to the scratch folder and are discarded with it.
     pub fn examine<T>(
         &mut self,
         examination: impl FnOnce(&Self) -> Result<T, GitError>,
@@ -224,51 +212,51 @@ impl Repository {
         found
     }
 
-    /// Returns the names of the filters that are configured.
+    /// Returns the names of the configured filters.
     pub fn filters(&self) -> HashSet<&[u8]> {
         self.settings.subsections("filter", &FILTER_PROGRAMS)
     }
 
     /// Returns whether a filter runs: the operator has named it, and the user's own configuration
-    /// says which programs it has.
+    /// defines its programs.
     pub fn runs_filter(&self, name: &[u8]) -> bool {
         self.filters_on.contains(name)
     }
 
-    /// Returns whether git changes the ends of lines of files of which no attribute says anything.
+    /// Returns whether git converts line endings of files without attributes.
     pub fn changes_line_ends(&self) -> bool {
-        // `input` is true, too.
+        // The value `input` counts as true.
         self.settings.is_true("core.autocrlf") == Some(true)
     }
 
-    /// Returns whether git may know a file by another spelling than the file system.
+    /// Returns whether git may spell a file name differently from the file system.
     pub fn folds_names(&self) -> bool {
         let is_on = |key| self.settings.is_true(key) == Some(true);
         is_on("core.ignorecase") || is_on("core.precomposeunicode")
     }
 
-    /// Returns whether `HEAD` is a file of its own, which the host must write where git writes its
+    /// Returns whether `HEAD` is a separate file, which the host must update when git writes its
     /// copy.
     pub fn has_head_file(&self) -> bool {
         !self.has_reftable
     }
 
-    /// Leaves its git directory to the next job: this one is done, and no git of it runs any more.
+    /// Makes the isolated git directory available to the next job. No git may be running in it.
     pub fn leave(self) {
         self.git.spare().put(self.isolated);
     }
 
-    /// The `file:` URI of its folder.
+    /// Returns the `file:` URI of the root.
     pub fn uri(&self) -> String {
         uri_of(&self.root)
     }
 
-    /// The `file:` URI of a file in it.
+    /// Returns the `file:` URI of a file in the repository.
     pub fn uri_of(&self, path: &[u8]) -> String {
         uri_of(&self.root.join(OsStr::from_bytes(path)))
     }
 
-    /// Returns the path in the repository of a file (a `file:` URI); `None` if the file is outside.
+    /// Returns the path of a file (a `file:` URI) relative to the root; `None` if it is outside.
     pub fn path_of(&self, uri: &str) -> Option<PathBuf> {
         let path = path_of(uri).ok()?;
         let below = path.strip_prefix(&self.root).ok()?;
@@ -295,15 +283,15 @@ fn quoted(path: &Path) -> OsString {
     OsString::from_vec(quoted)
 }
 
-/// Files of a git directory that git reads to their ends, below the one that all folders share.
+/// Files of the shared git directory that git reads to their ends.
 const READ_WHOLE: [&str; 5] =
     ["packed-refs", "shallow", "info/exclude", "info/attributes", "objects/info/alternates"];
 
 /// Settings that name files which git reads to their ends.
 const FILES_NAMED: [&str; 2] = ["core.attributesfile", "core.excludesfile"];
 
-/// Refuses a repository in which a device or a pipe stands where git reads a file: git would read
-/// without an end, or wait.
+/// Refuses a repository with a device or a pipe where git reads a file: git would read without end,
+/// or block.
 fn must_be_regular(
     own: &Path,
     common: &Path,
@@ -323,17 +311,15 @@ fn must_be_regular(
     Ok(())
 }
 
-/// Places of a repository.
 #[derive(PartialEq, Eq)]
 struct Places {
-    /// The folder in which `.git` is.
+    /// Folder that contains `.git`.
     root: PathBuf,
     dot_git: PathBuf,
     own: PathBuf,
     common: PathBuf,
 }
 
-/// The places of the repository that all of these folders are in.
 fn places_of_all(folders: &[PathBuf]) -> Result<Places, NoRepository> {
     let mut found: Option<Places> = None;
     for folder in folders {
@@ -354,7 +340,7 @@ fn not_all_in_one<T>() -> Result<T, NoRepository> {
     unusable("the working directories are not all in one repository")
 }
 
-/// The first folder is in no repository.
+/// Decides between "no repository" and "not all in one" when the first folder is in none.
 fn none_or_some<T>(folders: &[PathBuf]) -> Result<T, NoRepository> {
     if folders.iter().all(|folder| matches!(places_of(folder), Err(NoRepository::None))) {
         return Err(NoRepository::None);
@@ -362,7 +348,7 @@ fn none_or_some<T>(folders: &[PathBuf]) -> Result<T, NoRepository> {
     not_all_in_one()
 }
 
-/// Looks for the repository of a folder in it and above it, on one file system, as git does.
+/// Searches a folder and its ancestors on one file system for a repository, as git does.
 fn places_of(folder: &Path) -> Result<Places, NoRepository> {
     let device = |path: &Path| fs::metadata(path).map(|known| known.dev());
     let at_first = device(folder)?;
@@ -401,7 +387,7 @@ fn bare<T>() -> Result<T, NoRepository> {
     unusable("the repository is bare")
 }
 
-/// Returns the git directory that a file stands for.
+/// Returns the git directory that a `.git` file names.
 fn named_by(file: &Path) -> Result<PathBuf, NoRepository> {
     let text = first_of(file)?;
     match text.strip_prefix(GIT_FILE) {
@@ -414,14 +400,14 @@ fn first_of(file: &Path) -> io::Result<Vec<u8>> {
     read_regular(file, GIT_FILE_BYTES_MAX)
 }
 
-/// Returns the path that a file in this folder names.
+/// Resolves the path that a file in this folder names.
 fn joined(folder: &Path, named: &[u8]) -> PathBuf {
     let end = named.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |at| at + 1);
     folder.join(OsStr::from_bytes(&named[..end]))
 }
 
-/// Returns the git directory that shares its objects and refs with this one, and may be the same
-/// one; `None` where this is no git directory.
+/// Returns the git directory that shares its objects and refs with this one, possibly itself;
+/// `None` if this is not a git directory.
 fn common_of(own: &Path) -> Option<PathBuf> {
     let head = head_of(own).ok()?;
     let leads_somewhere =
@@ -436,20 +422,17 @@ fn common_of(own: &Path) -> Option<PathBuf> {
     ((leads_somewhere || is_commit) && is_git_dir).then_some(common)
 }
 
-/// How a repository is made, as far as git must be told.
+/// Repository format, as far as git must know it.
 struct Format {
-    /// The settings that say it.
     copied: Vec<GitSetting>,
-    /// This folder of files has settings of its own.
     has_own_settings: bool,
-    /// Set if it has no working tree.
     is_bare: bool,
-    /// Path of the working tree if the configuration names one.
+    /// Path of the working tree; `None` if the configuration names none.
     worktree: Option<PathBuf>,
 }
 
 impl Format {
-    /// Reads it. Git takes it from these files alone, and not from what they include.
+    /// Reads the format. Like git, it ignores files that the configuration includes.
     fn of(own: &Path, common: &Path) -> Result<Self, NoRepository> {
         let read = |path: PathBuf| match fs::metadata(&path) {
             Ok(known) if known.is_file() => GitSettings::parse(&fs::read(&path)?).map_err(|line| {
@@ -499,7 +482,7 @@ impl Format {
         Ok(Self { copied, has_own_settings, is_bare, worktree })
     }
 
-    /// Returns the folder of files of a repository that is found in this folder.
+    /// Returns the root of the working tree; `found` is the folder that contains `.git`.
     fn root(&self, found: PathBuf, own: &Path) -> Result<PathBuf, NoRepository> {
         match &self.worktree {
             Some(worktree) => match own.join(worktree).canonicalize() {
@@ -518,7 +501,6 @@ impl Format {
     }
 }
 
-/// Returns whether a setting belongs to a filter that git runs.
 fn is_of_filter(git: &Git, setting: &GitSetting) -> bool {
     let filter = setting.key.strip_prefix(b"filter.").and_then(|key| {
         let end = key.iter().rposition(|byte| *byte == b'.')?;
@@ -532,14 +514,14 @@ fn setting(key: &str, value: &[u8]) -> GitSetting {
     GitSetting { key: key.as_bytes().to_vec(), value: Some(value.to_vec()) }
 }
 
-/// Returns whether a user is the one who runs this, or has become `root` to run it.
+/// Returns whether a user is the one who runs this process, or who has become `root` with `sudo`.
 fn is_ours(uid: u32) -> bool {
     let me = geteuid();
     let by_sudo = || env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
     uid == me.as_raw() || me.is_root() && by_sudo() == Some(uid)
 }
 
-/// Returns whether the user has said that a folder is safe although it belongs to somebody else.
+/// Returns whether the user has declared a folder safe although it belongs to another user.
 fn is_safe(of_the_user: &GitSettings, root: &Path) -> bool {
     let mut is_safe = false;
     for setting in of_the_user.iter().filter(|setting| setting.key == b"safe.directory") {
@@ -553,7 +535,7 @@ fn is_safe(of_the_user: &GitSettings, root: &Path) -> bool {
     is_safe
 }
 
-/// Returns whether a path is the folder, or ends with `/*` and is above it.
+/// Returns whether `named` is the folder itself, or ends with `/*` and is an ancestor of it.
 fn is_named(named: &Path, root: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     match named.file_name() {

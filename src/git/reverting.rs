@@ -1,7 +1,7 @@
-//! Files that become what they were.
+//! Reverting files to earlier contents.
 //!
-//! Owns: making a file a content again if it is what it must be now.
-//! Never: writes outside of the folders in which it may, or over what is not known.
+//! Owns: replacing a file's content if the file is as expected.
+//! Never: writes outside the permitted folders, or over an unknown content.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -30,38 +30,37 @@ use crate::files::uris::path_of;
 use crate::files::writing::{WritePosition, WriteRequest, PERMISSIONS};
 use crate::host::effects::{GitContent, GitRevert, RevertOutcome, SaidFile};
 
-/// Why nothing is done to a file that somebody has changed.
+/// Refusal of a file that has changed.
 pub const CHANGED_SINCE: &str = "it was changed since";
 
-/// Maximum number of files whose contents are read together.
 const BATCH_FILES_MAX: usize = 200;
 
-/// Longer contents are read one by one, in bytes.
+/// Maximum length of a content that is read in a batch, in bytes.
 const SHORT_BYTES_MAX: usize = 128 << 10;
 
-/// The mode of a program.
 const PROGRAM: u32 = 0o100_755;
 
-/// The folders below which files may be changed, but for what is the host's own.
+/// Returns the folders below which files may be changed, without the host's own files.
 pub fn folders(below: &[String], own: &[String]) -> Folders {
     let folders = below.iter().filter_map(|uri| WorkFolder::find(path_of(uri).ok()?).ok());
     let own = own.iter().flat_map(|path| HostFile::find(Path::new(path)));
     Folders::of(folders.map(Arc::new).collect(), own.collect())
 }
 
-/// Makes files what they were, each for itself: one that is not what it must be stays as it is. The
-/// contents of those that are changed are kept first by `bytes_kept`, where that is said, and their
-/// bytes where git would not give those back.
+/// Reverts files, each independently: a file that is not as expected is left alone. With
+/// `bytes_kept`, the current contents are retained under that name and number first, and also their
+/// bytes if git would not give those back.
 ///
 /// # Errors
-/// When git fails before anything is done.
+/// When git fails before the first change.
 pub fn revert(
     repository: &mut Repository,
     files: &[GitRevert],
     folders: &Folders,
     bytes_kept: Option<(&str, u64)>,
 ) -> Result<Vec<RevertOutcome>, GitError> {
-    // What is changed from now on is not looked at any more, and must stay.
+    // The metadata comes first: a file that changes later is not examined again, and must be left
+    // alone.
     let seen = all_metadata_of(repository, files);
     let found = repository.examine(|repository| FoundFiles::of(repository, files))?;
     let repository = &*repository;
@@ -78,8 +77,8 @@ pub fn revert(
         kept = back_up(repository, (changed.collect(), &found.contents), by)?;
     }
     let mut each: Vec<_> = each.into_iter().zip(files).enumerate().collect();
-    // A file may stand where a folder is to be, and a folder where a file is to be: what is to go
-    // goes first.
+    // Removals come first: a file may be in the place of a wanted folder, and a folder in the place
+    // of a wanted file.
     each.sort_by_key(|(_, (_, file))| file.wanted.is_some());
     let mut outcomes = BTreeMap::new();
     for part in each.chunks(BATCH_FILES_MAX) {
@@ -89,7 +88,6 @@ pub fn revert(
         });
         let made: Vec<_> = made.filter(|(_, file)| file.wanted.is_some()).collect();
         let contents = short_contents(repository, &made).unwrap_or_else(|error| {
-            // They can still be read one by one.
             tracing::debug!(%error, "contents cannot be read in one batch, so they are read one by one");
             HashMap::new()
         });
@@ -109,12 +107,12 @@ pub fn revert(
             outcomes.insert(*at, outcome);
         }
     }
-    // In the order in which they were given.
+    // In the order of `files`.
     Ok(outcomes.into_values().collect())
 }
 
-/// Reverts files of which calls have said both sides, each for itself. `explain` says why one, by
-/// its URI, stays as it is.
+/// Reverts files whose two sides tool calls have reported, each independently. `explain` turns the
+/// refusal for a URI into a reason for people.
 pub fn revert_reported(
     files: &[SaidFile],
     folders: &Folders,
@@ -137,7 +135,7 @@ pub fn revert_reported(
     each.collect()
 }
 
-/// The folder as it is found before anything is done.
+/// State of the folder before the first change.
 struct FoundFiles {
     contents: HashMap<PathBuf, GitContent>,
     /// Versions of large files, and of those whose contents are not known.
@@ -145,8 +143,7 @@ struct FoundFiles {
 }
 
 impl FoundFiles {
-    /// Looks at the folder, and at the large ones among these files in full: their contents are
-    /// stored.
+    /// Scans the folder. Contents of large files are stored only for those to be reverted.
     fn of(repository: &Repository, files: &[GitRevert]) -> Result<Self, GitError> {
         let paths = files.iter().filter_map(|file| repository.path_of(&file.file));
         let paths: HashSet<Vec<u8>> = paths.map(|path| path.into_os_string().into_vec()).collect();
@@ -159,8 +156,8 @@ impl FoundFiles {
         Ok(Self { contents: contents_in(&listed), versions })
     }
 
-    /// Returns whether a file with this metadata is one side of a change, which may be known by its
-    /// version alone or by its bytes.
+    /// Returns whether a file with this metadata is one side of a change. The side may name only
+    /// its version, or its bytes.
     fn is(
         &self,
         path: &Path,
@@ -179,16 +176,15 @@ impl FoundFiles {
     }
 }
 
-/// How it stands with a file that is to be another one.
 enum RevertState {
-    /// File as expected, by its path in the repository.
+    /// The file is as expected; with its path in the repository.
     IsNow(PathBuf),
     IsWanted,
-    /// File that is left alone, with the reason for people.
+    /// The file is left alone, for this reason (for people).
     Refused(String),
 }
 
-/// Returns the metadata of files; `None` where there is none.
+/// Returns the metadata of files; `None` for a file that does not exist.
 fn all_metadata_of(repository: &Repository, files: &[GitRevert]) -> Vec<Option<Metadata>> {
     let mut is_link = HashMap::new();
     let seen = files.iter().map(|file| {
@@ -199,13 +195,12 @@ fn all_metadata_of(repository: &Repository, files: &[GitRevert]) -> Vec<Option<M
     seen.collect()
 }
 
-/// Returns the metadata of a path unless it is a folder.
 fn metadata_of(path: &Path) -> Option<Metadata> {
     fs::symlink_metadata(path).ok().filter(|known| !known.is_dir())
 }
 
-/// Returns whether a file is still the same version. Removing another hard link to it changes its
-/// metadata, and is no change of the file.
+/// Returns whether a file is still the same version. Removing another hard link to the file changes
+/// its metadata, but not the file.
 fn is_still(seen: &Metadata, now: &Metadata) -> bool {
     let facts = |known: &Metadata| {
         (known.dev(), known.ino(), known.size(), known.mtime(), known.mtime_nsec(), known.mode())
@@ -260,8 +255,8 @@ fn contents_in(tree: &[u8]) -> HashMap<PathBuf, GitContent> {
     entries.collect()
 }
 
-/// The contents that these files are to have, of those that are short and that git does not change
-/// on their way into the folder: by the paths of the files, read by few runs of git.
+/// Returns wanted contents by path, read by few runs of git: only short ones, of files that git
+/// does not convert.
 fn short_contents<'a>(
     repository: &Repository,
     files: &[(&'a Path, &GitRevert)],
@@ -315,8 +310,8 @@ fn contents_given(mut said: &[u8]) -> HashMap<&str, &[u8]> {
     contents
 }
 
-/// Makes one file what it is to be, if it still is the version that was `seen`; the permissions of
-/// one that is removed.
+/// Reverts one file, if it is still the version that was `seen`. Returns the permissions of a
+/// removed file.
 fn make(
     repository: &Repository,
     folders: &Folders,
@@ -326,7 +321,6 @@ fn make(
 ) -> Result<Option<u32>, String> {
     let path = path_of(&file.file).map_err(|error| error.message)?;
     let told = |error: &dyn std::fmt::Display| error.to_string();
-    // The token of the version that is there.
     let must_be_as_seen = || match (seen, metadata_of(&path)) {
         (None, None) => Ok(None),
         (Some(seen), Some(now)) if is_still(seen, &now) => Ok(Some(etag(&now))),
@@ -340,7 +334,7 @@ fn make(
         })?;
         return Ok(seen.map(|seen| seen.mode() & PERMISSIONS));
     };
-    // The bytes are not there any more where too much was kept since; what git gives is there.
+    // The exact bytes may have been removed with old checkpoints; git's content remains.
     let bytes = file.bytes_wanted.as_ref().and_then(|bytes| bytes_of(repository, bytes).ok());
     let content = match (bytes, content) {
         (Some(bytes), _) => bytes,
@@ -380,15 +374,16 @@ fn make(
             folders.put(&path, &writing)
         }
         (Some(_), Some(_)) => folders.replace(&path, Replacement::File(&content)),
-        // The folder may be gone with the file.
+        // The parent folder may have been removed with the file.
         _ => folders.create(&path, &content, file.mode_wanted),
     }
     .map_err(|refusal| told(&refusal))?;
     set_mode(folders, &path, wanted.mode == PROGRAM).map(|()| None)
 }
 
-/// Refuses to put in the place of a file what only stands for it: the filter that makes the file of
-/// it is not run, and what was there when the file was what was committed is not known.
+/// Refuses to replace a file with an LFS pointer: the filter that fetches the content does not run,
+/// and the content at the time of the commit is not known. A file that is a pointer already is not
+/// refused.
 fn must_not_be_for_a_filter(repository: &Repository, path: &Path, content: &[u8]) -> Result<(), String> {
     if fs::read(path).is_ok_and(|found| conversions::is_pointer(&found)) {
         return Ok(());
@@ -403,8 +398,8 @@ fn must_not_be_for_a_filter(repository: &Repository, path: &Path, content: &[u8]
     }
 }
 
-/// Refuses a file where something else stands than the folder that it is to be in: through a link,
-/// another file would be written.
+/// Refuses a file below something that is not a folder: through a link, another file would be
+/// written.
 fn way_must_be_free(repository: &Repository, path: &Path) -> Result<(), String> {
     let above = path.ancestors().skip(1).take_while(|above| *above != repository.root);
     let is_taken = |above: &Path| fs::symlink_metadata(above).is_ok_and(|known| !known.is_dir());
@@ -414,7 +409,7 @@ fn way_must_be_free(repository: &Repository, path: &Path) -> Result<(), String> 
     }
 }
 
-/// Removes a folder that stands where a file is to be, if there is nothing in it but folders.
+/// Removes a folder in the place of a wanted file if it contains only folders.
 fn make_room(folders: &Folders, path: &Path) -> Result<(), String> {
     if !fs::symlink_metadata(path).is_ok_and(|known| known.is_dir()) {
         return Ok(());
@@ -437,7 +432,6 @@ fn make_room(folders: &Folders, path: &Path) -> Result<(), String> {
     found.iter().rev().try_for_each(|folder| folders.remove(folder, false)).map_err(|refusal| told(&refusal))
 }
 
-/// Makes a file a program, or none.
 fn set_mode(folders: &Folders, path: &Path, is_program: bool) -> Result<(), String> {
     let set = || -> Result<(), crate::files::folders::PathRefusal> {
         let file = folders.open(path)?;

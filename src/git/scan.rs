@@ -1,13 +1,12 @@
-//! Output of `git status`, of the whole folder or of the files that were touched since the last
-//! time.
+//! Output of `git status`, for the whole folder or for the files touched since the last scan.
 //!
 //! Git compares each file of the index with the folder, which takes most of the time in a large
-//! repository. Where the file system has said which files were touched, git is asked about those
-//! alone, and the rest is as it was: as long as the index and the checked-out commit are the same,
-//! and no file was touched that says what git does with other files.
+//! repository. If the file watcher has reported the touched files, git examines only those, and the
+//! rest of the last status stays valid: as long as the index and the checked-out commit are the
+//! same, and no touched file affects how git treats other files.
 //!
-//! Owns: the last status of each repository, and whether it can be brought up to date in parts.
-//! Never: remembers a status of flagged files, or with conflicts.
+//! Owns: the last status of each repository, and whether it can be updated in parts.
+//! Never: caches a status of flagged files, or with conflicts.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -21,16 +20,15 @@ use super::index::{read_status, Status, STATUS};
 use super::program::{GitError, GitRun};
 use super::repository::Repository;
 
-/// Maximum number of repositories whose status is remembered.
+/// Maximum number of cached statuses, one per repository.
 const REMEMBERED_MAX: usize = 16;
 
-/// Maximum number of paths in a status that is remembered.
+/// Maximum number of paths in a cached status.
 const PATHS_MAX: usize = 10_000;
 
-/// Files that say what git does with other files.
+/// Files that determine how git treats other files.
 const GOVERNING: [&str; 3] = [".git", ".gitattributes", ".gitignore"];
 
-/// Status of a repository, with the version of the index that it is of.
 #[derive(Debug)]
 struct KnownStatus {
     status: Status,
@@ -45,13 +43,13 @@ static KNOWN: Mutex<BTreeMap<PathBuf, KnownStatus>> = Mutex::new(BTreeMap::new()
 pub enum StatusScope<'a> {
     /// All files, these flagged ones included.
     Whole(&'a [FlaggedFile]),
-    /// Files as the user has told git to see them. Only these (`file:` URIs) may have changed since
-    /// the last scan of this kind; `None` if any may have.
+    /// Files that git's flags do not hide. Only these (`file:` URIs) may have changed since the
+    /// last scan of this kind; `None` if any may have.
     Visible(Option<&'a [String]>),
 }
 
 impl<'a> StatusScope<'a> {
-    /// Returns the flagged files that it covers.
+    /// Returns the flagged files that the scan covers.
     pub fn flagged(self) -> &'a [FlaggedFile] {
         match self {
             Self::Whole(flagged) => flagged,
@@ -59,11 +57,9 @@ impl<'a> StatusScope<'a> {
         }
     }
 
-    /// Returns the status that `run` gives with these arguments. The touched files alone are
-    /// examined in the first try; another try follows on changes that nobody has reported yet.
-    ///
-    /// # Errors
-    /// When git fails.
+    /// Returns the status that `run` gives with these arguments. The first try examines only
+    /// touched files; a further try examines all, because files have changed that were not reported
+    /// yet.
     pub fn status<'r>(
         self,
         repository: &Repository,
@@ -92,7 +88,7 @@ impl<'a> StatusScope<'a> {
 
 /// Returns the paths of files; `None` if the status of other files depends on one of them.
 fn paths_of(repository: &Repository, touched: &[String]) -> Option<Vec<OsString>> {
-    // Git may know a file by another name than the file system has said.
+    // Git may use another spelling of a name than the reported one.
     if touched.is_empty() || repository.folds_names() {
         return None;
     }
@@ -111,7 +107,7 @@ fn known_status(repository: &Repository, index: Option<IndexStamp>) -> Option<St
 
 fn remember(repository: &Repository, now: KnownStatus) {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    // Scans may overlap; a change that the later one has not seen is reported to the next one.
+    // Scans may overlap. A change that the later one has missed is reported for the next one.
     if known.get(&repository.root).is_some_and(|known| known.begun > now.begun) {
         return;
     }
@@ -126,8 +122,8 @@ fn remember(repository: &Repository, now: KnownStatus) {
 }
 
 impl Status {
-    /// Returns this status with the touched files as they are `now`; `None` where that does not
-    /// fit together.
+    /// Returns this status, with the touched files replaced by those of `now`; `None` if the two
+    /// are not consistent.
     fn updated(self, now: Self, touched: &[OsString]) -> Option<Self> {
         if now.has_conflicts || now.head != self.head {
             return None;

@@ -1,7 +1,7 @@
 //! Git's configuration, read as data.
 //!
-//! Owns: the syntax of its files, what they include and when, and which files the user and the
-//! system have.
+//! Owns: the syntax of its files, their includes and conditions, and the paths of the user's and
+//! the system's files.
 //! Never: starts a program, or reads anything but regular files.
 
 use std::collections::HashSet;
@@ -15,31 +15,30 @@ use std::path::{Path, PathBuf};
 use globset::{escape, GlobBuilder};
 use rustix::fs::{openat, Mode, OFlags, CWD};
 
-/// Maximum size of a configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Maximum number of files that are read for one repository, those that others include among them.
+/// Maximum number of files read for one repository, includes among them.
 const FILES_MAX: usize = 100;
 
-/// Maximum depth of includes; git's own.
+/// Maximum depth of includes; the same as git's.
 const DEPTH_MAX: usize = 10;
 
-/// A setting, as git lists it: `section.name` or `section.subsection.name`, of which all but the
-/// subsection is in lower case.
+/// A setting, as git lists it: `section.name` or `section.subsection.name`, in lower case except
+/// for the subsection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitSetting {
-    /// The key.
+    /// Key, with its section.
     pub key: Vec<u8>,
-    /// The value; `None` where the file has only the name, which git takes for `true`.
+    /// Value; `None` if the file has only the name, which means `true`.
     pub value: Option<Vec<u8>>,
 }
 
-/// Settings in the order in which git reads them: of several with one key the last one counts.
+/// Settings in the order in which git reads them; the last one of a key wins.
 #[derive(Debug, Clone, Default)]
 pub struct GitSettings(Vec<GitSetting>);
 
 impl GitSettings {
-    /// Parses the content of one file, without what it includes.
+    /// Parses the content of one file, without its includes.
     ///
     /// # Errors
     /// The number of the line that git would refuse.
@@ -47,24 +46,24 @@ impl GitSettings {
         Parser::new(text).settings().map(Self)
     }
 
-    /// Returns the value of a key, which is in lower case.
+    /// Returns the value of a key, which must be in lower case.
     pub fn get(&self, key: &str) -> Option<&[u8]> {
         let found = self.0.iter().rev().find(|setting| setting.key == key.as_bytes())?;
         Some(found.value.as_deref().unwrap_or(b"true"))
     }
 
-    /// Returns whether a key is set to what git takes for true; `None` where it is not set.
+    /// Returns whether git takes the value of a key for true; `None` if it is not set.
     pub fn is_true(&self, key: &str) -> Option<bool> {
         let value = String::from_utf8_lossy(self.get(key)?).to_ascii_lowercase();
         Some(!matches!(value.as_str(), "false" | "no" | "off" | "0" | ""))
     }
 
-    /// Returns all settings.
+    /// Returns all settings, in reading order.
     pub fn iter(&self) -> impl Iterator<Item = &GitSetting> {
         self.0.iter()
     }
 
-    /// Returns the subsections of a section that have one of these names in them, each once.
+    /// Returns the distinct subsections of a section that set one of these names.
     pub fn subsections(&self, section: &str, names: &[&str]) -> HashSet<&[u8]> {
         let found = self.0.iter().filter_map(|setting| {
             let (before, name) = split_key(&setting.key)?;
@@ -75,18 +74,17 @@ impl GitSettings {
     }
 }
 
-/// Parts a key at its last dot.
 fn split_key(key: &[u8]) -> Option<(&[u8], &[u8])> {
     let dot = key.iter().rposition(|byte| *byte == b'.')?;
     Some((&key[..dot], &key[dot + 1..]))
 }
 
 impl GitSetting {
-    /// Returns the lines of a configuration file that say this; `None` where git could not read
-    /// them back.
+    /// Formats the setting as lines of a configuration file; `None` if git could not read them
+    /// back.
     pub fn lines(&self) -> Option<Vec<u8>> {
         let (section, name) = split_key(&self.key)?;
-        // A subsection may have any other byte.
+        // A subsection may contain any other byte.
         if section.iter().any(|byte| matches!(byte, 0 | b'\n')) {
             return None;
         }
@@ -122,7 +120,7 @@ impl GitSetting {
     }
 }
 
-/// Reads the syntax of git's configuration files, as its `config.c` does.
+/// Parser of git's configuration files, after git's `config.c`.
 struct Parser<'a> {
     text: &'a [u8],
     at: usize,
@@ -134,7 +132,7 @@ impl<'a> Parser<'a> {
         Self { text: text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text), at: 0, line: 1 }
     }
 
-    /// Returns the next byte; a line end for `\r\n`, and `None` at the end of the text.
+    /// Returns the next byte, with `\r\n` as one `\n`; `None` at the end of the text.
     fn next(&mut self) -> Option<u8> {
         let mut byte = *self.text.get(self.at)?;
         self.at += 1;
@@ -170,7 +168,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads the rest of a heading; returns the section with its subsection.
+    /// Parses the rest of a heading. Returns the section with its subsection.
     fn section(&mut self) -> Option<Vec<u8>> {
         let mut name = Vec::new();
         loop {
@@ -228,7 +226,7 @@ impl<'a> Parser<'a> {
 
     fn value(&mut self) -> Option<Vec<u8>> {
         let mut value = Vec::new();
-        // Where the spaces begin that are not a part of the value unless something follows them.
+        // Length of the value without trailing spaces; `None` if there are none.
         let mut spaces = None;
         let (mut is_quoted, mut is_comment) = (false, false);
         loop {
@@ -267,21 +265,21 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Returns whether a byte is a space for git: not what C calls one, which has two more.
+/// Returns whether git takes a byte for a space; C's `isspace` accepts two more.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
-/// Facts of a repository on which it depends what its configuration and the user's include.
+/// Facts of a repository that conditional includes depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct IncludedFor<'a> {
     /// Git directory, with symbolic links resolved.
     pub git_dir: &'a Path,
-    /// The branch that is checked out, where that is known.
+    /// Checked-out branch; `None` if it is not known or `HEAD` is detached.
     pub branch: Option<&'a str>,
 }
 
-/// Reads these files, one behind the other, with all that they include for a repository.
+/// Reads these files in order, with all that they include for a repository.
 ///
 /// # Errors
 /// Which file cannot be read, and why, for people.
@@ -313,9 +311,9 @@ pub fn read_all(files: &[PathBuf], included_for: IncludedFor<'_>) -> Result<GitS
 struct SettingsReader<'a> {
     included_for: IncludedFor<'a>,
     home: Option<PathBuf>,
-    /// The URLs of all remotes; `None` while they are not known.
+    /// URLs of all remotes; `None` in the first pass, before they are known.
     urls: Option<Vec<Vec<u8>>>,
-    /// Something is included only for some of them.
+    /// Set if an include depends on the URLs of remotes.
     asks_for_urls: bool,
     files_left: usize,
     found: Vec<GitSetting>,
@@ -341,7 +339,7 @@ impl SettingsReader<'_> {
         Ok(())
     }
 
-    /// Returns the file that a setting of this file includes.
+    /// Returns the file that a setting includes; `file` is the file of the setting.
     fn included(&mut self, setting: &GitSetting, file: &Path) -> Option<PathBuf> {
         let (before, name) = split_key(&setting.key)?;
         if name != b"path" {
@@ -398,12 +396,12 @@ impl SettingsReader<'_> {
     }
 }
 
-/// A pattern that ends with a slash is met by all that is below.
+/// Completes a pattern: one that ends with a slash matches everything below.
 fn whole(pattern: &str) -> String {
     format!("{pattern}{}", if pattern.ends_with('/') { "**" } else { "" })
 }
 
-/// Returns whether a path meets a pattern as git reads it: without alternatives in braces.
+/// Returns whether a path matches a pattern as git reads it: without alternatives in braces.
 fn is_match(pattern: &str, path: &Path, in_any_case: bool) -> bool {
     let pattern = pattern.replace('{', "[{]").replace('}', "[}]");
     let mut glob = GlobBuilder::new(&pattern);
@@ -411,8 +409,7 @@ fn is_match(pattern: &str, path: &Path, in_any_case: bool) -> bool {
     glob.build().is_ok_and(|glob| glob.compile_matcher().is_match(path))
 }
 
-/// Returns the content of a file; `None` where there is none that may be read, or something else
-/// than a regular file.
+/// Returns the content of a file; `None` if it does not exist, may not be read, or is not regular.
 fn content_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let is_nothing = |kind| {
         matches!(
@@ -430,11 +427,11 @@ fn content_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Opens a regular file of a repository, also behind a link. Nothing else is waited for: whoever
-/// made the repository may have put a pipe or a device in its place.
+/// Opens a regular file of a repository, following links. Never blocks: the repository's author
+/// may have put a pipe or a device there.
 ///
 /// # Errors
-/// When there is none, which is told of anything else than a regular file, too.
+/// When it cannot be opened; anything but a regular file counts as not found.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(openat(CWD, path, flags, Mode::empty())?);
@@ -445,17 +442,14 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 /// Reads the first `bytes_max` bytes of a regular file.
-///
-/// # Errors
-/// As for [`open_regular`].
 pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     open_regular(path)?.take(bytes_max).read_to_end(&mut text)?;
     Ok(text)
 }
 
-/// Returns the files of the system and of the user, in the order in which git reads them; `system`
-/// is the first where the environment does not name another one.
+/// Returns the configuration files of the system and the user, in the order in which git reads
+/// them. `system` is the system's file unless the environment names another.
 pub fn files_of_the_user(system: Option<&Path>) -> Vec<PathBuf> {
     let named = |name: &str| env::var_os(name).map(PathBuf::from);
     let is_set = |value: OsString| {
@@ -478,8 +472,8 @@ pub fn files_of_the_user(system: Option<&Path>) -> Vec<PathBuf> {
     files
 }
 
-/// Returns a path that a setting names, with its `~` replaced; `None` where that stands for
-/// somebody else's home.
+/// Returns the path that a setting names, with `~` expanded; `None` if it names another user's
+/// home.
 pub fn path_in(value: &[u8]) -> Option<PathBuf> {
     match value.strip_prefix(b"~") {
         None => Some(PathBuf::from(OsString::from_vec(value.to_vec()))),

@@ -19,19 +19,15 @@ use crate::state::edits::FileDiff;
 /// Ref that names the default branch of a remote.
 const REMOTE_DEFAULT: &str = "refs/remotes/origin/HEAD";
 
-/// Commit that a branch is compared with.
 struct BranchBase {
     commit: String,
     name: Option<String>,
     note: Option<String>,
 }
 
-/// Returns the status of a repository, with the changed files if `files`; of those, only the
-/// `touched` ones (`file:` URIs) may have changed since the last time, `None` if any may have. Git
-/// writes the contents of changed files; see [`Repository::examine`].
-///
-/// # Errors
-/// When git fails, or not in time.
+/// Returns the status of a repository, with the changed files if `files` is set. Only the `touched`
+/// ones (`file:` URIs) may have changed since the last scan; `None` if any may have. Git stores
+/// contents of changed files; see [`Repository::examine`].
 pub fn repository_status(
     repository: &Repository,
     base: Option<&str>,
@@ -88,8 +84,8 @@ pub fn repository_status(
     })
 }
 
-/// Returns the commit that a branch is compared with: the upstream of the branch on which the
-/// session began; else that branch, the default branch, or the commit that is checked out.
+/// Returns the commit that a branch is compared with. In order of preference: the upstream of the
+/// branch on which the session began, that branch, the default branch, the checked-out commit.
 fn base_of(
     repository: &Repository,
     head: &str,
@@ -116,7 +112,7 @@ fn base_of(
             true => Ok(head.to_owned()),
             false => repository.run(["merge-base", head, &name]).line(),
         };
-        // A ref without a common commit, or one that does not exist, is no base.
+        // Refs that do not exist, or without a common commit, are skipped.
         if let Ok(commit) = commit {
             let name = short(&name).to_owned();
             let note = is_noted.then(|| format!("compared with `{name}`"));
@@ -138,7 +134,6 @@ struct ListedRef<'a> {
 }
 
 impl<'a> ListedRef<'a> {
-    /// Parses a line; the key is the name of the ref.
     fn parse(line: &'a str) -> Option<(&'a str, Self)> {
         let mut words = line.split('\0');
         let name = words.next()?;

@@ -1,10 +1,9 @@
-//! Files at which git does not look: ignored ones, and those that are not in the repository.
+//! Files that git does not examine: ignored ones, and those outside the repository.
 //!
-//! A checkpoint knows nothing of them, so that only the calls of an agent say what has become of
-//! them.
+//! Checkpoints do not contain them, so only the tool calls of an agent report their changes.
 //!
-//! Owns: telling these from the others.
-//! Never: looks into a file.
+//! Owns: telling these files from the others.
+//! Never: reads a file.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
@@ -19,13 +18,10 @@ use crate::files::folders::real_as_far_as_there;
 use crate::files::uris::{path_of, uri_of};
 use crate::host::effects::UnseenFile;
 
-/// Prefix of a path behind which a colon has no meaning.
+/// Prefix after which a colon at the beginning of a path has no special meaning for git.
 const HERE: &[u8] = b"./";
 
-/// Returns those of these files (`file:` URIs or absolute paths) at which git does not look.
-///
-/// # Errors
-/// When git fails.
+/// Returns the files (`file:` URIs or absolute paths) that git does not examine.
 pub fn unseen(repository: &Repository, files: Vec<String>) -> Result<Vec<UnseenFile>, GitError> {
     if files.is_empty() {
         return Ok(Vec::new());
@@ -45,10 +41,10 @@ pub fn unseen(repository: &Repository, files: Vec<String>) -> Result<Vec<UnseenF
         true => Vec::new(),
         false => {
             let asked = repository.input(&asked)?;
-            // This command refuses the setting by which names are taken as they are.
+            // `git check-ignore` refuses `GIT_LITERAL_PATHSPECS=1`.
             let run = repository.run(["check-ignore", "--stdin", "-z"]).env("GIT_LITERAL_PATHSPECS", "0");
             match run.reads(asked).output() {
-                // None of them is.
+                // Exit status 1: none of them is ignored.
                 Err(GitError::Failed { status: Some(1), .. }) => Vec::new(),
                 said => said?,
             }
@@ -57,8 +53,7 @@ pub fn unseen(repository: &Repository, files: Vec<String>) -> Result<Vec<UnseenF
     let ignored: HashSet<&[u8]> =
         ignored.split(|byte| *byte == 0).filter_map(|path| path.strip_prefix(HERE)).collect();
     let flagged = flagged(repository)?;
-    // One that is not to be had in the folder, and is not, was removed or never there: git cannot
-    // tell.
+    // A skip-worktree file that does not exist was removed or never existed; git cannot tell.
     let elsewhere: HashSet<&[u8]> =
         flagged.iter().filter(|file| file.is_elsewhere).map(|file| &*file.entry.path).collect();
     let is_unseen = |place: &FilePlace| match place {
@@ -78,13 +73,12 @@ pub fn unseen(repository: &Repository, files: Vec<String>) -> Result<Vec<UnseenF
     Ok(unseen.collect())
 }
 
-/// Location of a file as the repository sees it.
 enum FilePlace {
-    /// In no folder of it, or in another repository that is in it.
+    /// Outside the repository, or in another repository within it.
     Outside,
-    /// In it, by another name: it is known by that.
+    /// In the repository under another name, by which it is examined.
     Elsewhere,
-    /// In it, by this path.
+    /// In the repository, at this path.
     Below(PathBuf),
 }
 
@@ -104,7 +98,7 @@ impl FilePlace {
     }
 }
 
-/// Returns a path whose folders are not links, as far as they exist.
+/// Resolves links in the folders of a path, as far as they exist.
 fn real_path(path: &Path) -> Option<PathBuf> {
     Some(real_as_far_as_there(path.parent()?)?.join(path.file_name()?))
 }

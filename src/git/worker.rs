@@ -1,13 +1,12 @@
 //! The process that runs git for the host.
 //!
-//! It is asked, and answers, by lines of JSON on its pipes: a number, and what is to be done, or
-//! what is heard of that. It is under a guard, so that it ends with the host, and so does whatever
-//! it runs.
+//! Jobs and reports are lines of JSON on its pipes, each with a number. A guard ends the process,
+//! and all programs it runs, when the host ends.
 //!
-//! Owns: which jobs run beside each other: of one repository one that keeps its folder and one that
-//! looks at something, and of either two in all; while one changes something in a folder no other
-//! one has to do with it. The others wait.
-//! Never: begins with a job whose time is up.
+//! Owns: which jobs run concurrently. For the same directories, at most one checkpoint and one
+//! other job run at once; in all, at most two of each kind. A job that changes files runs while no
+//! other job has directories in, above or below its own. Other jobs queue.
+//! Never: starts a job past its deadline.
 
 use std::collections::VecDeque;
 use std::fs::{File, TryLockError};
@@ -30,25 +29,24 @@ use crate::files::folders::PathRefusal;
 use crate::files::uris::{overlap, path_of};
 use crate::host::effects::{GitJob, GitReport, GitWork};
 
-/// Maximum number of jobs of one kind at once.
+/// Maximum number of concurrent jobs of one kind.
 const AT_ONCE: usize = 2;
 
-/// Time for steps that must not be interrupted once the host has ended: shorter than the guard's
-/// patience.
+/// Time for uninterruptible steps after the host has ended; shorter than the guard's grace period.
 const EXIT_WITHIN: Duration = Duration::from_millis(400);
 
-/// Time to wait for an earlier worker to end: longer than its guard lets it live.
+/// Time to wait for an earlier worker to end; longer than its guard lets it live.
 const OTHERS_WITHIN: Duration = Duration::from_millis(1500);
 
-/// Time limit for finishing what an earlier worker has begun.
+/// Time limit for finishing commits of an earlier worker.
 const RECOVERY_WITHIN: Duration = Duration::from_secs(5);
 
 /// A job with its number.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct NumberedJob {
-    /// The number.
+    /// Number that the report repeats.
     pub number: u64,
-    /// The job.
+    /// Work to do.
     pub job: GitJob,
 }
 
@@ -68,16 +66,16 @@ struct WaitingJob {
     until: Deadline,
 }
 
-/// Facts about a job that decide which jobs may run beside it.
+/// Facts that decide which jobs may run concurrently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct JobPlace {
     /// Set if the job makes a checkpoint of the folder.
     keeps: bool,
-    /// Set if the job changes files in the folder: a checkpoint or a status taken meanwhile would
-    /// show an intermediate state.
+    /// Set if the job changes files in the folder: a checkpoint or status made during the change
+    /// would show an intermediate state.
     changes: bool,
-    /// Directories of the job, as paths: who names one may spell its URI in several ways. Links in
-    /// them are not resolved, since a file system may not answer.
+    /// Directories of the job, as paths, since a URI can be spelled in several ways. Links are not
+    /// resolved: a file system may hang.
     directories: Vec<PathBuf>,
 }
 
@@ -116,7 +114,7 @@ impl Jobs {
         let may_run = |at: &usize| {
             let place = &places[*at];
             let of_kind = self.running.iter().filter(|running| running.keeps == place.keeps).count();
-            // None overtakes one that it would have to wait for.
+            // A job does not overtake one that it would have to wait for.
             let mut before = self.running.iter().chain(&places[..*at]);
             of_kind < AT_ONCE && !before.any(|other| place.conflicts_with(other))
         };
@@ -127,12 +125,9 @@ impl Jobs {
     }
 }
 
-/// Does what it is asked on stdin until that ends. Files of its own are in this folder, and the
-/// contents of files are checkpointed within these limits. Git runs these filters of the user's
-/// configuration, by their names, and no other ones.
-///
-/// # Errors
-/// When its pipes fail, or it can have no threads.
+/// Runs the jobs that arrive on stdin until it closes. Temporary files are made in `folder`,
+/// contents of files are checkpointed within `limits`, and git runs only the named `filters` of the
+/// user's configuration.
 pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Result<()> {
     let _alone = wait_for_others(&folder);
     finish_begun_commits(&folder);
@@ -161,7 +156,8 @@ pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Resul
     }
     shared.0.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
     steps::leave(EXIT_WITHIN);
-    // Who comes next ends what hangs.
+    // Returning ends the process, and threads that hang with it. An unfinished commit is left to
+    // the next worker.
     if !folders_in(&folder).iter().any(|scratch| commit::is_begun(scratch)) {
         remove_old(&folder);
         if let Err(error) = std::fs::remove_dir(&*folder) {
@@ -176,8 +172,8 @@ fn folders_in(folder: &Path) -> Vec<PathBuf> {
     entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
-/// Waits until no other worker has files in this folder: one whose host was killed stays for a
-/// moment. Whoever has what is given back is alone.
+/// Locks this folder, once no other worker uses it: a worker whose host was killed lives on for a
+/// moment. The folder stays locked while the returned file is open.
 fn wait_for_others(folder: &Path) -> io::Result<File> {
     let begun = Instant::now();
     loop {
@@ -185,10 +181,10 @@ fn wait_for_others(folder: &Path) -> io::Result<File> {
         let opened = File::open(folder)?;
         let is_locked = match opened.try_lock() {
             Err(TryLockError::WouldBlock) => false,
-            // Where nothing can be locked there is nobody to wait for, either.
+            // If the file system has no locks, no worker can be waited for.
             _ => true,
         };
-        // Who had it may have removed the folder when it was opened already.
+        // The previous holder may have removed the folder after it was opened here.
         let is_there = || {
             let there = std::fs::metadata(folder)?;
             let known = opened.metadata()?;
@@ -201,7 +197,7 @@ fn wait_for_others(folder: &Path) -> io::Result<File> {
     }
 }
 
-/// Finishes commits that an earlier worker has left unfinished because it was killed.
+/// Finishes commits that an earlier worker was killed in.
 fn finish_begun_commits(folder: &Path) {
     let begun: Vec<PathBuf> =
         folders_in(folder).into_iter().filter(|scratch| commit::is_begun(scratch)).collect();
@@ -216,7 +212,7 @@ fn finish_begun_commits(folder: &Path) {
     }
 }
 
-/// Removes what workers have left behind. The folder itself stays: it is what is locked.
+/// Removes temporary files of earlier workers, but not the folder itself, which is locked.
 fn remove_old(folder: &Path) {
     for scratch in folders_in(folder) {
         if let Err(error) = std::fs::remove_dir_all(&scratch) {
@@ -225,7 +221,7 @@ fn remove_old(folder: &Path) {
     }
 }
 
-/// The program, once it is found, and the filters that it runs.
+/// The program, `None` until it is found, and the filters that it runs.
 type GitToFind<'a> = (&'a Mutex<Option<Git>>, &'a Arc<[String]>);
 
 fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: GitToFind<'_>, limits: FileLimits) {
@@ -259,7 +255,7 @@ fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: GitToFind<'_>, limi
         line.push(b'\n');
         let mut stdout = io::stdout().lock();
         if stdout.write_all(&line).and_then(|()| stdout.flush()).is_err() {
-            // The host is gone, and the guard comes for us.
+            // The host is gone, and the guard ends this process.
             return;
         }
     }
@@ -285,12 +281,12 @@ fn answer(
     carry_out(&git, limits, job, folder, until)
 }
 
-/// Does a job with this program.
+/// Runs a job with this program.
 pub fn carry_out(git: &Git, limits: FileLimits, job: GitJob, folder: &Path, until: Deadline) -> GitReport {
     let found = || {
         let find = || Repository::find(git, &job.directories, folder, until);
         match find() {
-            // It may have gone away while it was being found.
+            // The repository may have been removed during the search.
             Err(NoRepository::Failed(error)) => match find() {
                 Err(NoRepository::None) => Err(NoRepository::None),
                 _ => Err(NoRepository::Failed(error)),
@@ -310,7 +306,7 @@ pub fn carry_out(git: &Git, limits: FileLimits, job: GitJob, folder: &Path, unti
             repository.leave();
             report
         }
-        // It was there when this began.
+        // The repository existed when the job began.
         Err(error) => match found() {
             Err(NoRepository::None) => GitReport::NoRepository,
             _ => GitReport::Failed(error.to_string()),
@@ -323,7 +319,7 @@ fn do_in(repository: &mut Repository, work: GitWork) -> Result<GitReport, GitErr
         GitWork::Checkpoint { keeper, number, last, since, said } => {
             let kept = checkpoints::checkpoint(repository, (&keeper, number), last.as_ref())?;
             let compared = since.iter().map(|before| {
-                // It can still be asked for.
+                // `None` is reported if the comparison fails; the host can request it again.
                 checkpoints::compare(repository, before, &kept).ok()
             });
             let since = compared.collect();

@@ -1,11 +1,11 @@
-//! The format in which a session is exported, and bringing one in from it.
+//! The format of an exported session, its export and its import.
 //!
-//! An export is JSON Lines: a line that says format and version, then `session`, then for each chat
-//! `chat` and its `turn`s, then the `envelope`s that the store still has, which are there to be
-//! read only, and `end`.
+//! An export is JSON Lines: a line with format and version, then `session`, then for each chat
+//! `chat` and its `turn`s, then the `envelope`s that the store still has (for people only), and
+//! `end`.
 //!
 //! Owns: that format.
-//! Never: holds a session whole in memory, or leaves half of an export behind.
+//! Never: holds a whole session in memory, or leaves an incomplete export behind.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -26,20 +26,18 @@ use crate::store::archive::{Archive, Import, SessionPiece};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::to_sorted_json;
 
-/// Name of the format, which the first line of an export says.
+/// Name of the format in the first line of an export.
 const FORMAT: &str = "ahp-sidecar session";
 
-/// The version of that format.
 const FORMAT_VERSION: u32 = 1;
 
-/// The first line of an export.
 #[derive(Serialize, Deserialize)]
 struct Header {
     format: String,
     version: u32,
 }
 
-/// Every other line of an export.
+/// Other line of an export.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 enum ExportLine {
@@ -55,7 +53,7 @@ enum ExportLine {
         progress: Option<u64>,
         saved: Box<RawValue>,
     },
-    /// Of the chat that was named last.
+    /// Turn of the latest chat.
     Turn(Box<RawValue>),
     Envelope(Box<RawValue>),
     End {
@@ -66,7 +64,7 @@ enum ExportLine {
 pub(super) fn export_to(archive: &Archive, uri: &str, path: &Path) -> anyhow::Result<()> {
     let name = || format!("cannot write {}", path.display());
     archive.find(uri)?;
-    // What people said is for nobody else to read, and no file is overwritten.
+    // Conversations are private, and no file is overwritten.
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).with_context(name)?;
     let mut out = BufWriter::new(file);
     let written = export(archive, uri, &mut out)
@@ -74,13 +72,13 @@ pub(super) fn export_to(archive: &Archive, uri: &str, path: &Path) -> anyhow::Re
         .and_then(|()| Ok(out.get_ref().sync_all()?))
         .with_context(name);
     if written.is_err() {
-        // Half an export would be mistaken for one.
+        // An incomplete export could be mistaken for a complete one.
         fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
     }
     written
 }
 
-/// Writes a session, piece by piece. Nothing is written of one that is damaged.
+/// Writes a session piece by piece. Writes nothing if the session is damaged.
 pub(super) fn export(archive: &Archive, uri: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     let key = archive.find(uri)?;
     archive.check(key)?;
@@ -92,7 +90,7 @@ pub(super) fn export(archive: &Archive, uri: &str, out: &mut dyn Write) -> anyho
         lines += 1;
         Ok(writeln!(out, "{}", serde_json::to_string(&line)?)?)
     };
-    // Turns that have no rows of their own yet: they come behind those that have.
+    // Turns without rows of their own; they follow those with rows.
     let mut ended: Vec<Turn> = Vec::new();
     archive.walk(key, &mut |piece| match piece {
         SessionPiece::Session(row) => write(session_line(&row)?),
@@ -124,7 +122,7 @@ fn session_line(row: &SessionRow) -> anyhow::Result<ExportLine> {
     })
 }
 
-/// The line of a chat, whose body is up to date and has no completed turns.
+/// Returns the line of a chat whose body is up to date and has no completed turns.
 fn chat_line(chat: &SavedChat, body: &ChatBody<'_>) -> anyhow::Result<ExportLine> {
     let running = chat.row.running && body.state.active_turn.is_some();
     let saved = serde_json::from_slice(&body.to_json())?;
@@ -135,7 +133,7 @@ fn turn_line(json: &[u8]) -> anyhow::Result<ExportLine> {
     Ok(ExportLine::Turn(serde_json::from_slice(json)?))
 }
 
-/// Brings in an exported session, piece by piece. Returns its URI.
+/// Imports an exported session piece by piece. Returns its URI.
 pub(super) fn restore_from(archive: &mut Archive, path: &Path) -> anyhow::Result<String> {
     let name = || path.display().to_string();
     let file = File::open(path).with_context(name)?;
@@ -164,11 +162,10 @@ fn read_export(export: impl BufRead, mut reading: Reading<'_>) -> anyhow::Result
     bail!("it is cut off: its last line is missing")
 }
 
-/// A session that is being read from an export.
 struct Reading<'a> {
     head: u64,
     import: Import<'a>,
-    /// The session's URI, when its line was read.
+    /// URI of the session; `None` before its line was read.
     uri: Option<String>,
 }
 
@@ -202,7 +199,6 @@ impl Reading<'_> {
     }
 }
 
-/// Checks that a host can read this.
 fn check<T: for<'a> Deserialize<'a>>(json: &RawValue) -> anyhow::Result<()> {
     serde_json::from_str::<T>(json.get())?;
     Ok(())

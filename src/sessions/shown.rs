@@ -1,7 +1,7 @@
 //! Printed form of a session, for people.
 //!
 //! Owns: its form.
-//! Never: prints what a terminal would obey, or stops at what cannot be read.
+//! Never: prints control characters of a terminal, or stops at unreadable data.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ use crate::state::history::CompletedTurn;
 use crate::store::archive::{Archive, Salvaged};
 use crate::store::errors::StoreError;
 
-/// Prints a session as far as it can be read.
+/// Prints a session as far as it is readable.
 pub(super) fn show(archive: &Archive, uri: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     let key = archive.find(uri)?;
     let mut damage = 0;
@@ -58,7 +58,7 @@ fn show_chat(salvaged: &Salvaged, out: &mut dyn Write, damage: &mut u32) -> anyh
     if let Some(error) = &salvaged.behind {
         show_damage(error, out, damage)?;
     }
-    // Those that have ended since the row was saved.
+    // Turns that have ended since the row was stored.
     for turn in &chat.turns {
         show_turn(turn, out)?;
     }
@@ -136,7 +136,7 @@ fn shown(part: &ResponsePart) -> String {
     }
 }
 
-/// Text that does nothing to a terminal.
+/// Replaces control characters that would affect a terminal.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c }).collect()
 }

@@ -1,9 +1,8 @@
-//! The edits of files that the calls of turns have said: what was in a file before a call, and
-//! behind it.
+//! File edits that tool calls of turns report: the content of a file before and after a call.
 //!
-//! Owns: finding them in what calls have produced, what a content is called, and how many lines
-//! were added and removed.
-//! Never: looks at a file. What a command has changed is not known here.
+//! Owns: extracting edits from results of calls, ids of contents, and numbers of added and removed
+//! lines.
+//! Never: reads a file, so changes by commands are not known here.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,10 +14,11 @@ use memchr::memmem;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Prefix of the contents of sides in states.
+/// Prefix of the data URI that holds a side of an edit in a state.
 pub const INLINE: &str = "data:text/plain;charset=utf-8;base64,";
 
-/// A text that says where it is found: in its own URI, so that it is there as long as the turn is.
+/// Returns a reference that has the text in its own URI, so that the text exists as long as the
+/// turn.
 pub fn inline(text: &str) -> ContentRef {
     ContentRef {
         uri: format!("{INLINE}{}", BASE64_STANDARD.encode(text)),
@@ -28,17 +28,17 @@ pub fn inline(text: &str) -> ContentRef {
     }
 }
 
-/// Returns the id of a content in its chat.
+/// Returns the id of a content, which is unique in its chat.
 pub fn id_of(inline: &str) -> String {
     Uuid::new_v5(&Uuid::NAMESPACE_URL, inline.as_bytes()).simple().to_string()
 }
 
-/// Returns whether JSON text may hold sides of changes.
+/// Returns whether JSON text may contain sides of edits.
 pub fn may_hold_sides(text: &[u8]) -> bool {
     memmem::find(text, INLINE.as_bytes()).is_some()
 }
 
-/// A whole file, as a call has said it.
+/// A whole file, as a call reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EditContent {
     /// Id in its chat: equal contents have equal ids.
@@ -47,24 +47,24 @@ pub struct EditContent {
     pub bytes: i64,
 }
 
-/// Numbers of lines that an edit has added and removed.
+/// Numbers of lines that an edit adds and removes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LineCounts {
-    /// Added ones.
+    /// Number of added lines.
     pub added: i64,
-    /// Removed ones.
+    /// Number of removed lines.
     pub removed: i64,
 }
 
 impl LineCounts {
-    /// Between two texts.
+    /// Compares two texts.
     pub fn between(before: &str, after: &str) -> Self {
         let diff = Diff::compute(Algorithm::Myers, &InternedInput::new(before, after));
         Self { added: diff.count_additions().into(), removed: diff.count_removals().into() }
     }
 }
 
-/// Change of a file, with its content on both sides: `C` says where that is found.
+/// Change of a file, with its content on both sides; `C` refers to the content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileDiff<C> {
     /// URI (`file:`) of the file; its former one if it was removed.
@@ -80,33 +80,33 @@ pub struct FileDiff<C> {
     pub lines: Option<LineCounts>,
 }
 
-/// An edit of a file by a call.
+/// Edit of a file by a tool call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallEdit {
     /// The change.
     #[serde(flatten)]
     pub diff: FileDiff<EditContent>,
-    /// When its call was over, in milliseconds since 1970, as [`EDITED_AT`] says it; 0 where it
-    /// does not.
+    /// Time at which the call ended, in milliseconds since 1970; 0 if the call has no
+    /// [`EDITED_AT`].
     pub at: i64,
 }
 
-/// The member of `_meta` that says when a call was over that has edited files. Of the edits of a
-/// session each has another time, in the order in which they were made, so that those of several
-/// chats can be told in that order.
+/// Member of `_meta` with the time at which a call that has edited files ended. Times within a
+/// session are distinct and in the order of the edits, so that edits of several chats can be merged
+/// in order.
 pub const EDITED_AT: &str = "editedAt";
 
-/// When a call was over that says this.
+/// Returns the end time of a call from its `_meta`, in milliseconds since 1970; 0 if it is missing.
 pub fn edited_at(meta: Option<&JsonObject>) -> i64 {
     meta.and_then(|meta| meta.get(EDITED_AT)?.as_i64()).unwrap_or(0)
 }
 
 impl CallEdit {
-    /// Returns the edit of a file that a call shows with both sides whole.
+    /// Returns the edit of a file; `None` unless both sides are inline and of one file.
     fn of(before: Option<&FileEditSide>, after: Option<&FileEditSide>, at: i64) -> Option<Self> {
         let file = &after.or(before)?.uri;
         let sides = [before, after].into_iter().flatten();
-        // The host knows what is in it, and what it is called.
+        // Only inline contents have an id and can be compared.
         if !sides.clone().all(|side| side.content.uri.starts_with(INLINE) && side.uri == *file) {
             return None;
         }
@@ -127,7 +127,7 @@ impl CallEdit {
         Some(Self { diff, at })
     }
 
-    /// Returns the edits among the results of a call that ended then.
+    /// Returns the edits among the results of a call that ended at `at` (milliseconds since 1970).
     pub fn all_in(content: &[ToolResultContent], at: i64) -> Vec<Self> {
         let edits = content.iter().filter_map(|content| match content {
             ToolResultContent::FileEdit(edit) => Self::of(edit.before.as_ref(), edit.after.as_ref(), at),
@@ -136,8 +136,7 @@ impl CallEdit {
         edits.collect()
     }
 
-    /// The contents of what calls have produced, by their ids. Each of them is gone through for
-    /// that.
+    /// Returns the contents in the results of calls, by id. Decodes all of them.
     pub fn texts_in<'a>(calls: impl IntoIterator<Item = &'a ToolCallState>) -> HashMap<String, String> {
         let edits = calls.into_iter().filter_map(produced_by).flatten().filter_map(|content| match content {
             ToolResultContent::FileEdit(edit) => Some([&edit.before, &edit.after]),
@@ -147,18 +146,18 @@ impl CallEdit {
         sides.filter_map(|inline| text_of(inline).map(|text| (id_of(inline), text))).collect()
     }
 
-    /// Returns whether one of its sides is the content of this id.
+    /// Returns whether one of the sides is the content with this id.
     pub fn has(&self, id: &str) -> bool {
         [&self.diff.before, &self.diff.after].into_iter().flatten().any(|side| side.id == id)
     }
 }
 
-/// Returns the text of a content that is in its own URI.
+/// Returns the text of an inline content; `None` if the URI is not of that form.
 pub fn text_of(inline: &str) -> Option<String> {
     String::from_utf8(BASE64_STANDARD.decode(inline.strip_prefix(INLINE)?).ok()?).ok()
 }
 
-/// The edits of a call that did what it was to do.
+/// Returns the edits of a call; none if it has not succeeded.
 pub fn edits_of(call: &ToolCallState) -> Vec<CallEdit> {
     let meta = match call {
         ToolCallState::PendingResultConfirmation(call) => call.meta.as_ref(),
@@ -168,7 +167,7 @@ pub fn edits_of(call: &ToolCallState) -> Vec<CallEdit> {
     produced_by(call).map(|content| CallEdit::all_in(content, edited_at(meta))).unwrap_or_default()
 }
 
-/// Returns the results of a call that has succeeded.
+/// Returns the results of a call; `None` if it has not succeeded.
 pub fn produced_by(call: &ToolCallState) -> Option<&[ToolResultContent]> {
     let (success, content) = match call {
         ToolCallState::PendingResultConfirmation(call) => (call.success, &call.content),
@@ -178,15 +177,14 @@ pub fn produced_by(call: &ToolCallState) -> Option<&[ToolResultContent]> {
     content.as_deref().filter(|_| success)
 }
 
-/// Members of `_meta` of a call: its kind, and the places that it is about, as its agent says them.
+/// Members of `_meta` that an agent sets: the kind of a call, and the locations that it concerns.
 const KIND: &str = "acp.kind";
 const LOCATIONS: &str = "acp.locations";
 
-/// Kinds of calls that change the files that they name.
 const CHANGING: [&str; 3] = ["edit", "delete", "move"];
 
-/// Returns the absolute paths of files that the calls of a turn (JSON text) say they have changed,
-/// whether or not they say what was in them.
+/// Returns the absolute paths of files that the completed calls of a turn (JSON text) report to
+/// have changed, with or without their contents.
 pub fn changed_paths(text: &[u8]) -> BTreeSet<String> {
     if memmem::find(text, LOCATIONS.as_bytes()).is_none() {
         return BTreeSet::new();
@@ -211,12 +209,12 @@ pub fn changed_paths(text: &[u8]) -> BTreeSet<String> {
     paths.collect()
 }
 
-/// The edits of files in a turn.
+/// File edits of a turn.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnEdits {
-    /// When it began.
+    /// Time at which the turn began; empty if it is not known.
     pub started_at: String,
-    /// In the order of the calls.
+    /// Edits in the order of the calls.
     pub edits: Vec<CallEdit>,
 }
 
@@ -226,7 +224,7 @@ impl TurnEdits {
         if !may_hold_sides(text) {
             return Self::default();
         }
-        // What is no turn is logged by whoever reads it.
+        // Invalid turns are logged where they are read.
         let Ok(turn) = serde_json::from_slice::<Turn>(text) else { return Self::default() };
         let calls = turn.response_parts.iter().filter_map(|part| match part {
             ResponsePart::ToolCall(part) => Some(&part.tool_call),
@@ -236,7 +234,7 @@ impl TurnEdits {
         Self { started_at: turn.started_at.unwrap_or_default(), edits }
     }
 
-    /// Returns whether there is none.
+    /// Returns whether there are no edits.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()
     }

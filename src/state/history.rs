@@ -1,8 +1,8 @@
-//! The turns of a chat that are over.
+//! The completed turns of a chat.
 //!
-//! Owns: their order, what memory holds of each: its id and its JSON text, which may be in the
-//! store instead (see `texts`); and where the turn of an id is.
-//! Never: changes a turn. One that goes on is taken out, and comes in again when it ends.
+//! Owns: their order, id and JSON text (in memory, or in the store: see `texts`), and the lookup by
+//! id.
+//! Never: changes a turn. A turn that is resumed is removed, and added again when it ends.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -19,10 +19,10 @@ use super::edits::TurnEdits;
 use super::texts::{TurnFacts, TurnText};
 use crate::wire::rpc::to_sorted_json;
 
-/// Memory that a turn in the store is counted for, in bytes: its id, and its place.
+/// Memory accounted for a turn whose text is in the store, in bytes.
 pub const INDEX_BYTES: usize = 256;
 
-/// A turn that is over. To clone it is cheap: its text is shared.
+/// A completed turn. Clones share its text.
 #[derive(Debug, Clone)]
 pub struct CompletedTurn {
     id: Arc<str>,
@@ -30,25 +30,25 @@ pub struct CompletedTurn {
 }
 
 impl CompletedTurn {
-    /// One that has just ended.
+    /// Serializes a turn that has just ended.
     pub fn of(turn: &Turn) -> Self {
         Self::new(&turn.id, to_sorted_json(turn).into())
     }
 
-    /// One of this id, with this JSON text.
+    /// Makes a turn from its id and its JSON text.
     pub fn new(id: &str, text: Bytes) -> Self {
         Self::at(id, TurnText::here(text))
     }
 
-    /// One of this id, with this JSON text, wherever that is.
+    /// Makes a turn from its id and the handle of its JSON text.
     pub fn at(id: &str, text: TurnText) -> Self {
         Self { id: id.into(), text }
     }
 
-    /// One that was kept as this JSON text.
+    /// Makes a turn from stored JSON text.
     ///
     /// # Errors
-    /// Why it is none, for people.
+    /// When the text has no id; the message is for people.
     pub fn from_stored(text: Bytes) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Named {
@@ -60,18 +60,18 @@ impl CompletedTurn {
         }
     }
 
-    /// Returns the id.
+    /// Returns the id of the turn.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The size of its JSON text.
+    /// Returns the size of the JSON text in bytes.
     pub fn bytes(&self) -> usize {
         self.text.bytes()
     }
 
-    /// Returns the JSON text; equal turns have equal texts. Reads it from the store if need be,
-    /// which takes a while. If the store has lost it, the text is that of a turn that says so.
+    /// Returns the JSON text; equal turns have equal texts. May read it from the store, which
+    /// blocks. If the store has lost it, returns a turn that says so.
     pub fn text(&self) -> Bytes {
         self.text.get().unwrap_or_else(|why| {
             tracing::error!(
@@ -93,39 +93,38 @@ impl CompletedTurn {
         self.text.is_in_memory()
     }
 
-    /// Returns whether the turn may hold contents whose URIs clients are told, as far as this is
-    /// known without reading it.
+    /// Returns whether the turn may hold contents that clients read by URI; true if that is not
+    /// known without its text.
     pub fn may_hold_contents(&self) -> bool {
         self.text.known_facts().is_none_or(|facts| facts.contents)
     }
 
-    /// Returns whether the turn may show terminals of tool calls, as far as this is known without
-    /// reading it.
+    /// Returns whether the turn may show terminals of tool calls; true if that is not known without
+    /// its text.
     pub fn may_show_terminals(&self) -> bool {
         self.text.known_facts().is_none_or(|facts| facts.terminals)
     }
 
-    /// The edits of files that its calls have said.
+    /// Returns the file edits that its calls report.
     pub fn edits(&self) -> &TurnEdits {
         &self.facts().edits
     }
 
-    /// Returns the facts that the host needs about the turn. Reads its text unless they are known.
+    /// Returns the facts about the turn. Reads its text unless they are known.
     pub fn facts(&self) -> &TurnFacts {
         self.text.facts()
     }
 
-    /// Returns whether both have the same text in memory.
     pub(crate) fn shares_text(&self, other: &Self) -> bool {
         self.text == other.text
     }
 
-    /// The whole of it, as a value. None when its text is no turn, which was logged.
+    /// Parses the whole turn. Logs invalid text and returns `None`.
     pub fn read(&self) -> Option<Turn> {
         self.read_as()
     }
 
-    /// Returns the user's message that began the turn.
+    /// Returns the user's message that began the turn; `None` if the text is invalid.
     pub fn message(&self) -> Option<Message> {
         #[derive(Deserialize)]
         struct Begun {
@@ -140,7 +139,6 @@ impl CompletedTurn {
     }
 }
 
-/// A message of the user that says nothing.
 pub(crate) fn empty_message() -> Message {
     Message {
         text: String::new(),
@@ -152,7 +150,6 @@ pub(crate) fn empty_message() -> Message {
     }
 }
 
-/// A completed turn with nothing in it.
 pub(super) fn empty_completed(id: &str) -> Turn {
     Turn {
         id: id.to_owned(),
@@ -165,7 +162,7 @@ pub(super) fn empty_completed(id: &str) -> Turn {
     }
 }
 
-/// Returns the text of a turn that takes the place of one whose text the store has lost.
+/// Returns the text of a turn that replaces one whose text is lost.
 fn damaged(id: &str, why: &str) -> Bytes {
     let error = ErrorInfo {
         error_type: "damaged".to_owned(),
@@ -184,20 +181,18 @@ impl PartialEq for CompletedTurn {
     }
 }
 
-/// The turns of a chat that are over, oldest first.
+/// The completed turns of a chat, oldest first.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     turns: Vec<CompletedTurn>,
-    /// Of two turns with one id, the first.
+    /// Positions by id; of two turns with one id, that of the first.
     places: HashMap<Arc<str>, usize>,
-    /// Places of the turns that may have edited files, as far as that is known without reading
-    /// them.
+    /// Positions of the turns that may have edited files, as far as is known without their texts.
     edited: Vec<usize>,
-    /// Message that began the last turn, cached: summaries ask for it again and again, and the turn
-    /// may be large.
+    /// Message that began the last turn. Summaries need it often, and the turn may be large.
     last_message: OnceCell<Option<Message>>,
-    /// The text of the last one, once somebody has asked for what began it: it stays in memory,
-    /// because it may go on.
+    /// Text of the last turn, once its message was read; pinned in memory, because the turn may be
+    /// resumed.
     last_text: OnceCell<Bytes>,
 }
 
@@ -207,18 +202,17 @@ impl History {
         self.turns.len()
     }
 
-    /// Returns whether there is none.
+    /// Returns whether there are no turns.
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }
 
-    /// Returns the memory that they hold at least, roughly, in bytes: all but what the store can
-    /// give again.
+    /// Returns the approximate memory that cannot be evicted to the store, in bytes.
     pub fn held_bytes(&self) -> usize {
         self.turns.len() * INDEX_BYTES + self.last_text.get().map_or(0, Bytes::len)
     }
 
-    /// Returns all turns.
+    /// Returns all turns, oldest first.
     pub fn turns(&self) -> &[CompletedTurn] {
         &self.turns
     }
@@ -229,44 +223,44 @@ impl History {
         turns.filter(|turn| !turn.edits().is_empty())
     }
 
-    /// Returns the turns from this place on.
+    /// Returns the turns from this position on.
     pub fn since(&self, place: usize) -> &[CompletedTurn] {
         self.turns.get(place..).unwrap_or_default()
     }
 
-    /// Returns the turns up to and with the turn of this id; `None` if there is no such turn.
+    /// Returns the turns up to the one with this id, inclusive; `None` if there is no such turn.
     pub fn through(&self, id: &str) -> Option<&[CompletedTurn]> {
         self.turns.get(..=self.position_of(id)?)
     }
 
-    /// Returns the turn that ended last.
+    /// Returns the latest turn.
     pub fn last(&self) -> Option<&CompletedTurn> {
         self.turns.last()
     }
 
-    /// Returns the user's message that began the turn that ended last.
+    /// Returns the user's message that began the latest turn.
     pub fn last_message(&self) -> Option<&Message> {
         let last = self.last()?;
         self.last_text.get_or_init(|| last.text());
         self.last_message.get_or_init(|| last.message()).as_ref()
     }
 
-    /// The turn of this id.
+    /// Returns the turn with this id.
     pub fn get(&self, id: &str) -> Option<&CompletedTurn> {
         self.turns.get(self.position_of(id)?)
     }
 
-    /// Returns the place of the turn of this id.
+    /// Returns the position of the turn with this id.
     pub fn position_of(&self, id: &str) -> Option<usize> {
         self.places.get(id).copied()
     }
 
-    /// Returns whether there is a turn of this id.
+    /// Returns whether there is a turn with this id.
     pub fn contains(&self, id: &str) -> bool {
         self.places.contains_key(id)
     }
 
-    /// A turn ends.
+    /// Adds a turn that has just ended; its text stays in memory.
     pub fn end(&mut self, turn: Turn) {
         let ended = CompletedTurn::of(&turn);
         let text = ended.text();
@@ -274,7 +268,7 @@ impl History {
         (self.last_message, self.last_text) = (Some(turn.message).into(), text.into());
     }
 
-    /// Another one has ended.
+    /// Adds a completed turn.
     pub fn push(&mut self, turn: CompletedTurn) {
         (self.last_message, self.last_text) = (OnceCell::new(), OnceCell::new());
         self.places.entry(turn.id.clone()).or_insert(self.turns.len());
@@ -284,7 +278,7 @@ impl History {
         self.turns.push(turn);
     }
 
-    /// Keeps so many of the oldest.
+    /// Retains only the `count` oldest turns.
     pub fn truncate(&mut self, count: usize) {
         (self.last_message, self.last_text) = (OnceCell::new(), OnceCell::new());
         for turn in self.turns.drain(count.min(self.turns.len())..) {

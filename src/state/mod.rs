@@ -1,11 +1,11 @@
-//! The state of a chat and how actions change it: the same for the core and for older versions of
-//! the protocol, which reduce chats as their clients do.
+//! The state of a chat and how actions change it, for the core and for older protocol versions,
+//! which reduce chats as their clients do.
 //!
-//! Owns: a chat's state with the reducers on it ([`reduce`]), its completed turns ([`history`]) and
-//! where their texts are ([`texts`]), the edits of files in them ([`edits`]), and the bits of a
+//! Owns: a chat's state with its reducers ([`reduce`]), its completed turns ([`history`]), the
+//! locations of their texts ([`texts`]), the file edits in them ([`edits`]), and the bits of a
 //! status (`status`).
-//! Never: decides whether an action is allowed, numbers it, or knows who is told. It does no I/O,
-//! reads no clock, and uses nothing of the crate but [`wire`](crate::wire).
+//! Never: decides whether an action is allowed, assigns its number, or knows its subscribers. It
+//! does no I/O, reads no clock, and uses nothing of the crate but [`wire`](crate::wire).
 #![deny(clippy::disallowed_methods)]
 
 pub mod edits;

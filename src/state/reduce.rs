@@ -1,12 +1,11 @@
 //! A chat's state and the reducers that change it.
 //!
-//! Owns: applying an action to a chat at a cost that does not grow with the length of the turn. The
-//! meaning of every action is that of the official reducers (crate `ahp`); they walk all parts of a
-//! turn for each action, so here they are shown only the one part that an action names, and the two
-//! that append text are answered by this module. Of the turns that are over, which are text (see
-//! `history`), they are shown the one that an action names. A property test holds the two ways
-//! equal.
-//! Never: decides whether an action is allowed, or numbers it.
+//! Owns: applying an action to a chat at a cost that does not grow with the length of the turn.
+//! Each action means what it means to the official reducers (crate `ahp`). They walk all parts of a
+//! turn for each action, so they get only the part that the action names, and this module itself
+//! applies the two actions that append text. Of completed turns, which are text (see `history`),
+//! they get only the named one. A property test compares both ways.
+//! Never: decides whether an action is allowed, or assigns its number.
 
 use std::collections::{HashMap, HashSet};
 
@@ -27,46 +26,42 @@ use crate::wire::tool_calls::tool_call_id;
 /// A chat's state, with an index of the active turn's parts.
 #[derive(Debug)]
 pub struct Conversation {
-    /// State without the completed turns.
     state: ChatState,
     history: History,
     index: PartIndex,
 }
 
-/// Index of the parts of the active turn.
 #[derive(Debug, Default)]
 struct PartIndex {
-    /// First part with this id: markdown and reasoning parts and tool calls share their ids' space.
+    /// First part with this id: markdown parts, reasoning parts and tool calls share one id space.
     by_id: HashMap<String, usize>,
-    /// First tool call with this id.
     tools: HashMap<String, usize>,
-    /// Open questions.
+    /// Unanswered input requests.
     questions: HashMap<String, usize>,
     /// Parts that wait for the user.
     blocking: HashSet<usize>,
-    /// Length of each part's JSON text, roughly, in bytes, and their sum.
+    /// Approximate length of each part's JSON text, in bytes.
     bytes: Vec<usize>,
     bytes_in_all: usize,
 }
 
-/// The two kinds of parts that text is appended to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum StreamedText {
     Markdown,
     Reasoning,
 }
 
-/// The end of a part's text.
+/// End of a part's text, for appending.
 #[derive(Debug)]
 pub(crate) struct TextEnd<'a> {
-    /// The text; `None` if the part is of another kind, and so is left as it is.
+    /// The text; `None` if the part is of another kind and must not change.
     text: Option<&'a mut String>,
     bytes: &'a mut usize,
     bytes_in_all: &'a mut usize,
 }
 
 impl TextEnd<'_> {
-    /// Appends text that has so many bytes inside a JSON string.
+    /// Appends text, which takes `json_bytes` bytes inside a JSON string.
     pub(crate) fn push(&mut self, text: &str, json_bytes: usize) {
         if let Some(content) = &mut self.text {
             content.push_str(text);
@@ -75,7 +70,7 @@ impl TextEnd<'_> {
         }
     }
 
-    /// Returns what [`Conversation::turn_bytes`] does.
+    /// Returns the result of [`Conversation::turn_bytes`].
     pub(crate) fn turn_bytes(&self) -> usize {
         *self.bytes_in_all
     }
@@ -88,8 +83,7 @@ fn append(end: Option<TextEnd<'_>>, text: &str) -> ReduceOutcome {
 }
 
 impl Conversation {
-    /// Takes over a state, whatever its active turn holds. Completed turns that are in it are the
-    /// latest.
+    /// Makes a conversation from a state. Completed turns in the state are appended to `history`.
     pub fn new(state: ChatState, history: History) -> Self {
         let index = PartIndex::of(&state);
         let mut conversation = Self { state, history, index };
@@ -97,17 +91,17 @@ impl Conversation {
         conversation
     }
 
-    /// The state, without its completed turns.
+    /// Returns the state, without completed turns.
     pub fn state(&self) -> &ChatState {
         &self.state
     }
 
-    /// The completed turns.
+    /// Returns the completed turns.
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// Returns the length of the JSON text of the active turn's parts, roughly, in bytes.
+    /// Returns the approximate length of the JSON text of the active turn's parts, in bytes.
     pub fn turn_bytes(&self) -> usize {
         self.index.bytes_in_all
     }
@@ -123,9 +117,8 @@ impl Conversation {
         bytes
     }
 
-    /// Takes away what of the active turn is behind so many bytes of JSON text, outside of the
-    /// sequence: for a turn from the store that is larger than any may be. Returns whether anything
-    /// was.
+    /// Truncates the active turn to `bytes_max` bytes of JSON text, without an action: for a stored
+    /// turn that exceeds the limit. Returns whether anything was removed.
     pub(crate) fn cut_active_turn(&mut self, bytes_max: usize) -> bool {
         let Some(active) = self.state.active_turn.as_mut().filter(|_| self.index.bytes_in_all > bytes_max)
         else {
@@ -156,24 +149,23 @@ impl Conversation {
         true
     }
 
-    /// Names the chat. No action of the protocol does; clients learn it from the session's
-    /// catalogue.
+    /// Sets the title. The protocol has no action for it on this channel; clients receive it with
+    /// the session's catalogue.
     pub(crate) fn set_title(&mut self, title: String) {
         self.state.title = title;
     }
 
-    /// Says how much was changed in the chat. No action of the protocol does; clients learn it from
-    /// the session's catalogue.
+    /// Sets the summary of changes. The protocol has no action for it on this channel; clients
+    /// receive it with the session's catalogue.
     pub(crate) fn set_changes(&mut self, changes: Option<ChangesSummary>) {
         self.state.changes = changes;
     }
 
-    /// Returns whether the active turn has a part or tool call of this id.
     pub(crate) fn has_part(&self, id: &str) -> bool {
         self.index.by_id.contains_key(id)
     }
 
-    /// A tool call of the active turn.
+    /// Returns the tool call of the active turn with this id.
     pub fn tool(&self, id: &str) -> Option<&ToolCallState> {
         let active = self.state.active_turn.as_ref()?;
         match active.response_parts.get(*self.index.tools.get(id)?)? {
@@ -182,7 +174,6 @@ impl Conversation {
         }
     }
 
-    /// The tool calls of the active turn.
     pub(crate) fn tools(&self) -> impl Iterator<Item = &ToolCallState> {
         let parts = self.state.active_turn.iter().flat_map(|turn| &turn.response_parts);
         parts.filter_map(|part| match part {
@@ -191,7 +182,7 @@ impl Conversation {
         })
     }
 
-    /// An open question of the active turn.
+    /// Returns the unanswered input request of the active turn with this id.
     pub fn question(&self, id: &str) -> Option<&InputRequestResponsePart> {
         let active = self.state.active_turn.as_ref()?;
         match active.response_parts.get(*self.index.questions.get(id)?)? {
@@ -244,8 +235,8 @@ impl Conversation {
         }
     }
 
-    /// Takes up earlier turns, and where those before them are to be asked for: as
-    /// `chat/turnsLoaded` does.
+    /// Prepends earlier turns and sets the cursor for those before them, as `chat/turnsLoaded`
+    /// does.
     pub fn load(&mut self, earlier: &[CompletedTurn], next_cursor: Option<String>) {
         self.prepend(earlier);
         self.state.turns_next_cursor = next_cursor;
@@ -257,14 +248,13 @@ impl Conversation {
         self.history = lacked.chain(later.turns()).cloned().collect();
     }
 
-    /// Turns that a reducer has ended are text from now on.
+    /// Moves turns that a reducer has completed to the history, as text.
     fn take_completed(&mut self) {
         for turn in std::mem::take(&mut self.state.turns) {
             self.history.end(turn);
         }
     }
 
-    /// The last turn may go on.
     fn resume(&mut self, turn_id: &str, action: &StateAction) -> ReduceOutcome {
         let last =
             self.history.last().filter(|last| last.id() == turn_id && self.state.active_turn.is_none());
@@ -278,8 +268,8 @@ impl Conversation {
         outcome
     }
 
-    /// The turns behind one, or all, are removed. The reducer is shown nothing of them: what it
-    /// does besides depends on whether the named one is there.
+    /// Removes the turns after the named one, or all. The reducer gets an empty turn with that id,
+    /// because its other effects depend only on whether the turn exists.
     fn truncate(&mut self, named: Option<&str>, action: &StateAction) -> ReduceOutcome {
         let kept = match named.map(|id| self.history.position_of(id)) {
             None => 0,
@@ -295,8 +285,8 @@ impl Conversation {
     }
 
     /// Returns whether the official reducer would change anything. Runs it on a copy of the state
-    /// that holds only what the action can touch, so it answers for actions that do not start, end
-    /// or remove turns.
+    /// with only the parts that the action can affect, so it must not be used for actions that
+    /// start, end or remove turns.
     pub(crate) fn would_change(&self, action: &StateAction) -> bool {
         let mut before = without_turns(&self.state);
         let queued = self.state.queued_messages.as_ref();
@@ -329,7 +319,7 @@ impl Conversation {
         self.index.questions.get(id).copied()
     }
 
-    /// Returns the end of a part's text, if the active turn is this one and has the part.
+    /// Returns the end of a part's text, if the active turn has this id and contains the part.
     pub(crate) fn text_end(
         &mut self,
         turn_id: &str,
@@ -347,8 +337,8 @@ impl Conversation {
         Some(TextEnd { text, bytes: bytes.get_mut(at)?, bytes_in_all })
     }
 
-    /// Applies an action with all parts out of sight but the one at `at`; a part that the action
-    /// adds goes to the end.
+    /// Applies an action with only the part at `at` visible to the reducer. A part that the action
+    /// adds is appended.
     fn focus(&mut self, at: Option<usize>, action: &StateAction) -> ReduceOutcome {
         let Some(active) = &mut self.state.active_turn else {
             return apply_action_to_chat(&mut self.state, action);
@@ -364,7 +354,7 @@ impl Conversation {
             if let Some(part) = shown.next() {
                 self.index.note_blocking(at, &part);
                 match action {
-                    // To count all of the input for each piece of it would take long.
+                    // Counting all of the input for each delta would be slow.
                     StateAction::ChatToolCallDelta(a) => {
                         self.index.grow(at, a.content.as_deref().map_or(0, escaped_bytes));
                     }
@@ -381,8 +371,8 @@ impl Conversation {
             parts.push(part);
         }
         active.response_parts = parts;
-        // The reducer judged by the one part that it saw. (It does not judge at all when a part is
-        // added.)
+        // The reducer derived the status from the one part it saw. (It leaves the status alone when
+        // a part is added.)
         if !self.index.blocking.is_empty() && !matches!(action, StateAction::ChatResponsePart(_)) {
             self.state.status = with_activity(self.state.status, SessionStatus::InputNeeded.bits());
         }
@@ -457,7 +447,6 @@ impl PartIndex {
     }
 }
 
-/// The active turn without its parts.
 fn empty_turn(turn: &ActiveTurn) -> ActiveTurn {
     ActiveTurn {
         id: turn.id.clone(),
@@ -468,12 +457,11 @@ fn empty_turn(turn: &ActiveTurn) -> ActiveTurn {
     }
 }
 
-/// The queued message of this id alone, if there is one.
 fn queued_message(queued: &[PendingMessage], id: &str) -> Vec<PendingMessage> {
     queued.iter().find(|message| message.id == id).cloned().into_iter().collect()
 }
 
-/// Returns a state without its turns and queued messages.
+/// Returns a state without its turns, queued messages and descriptive members.
 fn without_turns(state: &ChatState) -> ChatState {
     ChatState {
         resource: String::new(),

@@ -1,11 +1,10 @@
-//! The texts of turns that are over.
+//! The texts of completed turns.
 //!
-//! Owns: where such a text is: in memory, in the store, or in both; and what is known of its turn
-//! without reading it.
-//! Never: changes a text, or decides which ones stay in memory: whoever keeps them elsewhere does.
+//! Owns: the location of each text (in memory, in the store, or in both), and the facts that are
+//! known without reading it.
+//! Never: changes a text, or decides which ones stay in memory: the store does.
 //!
-//! A text is the same wherever it is, so nothing that the host does depends on that, but for how
-//! long it takes.
+//! A text is the same wherever it is, so its location affects only the time that a read takes.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,36 +17,37 @@ use serde::{Deserialize, Serialize};
 use super::edits::{may_hold_sides, TurnEdits};
 use crate::wire::terminals;
 
-/// How large data is, in bytes of base64, that is still told where it is. What is larger is called
-/// by a URI.
+/// Maximum size of data that is sent inline, in bytes of base64. Larger data is referred to by a
+/// URI.
 pub const INLINE_CONTENT_BYTES_MAX: usize = 64 << 10;
 
-/// Sign in JSON text of embedded data of a tool call.
+/// Mark of a tool call's embedded data in JSON text.
 const EMBEDDED: &[u8] = b"embeddedResource";
 
 /// Source from which a text can be read again.
 pub trait TextSource: fmt::Debug + Send + Sync {
-    /// Reads it, which takes as long as the disk does.
+    /// Reads the text, which blocks on the disk.
     ///
     /// # Errors
-    /// Why it is not what was kept, for people.
+    /// When the text is not what was stored; the message is for people.
     fn read(&self) -> Result<Bytes, String>;
 
-    /// Notes that a text was read into memory, where it stays until [`TurnText::evict`].
+    /// Receives the notice that a text was read into memory, where it stays until
+    /// [`TurnText::evict`].
     fn was_read(&self, text: &TurnText);
 }
 
-/// Facts that the host needs about a completed turn without reading its text.
+/// Facts about a completed turn that the host needs without reading its text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TurnFacts {
-    /// There may be contents in it that clients are told the URIs of.
+    /// Set if the turn may hold contents that clients read by URI.
     #[serde(skip_serializing_if = "is_false")]
     pub contents: bool,
-    /// Set if it may show terminals of tool calls.
+    /// Set if the turn may show terminals of tool calls.
     #[serde(skip_serializing_if = "is_false")]
     pub terminals: bool,
-    /// The edits of files that its calls have said.
+    /// File edits that its calls report.
     #[serde(skip_serializing_if = "TurnEdits::is_empty")]
     pub edits: TurnEdits,
 }
@@ -57,14 +57,14 @@ fn is_false(value: &bool) -> bool {
 }
 
 impl TurnFacts {
-    /// Returns the facts about the turn with this text.
+    /// Derives the facts from a turn's text.
     pub fn of(text: &[u8]) -> Self {
         let (contents, terminals) = (may_hold_contents(text), has(text, terminals::SCHEME));
         Self { contents, terminals, edits: TurnEdits::of(text) }
     }
 }
 
-/// Returns whether JSON text may hold contents.
+/// Returns whether a turn's JSON text may hold contents that clients read by URI.
 pub fn may_hold_contents(text: &[u8]) -> bool {
     may_hold_sides(text) || text.len() > INLINE_CONTENT_BYTES_MAX && has(text, EMBEDDED)
 }
@@ -73,11 +73,11 @@ fn has(text: &[u8], what: impl AsRef<[u8]>) -> bool {
     memmem::find(text, what.as_ref()).is_some()
 }
 
-/// A text, shared by all who have it.
+/// Shared handle of a text.
 #[derive(Debug, Clone)]
 pub struct TurnText(Arc<TextCell>);
 
-/// A text, as long as somebody else has it.
+/// Weak handle of a text.
 #[derive(Debug, Clone)]
 pub struct WeakTurnText(Weak<TextCell>);
 
@@ -86,11 +86,11 @@ struct TextCell {
     bytes: usize,
     facts: OnceLock<TurnFacts>,
     place: Mutex<TextLocation>,
-    /// Set if it was read in memory since the flag was last taken.
+    /// Set if the text in memory was read since the flag was last taken.
     is_used: AtomicBool,
 }
 
-/// At least one of the two is there.
+/// Location of a text; at least one of the two is set.
 #[derive(Debug)]
 struct TextLocation {
     here: Option<Bytes>,
@@ -98,13 +98,13 @@ struct TextLocation {
 }
 
 impl TurnText {
-    /// One that is in memory alone.
+    /// Makes a text that is in memory only.
     pub fn here(text: Bytes) -> Self {
         let bytes = text.len();
         Self::at(bytes, None, TextLocation { here: Some(text), source: None })
     }
 
-    /// One of so many bytes that can be read from there, and these facts where they are known.
+    /// Makes a text of `bytes` bytes that can be read from `source`; `facts` if they are known.
     pub fn there(bytes: usize, facts: Option<TurnFacts>, source: Arc<dyn TextSource>) -> Self {
         Self::at(bytes, facts, TextLocation { here: None, source: Some(source) })
     }
@@ -118,21 +118,21 @@ impl TurnText {
         self.0.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns its size in bytes.
+    /// Returns the size of the text in bytes.
     pub fn bytes(&self) -> usize {
         self.0.bytes
     }
 
-    /// Returns whether it is in memory. Returns false while somebody reads it: the caller must not
-    /// wait for the disk.
+    /// Returns whether the text is in memory. Returns false during a concurrent read, so that the
+    /// caller does not wait for the disk.
     pub fn is_in_memory(&self) -> bool {
         self.0.place.try_lock().is_ok_and(|place| place.here.is_some())
     }
 
-    /// The text, read first if it is not in memory.
+    /// Returns the text. Reads it first if it is not in memory.
     ///
     /// # Errors
-    /// Why it is not what was kept, for people.
+    /// When the text is not what was stored; the message is for people.
     pub fn get(&self) -> Result<Bytes, String> {
         let mut place = self.place();
         if let Some(here) = &place.here {
@@ -147,18 +147,18 @@ impl TurnText {
         Ok(text)
     }
 
-    /// Returns the facts about its turn. Reads the text unless they are known.
+    /// Returns the facts about the turn. Reads the text unless they are known.
     pub fn facts(&self) -> &TurnFacts {
-        // Of what cannot be read, nothing is known.
+        // An unreadable text yields no facts.
         self.0.facts.get_or_init(|| TurnFacts::of(&self.get().unwrap_or_default()))
     }
 
-    /// Returns the facts about its turn if they are known.
+    /// Returns the facts about the turn if they are known.
     pub fn known_facts(&self) -> Option<&TurnFacts> {
         self.0.facts.get()
     }
 
-    /// Sets the source from which it can be read. Returns false if it had one already, which stays.
+    /// Sets the source of the text. Returns false if it has one already, which stays.
     pub fn set_source(&self, source: Arc<dyn TextSource>) -> bool {
         let mut place = self.place();
         let is_new = place.source.is_none();
@@ -166,13 +166,14 @@ impl TurnText {
         is_new
     }
 
-    /// Removes its source, which is about to go, and reads it into memory before if need be.
+    /// Reads the text into memory, if it is not there, and removes its source, which is about to
+    /// lose it.
     pub fn pin_in_memory(&self) {
         let mut place = self.place();
         if let (None, Some(source)) = (&place.here, &place.source) {
             match source.read() {
                 Ok(text) => place.here = Some(text),
-                // It reads as one that is damaged, later.
+                // Later reads fail, and the turn is shown as damaged.
                 Err(why) => {
                     tracing::error!(why, "a text cannot be read that somebody has");
                     return;
@@ -182,8 +183,7 @@ impl TurnText {
         place.source = None;
     }
 
-    /// Leaves memory, unless it is nowhere else, or somebody has it in their hands. Returns whether
-    /// it did.
+    /// Removes the text from memory, unless it has no source or is in use. Returns whether it did.
     pub fn evict(&self) -> bool {
         let Ok(mut place) = self.0.place.try_lock() else { return false };
         let may = place.source.is_some() && place.here.as_ref().is_some_and(Bytes::is_unique);
@@ -193,19 +193,19 @@ impl TurnText {
         may
     }
 
-    /// Takes the flag that it was read in memory.
+    /// Returns and clears the flag that the text was read in memory.
     pub fn take_read_flag(&self) -> bool {
         self.0.is_used.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns a weak handle, for an owner that does not need it.
+    /// Returns a weak handle, which does not keep the text alive.
     pub fn downgrade(&self) -> WeakTurnText {
         WeakTurnText(Arc::downgrade(&self.0))
     }
 }
 
 impl PartialEq for TurnText {
-    /// Compares by identity: equal texts may be different ones.
+    /// Compares by identity: distinct texts may be equal.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -214,7 +214,7 @@ impl PartialEq for TurnText {
 impl Eq for TurnText {}
 
 impl WeakTurnText {
-    /// The text, if somebody else has it.
+    /// Returns the text, if it is still in use.
     pub fn upgrade(&self) -> Option<TurnText> {
         self.0.upgrade().map(TurnText)
     }

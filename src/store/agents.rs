@@ -1,8 +1,8 @@
-//! Descriptions that agents have given of themselves.
+//! Stored descriptions of agents.
 //!
-//! Owns: keeping it, by the agent's provider id, and giving all of it back at the start.
-//! Never: knows what it means, or keeps a host from starting. What is damaged is left out: the
-//! agent says it again.
+//! Owns: storing a description by the agent's provider id, and returning all of them at the start.
+//! Never: interprets a description, or fails because of a damaged row: it is skipped, and the agent
+//! sends its description again.
 
 use bytes::Bytes;
 use rusqlite::{params, Connection};
@@ -10,7 +10,6 @@ use rusqlite::{params, Connection};
 use super::errors::StoreError;
 use super::rows::{self, Blob};
 
-/// Keeps what an agent has said.
 pub(super) fn put(connection: &Connection, provider: &str, said: &[u8]) -> Result<(), StoreError> {
     connection
         .prepare_cached("INSERT OR REPLACE INTO agents (provider, sum, said) VALUES (?1, ?2, ?3)")?
@@ -18,7 +17,6 @@ pub(super) fn put(connection: &Connection, provider: &str, said: &[u8]) -> Resul
     Ok(())
 }
 
-/// Returns the descriptions of all agents that were ever here, by provider id.
 pub(super) fn all(connection: &Connection) -> Vec<(String, Bytes)> {
     let sql = "SELECT provider, sum, said FROM agents ORDER BY provider";
     rows::readable(connection, sql, |row| {

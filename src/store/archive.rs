@@ -1,8 +1,8 @@
-//! The database as people see and mend it while no host is running.
+//! The database for commands of people, while no host is running.
 //!
-//! Owns: every session, listed or in the trash; reading one as far as it can be read; bringing one
-//! back or in, and removing one for good.
-//! Never: knows what the JSON text in a row means, or gives a sequence number.
+//! Owns: listing all sessions, the trash included; reading one as far as it is readable; restoring,
+//! importing and purging one.
+//! Never: interprets the JSON text in a row, or assigns a sequence number.
 
 use std::collections::hash_map::{Entry, HashMap};
 use std::path::Path;
@@ -21,72 +21,70 @@ use super::{agents, check, indexes, repair, schema, space, trash, turns};
 use crate::host::effects::{ActionLine, ChannelId, ChatKey, ChatRow, SavedChat, SessionKey, SessionRow};
 use crate::state::history::CompletedTurn;
 
-/// Why something cannot be done to a session.
+/// Reason why a command on a session failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// There is none.
+    /// There is no such session.
     #[error("there is no session {0}{1}")]
     NotFound(String, &'static str),
-    /// Session whose URI, or that of one of its chats, names another listed session.
+    /// The URI of the session, or of one of its chats, belongs to another listed session.
     #[error("{0} is in use: dispose of that session first")]
     InUse(String),
-    /// The store failed.
+    /// Failure of the store.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A session in the list for people.
+/// Entry of the list of all sessions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ArchivedSession {
-    /// Key.
+    /// Key in the database.
     pub key: SessionKey,
-    /// When it was put into the trash, in milliseconds since 1970, if it was.
+    /// Time of removal, in milliseconds since 1970; `None` if the session is listed.
     pub removed_at: Option<i64>,
-    /// Summary (JSON text); that of a damaged session says so.
+    /// Summary (JSON text); a damaged session has one that says so.
     pub summary: Bytes,
-    /// How large it is; none when something in it is damaged.
+    /// Size; `None` if a part of the session is damaged.
     pub extent: Option<Extent>,
 }
 
-/// A chat, as far as it can be read.
+/// The readable parts of a chat.
 #[derive(Debug)]
 pub struct Salvaged {
-    /// Row, and the actions that are newer than the row.
+    /// Row, and the actions since it was written.
     pub chat: SavedChat,
     /// Completed turns, oldest first.
     pub turns: Vec<Result<CompletedTurn, StoreError>>,
-    /// Why the actions that its row does not know of are not there.
+    /// Reason why these actions cannot be read; `None` if they can.
     pub behind: Option<StoreError>,
 }
 
-/// A piece of a session.
+/// Piece of a session, as [`Archive::walk`] returns them.
 #[derive(Debug)]
 pub enum SessionPiece {
-    /// Row: the first piece.
+    /// Row of the session: the first piece.
     Session(SessionRow),
-    /// A chat of it: its row and the actions that the row does not know of, without its completed
-    /// turns.
+    /// Row of a chat and the actions since it was written, without completed turns.
     Chat(SavedChat),
-    /// The next completed turn of the chat that came last.
+    /// Next completed turn of the latest chat.
     Turn(CompletedTurn),
 }
 
-/// The database, for one who holds the state folder.
+/// The database, for a process that holds the state folder.
 #[derive(Debug)]
 pub struct Archive {
     connection: Connection,
-    /// Sequence numbers up to this one may have been told, as far as the mark beside the database
-    /// knows.
+    /// Last sequence number that may have been sent, as far as the mark beside the database knows.
     told: u64,
 }
 
 impl Archive {
-    /// Returns whether a database was made at this place, as far as can be told without opening it.
+    /// Returns whether a database was made at this path, without opening it.
     pub fn was_at(path: &Path) -> bool {
         !matches!(Mark::read(path), Ok(Mark::Absent))
     }
 
-    /// Opens a database and brings it up to date.
+    /// Opens a database and migrates it to the newest schema.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let (mut connection, mark) = schema::open_or_make(path)?;
         let transaction = connection.transaction()?;
@@ -95,7 +93,7 @@ impl Archive {
         Ok(Self { connection, told: mark.reserved() })
     }
 
-    /// Opens a database to look into it: nothing is changed, also in one of an older version.
+    /// Opens a database for reading. Nothing is changed, not even the schema of an older version.
     pub fn look_into(path: &Path) -> Result<Self, StoreError> {
         let mark = Mark::read(path)
             .map_err(|error| StoreError::Mark(super::mark::path_of(path).display().to_string(), error))?;
@@ -109,8 +107,8 @@ impl Archive {
                 if !error.is_damage() {
                     return Err(error);
                 }
-                // What lists sessions has not changed since the first version. What ran in them is
-                // told as damaged.
+                // The columns that list sessions are the same in all versions. Running turns count
+                // as damaged.
                 tracing::warn!(%error, "an older store is damaged: it is read as it is");
                 if !connection.is_autocommit() {
                     connection.execute_batch("ROLLBACK")?;
@@ -121,18 +119,18 @@ impl Archive {
         Ok(Self { connection, told: mark.reserved() })
     }
 
-    /// Returns the descriptions (JSON text) of all agents that were ever here, by provider id.
+    /// Returns the stored descriptions (JSON text) of all agents, by provider id.
     pub fn agents(&self) -> Vec<(String, Bytes)> {
         agents::all(&self.connection)
     }
 
-    /// Keeps what an agent has said of itself; JSON text.
+    /// Stores the description of an agent (JSON text).
     pub fn agent_said(&self, provider: &str, said: &[u8]) -> Result<(), StoreError> {
         agents::put(&self.connection, provider, said)
     }
 
-    /// Every session: the listed ones, newest first, then those in the trash, the newest removed
-    /// first.
+    /// Returns all sessions: listed ones first, newest first, then those in the trash, the latest
+    /// removed first.
     pub fn list(&self) -> Result<Vec<ArchivedSession>, StoreError> {
         let entries = list_all(&self.connection)?.into_iter().map(|(key, removed_at, summary)| {
             let extent = check::extent(&self.connection, key).ok();
@@ -141,11 +139,7 @@ impl Archive {
         Ok(entries.collect())
     }
 
-    /// The session of this URI: the one that is listed, else the one in the trash that was removed
-    /// last.
-    ///
-    /// # Errors
-    /// When there is none, or it cannot be looked for.
+    /// Returns the session of a URI: the listed one, else the latest removed one in the trash.
     pub fn find(&self, uri: &str) -> Result<SessionKey, ArchiveError> {
         let sql = "SELECT key FROM sessions WHERE uri = ?1 AND ifnull(removed_at, 0) >= 0
             ORDER BY removed_at IS NOT NULL, removed_at DESC, key DESC";
@@ -153,10 +147,7 @@ impl Archive {
         found.first().copied().ok_or_else(|| ArchiveError::NotFound(uri.to_owned(), ""))
     }
 
-    /// The session of this URI in the trash that was removed last.
-    ///
-    /// # Errors
-    /// When there is none, or it cannot be looked for.
+    /// Returns the latest removed session of a URI in the trash.
     pub fn find_removed(&self, uri: &str) -> Result<SessionKey, ArchiveError> {
         let removed = self.removed(uri)?;
         removed.first().copied().ok_or_else(|| ArchiveError::NotFound(uri.to_owned(), " in the trash"))
@@ -174,11 +165,8 @@ impl Archive {
         Ok(keys.collect::<Result<_, _>>()?)
     }
 
-    /// Hands out a session, listed or not, with everything that belongs to it but the actions on
-    /// it: piece by piece, so that no more of it is in memory than whoever takes the pieces keeps.
-    ///
-    /// # Errors
-    /// When something of it cannot be read, and what is returned for a piece.
+    /// Passes a session, listed or not, to `take` piece by piece, so that memory holds one piece at
+    /// a time. Logged actions that the rows include are left out.
     pub fn walk<E: From<ArchiveError>>(
         &self,
         key: SessionKey,
@@ -200,12 +188,12 @@ impl Archive {
         Ok(())
     }
 
-    /// Checks that all of a session can be read.
+    /// Checks that all pieces of a session are readable.
     pub fn check(&self, key: SessionKey) -> Result<(), ArchiveError> {
         self.walk(key, &mut |_| Ok(()))
     }
 
-    /// The chats of a session, each as far as it can be read.
+    /// Returns the chats of a session, each as far as it is readable.
     pub fn salvage(&self, key: SessionKey) -> Result<Vec<Result<Salvaged, StoreError>>, StoreError> {
         let chats = rows::chat_keys(&self.connection, key)?;
         let mut reading = TextReading::whole();
@@ -230,8 +218,7 @@ impl Archive {
         Ok(Salvaged { chat: chat.saved, turns, behind })
     }
 
-    /// The actions on a session and its chats that are still there, in the order in which they
-    /// happened.
+    /// Returns the logged actions on a session and its chats, in sequence order.
     pub fn actions(&self, key: SessionKey) -> Result<Vec<ActionLine>, StoreError> {
         let chats = rows::chat_keys(&self.connection, key)?;
         let targets = chats.into_iter().map(ChannelId::from).chain([key.into()]);
@@ -243,14 +230,13 @@ impl Archive {
         Ok(lines)
     }
 
-    /// The number behind which the next host's sequence begins: every cursor that a client has is
-    /// below it.
+    /// Returns the number after which the next host's sequence begins; no client's cursor is above
+    /// it.
     pub fn next_head(&self) -> Result<u64, StoreError> {
         Ok(super::sqlite::last_reserved(&self.connection)?.max(self.told))
     }
 
-    /// Brings a session out of the trash, with these rows in place of those that it and its chats
-    /// have.
+    /// Moves a session out of the trash and replaces its row and the rows of its chats.
     pub fn restore(&mut self, session: &SessionRow, chats: &[SavedChat]) -> Result<(), ArchiveError> {
         let transaction = self.connection.transaction().map_err(StoreError::from)?;
         for uri in std::iter::once(&session.uri).chain(chats.iter().map(|chat| &chat.row.uri)) {
@@ -263,18 +249,17 @@ impl Archive {
         commit(transaction)
     }
 
-    /// Begins to bring in a session from elsewhere, under new keys.
+    /// Begins the import of a session, under new keys.
     pub fn begin_import(&mut self) -> Result<Import<'_>, ArchiveError> {
         let transaction = self.connection.transaction().map_err(StoreError::from)?;
         let last_key = super::sqlite::last_key(&transaction)?;
         Ok(Import { transaction, last_key, session: None, chat: None, kept: HashMap::new() })
     }
 
-    /// Removes everything in the trash for good, or what is there under one URI. Returns how many
-    /// sessions those were.
+    /// Purges the trash, or all sessions of one URI in it. Returns the number of sessions.
     ///
     /// # Errors
-    /// When there is nothing under that URI, or something cannot be removed.
+    /// When no session in the trash has that URI, or the store fails.
     pub fn purge(&mut self, uri: Option<&str>) -> Result<usize, ArchiveError> {
         let keys = match uri {
             Some(uri) => {
@@ -291,14 +276,13 @@ impl Archive {
         Ok(keys.len())
     }
 
-    /// Gives back all disk space that nothing needs any more.
+    /// Returns all unused disk space to the system.
     pub fn give_back_space(&self) -> Result<(), StoreError> {
         space::free_all_pages(&self.connection)
     }
 }
 
-/// Brings a database up to date, in a transaction that ends with the connection and is never
-/// committed.
+/// Migrates a database in a transaction that is never committed and ends with the connection.
 fn bring_up_to_date(connection: &Connection, told: u64) -> Result<(), StoreError> {
     connection.execute_batch("BEGIN IMMEDIATE")?;
     match schema::migrate(connection) {
@@ -312,16 +296,15 @@ fn bring_up_to_date(connection: &Connection, told: u64) -> Result<(), StoreError
     schema::migrate(connection).map(drop)
 }
 
-/// A session that is being brought in from elsewhere, piece by piece. It is there when it is
-/// finished.
+/// Import of a session, piece by piece. The session exists once it is finished.
 #[derive(Debug)]
 pub struct Import<'a> {
     transaction: Transaction<'a>,
     last_key: u64,
     session: Option<SessionKey>,
-    /// The chat whose turns come now, and how many have come.
+    /// Chat whose turns arrive, with its progress and the number of turns so far.
     chat: Option<(ChatRow, Option<u64>, u64)>,
-    /// Chats by the text at a place: chats that have begun as copies share such texts.
+    /// Chats by position and hash of a turn's text: copied chats share such texts.
     kept: HashMap<(u64, [u8; 32]), ChatKey>,
 }
 
@@ -331,10 +314,10 @@ impl Import<'_> {
         self.last_key
     }
 
-    /// Takes in the session's row.
+    /// Imports the session's row.
     ///
     /// # Errors
-    /// When there is one, or it cannot be listed beside those that are.
+    /// When its URI is in use, or the store fails.
     pub fn session(&mut self, mut row: SessionRow) -> Result<(), ArchiveError> {
         check_free(&self.transaction, &row.uri)?;
         row.key = SessionKey(self.next_key());
@@ -342,8 +325,8 @@ impl Import<'_> {
         put_listed(&self.transaction, &row)
     }
 
-    /// Takes in the row of a chat of it, and how far its agent had got. Returns false when there is
-    /// no session yet.
+    /// Imports the row of a chat, with the progress of its agent. Returns `false` if no session
+    /// came before it.
     pub fn chat(&mut self, mut row: ChatRow, progress: Option<u64>) -> Result<bool, ArchiveError> {
         self.end_chat()?;
         let Some(session) = self.session else { return Ok(false) };
@@ -353,7 +336,7 @@ impl Import<'_> {
         Ok(true)
     }
 
-    /// Takes in the next turn of that chat. Returns false when there is no chat yet.
+    /// Imports the next turn of the latest chat. Returns `false` if no chat came before it.
     pub fn turn(&mut self, turn: &CompletedTurn) -> Result<bool, ArchiveError> {
         let Some((row, _, turns)) = &mut self.chat else { return Ok(false) };
         let place = *turns;
@@ -377,7 +360,7 @@ impl Import<'_> {
         }
     }
 
-    /// Keeps all of it.
+    /// Commits the import.
     pub fn finish(mut self) -> Result<(), ArchiveError> {
         self.end_chat()?;
         commit(self.transaction)
@@ -391,13 +374,12 @@ fn check_free(connection: &Connection, uri: &str) -> Result<(), ArchiveError> {
     }
 }
 
-/// Keeps a session as one that is listed.
 fn put_listed(connection: &Connection, row: &SessionRow) -> Result<(), ArchiveError> {
     rows::put_session(connection, row)?;
     Ok(trash::put(connection, row.key, None)?)
 }
 
-/// Keeps a chat of such a session, whose turns are there.
+/// Stores a chat, whose turns must already be stored.
 fn put_listed_chat(
     connection: &Connection,
     row: &ChatRow,

@@ -1,7 +1,7 @@
-//! The channels that have no table of their own: each with what its kind keeps of it.
+//! Stored state of channels that have no table of their own.
 //!
-//! Owns: keeping it, by the channel's kind and key, and giving all of it back at the start.
-//! Never: knows what it means, or keeps a host from starting. What is damaged is told and left out.
+//! Owns: storing a channel by kind and key, and returning all of them at the start.
+//! Never: interprets a state, or fails because of a damaged row: it is logged and skipped.
 
 use rusqlite::{params, Connection};
 
@@ -9,7 +9,6 @@ use super::errors::StoreError;
 use super::rows::{self, Blob, ChannelName};
 use crate::host::effects::ChannelRow;
 
-/// Keeps a channel.
 pub(super) fn put(connection: &Connection, row: &ChannelRow) -> Result<(), StoreError> {
     let name = ChannelName::of(row.id);
     connection
@@ -18,7 +17,7 @@ pub(super) fn put(connection: &Connection, row: &ChannelRow) -> Result<(), Store
     Ok(())
 }
 
-/// Returns every channel that is kept, of the kinds that this program knows.
+/// Returns all stored channels of known kinds.
 pub(super) fn all(connection: &Connection) -> Vec<ChannelRow> {
     let sql = "SELECT kind, key, sum, body FROM channels ORDER BY kind, key";
     rows::readable(connection, sql, |row| {

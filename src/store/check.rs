@@ -1,7 +1,7 @@
-//! Checks of a session's rows and their size, as far as that is possible without reading its texts.
+//! Checks of a session's rows, and its size, without reading its texts.
 //!
-//! Owns: its rows, its number of chats and turns, and that there is something in each turn's row.
-//! Never: reads a turn. One that is damaged is found when somebody wants to read it.
+//! Owns: the check of its rows, of its numbers of chats and turns, and that each turn has a text.
+//! Never: reads a text. A damaged one is found when it is read.
 
 use rusqlite::Connection;
 
@@ -9,16 +9,17 @@ use super::errors::StoreError;
 use super::{rows, turns};
 use crate::host::effects::SessionKey;
 
-/// How large a session is.
+/// Size of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Number of turns in its chats, completed and running.
     pub turns: u64,
-    /// Size in the database, roughly, in bytes; what several chats share counts for each of them.
+    /// Approximate size in the database, in bytes; a text that several chats share counts for each
+    /// of them.
     pub bytes: u64,
 }
 
-/// How large a session is.
+/// Returns the size of a session, or fails if its rows are damaged.
 pub(super) fn extent(connection: &Connection, key: SessionKey) -> Result<Extent, StoreError> {
     let Some(session) = rows::session(connection, key)? else {
         return Err(StoreError::Damaged(format!("the session {}", key.0)));

@@ -1,21 +1,19 @@
-//! Version of the protocol that each client spoke last.
+//! Protocol versions that clients spoke last.
 //!
-//! Owns: remembering it, for the newest [`CLIENTS_MAX`] of them.
-//! Never: knows what a version is.
+//! Owns: storing them, for the newest [`CLIENTS_MAX`] clients.
+//! Never: interprets a version.
 
 use rusqlite::{params, Connection, OptionalExtension};
 
 use super::errors::StoreError;
 
-/// Maximum number of clients that are remembered.
 const CLIENTS_MAX: u32 = 10_000;
 
-/// Remembers a client's version.
 pub(super) fn put(connection: &Connection, client: &str, version: &str) -> Result<(), StoreError> {
     connection
         .prepare_cached("INSERT OR REPLACE INTO clients (id, version) VALUES (?1, ?2)")?
         .execute(params![client, version])?;
-    // A row that is replaced gets a new place, so places grow, and may have gaps.
+    // A replaced row gets a new place, so places grow, with gaps.
     connection
         .prepare_cached(
             "DELETE FROM clients WHERE place <= (SELECT place FROM clients ORDER BY place DESC LIMIT 1 OFFSET ?1)",
@@ -24,7 +22,6 @@ pub(super) fn put(connection: &Connection, client: &str, version: &str) -> Resul
     Ok(())
 }
 
-/// The version that a client spoke last.
 pub(super) fn get(connection: &Connection, client: &str) -> Result<Option<String>, StoreError> {
     Ok(connection
         .prepare_cached("SELECT version FROM clients WHERE id = ?1")?

@@ -1,22 +1,22 @@
-//! Compression of what the database holds.
+//! Compression of stored bytes.
 //!
-//! Owns: what is compressed, which shows in its first bytes, and what it was before.
-//! Never: knows what the bytes are. Nothing that is kept begins as what is compressed does: a text
-//! begins with `{`, and a pack of actions with a number below 2.
+//! Owns: the decision to compress, which shows in the first bytes, and decompression.
+//! Never: interprets the bytes. No stored plain value begins like a compressed one: a text begins
+//! with `{`, and a pack of actions with a number below 2.
 
 use std::borrow::Cow;
 use std::io::{self, Read};
 
-/// Prefix of everything compressed: that of a frame of Zstandard.
+/// Prefix of compressed bytes: the magic number of a Zstandard frame.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Minimum size for compression, in bytes: less would not get much smaller.
+/// Minimum size for compression, in bytes; smaller values hardly shrink.
 const BYTES_MIN: usize = 512;
 
-/// Zstandard's own choice between time and room.
+/// Zstandard's default compromise between speed and size.
 const LEVEL: i32 = 3;
 
-/// The bytes as they are kept: compressed where that saves at least an eighth of them.
+/// Compresses bytes if that saves at least an eighth of their size.
 pub(super) fn compressed(plain: &[u8]) -> Cow<'_, [u8]> {
     if plain.len() < BYTES_MIN {
         return plain.into();
@@ -31,12 +31,11 @@ pub(super) fn compressed(plain: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Returns whether these bytes are compressed.
 fn is_compressed(kept: &[u8]) -> bool {
     kept.starts_with(&MAGIC)
 }
 
-/// Decompresses these bytes; reads at most one byte more than `bytes_max`.
+/// Decompresses bytes; reads at most one byte more than `bytes_max`.
 fn plain(kept: &[u8], bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut plain = Vec::new();
     zstd::stream::read::Decoder::with_buffer(kept)?
@@ -45,8 +44,8 @@ fn plain(kept: &[u8], bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(plain)
 }
 
-/// Returns the bytes that were stored so, compressed or not; `None` if they are damaged. The limit
-/// holds for compressed ones alone.
+/// Returns the plain bytes of a stored value; `None` if it is damaged. The limit applies only to
+/// compressed values.
 pub(super) fn restored(kept: &[u8], bytes_max: u64) -> Option<Cow<'_, [u8]>> {
     if is_compressed(kept) {
         plain(kept, bytes_max).ok().map(Cow::Owned)

@@ -1,12 +1,12 @@
-//! The large contents of texts, such as the output of a tool, an edited file or an image: each is
-//! kept once, however many turns have it.
+//! The large contents of texts, such as the output of a tool, an edited file or an image. Each
+//! content is stored once, however many turns have it.
 //!
-//! A text with such contents is kept as a frame, which is the text without them, and as the names
-//! of the texts that belong between; a content is found again by its hash.
+//! A text with contents is stored as a frame, the text without them, with the keys and positions of
+//! its contents. A content is found by its hash.
 //!
-//! Owns: what of a text is a content, and putting a text together again.
-//! Never: knows what a content means, or trusts one: who asks for a text compares its checksum, and
-//! a content that is found by its hash is compared with the one that is to be kept.
+//! Owns: the extraction of contents, and assembling texts.
+//! Never: interprets a content, or trusts one: the reader of a text verifies its checksum, and a
+//! content found by its hash is compared with the new one.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -19,24 +19,25 @@ use super::errors::{damaged_if, StoreError};
 use super::rows::{sum, unsigned};
 use super::use_counts;
 
-/// A string of JSON from this size on is a content, in bytes: that of a page of the database, of
-/// which it takes some alone.
+/// Minimum size of a JSON string that is stored as a content, in bytes: one that fills pages of the
+/// database of its own.
 const CONTENT_BYTES_MIN: usize = 16 << 10;
 
-/// Prefix of the stored form of a text with contents. No text begins so, and nothing compressed.
+/// Prefix of the stored form of a text with contents. Neither a plain text nor a compressed one
+/// begins with it.
 const MAGIC: [u8; 4] = *b"\0con";
 
-/// A content in a text: the key of its row, and where in the frame it belongs.
+/// Key of a content's row, and its offset in the frame.
 type ContentPosition = (i64, usize);
 
-/// A text as it is kept, without its contents.
+/// Stored form of a text with contents.
 struct TextFrame<'a> {
     seams: Vec<ContentPosition>,
     rest: &'a [u8],
 }
 
 impl<'a> TextFrame<'a> {
-    /// Parses the stored form; `None` if it is a text without contents, or damaged.
+    /// Parses the stored form; `None` if the text has no contents, or is damaged.
     fn read(kept: &'a [u8]) -> Option<Self> {
         let rest = kept.strip_prefix(&MAGIC)?;
         let (expected, rest) = rest.split_first_chunk::<4>()?;
@@ -66,8 +67,8 @@ impl<'a> TextFrame<'a> {
     }
 }
 
-/// Returns the stored form of a text, whose contents are stored with this connection, and their
-/// size in bytes.
+/// Stores the contents of a text. Returns the stored form of the text, and the size of its contents
+/// in bytes.
 pub(super) fn keep<'a>(connection: &Connection, text: &'a [u8]) -> Result<(Cow<'a, [u8]>, u64), StoreError> {
     let contents = contents_in(text);
     if contents.is_empty() {
@@ -85,7 +86,7 @@ pub(super) fn keep<'a>(connection: &Connection, text: &'a [u8]) -> Result<(Cow<'
     Ok((TextFrame { seams, rest: &compressed(&frame) }.kept().into(), bytes))
 }
 
-/// The large strings in a JSON text, without their quotes.
+/// Returns the ranges of the large strings in a JSON text, without their quotes.
 fn contents_in(text: &[u8]) -> Vec<Range<usize>> {
     let (mut contents, mut at) = (Vec::new(), 0);
     if text.len() < CONTENT_BYTES_MIN {
@@ -100,9 +101,9 @@ fn contents_in(text: &[u8]) -> Vec<Range<usize>> {
                     end += found;
                     break;
                 }
-                // With the character behind the backslash.
+                // Skips the escaped character.
                 Some(found) => end += found + 2,
-                // It is no JSON.
+                // The text is not JSON.
                 None => return contents,
             }
         }
@@ -114,8 +115,8 @@ fn contents_in(text: &[u8]) -> Vec<Range<usize>> {
     contents
 }
 
-/// Keeps a content, if it is not kept yet. Returns the key of its row, and how many bytes it takes
-/// there.
+/// Stores a content, unless it is stored already. Returns the key of its row, and its stored size
+/// in bytes.
 fn keep_content(connection: &Connection, content: &[u8]) -> Result<(i64, u64), StoreError> {
     let hash = Sha256::digest(content);
     let found: Option<(i64, i64)> = connection
@@ -125,7 +126,7 @@ fn keep_content(connection: &Connection, content: &[u8]) -> Result<(i64, u64), S
         .query_row(params![&hash[..]], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     if let Some((key, bytes)) = found {
-        // One that is damaged stays with those who have it.
+        // A damaged one stays with its users.
         if content_of(connection, key, content.len()).is_ok_and(|kept| kept.as_deref() == Some(content)) {
             use_counts::use_once_more(connection, key)?;
             return Ok((key, unsigned(bytes)));
@@ -140,8 +141,8 @@ fn keep_content(connection: &Connection, content: &[u8]) -> Result<(i64, u64), S
     Ok((key, kept.len() as u64))
 }
 
-/// A text that is kept so, whose contents are read. Of more than so many bytes, that is too many.
-/// None when it is not what was written.
+/// Returns a text from its stored form, with its contents. `None` if it is damaged, or larger than
+/// `bytes`.
 pub(super) fn whole(connection: &Connection, kept: &[u8], bytes: u64) -> Result<Option<Vec<u8>>, StoreError> {
     if !kept.starts_with(&MAGIC) {
         return Ok(restored(kept, bytes).map(Cow::into_owned));
@@ -162,7 +163,7 @@ pub(super) fn whole(connection: &Connection, kept: &[u8], bytes: u64) -> Result<
     Ok(Some(text))
 }
 
-/// A content; none when it is not there, or is larger than this.
+/// Returns a content; `None` if it does not exist, or is larger than `bytes_max`.
 fn content_of(connection: &Connection, key: i64, bytes_max: usize) -> Result<Option<Vec<u8>>, StoreError> {
     let mut statement = connection.prepare_cached("SELECT text FROM texts WHERE key = ?1")?;
     let kept = statement.query_row(params![key], |row| {
@@ -174,27 +175,27 @@ fn content_of(connection: &Connection, key: i64, bytes_max: usize) -> Result<Opt
     Ok(kept.filter(|content| content.len() <= bytes_max))
 }
 
-/// The contents of a text that is kept so, a key each time that one is in it. None are those of a
-/// text that is damaged.
+/// Returns the keys of the contents of a text in stored form, with duplicates; none if it is
+/// damaged.
 pub(super) fn named_in(kept: &[u8]) -> Vec<i64> {
     let frame = TextFrame::read(kept);
     frame.map(|frame| frame.seams.into_iter().map(|(key, _)| key).collect()).unwrap_or_default()
 }
 
-/// The contents that are found by their hashes.
+/// Returns the keys of all contents that can be found by hash.
 pub(super) fn found(connection: &Connection) -> Result<Vec<i64>, StoreError> {
     let mut statement = connection.prepare("SELECT text FROM contents")?;
     let keys = statement.query_map([], |row| row.get(0))?;
     Ok(keys.collect::<Result<_, _>>()?)
 }
 
-/// Forgets where a content is found that is kept no more.
+/// Removes the hash of a content that is no longer stored.
 pub(super) fn forget(connection: &Connection, key: i64) -> Result<(), StoreError> {
     connection.prepare_cached("DELETE FROM contents WHERE text = ?1")?.execute(params![key])?;
     Ok(())
 }
 
-/// Goes through what is kept of all texts with contents.
+/// Visits the stored forms of all texts with contents.
 pub(super) fn each_frame(connection: &Connection, mut visit: impl FnMut(&[u8])) -> Result<(), StoreError> {
     let mut statement = connection.prepare("SELECT text FROM texts WHERE substr(text, 1, 4) = ?1")?;
     let mut rows = statement.query(params![&MAGIC[..]])?;

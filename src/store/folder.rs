@@ -1,10 +1,9 @@
 //! The state folder.
 //!
-//! Owns: where it is unless somebody says otherwise, making it for us alone, and holding it against
-//! a second process with a lock of the operating system, which ends with the process that holds it,
-//! however that ends.
-//! Never: looks into the database, except to see whose it is; changes a folder that is somebody
-//! else's, or that is only to be looked into.
+//! Owns: its default path, its creation for this user alone, and the lock of the operating system
+//! that keeps a second host out and ends with its process.
+//! Never: reads the database, except for its owner; changes a folder of another user, or one that
+//! is only inspected.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
@@ -19,59 +18,55 @@ use rustix::process::{geteuid, test_kill_process, Pid};
 use super::schema;
 use crate::places;
 
-/// Why a folder cannot be used.
+/// Reason why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// There is none, because nobody says where.
+    /// No folder is named, and there is no home folder.
     #[error(
         "no home folder is known that sessions could be kept in: give a folder with --state-dir, or serve without one with --ephemeral"
     )]
     Homeless,
-    /// Another process holds it.
+    /// Another process holds the folder.
     #[error(
         "the state folder {folder} is held by {holder}: end that, give another folder with --state-dir, or serve without one with --ephemeral"
     )]
     Held {
-        /// The folder.
+        /// Path of the folder.
         folder: String,
-        /// Process that holds it, as far as it has said so.
+        /// Description of the process that holds it, as far as the lock file names one.
         holder: String,
     },
-    /// Folder of another user.
+    /// The folder belongs to another user.
     #[error("the state folder {folder} {what}: give another one with --state-dir, or serve without one with --ephemeral")]
     Foreign {
-        /// The folder.
+        /// Path of the folder.
         folder: String,
-        /// Reason.
+        /// Owner, as the predicate of the message.
         what: &'static str,
     },
-    /// Folder with other content that other users can read.
+    /// Other users can read the folder, and it has content that is no store.
     #[error(
         "the state folder {folder} has another purpose: it is open to others (mode {mode:03o}), and no sessions are in it; it was left as it is: if it is meant for sessions, `chmod 700` it, else name a folder with --state-dir that is not there yet, or serve without one with --ephemeral"
     )]
     Open {
-        /// The folder.
+        /// Path of the folder.
         folder: String,
-        /// Mode of the folder.
+        /// Permission bits of the folder.
         mode: u32,
     },
-    /// Folder that cannot be created or opened.
+    /// The folder cannot be created or opened.
     #[error(
         "the state folder {folder} cannot be used ({error}): give another one with --state-dir, or serve without one with --ephemeral"
     )]
     Io {
-        /// The folder.
+        /// Path of the folder.
         folder: String,
-        /// Why.
+        /// Failure of the operating system.
         error: io::Error,
     },
 }
 
-/// The folder that was asked for, else the default one: `ahp-sidecar` in the platform's folder for
-/// the state of programs.
-///
-/// # Errors
-/// When none was asked for and no home is known.
+/// Returns the given folder, or the default: `ahp-sidecar` in the platform's folder for state.
 pub fn chosen(asked: Option<&Path>) -> Result<PathBuf, FolderError> {
     match asked {
         Some(folder) => Ok(folder.to_owned()),
@@ -79,11 +74,11 @@ pub fn chosen(asked: Option<&Path>) -> Result<PathBuf, FolderError> {
     }
 }
 
-/// Returns the holder of a folder; `None` if there is none, or no folder.
+/// Returns the holder of a folder; `None` if it is not held.
 pub fn holder_now(folder: &Path) -> io::Result<Option<Holder>> {
     let holder = Holder::of(folder)?;
-    // To look at the lock is to have it for a moment, which must not be in the way of a process
-    // that takes hold.
+    // Checking the lock takes it for a moment, which could make another process fail to acquire it.
+    // Therefore the named process is checked first.
     if !holder.lives() {
         return Ok(None);
     }
@@ -94,24 +89,24 @@ pub fn holder_now(folder: &Path) -> io::Result<Option<Holder>> {
     }
 }
 
-/// A folder that is ours until this is dropped.
+/// A state folder, held until this is dropped.
 #[derive(Debug)]
 pub struct StateFolder {
     path: PathBuf,
     was_held: bool,
-    /// Locked while it is open; none where the folder is only looked into, and nobody holds it or
-    /// somebody else does.
+    /// Lock file, locked while it is open. `None` if the folder is only inspected and has no lock
+    /// file, or another process holds it.
     lock: Option<File>,
 }
 
-/// Content of the lock file while the folder is held: one line for each field.
+/// Content of the lock file of a held folder, one line per field.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The process that holds it, or did.
+    /// Process that holds the folder, or held it last.
     pub process: Option<u32>,
-    /// Place at which others can join it; empty while that is not known.
+    /// Path at which other processes can join the host; empty while it is not known.
     pub host: Option<PathBuf>,
-    /// Set if nobody has held the folder before.
+    /// Set if no process has held the folder before.
     is_first: bool,
 }
 
@@ -145,15 +140,14 @@ impl Holder {
         lock.write_all(&said)
     }
 
-    /// Returns whether the process exists that it names.
+    /// Returns whether the named process exists.
     pub fn lives(&self) -> bool {
         let process = self.process.and_then(|process| Pid::from_raw(i32::try_from(process).ok()?));
         process.is_some_and(|process| test_kill_process(process) != Err(Errno::SRCH))
     }
 }
 
-/// A lock by which a process holds a folder, told from every other file that is or will be in its
-/// place.
+/// Identity of a lock file, which distinguishes it from later files at its path.
 #[derive(Debug, Clone)]
 pub struct LockId {
     path: PathBuf,
@@ -161,10 +155,10 @@ pub struct LockId {
     inode: u64,
 }
 
-/// Whereabouts of a lock that a process holds.
+/// State of a lock file that a process holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockPlace {
-    /// The file is where it was.
+    /// The file is still at its path.
     There,
     /// The file was removed: another process could take hold of the folder.
     Removed,
@@ -173,7 +167,7 @@ pub enum LockPlace {
 }
 
 impl LockId {
-    /// Returns whether the file is where it was.
+    /// Returns the present state of the lock file.
     pub fn place(&self) -> LockPlace {
         match fs::symlink_metadata(&self.path) {
             Ok(there) if (there.dev(), there.ino()) == (self.device, self.inode) => LockPlace::There,
@@ -182,11 +176,11 @@ impl LockId {
         }
     }
 
-    /// Goes on holding the folder by another lock, in the place of one that was removed, as long as
-    /// the file that is returned is open. Others join at this place.
+    /// Creates and locks a new lock file in the place of a removed one. The folder is held while
+    /// the returned file is open; `host` is the path at which others join.
     ///
     /// # Errors
-    /// When another process is quicker, or the folder is gone.
+    /// When another process is faster, or the folder no longer exists.
     pub fn renew(&mut self, host: &Path) -> io::Result<File> {
         let mut lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.path)?;
         lock.try_lock()?;
@@ -199,24 +193,24 @@ impl LockId {
 }
 
 impl StateFolder {
-    /// Makes the folder and those above it that are not there, and takes hold of it.
+    /// Creates the folder, with its parents, and holds it.
     pub fn hold(path: &Path) -> Result<Self, FolderError> {
         make(path).map_err(failed_on(path))?;
         Self::hold_existing(path)
     }
 
-    /// Creates the folder and holds it for a host that is to be started, and which others join.
+    /// Creates the folder and holds it for a host that is about to start and that others can join.
     pub fn hold_for_host(path: &Path) -> Result<Self, FolderError> {
         make(path).map_err(failed_on(path))?;
         Self::hold_as(path, Some(PathBuf::new()))
     }
 
-    /// Returns the path.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Tells where others can join us; none: nowhere.
+    /// Writes the path at which others can join the host into the lock file; `None` if they cannot.
     pub fn announce(&mut self, place: Option<&Path>) -> Result<(), FolderError> {
         let failed = failed_on(&self.path);
         let Some(lock) = &mut self.lock else { return Ok(()) };
@@ -225,22 +219,24 @@ impl StateFolder {
         holder.write(lock).map_err(failed)
     }
 
-    /// The lock, for a process that goes on holding the folder.
+    /// Returns a copy of the lock, for a process that takes over the folder; `None` if it is not
+    /// held.
     pub fn lock(&self) -> io::Result<Option<File>> {
         self.lock.as_ref().map(File::try_clone).transpose()
     }
 
-    /// Returns which lock holds the folder; `None` where it is only looked into.
+    /// Returns the identity of the lock file; `None` if the folder is not held.
     pub fn lock_id(&self) -> io::Result<Option<LockId>> {
         let Some(lock) = &self.lock else { return Ok(None) };
         let held = lock.metadata()?;
         Ok(Some(LockId { path: self.path.join(LOCK), device: held.dev(), inode: held.ino() }))
     }
 
-    /// Goes on holding a folder that another process took hold of, and where others can join us.
+    /// Takes over a folder with the lock of another process. Returns also the path at which others
+    /// can join.
     ///
     /// # Errors
-    /// When it is not held, or that cannot be read or written.
+    /// When the folder is not held by this lock, or the lock file cannot be read or written.
     pub fn take_over(path: &Path, mut lock: File) -> Result<(Self, Option<PathBuf>), FolderError> {
         let failed = failed_on(path);
         let (held, there) =
@@ -248,7 +244,7 @@ impl StateFolder {
         if (held.dev(), held.ino()) != (there.dev(), there.ino()) {
             return Err(failed(io::ErrorKind::InvalidInput.into()));
         }
-        // It is the same lock, so that is ours.
+        // The lock belongs to this open file, so locking it again succeeds.
         take(path, &mut lock, File::try_lock)?;
         let holder = Holder::of(path).map_err(&failed)?;
         let mut folder = Self { path: path.to_owned(), was_held: !holder.is_first, lock: Some(lock) };
@@ -256,7 +252,7 @@ impl StateFolder {
         Ok((folder, holder.host))
     }
 
-    /// Takes hold of a folder that is there.
+    /// Holds an existing folder.
     pub fn hold_existing(path: &Path) -> Result<Self, FolderError> {
         Self::hold_as(path, None)
     }
@@ -265,8 +261,8 @@ impl StateFolder {
         let failed = failed_on(path);
         let mode = mode_of_ours(path)?;
         if mode & 0o077 != 0 {
-            // Somebody has opened it since we made it, or has made it for us; else it has another
-            // purpose.
+            // Either its mode has changed since the host made it, or the user made it for the host.
+            // Otherwise it has another purpose.
             let is_shared = mode & STICKY != 0 || !is_empty(path).map_err(&failed)?;
             if is_shared && !schema::is_in(path, geteuid().as_raw()) {
                 return Err(FolderError::Open { folder: path.display().to_string(), mode });
@@ -287,8 +283,8 @@ impl StateFolder {
         Ok(folder)
     }
 
-    /// Keeps others from taking hold of a folder while it is looked into, and changes nothing in
-    /// it. Who holds it already goes on writing to it.
+    /// Inspects a folder without changing it, and keeps other processes from holding it. A process
+    /// that holds it already goes on writing.
     pub fn look_into(path: &Path) -> Result<Self, FolderError> {
         mode_of_ours(path)?;
         let lock = match File::open(path.join(LOCK)) {
@@ -303,13 +299,13 @@ impl StateFolder {
         Ok(Self { path: path.to_owned(), was_held: true, lock })
     }
 
-    /// Returns whether a process has held this folder before.
+    /// Returns whether any process has held this folder before.
     pub fn was_held(&self) -> bool {
         self.was_held
     }
 
-    /// Returns the path of a file in the folder. An existing file is made readable by this user
-    /// alone.
+    /// Returns the path of a file in the folder. If it exists, its permissions are restricted to
+    /// this user.
     pub fn private_file(&self, name: &str) -> Result<PathBuf, FolderError> {
         let path = self.path.join(name);
         match OpenOptions::new().read(true).write(true).open(&path) {
@@ -323,14 +319,14 @@ impl StateFolder {
     }
 }
 
-/// The name of the file that is locked while somebody holds the folder. It says who.
+/// Name of the lock file, which names its holder.
 const LOCK: &str = "lock";
 
-/// The name of the file by which git ignores a folder that is ours alone: it may be in a
-/// repository, and our files are not what an agent changes.
+/// Name of the file by which git ignores the folder, which may be in a repository that agents
+/// change.
 const GIT_IGNORE: &str = ".gitignore";
 
-/// The bit of a folder's mode by which several users share it.
+/// Mode bit of folders that several users share.
 const STICKY: u32 = 0o1000;
 
 fn is_empty(folder: &Path) -> io::Result<bool> {
@@ -342,7 +338,6 @@ fn failed_on(path: &Path) -> impl Fn(io::Error) -> FolderError {
     move |error| FolderError::Io { folder: folder.clone(), error }
 }
 
-/// The mode of a folder that belongs to us.
 fn mode_of_ours(path: &Path) -> Result<u32, FolderError> {
     let failed = failed_on(path);
     let is_link = fs::symlink_metadata(path).map_err(&failed)?.is_symlink();
@@ -357,7 +352,7 @@ fn mode_of_ours(path: &Path) -> Result<u32, FolderError> {
     Ok(found.mode() & 0o7777)
 }
 
-/// Locks a folder, or says who has done so.
+/// Locks a folder, or fails with the name of its holder.
 fn take(
     path: &Path,
     lock: &mut File,
@@ -367,7 +362,8 @@ fn take(
         Ok(()) => Ok(()),
         Err(TryLockError::Error(error)) => Err(failed_on(path)(error)),
         Err(TryLockError::WouldBlock) => {
-            // Who only looks into the folder leaves the name of the last one that held it.
+            // A process that only inspects the folder does not write its id, so the file may name
+            // an earlier holder.
             let holder = Holder::of(path).map_err(failed_on(path))?;
             let holder = match holder.process.filter(|_| holder.lives()) {
                 None => "another ahp-sidecar".to_owned(),
@@ -378,8 +374,8 @@ fn take(
     }
 }
 
-/// Makes a folder that is not there, and those above it: for us alone, whatever the umask, and
-/// still there after a loss of power.
+/// Creates a missing folder and its parents for this user alone, whatever the umask, and syncs them
+/// to disk.
 fn make(path: &Path) -> io::Result<()> {
     if path.exists() {
         return Ok(());
@@ -387,7 +383,7 @@ fn make(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
     make(parent)?;
     match DirBuilder::new().mode(0o700).create(path) {
-        // Another process has made it meanwhile.
+        // Another process was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => return Ok(()),
         made => made?,
     }

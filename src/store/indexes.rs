@@ -1,10 +1,9 @@
-//! The ways to sessions and chats: by an index where it can be trusted, else by looking at every
-//! row.
+//! Access to sessions and chats by index, or by scanning tables if an index is damaged.
 //!
-//! Owns: finding out whether an index names every row, and what is still named where a table or an
-//! index is damaged.
-//! Never: writes, or fails because of damage, unless no way leads to anything: what one does not
-//! lead to, another one may.
+//! Owns: the check that indexes name every row, and the list of all sessions that some table or
+//! index still names.
+//! Never: writes, or fails because of damage as long as another table or index still names a
+//! session.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +13,12 @@ use super::errors::StoreError;
 use super::rows::unsigned;
 use crate::host::effects::SessionKey;
 
-/// An index by which rows are found.
+/// An index that rows are found by.
 struct RowIndex {
     table: &'static str,
     name: &'static str,
     column: &'static str,
-    /// Rows that it names.
+    /// Condition of the rows that it contains.
     of: &'static str,
 }
 
@@ -29,11 +28,11 @@ const INDEXES: [RowIndex; 3] = [
     RowIndex { table: "chats", name: "chats_by_uri", column: "uri", of: "key IS NOT NULL" },
 ];
 
-/// Returns whether the indexes name every row, as far as the rows can be read: then a row that they
-/// do not name does not exist.
+/// Returns whether the indexes name every readable row. If so, a row that they do not name does not
+/// exist.
 pub(super) fn are_complete(connection: &Connection) -> Result<bool, StoreError> {
     for index in INDEXES {
-        // From both ends, so that what lies behind damage is looked at too.
+        // From both ends, to check the rows after a damaged one, too.
         for order in ["ASC", "DESC"] {
             match misses_a_row(connection, &index, order) {
                 Ok(true) => {
@@ -62,23 +61,22 @@ fn misses_a_row(connection: &Connection, index: &RowIndex, order: &str) -> Resul
     Ok(connection.query_row(&sql, [], |_| Ok(())).optional()?.is_some())
 }
 
-/// A session that something names.
+/// A session that a table or an index names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NamedSession {
     pub(super) key: SessionKey,
-    /// When it was put into the trash, in milliseconds since 1970, if it was.
+    /// Time of removal, in milliseconds since 1970; `None` if the session is listed.
     pub(super) removed_at: Option<i64>,
-    /// Date; empty if it is not known.
     pub(super) modified_at: String,
 }
 
-/// Every session that the table or one of its indexes names, whether or not its row can be read:
-/// the listed ones, newest first, then those in the trash.
+/// Returns all sessions that the table or one of its indexes names, even if their rows are
+/// unreadable: listed ones first, newest first, then those in the trash.
 ///
 /// # Errors
-/// When every way is damaged, and none has led to any: that there are none is not known.
+/// When every access path is damaged and none has found a session.
 pub(super) fn named(connection: &Connection) -> Result<Vec<NamedSession>, StoreError> {
-    // What is read first is believed: rows before indexes.
+    // The first entry of a session wins, so rows come before indexes.
     const WAYS: [&str; 5] = [
         "SELECT key, removed_at, CAST(modified_at AS BLOB) FROM sessions NOT INDEXED ORDER BY key",
         "SELECT key, removed_at, CAST(modified_at AS BLOB) FROM sessions NOT INDEXED ORDER BY key DESC",

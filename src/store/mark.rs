@@ -1,40 +1,38 @@
-//! The mark beside the database: that a store was made here, and which sequence numbers it may have
-//! given.
+//! The mark beside the database: evidence that a store was made, and the sequence numbers it may
+//! have assigned.
 //!
-//! Owns: a small file that is written before a database is made, and again when it is made.
-//! Never: looks into the database; it only tells one that was never there from one that is gone or
-//! was replaced.
+//! Owns: a small file, written before and after a database is made.
+//! Never: reads the database. The mark distinguishes a database that never existed from one that
+//! was removed or replaced.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The mark's name, beside the database.
+/// Name of the mark, beside the database.
 pub(super) const FILE_NAME: &str = "sessions.made";
 
-/// Text for a person who opens the file.
 const ABOUT: &str =
     "The sessions of ahp-sidecar are in the file sessions.sqlite beside this one. While this file \
     is here, no new store is begun when that one is gone or empty. To begin anew, remove the whole folder.\n";
 
-/// Statement of the mark about the database beside it.
+/// State of the database, as the mark says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
     /// No mark. Stores of older versions have none.
     Absent,
-    /// A database is being made, and holds nothing yet that anybody was told.
+    /// A database is being made. No client has received anything that is in it.
     Making,
-    /// A database was made.
     Made {
-        /// Sequence numbers up to this one may have been told, as far as this is known; 0 when it
-        /// is not.
+        /// Last sequence number that may have been sent; 0 if it is not known.
         reserved: u64,
     },
 }
 
 impl Mark {
-    /// The mark beside a database. One that cannot be understood was one of a store that was made.
+    /// Reads the mark beside a database. An unreadable text counts as that of a database that was
+    /// made.
     pub(super) fn read(database: &Path) -> io::Result<Self> {
         let text = match fs::read(path_of(database)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Absent),
@@ -51,7 +49,7 @@ impl Mark {
         })
     }
 
-    /// The last sequence number that may have been told, as far as the mark knows.
+    /// Returns the last sequence number that may have been sent, or 0.
     pub(super) fn reserved(self) -> u64 {
         match self {
             Self::Made { reserved } => reserved,
@@ -59,7 +57,7 @@ impl Mark {
         }
     }
 
-    /// Writes the mark, so that it is still there after a loss of power.
+    /// Writes the mark and syncs it to disk.
     pub(super) fn put(self, database: &Path) -> io::Result<()> {
         self.write(database)?.sync_all()?;
         let folder = path_of(database);
@@ -67,14 +65,14 @@ impl Mark {
         File::open(folder)?.sync_all()
     }
 
-    /// Writes other numbers into a mark that is there. They need not survive a loss of power: the
-    /// database, which is synced, knows them too.
+    /// Updates the numbers of an existing mark without a sync: the database, which is synced, has
+    /// them, too.
     pub(super) fn update(self, database: &Path) -> io::Result<()> {
         self.write(database).map(|_| ())
     }
 
-    /// Marks of the same length, so that one is written over the other without an empty file in
-    /// between.
+    /// Writes the mark. All marks have the same length, so that overwriting one never leaves an
+    /// empty file.
     fn write(self, database: &Path) -> io::Result<File> {
         let says = match self {
             Self::Absent | Self::Making => "making".to_owned(),
@@ -88,7 +86,6 @@ impl Mark {
     }
 }
 
-/// Returns the path of a database's mark.
 pub(super) fn path_of(database: &Path) -> PathBuf {
     database.with_file_name(FILE_NAME)
 }

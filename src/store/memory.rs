@@ -1,7 +1,7 @@
-//! The stand-in for a store in a host that keeps everything in memory.
+//! The replacement for a store in a host that keeps everything in memory.
 //!
 //! Owns: the order of the list of sessions.
-//! Never: keeps anything else; such a host never lets a session out of memory.
+//! Never: holds other state; such a host never evicts a session.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use crate::host::effects::{ListPosition, Listed, Page, Record, SessionKey};
 
-/// Every session's summary, newest first.
+/// Summaries of all sessions, newest first.
 #[derive(Debug, Default)]
 pub struct Memory {
     summaries: BTreeMap<Reverse<ListPosition>, Bytes>,
@@ -19,7 +19,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Takes in what a step leaves to be kept.
+    /// Applies a record of a step to the list.
     pub fn keep(&mut self, record: Record) {
         match record {
             Record::Session(row) => {
@@ -33,7 +33,7 @@ impl Memory {
         }
     }
 
-    /// A page of the list.
+    /// Returns a page of the list.
     pub fn list(&self, page: &Page) -> Listed {
         let start = page.after.clone().map_or(Unbounded, |place| Excluded(Reverse(place)));
         let mut rest = self.summaries.range((start, Unbounded));

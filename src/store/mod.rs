@@ -1,12 +1,9 @@
 //! Persistent sessions.
 //!
-//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`] writes, [`reader`] reads;
-//! its `schema` and `upgrade`, `repair`, `check`, `indexes`, `rows`, `running`, `turns`,
-//! `use_counts`, `contents`, `texts`, `pack`, `compress`, `clients`, `agents`, `trash`, `space` and
-//! `mark`; and [`archive`], for people), and its stand-in for a host that keeps everything in
-//! memory ([`memory`]).
-//! Never: knows what a row means; rows are JSON text with a few columns beside it that they are
-//! found by.
+//! Owns: the state folder ([`folder`]); the database in it ([`sqlite`] writes, [`reader`] reads,
+//! [`archive`] serves the commands for people, and the private modules have its parts); and its
+//! replacement for a host without a folder ([`memory`]).
+//! Never: interprets a row. Rows are JSON text, with a few columns to find them by.
 #![doc = include_str!("README.md")]
 
 mod agents;
@@ -41,34 +38,34 @@ use std::time::Duration;
 
 use crate::host::log::ReplayWindow;
 
-/// Place of the sessions.
+/// Location of the sessions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StatePlace {
     /// In memory: nothing outlives the process.
     Memory,
-    /// In this folder; in the platform's when none is named.
+    /// In this folder; `None` for the platform's default folder.
     Folder(Option<PathBuf>),
 }
 
-/// Retention of what is over.
+/// Limits of retention and time.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreOptions {
-    /// Number and size of the newest actions that are kept.
+    /// Maximum number and size of the actions that are retained for replay.
     pub window: ReplayWindow,
-    /// For how long sessions that were removed; not at all when zero.
+    /// Time for which removed sessions stay in the trash; none at all if zero.
     pub trash: Duration,
-    /// From how many bytes of the database on those that were removed first are kept no longer;
-    /// however many they are when that is not said.
+    /// Size of the database, in bytes, above which the oldest sessions in the trash are purged
+    /// early; `None` for no limit.
     pub bytes_max: Option<u64>,
-    /// A turn that has ended so many processes in a row is given up, and after as many more its
-    /// session is left alone; never when 0.
+    /// Number of consecutive processes that a turn may end before it is given up. After as many
+    /// more, its session is no longer restored. 0 for no limit.
     pub deaths_max: u32,
-    /// Maximum duration of a small commit on a fast disk. After a slower one, commits are left for
-    /// a while to the thread that can wait.
+    /// Maximum duration of a small commit on a fast disk. After a slower one, the commit thread
+    /// takes over for a while.
     pub at_once_within: Duration,
-    /// Maximum size of unused turn texts in memory, in bytes.
+    /// Maximum size of cached turn texts in memory, in bytes.
     pub text_bytes_max: usize,
-    /// Time for which a request may wait for a failing store.
+    /// Time that a request may wait for a failing store.
     pub patience: Duration,
 }
 

@@ -1,41 +1,38 @@
-//! Consecutive actions on one channel as the bytes of one row.
+//! Packing of consecutive actions on one channel into the bytes of one row.
 //!
-//! Owns: how their lines are packed, and unpacked to exactly the bytes that they were.
-//! Never: knows what a line means, or fails on one that looks like no other: that one takes more
-//! room.
+//! Owns: packing lines, and unpacking them byte by byte as they were.
+//! Never: interprets a line. An unusual line packs less well, but does not fail.
 //!
-//! Lines that stream differ in a few words in the middle and in their numbers at the end. So of
-//! each line is kept how many bytes it shares with the beginning of the one before it, what follows
-//! those, and whether it ends as most lines do.
+//! Lines of a stream differ in a few words in the middle and in the number at their end. So a
+//! packed line has the length of the prefix it shares with the line before it, its further bytes,
+//! and a flag for the usual ending.
 
 use bytes::Bytes;
 
 use crate::host::effects::{ActionLine, ChannelId, Record};
 
-/// A row has at most so many actions: it is removed, or damaged, as a whole.
+/// Maximum number of actions in a row, which is removed, or damaged, as a whole.
 const ACTIONS_MAX: u64 = 1024;
 
-/// A row that has so many bytes takes no more.
+/// Size of a packed row at which it is full, in bytes.
 const BYTES_MAX: usize = 64 << 10;
 
-/// And one with so many bytes of lines, however small they are packed: they are unpacked together.
+/// Size of a row's unpacked lines at which it is full, in bytes: they are unpacked together.
 const LINE_BYTES_MAX: u64 = 8 << 20;
 
-/// Actions that are being packed.
+/// A row of actions while it is packed.
 #[derive(Debug)]
 pub(super) struct Pack<'a> {
     pub(super) target: ChannelId,
     pub(super) first: u64,
     pub(super) last: u64,
-    /// Size of their lines, in bytes.
     pub(super) line_bytes: u64,
     pub(super) packed: Vec<u8>,
-    /// The last line without what it ends with.
+    /// Last line without its usual ending.
     before: &'a [u8],
 }
 
 impl<'a> Pack<'a> {
-    /// Begins with one action.
     fn of(target: ChannelId, line: &'a ActionLine) -> Self {
         let seq = line.server_seq;
         let mut pack = Self { target, first: seq, last: seq, line_bytes: 0, packed: Vec::new(), before: b"" };
@@ -43,7 +40,7 @@ impl<'a> Pack<'a> {
         pack
     }
 
-    /// Takes the action in, unless it belongs into another row.
+    /// Appends an action, unless it belongs to another row.
     fn take(&mut self, target: ChannelId, line: &'a ActionLine) -> bool {
         let fits = target == self.target
             && line.server_seq == self.last + 1
@@ -71,14 +68,14 @@ impl<'a> Pack<'a> {
     }
 }
 
-/// Returns a pack of actions that keeps nothing but their numbers.
+/// Returns the packed form of actions without lines.
 pub(super) fn emptied(first: u64, last: u64) -> Vec<u8> {
-    // Each shares nothing with the one before it, and has no bytes of its own.
+    // Each shares no prefix with the one before it and has no bytes.
     let count = usize::try_from((last + 1).saturating_sub(first)).unwrap_or(usize::MAX);
     [0, 0].repeat(count.min(ACTIONS_MAX as usize))
 }
 
-/// The actions among these records, in order.
+/// Packs the actions among these records, in order.
 pub(super) fn packs(records: &[Record]) -> Vec<Pack<'_>> {
     let mut packs: Vec<Pack<'_>> = Vec::new();
     for record in records {
@@ -90,7 +87,7 @@ pub(super) fn packs(records: &[Record]) -> Vec<Pack<'_>> {
     packs
 }
 
-/// The actions from `first` to `last` that were packed; none when these are not they.
+/// Unpacks the actions from `first` to `last`; `None` if the bytes do not fit these numbers.
 pub(super) fn unpack(first: u64, last: u64, mut packed: &[u8]) -> Option<Vec<ActionLine>> {
     let (mut bytes, mut ends) = (Vec::new(), Vec::new());
     let mut before = 0..0;
@@ -121,12 +118,10 @@ pub(super) fn unpack(first: u64, last: u64, mut packed: &[u8]) -> Option<Vec<Act
     Some(lines.collect())
 }
 
-/// How most lines end.
 fn ending(seq: u64) -> String {
     format!(",\"serverSeq\":{seq}}}}}\n")
 }
 
-/// Returns the length of the common beginning of two texts, in bytes.
 fn shared(a: &[u8], b: &[u8]) -> usize {
     const CHUNK: usize = 32;
     let chunks = a.chunks_exact(CHUNK).zip(b.chunks_exact(CHUNK)).take_while(|(a, b)| a == b).count();
@@ -134,8 +129,8 @@ fn shared(a: &[u8], b: &[u8]) -> usize {
     chunks * CHUNK + a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// A number, seven bits in a byte, the lowest first; every byte but the last has the highest bit
-/// set.
+/// Appends a number, seven bits per byte, the lowest first; each byte but the last has its highest
+/// bit set.
 fn put(packed: &mut Vec<u8>, mut number: usize) {
     while number > 0x7f {
         packed.push(0x80 | (number & 0x7f) as u8);

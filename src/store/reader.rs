@@ -1,8 +1,8 @@
-//! Reading from the database, for a host and for `sessions`.
+//! Reads from the database, for a host and for `ahp-sidecar sessions`.
 //!
-//! Owns: a connection of its own, on which everything that belongs together is read from one
-//! snapshot, and what is told of rows that are damaged.
-//! Never: writes, or fails as a whole because of one row where the others can be told.
+//! Owns: a separate connection, which reads related rows from one snapshot, and placeholders for
+//! damaged rows.
+//! Never: writes, or fails as a whole because of one damaged row.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,31 +24,31 @@ use crate::host::effects::{
 };
 use crate::host::log::ReplayWindow;
 
-/// A connection that reads what is safe.
+/// A read-only connection to the database.
 #[derive(Debug)]
 pub struct Reader {
     connection: Connection,
     window: ReplayWindow,
-    /// Set once it is known whether the indexes name every row; shared by the readers of a host.
+    /// Result of the check that the indexes name every row, empty until it is done; shared by the
+    /// readers of a host.
     indexes_are_complete: Arc<OnceLock<bool>>,
-    /// Source of turn texts that are read when they are needed; `None` if they are read with their
-    /// sessions.
+    /// Source of turn texts that are read on demand; `None` if texts are read with their sessions.
     texts: Option<Arc<Texts>>,
 }
 
-/// Fate of a session.
+/// Session of a channel.
 #[derive(Debug)]
 pub struct FoundSession {
-    /// Key.
+    /// Key in the database.
     pub key: SessionKey,
-    /// Row; `None` if it was removed for good.
+    /// Row; `None` if the session was purged.
     pub row: Option<SessionRow>,
-    /// Set if it is in the trash.
+    /// Set if the session is in the trash.
     pub is_removed: bool,
 }
 
 impl Reader {
-    /// Opens a second connection to a database that a [`Writer`](super::sqlite::Writer) has made.
+    /// Opens a second connection to the database of a [`Writer`](super::sqlite::Writer).
     pub fn open(path: &Path, window: ReplayWindow) -> Result<Self, StoreError> {
         let connection = schema::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         schema::detect_damage(&connection)?;
@@ -56,7 +56,7 @@ impl Reader {
         Ok(Self { connection, window, indexes_are_complete: Arc::default(), texts: None })
     }
 
-    /// Has the texts of turns read when somebody needs them.
+    /// Switches to reading the texts of turns on demand.
     pub fn with_texts(self, texts: &Arc<Texts>) -> Self {
         Self { texts: Some(Arc::clone(texts)), ..self }
     }
@@ -71,16 +71,16 @@ impl Reader {
         self.texts.clone().map_or_else(TextReading::whole, TextReading::Later)
     }
 
-    /// The sessions with a turn that ran when their process ended, as far as they can be told, but
-    /// for those that are left alone. Each with how many processes in a row have ended while it was
-    /// taken up, those with the fewest first.
+    /// Returns the sessions with a turn that ran when their process ended, except unreadable ones
+    /// and those that are not restored any more. Each has the number of consecutive processes that
+    /// ended while it was restored; those with the fewest come first.
     pub fn interrupted(&self) -> Result<Vec<(u32, SessionKey)>, StoreError> {
-        // Left to itself, SQLite may read every chat.
+        // Without the hint, SQLite may scan all chats.
         let sql = "SELECT key FROM chats INDEXED BY chats_running WHERE running";
         let mut statement = self.connection.prepare(sql)?;
         let chats: Vec<ChatKey> =
             statement.query_map([], |row| Ok(ChatKey(unsigned(row.get(0)?))))?.collect::<Result<_, _>>()?;
-        // One row that cannot be read must not hide the others.
+        // Rows are read one by one, so that a damaged one does not hide the others.
         let sql = "SELECT s.key FROM chats c JOIN sessions s ON s.key = c.session
             WHERE c.key = ?1 AND s.removed_at IS NULL";
         let mut sessions: Vec<SessionKey> = Vec::new();
@@ -104,22 +104,19 @@ impl Reader {
         Ok(taken_up)
     }
 
-    /// The session that a URI names: its own or that of one of its chats.
+    /// Returns the session of a URI, which may also be the URI of one of its chats.
     pub fn find(&self, uri: &str) -> Result<Option<SessionKey>, StoreError> {
         find(&self.connection, uri, || self.trusts_indexes())
     }
 
-    /// The session that a URI names, its own or that of one of its chats, with everything that
-    /// belongs to it; none when there is none, or it is known already.
-    ///
-    /// # Errors
-    /// When that cannot be told, or the session cannot be read: see [`Reader::load_sifted`].
+    /// Returns the session of a URI (its own or that of one of its chats) with all of its data.
+    /// `None` if there is none, or `is_known` returns true for it.
     pub fn look_up(
         &self,
         uri: &str,
         is_known: impl Fn(SessionKey) -> bool,
     ) -> Result<Option<SavedSession>, StoreError> {
-        // Nothing comes or goes between finding it and reading it.
+        // One snapshot for the lookup and the read.
         let snapshot = self.connection.unchecked_transaction()?;
         let damaged = || StoreError::Damaged(format!("the session of {uri}"));
         let Some(key) = find(&snapshot, uri, || self.trusts_indexes())?.filter(|key| !is_known(*key)) else {
@@ -129,15 +126,14 @@ impl Reader {
         if saved.row.uri == uri || saved.chats.iter().any(|chat| chat.row.uri == uri) {
             return Ok(Some(saved));
         }
-        // The index is damaged: it names another session.
+        // The index is damaged: it led to another session.
         let meant = find_by_rows(&snapshot, uri)?.filter(|key| !is_known(*key));
         meant
             .map(|key| load_from(&snapshot, key, &mut |_, _| true, &mut self.reading())?.ok_or_else(damaged))
             .transpose()
     }
 
-    /// Returns whether the indexes name every row. Checked once, since that takes reading every
-    /// row.
+    /// Returns whether the indexes name every row. The check reads every row, so it is made once.
     pub fn trusts_indexes(&self) -> Result<bool, StoreError> {
         match self.indexes_are_complete.get() {
             Some(is_so) => Ok(*is_so),
@@ -148,52 +144,51 @@ impl Reader {
         }
     }
 
-    /// The version of the protocol that a client spoke last.
+    /// Returns the protocol version that a client spoke last.
     pub fn client_version(&self, client: &str) -> Result<Option<String>, StoreError> {
         clients::get(&self.connection, client)
     }
 
-    /// A session with everything that belongs to it.
+    /// Returns a session with all of its data.
     pub fn load(&self, key: SessionKey) -> Result<Option<SavedSession>, StoreError> {
         self.load_sifted(key, |_, _| true)
     }
 
-    /// A session with everything that belongs to it, but for actions on its chats that are not
-    /// needed to take them up.
+    /// Returns a session with all of its data, except logged actions that `is_needed` rejects.
     ///
     /// # Errors
-    /// When it cannot be read, something in it is damaged, or it is left alone.
+    /// When it cannot be read, something in it is damaged, or it is not restored any more.
     pub fn load_sifted(
         &self,
         key: SessionKey,
         mut is_needed: impl FnMut(&ChatRow, &Bytes) -> bool,
     ) -> Result<Option<SavedSession>, StoreError> {
-        // What it consists of must not change in between.
+        // One snapshot for all rows.
         let snapshot = self.connection.unchecked_transaction()?;
         load_from(&snapshot, key, &mut is_needed, &mut self.reading())
     }
 
-    /// A page of the list of sessions. One that is damaged is listed as that.
+    /// Returns a page of the list of sessions, with placeholders for damaged ones.
     pub fn list(&self, page: &Page) -> Result<Listed, StoreError> {
         self.trusts_indexes()?;
         self.list_at_once(page)
     }
 
-    /// A page of the list, without looking for damage of the indexes first: call
-    /// [`Reader::trusts_indexes`] behind it.
+    /// Returns a page of the list without the check of the indexes. Call [`Reader::trusts_indexes`]
+    /// afterwards.
     pub fn list_at_once(&self, page: &Page) -> Result<Listed, StoreError> {
         let snapshot = self.connection.unchecked_transaction()?;
         let is_damaged = self.indexes_are_complete.get() == Some(&false);
         let listed = if is_damaged { Ok(None) } else { list_by_time(&snapshot, page) };
         match listed {
-            // The index is damaged: without it, it takes longer.
+            // The index is damaged. The list without it takes longer.
             Err(error) if !error.is_damage() => Err(error),
             Ok(Some(listed)) => Ok(listed),
             Ok(None) | Err(_) => list_what_is_named(&snapshot, page),
         }
     }
 
-    /// The URIs of all sessions that can be listed, each with its provider.
+    /// Returns the URIs of all listed sessions with their providers.
     pub fn providers(&self) -> Result<Vec<(String, String)>, StoreError> {
         #[derive(Deserialize)]
         struct Summary {
@@ -206,8 +201,8 @@ impl Reader {
         Ok(summaries.map(|summary| (summary.resource, summary.provider)).collect())
     }
 
-    /// Every action after `cursor`, oldest first; none when the cursor is no number that was given,
-    /// or lies too far back.
+    /// Returns all actions after `cursor`, oldest first; `None` if the cursor was never assigned,
+    /// or is beyond the replay window.
     pub fn actions_since(&self, cursor: u64) -> Result<Option<Vec<(ChannelId, ActionLine)>>, StoreError> {
         let snapshot = self.connection.unchecked_transaction()?;
         if !self.knows(cursor)? {
@@ -223,7 +218,7 @@ impl Reader {
                 if actions.len() == self.window.actions_max || size > self.window.bytes_max {
                     return Ok(None);
                 }
-                // Numbers are skipped where a new life begins only.
+                // Numbers are skipped only where another process began.
                 if action.server_seq != last + 1 && !rows::is_life(&snapshot, action.server_seq - 1)? {
                     return Err(StoreError::Damaged(format!("the log behind the action {last}")));
                 }
@@ -234,7 +229,7 @@ impl Reader {
         Ok(Some(actions))
     }
 
-    /// The sessions that these channels are or belong to. One that is damaged is left out.
+    /// Returns the sessions of these channels. Damaged ones are left out.
     pub fn sessions_of(
         &self,
         channels: impl Iterator<Item = ChannelId>,
@@ -261,7 +256,7 @@ impl Reader {
         Ok(sessions)
     }
 
-    /// Returns whether the number was assigned and everything after it is there.
+    /// Returns whether the number was assigned and all later actions are stored.
     fn knows(&self, cursor: u64) -> Result<bool, StoreError> {
         let pruned = rows::number(&self.connection, "pruned")?.unwrap_or(0);
         if cursor <= pruned {
@@ -274,7 +269,7 @@ impl Reader {
     }
 }
 
-/// A session with everything that belongs to it; none when it is not there or in the trash.
+/// Returns a session with all of its data; `None` if it does not exist or is in the trash.
 fn load_from(
     connection: &Connection,
     key: SessionKey,
@@ -294,8 +289,8 @@ fn load_from(
     Ok(saved.map(|saved| SavedSession { deaths, ..saved }))
 }
 
-/// The session that a URI names: its own or that of one of its chats. `trusts_indexes`: what they
-/// do not name is not there.
+/// Returns the session of a URI, its own or that of one of its chats. If `trusts_indexes` returns
+/// true, a row that the indexes do not name does not exist.
 pub(super) fn find(
     connection: &Connection,
     uri: &str,
@@ -305,7 +300,7 @@ pub(super) fn find(
         Ok(Some(key)) => Ok(Some(key)),
         Ok(None) if trusts_indexes()? => Ok(None),
         Err(error) if !error.is_damage() => Err(error),
-        // An index is damaged: without it, it takes longer.
+        // An index is damaged. The lookup without it takes longer.
         Ok(None) | Err(_) => find_by_rows(connection, uri),
     }
 }
@@ -337,16 +332,16 @@ fn find_by(
     }
 }
 
-/// Returns the date and key behind which a page of the list begins.
 fn begin_of(page: &Page) -> (&str, u64) {
     match &page.after {
         Some(place) => (&place.modified_at, place.key.0),
-        // Behind every date.
+        // Sorts after every date.
         None => ("~", u64::MAX),
     }
 }
 
-/// A page of the list, found by its index; none when that has led astray.
+/// Returns a page of the list, read by its index; `None` if the index is inconsistent with the
+/// rows.
 fn list_by_time(connection: &Connection, page: &Page) -> Result<Option<Listed>, StoreError> {
     let sql = "SELECT key, modified_at FROM sessions INDEXED BY sessions_by_time
         WHERE removed_at IS NULL AND (modified_at, key) < (?1, ?2)
@@ -363,7 +358,8 @@ fn list_by_time(connection: &Connection, page: &Page) -> Result<Option<Listed>, 
     page_of(connection, page, places, true)
 }
 
-/// A page of the list where the index is damaged: of everything that is named anywhere.
+/// Returns a page of the list from all tables and indexes that name a session, if the list's index
+/// is damaged.
 fn list_what_is_named(connection: &Connection, page: &Page) -> Result<Listed, StoreError> {
     let (modified_at, key) = begin_of(page);
     let named = indexes::named(connection)?
@@ -373,8 +369,8 @@ fn list_what_is_named(connection: &Connection, page: &Page) -> Result<Listed, St
     Ok(page_of(connection, page, places, false)?.unwrap_or_default())
 }
 
-/// Returns the page of the sessions at these places. `by_index`: none if a row says something else
-/// than its place, or is missing.
+/// Returns the page of the sessions at these positions. With `by_index`, `None` if a row is missing
+/// or differs from its position.
 fn page_of(
     connection: &Connection,
     page: &Page,
@@ -400,16 +396,16 @@ fn page_of(
     Ok(Some(listed))
 }
 
-/// A session's summary, which says so if it is left alone.
+/// Returns a session's summary, which says so if the session is not restored any more.
 fn as_listed(connection: &Connection, key: SessionKey, summary: rows::Summary) -> Result<Bytes, StoreError> {
     let is_left_alone = trials::of(connection, key)?.verdict == TrialVerdict::LeaveAlone;
     Ok(if is_left_alone { summary_of_abandoned_session(&summary.json) } else { summary.json })
 }
 
-/// Every session with the time of its removal and its summary: the listed ones, newest first, then
-/// those in the trash.
+/// Returns all sessions with the time of their removal and their summary: listed ones first, newest
+/// first, then those in the trash.
 pub(super) fn list_all(connection: &Connection) -> Result<Vec<(SessionKey, Option<i64>, Bytes)>, StoreError> {
-    // A time before 1970 says that it is being removed for good.
+    // A time before 1970 marks a session that is being purged.
     let named = indexes::named(connection)?.into_iter().filter(|it| it.removed_at.unwrap_or(0) >= 0);
     let mut all = Vec::new();
     for indexes::NamedSession { key, removed_at, modified_at } in named {

@@ -1,9 +1,9 @@
-//! Making again what a damaged database has twice, or can do without.
+//! Repair of redundant or dispensable parts of a damaged database.
 //!
-//! Owns: indexes, which are made again from their tables; tables in which nothing of sessions is,
-//! which keep the rows that can be read; and tables that are not there any more.
-//! Never: changes a row of a session, or gives back a page that a damaged page names: it may be in
-//! use elsewhere. Space that is lost this way comes back when the database is written anew.
+//! Owns: rebuilding indexes from their tables, rebuilding tables without session data from their
+//! readable rows, and recreating missing tables.
+//! Never: changes a row of a session, or frees a page that a damaged page names, since the page may
+//! be in use elsewhere. Rewriting the database frees such space.
 
 use std::collections::BTreeSet;
 
@@ -17,10 +17,9 @@ use super::sqlite::{last_key, last_reserved, LEAP};
 use super::upgrade;
 use super::use_counts::{self, TextUses};
 
-/// Tables in which nothing of sessions is: a host can do without any of their rows.
+/// Tables without session data: a host can do without any of their rows.
 const DISPENSABLE: [&str; 6] = ["meta", "lives", "trials", "agents", "channels", "clients"];
 
-/// A table or an index that belongs into the database.
 struct SchemaObject {
     name: String,
     table: String,
@@ -28,25 +27,24 @@ struct SchemaObject {
     is_index: bool,
 }
 
-/// Objects to be made again.
 pub(super) struct Plan {
     version: usize,
-    /// A number up to which actions may have been told.
+    /// Last sequence number that may have been sent.
     told: u64,
-    /// Tables, each with the rows that it will have.
+    /// Tables, each with its future rows.
     tables: Vec<(SchemaObject, Vec<Vec<Value>>)>,
-    /// The last key that may have been given, when it is not known any more which one was.
+    /// Bound on the last assigned key, if the stored one is damaged.
     last_key: Option<u64>,
-    /// The chats with a turn that runs, when the log misses actions.
+    /// Chats with a running turn, if the log lacks actions.
     spoiled: Vec<i64>,
     indexes: Vec<SchemaObject>,
-    /// Use counts of texts, where they are not known any more.
+    /// Recounted use counts of texts, if the stored ones are damaged.
     uses: Vec<(i64, TextUses)>,
 }
 
-/// Finds out what is damaged and can be made again, with a log line about each. To be called
-/// outside of a transaction: one that has met damage cannot write any more. When a life begins,
-/// `told` is a number up to which actions may have been told, and the log of actions is mended too.
+/// Finds repairable damage and logs each finding. Must be called outside a transaction: one that
+/// meets damage can no longer write. When a process starts, `told` is the last sequence number that
+/// may have been sent, and the log of actions is repaired, too.
 pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, StoreError> {
     let version = usize::try_from(pragma(connection, "user_version")?).unwrap_or(0);
     let (indexes, tables): (Vec<_>, Vec<_>) =
@@ -73,7 +71,7 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
                     tracing::warn!(table = name, rows = rows.len(), "a table is damaged: it is made again");
                 }
                 if !all && name == "meta" {
-                    // No key of a session that is gone is given again.
+                    // Leaves room, so that no key of a purged session is assigned again.
                     plan.last_key = Some(last_key_in(connection).saturating_add(LEAP));
                 }
                 plan.tables.push((table, rows));
@@ -89,7 +87,7 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
                     plan.tables.push((table, rows));
                 }
             }
-            // It is counted anew: whether one of its rows is missing cannot be told.
+            // The counts are recomputed, since a missing row cannot be detected.
             "shared_texts" if !is_there || !readable(connection, "shared_texts").1 => {
                 tracing::warn!("the table of what turns share is damaged: it is made again");
                 if self::is_there(connection, "turns")? {
@@ -97,7 +95,7 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
                 }
                 plan.tables.push((table, Vec::new()));
             }
-            // Without its rows, what comes is kept once more.
+            // Without these rows, a content that is already stored is stored once more.
             "contents" if !is_there || !readable(connection, "contents").1 => {
                 tracing::warn!("the table of where contents are found is damaged: it is made again");
                 plan.tables.push((table, Vec::new()));
@@ -112,7 +110,7 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
             _ => {}
         }
     }
-    // With a table, its indexes are forgotten.
+    // Dropping a table also drops its indexes.
     let of_table_again =
         |index: &SchemaObject| plan.tables.iter().any(|(table, _)| table.name == index.table);
     let again = |index: &SchemaObject| of_table_again(index) || should_be_made_again(connection, index);
@@ -120,13 +118,12 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
     Ok(plan)
 }
 
-/// Makes again what is planned; to be called in a transaction that has not read what is damaged.
+/// Carries out a plan, in a transaction that has not read damaged parts.
 pub(super) fn carry_out(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
     drop_damaged(connection, plan)?;
     make_all(connection, plan)
 }
 
-/// Has the database forget what is to be made again.
 pub(super) fn drop_damaged(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
     for (table, _) in &plan.tables {
         forget(connection, "tbl_name", &table.name)?;
@@ -137,7 +134,6 @@ pub(super) fn drop_damaged(connection: &Connection, plan: &Plan) -> Result<(), S
     plan.indexes.iter().try_for_each(|index| forget(connection, "name", &index.name))
 }
 
-/// Makes what was forgotten.
 pub(super) fn make_all(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
     for (table, rows) in &plan.tables {
         make_table(connection, table, rows)?;
@@ -162,7 +158,7 @@ fn last_key_in(connection: &Connection) -> u64 {
     })
 }
 
-/// The chats with a turn that runs, as far as they can be told.
+/// Returns the chats with a running turn, as far as they are readable.
 fn running(connection: &Connection) -> Vec<i64> {
     let read = || -> rusqlite::Result<Vec<i64>> {
         let mut statement = connection.prepare("SELECT key FROM chats NOT INDEXED WHERE running")?;
@@ -181,7 +177,6 @@ fn can_append(connection: &Connection) -> Result<bool, StoreError> {
     Ok(appended)
 }
 
-/// Checks that every table and index of the newest version exists.
 pub(super) fn check_complete(connection: &Connection) -> Result<(), StoreError> {
     let mut statement = connection.prepare("SELECT name FROM sqlite_schema")?;
     let names = statement.query_map([], |row| row.get(0))?;
@@ -192,8 +187,8 @@ pub(super) fn check_complete(connection: &Connection) -> Result<(), StoreError> 
     }
 }
 
-/// Returns the objects of this database: tables first, and last those that need the others to be
-/// sound.
+/// Returns the objects of this database: tables first, unique indexes last, since they need sound
+/// tables.
 fn objects(connection: &Connection) -> Result<Vec<SchemaObject>, StoreError> {
     let sql = "SELECT name, tbl_name, sql, type = 'index' FROM sqlite_schema
         WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY type DESC, sql LIKE 'CREATE UNIQUE%', name";
@@ -209,14 +204,13 @@ fn is_there(connection: &Connection, name: &str) -> Result<bool, StoreError> {
     Ok(connection.query_row(sql, params![name], |_| Ok(())).optional()?.is_some())
 }
 
-/// Makes a table again with these rows.
 fn make_table(connection: &Connection, table: &SchemaObject, rows: &[Vec<Value>]) -> Result<(), StoreError> {
     connection.execute_batch(&table.sql)?;
     for row in rows {
         let places: Vec<String> = (1..=row.len()).map(|place| format!("?{place}")).collect();
         let sql = format!("INSERT OR IGNORE INTO {} VALUES ({})", table.name, places.join(", "));
         match connection.prepare_cached(&sql)?.execute(params_from_iter(row)) {
-            // A value that does not belong into its column.
+            // Rows with a value of the wrong type are skipped.
             Err(rusqlite::Error::SqliteFailure(failure, _)) if failure.code == ErrorCode::TypeMismatch => {}
             inserted => {
                 inserted?;
@@ -226,8 +220,8 @@ fn make_table(connection: &Connection, table: &SchemaObject, rows: &[Vec<Value>]
     Ok(())
 }
 
-/// The rows of a table that can be read, from its start and from its end, and whether those are
-/// all.
+/// Returns the readable rows of a table, from its start and its end, and whether these are all
+/// rows.
 fn readable(connection: &Connection, table: &str) -> (Vec<Vec<Value>>, bool) {
     let mut rows = Vec::new();
     let mut read = |order: &str| -> rusqlite::Result<()> {
@@ -235,8 +229,7 @@ fn readable(connection: &Connection, table: &str) -> (Vec<Vec<Value>>, bool) {
         let columns = statement.column_count();
         let mut found = statement.query([])?;
         while let Some(row) = found.next()? {
-            // Text that is none is read as the bytes that it is: such a row has a wrong checksum,
-            // too.
+            // Invalid UTF-8 is read as bytes; the checksum of such a row is wrong, too.
             let value = |at| match row.get_ref(at)? {
                 rusqlite::types::ValueRef::Text(text) => Ok(match std::str::from_utf8(text) {
                     Ok(text) => Value::Text(text.to_owned()),
@@ -250,29 +243,30 @@ fn readable(connection: &Connection, table: &str) -> (Vec<Vec<Value>>, bool) {
     };
     let all = read("").is_ok();
     if !all {
-        // Those behind the damage. What is read twice is kept once.
+        // Rows after the damage. Duplicates are ignored on insertion.
         read("ORDER BY 1 DESC").unwrap_or_else(|error| tracing::debug!(%error, table, "a table is damaged"));
     }
     (rows, all)
 }
 
-/// Has the database forget a table or an index without looking at its pages.
+/// Removes a table or an index from the schema without reading its pages.
 fn forget(connection: &Connection, column: &str, name: &str) -> Result<(), StoreError> {
     connection.execute_batch("PRAGMA writable_schema = ON")?;
     let forgotten =
         connection.execute(&format!("DELETE FROM sqlite_schema WHERE {column} = ?1"), params![name]);
-    // Reads the schema anew.
+    // Reloads the schema.
     connection.execute_batch("PRAGMA writable_schema = RESET")?;
     forgotten?;
     Ok(())
 }
 
-/// Has what ran miss an action that nobody can read: it is told as damaged.
+/// Adds an unreadable action to the log of each chat with a running turn, so that the turn counts
+/// as damaged.
 fn spoil(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
     let mut last = last_reserved(connection)?.max(plan.told);
     for chat in &plan.spoiled {
         last += 1;
-        // With a wrong checksum.
+        // The checksum 0 is wrong.
         let (sql, channel) = match plan.version {
             1 => (
                 "INSERT INTO actions (seq, channel, sum, line) VALUES (?1, ?2, 0, x'00')",
@@ -294,20 +288,19 @@ fn spoil(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
     rows::put_number(connection, "reserved", last)
 }
 
-/// Sees whether a row of several pages can be appended to the log, and leaves nothing behind; to be
-/// called in a transaction.
+/// Tests whether a row of several pages can be appended to the log, without a trace. Must be called
+/// in a transaction.
 pub(super) fn probe(connection: &Connection) -> Result<(), StoreError> {
     let append = "SAVEPOINT probe; INSERT INTO actions VALUES (NULL, 0, 'root', 0, 0, 0, zeroblob(40000));
         ROLLBACK TO probe; RELEASE probe";
     Ok(connection.execute_batch(append)?)
 }
 
-/// Makes an index again from its table.
 fn make_index(connection: &Connection, index: &SchemaObject) -> Result<(), StoreError> {
     match connection.execute_batch(&index.sql) {
         Err(rusqlite::Error::SqliteFailure(failure, _)) if failure.code == ErrorCode::ConstraintViolation => {
-            // While it was damaged, a second session was made under the URI of one that it did not
-            // know: nothing is overwritten, the older one goes to the trash.
+            // While the index was damaged, a second session was made with a URI that was in use.
+            // The older session is moved to the trash, so nothing is overwritten.
             let sql = "UPDATE sessions SET removed_at = CAST(unixepoch('subsec') * 1000 AS INTEGER)
                 WHERE removed_at IS NULL AND key NOT IN
                     (SELECT max(key) FROM sessions NOT INDEXED WHERE removed_at IS NULL GROUP BY uri)";
@@ -322,7 +315,7 @@ fn make_index(connection: &Connection, index: &SchemaObject) -> Result<(), Store
     }
 }
 
-/// Returns whether an index is damaged and its table is not: else it stays as it is.
+/// Returns whether an index is damaged and its table is sound, so that it can be rebuilt.
 fn should_be_made_again(connection: &Connection, index: &SchemaObject) -> bool {
     if is_sound(connection, index) {
         return false;
@@ -337,7 +330,7 @@ fn should_be_made_again(connection: &Connection, index: &SchemaObject) -> bool {
     can_be
 }
 
-/// Returns whether an index is readable and agrees with its table, as far as the table is readable.
+/// Returns whether an index is readable and consistent with the readable part of its table.
 fn is_sound(connection: &Connection, index: &SchemaObject) -> bool {
     let SchemaObject { name, table, sql, .. } = index;
     let condition = sql.split_once(" WHERE ").map_or("1", |(_, condition)| condition);

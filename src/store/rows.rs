@@ -1,7 +1,7 @@
 //! The rows of the database, each with its checksum.
 //!
-//! Owns: what of a row its checksum covers; writing rows, and reading them back against it.
-//! Never: opens a database or begins a transaction, or knows what the JSON text in a row means.
+//! Owns: the columns that a checksum covers, writing rows, and verifying them when they are read.
+//! Never: opens a database, begins a transaction, or interprets the JSON text in a row.
 
 use bytes::Bytes;
 use rusqlite::functions::FunctionFlags;
@@ -19,7 +19,6 @@ use crate::host::effects::{
 use crate::state::history::CompletedTurn;
 use crate::wire::channels::ChannelKind;
 
-/// A blob as shared bytes.
 pub(super) struct Blob(pub(super) Bytes);
 
 impl FromSql for Blob {
@@ -28,8 +27,7 @@ impl FromSql for Blob {
     }
 }
 
-/// Reads the rows of a table that a host can do without. Leaves out those that are damaged, and
-/// logs them.
+/// Reads the rows of a dispensable table. Skips damaged ones and logs them.
 pub(super) fn readable<T>(
     connection: &Connection,
     sql: &str,
@@ -47,7 +45,6 @@ pub(super) fn readable<T>(
     sound.collect()
 }
 
-/// Keeps a named number.
 pub(super) fn put_number(connection: &Connection, name: &str, value: u64) -> Result<(), StoreError> {
     connection.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2, ?3)")?.execute(params![
         name,
@@ -57,7 +54,7 @@ pub(super) fn put_number(connection: &Connection, name: &str, value: u64) -> Res
     Ok(())
 }
 
-/// A named number, if it was ever kept.
+/// Returns a named number; `None` if it was never stored.
 pub(super) fn number(connection: &Connection, name: &str) -> Result<Option<u64>, StoreError> {
     let damaged = || format!("the number `{name}`");
     let found: Option<(u64, u32)> = connection
@@ -75,7 +72,7 @@ fn number_sum(name: &str, value: u64) -> u32 {
     sum(&[name.as_bytes(), &value.to_le_bytes()])
 }
 
-/// Keeps the number before the first one of a life.
+/// Stores the number before the first one of a process.
 pub(super) fn put_life(connection: &Connection, start: u64) -> Result<(), StoreError> {
     connection.execute(
         "INSERT OR REPLACE INTO lives VALUES (?1, ?2)",
@@ -84,7 +81,7 @@ pub(super) fn put_life(connection: &Connection, start: u64) -> Result<(), StoreE
     Ok(())
 }
 
-/// Returns whether a process began its numbers behind this one.
+/// Returns whether a process began its numbers after this one.
 pub(super) fn is_life(connection: &Connection, start: u64) -> Result<bool, StoreError> {
     let found: Option<u32> = connection
         .prepare_cached("SELECT sum FROM lives WHERE start = ?1")?
@@ -93,7 +90,6 @@ pub(super) fn is_life(connection: &Connection, start: u64) -> Result<bool, Store
     Ok(found == Some(sum(&[&start.to_le_bytes()])))
 }
 
-/// Keeps the actions of a pack.
 pub(super) fn put_actions(connection: &Connection, pack: &Pack<'_>) -> Result<(), StoreError> {
     let channel = ChannelName::of(pack.target);
     let packed = compressed(&pack.packed);
@@ -111,11 +107,11 @@ pub(super) fn put_actions(connection: &Connection, pack: &Pack<'_>) -> Result<()
     Ok(())
 }
 
-/// Columns for [`actions`], of the rows with an action behind `?1`.
+/// Query with the columns that [`actions`] reads, for rows with an action after `?1`.
 pub(super) const ACTIONS_BEHIND: &str =
     "SELECT last, first, kind, key, sum, packed FROM actions WHERE last > ?1";
 
-/// The actions in a row, oldest first.
+/// Returns the actions in a row, oldest first.
 pub(super) fn actions(row: &Row<'_>) -> Result<(ChannelId, Vec<ActionLine>), StoreError> {
     let last = unsigned(row.get(0)?);
     let damaged = || format!("the log up to the action {last}");
@@ -139,8 +135,8 @@ pub(super) fn actions(row: &Row<'_>) -> Result<(ChannelId, Vec<ActionLine>), Sto
     Ok((id, lines))
 }
 
-/// Takes what they say out of the actions on channels that are gone for good. Their numbers stay:
-/// one that is missing is taken for one that was lost.
+/// Empties logged actions on purged channels. Their numbers stay: a missing number counts as a lost
+/// action.
 pub(super) fn empty_actions(
     connection: &Connection,
     is_gone: impl Fn(ChannelId) -> bool,
@@ -170,7 +166,7 @@ pub(super) fn actions_sum(first: u64, last: u64, channel: ChannelName<'_>, packe
     sum(&[&first.to_le_bytes(), &last.to_le_bytes(), kind.as_bytes(), &key.to_le_bytes(), packed])
 }
 
-/// Keeps a session: a new one is listed; one in the trash stays there.
+/// Stores a session. A new one is listed; one in the trash stays there.
 pub(super) fn put_session(connection: &Connection, row: &SessionRow) -> Result<(), StoreError> {
     let sql = "INSERT INTO sessions VALUES (?1, ?2, ?3, NULL, 0, ?8, ?4, ?5, ?6, ?7)
         ON CONFLICT (key) DO UPDATE SET uri = ?2, modified_at = ?3,
@@ -188,7 +184,7 @@ pub(super) fn put_session(connection: &Connection, row: &SessionRow) -> Result<(
     Ok(())
 }
 
-/// Has a session's row tell how many chats there are.
+/// Updates the number of chats in a session's row.
 pub(super) fn count_chats(connection: &Connection, key: SessionKey) -> Result<(), StoreError> {
     let chats = chat_keys(connection, key)?.len() as u64;
     connection
@@ -197,7 +193,6 @@ pub(super) fn count_chats(connection: &Connection, key: SessionKey) -> Result<()
     Ok(())
 }
 
-/// Checks that a session has as many chats as its row tells.
 fn check_chats(connection: &Connection, key: SessionKey, there: usize) -> Result<(), StoreError> {
     let damaged = || format!("the list of chats of the session {}", key.0);
     let (chats, expected): (u64, u32) = connection
@@ -215,7 +210,7 @@ fn chats_sum(key: SessionKey, chats: u64) -> u32 {
     sum(&[&key.0.to_le_bytes(), &chats.to_le_bytes()])
 }
 
-/// A session's row, listed or removed.
+/// Returns a session's row, listed or removed.
 pub(super) fn session(connection: &Connection, key: SessionKey) -> Result<Option<SessionRow>, StoreError> {
     let name = || format!("the session {}", uri_of(connection, key).unwrap_or_else(|| key.0.to_string()));
     let sql = "SELECT uri, modified_at, summary_sum, sum, summary, body FROM sessions WHERE key = ?1";
@@ -240,14 +235,14 @@ pub(super) fn session(connection: &Connection, key: SessionKey) -> Result<Option
     }
 }
 
-/// A session's summary as far as the list is concerned.
+/// Summary with the date that orders the list.
 #[derive(Debug, PartialEq)]
 pub(super) struct Summary {
     pub(super) modified_at: String,
     pub(super) json: Bytes,
 }
 
-/// A session's summary, listed or removed.
+/// Returns a session's summary, listed or removed.
 pub(super) fn summary(connection: &Connection, key: SessionKey) -> Result<Option<Summary>, StoreError> {
     let name = || format!("the session {}", key.0);
     let sql = "SELECT uri, modified_at, summary_sum, summary FROM sessions WHERE key = ?1";
@@ -268,7 +263,7 @@ pub(super) fn summary(connection: &Connection, key: SessionKey) -> Result<Option
     }
 }
 
-/// The URI of a session whose row cannot be trusted: the index by which it is found knows it too.
+/// Returns the URI of a session whose row may be damaged: the indexes have it, too.
 pub(super) fn uri_of(connection: &Connection, key: SessionKey) -> Option<String> {
     let read = |sql| {
         let row = connection.query_row(sql, params![signed(key.0)], |row| {
@@ -276,7 +271,7 @@ pub(super) fn uri_of(connection: &Connection, key: SessionKey) -> Option<String>
         });
         row.ok().and_then(Result::ok)
     };
-    // `+` keeps the row itself from being looked at.
+    // `+key` makes SQLite search the index and not the row.
     read("SELECT uri FROM sessions INDEXED BY sessions_by_uri WHERE removed_at IS NULL AND +key = ?1")
         .or_else(|| {
             read("SELECT uri FROM sessions INDEXED BY sessions_removed WHERE removed_at IS NOT NULL AND +key = ?1")
@@ -292,7 +287,7 @@ fn session_sum(row: &SessionRow) -> u32 {
     summary_sum(row.key, &row.uri, &row.modified_at, &row.body)
 }
 
-/// Keeps a chat. Its completed turns must have been kept before: the row tells how many there are.
+/// Stores a chat, after its completed turns: the row has their number.
 pub(super) fn put_chat(connection: &Connection, row: &ChatRow) -> Result<(), StoreError> {
     let turns = turns::there(connection, row.key)?;
     let was_of: Option<i64> = connection
@@ -332,7 +327,7 @@ fn chat_sum(row: &ChatRow, turns: u64) -> u32 {
     ])
 }
 
-/// Keeps how far the agent has got in a chat's turn.
+/// Stores the progress of the agent in a chat's turn.
 pub(super) fn put_progress(connection: &Connection, chat: ChatKey, progress: u64) -> Result<(), StoreError> {
     connection.prepare_cached("UPDATE chats SET progress = ?2, progress_sum = ?3 WHERE key = ?1")?.execute(
         params![signed(chat.0), signed(progress), sum(&[&chat.0.to_le_bytes(), &progress.to_le_bytes()])],
@@ -340,10 +335,10 @@ pub(super) fn put_progress(connection: &Connection, chat: ChatKey, progress: u64
     Ok(())
 }
 
-/// Says whether an action that a chat's row does not know of is needed to take the chat up.
+/// Decides whether a logged action is needed to restore a chat.
 pub(super) type SieveFn<'a> = &'a mut dyn FnMut(&ChatRow, &Bytes) -> bool;
 
-/// A session with everything that belongs to it, listed or removed.
+/// Returns a session with all of its data, listed or removed.
 pub(super) fn whole_session(
     connection: &Connection,
     key: SessionKey,
@@ -357,8 +352,8 @@ pub(super) fn whole_session(
     Ok(Some(SavedSession { row, chats, deaths: 0 }))
 }
 
-/// The chats of a session: as many as its row tells. Where the index does not have all of them,
-/// they are looked for without it.
+/// Returns the chats of a session, as many as its row says. If the index lacks some, the table is
+/// scanned.
 pub(super) fn all_chat_keys(connection: &Connection, key: SessionKey) -> Result<Vec<ChatKey>, StoreError> {
     let sound = |chats: Vec<ChatKey>| check_chats(connection, key, chats.len()).map(|()| chats);
     let by = |way| chat_keys_by(connection, key, way).and_then(sound);
@@ -367,7 +362,7 @@ pub(super) fn all_chat_keys(connection: &Connection, key: SessionKey) -> Result<
 
 const BY_SESSION: &str = "INDEXED BY chats_by_session";
 
-/// The chats of a session, as far as they can be found.
+/// Returns the chats of a session, as far as they can be found.
 pub(super) fn chat_keys(connection: &Connection, session: SessionKey) -> Result<Vec<ChatKey>, StoreError> {
     let by = |way| chat_keys_by(connection, session, way);
     by(BY_SESSION).or_else(|error| if error.is_damage() { by("NOT INDEXED") } else { Err(error) })
@@ -400,17 +395,14 @@ fn whole_chat(
     Ok(chat.saved)
 }
 
-/// A chat's row.
+/// A chat's row, and the expected number of its turns.
 pub(super) struct StoredChat {
-    /// The row, without turns and actions so far.
     pub(super) saved: SavedChat,
-    /// Expected number of completed turns.
     pub(super) turns: u64,
-    /// Name for people.
+    /// Name for error messages.
     name: String,
 }
 
-/// A chat's row.
 pub(super) fn chat(
     connection: &Connection,
     session: SessionKey,
@@ -449,7 +441,7 @@ pub(super) fn chat(
 }
 
 impl StoredChat {
-    /// Returns its completed turns, oldest first; each of them may be damaged.
+    /// Returns the completed turns, oldest first; each of them may be damaged.
     pub(super) fn turns<'a>(
         &'a self,
         connection: &'a Connection,
@@ -458,8 +450,7 @@ impl StoredChat {
         turns::read(connection, self.saved.row.key, self.turns, &self.name, reading)
     }
 
-    /// The lines of the actions that its row does not know of and that are needed; none when
-    /// nothing runs in it.
+    /// Returns the needed actions since the row was written; none if no turn runs.
     pub(super) fn actions(
         &self,
         connection: &Connection,
@@ -477,7 +468,7 @@ impl StoredChat {
     }
 }
 
-/// The actions on a channel after a number, oldest first, of those that are needed.
+/// Returns the needed actions on a channel after a number, oldest first.
 pub(super) fn actions_on(
     connection: &Connection,
     target: ChannelId,
@@ -496,7 +487,7 @@ pub(super) fn actions_on(
     Ok(lines)
 }
 
-/// Numbers of ours are far from the sign bit.
+/// Converts a number for SQLite. All numbers of this program are far below the sign bit.
 pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -505,7 +496,6 @@ pub(super) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// A channel as rows name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ChannelName<'a> {
     pub(super) kind: &'a str,
@@ -513,24 +503,22 @@ pub(super) struct ChannelName<'a> {
 }
 
 impl ChannelName<'_> {
-    /// Returns the name of this channel.
     pub(super) fn of(id: ChannelId) -> Self {
         Self { kind: id.kind.name(), key: signed(id.key) }
     }
 
-    /// The channel; none when this program knows no such kind.
+    /// Returns the channel; `None` if this program does not know its kind.
     pub(super) fn id(self) -> Option<ChannelId> {
         Some(ChannelId { kind: ChannelKind::from_name(self.kind)?, key: unsigned(self.key) })
     }
 }
 
-/// Flags of functions that our statements call: deterministic, and not callable by what an opened
-/// file defines.
+/// Flags of functions in statements: deterministic, and not callable from the schema of an opened
+/// file.
 pub(super) const PURE: FunctionFlags = FunctionFlags::SQLITE_UTF8
     .union(FunctionFlags::SQLITE_DETERMINISTIC)
     .union(FunctionFlags::SQLITE_DIRECTONLY);
 
-/// The checksum of these bytes, one after the other.
 pub(super) fn sum(parts: &[&[u8]]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     parts.iter().for_each(|part| hasher.update(part));

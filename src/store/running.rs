@@ -1,12 +1,12 @@
-//! Completeness of the log of a chat since its row was written.
+//! Completeness of a chat's log since its row was written.
 //!
-//! Owns: that no row of the log behind a number is missing, is there twice, or says that it is
-//! another channel's.
-//! Never: looks at what happened.
+//! Owns: the check that no row of the log after a number is missing, is duplicated, or names
+//! another channel by mistake.
+//! Never: interprets an action.
 //!
-//! Each row of the log has a checksum, but one that is gone has none: a page of the database that
-//! is a copy of another one takes the rows away that were in its place. Numbers follow each other,
-//! so their absence can be seen.
+//! Each row of the log has a checksum, but a missing row has none: a page of the database that is a
+//! copy of another one removes the rows that it had. Sequence numbers are consecutive, so missing
+//! rows leave a gap.
 
 use rusqlite::{params, Connection, OptionalExtension};
 
@@ -14,7 +14,7 @@ use super::errors::StoreError;
 use super::rows::{self, signed, unsigned, ChannelName};
 use crate::host::effects::ChannelId;
 
-/// A row of the log, as it says of itself.
+/// Columns of a row of the log.
 struct LoggedRow<'a> {
     last: u64,
     first: u64,
@@ -24,19 +24,18 @@ struct LoggedRow<'a> {
 }
 
 impl LoggedRow<'_> {
-    /// Returns whether its checksum is that of a row which begins with this number, on this
-    /// channel.
+    /// Returns whether the checksum fits a row that begins with this number, on this channel.
     fn was(&self, first: u64, channel: ChannelName<'_>) -> bool {
         i64::from(rows::actions_sum(first, self.last, channel, self.packed)) == self.sum
     }
 }
 
-/// Checks that every action on a channel behind this number is in the log, of those that have ever
-/// been. What is damaged of other channels' alone is none of its business.
+/// Checks that all actions on a channel after this number are in the log. Damage that affects only
+/// other channels is ignored.
 pub(super) fn check(connection: &Connection, target: ChannelId, after: u64) -> Result<(), StoreError> {
     let damaged = |number: u64| StoreError::Damaged(format!("the log behind the action {number}"));
     let ours = ChannelName::of(target);
-    // Numbers up to this one may be missing: nobody needs them any more.
+    // Numbers up to this one may be missing: they were pruned.
     let pruned = rows::number(connection, "pruned")?.unwrap_or(0);
     let sql = "SELECT last, first, kind, key, sum, packed FROM actions WHERE last >= ?1 ORDER BY last";
     let mut statement = connection.prepare_cached(sql)?;
@@ -58,20 +57,21 @@ pub(super) fn check(connection: &Connection, target: ChannelId, after: u64) -> R
         }
         let expected = before.unwrap_or(after) + 1;
         let is_next = row.first <= expected || row.first <= pruned + 1;
-        // A life begins behind a gap. What the life before has said last is not known, but what the
-        // row knows of is a part of it.
+        // A process begins its numbers after a gap. The last number of the process before it is not
+        // stored, so the gap counts only if a row was read before it, or nothing can be missing
+        // between `after` and the gap.
         let begins_a_life = || -> Result<bool, StoreError> {
             let is_known = before.is_some() || after <= pruned || rows::is_life(connection, after)?;
             Ok(is_known && rows::is_life(connection, row.first - 1)?)
         };
         if !is_next && !begins_a_life()? {
-            // Unless it begins where it should and does not say so.
+            // A row of another channel with a damaged `first` is no gap.
             let says_it_wrongly = row.channel != ours && row.was(expected, row.channel);
             if !says_it_wrongly {
                 return Err(damaged(expected - 1));
             }
         }
-        // One of ours is looked at when it is read.
+        // Rows of this channel are verified when they are read.
         if row.channel != ours && !row.was(row.first, row.channel) && row.was(row.first, ours) {
             return Err(damaged(row.last));
         }
@@ -82,7 +82,8 @@ pub(super) fn check(connection: &Connection, target: ChannelId, after: u64) -> R
     let newest: u64 = newest.map(unsigned).unwrap_or_default();
     let is_whole = match before {
         Some(last) => last == newest,
-        // Nothing has happened since; what the row knows of has.
+        // No row follows: right if the number was pruned, or a process began after it and logged
+        // nothing.
         None => after <= pruned || newest <= after && rows::is_life(connection, after)?,
     };
     is_whole.then_some(()).ok_or_else(|| damaged(after))

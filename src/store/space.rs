@@ -1,7 +1,6 @@
-//! Disk space that the database and its log do not need any more.
+//! Unused disk space of the database and its write-ahead log.
 //!
-//! Owns: giving it back to the system, all of it when asked, or a little at a time; how long the
-//! log may be.
+//! Owns: returning it to the system, all at once or in parts, and limits on the log's size.
 //! Never: removes a row.
 
 use std::fs;
@@ -12,46 +11,44 @@ use rusqlite::Connection;
 use super::errors::StoreError;
 use super::schema::{pragma, BUSY};
 
-/// Mode of SQLite in which free pages can be given back without rewriting the database.
+/// Value of `auto_vacuum` with which free pages can be returned without rewriting the database.
 const INCREMENTAL: i64 = 2;
 
-/// Maximum number of pages given back at once while others wait: a commit then waits for some
+/// Maximum number of pages returned at once while commits may wait; they then wait for some
 /// milliseconds.
 const PAGES_AT_ONCE: i64 = 128;
 
-/// Maximum number of pages given back at once while nobody waits: the log stays small, also where
-/// there is hardly any room left.
+/// Maximum number of pages returned at once while no commit waits. The log stays small, also on a
+/// nearly full disk.
 const IDLE_PAGES_AT_ONCE: i64 = 1024;
 
-/// When everything in the log is in the database too, its file is cut to so many bytes by the next
-/// commit.
+/// Size to which the next commit truncates the log file after a full checkpoint, in bytes.
 const LOG_BYTES_MAX: i64 = 32 << 20;
 
-/// A log that has more bytes than this is emptied when there is time.
+/// Size of the log file above which it is emptied when the store is idle, in bytes.
 const IDLE_LOG_BYTES_MAX: u64 = 1 << 20;
 
-/// When there is something to do again for one who has time.
+/// Time for the next maintenance run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
     /// At once.
     Now,
-    /// In a while: somebody is reading what should be removed.
+    /// In a while: a reader is in the way.
     Soon,
-    /// When something has changed, or some time has passed.
+    /// After the next change, or some time.
     Later,
 }
 
-/// Lets a database give back pages. One that has tables already heeds it when it is written anew.
+/// Enables returning pages. A database with tables needs a rewrite for that.
 pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "auto_vacuum", INCREMENTAL)
 }
 
-/// Keeps the log's file from staying as long as it once was.
 pub(super) fn limit_log(connection: &Connection) -> Result<(), StoreError> {
     Ok(connection.pragma_update_and_check(None, "journal_size_limit", LOG_BYTES_MAX, |_| Ok(()))?)
 }
 
-/// Gives back everything that is free.
+/// Returns all free pages to the system.
 pub(super) fn free_all_pages(connection: &Connection) -> Result<(), StoreError> {
     if pragma(connection, "auto_vacuum")? != INCREMENTAL {
         write_anew(connection)?;
@@ -60,7 +57,7 @@ pub(super) fn free_all_pages(connection: &Connection) -> Result<(), StoreError> 
         match remove_pages(connection, IDLE_PAGES_AT_ONCE) {
             Ok(true) => shrink_files(connection, "truncate").map(|_| ())?,
             Ok(false) => break,
-            // Pages that nobody knows any more are in the way.
+            // Pages that no table refers to are in the way.
             Err(error) if error.is_damage() => {
                 write_anew(connection)?;
                 break;
@@ -71,19 +68,19 @@ pub(super) fn free_all_pages(connection: &Connection) -> Result<(), StoreError> 
     shrink_files(connection, "truncate").map(|_| ())
 }
 
-/// Writes the whole database anew, in which it becomes one that can give back pages.
+/// Rewrites the whole database, with `auto_vacuum` enabled.
 pub(super) fn write_anew(connection: &Connection) -> Result<(), StoreError> {
     prepare(connection)?;
     Ok(connection.execute_batch("VACUUM")?)
 }
 
-/// Returns the size of the used part of the database, in bytes.
 pub(super) fn used(connection: &Connection) -> Result<u64, StoreError> {
     let pages = pragma(connection, "page_count")?.saturating_sub(pragma(connection, "freelist_count")?);
     Ok(u64::try_from(pages.saturating_mul(pragma(connection, "page_size")?)).unwrap_or_default())
 }
 
-/// Gives back a little of what is free beyond so many bytes. Returns whether there is more.
+/// Returns a part of the free space beyond `keep_bytes` to the system. Returns whether there is
+/// more.
 pub(super) fn free_some_pages(connection: &Connection, keep_bytes: usize) -> Result<bool, StoreError> {
     let page_bytes = pragma(connection, "page_size")?.max(1);
     let keep = i64::try_from(keep_bytes).unwrap_or(i64::MAX) / page_bytes;
@@ -98,7 +95,7 @@ pub(super) fn free_some_pages(connection: &Connection, keep_bytes: usize) -> Res
     Ok(false)
 }
 
-/// Empties a log whose file is long, unless somebody reads from it now.
+/// Empties a log with a large file, unless a reader is in the way.
 pub(super) fn shorten_log(connection: &Connection, log: &Path) -> Result<Due, StoreError> {
     if fs::metadata(log).map_or(0, |log| log.len()) <= IDLE_LOG_BYTES_MAX {
         return Ok(Due::Later);
@@ -106,34 +103,34 @@ pub(super) fn shorten_log(connection: &Connection, log: &Path) -> Result<Due, St
     cut_log(connection)
 }
 
-/// Empties the log, unless somebody reads from it now.
+/// Empties the log, unless a reader is in the way.
 pub(super) fn cut_log(connection: &Connection) -> Result<Due, StoreError> {
-    // Whoever wants to commit meanwhile does not wait for one who reads.
+    // No wait for readers, so that commits do not wait either.
     connection.busy_timeout(std::time::Duration::ZERO)?;
     let emptied = shrink_files(connection, "truncate");
     connection.busy_timeout(BUSY)?;
     Ok(if emptied? { Due::Later } else { Due::Soon })
 }
 
-/// Removes so many free pages from the end of the database, having moved there what is in use.
-/// Returns whether any was removed.
+/// Removes up to `count` free pages from the end of the database, after SQLite has moved used ones
+/// away. Returns whether any was removed.
 fn remove_pages(connection: &Connection, count: i64) -> Result<bool, StoreError> {
     let before = pragma(connection, "freelist_count")?;
     let mut statement = connection.prepare(&format!("PRAGMA incremental_vacuum({count})"))?;
-    // Each page that was removed is a row.
+    // Each removed page is a row.
     let mut rows = statement.query([])?;
     while rows.next()?.is_some() {}
     Ok(pragma(connection, "freelist_count")? < before)
 }
 
-/// Writes the log into the database, as far as nobody reads from it, so that it can be written from
-/// its start again.
+/// Copies the log into the database, as far as readers permit, so that it is overwritten from its
+/// start.
 pub(super) fn empty_log(connection: &Connection) -> Result<(), StoreError> {
     shrink_files(connection, "passive").map(|_| ())
 }
 
-/// Writes the log into the database, which is what makes its file smaller. Returns whether nobody
-/// was in the way.
+/// Copies the log into the database, which shrinks its file. Returns `false` if a reader was in the
+/// way.
 fn shrink_files(connection: &Connection, mode: &str) -> Result<bool, StoreError> {
     let sql = format!("PRAGMA wal_checkpoint({mode})");
     Ok(connection.query_row(&sql, [], |row| row.get::<_, i64>(0))? == 0)

@@ -1,9 +1,8 @@
-//! The texts of turns, of which memory has some and the database all.
+//! The texts of turns: all of them in the database, some in memory.
 //!
-//! Owns: reading a text when somebody needs it, and how many stay in memory behind that: those that
-//! were used lately, up to a number of bytes. A text that the database is about to lose while
-//! somebody has it is read before.
-//! Never: knows whose text it is, or writes one.
+//! Owns: reading a text on demand, and a cache of recently used texts, limited in bytes. A text
+//! that is about to be removed from the database is read first if it is in use.
+//! Never: knows which turn a text belongs to, or writes one.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -18,40 +17,35 @@ use super::errors::StoreError;
 use super::{schema, turns};
 use crate::state::texts::{TextSource, TurnFacts, TurnText, WeakTurnText};
 
-/// How a text is found, and known to be the one that was written.
+/// Name of a text, with its size in bytes and its checksum for verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TextName {
-    /// The key of its row.
     pub(super) key: i64,
-    /// How large it is.
     pub(super) bytes: u64,
-    /// Checksum.
     pub(super) sum: u32,
 }
 
-/// The texts of a database.
+/// Reader and cache of the texts of a database.
 #[derive(Debug)]
 pub struct Texts {
-    /// Connection for reading, one text at a time.
+    /// Connection that reads one text at a time.
     reader: Mutex<Connection>,
     bytes_max: usize,
     held: Mutex<HeldTexts>,
 }
 
-/// Texts that somebody holds.
 #[derive(Debug, Default)]
 struct HeldTexts {
-    /// By their keys; some of them nobody has any more.
+    /// Known texts by key, including some that are no longer in use.
     known: HashMap<i64, WeakTurnText>,
     /// Number of known texts at which unused ones are dropped.
     known_max: usize,
-    /// Texts in memory that can be read again, in the order of their eviction, with their sizes.
+    /// Cached texts that can be read again, in the order of their eviction, with their sizes in
+    /// bytes.
     queue: VecDeque<(WeakTurnText, usize)>,
-    /// The sizes together.
     bytes: usize,
 }
 
-/// Source of one text.
 #[derive(Debug)]
 struct StoredText {
     name: TextName,
@@ -74,8 +68,8 @@ impl TextSource for StoredText {
 }
 
 impl Texts {
-    /// Opens the texts of the database at this place, made by a [`Writer`](super::sqlite::Writer);
-    /// keeps up to `bytes_max` bytes of used ones in memory.
+    /// Opens the database of a [`Writer`](super::sqlite::Writer) at this path; caches up to
+    /// `bytes_max` bytes of texts.
     pub fn open(path: &Path, bytes_max: usize) -> Result<Arc<Self>, StoreError> {
         let reader = schema::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         schema::detect_damage(&reader)?;
@@ -87,7 +81,7 @@ impl Texts {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The text of this name, which was not read.
+    /// Returns the text of this name, which is not read yet.
     pub(super) fn named(self: &Arc<Self>, name: TextName, facts: Option<TurnFacts>) -> TurnText {
         let mut held = self.held();
         if let Some(text) = held.known.get(&name.key).and_then(WeakTurnText::upgrade) {
@@ -99,7 +93,7 @@ impl Texts {
         text
     }
 
-    /// This text was written under this name.
+    /// Makes a text that was stored under this name evictable.
     pub(super) fn written(self: &Arc<Self>, text: &TurnText, name: TextName) {
         if !text.set_source(Arc::new(StoredText { name, texts: Arc::clone(self) })) {
             return;
@@ -108,12 +102,12 @@ impl Texts {
         self.take_in(text);
     }
 
-    /// This text is in memory now: others leave it, if they are too many.
+    /// Adds a text to the cache, and evicts others beyond the limit.
     fn take_in(&self, text: &TurnText) {
         let mut held = self.held();
         held.queue.push_back((text.downgrade(), text.bytes()));
         held.bytes += text.bytes();
-        // Who was used since it was asked last is asked once more.
+        // A text that was read since its last check is kept for another round (second chance).
         for _ in 0..2 * held.queue.len() {
             if held.bytes <= self.bytes_max {
                 break;
@@ -128,8 +122,8 @@ impl Texts {
         }
     }
 
-    /// Has what this connection removes stay with those who have it. Of a database, one connection
-    /// writes.
+    /// Pins texts that this connection removes in memory while they are in use. Only one
+    /// connection writes to a database.
     pub(super) fn watch(self: &Arc<Self>, writer: &mut Connection) -> Result<(), StoreError> {
         let removed = Arc::new(Mutex::new(Vec::new()));
         let all = |removed: &Mutex<Vec<i64>>| {
@@ -142,7 +136,7 @@ impl Texts {
             }
         }))?;
         let (texts, commit) = (Arc::clone(self), Arc::clone(&removed));
-        // Until the commit is done, every other connection reads what there was before.
+        // Until the commit is done, other connections still read the removed texts.
         writer.commit_hook(Some(move || {
             texts.are_leaving(&all(&commit));
             false

@@ -1,8 +1,7 @@
-//! Sessions that were removed, until they are gone for good.
+//! Removed sessions, until they are purged.
 //!
-//! Owns: putting sessions into the trash and out of it, and removing what belongs to one, at once
-//! or a little at a time.
-//! Never: begins a transaction that takes long, or reads what was said in a session to remove it.
+//! Owns: moving sessions into the trash and out of it, and purging one, at once or in parts.
+//! Never: begins a long transaction, or reads texts of a session to remove it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use super::rows::{self, signed, unsigned};
 use super::turns;
 use crate::host::effects::{ChannelId, ChatKey, SessionKey};
 
-/// Puts a listed session into the trash, or takes it out (`None`). Its rows stay as they are.
+/// Moves a listed session into the trash, or out of it (`None`), without changing its rows.
 pub(super) fn put(
     connection: &Connection,
     key: SessionKey,
@@ -27,7 +26,6 @@ pub(super) fn put(
     Ok(())
 }
 
-/// Returns whether a session is in the trash.
 pub(super) fn has(connection: &Connection, key: SessionKey) -> Result<bool, StoreError> {
     let removed = connection
         .prepare_cached("SELECT removed_at IS NOT NULL FROM sessions WHERE key = ?1")?
@@ -37,9 +35,9 @@ pub(super) fn has(connection: &Connection, key: SessionKey) -> Result<bool, Stor
     Ok(removed.unwrap_or(false))
 }
 
-/// Removes a session with everything that belongs to it, for good.
+/// Purges a session with all of its rows.
 pub(super) fn purge(connection: &Connection, key: SessionKey) -> Result<(), StoreError> {
-    // Keys of sessions and chats come from one row of numbers; none is given again.
+    // Keys of sessions and chats are numbers of one sequence and are never reused.
     let chats = rows::chat_keys(connection, key)?;
     retire(connection, chats.iter().map(|chat| chat.0).max().unwrap_or(0).max(key.0))?;
     for chat in &chats {
@@ -54,7 +52,7 @@ pub(super) fn purge(connection: &Connection, key: SessionKey) -> Result<(), Stor
     Ok(())
 }
 
-/// Removes a chat of a session that stays, for good.
+/// Purges a chat of a session that stays.
 pub(super) fn purge_chat(connection: &Connection, chat: ChatKey) -> Result<(), StoreError> {
     retire(connection, chat.0)?;
     turns::cut(connection, chat, 0)?;
@@ -66,7 +64,7 @@ pub(super) fn purge_chat(connection: &Connection, chat: ChatKey) -> Result<(), S
     session.map_or(Ok(()), |session| rows::count_chats(connection, SessionKey(unsigned(session))))
 }
 
-/// Takes out of the log what was said on channels that are gone.
+/// Empties logged actions on channels that no longer exist.
 fn forget(connection: &Connection, is_gone: impl Fn(ChannelId) -> bool) -> Result<(), StoreError> {
     match rows::empty_actions(connection, is_gone) {
         Err(error) if error.is_damage() => {
@@ -77,7 +75,7 @@ fn forget(connection: &Connection, is_gone: impl Fn(ChannelId) -> bool) -> Resul
     }
 }
 
-/// Remembers that this key was given, when nothing else tells so any more.
+/// Stores this key as the last assigned one, unless a higher one is stored.
 fn retire(connection: &Connection, key: u64) -> Result<(), StoreError> {
     let last = rows::number(connection, "last_key").ok().flatten();
     if last.is_none_or(|last| last < key) {
@@ -86,22 +84,21 @@ fn retire(connection: &Connection, key: u64) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The time of removal of a session that is being removed for good, a little at a time. It cannot
-/// be brought back.
+/// Time of removal of a session that is being purged in parts and cannot be restored.
 const GOING: i64 = -1;
 
-/// Maximum size of turns removed at once, in bytes, unless one turn is larger.
+/// Maximum size of turns removed in one transaction, in bytes, unless one turn is larger.
 const BYTES_AT_ONCE: u64 = 4 << 20;
 
-/// Maximum number of turns removed at once.
+/// Maximum number of turns removed in one transaction.
 const TURNS_AT_ONCE: u32 = 1000;
 
-/// Maximum number of sessions looked at at once.
+/// Maximum number of sessions examined in one transaction.
 const SESSIONS_AT_ONCE: u32 = 16;
 
-/// Removes for good a little of what has been in the trash for so long; where there is no room, of
-/// what has been there longest. Returns whether there is more. What is damaged stays, until a
-/// person says otherwise; `stays` has what this life has found so far.
+/// Purges a part of the sessions that have been in the trash for at least `after`; if `lacks_room`,
+/// one session that was removed first. Returns whether there is more. Damaged sessions stay until a
+/// person purges them; `stays` collects those found by this process.
 pub(super) fn purge_some(
     connection: &mut Connection,
     now_ms: i64,
@@ -121,7 +118,7 @@ pub(super) fn purge_some(
     let mut old = removed(connection, "removed_at BETWEEN 0 AND ?1", until, limit)?;
     old.retain(|key| !stays.contains(key));
     if lacks_room {
-        // There may be room enough without it.
+        // One session may free enough space.
         old.truncate(1);
     }
     let transaction = connection.transaction()?;
@@ -131,14 +128,14 @@ pub(super) fn purge_some(
             stays.insert(*key);
             continue;
         }
-        // From now on it is nobody's, so nobody sees half of it.
+        // From here on, the session cannot be read, so no partial state is visible.
         put(&transaction, *key, Some(GOING))?;
     }
     transaction.commit()?;
     Ok(!old.is_empty())
 }
 
-/// Some sessions in the trash, the oldest first.
+/// Returns sessions in the trash, the first removed first.
 fn removed(
     connection: &Connection,
     condition: &str,
@@ -154,7 +151,7 @@ fn removed(
     Ok(keys.collect::<Result<_, _>>()?)
 }
 
-/// Removes the last turns of a session, and itself when there are none.
+/// Removes the last turns of a session, or the session itself once it has none.
 fn purge_a_little(connection: &Connection, key: SessionKey) -> Result<(), StoreError> {
     for chat in rows::chat_keys(connection, key)? {
         let (mut bytes, mut keep) = (0_u64, None);

@@ -1,7 +1,8 @@
-//! Sessions whose interrupted turn, when it is taken up again, may end the process.
+//! Sessions whose interrupted turn may end the process again when it is restored.
 //!
-//! Owns: counting how often in a row that has happened to each, across processes.
-//! Never: knows why. A process that was killed from outside meanwhile counts too: nobody can tell.
+//! Owns: the number of consecutive processes that each such session has ended.
+//! Never: knows the reason. A process that was killed from outside counts, too, since it cannot be
+//! distinguished.
 
 use rusqlite::{params, Connection, OptionalExtension};
 
@@ -12,30 +13,28 @@ use crate::host::effects::SessionKey;
 /// Treatment of a session whose turn ran when its process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TrialVerdict {
-    /// End of the turn, which may be resumed.
+    /// End the turn; it may be resumed.
     TakeUp,
-    /// End of the turn for good, because it has ended the process too often.
+    /// End the turn permanently, because it has ended the process too often.
     EndForGood,
-    /// No treatment, because that has ended the process just as often.
+    /// Do not restore the session, because ending the turn has ended the process as often.
     LeaveAlone,
 }
 
-/// How a session has fared.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trial {
-    /// Number of processes in a row that have ended while it was on trial.
+    /// Number of consecutive processes that have ended while the session was on trial.
     pub(super) deaths: u32,
     pub(super) verdict: TrialVerdict,
 }
 
-/// Counts the process that ended before this one against every session that was on trial in it,
-/// judges them by how often that may happen, and puts those with a turn that is to be ended now on
-/// trial; but for those that have ended a process before: they are to be put on trial one by one,
-/// so that each is judged by itself. To be called once in the life of a process, before any is
-/// taken up.
+/// Begins the trials of this process; call once, before any session is restored. Each session that
+/// was on trial in the last process counts its end and gets a verdict. Then all sessions with an
+/// interrupted turn are put on trial, except those that have ended a process before: these follow
+/// one at a time, so that each is judged alone.
 pub(super) fn begin_process(connection: &Connection, deaths_max: u32) -> Result<(), StoreError> {
-    // Where no turn runs, it was ended, and the process outlived that; it may have ended before
-    // this was noted.
+    // A session without a running turn has survived: its turn was ended, even if the process exited
+    // before the trial's end was stored.
     let over = "session NOT IN (SELECT session FROM chats INDEXED BY chats_running WHERE running)";
     connection.execute(&format!("DELETE FROM trials WHERE given_up AND {over}"), [])?;
     connection.execute(&format!("UPDATE trials SET open = 0 WHERE {over}"), [])?;
@@ -50,22 +49,21 @@ pub(super) fn begin_process(connection: &Connection, deaths_max: u32) -> Result<
     Ok(())
 }
 
-/// A session is on trial from now on.
 pub(super) fn begin(connection: &Connection, session: SessionKey) -> Result<(), StoreError> {
     let sql = "INSERT INTO trials VALUES (?1, 0, 1, 0) ON CONFLICT (session) DO UPDATE SET open = 1";
     connection.prepare_cached(sql)?.execute(params![signed(session.0)])?;
     Ok(())
 }
 
-/// A session's interrupted turn was ended. What it did before still counts: it may go on with that
-/// turn.
+/// Stores that the interrupted turn of a session was ended. Earlier counts stay, because the turn
+/// may be resumed.
 pub(super) fn pause(connection: &Connection, session: SessionKey) -> Result<(), StoreError> {
     let sql = "UPDATE trials SET open = 0 WHERE session = ?1";
     connection.prepare_cached(sql)?.execute(params![signed(session.0)])?;
     Ok(())
 }
 
-/// The process has survived a session.
+/// Stores that the process has survived a session.
 pub(super) fn end(connection: &Connection, session: SessionKey) -> Result<(), StoreError> {
     connection
         .prepare_cached("DELETE FROM trials WHERE session = ?1")?
@@ -73,7 +71,6 @@ pub(super) fn end(connection: &Connection, session: SessionKey) -> Result<(), St
     Ok(())
 }
 
-/// How a session has fared so far.
 pub(super) fn of(connection: &Connection, session: SessionKey) -> Result<Trial, StoreError> {
     let sql = "SELECT deaths, given_up FROM trials WHERE session = ?1";
     let mut statement = connection.prepare_cached(sql)?;

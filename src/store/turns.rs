@@ -1,9 +1,9 @@
 //! The completed turns of chats.
 //!
-//! Owns: their rows, which are small, and their texts, which are apart from them: looking for a
-//! turn reads no other one. Chats that began as others did share texts with them; a text goes with
-//! the last turn that has it (`use_counts`), and what is large in it is kept once (`contents`).
-//! Never: knows what is in a turn. The text that a damaged row names stays.
+//! Owns: their rows, which are small, and their texts, which are separate, so that finding a turn
+//! reads no other one. Forked chats share texts. A text is removed with the last turn that has it
+//! (`use_counts`), and its large parts are stored once (`contents`).
+//! Never: interprets a turn, or removes the text that a damaged row names.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -26,17 +26,16 @@ use crate::wire::rpc::to_json;
 
 const BY_PLACE: &str = "INDEXED BY turns_by_place";
 
-/// Columns of a row, as [`TurnRow::read`] reads it.
 const COLUMNS: &str = "place, id, text, bytes, text_sum, sum, facts, content_bytes";
 
-/// A turn's row.
 pub(super) struct TurnRow {
     pub(super) place: u64,
     id: String,
     text: TextName,
-    /// Facts about the turn that are known without its text.
+    /// Facts about the turn that are known without its text; `None` if none are stored, or they are
+    /// damaged.
     facts: Option<TurnFacts>,
-    /// Size of the contents of its text, in bytes.
+    /// Size of the separately stored contents of its text, in bytes.
     content_bytes: u64,
     is_sound: bool,
 }
@@ -52,7 +51,6 @@ impl TurnRow {
 }
 
 impl TextName {
-    /// Returns whether this is the text that was written under it.
     fn is_of(self, text: &[u8]) -> bool {
         text.len() as u64 == self.bytes && sum(&[text]) == self.sum
     }
@@ -69,8 +67,8 @@ fn row_sum(chat: ChatKey, place: u64, id: &str, text: TextName) -> u32 {
     ])
 }
 
-/// Has statements call the checksum of a row `turn_sum`: of its chat, place, id, and the key, size
-/// and sum of its text.
+/// Defines the SQL function `turn_sum`: the checksum of a row with this chat, place, id, and key,
+/// size and sum of its text.
 pub(super) fn register_functions(connection: &Connection) -> rusqlite::Result<()> {
     connection.create_scalar_function("turn_sum", 6, PURE, |row| {
         let name = TextName { key: row.get(3)?, bytes: unsigned(row.get(4)?), sum: row.get(5)? };
@@ -79,27 +77,26 @@ pub(super) fn register_functions(connection: &Connection) -> rusqlite::Result<()
     })
 }
 
-/// Facts as their column has them: their checksum, and behind it JSON text.
+/// Encodes facts for their column: a checksum, then JSON text.
 fn kept_facts(facts: &TurnFacts) -> Vec<u8> {
     let json = to_json(facts);
     [&sum(&[&json]).to_le_bytes()[..], &json].concat()
 }
 
-/// Parses stored facts; `None` if there are none or they are damaged, which shows when the text is
-/// read.
+/// Decodes facts; `None` if there are none or they are damaged. Damage shows when the text is read.
 fn facts_of(kept: ValueRef<'_>) -> Option<TurnFacts> {
     let (expected, json) = kept.as_blob().ok()?.split_first_chunk::<4>()?;
     if sum(&[json]).to_le_bytes() != *expected {
         return None;
     }
-    // Most turns have none, and a chat may have many turns.
+    // A shortcut: most turns have no facts, and a chat may have many turns.
     if json == b"{}" {
         return Some(TurnFacts::default());
     }
     serde_json::from_slice(json).ok()
 }
 
-/// Keeps a completed turn. Returns under which name its text is found.
+/// Stores a completed turn. Returns the name of its text.
 pub(super) fn put(
     connection: &Connection,
     chat: ChatKey,
@@ -115,12 +112,10 @@ pub(super) fn put(
     Ok(text)
 }
 
-/// Puts a text into the table as version 5 has it.
 pub(super) fn put_text_of_version_5(connection: &Connection, text: &[u8]) -> Result<TextName, StoreError> {
     put_text(connection, text, &compressed(text))
 }
 
-/// Keeps a text as this.
 fn put_text(connection: &Connection, text: &[u8], kept: &[u8]) -> Result<TextName, StoreError> {
     connection.prepare_cached("INSERT INTO texts (text) VALUES (?1)")?.execute(params![kept])?;
     Ok(TextName { key: connection.last_insert_rowid(), bytes: text.len() as u64, sum: sum(&[text]) })
@@ -143,7 +138,7 @@ fn put_row(connection: &Connection, chat: ChatKey, row: &TurnRow) -> Result<(), 
     Ok(())
 }
 
-/// Puts a turn's row into the table as version 5 has it. One that was damaged stays so.
+/// Stores a turn's row in the format of version 5. A damaged row stays damaged.
 pub(super) fn put_row_of_version_5(
     connection: &Connection,
     chat: ChatKey,
@@ -167,8 +162,8 @@ pub(super) fn put_row_of_version_5(
     Ok(())
 }
 
-/// Has a chat have the completed turns that another one has at these places. A row that was damaged
-/// stays so, and one that cannot be read is missed where it should be.
+/// Copies the rows of a chat's completed turns at these places to another chat, which shares their
+/// texts. A damaged row stays damaged; an unreadable one is missing in the copy.
 pub(super) fn share(
     connection: &Connection,
     from: ChatKey,
@@ -178,7 +173,7 @@ pub(super) fn share(
     if let Some(last) = places.clone().last() {
         cut_from_to(connection, to, places.start, last)?;
     }
-    // The database copies them by itself: there may be very many.
+    // One statement copies all rows, since there may be very many.
     let copy = "INSERT INTO turns (chat, place, id, text, bytes, text_sum, sum, facts, content_bytes)
         SELECT ?2, place, id, text, bytes, text_sum,
             CASE WHEN sum = turn_sum(?1, place, id, text, bytes, text_sum)
@@ -200,7 +195,7 @@ pub(super) fn share(
     use_all_once_more(connection, shared, params![signed(to.0), start, end])
 }
 
-/// Removes a chat's completed turns from this place on.
+/// Removes a chat's completed turns from the place `keep` on.
 pub(super) fn cut(connection: &Connection, chat: ChatKey, keep: u64) -> Result<(), StoreError> {
     cut_from_to(connection, chat, keep, u64::MAX)
 }
@@ -212,7 +207,7 @@ fn cut_from_to(connection: &Connection, chat: ChatKey, first: u64, last: u64) ->
     let mut statement = connection.prepare_cached(&sql)?;
     let mut rows = statement.query(range)?;
     while let Some(row) = rows.next()? {
-        // What a damaged row calls its text may be that of another turn.
+        // A damaged row may name the text of another turn.
         texts.extend(TurnRow::read(chat, row).ok().filter(|row| row.is_sound));
     }
     for TurnRow { text, content_bytes, .. } in texts {
@@ -224,15 +219,15 @@ fn cut_from_to(connection: &Connection, chat: ChatKey, first: u64, last: u64) ->
     Ok(())
 }
 
-/// Returns the number of completed turns of a chat, by their places.
+/// Returns the number of completed turns of a chat, by their highest place.
 pub(super) fn there(connection: &Connection, chat: ChatKey) -> Result<u64, StoreError> {
     let sql = "SELECT ifnull(max(place) + 1, 0) FROM turns WHERE chat = ?1";
     let turns = connection.prepare_cached(sql)?.query_row(params![signed(chat.0)], |row| row.get(0))?;
     Ok(unsigned(turns))
 }
 
-/// Returns the number and size in bytes of a chat's turns with a text, as far as this is known
-/// without reading one.
+/// Returns the number of a chat's turns that have a text, and the size of these texts in bytes,
+/// without reading any.
 pub(super) fn with_text(connection: &Connection, chat: ChatKey) -> Result<(u64, u64), StoreError> {
     let sql = "SELECT count(*), ifnull(sum(length(x.text) + ifnull(t.content_bytes, 0)), 0)
         FROM turns t JOIN texts x ON x.key = t.text
@@ -244,8 +239,7 @@ pub(super) fn with_text(connection: &Connection, chat: ChatKey) -> Result<(u64, 
     Ok(whole)
 }
 
-/// The rows of so many of a chat's last turns, the last one first: their places, and how large they
-/// are.
+/// Returns the places and sizes in bytes of the last `count` turns of a chat, the last one first.
 pub(super) fn last(
     connection: &Connection,
     chat: ChatKey,
@@ -259,24 +253,23 @@ pub(super) fn last(
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Treatment of the texts of turns that are read.
+/// Mode of reading the texts of turns.
 pub(super) enum TextReading {
-    /// They are read, too. Those that several turns have are in memory once: these are those that
-    /// somebody has.
+    /// Texts are read with their turns. The map has the texts in use by key, so that a text of
+    /// several turns is in memory once.
     Whole(HashMap<i64, WeakTurnText>),
-    /// Each is read when somebody needs it.
+    /// Each text is read on demand.
     Later(Arc<Texts>),
 }
 
 impl TextReading {
-    /// They are read.
     pub(super) fn whole() -> Self {
         Self::Whole(HashMap::new())
     }
 }
 
-/// A chat's completed turns, oldest first; each of them may be damaged or missing. `count`: how
-/// many there must be. `name`: of what they are, for people.
+/// Returns the completed turns of a chat, oldest first; each may be damaged or missing. `count` is
+/// their expected number, and `name` describes the chat in error messages.
 pub(super) fn read<'a>(
     connection: &'a Connection,
     chat: ChatKey,
@@ -287,7 +280,7 @@ pub(super) fn read<'a>(
     let all = 0..u64::MAX;
     let mut found = rows(connection, chat, &all, BY_PLACE).unwrap_or_default();
     if !(found.iter().map(|row| row.place).eq(0..count) && found.iter().all(|row| row.is_sound)) {
-        // The index may be damaged: without it, it takes longer.
+        // The index may be damaged. The read without it takes longer.
         found = rows(connection, chat, &all, "NOT INDEXED").unwrap_or(found);
     }
     let places = 0..count.max(found.last().map_or(0, |last| last.place + 1));
@@ -300,7 +293,7 @@ pub(super) fn read<'a>(
     })
 }
 
-/// The rows of a chat's turns at these places, oldest first; without those that cannot be read.
+/// Returns the readable rows of a chat's turns at these places, oldest first.
 fn rows(
     connection: &Connection,
     chat: ChatKey,
@@ -315,13 +308,13 @@ fn rows(
     let mut rows = statement.query(params![signed(chat.0), signed(places.start), signed(places.end)])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next().map_err(damaged_if(|| format!("the turns of the chat {}", chat.0)))? {
-        // One that is damaged is missed where it should be.
+        // A damaged row is noticed as missing at its place.
         found.extend(TurnRow::read(chat, row).ok());
     }
     Ok(found)
 }
 
-/// The turn of a row; none when its text is read and not what was written.
+/// Returns the turn of a row; `None` if its text is damaged.
 fn turn_of(
     connection: &Connection,
     row: &TurnRow,
@@ -344,13 +337,12 @@ fn turn_of(
     Ok(Some(CompletedTurn::at(&row.id, text)))
 }
 
-/// A text; none when it is not what was written.
+/// Returns a text; `None` if it is damaged.
 pub(super) fn text_of(connection: &Connection, name: TextName) -> Result<Option<Bytes>, StoreError> {
     let mut statement = connection.prepare_cached("SELECT text FROM texts WHERE key = ?1")?;
     let mut rows = statement.query(params![name.key])?;
     let Some(row) = rows.next()? else { return Ok(None) };
-    // As long as this row is open, what is read is of the same moment: its contents are still
-    // there.
+    // While this row is open, all reads see one snapshot, so the text's contents still exist.
     let kept = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
     let text = contents::whole(connection, kept, name.bytes)?;
     Ok(text.filter(|text| name.is_of(text)).map(Bytes::from))

@@ -1,7 +1,7 @@
-//! The steps to a newer schema that SQL alone cannot take.
+//! Migration steps to a newer schema that need more than SQL.
 //!
 //! Owns: moving rows of an older version into the tables of the next one, each with its checksum.
-//! Never: blesses a row that was damaged before, or loses one.
+//! Never: makes a damaged row valid, or loses a row.
 
 use bytes::Bytes;
 use rusqlite::{params, Connection};
@@ -24,7 +24,7 @@ const VERSION_2: &str = "
     CREATE TABLE clients (place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, version TEXT NOT NULL);
 ";
 
-/// To version 2, whose rows of the log have several actions each.
+/// Migrates to version 2, with several actions in a row of the log.
 pub(super) fn to_version_2(connection: &Connection) -> Result<(), StoreError> {
     connection.execute_batch(VERSION_2)?;
     let mut statement =
@@ -36,7 +36,7 @@ pub(super) fn to_version_2(connection: &Connection) -> Result<(), StoreError> {
         let line: Vec<u8> = row.get(3)?;
         let sound = rows::sum(&[&server_seq.to_le_bytes(), &channel.to_le_bytes(), &line]) == expected;
         let line = ActionLine { line: line.into(), server_seq, delta: None };
-        // Which channel's they are makes no difference to how they are packed.
+        // Packing does not depend on the channel.
         for pack in packs(&[Record::Action(ChannelId::ROOT, line)]) {
             let sum = numbered_sum(pack.first, pack.last, channel, &pack.packed);
             connection.prepare_cached("INSERT INTO actions VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?.execute(
@@ -70,15 +70,16 @@ const VERSION_4: &str = "
     ) WITHOUT ROWID;
 ";
 
-/// To version 4, whose log names channels by their kinds and keys. Before, each had a number.
+/// Migrates to version 4, whose log names channels by kind and key. Before, each channel had a
+/// number.
 pub(super) fn to_version_4(connection: &Connection) -> Result<(), StoreError> {
     connection.execute_batch(VERSION_4)?;
     let sql = "SELECT last, first, channel, line_bytes, sum, packed FROM actions_by_number ORDER BY last";
     let mut statement = connection.prepare(sql)?;
     let mut old = statement.query([])?;
     while let Some(row) = old.next()? {
-        // What cannot be read of a row that is damaged is lost; the row stays, so that its actions
-        // are missed.
+        // Unreadable columns of a damaged row are lost; the row stays, so that its actions count as
+        // missing.
         let last = unsigned(row.get(0)?);
         let first = row.get(1).map(unsigned).unwrap_or(last);
         let channel: i64 = row.get(2).unwrap_or_default();
@@ -117,7 +118,7 @@ const VERSION_5: &str = "
     CREATE TABLE shared_texts (key INTEGER PRIMARY KEY, uses INTEGER NOT NULL, sum INTEGER NOT NULL);
 ";
 
-/// To version 5, whose turns have their texts apart from their rows.
+/// Migrates to version 5, with separate rows for the texts of turns.
 pub(super) fn to_version_5(connection: &Connection) -> Result<(), StoreError> {
     connection.execute_batch(VERSION_5)?;
     let mut statement = connection.prepare("SELECT chat, place, sum, body FROM turns_with_texts")?;
@@ -126,7 +127,7 @@ pub(super) fn to_version_5(connection: &Connection) -> Result<(), StoreError> {
         let (chat, place) = (ChatKey(unsigned(row.get(0)?)), unsigned(row.get(1)?));
         let text = row.get_ref(3)?.as_bytes().unwrap_or_default();
         let sum = rows::sum(&[&chat.0.to_le_bytes(), &place.to_le_bytes(), text]);
-        // One that is no turn was none before, either.
+        // An invalid turn was invalid before, too.
         let turn = CompletedTurn::from_stored(Bytes::copy_from_slice(text));
         let id = turn.as_ref().map(CompletedTurn::id).unwrap_or_default();
         let text = turns::put_text_of_version_5(connection, text)?;
@@ -137,11 +138,11 @@ pub(super) fn to_version_5(connection: &Connection) -> Result<(), StoreError> {
     Ok(connection.execute_batch("DROP TABLE turns_with_texts")?)
 }
 
-/// To version 6, which knows something of a turn without its text. Of older ones that is found out
-/// when they are read.
+/// Migrates to version 6, with facts about turns. For older turns, they follow from the text when
+/// it is read.
 pub(super) const VERSION_6: &str = "ALTER TABLE turns ADD COLUMN facts BLOB";
 
-/// To version 7, which keeps large contents once. Those of texts that are there stay in them.
+/// Migrates to version 7, which stores large contents once. Older texts keep theirs.
 pub(super) const VERSION_7: &str = "
     -- Where a content of texts is found.
     CREATE TABLE contents (hash BLOB PRIMARY KEY, text INTEGER NOT NULL) WITHOUT ROWID;
@@ -150,13 +151,12 @@ pub(super) const VERSION_7: &str = "
     ALTER TABLE turns ADD COLUMN content_bytes INTEGER;
 ";
 
-/// The checksum of actions before version 4.
 fn numbered_sum(first: u64, last: u64, channel: i64, packed: &[u8]) -> u32 {
     rows::sum(&[&first.to_le_bytes(), &last.to_le_bytes(), &channel.to_le_bytes(), packed])
 }
 
-/// The channel that a number stood for before version 4: 0 for the root channel, an odd one for a
-/// session, an even one for a chat.
+/// Returns the channel of a number before version 4: 0 for the root channel, odd for a session,
+/// even for a chat.
 fn channel_of_number(number: i64) -> ChannelId {
     match number {
         0 => ChannelId::ROOT,
@@ -165,7 +165,7 @@ fn channel_of_number(number: i64) -> ChannelId {
     }
 }
 
-/// The number that stood for a chat before version 4.
+/// Returns the number of a chat before version 4.
 pub(super) fn number_of_chat(key: i64) -> i64 {
     key.saturating_mul(2)
 }

@@ -1,7 +1,7 @@
-//! Use counts: of turns by text, and of texts by content.
+//! Use counts: turns per text, and texts per content.
 //!
-//! Owns: counting that, and removing what nobody has any more.
-//! Never: removes what a row names that is damaged, or of which it is not known how many have it.
+//! Owns: the counts, and removing texts and contents without uses.
+//! Never: removes a text that a damaged row names, or whose count is not known.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::contents;
 use super::errors::{damaged_if, StoreError};
 use super::rows::{sum, PURE};
 
-/// Removes a use of a text. With its last use go the text and its uses of contents, if it has any.
+/// Removes a use of a text. The last use removes the text, and its uses of contents.
 pub(super) fn use_once_less(
     connection: &Connection,
     text: i64,
@@ -20,7 +20,7 @@ pub(super) fn use_once_less(
     if let Some(shared) = uses(connection, text)? {
         return put_uses(connection, text, shared.but_one());
     }
-    // A text is as large as what was said: it is not read for nothing.
+    // A text may be large, so it is read only if it has contents.
     let contents = if has_contents { contents_of(connection, text)? } else { Vec::new() };
     let delete = "DELETE FROM texts WHERE key = ?1";
     connection.prepare_cached(delete)?.execute(params![text])?;
@@ -36,7 +36,7 @@ pub(super) fn use_once_less(
     Ok(())
 }
 
-/// Returns the contents that a text names; none of a damaged text, so that they stay.
+/// Returns the contents of a text; none if it is damaged, so that they stay.
 fn contents_of(connection: &Connection, text: i64) -> Result<Vec<i64>, StoreError> {
     let contents = connection
         .prepare_cached("SELECT text FROM texts WHERE key = ?1")?
@@ -50,13 +50,12 @@ fn contents_of(connection: &Connection, text: i64) -> Result<Vec<i64>, StoreErro
     }
 }
 
-/// One more has a text, or a content of texts.
 pub(super) fn use_once_more(connection: &Connection, text: i64) -> Result<(), StoreError> {
     let uses = uses(connection, text)?;
     put_uses(connection, text, uses.unwrap_or(TextUses::KNOWN_ONE).and_one())
 }
 
-/// One more has each of these texts, as often as this statement tells it.
+/// Adds a use of each text that this statement returns.
 pub(super) fn use_all_once_more(
     connection: &Connection,
     texts: &str,
@@ -74,8 +73,8 @@ pub(super) fn use_all_once_more(
     Ok(())
 }
 
-/// Has statements call `uses_sum` the checksum of how many have a text, and `one_more` how many
-/// then are.
+/// Defines the SQL functions `uses_sum`, the checksum of a use count, and `one_more`, the
+/// incremented count.
 pub(super) fn register_functions(connection: &Connection) -> rusqlite::Result<()> {
     connection
         .create_scalar_function("uses_sum", 2, PURE, |row| Ok(TextUses(row.get(1)?).sum(row.get(0)?)))?;
@@ -85,13 +84,13 @@ pub(super) fn register_functions(connection: &Connection) -> rusqlite::Result<()
     })
 }
 
-/// Number of turns with a text, or of texts with a content, where there were several.
+/// Number of turns with a text, or of texts with a content; only counts above one are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TextUses(i64);
 
 impl TextUses {
     const KNOWN_ONE: Self = Self(1);
-    /// Count of a damaged row: the text stays for good.
+    /// Count of a damaged row: the text is never removed.
     const UNKNOWN: Self = Self(i64::MAX);
 
     fn and_one(self) -> Self {
@@ -106,7 +105,7 @@ impl TextUses {
         }
     }
 
-    /// Returns the count if this is its checksum.
+    /// Returns the count, or [`Self::UNKNOWN`] if the checksum differs.
     fn checked(self, text: i64, expected: Option<u32>) -> Self {
         if expected == Some(self.sum(text)) {
             self
@@ -120,7 +119,7 @@ impl TextUses {
     }
 }
 
-/// Returns the number of turns with this text; `None` if it is one, which is not stored.
+/// Returns the stored use count of a text; `None` if it has one use, which is not stored.
 pub(super) fn uses(connection: &Connection, text: i64) -> Result<Option<TextUses>, StoreError> {
     let found = connection
         .prepare_cached("SELECT uses, sum FROM shared_texts WHERE key = ?1")?
@@ -144,8 +143,8 @@ fn put_uses(connection: &Connection, text: i64, uses: TextUses) -> Result<(), St
     Ok(())
 }
 
-/// The texts and contents that several have, and how many, counted anew; to be called outside of a
-/// transaction, as it may meet damage.
+/// Recounts the uses of shared texts and contents. Must be called outside a transaction, because it
+/// may meet damage.
 pub(super) fn count(connection: &Connection) -> Result<Vec<(i64, TextUses)>, StoreError> {
     let sql = "SELECT text, count(*) FROM turns NOT INDEXED GROUP BY text HAVING count(*) > 1";
     let mut statement = connection.prepare(sql)?;
@@ -157,7 +156,7 @@ pub(super) fn count(connection: &Connection) -> Result<Vec<(i64, TextUses)>, Sto
             contents.entry(key).and_modify(|uses| *uses = uses.and_one()).or_insert(TextUses::KNOWN_ONE);
         }
     });
-    // Texts that cannot be read may have any of them.
+    // An unreadable text may have any of the contents.
     if let Err(error) = counted {
         tracing::warn!(%error, "it is not known how many texts have a content: all of them stay for good");
         let found = contents::found(connection).unwrap_or_else(|error| {
@@ -170,7 +169,6 @@ pub(super) fn count(connection: &Connection) -> Result<Vec<(i64, TextUses)>, Sto
     Ok(shared.into_iter().chain(contents).collect())
 }
 
-/// Keeps what was counted.
 pub(super) fn put(connection: &Connection, counted: &[(i64, TextUses)]) -> Result<(), StoreError> {
     counted.iter().try_for_each(|(key, uses)| put_uses(connection, *key, *uses))
 }
