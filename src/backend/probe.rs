@@ -30,8 +30,8 @@ pub struct ProbeResult {
     pub failure: Option<(OpenFailure, String)>,
 }
 
-/// Probes an agent, with these tokens; the conversation works in the agent's own folder. Nothing runs
-/// before the first poll.
+/// Probes an agent with these tokens, in a conversation that works in the agent's own folder.
+/// Nothing runs before the first poll.
 pub fn run(backend: &dyn Backend, tokens: Tokens) -> impl Future<Output = ProbeResult> + Send + 'static {
     let open = OpenConversation {
         client_tools: Vec::new(),

@@ -224,6 +224,12 @@ pub struct PartialMessage {
 }
 
 impl PartialMessage {
+    /// Creates a counter that no loop hears of.
+    #[cfg(test)]
+    pub fn unheard() -> Self {
+        Self { id: ConnectionId(0), news: mpsc::unbounded_channel().0, bytes: Arc::default() }
+    }
+
     /// Sets the size of the incomplete message in memory, in bytes.
     pub fn set_unfinished(&self, bytes: usize) {
         let before = self.bytes.unfinished.swap(bytes, Ordering::Relaxed);

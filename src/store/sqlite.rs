@@ -392,8 +392,8 @@ pub(super) fn log_of(path: &Path) -> PathBuf {
 
 /// Begins a life: no number that may have been told before is told again in it.
 fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Result<Start, StoreError> {
-    // A transaction that reads first and writes later fails at once if another connection, which may
-    // still be closing, has written in between; this one waits.
+    // A transaction that reads before it writes fails at once if another connection, which may be
+    // closing, has written in between; this one waits.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let version = schema::migrate(&transaction)?;
     repair::check_complete(&transaction)?;

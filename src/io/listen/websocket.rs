@@ -204,10 +204,12 @@ impl<R> ReadHalf<R> {
     fn take_in(&mut self, bytes: &[u8]) {
         let finished = self.frames.finished;
         self.frames.read(bytes);
-        if self.frames.finished != finished {
+        let unfinished = self.frames.unfinished();
+        // A control frame in parts finishes no message.
+        if self.frames.finished != finished || unfinished == 0 {
             self.deadline = None;
         }
-        self.received.set_unfinished(self.frames.unfinished());
+        self.received.set_unfinished(unfinished);
     }
 }
 
@@ -303,6 +305,7 @@ impl FrameScanner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio_tungstenite::tungstenite::protocol::frame::coding::Data;
     use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 
@@ -311,6 +314,27 @@ mod tests {
         let mut bytes = Vec::new();
         frame.format(&mut bytes).unwrap();
         bytes
+    }
+
+    #[tokio::test]
+    async fn ping_in_two_parts_leaves_no_deadline_for_the_next_message() {
+        let (mut client, reader) = tokio::io::duplex(64);
+        let mut half = ReadHalf {
+            reader,
+            controls: Arc::default(),
+            frames: FrameScanner::default(),
+            received: PartialMessage::unheard(),
+            message_within: Duration::from_secs(3600),
+            deadline: None,
+        };
+        let ping = masked(Frame::ping("p"));
+        let mut place = [0; 64];
+        for (part, is_begun) in [(&ping[..3], true), (&ping[3..], false)] {
+            client.write_all(part).await.unwrap();
+            assert_eq!(half.read(&mut place).await.unwrap(), part.len());
+            assert!(tokio::time::timeout(Duration::ZERO, half.read(&mut place)).await.is_err());
+            assert_eq!(half.deadline.is_some(), is_begun, "behind {part:?}");
+        }
     }
 
     #[test]
