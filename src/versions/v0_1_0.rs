@@ -19,11 +19,11 @@ use super::step::{
     IncomingAction, IncomingCall, OutgoingAction, OutgoingNotification, OutgoingState, TranslationContext,
     VersionStep,
 };
+use crate::state::reduce::Conversation;
 use crate::wire::changesets::parse_changeset_uri;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
-use crate::wire::version_hints::VersionHint;
 use crate::wire::watches::is_watch;
 
 /// See the module.
@@ -136,7 +136,7 @@ impl VersionStep for V0_1_0 {
         }
         match said.name() {
             // The pages' text calls `toolCallConfirmed` so, as the page before them did.
-            "session/permissionResolved" => answer_of_permission(said),
+            "session/permissionResolved" => answer_of_permission(said, context.chat),
             "session/customizationToggled" => node::rename(&mut said.action, "uri", "id"),
             "session/activeClientChanged" => {
                 if let Some(Value::Object(client)) = said.action.get_mut("activeClient") {
@@ -285,10 +285,12 @@ impl VersionStep for V0_1_0 {
     }
 }
 
-/// Makes of the answer to a permission that of the tool call that asked. It may leave out which
-/// turn it is about.
-fn answer_of_permission(said: &mut IncomingAction) {
+/// Makes of the answer to a permission that of the tool call that asked. If it leaves out its turn,
+/// it is about the one that its client is shown running.
+fn answer_of_permission(said: &mut IncomingAction, chat: Option<&Conversation>) {
     let action = &mut said.action;
+    let running = chat.and_then(|chat| chat.state().active_turn.as_ref());
+    action.entry("turnId").or_insert_with(|| running.map_or("", |turn| &turn.id).into());
     node::rename(action, "requestId", "toolCallId");
     let request = node::text(action, "toolCallId").unwrap_or_default();
     let (call, name) = match request.strip_suffix(RESULT) {
@@ -302,7 +304,6 @@ fn answer_of_permission(said: &mut IncomingAction) {
     }
     action.insert("toolCallId".to_owned(), call.into());
     said.rename(name);
-    said.hint = Some(VersionHint::InRunningTurn);
 }
 
 /// Says which channel an action is about, as it says itself: what names neither a session nor a

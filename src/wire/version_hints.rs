@@ -54,8 +54,6 @@ pub enum VersionHint {
     ShowsOneClient,
     /// `dispatchAction`: the active client that says it offers these tools (JSON) from now on.
     OffersTools(Value),
-    /// `dispatchAction`: the action is about the turn that runs, where it names none.
-    InRunningTurn,
 }
 
 /// For which model and agent a message is (JSON).

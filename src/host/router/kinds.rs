@@ -5,13 +5,14 @@
 //! Never: decides anything itself.
 
 use ahp_types::actions::{ActionOrigin, StateAction};
+use serde_json::value::RawValue;
 
 use crate::host::actions::{read_action, Verdict};
 use crate::host::changes::Changes;
 use crate::host::channels::{Annotations, Changeset, Root, Terminal, Watch};
 use crate::host::clients::{shutdown, Clients};
 use crate::host::configuration::selection::PendingAction;
-use crate::host::effects::{ChannelId, ChatKey, ConnectionId, SessionKey};
+use crate::host::effects::{ChannelId, ConnectionId, SessionKey};
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
 use crate::host::model::{Chat, Session, Subscription};
@@ -166,7 +167,7 @@ pub(super) fn read_dispatched(
     match id.kind {
         ChannelKind::Root => read_action::<Root>(action, as_it_is),
         ChannelKind::Session => read_session_action(ledger, id.key.into(), asked, hint),
-        ChannelKind::Chat => read_chat_action(ledger, id.key.into(), asked, hint),
+        ChannelKind::Chat => read_chat_action(action),
         ChannelKind::Terminal => read_action::<Terminal>(action, as_it_is),
         ChannelKind::Watch => read_action::<Watch>(action, as_it_is),
         ChannelKind::Annotations => read_action::<Annotations>(action, as_it_is),
@@ -193,18 +194,8 @@ fn read_session_action(
     Ok(action)
 }
 
-fn read_chat_action(
-    ledger: &Ledger,
-    key: ChatKey,
-    asked: &PendingAction,
-    hint: Option<&VersionHint>,
-) -> Result<StateAction, Refusal> {
-    read_action::<Chat>(&asked.action, |name, members| {
-        if hint == Some(&VersionHint::InRunningTurn) {
-            let run = ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref());
-            let turn = run.map_or("", |run| &*run.turn_id);
-            members.entry("turnId").or_insert_with(|| turn.into());
-        }
+fn read_chat_action(action: &RawValue) -> Result<StateAction, Refusal> {
+    read_action::<Chat>(action, |name, members| {
         // These two are the host's clock's to say: it replaces them, so a client may leave them
         // out.
         match name {
