@@ -63,6 +63,11 @@ impl Chain {
         self.0.iter().rev().for_each(|step| step.action_up(said, context));
     }
 
+    /// Returns why an action that has changed nothing is refused, if it is.
+    pub fn refusal(self, said: &Object, context: &TranslationContext<'_>) -> Option<String> {
+        self.0.iter().find_map(|step| step.refusal(said, context))
+    }
+
     /// Takes an action down, to all that is told instead of it: often itself, sometimes nothing.
     pub fn action_down(
         self,

@@ -196,6 +196,12 @@ pub trait VersionStep: Sync {
     /// left to the core, as a [`VersionHint`].
     fn action_up(&self, _said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {}
 
+    /// Returns why an action that has changed nothing, as its client said it, is refused in this
+    /// version; `None` if it is acknowledged.
+    fn refusal(&self, _said: &Object, _context: &TranslationContext<'_>) -> Option<String> {
+        None
+    }
+
     /// Changes a piece of a state or an action. Every piece inside of it is changed already.
     fn node_down(&self, _node: Node, _object: &mut Object) {}
 

@@ -84,6 +84,20 @@ impl VersionStep for V0_4_0 {
         }
     }
 
+    /// Its clients take what is acknowledged for true, and are shown one active client: one of them
+    /// can neither go while another one is active, nor come while another one is shown.
+    fn refusal(&self, said: &Object, context: &TranslationContext<'_>) -> Option<String> {
+        let first = node::text(context.active.first()?.as_object()?, "clientId")?;
+        if node::text(said, "type") != Some("session/activeClientChanged") || first == context.client_id {
+            return None;
+        }
+        Some(if said.get("activeClient").is_some_and(Value::is_object) {
+            format!("this client is active already; `{first}` is shown, which came first")
+        } else {
+            format!("the active client is `{first}`, not this one")
+        })
+    }
+
     fn node_down(&self, node: Node, object: &mut Object) {
         match node {
             Node::SessionSummary => {
@@ -252,7 +266,6 @@ fn choice(session: &str, chosen: &Selection, [model, agent]: [bool; 2]) -> Vec<O
 
 /// A client's taking part, or not any more, where there may be several.
 fn become_active(said: &mut IncomingAction, me: &str) {
-    said.hint = Some(VersionHint::ShowsOneClient);
     if said.action.get("activeClient").is_some_and(Value::is_object) {
         return said.rename("session/activeClientSet");
     }

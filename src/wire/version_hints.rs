@@ -49,9 +49,6 @@ pub enum VersionHint {
     Follows,
     /// `dispatchAction` of `chat/truncated`: what is selected stays so.
     KeepsSelection,
-    /// `dispatchAction` of `session/activeClientSet` or `…Removed`: the client is shown one active
-    /// client only.
-    ShowsOneClient,
     /// `dispatchAction`: the active client that says it offers these tools (JSON) from now on.
     OffersTools(Value),
 }

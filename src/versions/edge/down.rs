@@ -218,20 +218,26 @@ fn answer_alone(
     let Some(EnvelopeHead { server_seq, origin, rejection_reason }) = translation::read(line) else { return };
     let said = origin.as_ref().and_then(|own| take_client_action(&mut peer.said, own.client_seq));
     let before = told.len();
+    let mut reason = rejection_reason;
     // What was refused may be anything, and goes back as it came.
-    if said.is_none() || rejection_reason.is_none() {
+    if said.is_none() || reason.is_none() {
         let Some(envelope) = translation::read::<Envelope>(line) else { return };
         // Older turns, that are loaded.
         if origin.is_none() {
             translation.apply(line);
         }
-        for (_, envelope) in translation.envelopes(envelope, false) {
-            told.push(notification_line("action", &sorted(envelope)).into());
+        if let Some(Value::Object(action)) = said.as_ref().and_then(|said| said.get("action")) {
+            let (chain, context) = translation.context(&envelope.channel, &peer.client_id);
+            reason = chain.refusal(action, &context);
+        }
+        if said.is_none() || reason.is_none() {
+            for (_, envelope) in translation.envelopes(envelope, false) {
+                told.push(notification_line("action", &sorted(envelope)).into());
+            }
         }
     }
     if let (Some(origin), Some(said), true) = (origin, said, told.len() == before) {
-        let reason = rejection_reason.as_deref();
-        told.push(echo(translation, peer.root.clone(), said, server_seq, &origin, reason));
+        told.push(echo(translation, peer.root.clone(), said, server_seq, &origin, reason.as_deref()));
     }
 }
 
