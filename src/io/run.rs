@@ -44,12 +44,11 @@ use super::watch::LeaveReason;
 use super::watches::Watches;
 use crate::backend::probe::ProbeResult;
 use crate::backend::{Agents, Backend, Report};
-use crate::host::effects::{ConnectionId, Ids, Input, Now, Output, Timer};
+use crate::host::effects::{ClientMessage, ConnectionId, Ids, Input, Now, Output, Timer};
 use crate::host::log::ReplayWindow;
 use crate::host::{self, Host};
 use crate::versions::{Edges, Outgoing};
 use crate::watches::engine::WatchReport as Watched;
-use crate::wire::rpc::Incoming;
 
 /// The folder, in that of the state, in which it is remembered what is not finished in others.
 const UNFINISHED: &str = "unfinished";
@@ -65,7 +64,7 @@ struct Sidecar {
     /// Messages to a client that follow from one output; empty in between.
     told: Vec<Outgoing>,
     /// Messages to the core that follow from one of a client; empty in between.
-    fed: Vec<Incoming>,
+    fed: Vec<ClientMessage>,
     agents: Agents,
     clock: Clock,
     /// Time of the last input, while nothing but answers that stand alone has come of it and those

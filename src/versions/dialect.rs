@@ -8,6 +8,7 @@ use ahp_types::version::negotiate_protocol_version;
 use serde_json::Value;
 
 use super::node::Object;
+use crate::host::effects::Abilities;
 use crate::wire::errors::RpcError;
 
 /// A version of the protocol as it is spoken on the wire, oldest first.
@@ -132,9 +133,13 @@ impl Dialect {
         }
     }
 
-    /// Returns whether clients answer requests of the host, be it with an error.
-    pub fn answers_requests(self) -> bool {
-        self >= Self::V0_5_2
+    /// Returns what its clients can do.
+    pub fn abilities(self) -> Abilities {
+        Abilities {
+            sees_questions: self > Self::Draft,
+            // Be it with an error.
+            answers_requests: self >= Self::V0_5_2,
+        }
     }
 
     /// Some of its messages can only be made by who knows the state that they change.

@@ -22,7 +22,6 @@ use crate::state::reduce::Conversation;
 use crate::wire::errors::RpcError;
 use crate::wire::terminals::parse_terminal_uri;
 use crate::wire::tool_calls::tool_call_id;
-use crate::wire::version_hints::VersionHint;
 
 /// See the module.
 pub struct Draft;
@@ -65,8 +64,6 @@ impl VersionStep for Draft {
         call: &mut IncomingCall,
         _context: &mut TranslationContext<'_>,
     ) -> Result<(), RpcError> {
-        // Whichever is its first: that it is of this version may be found out late.
-        call.hint = Some(VersionHint::CannotShowQuestions);
         match call.method.as_str() {
             "createSession" => model_of_id(&mut call.params),
             "fetchTurns" => flatten_range(&mut call.params)?,

@@ -26,14 +26,15 @@ use super::quirks::{self, ProviderNames, Quirks};
 use super::step::{IncomingCall, Reply};
 use super::translation::VersionTranslation;
 use super::Outgoing;
-use crate::host::effects::{ConnectionId, LargeStates, Record};
+use crate::host::effects::{
+    Abilities, ClientMessage, ConnectionId, InternalRequest, LargeStates, Record, SessionOptions,
+};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::references::MessageReferences;
 use crate::wire::rpc::{Incoming, MethodName, Params, RequestId};
 use crate::wire::uris;
-use crate::wire::version_hints::VersionHint;
 
 /// Other spellings of the root channel's URI, besides those that the core knows.
 const OLD_ROOTS: [&str; 3] = ["agenthost:/root", "agenthost:root", "root:/"];
@@ -71,6 +72,8 @@ struct EdgeConnection {
     /// Version to assume if the first messages do not tell it.
     assumed: Option<Dialect>,
     client_id: String,
+    /// Abilities of the client, as the core knows them.
+    abilities: Abilities,
     quirks: Quirks,
     /// Name of the root channel for the client.
     root: String,
@@ -132,6 +135,7 @@ impl Default for EdgeConnection {
             is_assumed: false,
             assumed: None,
             client_id: String::new(),
+            abilities: Abilities::default(),
             quirks: Quirks::default(),
             root: uris::ROOT.to_owned(),
             shown: BTreeMap::new(),
@@ -161,6 +165,15 @@ impl EdgeConnection {
             Some(Method::Initialize | Method::Reconnect) => false,
             served => !is_translated && !names_root_otherwise(served, params),
         }
+    }
+
+    /// Returns a message of a client of the newest version for the core.
+    fn plain_message(&self, id: Option<RequestId>, method: MethodName, params: Params) -> ClientMessage {
+        if self.quirks.sessions_ahead && id.is_some() && method.served() == Some(Method::CreateSession) {
+            let options = SessionOptions { ahead: true, ..SessionOptions::default() };
+            return ClientMessage::Internal(id, Box::new(InternalRequest::CreateSession(params, options)));
+        }
+        message_of(id, method, params).into()
     }
 
     /// Returns whether messages of a channel are for the client: all, unless channels were
@@ -363,24 +376,22 @@ impl Edges {
     }
 
     /// Translates a message up, to what the core is fed: all at once, with nothing in between.
-    pub fn up(&mut self, connection: ConnectionId, message: Incoming, fed: &mut Vec<Incoming>) {
+    pub fn up(&mut self, connection: ConnectionId, message: Incoming, fed: &mut Vec<ClientMessage>) {
         let peer = self.peers.entry(connection).or_default();
         if peer.passes(&message) {
-            return fed.push(message);
+            return fed.push(message.into());
         }
         let message = if peer.quirks.sessions_by_provider { self.spelling.take_up(message) } else { message };
         let (id, method, params) = match message {
             Incoming::Request { id, method, params } => (Some(id), method, params),
             Incoming::Notification { method, params } => (None, method, params),
-            other => return fed.push(other),
+            other => return fed.push(other.into()),
         };
         let served = method.served();
         let begins = id.is_some() && served == Some(Method::Initialize) && !peer.open;
         let returns = id.is_some() && served == Some(Method::Reconnect);
-        let makes_ahead = peer.quirks.sessions_ahead && served == Some(Method::CreateSession);
-        let params = params.with(makes_ahead.then_some(VersionHint::MadeAhead));
         if !begins && !returns && peer.is_plain() && !names_root_otherwise(served, &params) {
-            return fed.push(message_of(id, method, params));
+            return fed.push(peer.plain_message(id, method, params));
         }
         let heard = params.read::<Object>().and_then(|object| {
             if begins {
@@ -395,25 +406,27 @@ impl Edges {
                 let subscribes = begins || returns || served == Some(Method::Subscribe);
                 subscribes.then(|| self.spelling.guess(&object));
             }
-            let plain = self.peers.entry(connection).or_default().is_plain();
-            if plain && !names_root_otherwise(served, &params) {
-                fed.push(message_of(id.clone(), method.clone(), params.clone()));
+            let peer = self.peers.entry(connection).or_default();
+            if peer.is_plain() && !names_root_otherwise(served, &params) {
+                fed.push(peer.plain_message(id.clone(), method.clone(), params.clone()));
                 return Ok(());
             }
-            let call = IncomingCall {
-                method: method.as_str().to_owned(),
-                params: object,
-                hint: params.hint().cloned(),
-                reply: Reply::Same,
-            };
+            let options = SessionOptions { ahead: peer.quirks.sessions_ahead, ..SessionOptions::default() };
+            let method = method.as_str().to_owned();
+            let call = IncomingCall { method, params: object, options, reply: Reply::Same };
             self.translate_up(connection, id.clone(), call, fed)
         });
         match (heard, id) {
             (Ok(()), _) => {}
-            (Err(error), Some(id)) => fed.push(Incoming::Malformed { id: Some(id), error }),
+            (Err(error), Some(id)) => fed.push(Incoming::Malformed { id: Some(id), error }.into()),
             (Err(error), None) => {
                 tracing::warn!(method = method.as_str(), %error, "a notification was ignored");
             }
+        }
+        let peer = self.peers.entry(connection).or_default();
+        let abilities = peer.dialect.abilities();
+        if std::mem::replace(&mut peer.abilities, abilities) != abilities {
+            fed.push(ClientMessage::Internal(None, Box::new(InternalRequest::Note(abilities))));
         }
     }
 

@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::dialect::Dialect;
 use super::names::SessionNames;
 use super::node::{self, Node, Object};
+use crate::host::effects::{DispatchMode, SessionOptions};
 use crate::state::reduce::Conversation;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
-use crate::wire::version_hints::VersionHint;
 
 /// Request or notification of a client, on its way up.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,8 +23,8 @@ pub struct IncomingCall {
     pub method: String,
     /// Params.
     pub params: Object,
-    /// Hint for the core.
-    pub hint: Option<VersionHint>,
+    /// Options of the session that it creates.
+    pub options: SessionOptions,
     /// How the answer is made from that of the core.
     pub reply: Reply,
 }
@@ -51,8 +51,8 @@ pub struct IncomingAction {
     pub channel: String,
     /// The action.
     pub action: Object,
-    /// Hint for the core.
-    pub hint: Option<VersionHint>,
+    /// Meaning besides the action itself.
+    pub mode: DispatchMode,
 }
 
 impl IncomingAction {
@@ -192,8 +192,8 @@ pub trait VersionStep: Sync {
         Ok(())
     }
 
-    /// Changes a client's action. Of what it changes nothing is known here: what depends on that is
-    /// left to the core, as a [`VersionHint`].
+    /// Changes a client's action. What depends on the state that it changes is left to the core, as
+    /// a [`DispatchMode`]: the core is ahead of what was sent down.
     fn action_up(&self, _said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {}
 
     /// Returns why an action that has changed nothing, as its client said it, is refused in this

@@ -14,12 +14,13 @@ use super::step::{
     self, IncomingAction, IncomingCall, OutgoingAction, OutgoingNotification, OutgoingState,
     TranslationContext, VersionStep,
 };
+use crate::host::effects::DispatchMode;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
+use crate::wire::selection::{Selection, SelectionChange, SELECTED};
 use crate::wire::uris;
-use crate::wire::version_hints::{Selection, SelectionChange, VersionHint, SELECTED};
 
 /// See the module.
 pub struct V0_4_0;
@@ -58,8 +59,7 @@ impl VersionStep for V0_4_0 {
     ) -> Result<(), RpcError> {
         if matches!(call.method.as_str(), "createSession" | "createChat") {
             let mut take = |member| call.params.remove(member).filter(|value: &Value| !value.is_null());
-            let selection = Selection { model: take("model"), agent: take("agent") };
-            call.hint = Some(VersionHint::Begins { selection, fork: None });
+            call.options.selection = Selection { model: take("model"), agent: take("agent") };
         }
         Ok(())
     }
@@ -68,24 +68,26 @@ impl VersionStep for V0_4_0 {
         let member = |name| said.action.get(name).filter(|value| !value.is_null()).cloned();
         match said.name() {
             "session/modelChanged" => {
-                said.hint =
-                    Some(select(SelectionChange::Model(member("model").unwrap_or_default()), context));
+                let change = SelectionChange::Model(member("model").unwrap_or_default());
+                said.mode = DispatchMode::Selecting { change, for_all_chats: context.knows_chats };
             }
             "session/agentChanged" => {
-                said.hint = Some(select(SelectionChange::Agent(member("agent")), context))
+                let change = SelectionChange::Agent(member("agent"));
+                said.mode = DispatchMode::Selecting { change, for_all_chats: context.knows_chats };
             }
             "session/activeClientChanged" => become_active(said, context.client_id),
             "session/activeClientToolsChanged" => {
-                said.hint = Some(VersionHint::OffersTools(member("tools").unwrap_or_default()));
+                said.mode = DispatchMode::OfferingTools(member("tools").unwrap_or_default());
             }
-            "chat/turnStarted" | "chat/pendingMessageSet" => said.hint = Some(VersionHint::Follows),
-            "chat/truncated" => said.hint = Some(VersionHint::KeepsSelection),
+            "chat/turnStarted" | "chat/pendingMessageSet" | "chat/truncated" => {
+                said.mode = DispatchMode::Selected;
+            }
             _ => {}
         }
     }
 
-    /// Its clients take what is acknowledged for true, and are shown one active client: one of them
-    /// can neither go while another one is active, nor come while another one is shown.
+    /// Refuses a client to go while another one is active, and to come while another one is shown:
+    /// it is shown one active client only, and takes what is acknowledged for true.
     fn refusal(&self, said: &Object, context: &TranslationContext<'_>) -> Option<String> {
         let first = node::text(context.active.first()?.as_object()?, "clientId")?;
         if node::text(said, "type") != Some("session/activeClientChanged") || first == context.client_id {
@@ -210,12 +212,6 @@ fn shown(message: Option<&Message>) -> Value {
 fn last_selection(chat: &Conversation) -> Value {
     let running = chat.state().active_turn.as_ref().map(|turn| &turn.message);
     shown(running.or_else(|| chat.history().last_message()))
-}
-
-/// Another model or agent is selected for the session. Where chats are known, that is for all of
-/// them.
-fn select(change: SelectionChange, context: &TranslationContext<'_>) -> VersionHint {
-    VersionHint::Selects { change, for_all_chats: context.knows_chats }
 }
 
 /// Returns the actions that tell a session of a new choice, because of something on its default

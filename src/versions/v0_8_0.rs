@@ -15,7 +15,6 @@ use crate::state::reduce::Conversation;
 use crate::wire::annotations::parse_annotations_uri;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
-use crate::wire::version_hints::{Selection, VersionHint};
 
 /// See the module.
 pub struct V0_8_0;
@@ -57,14 +56,7 @@ impl VersionStep for V0_8_0 {
         _context: &mut TranslationContext<'_>,
     ) -> Result<(), RpcError> {
         if call.method == "createSession" {
-            let from = call.params.remove("fork").filter(|fork| !fork.is_null());
-            match &mut call.hint {
-                Some(VersionHint::Begins { fork, .. }) => *fork = from,
-                hint if from.is_some() => {
-                    *hint = Some(VersionHint::Begins { selection: Selection::default(), fork: from });
-                }
-                _ => {}
-            }
+            call.options.fork = call.params.remove("fork").filter(|fork| !fork.is_null());
         }
         if call.method == "createTerminal" {
             name_chat(&mut call.params);

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::host::effects::ConnectionId;
+use crate::host::effects::{Abilities, ConnectionId};
 use crate::host::locale::Language;
 
 /// A connection.
@@ -17,10 +17,8 @@ pub(in crate::host) struct Connection {
     pub(in crate::host) default_directory: Option<String>,
     /// Language of its user.
     pub(in crate::host) language: Language,
-    /// Set when the client is not shown what agents ask.
-    pub(in crate::host) cannot_show_questions: bool,
-    /// Set when the client answers no requests.
-    pub(in crate::host) answers_nothing: bool,
+    /// Abilities of the client.
+    pub(in crate::host) abilities: Abilities,
 }
 
 /// Connections that there are.
