@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{json, Value};
 
 pub use self::deferred::DeferredMessage;
 use super::dialect::{integer_sign, negotiate, reconnect_sign, Dialect, Negotiation};
@@ -33,7 +33,7 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::references::MessageReferences;
-use crate::wire::rpc::{Incoming, MethodName, Params, RequestId};
+use crate::wire::rpc::{to_json, Incoming, MethodName, Params, RequestId};
 use crate::wire::uris;
 
 /// Other spellings of the root channel's URI, besides those that the core knows.
@@ -43,7 +43,7 @@ const OLD_ROOTS: [&str; 3] = ["agenthost:/root", "agenthost:root", "root:/"];
 const ACTIONS_MAX: usize = 256;
 
 /// Every connection's side of the core.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Edges {
     peers: BTreeMap<ConnectionId, EdgeConnection>,
     translations: BTreeMap<Dialect, VersionTranslation>,
@@ -58,7 +58,7 @@ pub struct Edges {
 }
 
 /// One connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct EdgeConnection {
     dialect: Dialect,
     /// The negotiated version, as it is answered.
@@ -75,8 +75,8 @@ struct EdgeConnection {
     /// Abilities of the client, as the core knows them.
     abilities: Abilities,
     quirks: Quirks,
-    /// Name of the root channel for the client.
-    root: String,
+    /// Name of the root channel for the client, if it differs from the core's.
+    root: Option<String>,
     /// Channels that the client subscribed to, as the core names them, each with the number of the
     /// request that did it: requests are answered out of order.
     shown: BTreeMap<String, u64>,
@@ -125,32 +125,11 @@ struct RequestBatch {
     behind: Vec<Outgoing>,
 }
 
-impl Default for EdgeConnection {
-    fn default() -> Self {
-        Self {
-            dialect: Dialect::NEWEST,
-            answer: Value::Null,
-            open: false,
-            doubtful: false,
-            is_assumed: false,
-            assumed: None,
-            client_id: String::new(),
-            abilities: Abilities::default(),
-            quirks: Quirks::default(),
-            root: uris::ROOT.to_owned(),
-            shown: BTreeMap::new(),
-            shadows: BTreeMap::new(),
-            batches: BTreeMap::new(),
-            said: VecDeque::new(),
-        }
-    }
-}
-
 impl EdgeConnection {
     /// Speaks the newest version, and calls the root channel what the core does: nothing is to be
     /// translated.
     fn is_plain(&self) -> bool {
-        self.dialect == Dialect::NEWEST && self.root == uris::ROOT
+        self.dialect == Dialect::NEWEST && self.root.is_none()
     }
 
     /// Returns whether a message of its client goes to the core as it is.
@@ -185,7 +164,7 @@ impl EdgeConnection {
     /// The core's name of the root channel for the client's.
     fn root_up(&mut self, uri: &mut String) {
         if uris::is_root(uri) || OLD_ROOTS.contains(&uri.as_str()) {
-            self.root = std::mem::replace(uri, uris::ROOT.to_owned());
+            self.root = Some(std::mem::replace(uri, uris::ROOT.to_owned())).filter(|it| it != uris::ROOT);
         }
     }
 
@@ -220,12 +199,13 @@ impl EdgeConnection {
         }
     }
 
+    /// Returns the client's name of the root channel.
+    fn root(&self) -> &str {
+        self.root.as_deref().unwrap_or(uris::ROOT)
+    }
+
     fn root_down(&self, uri: &str) -> String {
-        if uri == uris::ROOT {
-            self.root.clone()
-        } else {
-            uri.to_owned()
-        }
+        (if uri == uris::ROOT { self.root() } else { uri }).to_owned()
     }
 }
 
@@ -233,16 +213,7 @@ impl Edges {
     /// Begins without connections. `providers` are the agents that there are, the default one
     /// first.
     pub fn new(providers: Vec<String>) -> Self {
-        Self {
-            peers: BTreeMap::new(),
-            translations: BTreeMap::new(),
-            clients: HashMap::new(),
-            providers,
-            records: Vec::new(),
-            later: VecDeque::new(),
-            last_inner: 0,
-            spelling: ProviderNames::default(),
-        }
+        Self { providers, ..Self::default() }
     }
 
     /// Takes in which agents are offered from now on, the default one first. Sessions of others are
@@ -320,7 +291,7 @@ impl Edges {
     /// Learns what clients of versions that have names of their own call these sessions, each with
     /// its provider.
     pub fn learn_sessions(&mut self, sessions: &[(String, String)]) {
-        for dialect in Dialect::ALL.into_iter().filter(|dialect| !dialect.names_channels()) {
+        for dialect in Dialect::ALL.iter().copied().filter(|dialect| !dialect.names_channels()) {
             let providers = &self.providers;
             let translation = self
                 .translations
@@ -560,9 +531,8 @@ fn message_of(id: Option<RequestId>, method: impl Into<MethodName>, params: Para
     }
 }
 
-fn object(value: Value) -> Object {
-    match value {
-        Value::Object(object) => object,
-        _ => Object::new(),
-    }
+/// Returns the message that ends a subscription.
+fn unsubscribe(channel: &str) -> Incoming {
+    let params = Params::from_json(to_json(&json!({ "channel": channel })));
+    message_of(None, Method::Unsubscribe.name().to_owned(), params)
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{json, Value};
 
-use super::{message_of, object, Edges, RequestBatch};
+use super::{message_of, unsubscribe, Edges, RequestBatch};
 use crate::host::effects::{ClientMessage, ConnectionId, DispatchMode, InternalRequest, SessionOptions};
 use crate::versions::node::{self, Object};
 use crate::versions::step::{IncomingAction, IncomingCall, Reply};
@@ -33,19 +33,8 @@ impl Edges {
         let params = &mut call.params;
         let peer = self.peers.entry(connection).or_default();
         let Some(translation) = self.translations.get_mut(&peer.dialect) else { return Ok(()) };
-        for member in ["channel", "resource"] {
-            if let Some(Value::String(uri)) = params.get_mut(member) {
-                peer.root_up(uri);
-            }
-        }
-        for member in ["initialSubscriptions", "subscriptions"] {
-            if let Some(Value::Array(uris)) = params.get_mut(member) {
-                for uri in uris {
-                    if let Value::String(uri) = uri {
-                        peer.root_up(uri);
-                    }
-                }
-            }
+        for member in ["channel", "resource", "initialSubscriptions", "subscriptions"] {
+            node::texts_in(params, member).for_each(|uri| peer.root_up(uri));
         }
         let spelled = spelled_in(params);
         let channel = node::text(&call.params, "channel").unwrap_or_default().to_owned();
@@ -129,7 +118,7 @@ impl Edges {
                 requests.push(internal(InternalRequest::Preview(all)));
             }
             "subscribe" => {
-                requests.extend(besides.iter().map(|chat| plain(&object(json!({ "channel": chat })))));
+                requests.extend(besides.iter().map(|chat| plain(&node::members(json!({ "channel": chat })))));
             }
             _ => {}
         }
@@ -159,8 +148,7 @@ impl Edges {
         fed.append(&mut requests);
         if let Some(chat) = peeked {
             // It was only to be looked at.
-            let params = Params::from_json(to_json(&json!({ "channel": chat })));
-            fed.push(message_of(None, Method::Unsubscribe.name().to_owned(), params).into());
+            fed.push(unsubscribe(&chat).into());
         }
     }
 
@@ -187,8 +175,7 @@ impl Edges {
             return true;
         }
         if (peer.shadows.remove(&chat).is_some() || is_asked_for) && !peer.shown.contains_key(&chat) {
-            let params = Params::from_json(to_json(&json!({ "channel": chat })));
-            fed.push(message_of(None, Method::Unsubscribe.name().to_owned(), params).into());
+            fed.push(unsubscribe(&chat).into());
         }
         self.sweep();
         false
