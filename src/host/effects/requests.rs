@@ -21,11 +21,14 @@ pub enum ClientMessage {
 /// Request beyond the protocol.
 #[derive(Debug, Clone, PartialEq)]
 pub enum InternalRequest {
-    /// Answers the states of these channels. No subscription begins, and no window moves.
+    /// Answers the states of these channels. No subscription begins, and no window moves, as they
+    /// would by any request of the protocol that answers a state.
     Preview(Vec<String>),
-    /// Answers the summaries of these sessions, or of all, as far as they are in memory.
+    /// Answers the summaries of these sessions, or of all, as far as they are in memory: at once,
+    /// where `listSessions` reads the store and names none.
     Summaries(Option<Vec<String>>),
-    /// Creates a session, as `createSession` does with these params.
+    /// Creates a session, as `createSession` does with these params. The first that is told of it
+    /// shows these options, so they cannot come later.
     CreateSession(Params, SessionOptions),
     /// Creates a chat, as `createChat` does with these params. A first message that names no model
     /// or agent is for those that are selected.
@@ -48,7 +51,8 @@ pub struct SessionOptions {
     pub ahead: bool,
 }
 
-/// Meaning of a dispatched action besides itself.
+/// Meaning of a dispatched action besides itself. It depends on the turn that runs, and on what is
+/// selected, when the action is handled: only the core knows that.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum DispatchMode {
     /// The action and nothing else.
@@ -65,11 +69,11 @@ pub enum DispatchMode {
         /// Chats other than the session's own follow what is selected for the session.
         for_all_chats: bool,
     },
-    /// The active client offers these tools (JSON) from now on, and is otherwise as it was.
+    /// The active client offers these tools (JSON) from now on, and is otherwise as it is then.
     OfferingTools(Value),
 }
 
-/// Abilities of a connection's client.
+/// Abilities of a connection's client. Requests and questions go to those alone that can take them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
     /// Set if it can be shown questions, so that it can answer them.
