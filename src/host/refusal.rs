@@ -201,10 +201,6 @@ pub(crate) enum Refusal {
     NotItself(String),
     #[error("this client is not active in the session")]
     NotActive,
-    #[error("the active client is `{0}`, not this one")]
-    OtherIsActive(String),
-    #[error("this client is active already; `{0}` is shown, which came first")]
-    OtherIsShown(String),
     #[error("{agent} needs a token for {resources}: authenticate first")]
     TokenNeeded { agent: String, resources: String },
 

@@ -43,12 +43,11 @@ use super::watch::LeaveReason;
 use super::watches::Watches;
 use crate::backend::probe::ProbeResult;
 use crate::backend::{Agents, Backend, Report};
-use crate::host::effects::{ConnectionId, Ids, Input, Now, Output, Timer};
+use crate::host::effects::{ClientMessage, ConnectionId, Ids, Input, Now, Output, Timer};
 use crate::host::log::ReplayWindow;
 use crate::host::{self, Host};
 use crate::versions::{Edges, Outgoing};
 use crate::watches::engine::WatchReport as Watched;
-use crate::wire::rpc::Incoming;
 
 /// Folder in the state folder that records unfinished changes of files elsewhere.
 const UNFINISHED: &str = "unfinished";
@@ -63,7 +62,7 @@ struct Sidecar {
     /// Messages to a client that result from one output; empty in between.
     told: Vec<Outgoing>,
     /// Messages to the core that result from one message of a client; empty in between.
-    fed: Vec<Incoming>,
+    fed: Vec<ClientMessage>,
     agents: Agents,
     clock: Clock,
     /// Time shared by consecutive inputs that have only independent outputs; `None` otherwise.

@@ -8,95 +8,81 @@ use ahp_types::version::negotiate_protocol_version;
 use serde_json::Value;
 
 use super::node::Object;
+use crate::host::effects::Abilities;
 use crate::wire::errors::RpcError;
 
-/// A version of the protocol as it is spoken on the wire, oldest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs)]
-pub enum Dialect {
+macro_rules! dialects {
+    ($($(#[$doc:meta])? $variant:ident = $name:literal,)*) => {
+        /// A version of the protocol as it is spoken on the wire, oldest first.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[allow(missing_docs)]
+        pub enum Dialect {
+            $($(#[$doc])? $variant,)*
+        }
+
+        impl Dialect {
+            /// Every version, oldest first.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// Returns the name on the command line, in the chapter and in the store.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+dialects! {
     /// Integer version 1 as its first page describes it, with action names of its own.
-    Draft,
+    Draft = "1-draft",
     /// Integer version 1 as the crate 0.1.0 speaks it.
-    Integer,
-    V0_1_0,
-    V0_2_0,
-    V0_3_0,
-    V0_4_0,
-    V0_5_0,
-    V0_5_1,
-    V0_5_2,
-    V0_6_0,
-    V0_7_0,
-    V0_8_0,
-    V0_9_0,
-    V1_0_0,
+    Integer = "1",
+    V0_1_0 = "0.1.0",
+    V0_2_0 = "0.2.0",
+    V0_3_0 = "0.3.0",
+    V0_4_0 = "0.4.0",
+    V0_5_0 = "0.5.0",
+    V0_5_1 = "0.5.1",
+    V0_5_2 = "0.5.2",
+    V0_6_0 = "0.6.0",
+    V0_7_0 = "0.7.0",
+    V0_8_0 = "0.8.0",
+    V0_9_0 = "0.9.0",
+    V1_0_0 = "1.0.0",
+}
+
+impl Default for Dialect {
+    fn default() -> Self {
+        Self::NEWEST
+    }
+}
+
+/// Reads a version number.
+fn number_of(version: &str) -> Option<[u64; 3]> {
+    let parts: Option<Vec<u64>> = version.split('.').map(|part| part.parse().ok()).collect();
+    parts?.try_into().ok()
 }
 
 impl Dialect {
-    /// Every version, oldest first.
-    pub const ALL: [Self; 14] = [
-        Self::Draft,
-        Self::Integer,
-        Self::V0_1_0,
-        Self::V0_2_0,
-        Self::V0_3_0,
-        Self::V0_4_0,
-        Self::V0_5_0,
-        Self::V0_5_1,
-        Self::V0_5_2,
-        Self::V0_6_0,
-        Self::V0_7_0,
-        Self::V0_8_0,
-        Self::V0_9_0,
-        Self::V1_0_0,
-    ];
-
     /// Version that the core speaks.
     pub const NEWEST: Self = Self::V1_0_0;
 
-    /// Returns the name on the command line, in the chapter and in the store.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Draft => "1-draft",
-            Self::Integer => "1",
-            Self::V0_1_0 => "0.1.0",
-            Self::V0_2_0 => "0.2.0",
-            Self::V0_3_0 => "0.3.0",
-            Self::V0_4_0 => "0.4.0",
-            Self::V0_5_0 => "0.5.0",
-            Self::V0_5_1 => "0.5.1",
-            Self::V0_5_2 => "0.5.2",
-            Self::V0_6_0 => "0.6.0",
-            Self::V0_7_0 => "0.7.0",
-            Self::V0_8_0 => "0.8.0",
-            Self::V0_9_0 => "0.9.0",
-            Self::V1_0_0 => "1.0.0",
-        }
-    }
-
     /// The version of this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|dialect| dialect.name() == name)
+        Self::ALL.iter().copied().find(|dialect| dialect.name() == name)
     }
 
     /// Returns the version that serves a version number, if any: before 1.0.0 a new minor number
     /// breaks, after it a new major one.
-    fn of(major: u64, minor: u64, patch: u64) -> Option<Self> {
-        Some(match (major, minor, patch) {
-            (1, _, _) => Self::V1_0_0,
-            (0, 9, _) => Self::V0_9_0,
-            (0, 8, _) => Self::V0_8_0,
-            (0, 7, _) => Self::V0_7_0,
-            (0, 6, _) => Self::V0_6_0,
-            (0, 5, 0) => Self::V0_5_0,
-            (0, 5, 1) => Self::V0_5_1,
-            (0, 5, _) => Self::V0_5_2,
-            (0, 4, _) => Self::V0_4_0,
-            (0, 3, _) => Self::V0_3_0,
-            (0, 2, _) => Self::V0_2_0,
-            (0, 1, _) => Self::V0_1_0,
-            _ => return None,
-        })
+    fn of(offered: [u64; 3]) -> Option<Self> {
+        let series = |[major, minor, _]: [u64; 3]| (major, if major == 0 { minor } else { 0 });
+        let serves = |dialect: &Self| {
+            number_of(dialect.name())
+                .is_some_and(|number| series(number) == series(offered) && number <= offered)
+        };
+        Self::ALL.iter().copied().rfind(serves)
     }
 
     /// Messages name their channel by `channel`; before, each method had its own member for it.
@@ -132,9 +118,13 @@ impl Dialect {
         }
     }
 
-    /// Returns whether clients answer requests of the host, be it with an error.
-    pub fn answers_requests(self) -> bool {
-        self >= Self::V0_5_2
+    /// Returns what its clients can do.
+    pub fn abilities(self) -> Abilities {
+        Abilities {
+            sees_questions: self > Self::Draft,
+            // Be it with an error.
+            answers_requests: self >= Self::V0_5_2,
+        }
     }
 
     /// Some of its messages can only be made by who knows the state that they change.
@@ -216,9 +206,8 @@ fn negotiate_list(
     let highest = versions
         .into_iter()
         .filter_map(|version| {
-            let mut parts = version.split('.').map(|part| part.parse::<u64>().ok());
-            let (major, minor, patch) = (parts.next()??, parts.next()??, parts.next()??);
-            Some(((major, minor, patch), Dialect::of(major, minor, patch)?, version))
+            let number = number_of(version)?;
+            Some((number, Dialect::of(number)?, version))
         })
         .max_by_key(|(number, ..)| *number);
     let Some((_, dialect, version)) = highest else { return Err(unsupported()) };

@@ -16,13 +16,12 @@ use serde_json::{json, Value};
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{
-    IncomingAction, IncomingCall, OutgoingAction, OutgoingNotification, TranslationContext, VersionStep,
+    Context, IncomingAction, IncomingCall, OutgoingAction, OutgoingNotice, StepFacts, VersionStep,
 };
 use crate::state::reduce::Conversation;
 use crate::wire::errors::RpcError;
 use crate::wire::terminals::parse_terminal_uri;
 use crate::wire::tool_calls::tool_call_id;
-use crate::wire::version_hints::VersionHint;
 
 /// See the module.
 pub struct Draft;
@@ -43,12 +42,10 @@ const PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
 
 impl VersionStep for Draft {
-    fn dialect(&self) -> Dialect {
-        Dialect::Draft
-    }
-
-    fn losses(&self) -> &'static [&'static str] {
-        &[
+    fn facts(&self) -> &'static StepFacts {
+        &StepFacts {
+            dialect: Dialect::Draft,
+            losses: &[
             "in which order the text and the tool calls of a turn came",
             "what a turn that is over had thought",
             "a tool call before its input is complete, and what it produces before it is done",
@@ -57,16 +54,13 @@ impl VersionStep for Draft {
             "what a permission can be answered besides yes and no",
             "that a summary changes: the list must be fetched again",
             "read and archived flags, activities, settings, and everything else that its page does not name",
-        ]
+        ],
+            lacks: &[],
+            drops: &[],
+        }
     }
 
-    fn call_up(
-        &self,
-        call: &mut IncomingCall,
-        _context: &mut TranslationContext<'_>,
-    ) -> Result<(), RpcError> {
-        // Whichever is its first: that it is of this version may be found out late.
-        call.hint = Some(VersionHint::CannotShowQuestions);
+    fn call_up(&self, call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
         match call.method.as_str() {
             "createSession" => model_of_id(&mut call.params),
             "fetchTurns" => flatten_range(&mut call.params)?,
@@ -88,13 +82,11 @@ impl VersionStep for Draft {
         Ok(())
     }
 
-    fn action_up(&self, said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
         match said.name() {
             "session/modelChanged" => model_of_id(&mut said.action),
             "session/turnStarted" => {
-                if let Some(Value::Object(message)) = said.action.get_mut("userMessage") {
-                    uris_of_paths(message);
-                }
+                node::objects_in(&mut said.action, "userMessage").for_each(uris_of_paths);
             }
             _ => {}
         }
@@ -131,11 +123,7 @@ impl VersionStep for Draft {
         }
     }
 
-    fn action_down(
-        &self,
-        mut told: OutgoingAction,
-        context: &mut TranslationContext<'_>,
-    ) -> Vec<OutgoingAction> {
+    fn action_down(&self, mut told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
         match told.name() {
             "session/responsePart" => return part_told(&told),
             "session/toolCallReady" => return ready_told(&told, context.chat.map(Conversation::state)),
@@ -166,11 +154,7 @@ impl VersionStep for Draft {
         vec![told]
     }
 
-    fn notice_down(
-        &self,
-        mut notice: OutgoingNotification,
-        _context: &mut TranslationContext<'_>,
-    ) -> Option<OutgoingNotification> {
+    fn notice_down(&self, mut notice: OutgoingNotice, _context: &mut Context<'_>) -> Option<OutgoingNotice> {
         if notice.method == "action" {
             notice.params = with("envelope", Value::Object(notice.params));
             return Some(notice);
@@ -178,7 +162,7 @@ impl VersionStep for Draft {
         let Some(Value::Object(inner)) = notice.params.get_mut("notification") else { return None };
         match node::text(inner, "type") {
             Some("notify/sessionAdded") => {
-                if let Some(Value::Object(summary)) = inner.get_mut("summary") {
+                for summary in node::objects_in(inner, "summary") {
                     self.node_down(Node::SessionSummary, summary);
                 }
                 Some(notice)
@@ -188,7 +172,7 @@ impl VersionStep for Draft {
         }
     }
 
-    fn result_down(&self, method: &str, result: &mut Value, _context: &mut TranslationContext<'_>) {
+    fn result_down(&self, method: &str, result: &mut Value, _context: &mut Context<'_>) {
         match (method, &mut *result) {
             ("listSessions", Value::Object(list)) => *result = list.remove("items").unwrap_or(json!([])),
             ("subscribe", Value::Object(result)) => {
@@ -201,7 +185,7 @@ impl VersionStep for Draft {
         }
     }
 
-    fn error_down(&self, error: &mut RpcError, _context: &mut TranslationContext<'_>) {
+    fn error_down(&self, error: &mut RpcError, _context: &mut Context<'_>) {
         error.code = match error.code {
             // Not found: content.
             -32008 => -32006,
@@ -237,8 +221,7 @@ fn status_of(bits: u64) -> &'static str {
 }
 
 fn uris_of_paths(message: &mut Object) {
-    let Some(Value::Array(attachments)) = message.get_mut("attachments") else { return };
-    for attachment in attachments.iter_mut().filter_map(Value::as_object_mut) {
+    for attachment in node::objects_in(message, "attachments") {
         let Some(path) = node::text(attachment, "path") else { continue };
         let uri = if path.contains("://") {
             path.to_owned()

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{json, Value};
 
 pub use self::deferred::DeferredMessage;
 use super::dialect::{integer_sign, negotiate, reconnect_sign, Dialect, Negotiation};
@@ -26,14 +26,15 @@ use super::quirks::{self, ProviderNames, Quirks};
 use super::step::{IncomingCall, Reply};
 use super::translation::VersionTranslation;
 use super::Outgoing;
-use crate::host::effects::{ConnectionId, LargeStates, Record};
+use crate::host::effects::{
+    Abilities, ClientMessage, ConnectionId, InternalRequest, LargeStates, Record, SessionOptions,
+};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::references::MessageReferences;
-use crate::wire::rpc::{Incoming, MethodName, Params, RequestId};
+use crate::wire::rpc::{to_json, Incoming, MethodName, Params, RequestId};
 use crate::wire::uris;
-use crate::wire::version_hints::VersionHint;
 
 /// Other spellings of the root channel's URI, besides those that the core knows.
 const OLD_ROOTS: [&str; 3] = ["agenthost:/root", "agenthost:root", "root:/"];
@@ -42,7 +43,7 @@ const OLD_ROOTS: [&str; 3] = ["agenthost:/root", "agenthost:root", "root:/"];
 const ACTIONS_MAX: usize = 256;
 
 /// Every connection's side of the core.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Edges {
     peers: BTreeMap<ConnectionId, EdgeConnection>,
     translations: BTreeMap<Dialect, VersionTranslation>,
@@ -57,7 +58,7 @@ pub struct Edges {
 }
 
 /// One connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct EdgeConnection {
     dialect: Dialect,
     /// The negotiated version, as it is answered.
@@ -71,9 +72,11 @@ struct EdgeConnection {
     /// Version to assume if the first messages do not tell it.
     assumed: Option<Dialect>,
     client_id: String,
+    /// Abilities of the client, as the core knows them.
+    abilities: Abilities,
     quirks: Quirks,
-    /// Name of the root channel for the client.
-    root: String,
+    /// Name of the root channel for the client, if it differs from the core's.
+    root: Option<String>,
     /// Channels that the client subscribed to, as the core names them, each with the number of the
     /// request that did it: requests are answered out of order.
     shown: BTreeMap<String, u64>,
@@ -122,31 +125,11 @@ struct RequestBatch {
     behind: Vec<Outgoing>,
 }
 
-impl Default for EdgeConnection {
-    fn default() -> Self {
-        Self {
-            dialect: Dialect::NEWEST,
-            answer: Value::Null,
-            open: false,
-            doubtful: false,
-            is_assumed: false,
-            assumed: None,
-            client_id: String::new(),
-            quirks: Quirks::default(),
-            root: uris::ROOT.to_owned(),
-            shown: BTreeMap::new(),
-            shadows: BTreeMap::new(),
-            batches: BTreeMap::new(),
-            said: VecDeque::new(),
-        }
-    }
-}
-
 impl EdgeConnection {
     /// Speaks the newest version, and calls the root channel what the core does: nothing is to be
     /// translated.
     fn is_plain(&self) -> bool {
-        self.dialect == Dialect::NEWEST && self.root == uris::ROOT
+        self.dialect == Dialect::NEWEST && self.root.is_none()
     }
 
     /// Returns whether a message of its client goes to the core as it is.
@@ -163,6 +146,15 @@ impl EdgeConnection {
         }
     }
 
+    /// Returns a message of a client of the newest version for the core.
+    fn plain_message(&self, id: Option<RequestId>, method: MethodName, params: Params) -> ClientMessage {
+        if self.quirks.sessions_ahead && id.is_some() && method.served() == Some(Method::CreateSession) {
+            let options = SessionOptions { ahead: true, ..SessionOptions::default() };
+            return ClientMessage::Internal(id, Box::new(InternalRequest::CreateSession(params, options)));
+        }
+        message_of(id, method, params).into()
+    }
+
     /// Returns whether messages of a channel are for the client: all, unless channels were
     /// subscribed to that it did not ask for.
     fn is_shown(&self, channel: &str) -> bool {
@@ -172,7 +164,7 @@ impl EdgeConnection {
     /// The core's name of the root channel for the client's.
     fn root_up(&mut self, uri: &mut String) {
         if uris::is_root(uri) || OLD_ROOTS.contains(&uri.as_str()) {
-            self.root = std::mem::replace(uri, uris::ROOT.to_owned());
+            self.root = Some(std::mem::replace(uri, uris::ROOT.to_owned())).filter(|it| it != uris::ROOT);
         }
     }
 
@@ -207,12 +199,13 @@ impl EdgeConnection {
         }
     }
 
+    /// Returns the client's name of the root channel.
+    fn root(&self) -> &str {
+        self.root.as_deref().unwrap_or(uris::ROOT)
+    }
+
     fn root_down(&self, uri: &str) -> String {
-        if uri == uris::ROOT {
-            self.root.clone()
-        } else {
-            uri.to_owned()
-        }
+        (if uri == uris::ROOT { self.root() } else { uri }).to_owned()
     }
 }
 
@@ -220,16 +213,7 @@ impl Edges {
     /// Begins without connections. `providers` are the agents that there are, the default one
     /// first.
     pub fn new(providers: Vec<String>) -> Self {
-        Self {
-            peers: BTreeMap::new(),
-            translations: BTreeMap::new(),
-            clients: HashMap::new(),
-            providers,
-            records: Vec::new(),
-            later: VecDeque::new(),
-            last_inner: 0,
-            spelling: ProviderNames::default(),
-        }
+        Self { providers, ..Self::default() }
     }
 
     /// Takes in which agents are offered from now on, the default one first. Sessions of others are
@@ -307,7 +291,7 @@ impl Edges {
     /// Learns what clients of versions that have names of their own call these sessions, each with
     /// its provider.
     pub fn learn_sessions(&mut self, sessions: &[(String, String)]) {
-        for dialect in Dialect::ALL.into_iter().filter(|dialect| !dialect.names_channels()) {
+        for dialect in Dialect::ALL.iter().copied().filter(|dialect| !dialect.names_channels()) {
             let providers = &self.providers;
             let translation = self
                 .translations
@@ -363,24 +347,22 @@ impl Edges {
     }
 
     /// Translates a message up, to what the core is fed: all at once, with nothing in between.
-    pub fn up(&mut self, connection: ConnectionId, message: Incoming, fed: &mut Vec<Incoming>) {
+    pub fn up(&mut self, connection: ConnectionId, message: Incoming, fed: &mut Vec<ClientMessage>) {
         let peer = self.peers.entry(connection).or_default();
         if peer.passes(&message) {
-            return fed.push(message);
+            return fed.push(message.into());
         }
         let message = if peer.quirks.sessions_by_provider { self.spelling.take_up(message) } else { message };
         let (id, method, params) = match message {
             Incoming::Request { id, method, params } => (Some(id), method, params),
             Incoming::Notification { method, params } => (None, method, params),
-            other => return fed.push(other),
+            other => return fed.push(other.into()),
         };
         let served = method.served();
         let begins = id.is_some() && served == Some(Method::Initialize) && !peer.open;
         let returns = id.is_some() && served == Some(Method::Reconnect);
-        let makes_ahead = peer.quirks.sessions_ahead && served == Some(Method::CreateSession);
-        let params = params.with(makes_ahead.then_some(VersionHint::MadeAhead));
         if !begins && !returns && peer.is_plain() && !names_root_otherwise(served, &params) {
-            return fed.push(message_of(id, method, params));
+            return fed.push(peer.plain_message(id, method, params));
         }
         let heard = params.read::<Object>().and_then(|object| {
             if begins {
@@ -395,25 +377,27 @@ impl Edges {
                 let subscribes = begins || returns || served == Some(Method::Subscribe);
                 subscribes.then(|| self.spelling.guess(&object));
             }
-            let plain = self.peers.entry(connection).or_default().is_plain();
-            if plain && !names_root_otherwise(served, &params) {
-                fed.push(message_of(id.clone(), method.clone(), params.clone()));
+            let peer = self.peers.entry(connection).or_default();
+            if peer.is_plain() && !names_root_otherwise(served, &params) {
+                fed.push(peer.plain_message(id.clone(), method.clone(), params.clone()));
                 return Ok(());
             }
-            let call = IncomingCall {
-                method: method.as_str().to_owned(),
-                params: object,
-                hint: params.hint().cloned(),
-                reply: Reply::Same,
-            };
+            let options = SessionOptions { ahead: peer.quirks.sessions_ahead, ..SessionOptions::default() };
+            let method = method.as_str().to_owned();
+            let call = IncomingCall { method, params: object, options, reply: Reply::Same };
             self.translate_up(connection, id.clone(), call, fed)
         });
         match (heard, id) {
             (Ok(()), _) => {}
-            (Err(error), Some(id)) => fed.push(Incoming::Malformed { id: Some(id), error }),
+            (Err(error), Some(id)) => fed.push(Incoming::Malformed { id: Some(id), error }.into()),
             (Err(error), None) => {
                 tracing::warn!(method = method.as_str(), %error, "a notification was ignored");
             }
+        }
+        let peer = self.peers.entry(connection).or_default();
+        let abilities = peer.dialect.abilities();
+        if std::mem::replace(&mut peer.abilities, abilities) != abilities {
+            fed.push(ClientMessage::Internal(None, Box::new(InternalRequest::Note(abilities))));
         }
     }
 
@@ -547,9 +531,8 @@ fn message_of(id: Option<RequestId>, method: impl Into<MethodName>, params: Para
     }
 }
 
-fn object(value: Value) -> Object {
-    match value {
-        Value::Object(object) => object,
-        _ => Object::new(),
-    }
+/// Returns the message that ends a subscription.
+fn unsubscribe(channel: &str) -> Incoming {
+    let params = Params::from_json(to_json(&json!({ "channel": channel })));
+    message_of(None, Method::Unsubscribe.name().to_owned(), params)
 }

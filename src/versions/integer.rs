@@ -7,21 +7,22 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{OutgoingNotification, TranslationContext, VersionStep};
+use super::step::{Context, OutgoingNotice, StepFacts, VersionStep};
 
 /// See the module.
 pub struct Integer;
 
 impl VersionStep for Integer {
-    fn dialect(&self) -> Dialect {
-        Dialect::Integer
-    }
-
-    fn losses(&self) -> &'static [&'static str] {
-        &[
-            "attachments but files, folders and selections",
-            "notices of the system in a turn: they are shown as text of the agent",
-        ]
+    fn facts(&self) -> &'static StepFacts {
+        &StepFacts {
+            dialect: Dialect::Integer,
+            losses: &[
+                "attachments but files, folders and selections",
+                "notices of the system in a turn: they are shown as text of the agent",
+            ],
+            lacks: &[],
+            drops: &[],
+        }
     }
 
     fn node_down(&self, node: Node, object: &mut Object) {
@@ -44,16 +45,12 @@ impl VersionStep for Integer {
         }
     }
 
-    fn notice_down(
-        &self,
-        mut notice: OutgoingNotification,
-        _context: &mut TranslationContext<'_>,
-    ) -> Option<OutgoingNotification> {
+    fn notice_down(&self, mut notice: OutgoingNotice, _context: &mut Context<'_>) -> Option<OutgoingNotice> {
         notice.params.remove("envelope");
         Some(notice)
     }
 
-    fn result_down(&self, method: &str, result: &mut Value, _context: &mut TranslationContext<'_>) {
+    fn result_down(&self, method: &str, result: &mut Value, _context: &mut Context<'_>) {
         if let ("subscribe", Value::Object(result)) = (method, result) {
             result.retain(|member, _| member == "snapshot");
         }

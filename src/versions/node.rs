@@ -69,7 +69,7 @@ pub fn each(node: Node, object: &mut Object, visit: &mut dyn FnMut(Node, &mut Ob
             each_in(object, "terminals", Node::Terminal, visit);
         }
         Node::Session => {
-            one_in(object, "summary", Node::SessionSummary, visit);
+            each_in(object, "summary", Node::SessionSummary, visit);
             each_in(object, "chats", Node::ChatSummary, visit);
             each_of_conversation(object, visit);
         }
@@ -79,8 +79,8 @@ pub fn each(node: Node, object: &mut Object, visit: &mut dyn FnMut(Node, &mut Ob
             each_in(object, "responseParts", Node::Part, visit);
         }
         Node::Message => each_in(object, "attachments", Node::Attachment, visit),
-        Node::Part => one_in(object, "toolCall", Node::ToolCall, visit),
-        Node::ToolCall => one_in(object, "userSuggestion", Node::Message, visit),
+        Node::Part => each_in(object, "toolCall", Node::ToolCall, visit),
+        Node::ToolCall => each_in(object, "userSuggestion", Node::Message, visit),
         Node::Annotations => each_in(object, "annotations", Node::Annotation, visit),
         Node::Agent
         | Node::SessionSummary
@@ -96,16 +96,16 @@ pub fn each(node: Node, object: &mut Object, visit: &mut dyn FnMut(Node, &mut Ob
 pub fn each_of_action(action: &mut Object, visit: &mut dyn FnMut(Node, &mut Object)) {
     let name = action.get("type").and_then(Value::as_str).unwrap_or_default();
     if name == "annotations/set" {
-        return one_in(action, "annotation", Node::Annotation, visit);
+        return each_in(action, "annotation", Node::Annotation, visit);
     }
     match name.split_once('/').map_or("", |(_, name)| name) {
         "turnStarted" | "pendingMessageSet" => message_in(action, visit),
-        "draftChanged" => one_in(action, "draft", Node::Message, visit),
-        "toolCallConfirmed" => one_in(action, "userSuggestion", Node::Message, visit),
-        "responsePart" | "error" => one_in(action, "part", Node::Part, visit),
+        "draftChanged" => each_in(action, "draft", Node::Message, visit),
+        "toolCallConfirmed" => each_in(action, "userSuggestion", Node::Message, visit),
+        "responsePart" | "error" => each_in(action, "part", Node::Part, visit),
         "turnsLoaded" => each_in(action, "turns", Node::Turn, visit),
-        "chatAdded" => one_in(action, "summary", Node::ChatSummary, visit),
-        "chatUpdated" => one_in(action, "changes", Node::ChatSummary, visit),
+        "chatAdded" => each_in(action, "summary", Node::ChatSummary, visit),
+        "chatUpdated" => each_in(action, "changes", Node::ChatSummary, visit),
         "agentsChanged" => each_in(action, "agents", Node::Agent, visit),
         "terminalsChanged" => each_in(action, "terminals", Node::Terminal, visit),
         _ => {}
@@ -114,35 +114,49 @@ pub fn each_of_action(action: &mut Object, visit: &mut dyn FnMut(Node, &mut Obje
 
 fn each_of_conversation(state: &mut Object, visit: &mut dyn FnMut(Node, &mut Object)) {
     each_in(state, "turns", Node::Turn, visit);
-    one_in(state, "activeTurn", Node::Turn, visit);
-    one_in(state, "draft", Node::Message, visit);
-    if let Some(Value::Object(pending)) = state.get_mut("steeringMessage") {
-        message_in(pending, visit);
-    }
-    if let Some(Value::Array(queued)) = state.get_mut("queuedMessages") {
-        for pending in queued.iter_mut().filter_map(Value::as_object_mut) {
-            message_in(pending, visit);
-        }
+    each_in(state, "activeTurn", Node::Turn, visit);
+    each_in(state, "draft", Node::Message, visit);
+    for member in ["steeringMessage", "queuedMessages"] {
+        objects_in(state, member).for_each(|pending| message_in(pending, visit));
     }
 }
 
 /// Visits the user's message under its current and its former name.
 fn message_in(object: &mut Object, visit: &mut dyn FnMut(Node, &mut Object)) {
-    one_in(object, "message", Node::Message, visit);
-    one_in(object, "userMessage", Node::Message, visit);
-}
-
-fn one_in(object: &mut Object, member: &str, node: Node, visit: &mut dyn FnMut(Node, &mut Object)) {
-    if let Some(Value::Object(inner)) = object.get_mut(member) {
-        each(node, inner, visit);
-    }
+    each_in(object, "message", Node::Message, visit);
+    each_in(object, "userMessage", Node::Message, visit);
 }
 
 fn each_in(object: &mut Object, member: &str, node: Node, visit: &mut dyn FnMut(Node, &mut Object)) {
-    if let Some(Value::Array(inner)) = object.get_mut(member) {
-        for object in inner.iter_mut().filter_map(Value::as_object_mut) {
-            each(node, object, visit);
-        }
+    objects_in(object, member).for_each(|object| each(node, object, visit));
+}
+
+/// Returns the object in a member, or those in the array in it.
+pub fn objects_in<'a>(object: &'a mut Object, member: &str) -> impl Iterator<Item = &'a mut Object> {
+    values_in(object, member).filter_map(Value::as_object_mut)
+}
+
+/// Returns the text in a member, or those in the array in it.
+pub fn texts_in<'a>(object: &'a mut Object, member: &str) -> impl Iterator<Item = &'a mut String> {
+    values_in(object, member).filter_map(|value| match value {
+        Value::String(text) => Some(text),
+        _ => None,
+    })
+}
+
+fn values_in<'a>(object: &'a mut Object, member: &str) -> std::slice::IterMut<'a, Value> {
+    match object.get_mut(member) {
+        Some(Value::Array(values)) => values.iter_mut(),
+        Some(value) => std::slice::from_mut(value).iter_mut(),
+        None => [].iter_mut(),
+    }
+}
+
+/// Returns the members of a JSON object; none of another value.
+pub fn members(value: Value) -> Object {
+    match value {
+        Value::Object(object) => object,
+        _ => Object::new(),
     }
 }
 

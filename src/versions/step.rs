@@ -4,17 +4,17 @@
 //! of an action through several of them. Each difference is a module of its own, `v0_9_0` and so
 //! on; `chain` has the list of all of them.
 //! Never: remembers anything from one message to the next; what a step must know of the past is
-//! lent to it as a [`TranslationContext`].
+//! lent to it as a [`Context`].
 
 use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::names::SessionNames;
 use super::node::{self, Node, Object};
+use crate::host::effects::{DispatchMode, SessionOptions};
 use crate::state::reduce::Conversation;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
-use crate::wire::version_hints::VersionHint;
 
 /// Request or notification of a client, on its way up.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,8 +23,8 @@ pub struct IncomingCall {
     pub method: String,
     /// Params.
     pub params: Object,
-    /// Hint for the core.
-    pub hint: Option<VersionHint>,
+    /// Options of the session that it creates.
+    pub options: SessionOptions,
     /// How the answer is made from that of the core.
     pub reply: Reply,
 }
@@ -51,8 +51,8 @@ pub struct IncomingAction {
     pub channel: String,
     /// The action.
     pub action: Object,
-    /// Hint for the core.
-    pub hint: Option<VersionHint>,
+    /// Meaning besides the action itself.
+    pub mode: DispatchMode,
 }
 
 impl IncomingAction {
@@ -77,6 +77,11 @@ pub struct OutgoingAction {
 }
 
 impl OutgoingAction {
+    /// An action with these members on a channel.
+    pub fn new(channel: &str, members: Value) -> Self {
+        Self { channel: channel.to_owned(), action: node::members(members) }
+    }
+
     /// The action's name.
     pub fn name(&self) -> &str {
         node::text(&self.action, "type").unwrap_or_default()
@@ -102,7 +107,7 @@ pub struct OutgoingState {
 
 /// A notification on its way down.
 #[derive(Debug, Clone, PartialEq)]
-pub struct OutgoingNotification {
+pub struct OutgoingNotice {
     /// The method.
     pub method: String,
     /// Params.
@@ -110,7 +115,7 @@ pub struct OutgoingNotification {
 }
 
 /// Context of a translation.
-pub struct TranslationContext<'a> {
+pub struct Context<'a> {
     /// The chat that an action is about, as the newest version sees it and before the action; none
     /// when it is not known.
     pub chat: Option<&'a Conversation>,
@@ -141,11 +146,7 @@ pub type Steps = &'static [&'static dyn VersionStep];
 
 /// Takes an action down through these differences, to all that is told instead of it: often itself,
 /// sometimes nothing.
-pub fn action_down(
-    steps: Steps,
-    told: OutgoingAction,
-    context: &mut TranslationContext<'_>,
-) -> Vec<OutgoingAction> {
+pub fn action_down(steps: Steps, told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
     let outer = context.newer;
     let mut all = vec![told];
     for (place, step) in steps.iter().enumerate() {
@@ -153,80 +154,88 @@ pub fn action_down(
         all = all
             .into_iter()
             .flat_map(|mut told| {
-                node::each_of_action(&mut told.action, &mut |node, object| step.node_down(node, object));
+                node::each_of_action(&mut told.action, &mut |node, object| node_down(*step, node, object));
                 step.action_down(told, context)
             })
-            .filter(|told| !step.lacks().contains(&told.name()))
+            .filter(|told| !step.facts().lacks.contains(&told.name()))
             .collect();
     }
     context.newer = outer;
     all
 }
 
+/// Facts about a version.
+pub struct StepFacts {
+    /// The version.
+    pub dialect: Dialect,
+    /// Losses of its clients: they cannot be told or say this. The words are the chapter's; each
+    /// item holds for all older versions, too.
+    pub losses: &'static [&'static str],
+    /// Actions that it does not have. They are left out, unless [`VersionStep::action_down`] has
+    /// made something else of them.
+    pub lacks: &'static [&'static str],
+    /// Members that it does not have, by the piece that has them.
+    pub drops: &'static [(Node, &'static [&'static str])],
+}
+
+/// Changes a piece of a state or an action as a step does. Every piece inside of it is changed
+/// already.
+pub fn node_down(step: &dyn VersionStep, node: Node, object: &mut Object) {
+    for (_, members) in step.facts().drops.iter().filter(|(of, _)| *of == node) {
+        object.retain(|member, _| !members.contains(&member.as_str()));
+    }
+    step.node_down(node, object);
+}
+
 /// The difference between a version and its newer neighbour. What a step does not mention is the
 /// same in both.
 pub trait VersionStep: Sync {
-    /// The older one of the two.
-    fn dialect(&self) -> Dialect;
-
-    /// Returns what its clients cannot be told or say, in the words of the chapter; each item holds
-    /// for all older versions, too.
-    fn losses(&self) -> &'static [&'static str];
-
-    /// Actions that the older one does not have. They are left out, unless
-    /// [`VersionStep::action_down`] has made something else of them.
-    fn lacks(&self) -> &'static [&'static str] {
-        &[]
-    }
+    /// Facts about the older one of the two.
+    fn facts(&self) -> &'static StepFacts;
 
     /// Changes a request or notification of a client; an action in it is changed by
     /// [`VersionStep::action_up`].
     ///
     /// # Errors
     /// When it asks for what cannot be given.
-    fn call_up(
-        &self,
-        _call: &mut IncomingCall,
-        _context: &mut TranslationContext<'_>,
-    ) -> Result<(), RpcError> {
+    fn call_up(&self, _call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
         Ok(())
     }
 
-    /// Changes a client's action. Of what it changes nothing is known here: what depends on that is
-    /// left to the core, as a [`VersionHint`].
-    fn action_up(&self, _said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {}
+    /// Changes a client's action. What depends on the state that it changes is left to the core, as
+    /// a [`DispatchMode`]: the core is ahead of what was sent down.
+    fn action_up(&self, _said: &mut IncomingAction, _context: &mut Context<'_>) {}
 
-    /// Changes a piece of a state or an action. Every piece inside of it is changed already.
+    /// Returns why an action that has changed nothing, as its client said it, is refused in this
+    /// version; `None` if it is acknowledged.
+    fn refusal(&self, _said: &Object, _context: &Context<'_>) -> Option<String> {
+        None
+    }
+
+    /// Changes a piece of a state or an action, without what it drops. Every piece inside of it is
+    /// changed already.
     fn node_down(&self, _node: Node, _object: &mut Object) {}
 
     /// Changes states as wholes, after their pieces.
-    fn shots_down(&self, _outgoing_states: &mut Vec<OutgoingState>, _context: &mut TranslationContext<'_>) {}
+    fn shots_down(&self, _outgoing_states: &mut Vec<OutgoingState>, _context: &mut Context<'_>) {}
 
     /// Makes of an action, whose pieces are changed already, what is told instead.
-    fn action_down(
-        &self,
-        told: OutgoingAction,
-        _context: &mut TranslationContext<'_>,
-    ) -> Vec<OutgoingAction> {
+    fn action_down(&self, told: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
         vec![told]
     }
 
     /// Changes a notification; none when it is not told.
-    fn notice_down(
-        &self,
-        notice: OutgoingNotification,
-        _context: &mut TranslationContext<'_>,
-    ) -> Option<OutgoingNotification> {
+    fn notice_down(&self, notice: OutgoingNotice, _context: &mut Context<'_>) -> Option<OutgoingNotice> {
         Some(notice)
     }
 
     /// Changes the result of a method; snapshots and summaries in it are changed already.
-    fn result_down(&self, _method: &str, _result: &mut Value, _context: &mut TranslationContext<'_>) {}
+    fn result_down(&self, _method: &str, _result: &mut Value, _context: &mut Context<'_>) {}
 
     /// Changes the envelope of an action that is told alone, or in the replay of a `reconnect`.
     fn envelope_down(&self, _envelope: &mut Object, _in_replay: bool) {}
 
     /// Changes an error: its code may be unknown to the older one, and its sentence may name a
     /// session.
-    fn error_down(&self, _error: &mut RpcError, _context: &mut TranslationContext<'_>) {}
+    fn error_down(&self, _error: &mut RpcError, _context: &mut Context<'_>) {}
 }

@@ -10,14 +10,14 @@ use ahp_types::actions::StateAction;
 use ahp_types::state::SessionStatus;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{json, Value};
 
 use super::chain::Chain;
 use super::dialect::Dialect;
 use super::names::SessionNames;
 use super::node::{self, Object};
-use super::step::{OutgoingAction, OutgoingNotification, TranslationContext};
+use super::step::{Context, OutgoingAction, OutgoingNotice};
 use super::Line;
 use crate::host::effects::{ActionLine, ChannelSnapshot, DeltaRun, LoadedTurns};
 use crate::state::history::History;
@@ -28,7 +28,7 @@ use crate::wire::rpc::{notification_line, sorted};
 use crate::wire::uris;
 
 /// Translation to one version, shared by all its connections.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct VersionTranslation {
     dialect: Dialect,
     /// Names of sessions for its clients.
@@ -102,7 +102,7 @@ pub struct TranslatedAction {
 }
 
 /// Origin of an action.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Origin {
     /// The client.
@@ -156,15 +156,7 @@ pub fn read<T: DeserializeOwned>(line: &Bytes) -> Option<T> {
 impl VersionTranslation {
     /// Creates the translation to a version.
     pub fn new(dialect: Dialect, providers: Vec<String>) -> Self {
-        Self {
-            dialect,
-            names: SessionNames::new(providers),
-            chats: HashMap::new(),
-            read: HashSet::new(),
-            active: HashMap::new(),
-            directories: HashMap::new(),
-            last: None,
-        }
+        Self { dialect, names: SessionNames::new(providers), ..Self::default() }
     }
 
     /// Returns the version that it translates to.
@@ -195,7 +187,7 @@ impl VersionTranslation {
     }
 
     /// Returns the context for translating something on this channel.
-    pub fn context<'a>(&'a mut self, channel: &str, client_id: &'a str) -> (Chain, TranslationContext<'a>) {
+    pub fn context<'a>(&'a mut self, channel: &str, client_id: &'a str) -> (Chain, Context<'a>) {
         let about = chat_of(channel);
         let is_read = uris::session_of_default_chat(&about).is_some_and(|uri| self.read.contains(&uri));
         let chat = self.chats.get(&about);
@@ -203,7 +195,7 @@ impl VersionTranslation {
         let directories = self.directories.get(channel).map(Vec::as_slice).unwrap_or_default();
         (
             Chain::to(self.dialect),
-            TranslationContext {
+            Context {
                 chat,
                 at_end: None,
                 is_read,
@@ -270,11 +262,10 @@ impl VersionTranslation {
         Self {
             dialect: self.dialect,
             names: self.names.clone(),
-            chats: HashMap::new(),
             read: self.read.clone(),
             active: self.active.clone(),
             directories: self.directories.clone(),
-            last: None,
+            ..Self::default()
         }
     }
 
@@ -451,31 +442,20 @@ pub fn replaced(directories: &[Value], gone: &Value, new: &Value) -> Vec<Value> 
 
 /// The envelope of an action.
 fn build(told: OutgoingAction, server_seq: u64, origin: Option<&Origin>, reason: Option<&str>) -> Object {
-    let mut envelope = Object::new();
-    envelope.insert("channel".to_owned(), told.channel.into());
-    envelope.insert("action".to_owned(), Value::Object(told.action));
-    envelope.insert("serverSeq".to_owned(), server_seq.into());
-    if let Some(origin) = origin {
-        let origin = serde_json::json!({ "clientId": origin.client_id, "clientSeq": origin.client_seq });
-        envelope.insert("origin".to_owned(), origin);
-    }
-    if let Some(reason) = reason {
-        envelope.insert("rejectionReason".to_owned(), reason.into());
-    }
+    let mut envelope =
+        node::members(json!({ "channel": told.channel, "action": told.action, "serverSeq": server_seq }));
+    envelope.extend(origin.map(|origin| ("origin".to_owned(), json!(origin))));
+    envelope.extend(reason.map(|reason| ("rejectionReason".to_owned(), reason.into())));
     envelope
 }
 
-fn frame(
-    chain: Chain,
-    mut envelope: Object,
-    in_replay: bool,
-    context: &mut TranslationContext<'_>,
-) -> Object {
+/// Returns the params of the notification that tells of an action, or its entry in a replay.
+pub fn frame(chain: Chain, mut envelope: Object, in_replay: bool, context: &mut Context<'_>) -> Object {
     chain.envelope_down(&mut envelope, in_replay);
     if in_replay {
         return envelope;
     }
-    let notice = OutgoingNotification { method: "action".to_owned(), params: envelope };
+    let notice = OutgoingNotice { method: "action".to_owned(), params: envelope };
     chain.notice_down(notice, context).map_or_else(Object::new, |notice| notice.params)
 }
 

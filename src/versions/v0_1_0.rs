@@ -16,14 +16,14 @@ use super::draft::RESULT;
 use super::names::SessionNames;
 use super::node::{self, Node, Object};
 use super::step::{
-    IncomingAction, IncomingCall, OutgoingAction, OutgoingNotification, OutgoingState, TranslationContext,
+    Context, IncomingAction, IncomingCall, OutgoingAction, OutgoingNotice, OutgoingState, StepFacts,
     VersionStep,
 };
+use crate::state::reduce::Conversation;
 use crate::wire::changesets::parse_changeset_uri;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
-use crate::wire::version_hints::VersionHint;
 use crate::wire::watches::is_watch;
 
 /// See the module.
@@ -43,35 +43,32 @@ fn is_unknown(uri: &str) -> bool {
 }
 
 impl VersionStep for V0_1_0 {
-    fn dialect(&self) -> Dialect {
-        Dialect::V0_1_0
+    fn facts(&self) -> &'static StepFacts {
+        &StepFacts {
+            dialect: Dialect::V0_1_0,
+            losses: &[
+                "changesets, and which files a session changed",
+                "what is inside of a customization, and that a single one changes",
+                "which agent is chosen",
+                "watches of files, and telemetry",
+            ],
+            lacks: &[
+                "session/agentChanged",
+                "session/changesetsChanged",
+                "session/customizationUpdated",
+                "session/customizationRemoved",
+                "changeset/statusChanged",
+                "changeset/fileSet",
+                "changeset/fileRemoved",
+                "changeset/operationsChanged",
+                "changeset/cleared",
+                "resourceWatch/changed",
+            ],
+            drops: &[(Node::Session, &["changesets"]), (Node::SessionSummary, &["changesets", "changes"])],
+        }
     }
 
-    fn losses(&self) -> &'static [&'static str] {
-        &[
-            "changesets, and which files a session changed",
-            "what is inside of a customization, and that a single one changes",
-            "which agent is chosen",
-            "watches of files, and telemetry",
-        ]
-    }
-
-    fn lacks(&self) -> &'static [&'static str] {
-        &[
-            "session/agentChanged",
-            "session/changesetsChanged",
-            "session/customizationUpdated",
-            "session/customizationRemoved",
-            "changeset/statusChanged",
-            "changeset/fileSet",
-            "changeset/fileRemoved",
-            "changeset/operationsChanged",
-            "changeset/cleared",
-            "resourceWatch/changed",
-        ]
-    }
-
-    fn call_up(&self, call: &mut IncomingCall, context: &mut TranslationContext<'_>) -> Result<(), RpcError> {
+    fn call_up(&self, call: &mut IncomingCall, context: &mut Context<'_>) -> Result<(), RpcError> {
         if matches!(
             call.method.as_str(),
             "resourceResolve" | "resourceMkdir" | "createResourceWatch" | "invokeChangesetOperation"
@@ -97,14 +94,12 @@ impl VersionStep for V0_1_0 {
         }
         if call.method == "createSession" {
             name_provider(&mut call.params, context.names);
-            if let Some(Value::Object(fork)) = call.params.get_mut("fork") {
-                if let Some(Value::String(session)) = fork.get_mut("session") {
-                    *session = context.names.up(session);
-                }
+            for session in
+                node::objects_in(&mut call.params, "fork").flat_map(|it| node::texts_in(it, "session"))
+            {
+                *session = context.names.up(session);
             }
-            if let Some(Value::Object(client)) = call.params.get_mut("activeClient") {
-                plugins_of_references(client);
-            }
+            node::objects_in(&mut call.params, "activeClient").for_each(plugins_of_references);
         }
         if let Some(Value::String(channel)) = call.params.get_mut("channel") {
             *channel = context.names.up(channel);
@@ -124,24 +119,20 @@ impl VersionStep for V0_1_0 {
         Ok(())
     }
 
-    fn action_up(&self, said: &mut IncomingAction, context: &mut TranslationContext<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, context: &mut Context<'_>) {
         for member in ["session", "terminal"] {
             said.action.remove(member);
         }
         each_claim(&mut said.action, &mut |session| context.names.up(session));
         for member in ["userMessage", "message", "userSuggestion"] {
-            if let Some(Value::Object(message)) = said.action.get_mut(member) {
-                resources_of_files(message);
-            }
+            node::objects_in(&mut said.action, member).for_each(resources_of_files);
         }
         match said.name() {
             // The pages' text calls `toolCallConfirmed` so, as the page before them did.
-            "session/permissionResolved" => answer_of_permission(said),
+            "session/permissionResolved" => answer_of_permission(said, context.chat),
             "session/customizationToggled" => node::rename(&mut said.action, "uri", "id"),
             "session/activeClientChanged" => {
-                if let Some(Value::Object(client)) = said.action.get_mut("activeClient") {
-                    plugins_of_references(client);
-                }
+                node::objects_in(&mut said.action, "activeClient").for_each(plugins_of_references);
             }
             _ => {}
         }
@@ -151,21 +142,14 @@ impl VersionStep for V0_1_0 {
         match node {
             Node::Agent => references_of_customizations(object),
             Node::Session => {
-                object.remove("changesets");
                 entries_of_customizations(object);
-                if let Some(Value::Object(client)) = object.get_mut("activeClient") {
-                    references_of_customizations(client);
-                }
-            }
-            Node::SessionSummary => {
-                object.remove("changesets");
-                object.remove("changes");
+                node::objects_in(object, "activeClient").for_each(references_of_customizations);
             }
             _ => {}
         }
     }
 
-    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, context: &mut TranslationContext<'_>) {
+    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, context: &mut Context<'_>) {
         for outgoing in &mut *outgoing_states {
             if matches!(outgoing.kind, ChannelKind::Root | ChannelKind::Terminal) {
                 each_claim(&mut outgoing.state, &mut |session| context.names.down(session, None));
@@ -174,24 +158,18 @@ impl VersionStep for V0_1_0 {
         for outgoing in outgoing_states.iter_mut().filter(|outgoing| outgoing.kind == ChannelKind::Session) {
             let provider = node::text(&outgoing.state, "provider");
             outgoing.resource = context.names.down(&outgoing.channel, provider);
-            if let Some(Value::Object(summary)) = outgoing.state.get_mut("summary") {
+            for summary in node::objects_in(&mut outgoing.state, "summary") {
                 summary.insert("resource".to_owned(), outgoing.resource.clone().into());
             }
         }
     }
 
-    fn action_down(
-        &self,
-        mut told: OutgoingAction,
-        context: &mut TranslationContext<'_>,
-    ) -> Vec<OutgoingAction> {
+    fn action_down(&self, mut told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
         match told.name() {
             "session/customizationsChanged" => entries_of_customizations(&mut told.action),
             "session/customizationToggled" => node::alias(&mut told.action, "id", "uri"),
             "session/activeClientChanged" => {
-                if let Some(Value::Object(client)) = told.action.get_mut("activeClient") {
-                    references_of_customizations(client);
-                }
+                node::objects_in(&mut told.action, "activeClient").for_each(references_of_customizations);
             }
             _ => {}
         }
@@ -212,22 +190,16 @@ impl VersionStep for V0_1_0 {
         vec![told]
     }
 
-    fn notice_down(
-        &self,
-        notice: OutgoingNotification,
-        context: &mut TranslationContext<'_>,
-    ) -> Option<OutgoingNotification> {
-        let OutgoingNotification { method, mut params } = notice;
+    fn notice_down(&self, notice: OutgoingNotice, context: &mut Context<'_>) -> Option<OutgoingNotice> {
+        let OutgoingNotice { method, mut params } = notice;
         if method == "action" {
             let envelope = Value::Object(params.clone());
             params.insert("envelope".to_owned(), envelope);
-            return Some(OutgoingNotification { method, params });
+            return Some(OutgoingNotice { method, params });
         }
         let kind = match method.as_str() {
             "root/sessionAdded" => {
-                if let Some(Value::Object(summary)) = params.get_mut("summary") {
-                    name_summary(summary, context.names);
-                }
+                node::objects_in(&mut params, "summary").for_each(|it| name_summary(it, context.names));
                 "notify/sessionAdded"
             }
             "root/sessionRemoved" | "root/sessionSummaryChanged" => {
@@ -245,21 +217,17 @@ impl VersionStep for V0_1_0 {
         };
         params.remove("channel");
         params.insert("type".to_owned(), kind.into());
-        let mut wrapped = Object::new();
-        wrapped.insert("notification".to_owned(), Value::Object(params));
-        Some(OutgoingNotification { method: "notification".to_owned(), params: wrapped })
+        let params = node::members(json!({ "notification": params }));
+        Some(OutgoingNotice { method: "notification".to_owned(), params })
     }
 
-    fn result_down(&self, method: &str, result: &mut Value, context: &mut TranslationContext<'_>) {
+    fn result_down(&self, method: &str, result: &mut Value, context: &mut Context<'_>) {
         match (method, result) {
             ("listSessions", Value::Object(result)) => {
-                if let Some(Value::Array(items)) = result.get_mut("items") {
-                    let named = items.iter().filter_map(Value::as_object);
-                    context.names.learn_sessions(named.filter_map(identity));
-                    for summary in items.iter_mut().filter_map(Value::as_object_mut) {
-                        name_summary(summary, context.names);
-                    }
-                }
+                let listed = result.get("items").and_then(Value::as_array).into_iter().flatten();
+                let named = listed.filter_map(Value::as_object).filter_map(identity);
+                context.names.learn_sessions(named);
+                node::objects_in(result, "items").for_each(|it| name_summary(it, context.names));
             }
             ("initialize", Value::Object(result)) => {
                 result.remove("completionTriggerCharacters");
@@ -277,7 +245,7 @@ impl VersionStep for V0_1_0 {
         envelope.remove("channel");
     }
 
-    fn error_down(&self, error: &mut RpcError, context: &mut TranslationContext<'_>) {
+    fn error_down(&self, error: &mut RpcError, context: &mut Context<'_>) {
         if error.code == CONFLICT {
             error.code = ALREADY_EXISTS;
         }
@@ -285,10 +253,12 @@ impl VersionStep for V0_1_0 {
     }
 }
 
-/// Makes of the answer to a permission that of the tool call that asked. It may leave out which
-/// turn it is about.
-fn answer_of_permission(said: &mut IncomingAction) {
+/// Makes of the answer to a permission that of the tool call that asked. If it leaves out its turn,
+/// it is about the one that its client is shown running.
+fn answer_of_permission(said: &mut IncomingAction, chat: Option<&Conversation>) {
     let action = &mut said.action;
+    let running = chat.and_then(|chat| chat.state().active_turn.as_ref());
+    action.entry("turnId").or_insert_with(|| running.map_or("", |turn| &turn.id).into());
     node::rename(action, "requestId", "toolCallId");
     let request = node::text(action, "toolCallId").unwrap_or_default();
     let (call, name) = match request.strip_suffix(RESULT) {
@@ -302,7 +272,6 @@ fn answer_of_permission(said: &mut IncomingAction) {
     }
     action.insert("toolCallId".to_owned(), call.into());
     said.rename(name);
-    said.hint = Some(VersionHint::InRunningTurn);
 }
 
 /// Says which channel an action is about, as it says itself: what names neither a session nor a
@@ -335,16 +304,10 @@ fn candidates(uri: &Value, names: &mut SessionNames) -> Vec<Value> {
 
 /// Gives the sessions other names that have a terminal, or one of those that are listed.
 fn each_claim(object: &mut Object, name: &mut dyn FnMut(&str) -> String) {
-    if let Some(Value::Object(claim)) = object.get_mut("claim") {
-        if let Some(Value::String(session)) = claim.get_mut("session") {
-            *session = name(session);
-        }
+    for session in node::objects_in(object, "claim").flat_map(|claim| node::texts_in(claim, "session")) {
+        *session = name(session);
     }
-    if let Some(Value::Array(terminals)) = object.get_mut("terminals") {
-        for terminal in terminals.iter_mut().filter_map(Value::as_object_mut) {
-            each_claim(terminal, name);
-        }
-    }
+    node::objects_in(object, "terminals").for_each(|terminal| each_claim(terminal, name));
 }
 
 /// A session and its provider.
@@ -360,8 +323,7 @@ fn name_summary(summary: &mut Object, names: &mut SessionNames) {
 
 /// Files that are attached as they were at first, as resources.
 fn resources_of_files(message: &mut Object) {
-    let Some(Value::Array(attachments)) = message.get_mut("attachments") else { return };
-    for attachment in attachments.iter_mut().filter_map(Value::as_object_mut) {
+    for attachment in node::objects_in(message, "attachments") {
         let kind = match node::text(attachment, "type") {
             Some(kind @ ("file" | "directory" | "selection")) => kind.to_owned(),
             _ => continue,
@@ -380,8 +342,7 @@ fn resources_of_files(message: &mut Object) {
 
 /// Turns a client's references into the plugins that they were.
 fn plugins_of_references(client: &mut Object) {
-    let Some(Value::Array(references)) = client.get_mut("customizations") else { return };
-    for reference in references.iter_mut().filter_map(Value::as_object_mut) {
+    for reference in node::objects_in(client, "customizations") {
         node::rename(reference, "displayName", "name");
         node::alias(reference, "uri", "id");
     }
@@ -397,21 +358,19 @@ fn reference_of(customization: &Object) -> Object {
 
 /// Customizations as those refer to them who bring them.
 fn references_of_customizations(holder: &mut Object) {
-    if let Some(Value::Array(customizations)) = holder.get_mut("customizations") {
-        let references = customizations.iter().filter_map(Value::as_object).map(reference_of);
-        *customizations = references.map(Value::Object).collect();
+    for customization in node::objects_in(holder, "customizations") {
+        *customization = reference_of(customization);
     }
 }
 
 /// Customizations as a session lists them.
 fn entries_of_customizations(holder: &mut Object) {
-    if let Some(Value::Array(customizations)) = holder.get_mut("customizations") {
-        let entries = customizations.iter().filter_map(Value::as_object).map(entry_of);
-        *customizations = entries.collect();
+    for customization in node::objects_in(holder, "customizations") {
+        *customization = entry_of(customization);
     }
 }
 
-fn entry_of(customization: &Object) -> Value {
+fn entry_of(customization: &Object) -> Object {
     let mut entry = Object::new();
     entry.insert("customization".to_owned(), Value::Object(reference_of(customization)));
     let enabled = customization.get("enabled").cloned().unwrap_or(json!(true));
@@ -423,5 +382,5 @@ fn entry_of(customization: &Object) -> Value {
         ("statusMessage", load.and_then(|load| load.get("message"))),
     ];
     entry.extend(members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.clone()))));
-    Value::Object(entry)
+    entry
 }

@@ -5,33 +5,30 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{IncomingAction, OutgoingAction, OutgoingState, TranslationContext, VersionStep};
+use super::step::{Context, IncomingAction, OutgoingAction, OutgoingState, StepFacts, VersionStep};
 use crate::wire::channels::ChannelKind;
 
 /// See the module.
 pub struct V0_2_0;
 
 impl VersionStep for V0_2_0 {
-    fn dialect(&self) -> Dialect {
-        Dialect::V0_2_0
+    fn facts(&self) -> &'static StepFacts {
+        &StepFacts {
+            dialect: Dialect::V0_2_0,
+            losses: &[
+                "who said a message",
+                "which MCP server a tool belongs to, and the states of MCP servers",
+                "where sessions are listed, their changesets",
+            ],
+            lacks: &["session/mcpServerStateChanged", "changeset/operationStatusChanged"],
+            drops: &[],
+        }
     }
 
-    fn losses(&self) -> &'static [&'static str] {
-        &[
-            "who said a message",
-            "which MCP server a tool belongs to, and the states of MCP servers",
-            "where sessions are listed, their changesets",
-        ]
-    }
-
-    fn lacks(&self) -> &'static [&'static str] {
-        &["session/mcpServerStateChanged", "changeset/operationStatusChanged"]
-    }
-
-    fn action_up(&self, said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
         node::rename(&mut said.action, "userMessage", "message");
         for member in ["message", "userSuggestion"] {
-            if let Some(Value::Object(message)) = said.action.get_mut(member) {
+            for message in node::objects_in(&mut said.action, member) {
                 message.entry("origin").or_insert_with(|| json!({ "kind": "user" }));
             }
         }
@@ -41,13 +38,8 @@ impl VersionStep for V0_2_0 {
         match node {
             Node::Turn => name_message(object),
             Node::Session => {
-                if let Some(Value::Object(pending)) = object.get_mut("steeringMessage") {
-                    name_message(pending);
-                }
-                if let Some(Value::Array(queued)) = object.get_mut("queuedMessages") {
-                    for pending in queued.iter_mut().filter_map(Value::as_object_mut) {
-                        name_message(pending);
-                    }
+                for member in ["steeringMessage", "queuedMessages"] {
+                    node::objects_in(object, member).for_each(name_message);
                 }
                 node::retain(object, "customizations", |customization| {
                     customization.get("type").and_then(Value::as_str) != Some("mcpServer")
@@ -59,7 +51,7 @@ impl VersionStep for V0_2_0 {
     }
 
     /// A session's summary lists its changesets, and not its state.
-    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, _context: &mut TranslationContext<'_>) {
+    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, _context: &mut Context<'_>) {
         for outgoing in outgoing_states.iter_mut().filter(|outgoing| outgoing.kind == ChannelKind::Session) {
             let changesets = outgoing.state.get("changesets").cloned();
             if let Some(Value::Object(summary)) = outgoing.state.get_mut("summary") {
@@ -68,11 +60,7 @@ impl VersionStep for V0_2_0 {
         }
     }
 
-    fn action_down(
-        &self,
-        mut told: OutgoingAction,
-        _context: &mut TranslationContext<'_>,
-    ) -> Vec<OutgoingAction> {
+    fn action_down(&self, mut told: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
         match told.name() {
             "session/turnStarted" | "session/pendingMessageSet" => {
                 name_message(&mut told.action);

@@ -7,7 +7,7 @@ use super::dialect::Dialect;
 use super::names::rename_in;
 use super::node::{self, Node, Object};
 use super::step::{
-    IncomingAction, IncomingCall, OutgoingAction, OutgoingState, TranslationContext, VersionStep,
+    Context, IncomingAction, IncomingCall, OutgoingAction, OutgoingState, StepFacts, VersionStep,
 };
 use crate::wire::annotations::parse_annotations_uri;
 use crate::wire::channels::ChannelKind;
@@ -54,33 +54,30 @@ const CONVERSATION: [&str; 5] = ["turns", "activeTurn", "steeringMessage", "queu
 const ACTIVITY: u64 = 0x1f;
 
 impl VersionStep for V0_3_0 {
-    fn dialect(&self) -> Dialect {
-        Dialect::V0_3_0
+    fn facts(&self) -> &'static StepFacts {
+        &StepFacts {
+            dialect: Dialect::V0_3_0,
+            losses: &[
+                "chats but the default one",
+                "annotations",
+                "what a watch of files is about; it tells what changes",
+            ],
+            lacks: &[
+                "session/chatAdded",
+                "session/chatRemoved",
+                "session/chatUpdated",
+                "session/defaultChatChanged",
+                "annotations/set",
+                "annotations/updated",
+                "annotations/removed",
+                "annotations/entrySet",
+                "annotations/entryRemoved",
+            ],
+            drops: &[(Node::Session, &["annotations"]), (Node::SessionSummary, &["annotations"])],
+        }
     }
 
-    fn losses(&self) -> &'static [&'static str] {
-        &["chats but the default one", "annotations", "what a watch of files is about; it tells what changes"]
-    }
-
-    fn lacks(&self) -> &'static [&'static str] {
-        &[
-            "session/chatAdded",
-            "session/chatRemoved",
-            "session/chatUpdated",
-            "session/defaultChatChanged",
-            "annotations/set",
-            "annotations/updated",
-            "annotations/removed",
-            "annotations/entrySet",
-            "annotations/entryRemoved",
-        ]
-    }
-
-    fn call_up(
-        &self,
-        call: &mut IncomingCall,
-        _context: &mut TranslationContext<'_>,
-    ) -> Result<(), RpcError> {
+    fn call_up(&self, call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
         let channel = node::text(&call.params, "channel").unwrap_or_default();
         match call.method.as_str() {
             "createChat" | "disposeChat" => return Err(RpcError::method_not_found(&call.method)),
@@ -101,7 +98,7 @@ impl VersionStep for V0_3_0 {
         Ok(())
     }
 
-    fn action_up(&self, said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
         if said.name().starts_with("annotations/") {
             // Its client could not be told what became of it: an action that its version does not
             // have is none.
@@ -115,29 +112,22 @@ impl VersionStep for V0_3_0 {
         said.channel = uris::default_chat_of(&said.channel);
         said.action.insert("type".to_owned(), name.into());
         // Who says a message could be anything.
-        if let Some(Value::Object(message)) = said.action.get_mut("message") {
-            let known =
-                message.get("origin").and_then(|origin| origin.get("kind")).is_some_and(Value::is_string);
-            if !known {
+        for message in node::objects_in(&mut said.action, "message") {
+            let kind = message.get("origin").and_then(|origin| origin.get("kind"));
+            if !kind.is_some_and(Value::is_string) {
                 message.insert("origin".to_owned(), json!({ "kind": "user" }));
             }
         }
     }
 
     fn node_down(&self, node: Node, object: &mut Object) {
-        match node {
-            Node::Attachment if node::text(object, "type") == Some("annotations") => {
-                // What it is called is all of it that can be shown.
-                object.insert("type".to_owned(), "simple".into());
-            }
-            Node::Session | Node::SessionSummary => {
-                object.remove("annotations");
-            }
-            _ => {}
+        if node == Node::Attachment && node::text(object, "type") == Some("annotations") {
+            // What it is called is all of it that can be shown.
+            object.insert("type".to_owned(), "simple".into());
         }
     }
 
-    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, _context: &mut TranslationContext<'_>) {
+    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, _context: &mut Context<'_>) {
         let (mut chats, mut rest): (Vec<OutgoingState>, Vec<OutgoingState>) = std::mem::take(outgoing_states)
             .into_iter()
             .partition(|outgoing| outgoing.kind == ChannelKind::Chat);
@@ -154,9 +144,7 @@ impl VersionStep for V0_3_0 {
             }
             let activity = chat.state.get("status").and_then(Value::as_u64).unwrap_or_default();
             with_activity(&mut outgoing.state, activity);
-            if let Some(Value::Object(summary)) = outgoing.state.get_mut("summary") {
-                with_activity(summary, activity);
-            }
+            node::objects_in(&mut outgoing.state, "summary").for_each(|it| with_activity(it, activity));
         }
         for outgoing in rest.iter_mut().filter(|outgoing| outgoing.kind == ChannelKind::Changeset) {
             leave_out_disabled(&mut outgoing.state);
@@ -172,15 +160,11 @@ impl VersionStep for V0_3_0 {
         }
     }
 
-    fn error_down(&self, error: &mut RpcError, _context: &mut TranslationContext<'_>) {
+    fn error_down(&self, error: &mut RpcError, _context: &mut Context<'_>) {
         error.message = rename_in(&error.message, uris::session_of_default_chat);
     }
 
-    fn action_down(
-        &self,
-        mut told: OutgoingAction,
-        context: &mut TranslationContext<'_>,
-    ) -> Vec<OutgoingAction> {
+    fn action_down(&self, mut told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
         leave_out_disabled(&mut told.action);
         if told.name() == "changeset/contentChanged" {
             return one_by_one(told);
@@ -195,10 +179,8 @@ impl VersionStep for V0_3_0 {
         told.channel = session;
         let mut all = vec![told];
         if context.is_read && UNREAD_BY.contains(&name.as_str()) {
-            let mut read = Object::new();
-            read.insert("type".to_owned(), "session/isReadChanged".into());
-            read.insert("isRead".to_owned(), true.into());
-            all.push(OutgoingAction { channel: all[0].channel.clone(), action: read });
+            let read = json!({ "type": "session/isReadChanged", "isRead": true });
+            all.push(OutgoingAction::new(&all[0].channel, read));
         }
         all
     }
@@ -219,20 +201,14 @@ fn leave_out_disabled(changeset: &mut Object) {
 
 /// All files of a changeset, told one by one.
 fn one_by_one(mut told: OutgoingAction) -> Vec<OutgoingAction> {
-    let action = |members: Value| match members {
-        Value::Object(action) => action,
-        _ => Object::new(),
-    };
-    let mut actions = vec![action(json!({ "type": "changeset/cleared" }))];
+    let mut actions = vec![json!({ "type": "changeset/cleared" })];
     if let Some(Value::Array(files)) = told.action.remove("files") {
-        let set = files.into_iter().map(|file| action(json!({ "type": "changeset/fileSet", "file": file })));
-        actions.extend(set);
+        actions.extend(files.into_iter().map(|file| json!({ "type": "changeset/fileSet", "file": file })));
     }
     if let Some(operations) = told.action.remove("operations") {
-        actions.push(action(json!({ "type": "changeset/operationsChanged", "operations": operations })));
+        actions.push(json!({ "type": "changeset/operationsChanged", "operations": operations }));
     }
-    let channel = told.channel;
-    actions.into_iter().map(|action| OutgoingAction { channel: channel.clone(), action }).collect()
+    actions.into_iter().map(|action| OutgoingAction::new(&told.channel, action)).collect()
 }
 
 /// Sets the activity of a session to that of its one conversation, as its clients compute it.
@@ -252,7 +228,7 @@ mod tests {
             "type": "changeset/operationsChanged",
             "operations": [{ "id": "a", "status": "disabled" }, { "id": "b", "status": "running" }],
         });
-        let Value::Object(mut action) = changed else { unreachable!() };
+        let mut action = node::members(changed);
         leave_out_disabled(&mut action);
         assert_eq!(action["operations"], json!([{ "id": "b", "status": "running" }]));
     }
@@ -260,8 +236,7 @@ mod tests {
     #[test]
     fn all_files_of_a_changeset_are_told_one_by_one() {
         let changed = json!({ "type": "changeset/contentChanged", "files": [{ "id": "a" }, { "id": "b" }], "operations": [] });
-        let Value::Object(action) = changed else { unreachable!() };
-        let told = one_by_one(OutgoingAction { channel: "c".to_owned(), action });
+        let told = one_by_one(OutgoingAction::new("c", changed));
         let actions: Vec<Value> = told.into_iter().map(|told| Value::Object(told.action)).collect();
         assert_eq!(
             actions,

@@ -6,82 +6,93 @@
 
 use ahp_types::state::Message;
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{
-    self, IncomingAction, IncomingCall, OutgoingAction, OutgoingNotification, OutgoingState,
-    TranslationContext, VersionStep,
+    self, Context, IncomingAction, IncomingCall, OutgoingAction, OutgoingNotice, OutgoingState, StepFacts,
+    VersionStep,
 };
+use crate::host::effects::DispatchMode;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
+use crate::wire::selection::{Selection, SelectionChange, SELECTED};
 use crate::wire::uris;
-use crate::wire::version_hints::{Selection, SelectionChange, VersionHint, SELECTED};
 
 /// See the module.
 pub struct V0_4_0;
 
 impl VersionStep for V0_4_0 {
-    fn dialect(&self) -> Dialect {
-        Dialect::V0_4_0
+    fn facts(&self) -> &'static StepFacts {
+        &StepFacts {
+            dialect: Dialect::V0_4_0,
+            losses: &[
+                "what the user is writing",
+                "what a chat is doing; its row in the session has it",
+                "active clients but the first",
+                "progress notifications",
+                "settings that are no text: they are shown as text",
+                "that no model is selected any more, where a newer client takes turns or a draft back",
+                "in what is told of the list of sessions, that no model or agent is selected any more; the \
+                 list has it",
+                "a model or agent that is selected for one chat only: what is shown is the session's",
+            ],
+            lacks: &[
+                "chat/draftChanged",
+                "chat/activityChanged",
+                "session/activeClientSet",
+                "session/activeClientRemoved",
+            ],
+            // Nothing would tell that it changes.
+            drops: &[(Node::Chat, &["activity"])],
+        }
     }
 
-    fn losses(&self) -> &'static [&'static str] {
-        &[
-            "what the user is writing",
-            "what a chat is doing; its row in the session has it",
-            "active clients but the first",
-            "progress notifications",
-            "settings that are no text: they are shown as text",
-            "that no model is selected any more, where a newer client takes turns or a draft back",
-            "in what is told of the list of sessions, that no model or agent is selected any more; the list has it",
-            "a model or agent that is selected for one chat only: what is shown is the session's",
-        ]
-    }
-
-    fn lacks(&self) -> &'static [&'static str] {
-        &[
-            "chat/draftChanged",
-            "chat/activityChanged",
-            "session/activeClientSet",
-            "session/activeClientRemoved",
-        ]
-    }
-
-    fn call_up(
-        &self,
-        call: &mut IncomingCall,
-        _context: &mut TranslationContext<'_>,
-    ) -> Result<(), RpcError> {
+    fn call_up(&self, call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
         if matches!(call.method.as_str(), "createSession" | "createChat") {
             let mut take = |member| call.params.remove(member).filter(|value: &Value| !value.is_null());
-            let selection = Selection { model: take("model"), agent: take("agent") };
-            call.hint = Some(VersionHint::Begins { selection, fork: None });
+            call.options.selection = Selection { model: take("model"), agent: take("agent") };
         }
         Ok(())
     }
 
-    fn action_up(&self, said: &mut IncomingAction, context: &mut TranslationContext<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, context: &mut Context<'_>) {
         let member = |name| said.action.get(name).filter(|value| !value.is_null()).cloned();
         match said.name() {
             "session/modelChanged" => {
-                said.hint =
-                    Some(select(SelectionChange::Model(member("model").unwrap_or_default()), context));
+                let change = SelectionChange::Model(member("model").unwrap_or_default());
+                said.mode = DispatchMode::Selecting { change, for_all_chats: context.knows_chats };
             }
             "session/agentChanged" => {
-                said.hint = Some(select(SelectionChange::Agent(member("agent")), context))
+                let change = SelectionChange::Agent(member("agent"));
+                said.mode = DispatchMode::Selecting { change, for_all_chats: context.knows_chats };
             }
             "session/activeClientChanged" => become_active(said, context.client_id),
             "session/activeClientToolsChanged" => {
-                said.hint = Some(VersionHint::OffersTools(member("tools").unwrap_or_default()));
+                said.mode = DispatchMode::OfferingTools(member("tools").unwrap_or_default());
             }
-            "chat/turnStarted" | "chat/pendingMessageSet" => said.hint = Some(VersionHint::Follows),
-            "chat/truncated" => said.hint = Some(VersionHint::KeepsSelection),
+            "chat/turnStarted" | "chat/pendingMessageSet" | "chat/truncated" => {
+                said.mode = DispatchMode::Selected;
+            }
             _ => {}
         }
+    }
+
+    /// Refuses a client to go while another one is active, and to come while another one is shown:
+    /// it is shown one active client only, and takes what is acknowledged for true.
+    fn refusal(&self, said: &Object, context: &Context<'_>) -> Option<String> {
+        let first = node::text(context.active.first()?.as_object()?, "clientId")?;
+        if node::text(said, "type") != Some("session/activeClientChanged") || first == context.client_id {
+            return None;
+        }
+        Some(if said.get("activeClient").is_some_and(Value::is_object) {
+            format!("this client is active already; `{first}` is shown, which came first")
+        } else {
+            format!("the active client is `{first}`, not this one")
+        })
     }
 
     fn node_down(&self, node: Node, object: &mut Object) {
@@ -101,15 +112,11 @@ impl VersionStep for V0_4_0 {
                 let first = object.get("activeClients").and_then(|clients| clients.get(0)).cloned();
                 object.extend(first.map(|first| ("activeClient".to_owned(), first)));
             }
-            // Nothing would tell that it changes.
-            Node::Chat => {
-                object.remove("activity");
-            }
             _ => {}
         }
     }
 
-    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, _context: &mut TranslationContext<'_>) {
+    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, _context: &mut Context<'_>) {
         let choices: Vec<(String, Selection)> = outgoing_states
             .iter()
             .filter(|outgoing| outgoing.kind == ChannelKind::Chat)
@@ -131,7 +138,7 @@ impl VersionStep for V0_4_0 {
         }
     }
 
-    fn action_down(&self, told: OutgoingAction, context: &mut TranslationContext<'_>) -> Vec<OutgoingAction> {
+    fn action_down(&self, told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
         match told.name() {
             "session/activeClientSet" | "session/activeClientRemoved" => {
                 vec![active_client_now(told.channel, context)]
@@ -148,11 +155,7 @@ impl VersionStep for V0_4_0 {
         }
     }
 
-    fn notice_down(
-        &self,
-        notice: OutgoingNotification,
-        _context: &mut TranslationContext<'_>,
-    ) -> Option<OutgoingNotification> {
+    fn notice_down(&self, notice: OutgoingNotice, _context: &mut Context<'_>) -> Option<OutgoingNotice> {
         (notice.method != "root/progress").then_some(notice)
     }
 }
@@ -198,12 +201,6 @@ fn last_selection(chat: &Conversation) -> Value {
     shown(running.or_else(|| chat.history().last_message()))
 }
 
-/// Another model or agent is selected for the session. Where chats are known, that is for all of
-/// them.
-fn select(change: SelectionChange, context: &TranslationContext<'_>) -> VersionHint {
-    VersionHint::Selects { change, for_all_chats: context.knows_chats }
-}
-
 /// Returns the actions that tell a session of a new choice, because of something on its default
 /// chat.
 fn choice_change(told: &OutgoingAction, chat: Option<&Conversation>) -> Vec<OutgoingAction> {
@@ -238,10 +235,9 @@ fn choice_in(channel: &str, chat: &Conversation) -> Vec<OutgoingAction> {
 /// change.
 fn choice(session: &str, chosen: &Selection, [model, agent]: [bool; 2]) -> Vec<OutgoingAction> {
     let tell = |name: &str, member: &str, value: &Option<Value>| {
-        let mut action = Object::new();
-        action.insert("type".to_owned(), name.into());
-        action.extend(value.clone().map(|value| (member.to_owned(), value)));
-        OutgoingAction { channel: session.to_owned(), action }
+        let mut told = OutgoingAction::new(session, json!({ "type": name }));
+        told.action.extend(value.clone().map(|value| (member.to_owned(), value)));
+        told
     };
     // That no model is chosen any more cannot be said.
     let model =
@@ -252,7 +248,6 @@ fn choice(session: &str, chosen: &Selection, [model, agent]: [bool; 2]) -> Vec<O
 
 /// A client's taking part, or not any more, where there may be several.
 fn become_active(said: &mut IncomingAction, me: &str) {
-    said.hint = Some(VersionHint::ShowsOneClient);
     if said.action.get("activeClient").is_some_and(Value::is_object) {
         return said.rename("session/activeClientSet");
     }
@@ -261,19 +256,16 @@ fn become_active(said: &mut IncomingAction, me: &str) {
 }
 
 /// Tells which client is the active one now: the first of those that there are.
-fn active_client_now(channel: String, context: &mut TranslationContext<'_>) -> OutgoingAction {
-    let told = |client: Value| {
-        let mut action = Object::new();
-        action.insert("type".to_owned(), "session/activeClientChanged".into());
-        action.insert("activeClient".to_owned(), client);
-        OutgoingAction { channel: channel.clone(), action }
+fn active_client_now(channel: String, context: &mut Context<'_>) -> OutgoingAction {
+    let told = |name: &str, client: Value| {
+        OutgoingAction::new(&channel, json!({ "type": name, "activeClient": client }))
     };
-    let Some(first) = context.active.first() else { return told(Value::Null) };
-    let mut set = told(first.clone());
-    set.action.insert("type".to_owned(), "session/activeClientSet".into());
-    // As the newer neighbour says it.
-    let said = step::action_down(context.newer, set, context).pop();
-    told(said.and_then(|mut said| said.action.remove("activeClient")).unwrap_or_default())
+    let first = context.active.first().and_then(|first| {
+        // As the newer neighbour says it.
+        let set = told("session/activeClientSet", first.clone());
+        step::action_down(context.newer, set, context).pop()?.action.remove("activeClient")
+    });
+    told("session/activeClientChanged", first.unwrap_or_default())
 }
 
 fn make_text(value: &mut Value) {

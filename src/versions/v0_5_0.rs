@@ -5,31 +5,31 @@
 use serde_json::Value;
 
 use super::dialect::Dialect;
-use super::node::{Node, Object};
-use super::step::{IncomingCall, Reply, TranslationContext, VersionStep};
+use super::node::Node;
+use super::step::{Context, IncomingCall, Reply, StepFacts, VersionStep};
 use crate::wire::errors::RpcError;
 
 /// See the module.
 pub struct V0_5_0;
 
 impl VersionStep for V0_5_0 {
-    fn dialect(&self) -> Dialect {
-        Dialect::V0_5_0
+    fn facts(&self) -> &'static StepFacts {
+        &StepFacts {
+            dialect: Dialect::V0_5_0,
+            losses: &[
+                "what a session waits for; its status says that it does",
+                "filters of the list of sessions",
+            ],
+            lacks: &["chat/turnsLoaded", "session/inputNeededSet", "session/inputNeededRemoved"],
+            drops: &[
+                (Node::Session, &["inputNeeded"]),
+                (Node::Agent, &["capabilities"]),
+                (Node::Chat, &["turnsNextCursor"]),
+            ],
+        }
     }
 
-    fn losses(&self) -> &'static [&'static str] {
-        &["what a session waits for; its status says that it does", "filters of the list of sessions"]
-    }
-
-    fn lacks(&self) -> &'static [&'static str] {
-        &["chat/turnsLoaded", "session/inputNeededSet", "session/inputNeededRemoved"]
-    }
-
-    fn call_up(
-        &self,
-        call: &mut IncomingCall,
-        _context: &mut TranslationContext<'_>,
-    ) -> Result<(), RpcError> {
+    fn call_up(&self, call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
         match call.method.as_str() {
             // The state has them all.
             "fetchTurns" => {
@@ -56,20 +56,5 @@ impl VersionStep for V0_5_0 {
             _ => {}
         }
         Ok(())
-    }
-
-    fn node_down(&self, node: Node, object: &mut Object) {
-        match node {
-            Node::Session => {
-                object.remove("inputNeeded");
-            }
-            Node::Agent => {
-                object.remove("capabilities");
-            }
-            Node::Chat => {
-                object.remove("turnsNextCursor");
-            }
-            _ => {}
-        }
     }
 }

@@ -4,26 +4,23 @@ use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{OutgoingAction, TranslationContext, VersionStep};
+use super::step::{Context, OutgoingAction, StepFacts, VersionStep};
 
 /// See the module.
 pub struct V0_5_1;
 
 impl VersionStep for V0_5_1 {
-    fn dialect(&self) -> Dialect {
-        Dialect::V0_5_1
-    }
-
-    fn losses(&self) -> &'static [&'static str] {
-        &["questions of a turn once they are answered", "requests to start and stop MCP servers"]
-    }
-
-    fn lacks(&self) -> &'static [&'static str] {
-        &[
-            "session/mcpServerStartRequested",
-            "session/mcpServerStopRequested",
-            "changeset/filesReviewedChanged",
-        ]
+    fn facts(&self) -> &'static StepFacts {
+        &StepFacts {
+            dialect: Dialect::V0_5_1,
+            losses: &["questions of a turn once they are answered", "requests to start and stop MCP servers"],
+            lacks: &[
+                "session/mcpServerStartRequested",
+                "session/mcpServerStopRequested",
+                "changeset/filesReviewedChanged",
+            ],
+            drops: &[],
+        }
     }
 
     fn node_down(&self, node: Node, object: &mut Object) {
@@ -32,17 +29,13 @@ impl VersionStep for V0_5_1 {
         }
     }
 
-    fn result_down(&self, method: &str, result: &mut Value, _context: &mut TranslationContext<'_>) {
+    fn result_down(&self, method: &str, result: &mut Value, _context: &mut Context<'_>) {
         if let ("initialize", Value::Object(result)) = (method, result) {
             result.remove("terminalCommandPrefix");
         }
     }
 
-    fn action_down(
-        &self,
-        told: OutgoingAction,
-        _context: &mut TranslationContext<'_>,
-    ) -> Vec<OutgoingAction> {
+    fn action_down(&self, told: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
         if told.name() == "chat/responsePart" && told.action.get("part").is_some_and(is_question) {
             return Vec::new();
         }

@@ -5,28 +5,25 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{IncomingAction, OutgoingAction, TranslationContext, VersionStep};
+use super::step::{Context, IncomingAction, OutgoingAction, StepFacts, VersionStep};
 
 /// See the module.
 pub struct V0_5_2;
 
 impl VersionStep for V0_5_2 {
-    fn dialect(&self) -> Dialect {
-        Dialect::V0_5_2
+    fn facts(&self) -> &'static StepFacts {
+        &StepFacts {
+            dialect: Dialect::V0_5_2,
+            losses: &[
+                "when a turn began and how long it took",
+                "that a tool waits for an authentication: it is shown as running",
+            ],
+            lacks: &["chat/toolCallAuthRequired", "chat/toolCallAuthResolved"],
+            drops: &[],
+        }
     }
 
-    fn losses(&self) -> &'static [&'static str] {
-        &[
-            "when a turn began and how long it took",
-            "that a tool waits for an authentication: it is shown as running",
-        ]
-    }
-
-    fn lacks(&self) -> &'static [&'static str] {
-        &["chat/toolCallAuthRequired", "chat/toolCallAuthResolved"]
-    }
-
-    fn action_up(&self, said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
         // The host puts its own clock's in.
         match said.name() {
             "chat/turnStarted" => {
@@ -55,7 +52,7 @@ impl VersionStep for V0_5_2 {
                 if !open.is_empty() {
                     object.insert("inputRequests".to_owned(), json!(open));
                 }
-                if let Some(Value::Object(turn)) = object.get_mut("activeTurn") {
+                for turn in node::objects_in(object, "activeTurn") {
                     node::retain(turn, "responseParts", |part| !is_open(part));
                 }
             }
@@ -69,11 +66,7 @@ impl VersionStep for V0_5_2 {
         }
     }
 
-    fn action_down(
-        &self,
-        mut told: OutgoingAction,
-        _context: &mut TranslationContext<'_>,
-    ) -> Vec<OutgoingAction> {
+    fn action_down(&self, mut told: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
         if told.name() == "changeset/filesReviewChanged" {
             told.action.insert("type".to_owned(), "changeset/filesReviewedChanged".into());
             node::rename(&mut told.action, "files", "fileIds");

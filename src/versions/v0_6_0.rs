@@ -5,40 +5,33 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{IncomingCall, OutgoingAction, TranslationContext, VersionStep};
+use super::step::{Context, IncomingCall, OutgoingAction, StepFacts, VersionStep};
 use crate::wire::errors::RpcError;
 
 /// See the module.
 pub struct V0_6_0;
 
 impl VersionStep for V0_6_0 {
-    fn dialect(&self) -> Dialect {
-        Dialect::V0_6_0
+    fn facts(&self) -> &'static StepFacts {
+        &StepFacts {
+            dialect: Dialect::V0_6_0,
+            losses: &[
+                "working directories but the first, and that they change",
+                "inputs of tools that are kept elsewhere",
+                "side chats are shown as forks",
+                "chats that are attached to a message",
+            ],
+            lacks: &[
+                "session/workingDirectorySet",
+                "session/workingDirectoryRemoved",
+                "chat/workingDirectorySet",
+                "chat/workingDirectoryRemoved",
+            ],
+            drops: &[],
+        }
     }
 
-    fn losses(&self) -> &'static [&'static str] {
-        &[
-            "working directories but the first, and that they change",
-            "inputs of tools that are kept elsewhere",
-            "side chats are shown as forks",
-            "chats that are attached to a message",
-        ]
-    }
-
-    fn lacks(&self) -> &'static [&'static str] {
-        &[
-            "session/workingDirectorySet",
-            "session/workingDirectoryRemoved",
-            "chat/workingDirectorySet",
-            "chat/workingDirectoryRemoved",
-        ]
-    }
-
-    fn call_up(
-        &self,
-        call: &mut IncomingCall,
-        _context: &mut TranslationContext<'_>,
-    ) -> Result<(), RpcError> {
+    fn call_up(&self, call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
         match call.method.as_str() {
             "createSession" => {
                 if let Some(directory) = call.params.remove("workingDirectory").filter(|it| !it.is_null()) {
@@ -46,7 +39,7 @@ impl VersionStep for V0_6_0 {
                 }
             }
             "createChat" => {
-                if let Some(Value::Object(source)) = call.params.get_mut("source") {
+                for source in node::objects_in(&mut call.params, "source") {
                     source.entry("kind").or_insert_with(|| "fork".into());
                 }
             }
@@ -60,10 +53,9 @@ impl VersionStep for V0_6_0 {
             Node::Session | Node::SessionSummary | Node::Chat | Node::ChatSummary => {
                 let first = object.get("workingDirectories").and_then(|all| all.get(0)).cloned();
                 object.extend(first.map(|first| ("workingDirectory".to_owned(), first)));
-                if let Some(Value::Object(origin)) = object.get_mut("origin") {
-                    if node::text(origin, "kind") == Some("sideChat") {
-                        origin.insert("kind".to_owned(), "fork".into());
-                    }
+                let origin = node::objects_in(object, "origin");
+                for origin in origin.filter(|origin| node::text(origin, "kind") == Some("sideChat")) {
+                    origin.insert("kind".to_owned(), "fork".into());
                 }
             }
             Node::Message => node::retain(object, "attachments", |attachment| {
@@ -80,11 +72,7 @@ impl VersionStep for V0_6_0 {
         }
     }
 
-    fn action_down(
-        &self,
-        mut told: OutgoingAction,
-        _context: &mut TranslationContext<'_>,
-    ) -> Vec<OutgoingAction> {
+    fn action_down(&self, mut told: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
         if told.name() == "chat/toolCallDelta" {
             told.action.entry("content").or_insert_with(|| "".into());
         }

@@ -5,26 +5,25 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{IncomingAction, OutgoingAction, OutgoingNotification, TranslationContext, VersionStep};
+use super::step::{Context, IncomingAction, OutgoingAction, OutgoingNotice, StepFacts, VersionStep};
 use super::translation::replaced;
 
 /// See the module.
 pub struct V0_7_0;
 
 impl VersionStep for V0_7_0 {
-    fn dialect(&self) -> Dialect {
-        Dialect::V0_7_0
+    fn facts(&self) -> &'static StepFacts {
+        &StepFacts {
+            dialect: Dialect::V0_7_0,
+            losses: &[
+                "for whom a customization is on; a working directory that is replaced is removed and set",
+            ],
+            lacks: &["session/workingDirectoryReplaced"],
+            drops: &[],
+        }
     }
 
-    fn losses(&self) -> &'static [&'static str] {
-        &["for whom a customization is on; a working directory that is replaced is removed and set"]
-    }
-
-    fn lacks(&self) -> &'static [&'static str] {
-        &["session/workingDirectoryReplaced"]
-    }
-
-    fn action_up(&self, said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
         if said.name() == "session/customizationToggled" && !said.action.contains_key("enablement") {
             let enabled = said.action.get("enabled").cloned().unwrap_or(Value::Bool(true));
             said.action.insert("enablement".to_owned(), json!([{ "kind": "session", "enabled": enabled }]));
@@ -36,38 +35,26 @@ impl VersionStep for V0_7_0 {
             Node::Agent => each_customization(object),
             Node::Session => {
                 each_customization(object);
-                if let Some(Value::Array(clients)) = object.get_mut("activeClients") {
-                    clients.iter_mut().filter_map(Value::as_object_mut).for_each(each_customization);
-                }
+                node::objects_in(object, "activeClients").for_each(each_customization);
             }
             _ => {}
         }
     }
 
-    fn action_down(
-        &self,
-        mut told: OutgoingAction,
-        context: &mut TranslationContext<'_>,
-    ) -> Vec<OutgoingAction> {
+    fn action_down(&self, mut told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
         match told.name() {
             "session/customizationToggled" => enable(&mut told.action),
             "session/customizationsChanged" => each_customization(&mut told.action),
             "session/customizationUpdated" => {
-                if let Some(Value::Object(customization)) = told.action.get_mut("customization") {
-                    enable_with_children(customization);
-                }
+                node::objects_in(&mut told.action, "customization").for_each(enable_with_children);
             }
             "session/activeClientSet" => {
-                if let Some(Value::Object(client)) = told.action.get_mut("activeClient") {
-                    each_customization(client);
-                }
+                node::objects_in(&mut told.action, "activeClient").for_each(each_customization);
             }
             "session/workingDirectoryReplaced" => {
                 let change = |name: &str, directory: &Value| {
-                    let mut action = Object::new();
-                    action.insert("type".to_owned(), format!("session/workingDirectory{name}").into());
-                    action.insert("directory".to_owned(), directory.clone());
-                    OutgoingAction { channel: told.channel.clone(), action }
+                    let name = format!("session/workingDirectory{name}");
+                    OutgoingAction::new(&told.channel, json!({ "type": name, "directory": directory }))
                 };
                 // What follows it is taken away and put back behind its replacement.
                 let member = |name| told.action.get(name).unwrap_or(&Value::Null);
@@ -83,11 +70,7 @@ impl VersionStep for V0_7_0 {
         vec![told]
     }
 
-    fn notice_down(
-        &self,
-        mut notice: OutgoingNotification,
-        _context: &mut TranslationContext<'_>,
-    ) -> Option<OutgoingNotification> {
+    fn notice_down(&self, mut notice: OutgoingNotice, _context: &mut Context<'_>) -> Option<OutgoingNotice> {
         if notice.method == "auth/required" {
             let name = notice.params.get("resource").and_then(|resource| resource.get("resource")).cloned();
             notice.params.extend(name.map(|name| ("resource".to_owned(), name)));
@@ -97,17 +80,13 @@ impl VersionStep for V0_7_0 {
 }
 
 fn each_customization(holder: &mut Object) {
-    if let Some(Value::Array(customizations)) = holder.get_mut("customizations") {
-        customizations.iter_mut().filter_map(Value::as_object_mut).for_each(enable_with_children);
-    }
+    node::objects_in(holder, "customizations").for_each(enable_with_children);
 }
 
 fn enable_with_children(customization: &mut Object) {
     enable(customization);
-    if let Some(Value::Array(children)) = customization.get_mut("children") {
-        let servers = children.iter_mut().filter_map(Value::as_object_mut);
-        servers.filter(|child| node::text(child, "type") == Some("mcpServer")).for_each(enable);
-    }
+    let children = node::objects_in(customization, "children");
+    children.filter(|child| node::text(child, "type") == Some("mcpServer")).for_each(enable);
 }
 
 /// Says whether it is on: what is decided first counts, and what nobody decided on is on.

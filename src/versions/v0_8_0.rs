@@ -8,14 +8,13 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{IncomingAction, IncomingCall, OutgoingAction, TranslationContext, VersionStep};
+use super::step::{Context, IncomingAction, IncomingCall, OutgoingAction, StepFacts, VersionStep};
 use crate::host::effects;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
 use crate::wire::annotations::parse_annotations_uri;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
-use crate::wire::version_hints::{Selection, VersionHint};
 
 /// See the module.
 pub struct V0_8_0;
@@ -24,47 +23,33 @@ pub struct V0_8_0;
 const NO_EXIT_CODE: i64 = -1;
 
 impl VersionStep for V0_8_0 {
-    fn dialect(&self) -> Dialect {
-        Dialect::V0_8_0
+    fn facts(&self) -> &'static StepFacts {
+        &StepFacts {
+            dialect: Dialect::V0_8_0,
+            losses: &[
+                "that a turn can be resumed; one that is resumed is taken back and told anew",
+                "that a command has ended without an exit code: it is told as `-1`",
+                "in which chat an annotation came up",
+            ],
+            lacks: &[
+                "automation/set",
+                "automation/createRequested",
+                "automation/updateRequested",
+                "automation/removed",
+                "automationRun/lifecycleChanged",
+                "automationRun/sessionSet",
+                "automationRun/sessionRemoved",
+                "automationRun/primarySessionChanged",
+                "automationRun/cancelRequested",
+                "chat/turnResume",
+            ],
+            drops: &[],
+        }
     }
 
-    fn losses(&self) -> &'static [&'static str] {
-        &[
-            "that a turn can be resumed; one that is resumed is taken back and told anew",
-            "that a command has ended without an exit code: it is told as `-1`",
-            "in which chat an annotation came up",
-        ]
-    }
-
-    fn lacks(&self) -> &'static [&'static str] {
-        &[
-            "automation/set",
-            "automation/createRequested",
-            "automation/updateRequested",
-            "automation/removed",
-            "automationRun/lifecycleChanged",
-            "automationRun/sessionSet",
-            "automationRun/sessionRemoved",
-            "automationRun/primarySessionChanged",
-            "automationRun/cancelRequested",
-            "chat/turnResume",
-        ]
-    }
-
-    fn call_up(
-        &self,
-        call: &mut IncomingCall,
-        _context: &mut TranslationContext<'_>,
-    ) -> Result<(), RpcError> {
+    fn call_up(&self, call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
         if call.method == "createSession" {
-            let from = call.params.remove("fork").filter(|fork| !fork.is_null());
-            match &mut call.hint {
-                Some(VersionHint::Begins { fork, .. }) => *fork = from,
-                hint if from.is_some() => {
-                    *hint = Some(VersionHint::Begins { selection: Selection::default(), fork: from });
-                }
-                _ => {}
-            }
+            call.options.fork = call.params.remove("fork").filter(|fork| !fork.is_null());
         }
         if call.method == "createTerminal" {
             name_chat(&mut call.params);
@@ -72,13 +57,12 @@ impl VersionStep for V0_8_0 {
         Ok(())
     }
 
-    fn action_up(&self, said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
         match said.name() {
             "terminal/claimed" => name_chat(&mut said.action),
             "annotations/set" => {
-                let channel = said.channel.clone();
-                if let Some(Value::Object(annotation)) = said.action.get_mut("annotation") {
-                    set_origin(annotation, &channel);
+                for annotation in node::objects_in(&mut said.action, "annotation") {
+                    set_origin(annotation, &said.channel);
                 }
             }
             "annotations/updated" if said.action.contains_key("turnId") => {
@@ -111,21 +95,16 @@ impl VersionStep for V0_8_0 {
             }
             Node::Annotation => set_turn(object),
             Node::Message => {
-                if let Some(Value::Object(origin)) = object.get_mut("origin") {
-                    if node::text(origin, "kind") == Some("automation") {
-                        origin.insert("kind".to_owned(), "systemNotification".into());
-                    }
+                let origin = node::objects_in(object, "origin");
+                for origin in origin.filter(|origin| node::text(origin, "kind") == Some("automation")) {
+                    origin.insert("kind".to_owned(), "systemNotification".into());
                 }
             }
             _ => {}
         }
     }
 
-    fn action_down(
-        &self,
-        mut told: OutgoingAction,
-        context: &mut TranslationContext<'_>,
-    ) -> Vec<OutgoingAction> {
+    fn action_down(&self, mut told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
         match (told.name(), context.chat) {
             ("chat/error", _) => {
                 if let Some(error) = told.action.get("part").and_then(|part| part.get("error")).cloned() {
@@ -152,12 +131,11 @@ fn set_origin(annotation: &mut Object, channel: &str) {
     if annotation.get("origin").is_some_and(Value::is_object) {
         return;
     }
-    let mut origin = Object::new();
-    let session = parse_annotations_uri(channel).unwrap_or(channel);
-    origin.insert("session".to_owned(), session.into());
-    let turn = annotation.get("turnId").filter(|turn| turn.as_str() != Some(""));
-    origin.extend(turn.map(|turn| ("turnId".to_owned(), turn.clone())));
-    annotation.insert("origin".to_owned(), Value::Object(origin));
+    let mut origin = json!({ "session": parse_annotations_uri(channel).unwrap_or(channel) });
+    if let Some(turn) = annotation.get("turnId").filter(|turn| turn.as_str() != Some("")) {
+        origin["turnId"] = turn.clone();
+    }
+    annotation.insert("origin".to_owned(), origin);
 }
 
 /// The turn that an annotation came up in, which must be said.
@@ -196,16 +174,12 @@ fn restart_last_turn(step: &V0_8_0, channel: &str, chat: &Conversation) -> Vec<O
     if let Some(usage) = &turn.usage {
         actions.push(json!({ "type": "chat/usage", "turnId": turn.id, "usage": usage }));
     }
-    let objects = actions.into_iter().filter_map(|action| match action {
-        Value::Object(action) => Some(action),
-        _ => None,
+    let told = actions.into_iter().map(|action| {
+        let mut told = OutgoingAction::new(channel, action);
+        node::each_of_action(&mut told.action, &mut |node, object| step.node_down(node, object));
+        told
     });
-    objects
-        .map(|mut action| {
-            node::each_of_action(&mut action, &mut |node, object| step.node_down(node, object));
-            OutgoingAction { channel: channel.to_owned(), action }
-        })
-        .collect()
+    told.collect()
 }
 
 /// The truncation that leaves nothing after a turn; nothing at all when there is none.
@@ -227,7 +201,7 @@ mod tests {
             (json!({ "status": "exited", "exitCode": 0 }), json!(0)),
             (json!({ "status": "exited" }), json!(-1)),
         ] {
-            let Value::Object(mut terminal) = json!({ "lifecycle": lifecycle }) else { unreachable!() };
+            let mut terminal = node::members(json!({ "lifecycle": lifecycle }));
             V0_8_0.node_down(Node::Terminal, &mut terminal);
             assert_eq!(terminal.get("exitCode").unwrap_or(&Value::Null), &code, "{lifecycle}");
         }
@@ -236,7 +210,7 @@ mod tests {
     #[test]
     fn a_session_has_a_terminal_for_its_default_chat() {
         let named = |claim: Value| {
-            let Value::Object(mut claims) = json!({ "claim": claim }) else { unreachable!() };
+            let mut claims = node::members(json!({ "claim": claim }));
             name_chat(&mut claims);
             claims["claim"]["chat"].clone()
         };
@@ -248,10 +222,6 @@ mod tests {
 
     #[test]
     fn an_annotation_says_its_turn_and_where_it_came_up() {
-        let object = |value: Value| match value {
-            Value::Object(object) => object,
-            _ => Object::new(),
-        };
         let channel = "ahp-session:/s/annotations";
         for (said, meant, told) in [
             (json!({}), json!({ "session": "ahp-session:/s" }), ""),
@@ -263,7 +233,7 @@ mod tests {
                 "u",
             ),
         ] {
-            let mut annotation = object(said);
+            let mut annotation = node::members(said);
             set_origin(&mut annotation, channel);
             assert_eq!(annotation["origin"], meant);
             V0_8_0.node_down(Node::Annotation, &mut annotation);
@@ -275,9 +245,7 @@ mod tests {
     fn only_a_turn_that_failed_has_an_error() {
         for (state, has_error) in [("error", true), ("cancelled", false), ("complete", false)] {
             let error = json!({ "kind": "error", "error": { "message": "no" }, "resumable": true });
-            let Value::Object(mut turn) = json!({ "state": state, "responseParts": [error] }) else {
-                unreachable!()
-            };
+            let mut turn = node::members(json!({ "state": state, "responseParts": [error] }));
             V0_8_0.node_down(Node::Turn, &mut turn);
             assert_eq!(turn.contains_key("error"), has_error, "{state}");
             assert_eq!(turn["responseParts"], json!([]), "{state}");

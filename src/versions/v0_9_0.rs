@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{
-    IncomingAction, IncomingCall, OutgoingAction, OutgoingNotification, OutgoingState, TranslationContext,
+    Context, IncomingAction, IncomingCall, OutgoingAction, OutgoingNotice, OutgoingState, StepFacts,
     VersionStep,
 };
 use crate::wire::channels::ChannelKind;
@@ -17,71 +17,51 @@ use crate::wire::errors::RpcError;
 pub struct V0_9_0;
 
 impl VersionStep for V0_9_0 {
-    fn dialect(&self) -> Dialect {
-        Dialect::V0_9_0
+    fn facts(&self) -> &'static StepFacts {
+        &StepFacts {
+            dialect: Dialect::V0_9_0,
+            losses: &[
+                "a chat's own state keeps its read and archived flags until the next snapshot; its row \
+                 in the session has them",
+                "that a session's chats are put into another order, until the next snapshot",
+                "that a changeset was computed before",
+            ],
+            lacks: &[
+                "session/chatsReordered",
+                "session/mcpServerBackgroundRequested",
+                "chat/backgroundWorkSet",
+                "chat/backgroundWorkRemoved",
+                "chat/movableChanged",
+                "chat/changesetsChanged",
+                "chat/canvasesChanged",
+                "chat/isReadChanged",
+                "chat/isArchivedChanged",
+                "canvas/stateChanged",
+            ],
+            drops: &[
+                (Node::SessionSummary, &["chats", "defaultChat"]),
+                (Node::Chat, &["backgroundWork", "canvases", "changes", "changesets", "movable"]),
+                (Node::ChatSummary, &["changes", "movable"]),
+            ],
+        }
     }
 
-    fn losses(&self) -> &'static [&'static str] {
-        &[
-            "a chat's own state keeps its read and archived flags until the next snapshot; its row in the session has them",
-            "that a session's chats are put into another order, until the next snapshot",
-            "that a changeset was computed before",
-        ]
-    }
-
-    fn lacks(&self) -> &'static [&'static str] {
-        &[
-            "session/chatsReordered",
-            "session/mcpServerBackgroundRequested",
-            "chat/backgroundWorkSet",
-            "chat/backgroundWorkRemoved",
-            "chat/movableChanged",
-            "chat/changesetsChanged",
-            "chat/canvasesChanged",
-            "chat/isReadChanged",
-            "chat/isArchivedChanged",
-            "canvas/stateChanged",
-        ]
-    }
-
-    fn call_up(
-        &self,
-        call: &mut IncomingCall,
-        _context: &mut TranslationContext<'_>,
-    ) -> Result<(), RpcError> {
+    fn call_up(&self, call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
         if call.method == "moveChat" {
             return Err(RpcError::method_not_found(&call.method));
         }
-        if let Some(Value::Object(client)) = call.params.get_mut("activeClient") {
-            name_plugins(client);
-        }
+        node::objects_in(&mut call.params, "activeClient").for_each(name_plugins);
         Ok(())
     }
 
-    fn node_down(&self, node: Node, object: &mut Object) {
-        let later: &[&str] = match node {
-            Node::SessionSummary => &["chats", "defaultChat"],
-            Node::Chat => &["backgroundWork", "canvases", "changes", "changesets", "movable"],
-            Node::ChatSummary => &["changes", "movable"],
-            _ => return,
-        };
-        for member in later {
-            object.remove(*member);
-        }
-    }
-
-    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, _context: &mut TranslationContext<'_>) {
+    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, _context: &mut Context<'_>) {
         for outgoing in outgoing_states.iter_mut().filter(|outgoing| outgoing.kind == ChannelKind::Changeset)
         {
             name_computing(&mut outgoing.state);
         }
     }
 
-    fn action_down(
-        &self,
-        mut told: OutgoingAction,
-        _context: &mut TranslationContext<'_>,
-    ) -> Vec<OutgoingAction> {
+    fn action_down(&self, mut told: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
         if told.name() == "changeset/statusChanged" {
             name_computing(&mut told.action);
         }
@@ -93,20 +73,14 @@ impl VersionStep for V0_9_0 {
         vec![told]
     }
 
-    fn notice_down(
-        &self,
-        notice: OutgoingNotification,
-        _context: &mut TranslationContext<'_>,
-    ) -> Option<OutgoingNotification> {
+    fn notice_down(&self, notice: OutgoingNotice, _context: &mut Context<'_>) -> Option<OutgoingNotice> {
         let changes = notice.params.get("changes").and_then(Value::as_object);
         // What has changed may be what is left out.
         changes.is_none_or(|changes| !changes.is_empty()).then_some(notice)
     }
 
-    fn action_up(&self, said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {
-        if let Some(Value::Object(client)) = said.action.get_mut("activeClient") {
-            name_plugins(client);
-        }
+    fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
+        node::objects_in(&mut said.action, "activeClient").for_each(name_plugins);
     }
 }
 
@@ -120,16 +94,15 @@ fn name_computing(changeset: &mut Object) {
 /// The crates before 1.0.0 leave out what kind of customization a client brings: it is always a
 /// plugin.
 fn name_plugins(client: &mut Object) {
-    if let Some(Value::Array(plugins)) = client.get_mut("customizations") {
-        for plugin in plugins.iter_mut().filter_map(Value::as_object_mut) {
-            plugin.entry("type").or_insert_with(|| "plugin".into());
-        }
+    for plugin in node::objects_in(client, "customizations") {
+        plugin.entry("type").or_insert_with(|| "plugin".into());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::versions::step;
     use serde_json::json;
 
     #[test]
@@ -138,7 +111,7 @@ mod tests {
             "changes": {}, "changesets": [], "movable": true });
         let told = |node: Node| {
             let mut object = all.as_object().cloned().unwrap();
-            V0_9_0.node_down(node, &mut object);
+            step::node_down(&V0_9_0, node, &mut object);
             Value::Object(object)
         };
         assert_eq!(told(Node::Chat), json!({ "resource": "c:/1", "title": "t", "status": 1 }));

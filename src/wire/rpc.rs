@@ -17,7 +17,6 @@ use serde_json::Value;
 use super::errors::RpcError;
 use super::members::{visit_members, NESTING_MAX};
 use super::methods::Method;
-use super::version_hints::VersionHint;
 
 /// The id of a request: its text on the wire, echoed as it came (a string, or a number of any
 /// size).
@@ -74,11 +73,10 @@ impl fmt::Debug for RequestId {
     }
 }
 
-/// Params as they came, not read yet, and what the message means besides.
+/// Params as they came, not read yet.
 #[derive(Clone, Default, PartialEq)]
 pub struct Params {
     json: Option<Bytes>,
-    hint: Option<Box<VersionHint>>,
 }
 
 /// There may be a token among them, so nothing of them is shown.
@@ -91,17 +89,7 @@ impl fmt::Debug for Params {
 impl Params {
     /// Params from JSON text.
     pub fn from_json(json: impl Into<Bytes>) -> Self {
-        Self { json: Some(json.into()), hint: None }
-    }
-
-    /// Returns these params with a hint.
-    pub fn with(self, hint: Option<VersionHint>) -> Self {
-        Self { hint: hint.map(Box::new), ..self }
-    }
-
-    /// Returns the hint. Params that came over a connection have none.
-    pub fn hint(&self) -> Option<&VersionHint> {
-        self.hint.as_deref()
+        Self { json: Some(json.into()) }
     }
 
     /// Their JSON text; nothing when there are none.
@@ -276,7 +264,7 @@ impl MessageMembers<'_> {
         if self.result.is_some() || self.error.is_some() {
             return malformed(id, "a message has either a `method` or a `result` or `error`");
         }
-        let params = Params { json: self.params.map(slice), hint: None };
+        let params = Params { json: self.params.map(slice) };
         match (self.id, id) {
             (None, _) => Incoming::Notification { method, params },
             (Some(_), Some(id)) => Incoming::Request { id, method, params },

@@ -211,7 +211,8 @@ fn large_session_list_is_written_lazily_and_its_sessions_are_known_at_once() {
             "params": if dialect.names_channels() { json!({ "channel": "ahp-root://" }) } else { json!({}) } });
         let mut fed = Vec::new();
         ways.later.up(READS, Incoming::parse(&request.to_string().into()), &mut fed);
-        let Some(Incoming::Request { id, .. }) = fed.pop() else { panic!("{version}: nothing is asked") };
+        let message = fed.pop().unwrap_or_else(|| panic!("{version}: nothing is asked"));
+        let id = message.request_id().unwrap().clone();
         let items = (0..1000).map(|number| {
             json!({ "resource": format!("ahp-session:/{number}"), "provider": "other", "status": 1,
                 "title": "long ".repeat(250), "createdAt": "2026-01-01T00:00:00Z",

@@ -217,7 +217,7 @@ fn versions_are_listed_with_their_exact_and_lossy_parts() {
         |name: &str, exact: &str, lossy: &str| vec![format!("`{name}`"), exact.to_owned(), lossy.to_owned()];
     let newest = row(Dialect::NEWEST.name(), "everything", "nothing");
     let older = STEPS.iter().map(|step| {
-        let dialect = step.dialect();
+        let dialect = step.facts().dialect;
         let name = dialect.name();
         let exact = match ["chat/turnStarted", "chat/draftChanged", "chat/turnResume"]
             .map(|action| dialect.can_replay(action))
@@ -228,7 +228,7 @@ fn versions_are_listed_with_their_exact_and_lossy_parts() {
             [false, false, false] => "no replays but empty ones: states instead",
             other => panic!("{name} replays {other:?}"),
         };
-        row(name, &format!("all else that it has, {exact}"), &step.losses().join("; "))
+        row(name, &format!("all else that it has, {exact}"), &step.facts().losses.join("; "))
     });
     assert_eq!(rows, std::iter::once(newest).chain(older).collect::<Vec<_>>());
     assert_eq!(rows.len(), Dialect::ALL.len());

@@ -34,7 +34,8 @@ fn say(core: &mut Core, who: ConnectionId, mut message: Value, begun: &[String])
         ..Prefetched::default()
     };
     let message = Incoming::parse(&message.to_string().into());
-    core.feed(Input::Received { connection: who, message, prefetched: Some(Box::new(prefetched)) })
+    let prefetched = Some(Box::new(prefetched));
+    core.feed(Input::Received { connection: who, message: message.into(), prefetched })
 }
 
 fn subscribe(core: &mut Core, who: ConnectionId, uri: &str, begun: bool) -> Vec<Output> {

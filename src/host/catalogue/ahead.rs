@@ -14,7 +14,6 @@ use crate::host::effects::{ChannelId, Output, Timer};
 use crate::host::ledger::Ledger;
 use crate::host::model::SessionKey;
 use crate::host::Step;
-use crate::wire::version_hints::VersionHint;
 
 /// Maximum number of sessions made ahead; further ones are sessions like the others.
 const AHEAD_MAX: usize = 256;
@@ -49,10 +48,9 @@ pub(in crate::host) fn show_session(ledger: &mut Ledger, step: &mut Step<'_>, ke
     ledger.notify_root(step, "root/sessionAdded", SessionAddedParams { channel, summary });
 }
 
-/// Returns whether a session is to be made ahead of use.
-pub(in crate::host) fn is_made_ahead(ledger: &Ledger, hint: Option<&VersionHint>) -> bool {
-    let ahead = || ledger.channels.sessions.values().filter(|session| session.ahead).count();
-    hint == Some(&VersionHint::MadeAhead) && ahead() < AHEAD_MAX
+/// Returns whether one more session may be made ahead of use.
+pub(in crate::host) fn has_room(ledger: &Ledger) -> bool {
+    ledger.channels.sessions.values().filter(|session| session.ahead).count() < AHEAD_MAX
 }
 
 /// Starts the timer of sessions made ahead that have lost their last subscriber: they are disposed

@@ -23,7 +23,7 @@ use crate::host::effects::{RepositoryStatus, Rope};
 use crate::host::model::{ReviewMarks, TitleBy};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::{to_json, to_sorted_json};
-use crate::wire::version_hints::SelectionChange;
+use crate::wire::selection::SelectionChange;
 
 /// Content of a session's row.
 #[derive(Debug, Serialize, Deserialize)]

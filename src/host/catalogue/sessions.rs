@@ -17,7 +17,9 @@ use crate::host::configuration::directories::usable_directory;
 use crate::host::configuration::selection;
 use crate::host::configuration::values::{check_complete, settings_of, shown};
 use crate::host::cursors::CursorOf;
-use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, ListPosition, Listed, Page};
+use crate::host::effects::{
+    AgentDescription, ChatKey, ConnectionId, ListPosition, Listed, Page, SessionOptions,
+};
 use crate::host::ledger::Ledger;
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey};
@@ -30,7 +32,6 @@ use crate::wire::errors::RpcError;
 use crate::wire::methods::ListSessionsParams;
 use crate::wire::rpc::{nesting_fits, to_json, to_sorted_json};
 use crate::wire::uris::{default_chat_of, is_root};
-use crate::wire::version_hints::VersionHint;
 
 /// A session that exists but that nobody has been told of.
 #[derive(Debug)]
@@ -88,8 +89,9 @@ pub(in crate::host) fn create_session(
     step: &Step<'_>,
     connection: ConnectionId,
     mut params: CreateSessionParams,
-    hint: Option<&VersionHint>,
+    options: &SessionOptions,
 ) -> Result<NewSession, RpcError> {
+    ledger.check_store()?;
     let uri = params.channel.clone();
     let chat_uri = default_chat_of(&uri);
     let is_known =
@@ -106,11 +108,9 @@ pub(in crate::host) fn create_session(
             "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`, of at most 4,096 bytes",
         ));
     }
-    let mut beginning = match hint {
-        Some(VersionHint::Begins { fork: Some(source), .. }) => {
-            catalogue::forks::beginning_from(ledger, source, &mut params)?
-        }
-        _ => Beginning::default(),
+    let mut beginning = match &options.fork {
+        Some(source) => catalogue::forks::beginning_from(ledger, source, &mut params)?,
+        None => Beginning::default(),
     };
     let agent = configuration::requests::find_agent(agents, params.provider.as_deref())?;
     agents.check_tokens(ledger, step, connection, agent)?;
@@ -122,11 +122,9 @@ pub(in crate::host) fn create_session(
         check_active_client(ledger, connection, client)?;
     }
     let provider = agent.info.provider.clone();
-    if let Some(VersionHint::Begins { selection, .. }) = hint {
-        beginning.draft = selection::first_draft(agents, &provider, selection)?;
-    }
+    beginning.draft = selection::first_draft(agents, &provider, &options.selection)?;
 
-    let ahead = ahead::is_made_ahead(ledger, hint);
+    let ahead = options.ahead && options.fork.is_none() && ahead::has_room(ledger);
     let now = step.timestamp();
     // The next number is that of the count of sessions, which is told with the session itself.
     let born_at = ledger.head() + 1;
@@ -179,15 +177,13 @@ fn check_active_client(
     Ok(())
 }
 
-/// The result of a `listSessions` that looks at nothing but memory.
-pub(in crate::host) fn summaries_in_memory(ledger: &Ledger) -> Vec<u8> {
-    let summaries = ledger.channels.sessions.keys().filter_map(|key| ledger.channels.summary(*key));
-    listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
-}
-
-/// The result of a `listSessions` that names the sessions.
-pub(in crate::host) fn summaries_of(ledger: &Ledger, uris: &[String]) -> Vec<u8> {
-    let summaries = uris.iter().filter_map(|uri| ledger.channels.summary(ledger.find_session(uri)?));
+/// The result of a `listSessions` that looks at nothing but memory: of these sessions, or of all.
+pub(in crate::host) fn summaries_in_memory(ledger: &Ledger, uris: Option<&[String]>) -> Vec<u8> {
+    let keys: Vec<SessionKey> = match uris {
+        Some(uris) => uris.iter().filter_map(|uri| ledger.find_session(uri)).collect(),
+        None => ledger.channels.sessions.keys().copied().collect(),
+    };
+    let summaries = keys.into_iter().filter_map(|key| ledger.channels.summary(key));
     listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
 }
 

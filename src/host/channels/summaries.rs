@@ -13,8 +13,8 @@ use crate::host::configuration::selection::{selection_of, IN_SUMMARY_BYTES_MAX};
 use crate::host::effects::{ChatKey, SessionKey};
 use crate::host::model::Session;
 use crate::wire::rpc::to_json;
+use crate::wire::selection::{Selection, SELECTED};
 use crate::wire::uris::default_chat_of;
-use crate::wire::version_hints::{Selection, SELECTED};
 
 impl Channels {
     /// Returns a session's summary, including its selection.

@@ -276,31 +276,6 @@ pub(super) fn offer_of_tools(
     Ok(StateAction::SessionActiveClientSet(SessionActiveClientSetAction { active_client }))
 }
 
-/// Refuses actions that would only change the active client shown to their sender, where the sender
-/// is shown a single one, because such a client trusts an acknowledgement: leaving while another
-/// client is active, and joining while another one is shown.
-pub(super) fn check_one_client(
-    ledger: &Ledger,
-    key: SessionKey,
-    client_id: &str,
-    action: &StateAction,
-) -> Result<(), Refusal> {
-    let active = ledger.channels.sessions.known(key).map(|session| session.state.active_clients.as_slice());
-    let active = active.unwrap_or_default();
-    let own = active.iter().find(|client| client.client_id == client_id);
-    match (action, active.first()) {
-        (StateAction::SessionActiveClientRemoved(_), Some(first)) if own.is_none() => {
-            Err(Refusal::OtherIsActive(first.client_id.clone()))
-        }
-        (StateAction::SessionActiveClientSet(set), Some(first))
-            if first.client_id != client_id && own == Some(&set.active_client) =>
-        {
-            Err(Refusal::OtherIsShown(first.client_id.clone()))
-        }
-        _ => Ok(()),
-    }
-}
-
 fn is_active(ledger: &Ledger, session: SessionKey, client_id: &str) -> bool {
     ledger.channels.sessions.known(session).is_some_and(|session| {
         session.state.active_clients.iter().any(|client| client.client_id == client_id)

@@ -8,13 +8,10 @@ use ahp_types::state::{ChatInputResponseKind, ToolCallCancellationReason, ToolCa
 
 use crate::host::chats::calls::{self, rejection_among, CallRef, Denial};
 use crate::host::clients::Clients;
-use crate::host::effects::{ChatKey, Command, ConnectionId};
+use crate::host::effects::{Abilities, ChatKey, Command, ConnectionId};
 use crate::host::ledger::Ledger;
 use crate::host::{clients, Step};
-use crate::wire::methods::Method;
-use crate::wire::rpc::Incoming;
 use crate::wire::tool_calls::client_of_call;
-use crate::wire::version_hints::VersionHint;
 
 /// Progress of a shutdown.
 #[derive(Debug)]
@@ -92,30 +89,16 @@ impl Clients {
     }
 }
 
-/// Notes from a client's message whether it can be shown what agents ask.
-pub(crate) fn note_question_support(
+/// Notes what the client of a connection can do.
+pub(crate) fn note_abilities(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     connection: ConnectionId,
-    message: &Incoming,
+    abilities: Abilities,
 ) {
-    let (Incoming::Request { method, params, .. } | Incoming::Notification { method, params }) = message
-    else {
-        return;
-    };
     let Some(client) = ledger.presence.connections.get_mut(&connection) else { return };
-    let begins = matches!(method.served(), Some(Method::Initialize | Method::Reconnect));
-    match params.hint() {
-        Some(VersionHint::CannotShowQuestions) => {
-            (client.cannot_show_questions, client.answers_nothing) = (true, true);
-            decline_unseen_questions(ledger, step);
-        }
-        Some(VersionHint::AnswersNothing) => {
-            (client.cannot_show_questions, client.answers_nothing) = (false, true);
-        }
-        None if begins => (client.cannot_show_questions, client.answers_nothing) = (false, false),
-        _ => {}
-    }
+    client.abilities = abilities;
+    decline_unseen_questions(ledger, step);
 }
 
 /// Declines the questions that are open, if nobody who is there sees them.
@@ -141,10 +124,7 @@ pub(crate) fn decline_unseen_question(ledger: &mut Ledger, step: &mut Step<'_>, 
     if chat.conversation.question(id).is_none_or(|question| question.response.is_some()) {
         return;
     }
-    tracing::warn!(
-        chat = chat.channel.uri,
-        "a question was declined: no connected client speaks a version that has such questions"
-    );
+    tracing::warn!(chat = chat.channel.uri, "a question was declined: no connected client can show it");
     let response = ChatInputResponseKind::Decline;
     calls::settle_question(ledger, step, key, id.to_owned(), response);
     step.send_to_agent(key, Command::Answer { run, request_id, response, answers: Default::default() });
@@ -153,5 +133,5 @@ pub(crate) fn decline_unseen_question(ledger: &mut Ledger, step: &mut Step<'_>, 
 fn may_questions_be_shown(ledger: &Ledger) -> bool {
     let mut there =
         ledger.presence.connections.values().filter(|client| client.client_id.is_some()).peekable();
-    there.peek().is_none() || there.any(|client| !client.cannot_show_questions)
+    there.peek().is_none() || there.any(|client| client.abilities.sees_questions)
 }

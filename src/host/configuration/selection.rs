@@ -26,7 +26,7 @@ use crate::state::history::empty_message;
 use crate::state::reduce::Conversation;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::nesting_fits;
-use crate::wire::version_hints::{Selection, SelectionChange};
+use crate::wire::selection::{Selection, SelectionChange};
 
 /// Maximum JSON size of a selection in a session's summary, in bytes; a larger one is left out.
 pub(crate) const IN_SUMMARY_BYTES_MAX: usize = 4096;

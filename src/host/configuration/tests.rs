@@ -18,7 +18,7 @@ use crate::host::testing::{
     actions_in, agent, chat, commands_in, origin, outputs_of, registry, start_turn, with_session, CHAT, ME,
     SESSION,
 };
-use crate::wire::version_hints::SelectionChange;
+use crate::wire::selection::SelectionChange;
 
 fn config(level: &str) -> SessionConfigState {
     let property = json!({ "type": "string", "title": "", "sessionMutable": true });

@@ -10,6 +10,7 @@ mod git;
 mod ids;
 mod ptys;
 mod records;
+mod requests;
 mod rope;
 mod states;
 
@@ -30,7 +31,7 @@ use crate::wire::changesets::ChangesetScope;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::rpc::{Incoming, RequestId};
+use crate::wire::rpc::RequestId;
 use crate::wire::watches::Watched;
 
 pub use agents::*;
@@ -39,6 +40,7 @@ pub use git::*;
 pub use ids::*;
 pub use ptys::*;
 pub use records::*;
+pub use requests::*;
 pub use rope::{Rope, LARGE_BYTES};
 pub use states::*;
 
@@ -72,7 +74,7 @@ pub enum Input {
         /// Connection.
         connection: ConnectionId,
         /// Message.
-        message: Incoming,
+        message: ClientMessage,
         /// Results of the lookups that the message required; `None` if nothing was looked up.
         prefetched: Option<Box<Prefetched>>,
     },
@@ -160,8 +162,8 @@ pub enum Input {
 
 impl Input {
     /// A client said something for which nothing had to be looked up.
-    pub fn received(connection: ConnectionId, message: Incoming) -> Self {
-        Self::Received { connection, message, prefetched: None }
+    pub fn received(connection: ConnectionId, message: impl Into<ClientMessage>) -> Self {
+        Self::Received { connection, message: message.into(), prefetched: None }
     }
 }
 

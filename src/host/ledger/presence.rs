@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::host::effects::ConnectionId;
+use crate::host::effects::{Abilities, ConnectionId};
 use crate::host::locale::Language;
 
 #[derive(Debug, Default)]
@@ -15,10 +15,8 @@ pub(in crate::host) struct Connection {
     /// `file:` URI of the folder where the client's file browser starts.
     pub(in crate::host) default_directory: Option<String>,
     pub(in crate::host) language: Language,
-    /// Set if the client does not show questions of agents.
-    pub(in crate::host) cannot_show_questions: bool,
-    /// Set if the client answers no requests.
-    pub(in crate::host) answers_nothing: bool,
+    /// Abilities of the client.
+    pub(in crate::host) abilities: Abilities,
 }
 
 #[derive(Debug, Default)]

@@ -16,7 +16,7 @@ use crate::host::clients::Clients;
 use crate::host::configuration::selection::PendingAction;
 use crate::host::configuration::values::check_change;
 use crate::host::configuration::{directories, selection, settings};
-use crate::host::effects::{ChannelId, ChatKey, ConnectionId, SessionKey};
+use crate::host::effects::{ChannelId, ChatKey, ConnectionId, DispatchMode, SessionKey};
 use crate::host::ledger::Ledger;
 use crate::host::model::TitleBy;
 use crate::host::refusal::Refusal;
@@ -25,7 +25,6 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::DispatchActionParams;
 use crate::wire::rpc::json_bytes;
-use crate::wire::version_hints::VersionHint;
 
 use super::kinds;
 
@@ -40,7 +39,7 @@ impl Host {
         step: &mut Step<'_>,
         connection: ConnectionId,
         params: DispatchActionParams,
-        hint: Option<&VersionHint>,
+        mode: &DispatchMode,
     ) -> Result<(), RpcError> {
         // "Server MUST silently ignore the action (no echo)": chat and session channel pages.
         let target = self.ledger.find(&params.channel);
@@ -61,7 +60,15 @@ impl Host {
                     action: params.action.clone(),
                     origin: origin.clone(),
                 };
-                self.carry_out(step, target, asked, hint)
+                let (ledger, agents) = (&mut self.ledger, &self.agents);
+                if let DispatchMode::Selecting { change, for_all_chats } = mode {
+                    selection::client_selects(ledger, agents, step, target, asked, change, *for_all_chats)
+                } else {
+                    read_asked(ledger, target, &asked, mode).and_then(|action| {
+                        let as_selected = *mode == DispatchMode::Selected;
+                        self.change(step, target, action, asked.origin, as_selected)
+                    })
+                }
             }
         };
         let mut answer = |refusal| {
@@ -78,36 +85,14 @@ impl Host {
         Ok(())
     }
 
-    pub(super) fn carry_out(
-        &mut self,
-        step: &mut Step<'_>,
-        target: ChannelId,
-        asked: PendingAction,
-        hint: Option<&VersionHint>,
-    ) -> Result<Verdict, Refusal> {
-        if let Some(VersionHint::Selects { change, for_all_chats }) = hint {
-            return selection::client_selects(
-                &mut self.ledger,
-                &self.agents,
-                step,
-                target,
-                asked,
-                change,
-                *for_all_chats,
-            );
-        }
-        let action = kinds::read_dispatched(&self.ledger, target, &asked, hint)?;
-        check_state_limit(&mut self.ledger, target, &action)?;
-        self.change(step, target, action, asked.origin, hint)
-    }
-
-    pub(super) fn change_chat_with_hint(
+    /// Carries out an action on a chat; `as_selected` if the chat's selection holds for it.
+    pub(super) fn change_chat_as_selected(
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
         mut action: StateAction,
         origin: ActionOrigin,
-        hint: Option<&VersionHint>,
+        as_selected: bool,
     ) -> Result<Verdict, Refusal> {
         // Real clients name a chat this way, and a session, which they show by its default chat.
         if let StateAction::SessionTitleChanged(a) = &action {
@@ -118,17 +103,16 @@ impl Host {
             }
             return Ok(Verdict::Unchanged);
         }
-        let follows = hint == Some(&VersionHint::Follows);
         let pending = match &mut action {
-            StateAction::ChatTurnStarted(action) if follows => {
+            StateAction::ChatTurnStarted(action) if as_selected => {
                 selection::address(&self.ledger, &self.agents, key, &mut action.message);
                 None
             }
-            StateAction::ChatTruncated(action) if hint == Some(&VersionHint::KeepsSelection) => {
+            StateAction::ChatTruncated(action) if as_selected => {
                 selection::save_selection(&mut self.ledger, step, key, action);
                 None
             }
-            StateAction::ChatPendingMessageSet(action) => Some((action.id.clone(), follows)),
+            StateAction::ChatPendingMessageSet(action) => Some((action.id.clone(), as_selected)),
             StateAction::ChatPendingMessageRemoved(action) => Some((action.id.clone(), false)),
             _ => None,
         };
@@ -138,6 +122,23 @@ impl Host {
         }
         Ok(verdict)
     }
+}
+
+/// Reads the action that a client dispatches in this mode, and checks that there is room for it.
+fn read_asked(
+    ledger: &mut Ledger,
+    target: ChannelId,
+    asked: &PendingAction,
+    mode: &DispatchMode,
+) -> Result<StateAction, Refusal> {
+    let action = match (mode, target.session()) {
+        (DispatchMode::OfferingTools(tools), Some(session)) => {
+            clients::offer_of_tools(ledger, session, &asked.origin.client_id, tools)?
+        }
+        _ => kinds::read_dispatched(target.kind, &asked.action)?,
+    };
+    check_state_limit(ledger, target, &action)?;
+    Ok(action)
 }
 
 pub(super) fn change_session(

@@ -14,17 +14,18 @@ use crate::host::effects::{ConnectionId, Output, Record};
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::{catalogue, configuration, Host, Step};
 use crate::wire::errors::RpcError;
+use crate::wire::selection::Selection;
 use crate::wire::uris::{default_chat_of, may_name_a_chat};
-use crate::wire::version_hints::VersionHint;
 
 impl Host {
-    /// Opens another chat in a session.
+    /// Opens another chat in a session. With a `selection`, its first message is for what is
+    /// selected, where it names nothing else.
     pub(super) fn create_chat(
         &mut self,
         step: &mut Step<'_>,
         connection: ConnectionId,
         mut params: CreateChatParams,
-        hint: Option<&VersionHint>,
+        selection: Option<&Selection>,
     ) -> Result<(), RpcError> {
         let Some(key) = self.ledger.find_session(&params.channel) else {
             return Err(self.ledger.not_found(&params.channel));
@@ -66,7 +67,7 @@ impl Host {
         if beginning.copied.is_none() {
             beginning.directories = directories?;
         }
-        if let Some(VersionHint::Begins { selection, .. }) = hint {
+        if let Some(selection) = selection {
             let provider =
                 self.ledger.channels.sessions.known(key).map(|session| session.state.provider.clone());
             beginning.draft = selection::first_draft(&self.agents, &provider.unwrap_or_default(), selection)?;
@@ -74,7 +75,7 @@ impl Host {
         let chat = catalogue::chats::add_chat(&mut self.ledger, step, key, params.chat, beginning);
         catalogue::chats::set_requesting_client(&mut self.ledger, chat, connection);
         if let Some(mut message) = params.initial_message {
-            if matches!(hint, Some(VersionHint::Begins { .. })) {
+            if selection.is_some() {
                 selection::address(&self.ledger, &self.agents, chat, &mut message);
             }
             let turn_id = pending::fresh_turn_id(&self.ledger, step, chat);

@@ -21,7 +21,6 @@ use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
 use crate::wire::rpc::to_json;
 use crate::wire::terminals::COMMAND_PREFIX;
-use crate::wire::version_hints::VersionHint;
 
 use super::kinds;
 
@@ -88,7 +87,6 @@ impl Host {
         step: &mut Step<'_>,
         connection: ConnectionId,
         params: &ReconnectParams,
-        hint: Option<&VersionHint>,
     ) -> Result<(Subscribed, Missed), RpcError> {
         terminals::restore_terminals(&mut self.ledger, &params.subscriptions);
         self.changes.restore_changesets(&mut self.ledger, &params.subscriptions);
@@ -148,15 +146,8 @@ impl Host {
             Method::Reconnect,
             &params.subscriptions,
         );
-        let followed = match hint {
-            Some(VersionHint::EdgeOnly) => {
-                resubscribe(&mut self.ledger, &mut self.clients, &mut self.changes, connection, wanted);
-                Vec::new()
-            }
-            _ => wanted,
-        };
         states.members.insert("type".to_owned(), "snapshot".into());
-        Ok((states.into(), Missed::default().of_subscriptions(followed)))
+        Ok((states.into(), Missed::default().of_subscriptions(wanted)))
     }
 }
 

@@ -46,7 +46,7 @@ impl Host {
     /// Resets a connection to its state before `initialize`, without subscriptions.
     pub(super) fn remove_client(&mut self, connection: ConnectionId) {
         let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
-        let default_directory = client.default_directory.clone();
+        let (default_directory, abilities) = (client.default_directory.clone(), client.abilities);
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
             kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
         }
@@ -54,7 +54,7 @@ impl Host {
         self.ledger
             .presence
             .connections
-            .insert(connection, Connection { default_directory, ..Connection::default() });
+            .insert(connection, Connection { default_directory, abilities, ..Connection::default() });
     }
 
     /// Starts the disconnect of a client that can no longer send. The connection receives actions

@@ -5,25 +5,25 @@
 //! Never: decides anything itself.
 
 use ahp_types::actions::{ActionOrigin, StateAction};
+use serde_json::value::RawValue;
 
 use crate::host::actions::{read_action, Verdict};
 use crate::host::changes::Changes;
 use crate::host::channels::{Annotations, Changeset, Root, Terminal, Watch};
 use crate::host::clients::{shutdown, Clients};
-use crate::host::configuration::selection::PendingAction;
-use crate::host::effects::{ChannelId, ChatKey, ConnectionId, SessionKey};
+use crate::host::effects::{ChannelId, ConnectionId};
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
 use crate::host::model::{Chat, Session, Subscription};
 use crate::host::refusal::Refusal;
-use crate::host::{annotations, clients, terminals, Host, Step};
+use crate::host::{annotations, terminals, Host, Step};
 use crate::wire::channels::ChannelKind;
-use crate::wire::version_hints::VersionHint;
 
 use super::actions;
 
 impl Host {
-    /// Carries out an action that a client dispatches.
+    /// Carries out an action that a client dispatches; `as_selected` if the selection of its chat
+    /// holds for it.
     ///
     /// # Errors
     /// When it may not be; nothing has happened then.
@@ -33,7 +33,7 @@ impl Host {
         id: ChannelId,
         action: StateAction,
         origin: ActionOrigin,
-        hint: Option<&VersionHint>,
+        as_selected: bool,
     ) -> Result<Verdict, Refusal> {
         let is_change = match id.kind {
             ChannelKind::Session => {
@@ -48,7 +48,7 @@ impl Host {
                 )
             }
             ChannelKind::Chat => {
-                return self.change_chat_with_hint(step, id.key.into(), action, origin, hint)
+                return self.change_chat_as_selected(step, id.key.into(), action, origin, as_selected)
             }
             ChannelKind::Terminal => {
                 return terminals::client_changes_terminal(
@@ -155,18 +155,12 @@ pub(super) fn channel_unsubscribed(
 }
 
 /// Reads the action that a client dispatches on a channel.
-pub(super) fn read_dispatched(
-    ledger: &Ledger,
-    id: ChannelId,
-    asked: &PendingAction,
-    hint: Option<&VersionHint>,
-) -> Result<StateAction, Refusal> {
-    let action = &asked.action;
+pub(super) fn read_dispatched(kind: ChannelKind, action: &RawValue) -> Result<StateAction, Refusal> {
     let as_it_is = |_: &str, _: &mut _| ();
-    match id.kind {
+    match kind {
         ChannelKind::Root => read_action::<Root>(action, as_it_is),
-        ChannelKind::Session => read_session_action(ledger, id.key.into(), asked, hint),
-        ChannelKind::Chat => read_chat_action(ledger, id.key.into(), asked, hint),
+        ChannelKind::Session => read_action::<Session>(action, as_it_is),
+        ChannelKind::Chat => read_chat_action(action),
         ChannelKind::Terminal => read_action::<Terminal>(action, as_it_is),
         ChannelKind::Watch => read_action::<Watch>(action, as_it_is),
         ChannelKind::Annotations => read_action::<Annotations>(action, as_it_is),
@@ -176,35 +170,8 @@ pub(super) fn read_dispatched(
     }
 }
 
-fn read_session_action(
-    ledger: &Ledger,
-    key: SessionKey,
-    asked: &PendingAction,
-    hint: Option<&VersionHint>,
-) -> Result<StateAction, Refusal> {
-    let client_id = &asked.origin.client_id;
-    if let Some(VersionHint::OffersTools(tools)) = hint {
-        return clients::offer_of_tools(ledger, key, client_id, tools);
-    }
-    let action = read_action::<Session>(&asked.action, |_, _| ())?;
-    if let Some(VersionHint::ShowsOneClient) = hint {
-        clients::check_one_client(ledger, key, client_id, &action)?;
-    }
-    Ok(action)
-}
-
-fn read_chat_action(
-    ledger: &Ledger,
-    key: ChatKey,
-    asked: &PendingAction,
-    hint: Option<&VersionHint>,
-) -> Result<StateAction, Refusal> {
-    read_action::<Chat>(&asked.action, |name, members| {
-        if hint == Some(&VersionHint::InRunningTurn) {
-            let run = ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref());
-            let turn = run.map_or("", |run| &*run.turn_id);
-            members.entry("turnId").or_insert_with(|| turn.into());
-        }
+fn read_chat_action(action: &RawValue) -> Result<StateAction, Refusal> {
+    read_action::<Chat>(action, |name, members| {
         // These two are the host's clock's to say: it replaces them, so a client may leave them
         // out.
         match name {

@@ -36,7 +36,7 @@ use crate::host::catalogue::{summaries, Catalogue};
 use crate::host::changes::changesets;
 use crate::host::chats::calls;
 use crate::host::configuration::directories::Findings;
-use crate::host::effects::{Frame, Ids, Input, Now, Output, Prefetched, Record, Timer};
+use crate::host::effects::{ClientMessage, Frame, Ids, Input, Now, Output, Prefetched, Record, Timer};
 use crate::host::ledger::{Connection, Ledger};
 use crate::host::model::ChannelId;
 use crate::host::terminals::ptys;
@@ -233,11 +233,11 @@ impl Host {
 }
 
 /// Returns the id of a message that is a ping and nothing besides.
-fn id_of_ping(message: &Incoming) -> Option<&RequestId> {
+fn id_of_ping(message: &ClientMessage) -> Option<&RequestId> {
     match message {
-        Incoming::Request { id, method: MethodName::Served(Method::Ping), params } => {
-            params.hint().is_none().then_some(id)
-        }
+        ClientMessage::Protocol(Incoming::Request {
+            id, method: MethodName::Served(Method::Ping), ..
+        }) => Some(id),
         _ => None,
     }
 }

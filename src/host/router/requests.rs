@@ -7,16 +7,17 @@ use crate::host::catalogue::missed;
 use crate::host::clients::connections::{States, Subscribed};
 use crate::host::clients::shutdown;
 use crate::host::configuration::completions::CompletionTarget;
-use crate::host::effects::{ConnectionId, Frame, Output, Resource};
+use crate::host::effects::{
+    ClientMessage, ConnectionId, DispatchMode, Frame, InternalRequest, Output, Resource, SessionOptions,
+};
 use crate::host::ledger::Ledger;
 use crate::host::relays::{FileServer, FileServers};
 use crate::host::router::answers::{Answer, EMPTY, NULL};
 use crate::host::terminals::ptys;
-use crate::host::{catalogue, configuration, relays, Host, Step};
+use crate::host::{catalogue, clients, configuration, relays, Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method, MethodKind, IGNORED};
 use crate::wire::rpc::{to_json, Incoming, MethodName, Params};
-use crate::wire::version_hints::VersionHint;
 
 use super::catalogue::announce_session;
 use super::{connections, moves};
@@ -26,48 +27,16 @@ impl Host {
         &mut self,
         step: &mut Step<'_>,
         connection: ConnectionId,
-        message: Incoming,
+        message: ClientMessage,
     ) {
-        shutdown::note_question_support(&mut self.ledger, step, connection, &message);
-        match message {
-            Incoming::Request { id, method: name, params } => {
-                let answer = route(&self.ledger, connection, &name)
+        let (id, served) = match message {
+            ClientMessage::Internal(id, request) => (id, self.serve_internal(step, connection, *request)),
+            ClientMessage::Protocol(Incoming::Request { id, method: name, params }) => {
+                let served = route(&self.ledger, connection, &name)
                     .and_then(|method| Ok((method, self.serve_request(step, connection, method, &params)?)));
-                let result =
-                    |id, method, result| Output::Frame(connection, Frame::result(id, method, result));
-                let with_states = |id, method, states| match states {
-                    Subscribed::States(States { json, kinds: states }) => {
-                        let frame = Frame::Result { id, method, result: json.into(), states };
-                        Output::Frame(connection, frame)
-                    }
-                    Subscribed::Large(states) => Output::States(connection, id, states),
-                };
-                match answer {
-                    Ok((method, Answer::Json(json))) => step.emit(result(id, method, json)),
-                    Ok((method, Answer::States(states))) => step.emit(with_states(id, method, states)),
-                    Ok((method, Answer::Created(session))) => {
-                        step.emit(result(id, method, NULL));
-                        announce_session(&mut self.ledger, &self.agents, &mut self.changes, step, session);
-                    }
-                    Ok((method, Answer::Returned(states, missed))) => {
-                        step.emit(with_states(id, method, states));
-                        missed::send_missed(&self.ledger, step, connection, missed);
-                    }
-                    Ok((_, Answer::Page(page))) => step.emit(Output::List(connection, id, page)),
-                    Ok((_, Answer::Relay(relay))) => self.relays.ask(step, connection, id, relay),
-                    Ok((_, Answer::Terminal(new))) => {
-                        ptys::create_terminal(&mut self.ledger, step, connection, id, *new)
-                    }
-                    Ok((_, Answer::Operation(params))) => {
-                        self.changes.hold_operation(&self.ledger, step, (connection, id), *params)
-                    }
-                    Ok((_, Answer::Resource(resource))) => {
-                        step.emit(Output::Resource(connection, id, resource));
-                    }
-                    Err(error) => step.emit(Output::Frame(connection, Frame::Error { id: Some(id), error })),
-                }
+                (Some(id), served)
             }
-            Incoming::Notification { method: name, params } => {
+            ClientMessage::Protocol(Incoming::Notification { method: name, params }) => {
                 let served = route(&self.ledger, connection, &name).and_then(|method| match method.kind() {
                     MethodKind::Notification => {
                         self.serve_request(step, connection, method, &params).map(|_| ())
@@ -85,13 +54,106 @@ impl Host {
                     // A notification has no answer: the log is the only place to say it.
                     tracing::warn!(method = name, %error, "a notification was ignored");
                 }
+                return;
             }
-            Incoming::Malformed { id, error } => {
+            ClientMessage::Protocol(Incoming::Malformed { id, error }) => {
                 tracing::debug!(%error, "a line was refused: it is no JSON-RPC message");
-                step.emit(Output::Frame(connection, Frame::Error { id, error }));
+                return step.emit(Output::Frame(connection, Frame::Error { id, error }));
             }
-            Incoming::Response(reply) => self.relays.reply(step, connection, reply),
+            ClientMessage::Protocol(Incoming::Response(reply)) => {
+                return self.relays.reply(step, connection, reply);
+            }
+        };
+        let Some(id) = id else {
+            if let Err(error) = served {
+                tracing::warn!(%error, "a notification was ignored");
+            }
+            return;
+        };
+        let result = |id, method, result| Output::Frame(connection, Frame::result(id, method, result));
+        let with_states = |id, method, states| match states {
+            Subscribed::States(States { json, kinds: states }) => {
+                let frame = Frame::Result { id, method, result: json.into(), states };
+                Output::Frame(connection, frame)
+            }
+            Subscribed::Large(states) => Output::States(connection, id, states),
+        };
+        match served {
+            Ok((method, Answer::Json(json))) => step.emit(result(id, method, json)),
+            Ok((method, Answer::States(states))) => step.emit(with_states(id, method, states)),
+            Ok((method, Answer::Created(session))) => {
+                step.emit(result(id, method, NULL));
+                announce_session(&mut self.ledger, &self.agents, &mut self.changes, step, session);
+            }
+            Ok((method, Answer::Returned(states, missed))) => {
+                step.emit(with_states(id, method, states));
+                missed::send_missed(&self.ledger, step, connection, missed);
+            }
+            Ok((_, Answer::Page(page))) => step.emit(Output::List(connection, id, page)),
+            Ok((_, Answer::Relay(relay))) => self.relays.ask(step, connection, id, relay),
+            Ok((_, Answer::Terminal(new))) => {
+                ptys::create_terminal(&mut self.ledger, step, connection, id, *new)
+            }
+            Ok((_, Answer::Operation(params))) => {
+                self.changes.hold_operation(&self.ledger, step, (connection, id), *params)
+            }
+            Ok((_, Answer::Resource(resource))) => {
+                step.emit(Output::Resource(connection, id, resource));
+            }
+            Err(error) => step.emit(Output::Frame(connection, Frame::Error { id: Some(id), error })),
         }
+    }
+
+    /// Serves a request that the protocol does not have.
+    fn serve_internal(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        request: InternalRequest,
+    ) -> Result<(Method, Answer), RpcError> {
+        // The method that is nearest: it says who may ask, and when.
+        let method = match &request {
+            InternalRequest::Note(_) => Method::Ping,
+            InternalRequest::Preview(_) => Method::Subscribe,
+            InternalRequest::Summaries(_) => Method::ListSessions,
+            InternalRequest::CreateSession(..) => Method::CreateSession,
+            InternalRequest::CreateChat(..) => Method::CreateChat,
+            InternalRequest::Dispatch(..) => Method::DispatchAction,
+        };
+        route(&self.ledger, connection, &MethodName::Served(method))?;
+        let answer = match request {
+            InternalRequest::Note(abilities) => {
+                shutdown::note_abilities(&mut self.ledger, step, connection, abilities);
+                Answer::Json(NULL)
+            }
+            InternalRequest::Preview(uris) => {
+                let (targets, _) = clients::connections::resolve(&self.ledger, &uris);
+                Answer::States(self.ledger.states_of(Method::Reconnect, &targets, 0).into())
+            }
+            InternalRequest::Summaries(uris) => {
+                let summaries = catalogue::sessions::summaries_in_memory(&self.ledger, uris.as_deref());
+                Answer::Json(summaries.into())
+            }
+            InternalRequest::CreateSession(params, options) => catalogue::sessions::create_session(
+                &mut self.ledger,
+                &self.agents,
+                step,
+                connection,
+                params.read()?,
+                &options,
+            )
+            .map(Answer::Created)?,
+            InternalRequest::CreateChat(params, selection) => {
+                self.ledger.check_store()?;
+                self.create_chat(step, connection, params.read()?, Some(&selection))?;
+                Answer::Json(NULL)
+            }
+            InternalRequest::Dispatch(params, mode) => {
+                self.dispatch_action(step, connection, params.read()?, &mode)?;
+                Answer::Json(NULL)
+            }
+        };
+        Ok((method, answer))
     }
 
     pub(super) fn serve_request(
@@ -101,14 +163,13 @@ impl Host {
         method: Method,
         params: &Params,
     ) -> Result<Answer, RpcError> {
-        let hint = params.hint();
         let json = |result: Vec<u8>| Answer::Json(result.into());
         let nothing = |()| Answer::Json(NULL);
         match method {
             Method::Ping => Ok(nothing(())),
             Method::Initialize => self.initialize(connection, &params.read()?).map(Answer::States),
             Method::Reconnect => {
-                let (states, missed) = self.reconnect(step, connection, &params.read()?, hint)?;
+                let (states, missed) = self.reconnect(step, connection, &params.read()?)?;
                 Ok(Answer::Returned(states, missed))
             }
             Method::Subscribe => connections::serve_subscribe(
@@ -132,38 +193,26 @@ impl Host {
             .map(nothing),
             Method::ListSessions => {
                 let params: ListSessionsParams = params.read()?;
-                match hint {
-                    Some(VersionHint::OnlySessions(only)) => {
-                        return Ok(json(catalogue::sessions::summaries_of(&self.ledger, only)))
-                    }
-                    Some(VersionHint::InMemory) => {
-                        return Ok(json(catalogue::sessions::summaries_in_memory(&self.ledger)))
-                    }
-                    _ => {}
-                }
                 let page = catalogue::sessions::page_of(&params)?;
                 self.summaries.send_all(&mut self.ledger, step);
                 Ok(Answer::Page(page))
             }
-            Method::CreateSession => {
-                self.ledger.check_store()?;
-                catalogue::sessions::create_session(
-                    &mut self.ledger,
-                    &self.agents,
-                    step,
-                    connection,
-                    params.read()?,
-                    hint,
-                )
-                .map(Answer::Created)
-            }
+            Method::CreateSession => catalogue::sessions::create_session(
+                &mut self.ledger,
+                &self.agents,
+                step,
+                connection,
+                params.read()?,
+                &SessionOptions::default(),
+            )
+            .map(Answer::Created),
             Method::DisposeSession => {
                 self.ledger.check_store()?;
                 self.dispose_session(step, &params.read()?).map(nothing)
             }
             Method::CreateChat => {
                 self.ledger.check_store()?;
-                self.create_chat(step, connection, params.read()?, hint).map(nothing)
+                self.create_chat(step, connection, params.read()?, None).map(nothing)
             }
             Method::DisposeChat => {
                 self.ledger.check_store()?;
@@ -220,7 +269,7 @@ impl Host {
                 Ok(Answer::Terminal(ptys::new_terminal(&self.ledger, step, connection, params.read()?)?))
             }
             Method::DispatchAction => {
-                self.dispatch_action(step, connection, params.read()?, hint).map(nothing)
+                self.dispatch_action(step, connection, params.read()?, &DispatchMode::Plain).map(nothing)
             }
         }
     }
@@ -249,7 +298,7 @@ pub(super) fn servers(ledger: &Ledger) -> FileServers<'_> {
     let clients = ledger.presence.connections.iter().map(|(connection, client)| FileServer {
         connection: *connection,
         client_id: client.client_id.as_deref(),
-        answers_nothing: client.answers_nothing,
+        answers_nothing: !client.abilities.answers_requests,
         is_leaving: ledger.presence.leaving.contains(connection),
     });
     let active = ledger.channels.sessions.values().flat_map(|session| &session.state.active_clients);

@@ -160,7 +160,7 @@ impl Sidecar {
         mut prefetched: Option<Box<Prefetched>>,
     ) {
         if self.edges.passes(connection, &message) {
-            return self.feed(Input::Received { connection, message, prefetched });
+            return self.feed(Input::Received { connection, message: message.into(), prefetched });
         }
         let mut fed = std::mem::take(&mut self.fed);
         self.edges.up(connection, message, &mut fed);

@@ -15,7 +15,7 @@ use crate::io::readers::{listing, ListRequest};
 use crate::io::states::{Piece, PieceEnd};
 use crate::versions::Outgoing;
 use crate::wire::errors::RpcError;
-use crate::wire::rpc::{Incoming, RequestId};
+use crate::wire::rpc::RequestId;
 
 impl Sidecar {
     pub(super) fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
@@ -89,8 +89,10 @@ impl Sidecar {
     /// Feeds the core. Outputs take effect when the step ends.
     pub(super) fn feed(&mut self, input: Input) {
         let request = match &input {
-            Input::Received { connection, message: Incoming::Request { id, .. }, .. }
-            | Input::Listed { connection, id, .. } => Some((*connection, id.clone())),
+            Input::Received { connection, message, .. } => {
+                message.request_id().map(|id| (*connection, id.clone()))
+            }
+            Input::Listed { connection, id, .. } => Some((*connection, id.clone())),
             _ => None,
         };
         let of_client = matches!(input, Input::Received { .. });

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use serde_json::{json, Value};
+use serde_json::Value;
 
 use super::deferred::{AnswerParts, ReceivedAnswer};
-use super::{message_of, CoreAnswer, DeferredMessage, EdgeConnection, Edges, RequestBatch};
+use super::{unsubscribe, CoreAnswer, DeferredMessage, EdgeConnection, Edges, RequestBatch};
 use crate::host::effects::ConnectionId;
 use crate::versions::names::SessionNames;
 use crate::versions::node::{self, Object};
@@ -17,8 +17,7 @@ use crate::versions::step::Reply;
 use crate::versions::translation::{FoundState, VersionTranslation};
 use crate::versions::Outgoing;
 use crate::wire::errors::RpcError;
-use crate::wire::methods::Method;
-use crate::wire::rpc::{error_line, to_json, Params, RequestId};
+use crate::wire::rpc::{error_line, RequestId};
 use crate::wire::uris;
 
 /// Channels requested by a method that subscribes.
@@ -168,9 +167,7 @@ impl Edges {
             asked.besides.retain(|uri| *uri != chat);
             for uri in [session, &chat] {
                 if !peer.follows(uri) {
-                    let params = Params::from_json(to_json(&json!({ "channel": uri })));
-                    let message = message_of(None, Method::Unsubscribe.name().to_owned(), params);
-                    self.later.push_back((connection, message));
+                    self.later.push_back((connection, unsubscribe(uri)));
                 }
             }
         }
@@ -213,11 +210,8 @@ impl Edges {
 
 /// The client's name of a channel.
 pub(super) fn client_name(translation: &mut VersionTranslation, peer: &EdgeConnection, uri: &str) -> String {
-    if uri == uris::ROOT {
-        return peer.root.clone();
-    }
-    if peer.dialect.names_channels() {
-        uri.to_owned()
+    if uri == uris::ROOT || peer.dialect.names_channels() {
+        peer.root_down(uri)
     } else {
         translation.names.down(uri, None)
     }

@@ -383,11 +383,7 @@ fn with_states(
         .into_iter()
         .map(|outgoing| {
             let resource = peer.root_down(&outgoing.resource);
-            let mut snapshot = Object::new();
-            snapshot.insert("resource".to_owned(), resource.into());
-            snapshot.insert("state".to_owned(), Value::Object(outgoing.state));
-            snapshot.insert("fromSeq".to_owned(), outgoing.from_seq);
-            Value::Object(snapshot)
+            json!({ "resource": resource, "state": outgoing.state, "fromSeq": outgoing.from_seq })
         })
         .collect();
     match method {
@@ -440,9 +436,7 @@ fn replay(
         let all = translation.envelopes(envelope, true);
         told.extend(all.into_iter().filter(|(shown_on, _)| peer.is_shown(shown_on)).map(
             |(_, mut envelope)| {
-                if let Some(Value::String(channel)) = envelope.get_mut("channel") {
-                    *channel = peer.root_down(channel);
-                }
+                node::texts_in(&mut envelope, "channel").for_each(|it| *it = peer.root_down(it));
                 envelope
             },
         ));

@@ -12,8 +12,8 @@ use serde_json::{json, Value};
 
 use super::{CoreAnswer, DeferredMessage, EdgeConnection, Edges, RequestBatch};
 use crate::host::effects::{ConnectionId, Frame, LargeStates, LoadedTurns};
-use crate::versions::node::Object;
-use crate::versions::step::OutgoingNotification;
+use crate::versions::node::{self, Object};
+use crate::versions::step::OutgoingNotice;
 use crate::versions::translation::{self, Envelope, EnvelopeHead, Origin, VersionTranslation};
 use crate::versions::{Line, Outgoing};
 use crate::wire::action_lines::split_lines;
@@ -132,20 +132,14 @@ impl Edges {
                 let spoken = translation.translate_action(action);
                 let before = told.len();
                 for line in spoken.lines.iter().filter(|line| peer.is_shown(&line.shown_on)) {
-                    told.push(Outgoing::Line(with_root(&line.line, &line.shown_on, &peer.root)));
+                    told.push(Outgoing::Line(with_root(&line.line, &line.shown_on, peer.root())));
                 }
                 let own = spoken.origin.clone().filter(|origin| origin.client_id == peer.client_id);
                 if let Some(origin) = own {
                     let said = take_client_action(&mut peer.said, origin.client_seq);
                     if let (Some(said), true) = (said, told.len() == before) {
-                        told.push(echo(
-                            translation,
-                            peer.root.clone(),
-                            said,
-                            action.server_seq,
-                            &origin,
-                            None,
-                        ));
+                        let server_seq = action.server_seq;
+                        told.push(echo(translation, peer.root(), said, server_seq, &origin, None));
                     }
                 }
             }
@@ -159,7 +153,7 @@ impl Edges {
                 if let Some(Value::String(channel)) = params.get_mut("channel") {
                     *channel = peer.root_down(channel);
                 }
-                let notice = OutgoingNotification { method: (*method).to_owned(), params };
+                let notice = OutgoingNotice { method: (*method).to_owned(), params };
                 let (chain, mut context) = translation.context("", &peer.client_id);
                 if let Some(notice) = chain.notice_down(notice, &mut context) {
                     let line = notification_line(&notice.method, &sorted(notice.params));
@@ -218,20 +212,26 @@ fn answer_alone(
     let Some(EnvelopeHead { server_seq, origin, rejection_reason }) = translation::read(line) else { return };
     let said = origin.as_ref().and_then(|own| take_client_action(&mut peer.said, own.client_seq));
     let before = told.len();
+    let mut reason = rejection_reason;
     // What was refused may be anything, and goes back as it came.
-    if said.is_none() || rejection_reason.is_none() {
+    if said.is_none() || reason.is_none() {
         let Some(envelope) = translation::read::<Envelope>(line) else { return };
         // Older turns, that are loaded.
         if origin.is_none() {
             translation.apply(line);
         }
-        for (_, envelope) in translation.envelopes(envelope, false) {
-            told.push(notification_line("action", &sorted(envelope)).into());
+        if let Some(Value::Object(action)) = said.as_ref().and_then(|said| said.get("action")) {
+            let (chain, context) = translation.context(&envelope.channel, &peer.client_id);
+            reason = chain.refusal(action, &context);
+        }
+        if said.is_none() || reason.is_none() {
+            for (_, envelope) in translation.envelopes(envelope, false) {
+                told.push(notification_line("action", &sorted(envelope)).into());
+            }
         }
     }
     if let (Some(origin), Some(said), true) = (origin, said, told.len() == before) {
-        let reason = rejection_reason.as_deref();
-        told.push(echo(translation, peer.root.clone(), said, server_seq, &origin, reason));
+        told.push(echo(translation, peer.root(), said, server_seq, &origin, reason.as_deref()));
     }
 }
 
@@ -249,32 +249,22 @@ fn with_root(line: &Line, shown_on: &str, root: &str) -> Line {
 /// Tells a client what became of its action, in its own words.
 fn echo(
     translation: &mut VersionTranslation,
-    root: String,
+    root: &str,
     said: Object,
     server_seq: u64,
     origin: &Origin,
     reason: Option<&str>,
 ) -> Outgoing {
-    let mut envelope = Object::new();
-    for member in ["channel", "action"] {
-        envelope.extend(said.get(member).map(|value| (member.to_owned(), value.clone())));
-    }
-    if let Some(Value::String(channel)) = envelope.get_mut("channel") {
-        if uris::is_root(channel) {
-            *channel = root;
-        }
-    }
-    envelope.insert("serverSeq".to_owned(), server_seq.into());
-    envelope
-        .insert("origin".to_owned(), json!({ "clientId": origin.client_id, "clientSeq": origin.client_seq }));
-    if let Some(reason) = reason {
-        envelope.insert("rejectionReason".to_owned(), reason.into());
-    }
+    let (channel, action) = (said.get("channel"), said.get("action"));
+    let mut envelope = node::members(json!({ "serverSeq": server_seq, "origin": origin }));
+    envelope.extend(action.map(|action| ("action".to_owned(), action.clone())));
+    envelope.extend(channel.map(|channel| ("channel".to_owned(), channel.clone())));
+    node::texts_in(&mut envelope, "channel")
+        .filter(|it| uris::is_root(it))
+        .for_each(|it| *it = root.to_owned());
+    envelope.extend(reason.map(|reason| ("rejectionReason".to_owned(), reason.into())));
     let (chain, mut context) = translation.context("", &origin.client_id);
-    chain.envelope_down(&mut envelope, false);
-    let notice = OutgoingNotification { method: "action".to_owned(), params: envelope };
-    let params = chain.notice_down(notice, &mut context).map(|notice| notice.params).unwrap_or_default();
-    notification_line("action", &sorted(params)).into()
+    notification_line("action", &sorted(translation::frame(chain, envelope, false, &mut context))).into()
 }
 
 pub(super) fn take_client_action(said: &mut VecDeque<(i64, Object)>, client_seq: i64) -> Option<Object> {

@@ -8,19 +8,15 @@ use std::collections::BTreeSet;
 
 use serde_json::{json, Value};
 
-use super::{message_of, object, Edges, RequestBatch};
-use crate::host::effects::ConnectionId;
+use super::{message_of, unsubscribe, Edges, RequestBatch};
+use crate::host::effects::{ClientMessage, ConnectionId, DispatchMode, InternalRequest, SessionOptions};
 use crate::versions::node::{self, Object};
 use crate::versions::step::{IncomingAction, IncomingCall, Reply};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::rpc::{to_json, Incoming, Params, RequestId};
+use crate::wire::rpc::{to_json, Params, RequestId};
 use crate::wire::uris;
-use crate::wire::version_hints::VersionHint;
 use crate::wire::watches::is_watch;
-
-/// A request to the core: its method, its params, and what it means besides.
-type Request = (String, Object, Option<VersionHint>);
 
 impl Edges {
     pub(super) fn translate_up(
@@ -28,7 +24,7 @@ impl Edges {
         connection: ConnectionId,
         id: Option<RequestId>,
         mut call: IncomingCall,
-        fed: &mut Vec<Incoming>,
+        fed: &mut Vec<ClientMessage>,
     ) -> Result<(), RpcError> {
         self.resolve_doubt(connection, &call.method, &call.params);
         if call.method == Method::DispatchAction.name() {
@@ -37,19 +33,8 @@ impl Edges {
         let params = &mut call.params;
         let peer = self.peers.entry(connection).or_default();
         let Some(translation) = self.translations.get_mut(&peer.dialect) else { return Ok(()) };
-        for member in ["channel", "resource"] {
-            if let Some(Value::String(uri)) = params.get_mut(member) {
-                peer.root_up(uri);
-            }
-        }
-        for member in ["initialSubscriptions", "subscriptions"] {
-            if let Some(Value::Array(uris)) = params.get_mut(member) {
-                for uri in uris {
-                    if let Value::String(uri) = uri {
-                        peer.root_up(uri);
-                    }
-                }
-            }
+        for member in ["channel", "resource", "initialSubscriptions", "subscriptions"] {
+            node::texts_in(params, member).for_each(|uri| peer.root_up(uri));
         }
         let spelled = spelled_in(params);
         let channel = node::text(&call.params, "channel").unwrap_or_default().to_owned();
@@ -61,7 +46,7 @@ impl Edges {
                 let is_needed =
                     call.method == Method::Unsubscribe.name() && self.forget_channel(connection, &call, fed);
                 if !is_needed {
-                    fed.push(message_of(None, call.method, params_of(&call.params, call.hint)));
+                    fed.push(message_of(None, call.method, params_of(&call.params)).into());
                 }
             }
         }
@@ -75,7 +60,7 @@ impl Edges {
         id: RequestId,
         mut call: IncomingCall,
         spelled: Vec<String>,
-        fed: &mut Vec<Incoming>,
+        fed: &mut Vec<ClientMessage>,
     ) {
         let peer = self.peers.entry(connection).or_default();
         let dialect = peer.dialect;
@@ -102,42 +87,50 @@ impl Edges {
         if listed.is_some() && dialect.notifies_everybody() && !asked.iter().any(|uri| uri == uris::ROOT) {
             besides.push(uris::ROOT.to_owned());
         }
-        if listed.is_some() && !dialect.answers_requests() {
-            call.hint = call.hint.or(Some(VersionHint::AnswersNothing));
-        }
-        let mut requests: Vec<Request> = Vec::new();
         if let Some(member) = listed {
             let all: Vec<&String> = asked.iter().chain(&besides).collect();
             if !all.is_empty() || call.params.contains_key(member) {
                 call.params.insert(member.to_owned(), json!(all));
             }
         }
-        requests.push((call.method.clone(), call.params.clone(), call.hint.take()));
+        self.last_inner += 1;
+        let inner = RequestId::inner(self.last_inner);
+        let internal = |request| ClientMessage::Internal(Some(inner.clone()), Box::new(request));
+        let plain =
+            |params: &Object| message_of(Some(inner.clone()), call.method.clone(), params_of(params)).into();
+        let mut requests: Vec<ClientMessage> = Vec::new();
         match call.method.as_str() {
+            "createSession" => {
+                let request = InternalRequest::CreateSession(params_of(&call.params), call.options);
+                requests.push(internal(request));
+            }
+            "createChat" if dialect.has_summaries_in_states() => {
+                let request = InternalRequest::CreateChat(params_of(&call.params), call.options.selection);
+                requests.push(internal(request));
+            }
+            _ => requests.push(plain(&call.params)),
+        }
+        match call.method.as_str() {
+            // In case that not all that was missed can be said, and for what is to be known from
+            // now on.
             "reconnect" if dialect.needs_states() => {
-                // In case that not all that was missed can be said, and for what is to be known
-                // from now on.
-                let mut params = call.params.clone();
-                params.insert("lastSeenServerSeq".to_owned(), json!(-1));
-                requests.push((call.method.clone(), params, Some(VersionHint::EdgeOnly)));
+                let all = asked.iter().chain(&besides).cloned().collect();
+                requests.push(internal(InternalRequest::Preview(all)));
             }
             "subscribe" => {
-                for chat in besides.iter() {
-                    let params = json!({ "channel": chat });
-                    requests.push((call.method.clone(), object(params), None));
-                }
+                requests.extend(besides.iter().map(|chat| plain(&node::members(json!({ "channel": chat })))));
             }
             _ => {}
         }
         if listed.is_some() && !dialect.names_channels() {
             // What its clients call the sessions that there are is known from here on: of those
             // that are kept it was looked up (see `MessageReferences::sessions`).
-            let params = object(json!({ "channel": uris::ROOT }));
-            requests.push(("listSessions".to_owned(), params, Some(VersionHint::InMemory)));
+            requests.push(internal(InternalRequest::Summaries(None)));
         } else if dialect.has_summaries_in_states() && !sessions.is_empty() {
-            let only = VersionHint::OnlySessions(sessions.into_iter().cloned().collect());
-            requests.push(("listSessions".to_owned(), object(json!({ "channel": uris::ROOT })), Some(only)));
+            let sessions = sessions.into_iter().cloned().collect();
+            requests.push(internal(InternalRequest::Summaries(Some(sessions))));
         }
+        let peeked = node::text(&call.params, "channel").filter(|_| fetches).map(str::to_owned);
         let batch = RequestBatch {
             id: Some(id),
             method: call.method,
@@ -150,30 +143,13 @@ impl Edges {
             wants: requests.len(),
             behind: Vec::new(),
         };
-        let peeked = node::text(&call.params, "channel").filter(|_| fetches).map(str::to_owned);
         let peeked = peeked.filter(|chat| !peer.follows(chat));
-        self.enqueue(connection, batch, requests, fed);
+        peer.batches.insert(self.last_inner, batch);
+        fed.append(&mut requests);
         if let Some(chat) = peeked {
             // It was only to be looked at.
-            let params = Params::from_json(to_json(&json!({ "channel": chat })));
-            fed.push(message_of(None, Method::Unsubscribe.name().to_owned(), params));
+            fed.push(unsubscribe(&chat).into());
         }
-    }
-
-    pub(super) fn enqueue(
-        &mut self,
-        connection: ConnectionId,
-        batch: RequestBatch,
-        requests: Vec<Request>,
-        fed: &mut Vec<Incoming>,
-    ) {
-        self.last_inner += 1;
-        let inner = self.last_inner;
-        for (method, params, hint) in requests {
-            let params = params_of(&params, hint);
-            fed.push(Incoming::Request { id: RequestId::inner(inner), method: method.into(), params });
-        }
-        self.peers.entry(connection).or_default().batches.insert(inner, batch);
     }
 
     /// Removes a channel with everything that belongs to its subscription. Returns whether the
@@ -182,7 +158,7 @@ impl Edges {
         &mut self,
         connection: ConnectionId,
         call: &IncomingCall,
-        fed: &mut Vec<Incoming>,
+        fed: &mut Vec<ClientMessage>,
     ) -> bool {
         let peer = self.peers.entry(connection).or_default();
         let Some(channel) = node::text(&call.params, "channel") else { return false };
@@ -199,8 +175,7 @@ impl Edges {
             return true;
         }
         if (peer.shadows.remove(&chat).is_some() || is_asked_for) && !peer.shown.contains_key(&chat) {
-            let params = Params::from_json(to_json(&json!({ "channel": chat })));
-            fed.push(message_of(None, Method::Unsubscribe.name().to_owned(), params));
+            fed.push(unsubscribe(&chat).into());
         }
         self.sweep();
         false
@@ -212,14 +187,14 @@ impl Edges {
         connection: ConnectionId,
         id: Option<RequestId>,
         params: Object,
-        fed: &mut Vec<Incoming>,
+        fed: &mut Vec<ClientMessage>,
     ) -> Result<(), RpcError> {
         let peer = self.peers.entry(connection).or_default();
         let Some(translation) = self.translations.get_mut(&peer.dialect) else { return Ok(()) };
         let mut call = IncomingCall {
             method: Method::DispatchAction.name().to_owned(),
             params: params.clone(),
-            hint: None,
+            options: SessionOptions::default(),
             reply: Reply::Same,
         };
         // Where the action says what it is about itself, the step that knows so makes it the
@@ -235,23 +210,27 @@ impl Edges {
                 peer.note(params);
                 call.params.extend(other.map(|value| ("action".to_owned(), value)));
                 call.params.insert("channel".to_owned(), channel.into());
-                fed.push(message_of(id, call.method, Params::from_json(to_json(&call.params))));
+                fed.push(message_of(id, call.method, params_of(&call.params)).into());
                 return Ok(());
             }
         };
-        let mut said = IncomingAction { channel, action, hint: None };
+        let mut said = IncomingAction { channel, action, mode: DispatchMode::Plain };
         let (chain, mut context) = translation.context(&said.channel.clone(), &peer.client_id);
         chain.action_up(&mut said, &mut context);
         peer.note(params);
         call.params.insert("channel".to_owned(), said.channel.into());
         call.params.insert("action".to_owned(), Value::Object(said.action));
-        fed.push(message_of(id, call.method, params_of(&call.params, said.hint)));
+        let params = params_of(&call.params);
+        fed.push(match said.mode {
+            DispatchMode::Plain => message_of(id, call.method, params).into(),
+            mode => ClientMessage::Internal(id, Box::new(InternalRequest::Dispatch(params, mode))),
+        });
         Ok(())
     }
 }
 
-fn params_of(params: &Object, hint: Option<VersionHint>) -> Params {
-    Params::from_json(to_json(params)).with(hint)
+fn params_of(params: &Object) -> Params {
+    Params::from_json(to_json(params))
 }
 
 /// Returns whether a channel is a session, as far as its URI tells: any that is of no other kind

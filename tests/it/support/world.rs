@@ -99,7 +99,8 @@ impl World {
         let findings =
             MessageReferences::of(&message).directories.into_iter().map(|uri| (uri, Ok(()))).collect();
         let prefetched = Prefetched { findings, ..Prefetched::default() };
-        self.feed(Input::Received { connection, message, prefetched: Some(Box::new(prefetched)) });
+        let prefetched = Some(Box::new(prefetched));
+        self.feed(Input::Received { connection, message: message.into(), prefetched });
     }
 
     pub fn notify(&mut self, connection: ConnectionId, method: &str, params: Value) {

@@ -183,11 +183,12 @@ impl World {
 
     pub(super) fn hear(&mut self, connection: ConnectionId, line: String) -> Result<Seen> {
         let mut fed = Vec::new();
-        self.edges.up(connection, Incoming::parse(&line.into()), &mut fed);
+        let message = Incoming::parse(&line.into());
+        let named = MessageReferences::of(&message).directories.into_iter();
+        self.edges.up(connection, message, &mut fed);
         ensure!(fed.len() == 1, "a message of the newest version is more than one: {fed:?}");
         self.edges.take_records();
         let message = fed.remove(0);
-        let named = MessageReferences::of(&message).directories.into_iter();
         let there =
             |uri: &str| if uri == "file:///nowhere" { Err("is not there".to_owned()) } else { Ok(()) };
         let findings = named.map(|uri| (uri.clone(), there(&uri))).collect();
