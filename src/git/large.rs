@@ -1,7 +1,7 @@
 //! Large files: which of them are checkpointed, and how versions without a content are identified.
 //!
 //! Each large file gets a run of git and a deadline of its own, and only if its content is needed.
-//! Its version (kind, size and modification time) is recorded beside the tree, so that the next
+//! The version (kind, size and modification time) is recorded beside the tree, so that the next
 //! checkpoint does not read the same version again.
 //!
 //! Owns: the limits, the names of versions, and storing the content of a large file.

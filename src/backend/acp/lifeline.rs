@@ -1,6 +1,6 @@
 //! The lifeline between the host and a guard: a socket that is the guard's stdin.
 //!
-//! Its end is detected by reading, because not all systems report it to a process that only polls.
+//! Reading detects the end of the socket: not all systems report it to a process that only polls.
 //! An agent's stdin is sent to its guard over the lifeline.
 //!
 //! Owns: sending and receiving a file over the socket, and detecting its end.
