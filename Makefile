@@ -9,7 +9,7 @@ HOST = $(shell rustc --print host-tuple)
 SHIPPED = --target $(HOST) $(if $(wildcard $(shell cc -print-file-name=libc.a)),\
 	--config 'target.$(HOST).rustflags=["-Ctarget-feature=+crt-static"]')
 
-.PHONY: help build demo test soak lint bless bench cost test-node test-agents test-versions test-vscode
+.PHONY: help build demo test soak lint bless bench cost test-node test-agents test-versions test-vscode check-targets
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -38,6 +38,13 @@ soak: ## the crash test for longer: CRASH_KILLS kills (5000) and ACP_CRASH_KILLS
 lint: ## formatting and clippy, warnings denied
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets -- -D warnings
+
+check-targets: ## type-check the program for every platform of .dist/targets, where the cross toolchain can be had
+	@export CROSS_DIR="$${CROSS_DIR:-$(TARGET)/cross}"; .ci/cross || { echo "skipped: other platforms are not checked"; exit 0; }; \
+	. "$$CROSS_DIR/env" && for target in $$(awk '/^[^#]/ {print $$2}' .dist/targets); do echo "$$target" && \
+		CARGO_TARGET_DIR=$(TARGET)/checked cargo-zigbuild check --quiet --locked --bin ahp-sidecar \
+			-Zbuild-std=std,panic_abort --target $$target || exit 1; \
+	done
 
 bless: ## rewrite the golden transcripts under fixtures/ to what the host says now
 	BLESS=1 $(CARGO) test --test it transcripts
