@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use rustix::process::{geteuid, Pid};
+use rustix::process::geteuid;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -36,10 +36,10 @@ use crate::io::descriptors::no_thread;
 use crate::io::hello::{Hello, HelloLine, LEAVE};
 use crate::io::log::Log;
 use crate::io::run::print_urls;
-use crate::io::signals::catch_signals;
-use crate::io::stdio;
 use crate::io::upkeep::{bind, is_taken};
-use crate::io::watch::{self, LeaveReason};
+use crate::os::hangup::{self, LeaveReason, Parent};
+use crate::os::signals::catch_signals;
+use crate::os::stdio;
 use crate::status::{EXIT_GONE, EXIT_STATE, EXIT_USAGE};
 use crate::store::folder::{holder_now, FolderError, Holder, StateFolder};
 
@@ -342,14 +342,14 @@ impl LeaveSignals {
     ///
     /// # Errors
     /// When signals cannot be caught, or the parent cannot be watched.
-    pub fn open(parent: Option<Pid>) -> anyhow::Result<Self> {
+    pub fn open(parent: Option<Parent>) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (losses, lost) = mpsc::unbounded_channel();
         let entered = runtime.enter();
         catch_signals(&losses)?;
         drop(entered);
         if parent.is_some() {
-            watch::start(None, parent, None, move |loss| losses.send(loss).is_ok())?;
+            hangup::start(None, parent, None, move |loss| losses.send(loss).is_ok())?;
         }
         Ok(Self { runtime, lost })
     }

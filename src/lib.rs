@@ -3,21 +3,18 @@
 //!
 //! In reading order: [`wire`] (messages), [`codec`] (framing of lines), [`state`] (the state of a
 //! chat, and its reducers), [`host`] (the core: all state, no I/O), [`versions`] (translation
-//! between protocol versions), [`files`] (file access below folders), [`watches`] (file watching),
-//! [`git`] (checkpoints of repositories), [`backend`] (the agents), [`store`] (persistence), [`io`]
-//! (pipes, threads, timers, and the loop that drives the core), [`front`] (joins an editor's
-//! process to the host of a state folder), [`cli`], [`settings`] (the owner of each setting),
-//! [`config`] and [`places`] (configuration, and standard folders), [`status`] (exit status),
-//! [`sessions`] (stored sessions, for people), [`demo`] (an example conversation), [`help`]
-//! (documentation), [`listening`] and [`connect`] (connections of other programs, and of this one
-//! as a client). `src/FIRST_MESSAGE.md` follows one message through all of it, and
-//! `src/GLOSSARY.md` defines the terms.
+//! between protocol versions), [`os`] (what differs between operating systems), [`files`] (file
+//! access below folders), [`watches`] (file watching), [`git`] (checkpoints of repositories),
+//! [`backend`] (the agents), [`store`] (persistence), [`io`] (pipes, threads, timers, and the loop
+//! that drives the core), [`front`] (joins an editor's process to the host of a state folder),
+//! [`cli`], [`settings`] (the owner of each setting), [`config`] and [`places`] (configuration, and
+//! standard folders), [`status`] (exit status), [`sessions`] (stored sessions, for people),
+//! [`demo`] (an example conversation), [`help`] (documentation), [`listening`] and [`connect`]
+//! (connections of other programs, and of this one as a client). `src/FIRST_MESSAGE.md` follows one
+//! message through all of it, and `src/GLOSSARY.md` defines the terms.
 //!
 //! Invariants: actions change the state in one function of `host` only; `host`, `state`, `versions`
 //! and `wire` do no I/O and read no clock; stdout carries only protocol messages.
-
-#[cfg(not(unix))]
-compile_error!("ahp-sidecar runs on Unix only so far: see `io::stdio` and `io::watch`");
 
 pub mod backend;
 pub mod check;
@@ -33,6 +30,7 @@ pub mod help;
 pub mod host;
 pub mod io;
 pub mod listening;
+pub mod os;
 pub mod places;
 pub mod sessions;
 pub mod settings;

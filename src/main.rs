@@ -1,8 +1,6 @@
 //! Entry point: parses arguments, and returns an exit status.
 
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ahp_sidecar::backend::acp::guards::GuardProgram;
@@ -17,13 +15,12 @@ use ahp_sidecar::demo;
 use ahp_sidecar::front::{self, Joined, LeaveSignals, LentPipes};
 use ahp_sidecar::git;
 use ahp_sidecar::io::configuration::Configuration;
-use ahp_sidecar::io::descriptors::limit_behind;
 use ahp_sidecar::io::fronts::HostSocket;
 use ahp_sidecar::io::log::{Log, LogReaders};
 use ahp_sidecar::io::run::{serve, serve_fronts, Exit, RunOptions, StateError};
-use ahp_sidecar::io::signals;
-use ahp_sidecar::io::{descriptors, log, stdio, watch};
+use ahp_sidecar::io::{descriptors, log};
 use ahp_sidecar::listening::print_status;
+use ahp_sidecar::os::{exe, hangup, limits, signals, stdio};
 use ahp_sidecar::sessions::{self, SessionsFailure};
 use ahp_sidecar::status::{EXIT_CUT, EXIT_FAILURE, EXIT_GONE, EXIT_STATE, EXIT_USAGE};
 use ahp_sidecar::store::folder::{self, LockId, StateFolder};
@@ -37,7 +34,7 @@ const HOST_LOG: &str = "host.log";
 
 fn main() -> ExitCode {
     if let Some((mode, given, command)) = cli::guard_mode(std::env::args_os()) {
-        given.into_iter().for_each(descriptors::lower);
+        given.into_iter().for_each(limits::lower);
         return ExitCode::from(match mode {
             GuardMode::Agent => guard::run(&command),
             GuardMode::Command => guard::run_command(&command),
@@ -100,7 +97,7 @@ fn main() -> ExitCode {
         return check_agents(arguments);
     }
     if let Some(CliCommand::Demo) = &cli.command {
-        return match demo::run(&own_path()) {
+        return match demo::run(&exe::own_path()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 complain(&format_args!("{error:#}"));
@@ -161,7 +158,7 @@ fn main() -> ExitCode {
     let log = match log::start(filter.clone(), log_readers.clone()) {
         Ok(log) => log,
         Err(error) => {
-            complain(&format_args!("the log cannot be started{}: {error}", limit_behind(&error)));
+            complain(&format_args!("the log cannot be started{}: {error}", limits::limit_behind(&error)));
             return ExitCode::from(EXIT_FAILURE);
         }
     };
@@ -218,7 +215,7 @@ fn lock_of(held: &StateFolder) -> Option<LockId> {
 
 /// Joins the host of the state folder as a front, or serves the client in this process.
 fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: ReadAgents, log: &Log) -> u8 {
-    let parent = options.watch_parent.then(watch::parent).flatten();
+    let parent = options.watch_parent.then(hangup::parent).flatten();
     let StatePlace::Folder(asked) = &options.state else {
         let (options, agents) = equipped(serving, options, agents);
         return status_of(serve(options, agents, None, None));
@@ -228,8 +225,8 @@ fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: R
         Err(error) => return failed(&error, EXIT_STATE),
     };
     let start = || {
-        let mut command = std::process::Command::new(own_path());
-        command.arg0(env!("CARGO_PKG_NAME")).args(ServeOptions::to_be_host());
+        let mut command = exe::command();
+        command.args(ServeOptions::to_be_host());
         command
     };
     let ears = match LeaveSignals::open(parent) {
@@ -292,8 +289,10 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
     let log = match log::start_in(filter, held.path().join(HOST_LOG), log_readers) {
         Ok(log) => log,
         Err(error) => {
-            place
-                .refuse(&format!("the log cannot be started{}: {error}", limit_behind(&error)), EXIT_FAILURE);
+            place.refuse(
+                &format!("the log cannot be started{}: {error}", limits::limit_behind(&error)),
+                EXIT_FAILURE,
+            );
             return ExitCode::from(EXIT_FAILURE);
         }
     };
@@ -314,7 +313,7 @@ fn equipped(
 ) -> (RunOptions, (Configuration, Vec<Box<dyn Backend>>)) {
     // Programs of the host must not inherit a client's token.
     std::env::remove_var(connect::TOKEN_VARIABLE);
-    let guard = this_program(descriptors::raise());
+    let guard = this_program(limits::raise());
     let guards = guard.clone();
     let make = move |agent| Box::new(Acp::new(agent, guards.clone())) as Box<dyn Backend>;
     let (configuration, mut backends) = Configuration::start(source, reading, Box::new(make));
@@ -361,14 +360,8 @@ fn check_agents(arguments: &AgentsArguments) -> ExitCode {
     }
 }
 
-/// Returns a path to this program that works even if its file was replaced.
-fn own_path() -> PathBuf {
-    let path = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
-    path.unwrap_or_else(|_| env!("CARGO_PKG_NAME").into())
-}
-
 fn session_leader() -> std::process::Command {
-    let mut command = std::process::Command::new(own_path());
+    let mut command = exe::command();
     command.args([GUARD, "--leader"]);
     command
 }
@@ -377,7 +370,7 @@ fn session_leader() -> std::process::Command {
 /// its program; `None` if this process has not raised its own.
 fn this_program(given: Option<u64>) -> GuardProgram {
     let given = given.map(|given| format!("{GIVEN_FILES}{given}"));
-    GuardProgram::new(own_path(), [GUARD.to_owned()].into_iter().chain(given).collect()).adopting()
+    GuardProgram::new(exe::own_path(), [GUARD.to_owned()].into_iter().chain(given).collect()).adopting()
 }
 
 fn print(text: &str) -> ExitCode {

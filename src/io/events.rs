@@ -17,12 +17,12 @@ use super::readers::FinishedRead;
 use super::resources::ResourceAnswer;
 use super::states::Piece;
 use super::upkeep::UpkeepEvent;
-use super::watch::LeaveReason;
 use super::watches::{StartedWatches, WatchEvents};
 use crate::backend::probe::ProbeResult;
 use crate::backend::Report;
 use crate::host::effects::ConnectionId;
 use crate::host::Findings;
+use crate::os::hangup::LeaveReason;
 use crate::watches::engine::WatchReport;
 
 /// Maximum number of agent reports handled in one step.

@@ -31,9 +31,10 @@ use super::listen::listeners::Listeners;
 use super::log::{LogReader, LogReaders};
 use super::stdio::{self, Stdout};
 use super::upkeep::{SocketFile, Upkeep};
-use super::watch::{self, LeaveReason};
 use crate::config::ConfigurationReading;
 use crate::host::effects::ConnectionId;
+use crate::os::hangup::{self, LeaveReason};
+use crate::os::limits::are_files_exhausted;
 use crate::status::{EXIT_FAILURE, EXIT_STATE};
 use crate::store::folder::LockId;
 
@@ -246,7 +247,7 @@ impl Fronts {
         if let Err(error) = self.serve(&hello, (stdin, stdout), &stream, with.acceptor, (listening, outdated))
         {
             tracing::error!(%error, "a client that has joined cannot be served");
-            if descriptors::are_exhausted(&error) {
+            if are_files_exhausted(&error) {
                 return refuse_for_want_of_files(&stream);
             }
             let why = format!("the host of this state folder cannot serve one more client: {error}");
@@ -360,7 +361,7 @@ impl Fronts {
 
 fn watch_reader((stdout, stopped): (File, PipeReader), receipts: Receipts) -> io::Result<()> {
     let tell = move |loss| matches!(loss, LeaveReason::Reader) && receipts.report_closed_reader();
-    watch::start(Some(stdout.into()), None, Some(stopped.into()), tell)
+    hangup::start(Some(stdout), None, Some(stopped), tell)
 }
 
 /// Sends a line to a front without waiting: a front that does not read loses the line.

@@ -4,10 +4,9 @@
 //! listeners ([`listen`]), fronts ([`fronts`], [`hello`]) and handshakes (`half_open`); output
 //! queues ([`outbox`], [`backlog`]), large answers (`states`) and answers made elsewhere
 //! (`unanswered`); commits ([`persistence`]), reads ([`readers`]) and the messages that wait for
-//! them (`held`); files ([`resources`], [`watches`]); liveness checks ([`watch`]), time and ids
-//! ([`sources`]), the log ([`log`]), signals ([`signals`]), open files ([`descriptors`]), changes
-//! under a running host ([`upkeep`], [`configuration`]); all events ([`events`]), and the loop
-//! ([`run`]).
+//! them (`held`); files ([`resources`], [`watches`]); time and ids ([`sources`]), the log ([`log`]),
+//! open files ([`descriptors`]), changes under a running host ([`upkeep`], [`configuration`]); all
+//! events ([`events`]), and the loop ([`run`]).
 //! Never: makes a decision of the protocol.
 #![doc = include_str!("README.md")]
 
@@ -32,7 +31,6 @@ pub mod ptys;
 pub mod readers;
 pub mod resources;
 pub mod run;
-pub mod signals;
 pub mod sockets;
 pub mod sources;
 mod states;
@@ -40,5 +38,4 @@ pub mod stdio;
 pub mod store_failure;
 mod unanswered;
 pub mod upkeep;
-pub mod watch;
 pub mod watches;

@@ -39,13 +39,13 @@ use super::resources::{JobOutcome, Resources, WritableFolders};
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::states::StateWriters;
 use super::upkeep::Upkeep;
-use super::watch::LeaveReason;
 use super::watches::Watches;
 use crate::backend::probe::ProbeResult;
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{ClientMessage, ConnectionId, Ids, Input, Now, Output, Timer};
 use crate::host::log::ReplayWindow;
 use crate::host::{self, Host};
+use crate::os::hangup::LeaveReason;
 use crate::versions::{Edges, Outgoing};
 use crate::watches::engine::WatchReport as Watched;
 

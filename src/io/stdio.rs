@@ -5,44 +5,18 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, PipeReader, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender};
 use std::thread;
 
-use anyhow::Context;
 use bytes::{Buf, Bytes, BytesMut};
-use rustix::event::{poll, PollFd, PollFlags};
-use rustix::io::Errno;
 use tokio_util::codec::Decoder;
 
-use super::descriptors::limit_behind;
 use super::link::{ClientLines, LineSink, Receipts, WriteOutcome, CHUNK_BYTES, COPY_BELOW};
 use crate::codec::LineCodec;
+use crate::os::limits::limit_behind;
+use crate::os::stdio::{is_end, wait_for_input, wait_until_readable, wait_until_writable, write_at_once};
 
 const READ_BYTES: usize = 64 << 10;
-
-/// Reserves stdin and stdout for the protocol. Other output of this process and its children goes
-/// to stderr, and other reads of stdin find it empty.
-///
-/// # Errors
-/// When stdin or stdout is not open.
-pub fn take() -> anyhow::Result<(File, File)> {
-    let stdin = private(io::stdin()).context("stdin is not open")?;
-    let stdout = private(io::stdout()).context("stdout is not open")?;
-    let null = File::open("/dev/null").context("cannot open /dev/null")?;
-    rustix::stdio::dup2_stdin(&null).context("cannot replace stdin")?;
-    match private(io::stderr()) {
-        Ok(stderr) => rustix::stdio::dup2_stdout(stderr),
-        Err(_) => rustix::stdio::dup2_stdout(File::create("/dev/null").context("cannot open /dev/null")?),
-    }
-    .context("cannot replace stdout")?;
-    Ok((stdin.into(), stdout.into()))
-}
-
-/// Duplicates a descriptor for this process alone; the copy survives a replaced original.
-fn private(file: impl AsFd) -> rustix::io::Result<OwnedFd> {
-    rustix::io::fcntl_dupfd_cloexec(file, 3)
-}
 
 /// Starts a thread that reads lines until the input ends or the other end of `stop` is closed.
 ///
@@ -63,7 +37,7 @@ fn read_all(mut stdin: File, mut codec: LineCodec, heard: &ClientLines, stop: Op
     let mut buffer = BytesMut::new();
     loop {
         let mut failure = None;
-        if stop.is_some_and(|stop| !has_something(&stdin, stop)) {
+        if stop.is_some_and(|stop| !wait_for_input(&stdin, stop)) {
             return;
         }
         let read = match stdin.read(&mut chunk) {
@@ -71,11 +45,11 @@ fn read_all(mut stdin: File, mut codec: LineCodec, heard: &ClientLines, stop: Op
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             // Another process that shares the pipe has made it nonblocking.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                wait_for(&stdin, PollFlags::IN);
+                note_failure(wait_until_readable(&stdin));
                 continue;
             }
             Err(error) => {
-                failure = Some(error).filter(|error| !is_an_end(error));
+                failure = Some(error).filter(|error| !is_end(error));
                 0
             }
         };
@@ -100,19 +74,6 @@ fn read_all(mut stdin: File, mut codec: LineCodec, heard: &ClientLines, stop: Op
             return;
         }
     }
-}
-
-/// Waits for input or its end. Returns false if the other end of `stop` is closed.
-fn has_something(stdin: &File, stop: &PipeReader) -> bool {
-    let mut files = [PollFd::new(stdin, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-    while poll(&mut files, None) == Err(Errno::INTR) {}
-    files[1].revents().is_empty()
-}
-
-/// Returns whether the peer is gone: a closed terminal, or a socket closed with unread data.
-fn is_an_end(error: &io::Error) -> bool {
-    let ends = [Errno::IO, Errno::CONNRESET];
-    ends.iter().any(|end| error.raw_os_error() == Some(end.raw_os_error()))
 }
 
 /// Maximum size of a chunk that is written without the thread, in bytes.
@@ -200,36 +161,23 @@ fn write_all(mut stdout: File, texts: &Receiver<Bytes>, receipts: &Receipts) {
     }
 }
 
-/// Writes as much as fits without blocking, and returns the number of bytes. Neither needs nor
-/// changes the blocking mode of the file. Errors recur on the thread, which reports them.
-#[cfg(target_os = "linux")]
-fn write_at_once(stdout: &File, bytes: &[u8]) -> usize {
-    use rustix::io::{pwritev2, ReadWriteFlags};
-    /// Offset that stands for the current position of the file.
-    const HERE: u64 = u64::MAX;
-    pwritev2(stdout, &[io::IoSlice::new(bytes)], HERE, ReadWriteFlags::NOWAIT).unwrap_or(0)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn write_at_once(_stdout: &File, _bytes: &[u8]) -> usize {
-    0
-}
-
 fn write_patiently(stdout: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match stdout.write(bytes) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
             Ok(written) => bytes = &bytes[written..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => wait_for(stdout, PollFlags::OUT),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                note_failure(wait_until_writable(stdout));
+            }
             Err(error) => return Err(error),
         }
     }
     Ok(())
 }
 
-fn wait_for(file: &File, what: PollFlags) {
-    if let Err(error) = poll(&mut [PollFd::new(file, what)], None) {
+fn note_failure(waited: io::Result<()>) {
+    if let Err(error) = waited {
         tracing::debug!(%error, "waiting for a pipe has failed");
     }
 }

@@ -372,22 +372,146 @@ fn pure_modules_name_no_impure_api() {
     }
 }
 
+/// Words by which a source names an interface that not every system has.
+const WORDS_OF_SYSTEMS: [&str; 13] = [
+    "cfg(unix",
+    "cfg(not(unix",
+    "cfg(windows",
+    "target_os",
+    "portable",
+    "std::os",
+    "rustix",
+    "net::unix",
+    "net::windows",
+    "signal::unix",
+    "UnixStream",
+    "UnixListener",
+    "\"/dev/null\"",
+];
+
+/// Files outside of `src/os` that still name such interfaces. The list may only shrink.
+const STILL_OF_A_SYSTEM: &[&str] = &[
+    "src/backend/acp/client_tools/listener.rs",
+    "src/backend/acp/client_tools/relay.rs",
+    "src/backend/acp/client_tools/server.rs",
+    "src/backend/acp/content.rs",
+    "src/backend/acp/descendants.rs",
+    "src/backend/acp/guard.rs",
+    "src/backend/acp/guards.rs",
+    "src/backend/acp/lifeline.rs",
+    "src/backend/acp/mod.rs",
+    "src/backend/acp/process.rs",
+    "src/backend/acp/program.rs",
+    "src/backend/acp/terminals/command.rs",
+    "src/config.rs",
+    "src/connect.rs",
+    "src/demo.rs",
+    "src/files/attributes.rs",
+    "src/files/facts.rs",
+    "src/files/folders.rs",
+    "src/files/replacement.rs",
+    "src/files/reverting.rs",
+    "src/files/small.rs",
+    "src/files/trees.rs",
+    "src/files/trees/copying.rs",
+    "src/files/trees/names.rs",
+    "src/files/trees/walk.rs",
+    "src/files/unfinished.rs",
+    "src/files/uris.rs",
+    "src/files/writing.rs",
+    "src/front.rs",
+    "src/front/pipes.rs",
+    "src/git/backups.rs",
+    "src/git/checkpoints.rs",
+    "src/git/commit.rs",
+    "src/git/compare.rs",
+    "src/git/contents.rs",
+    "src/git/conversions.rs",
+    "src/git/flags.rs",
+    "src/git/index.rs",
+    "src/git/isolation.rs",
+    "src/git/large.rs",
+    "src/git/program.rs",
+    "src/git/repository.rs",
+    "src/git/reverting.rs",
+    "src/git/scan.rs",
+    "src/git/settings.rs",
+    "src/git/unseen.rs",
+    "src/git/worker.rs",
+    "src/io/fronts.rs",
+    "src/io/half_open.rs",
+    "src/io/listen/access.rs",
+    "src/io/listen/address.rs",
+    "src/io/listen/announce.rs",
+    "src/io/listen/listeners.rs",
+    "src/io/listen/mod.rs",
+    "src/io/listen/notice.rs",
+    "src/io/log.rs",
+    "src/io/ptys/foreground.rs",
+    "src/io/ptys/integration.rs",
+    "src/io/ptys/listener.rs",
+    "src/io/ptys/opening.rs",
+    "src/io/ptys/program.rs",
+    "src/io/ptys/shell.rs",
+    "src/io/resources/changing.rs",
+    "src/io/resources/reading.rs",
+    "src/io/upkeep.rs",
+    "src/io/watches.rs",
+    "src/main.rs",
+    "src/places.rs",
+    "src/sessions/exports.rs",
+    "src/store/errors.rs",
+    "src/store/folder.rs",
+    "src/store/mark.rs",
+    "src/store/schema.rs",
+    "src/store/sqlite.rs",
+    "src/watches/engine.rs",
+    "src/watches/path_resolution.rs",
+    "src/watches/system.rs",
+    "src/watches/tree.rs",
+];
+
+/// Only `src/os` knows which system it runs on. Tests may know, too.
+#[test]
+fn systems_are_told_apart_in_one_folder() {
+    let mut found = BTreeSet::new();
+    for file in files_under("src").into_iter().filter(|file| file.extension().is_some_and(|it| it == "rs")) {
+        let name = file.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+        let is_test = name.contains("/tests/") || name.ends_with("/tests.rs");
+        if name.starts_with("src/os/") || is_test {
+            continue;
+        }
+        let source = fs::read_to_string(&file).unwrap();
+        let product = source.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        let mut code = product.lines().filter(|line| !line.trim_start().starts_with("//"));
+        if code.any(|line| WORDS_OF_SYSTEMS.iter().any(|word| line.contains(word))) {
+            found.insert(name);
+        }
+    }
+    let listed: BTreeSet<String> = STILL_OF_A_SYSTEM.iter().map(|name| (*name).to_owned()).collect();
+    let new: Vec<_> = found.difference(&listed).collect();
+    assert!(new.is_empty(), "what differs between systems belongs into src/os: {new:#?}");
+    let mended: Vec<_> = listed.difference(&found).collect();
+    assert!(mended.is_empty(), "take these off the list: {mended:#?}");
+}
+
 /// Modules and items of other layers that each layer may use.
-const LAYERS: [(&str, &[&str]); 10] = [
+const LAYERS: [(&str, &[&str]); 11] = [
+    ("os", &[]),
     ("wire", &[]),
     ("state", &["wire"]),
     ("host", &["wire", "state"]),
-    ("files", &["wire"]),
-    ("watches", &["wire", "files"]),
-    ("git", &["wire", "state", "files", "host::effects"]),
+    ("files", &["os", "wire"]),
+    ("watches", &["os", "wire", "files"]),
+    ("git", &["os", "wire", "state", "files", "host::effects"]),
     ("versions", &["wire", "state", "host::effects"]),
-    ("store", &["wire", "state", "places", "host::effects", "host::log", "host::Start"]),
-    ("backend", &["wire", "state", "codec", "files", "host::effects"]),
+    ("store", &["os", "wire", "state", "places", "host::effects", "host::log", "host::Start"]),
+    ("backend", &["os", "wire", "state", "codec", "files", "host::effects"]),
     (
         "io",
         &[
-            "wire", "state", "codec", "files", "watches", "git", "versions", "host", "store", "backend",
-            "config", "status",
+            "os", "wire", "state", "codec", "files", "watches", "git", "versions", "host", "store",
+            "backend", "config", "status",
         ],
     ),
 ];
@@ -473,6 +597,13 @@ fn type_names_are_unique() {
         }
     }
     assert!(all.len() > 500, "the types are found");
+    // The halves of a concern declare the same types.
+    for files in all.values_mut() {
+        files.dedup_by_key(|file| match file.starts_with(root().join("src/os")) {
+            true => file.parent().map(Path::to_owned),
+            false => Some(file.clone()),
+        });
+    }
     all.retain(|_, files| files.len() > 1);
     assert!(all.is_empty(), "types with one name: {all:#?}");
 }

@@ -23,7 +23,7 @@ use super::{shell, PtyReports};
 use crate::backend::acp::guard::GuardReport;
 use crate::backend::acp::guards::{Guard, GuardProgram};
 use crate::host::effects::{PtyCommand, PtyEvent, PtyLaunch};
-use crate::io::descriptors::limit_behind;
+use crate::os::limits::limit_behind;
 use crate::wire::escapes::take_text;
 
 /// Minimum interval of output reports, unless [`REPORT_BYTES_MAX`] is reached before.

@@ -17,7 +17,7 @@ use crate::io::fronts::{FrontServices, Fronts, JoinRequest};
 use crate::io::held::HeldMessage;
 use crate::io::link::{ClientEvent, Link, OnClose, WriteOutcome, CHUNK_BYTES};
 use crate::io::upkeep::UpkeepEvent;
-use crate::io::watch::LeaveReason;
+use crate::os::hangup::LeaveReason;
 use crate::status::{EXIT_CUT, EXIT_FAILURE};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::Incoming;

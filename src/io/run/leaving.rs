@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{Exit, Sidecar};
 use crate::host::effects::{Input, Shutdown};
-use crate::io::watch::LeaveReason;
+use crate::os::hangup::LeaveReason;
 
 /// Time limit for the last frames after a request to leave.
 pub(super) const LEAVE_WITHIN: Duration = Duration::from_millis(1500);

@@ -22,10 +22,11 @@ use crate::io::listen::Listening;
 use crate::io::outbox::OutboxLimits;
 use crate::io::persistence::{OpenedPersistence, Persistence};
 use crate::io::ptys::ShellScripts;
-use crate::io::signals::catch_signals;
 use crate::io::stdio::{self, Stdout};
 use crate::io::upkeep::{SocketFile, Upkeep};
-use crate::io::watch;
+use crate::os::hangup;
+use crate::os::signals::catch_signals;
+use crate::os::stdio::take;
 use crate::status::EXIT_STATE;
 use crate::store::folder::{self, StateFolder};
 use crate::store::{StatePlace, StoreOptions};
@@ -84,7 +85,7 @@ pub fn serve(
     held: Option<StateFolder>,
     place: Option<HostSocket>,
 ) -> anyhow::Result<Exit> {
-    let parent = options.watch_parent.then(watch::parent).flatten();
+    let parent = options.watch_parent.then(hangup::parent).flatten();
     options.own_files.extend(place.as_ref().map(|place| place.path.clone()));
     let opened = match open_persistence(&mut options, held) {
         Ok(opened) => opened,
@@ -95,7 +96,7 @@ pub fn serve(
             return Err(error.into());
         }
     };
-    let pipes = if options.stays { None } else { Some(stdio::take()?) };
+    let pipes = if options.stays { None } else { Some(take()?) };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
     let exit = runtime.block_on(async {
@@ -120,9 +121,9 @@ pub fn serve(
         }
         sidecar.begin_upkeep(&mut events, configuration, socket)?;
         if let Some((stdin, stdout)) = pipes {
-            let watched = stdout.try_clone().context("cannot watch stdout")?.into();
+            let watched = stdout.try_clone().context("cannot watch stdout")?;
             let tell = move |loss| losses.send(loss).is_ok();
-            watch::start(Some(watched), parent, None, tell).map_err(no_thread)?;
+            hangup::start(Some(watched), parent, None, tell).map_err(no_thread)?;
             let writer = |receipts| Stdout::start(stdout, receipts);
             let lines =
                 sidecar.acceptor.open(OnClose::Leave, terms, writer).context("cannot write to stdout")?;

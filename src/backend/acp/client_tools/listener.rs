@@ -27,6 +27,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::server::{self, Lines, SharedTools, ToolServerEvent};
 use super::{relay, OfferedTools, SERVER};
 use crate::backend::secrets::Secret;
+use crate::os::exe;
 
 /// Prefix of the socket folders' names, followed by the process id.
 const FOLDER: &str = "ahp-sidecar-";
@@ -120,7 +121,7 @@ impl ToolListener {
 impl ToolServer {
     /// Returns the entry for the agent's list of MCP servers.
     pub fn entry(&self) -> anyhow::Result<McpServer> {
-        let server = McpServerStdio::new(SERVER, this_program()?).args(vec![relay::MODE.to_owned()]);
+        let server = McpServerStdio::new(SERVER, exe::path_for_others()?).args(vec![relay::MODE.to_owned()]);
         let socket = self.socket.to_str().context("the socket has no name that an agent can be told")?;
         let variables = [(relay::SOCKET, socket), (relay::TOKEN, &self.token)];
         let variables = variables.map(|(name, value)| EnvVariable::new(name, value));
@@ -204,16 +205,6 @@ async fn accept_client(stream: UnixStream, stranger: OwnedSemaphorePermit, links
             "a connection to the tools of clients was refused: its token belongs to no session"
         ),
     }
-}
-
-/// Returns a path by which agents can start this program.
-fn this_program() -> io::Result<PathBuf> {
-    let path = std::env::current_exe()?;
-    if path.is_file() || !cfg!(target_os = "linux") {
-        return Ok(path);
-    }
-    // The file was replaced after this process started.
-    Ok(format!("/proc/{}/exe", std::process::id()).into())
 }
 
 /// Folder of the socket, accessible to this user only; removed on drop.

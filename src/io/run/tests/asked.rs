@@ -14,7 +14,7 @@ use crate::host::effects::{AgentDescription, OpenConversation};
 use crate::io::outbox::OutboxLimits;
 use crate::io::persistence::Persistence;
 use crate::io::run::leaving::{AGENTS_WITHIN, LEAVE_WITHIN};
-use crate::io::watch::LeaveReason;
+use crate::os::hangup::LeaveReason;
 use crate::wire::uris::default_chat_of;
 
 /// Like the agent `script`, but nothing that it is told is heard, and it cannot be stopped.
