@@ -24,7 +24,7 @@ use crate::store::folder::StateFolder;
 use crate::store::memory::Memory;
 use crate::store::reader::Reader;
 use crate::store::space::Due;
-use crate::store::sqlite::{self, Writer};
+use crate::store::sqlite::{self, Writer, IDLE_LOG_PAGES_MAX, LOG_PAGES_MAX};
 use crate::store::texts::Texts;
 use crate::store::StoreOptions;
 
@@ -37,6 +37,9 @@ const AGENTS_ABOVE: usize = 4 * TRANSACTION_BYTES;
 
 /// Size from which no more steps join a transaction, in bytes, so that its first is not delayed.
 const TRANSACTION_BYTES: usize = 512 << 10;
+
+/// Time without a step after which a long log is copied into the database.
+const CHECKPOINT_AFTER: Duration = Duration::from_millis(5);
 
 /// Time without a commit after which maintenance begins.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
@@ -420,7 +423,7 @@ fn commit_all(
         if tell.send(CommitEvent::Safe(last)).is_err() {
             return;
         }
-        writer.empty_long_log();
+        writer.checkpoint_from(LOG_PAGES_MAX);
         if tidied.elapsed() > TIDY_EVERY && tidy_some(&mut writer) != Due::Now {
             tidied = Instant::now();
         }
@@ -451,6 +454,10 @@ fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
 
 /// Waits for the next step with maintenance while idle. Returns `None` when none can come.
 fn next_step(writer: &Mutex<Writer>, steps: &Receiver<StepToCommit>) -> Option<StepToCommit> {
+    if let Ok(step) = steps.recv_timeout(CHECKPOINT_AFTER) {
+        return Some(step);
+    }
+    lock(writer).checkpoint_from(IDLE_LOG_PAGES_MAX);
     let mut patience = IDLE_AFTER;
     loop {
         match steps.recv_timeout(patience) {

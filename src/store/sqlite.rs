@@ -38,9 +38,13 @@ pub const FILE_NAME: &str = "sessions.sqlite";
 /// Number of sequence numbers reserved at once.
 const BLOCK: u64 = 1 << 20;
 
-/// Number of pages of the write-ahead log from which on it is written into the database: 4 MiB.
-/// The process behind a killed one reads all of the log before it answers anybody.
-const LOG_PAGES_MAX: u32 = 256;
+/// Number of pages of the write-ahead log (16 MiB) from which on a commit is followed by a
+/// checkpoint, even if others wait. The process behind a killed one reads the whole log before it
+/// answers: some 20 ms.
+pub const LOG_PAGES_MAX: u32 = 1024;
+
+/// The same when no commit waits: 4 MiB.
+pub const IDLE_LOG_PAGES_MAX: u32 = 256;
 
 /// A commit of more records than these is not tried at once.
 const RECORDS_AT_ONCE_MAX: usize = 8;
@@ -255,9 +259,9 @@ impl Writer {
         is_kept
     }
 
-    /// Writes the write-ahead log into the database when it is long.
-    pub fn empty_long_log(&mut self) {
-        if self.log_pages.load(Ordering::Relaxed) < LOG_PAGES_MAX {
+    /// Copies the write-ahead log into the database if it has at least this many pages.
+    pub fn checkpoint_from(&mut self, pages: u32) {
+        if self.log_pages.load(Ordering::Relaxed) < pages {
             return;
         }
         self.log_may_begin = true;

@@ -2,6 +2,7 @@
 
 use ahp_sidecar::host::effects::{ConnectionId, Frame, Output};
 use ahp_sidecar::io::persistence::{CommitEvent, OpenedPersistence, Persistence};
+use ahp_sidecar::store::sqlite::LOG_PAGES_MAX;
 use rusqlite::Connection;
 
 use super::*;
@@ -13,7 +14,7 @@ fn options() -> StoreOptions {
 }
 
 /// Number of pages in the WAL until it is checkpointed, and a few more.
-const LONG: u64 = 300;
+const LONG: u64 = LOG_PAGES_MAX as u64;
 
 /// A writer that has made its first commit, and the number of that.
 fn begun(path: &Path, options: StoreOptions) -> (Writer, u64) {
@@ -66,7 +67,7 @@ fn inline_commit_never_checkpoints_the_wal() {
     }
     assert_eq!(size(), before);
     // Whoever can wait does it, and begins the log anew; then it goes on.
-    writer.empty_long_log();
+    writer.checkpoint_from(LOG_PAGES_MAX);
     assert!(size() > before);
     assert!(!writer.commit_at_once(&actions([last + 1])), "it would begin the log");
     writer.commit(&actions([last + 1])).unwrap();
