@@ -1,10 +1,10 @@
 //! Translation between each connection and the core.
 //!
-//! Owns: which version each connection speaks, its requests that are on their way, what it
-//! subscribed to as it sees it, and the version that each client id spoke last. What passes through
-//! it is `up`, `down`, `answers`, and `deferred` (answers that take long to write).
-//! Never: says what differs between versions (the steps do), and never holds up a connection of the
-//! newest version, whose messages pass as they are.
+//! Owns: each connection's version, subscriptions and requests in flight, and the last version of
+//! each client id. The work is in `up`, `down`, `answers`, and `deferred` (answers that take long
+//! to write).
+//! Never: defines the differences between versions (the steps do), or delays a connection of the
+//! newest version, whose messages pass unchanged.
 
 mod answers;
 mod deferred;
@@ -36,103 +36,96 @@ use crate::wire::references::MessageReferences;
 use crate::wire::rpc::{to_json, Incoming, MethodName, Params, RequestId};
 use crate::wire::uris;
 
-/// Other spellings of the root channel's URI, besides those that the core knows.
+/// Former spellings of the root channel's URI, which the core does not know.
 const OLD_ROOTS: [&str; 3] = ["agenthost:/root", "agenthost:root", "root:/"];
 
-/// Maximum number of a client's actions remembered in its own spelling until they are answered.
+/// Maximum number of unanswered actions of a client whose original text is retained.
 const ACTIONS_MAX: usize = 256;
 
-/// Every connection's side of the core.
+/// All connections, with the translations that they share.
 #[derive(Debug, Default)]
 pub struct Edges {
     peers: BTreeMap<ConnectionId, EdgeConnection>,
     translations: BTreeMap<Dialect, VersionTranslation>,
-    /// Version that each client spoke last.
+    /// Last version of each client id.
     clients: HashMap<String, Dialect>,
     providers: Vec<String>,
     records: Vec<Record>,
     later: VecDeque<(ConnectionId, Incoming)>,
     last_inner: u64,
-    /// Names of sessions for clients with quirks.
     spelling: ProviderNames,
 }
 
-/// One connection.
 #[derive(Debug, Default)]
 struct EdgeConnection {
     dialect: Dialect,
-    /// The negotiated version, as it is answered.
+    /// Negotiated version, exactly as the client offered it.
     answer: Value,
-    /// The handshake is over: the version stands.
+    /// Set once the handshake is over, which fixes the version.
     open: bool,
-    /// Another version may be meant; what comes next may tell.
+    /// Set while a later message may show that another version is meant.
     doubtful: bool,
     /// Set once the assumption was logged.
     is_assumed: bool,
     /// Version to assume if the first messages do not tell it.
     assumed: Option<Dialect>,
     client_id: String,
-    /// Abilities of the client, as the core knows them.
+    /// Abilities of the client that were last sent to the core.
     abilities: Abilities,
     quirks: Quirks,
-    /// Name of the root channel for the client, if it differs from the core's.
+    /// Client's name of the root channel; `None` if it is the core's.
     root: Option<String>,
-    /// Channels that the client subscribed to, as the core names them, each with the number of the
-    /// request that did it: requests are answered out of order.
+    /// Subscribed channels by the core's names, each with the number of the request that
+    /// subscribed: requests may be answered out of order.
     shown: BTreeMap<String, u64>,
-    /// Channels that were subscribed to for its sake besides, likewise.
+    /// Channels that the client needs besides, such as default chats, with numbers as above.
     shadows: BTreeMap<String, u64>,
-    /// Requests that are on their way, by the number that the core was given for the first.
+    /// Requests in flight, by the number of the first request to the core.
     batches: BTreeMap<u64, RequestBatch>,
-    /// Actions that are on their way, as the client said them.
+    /// Actions in flight by `clientSeq`, as the client sent them.
     said: VecDeque<(i64, Object)>,
 }
 
-/// An answer of the core.
 #[derive(Debug)]
 enum CoreAnswer {
-    /// One that is written.
     Written {
-        /// The result; JSON text.
+        /// JSON text of the result.
         result: Bytes,
-        /// The kinds of the channels whose states are in it, in their order.
+        /// Kinds of the channels whose states the result contains, in order.
         states: Vec<ChannelKind>,
     },
-    /// One that takes long to write.
+    /// Answer that takes long to write.
     Large(Box<LargeStates>),
 }
 
-/// A client's request, and the requests that the core gets instead of it.
+/// A client's request, with the requests that the core receives in its place.
 #[derive(Debug)]
 struct RequestBatch {
-    /// Whom to answer; nobody when it is a request of ours.
     id: Option<RequestId>,
-    /// The method, as the core calls it.
+    /// Method name that the core received.
     method: String,
     reply: Reply,
-    /// The channels that the client asks for, as the core names them.
+    /// Channels that the client asked for, by the core's names.
     asked: Vec<String>,
-    /// Channels in the client's spelling.
+    /// Those channels in the client's spelling.
     spelled: Vec<String>,
-    /// The channels that are asked for besides.
+    /// Channels that are subscribed to in addition.
     besides: Vec<String>,
     /// Channels that were unsubscribed before the answer.
     given_up: BTreeSet<String>,
-    /// Answers of the core so far, in the order of asking.
+    /// Answers of the core so far, in the order of the requests.
     answers: Vec<Result<CoreAnswer, RpcError>>,
     wants: usize,
-    /// Messages that the core sent behind its first answer, and that must follow the client's own.
+    /// Messages of the core behind its first answer, which must follow the client's answer.
     behind: Vec<Outgoing>,
 }
 
 impl EdgeConnection {
-    /// Speaks the newest version, and calls the root channel what the core does: nothing is to be
-    /// translated.
+    /// Returns whether nothing needs translation, not even the name of the root channel.
     fn is_plain(&self) -> bool {
         self.dialect == Dialect::NEWEST && self.root.is_none()
     }
 
-    /// Returns whether a message of its client goes to the core as it is.
     fn passes(&self, message: &Incoming) -> bool {
         let (Incoming::Request { method, params, .. } | Incoming::Notification { method, params }) = message
         else {
@@ -146,7 +139,6 @@ impl EdgeConnection {
         }
     }
 
-    /// Returns a message of a client of the newest version for the core.
     fn plain_message(&self, id: Option<RequestId>, method: MethodName, params: Params) -> ClientMessage {
         if self.quirks.sessions_ahead && id.is_some() && method.served() == Some(Method::CreateSession) {
             let options = SessionOptions { ahead: true, ..SessionOptions::default() };
@@ -155,20 +147,20 @@ impl EdgeConnection {
         message_of(id, method, params).into()
     }
 
-    /// Returns whether messages of a channel are for the client: all, unless channels were
-    /// subscribed to that it did not ask for.
+    /// Returns whether the client receives messages of a channel. In older versions some channels
+    /// are subscribed to that the client did not ask for.
     fn is_shown(&self, channel: &str) -> bool {
         !self.dialect.has_summaries_in_states() || self.shown.contains_key(channel)
     }
 
-    /// The core's name of the root channel for the client's.
+    /// Replaces the client's name of the root channel by the core's, and remembers it.
     fn root_up(&mut self, uri: &mut String) {
         if uris::is_root(uri) || OLD_ROOTS.contains(&uri.as_str()) {
             self.root = Some(std::mem::replace(uri, uris::ROOT.to_owned())).filter(|it| it != uris::ROOT);
         }
     }
 
-    /// Keeps what its client says of an action, to be echoed in its own words.
+    /// Retains an action as its client sent it, for the echo.
     fn note(&mut self, params: Object) {
         if let Some(seq) = params.get("clientSeq").and_then(Value::as_i64) {
             if self.said.len() == ACTIONS_MAX {
@@ -178,8 +170,7 @@ impl EdgeConnection {
         }
     }
 
-    /// Returns whether a channel is subscribed to, or will be once the requests in flight are
-    /// answered.
+    /// Returns whether a channel is subscribed to, or will be by a request in flight.
     fn follows(&self, channel: &String) -> bool {
         let is_asked =
             |batch: &RequestBatch| batch.asked.contains(channel) || batch.besides.contains(channel);
@@ -187,7 +178,7 @@ impl EdgeConnection {
         self.shown.contains_key(channel) || self.shadows.contains_key(channel) || batches.any(is_asked)
     }
 
-    /// Returns a copy of what later translation of an answer needs.
+    /// Returns a copy of the members that a deferred answer needs for its translation.
     fn apart(&self) -> Self {
         Self {
             dialect: self.dialect,
@@ -199,7 +190,6 @@ impl EdgeConnection {
         }
     }
 
-    /// Returns the client's name of the root channel.
     fn root(&self) -> &str {
         self.root.as_deref().unwrap_or(uris::ROOT)
     }
@@ -210,14 +200,13 @@ impl EdgeConnection {
 }
 
 impl Edges {
-    /// Begins without connections. `providers` are the agents that there are, the default one
-    /// first.
+    /// Creates the translation. `providers` are the names of the agents, the default one first.
     pub fn new(providers: Vec<String>) -> Self {
         Self { providers, ..Self::default() }
     }
 
-    /// Takes in which agents are offered from now on, the default one first. Sessions of others are
-    /// still called by theirs.
+    /// Sets the names of the agents that are offered now, the default one first. Former ones stay
+    /// known, because their sessions keep their names.
     pub fn offer(&mut self, mut providers: Vec<String>) {
         let before = self.providers.iter().filter(|before| !providers.contains(before));
         providers.extend(before.cloned().collect::<Vec<_>>());
@@ -227,8 +216,7 @@ impl Edges {
         self.providers = providers;
     }
 
-    /// A message with the files of this machine called as everybody calls them, whatever its client
-    /// does. That comes before anything else is done with it.
+    /// Makes the files of this machine in a message `file:` URIs. Must run before anything else.
     pub fn with_files(&self, connection: ConnectionId, message: Incoming) -> Incoming {
         match self.peers.get(&connection) {
             Some(peer) if peer.quirks.remote_files => quirks::with_files(message),
@@ -236,13 +224,12 @@ impl Edges {
         }
     }
 
-    /// Returns the names in a message, as the core may spell them. There may be more channels than
-    /// the message turns out to mean: an old spelling is resolved for sure only when the message is
-    /// translated.
+    /// Returns the names in a message, as the core may spell them. May contain more channels than
+    /// the message means: only the translation resolves a former spelling for sure.
     pub fn named(&self, connection: ConnectionId, message: &Incoming) -> MessageReferences {
         let peer = self.peers.get(&connection);
         let mut named = MessageReferences::of(message);
-        // The version of a client that comes, or comes back, is not known yet.
+        // The version of a client that connects or returns is not known yet.
         let speaks_newest = peer.is_some_and(|peer| peer.open && peer.dialect.names_channels());
         if !named.channels.is_empty() && (!speaks_newest || named.client.is_some()) {
             let translations =
@@ -258,8 +245,8 @@ impl Edges {
         if begins || peer.is_some_and(|peer| peer.quirks.sessions_by_provider) {
             let subscribes = begins || is_subscribe(message);
             let otherwise = named.channels.iter().filter_map(|uri| quirks::called_otherwise(uri));
-            // What was told of is known; of other messages' sessions the store is not asked in vain
-            // each time.
+            // Other messages add only sessions that were mentioned before: fewer reads of the
+            // store.
             let otherwise = otherwise.filter(|uri| subscribes || self.spelling.knows(uri));
             let otherwise: Vec<String> = otherwise.collect();
             named.channels.extend(otherwise);
@@ -268,8 +255,8 @@ impl Edges {
         named
     }
 
-    /// Returns whether a client begins or returns whose version may have session names of its own:
-    /// its messages name no channels.
+    /// Returns whether a message begins or resumes a connection in a version that may have its own
+    /// names for sessions (one whose messages name no channels).
     fn begins_without_channels(&self, connection: ConnectionId, message: &Incoming) -> bool {
         let Incoming::Request { method, params, .. } = message else { return false };
         let peer = self.peers.get(&connection).filter(|peer| peer.open);
@@ -288,8 +275,7 @@ impl Edges {
         known.map_or(!params.contains_key("channel"), |known| !known.names_channels())
     }
 
-    /// Learns what clients of versions that have names of their own call these sessions, each with
-    /// its provider.
+    /// Learns sessions, each with its provider, for versions that name sessions by providers.
     pub fn learn_sessions(&mut self, sessions: &[(String, String)]) {
         for dialect in Dialect::ALL.iter().copied().filter(|dialect| !dialect.names_channels()) {
             let providers = &self.providers;
@@ -303,50 +289,48 @@ impl Edges {
         }
     }
 
-    /// Learns which providers these sessions are of, some of which may be gone: a client that is
-    /// back may be told of them.
+    /// Learns the providers of these sessions, some of which may be disposed of: a client that
+    /// returns may still receive their names.
     pub fn learn<'a>(&mut self, sessions: impl Iterator<Item = (&'a str, &'a str)>) {
         sessions.for_each(|(uri, provider)| self.spelling.note(uri, provider));
     }
 
-    /// Returns whether the version that this client spoke last is unknown here, and may be in the
-    /// store.
+    /// Returns whether the last version of this client id is not in memory; the store may have it.
     pub fn is_stranger(&self, client_id: &str) -> bool {
         !self.clients.contains_key(client_id)
     }
 
-    /// Remembers which version a client spoke last.
+    /// Sets the last version of a client id.
     pub fn remember(&mut self, client_id: String, dialect: Dialect) {
         self.clients.insert(client_id, dialect);
     }
 
-    /// Takes the records of what was received; they must be durable before the answer goes out.
+    /// Takes the records of received messages, which must be durable before the answer goes out.
     pub fn take_records(&mut self) -> Vec<Record> {
         std::mem::take(&mut self.records)
     }
 
-    /// Takes the next message for the core that follows from one of its own.
+    /// Takes the next message to the core that a translated answer has caused.
     pub fn take_later(&mut self) -> Option<(ConnectionId, Incoming)> {
         self.later.pop_front()
     }
 
-    /// A connection begins. Where the first messages of its client do not tell its version, it is
-    /// `assumed`.
+    /// Adds a connection; `assumed` is its version if the first messages do not tell it.
     pub fn open(&mut self, connection: ConnectionId, assumed: Option<Dialect>) {
         self.peers.insert(connection, EdgeConnection { assumed, ..EdgeConnection::default() });
     }
 
-    /// Forgets a connection.
+    /// Removes a connection.
     pub fn close(&mut self, connection: ConnectionId) {
         self.peers.remove(&connection);
         if !self.peers.values().any(|peer| peer.quirks.sessions_by_provider) {
-            // The next one is told of its sessions again.
+            // The next such client is sent its sessions again.
             self.spelling = ProviderNames::default();
         }
         self.sweep();
     }
 
-    /// Translates a message up, to what the core is fed: all at once, with nothing in between.
+    /// Translates a message to those for the core, which must be handled without others between.
     pub fn up(&mut self, connection: ConnectionId, message: Incoming, fed: &mut Vec<ClientMessage>) {
         let peer = self.peers.entry(connection).or_default();
         if peer.passes(&message) {
@@ -401,12 +385,12 @@ impl Edges {
         }
     }
 
-    /// Returns whether a message goes to the core as it is.
+    /// Returns whether a message goes to the core unchanged.
     pub fn passes(&self, connection: ConnectionId, message: &Incoming) -> bool {
         self.peers.get(&connection).is_some_and(|peer| peer.passes(message))
     }
 
-    /// Chooses the version of a connection by its `initialize`.
+    /// Chooses the version of a connection from its `initialize`.
     fn begin(&mut self, connection: ConnectionId, params: &Object) -> Result<(), RpcError> {
         let assumed = self.peers.get(&connection).and_then(|peer| peer.assumed);
         let Negotiation { dialect, answer, doubtful } = negotiate(params, assumed)?;
@@ -418,11 +402,11 @@ impl Edges {
         Ok(())
     }
 
-    /// Chooses the version of a connection by its `reconnect`, which says nothing of it.
+    /// Chooses the version of a connection from its `reconnect`, which does not name one.
     fn come_back(&mut self, connection: ConnectionId, params: &Object) -> Result<(), RpcError> {
         let Some(client_id) = node::text(params, "clientId") else { return Ok(()) };
         let known = self.clients.get(client_id).copied();
-        // A connection that is open goes on in its version, whoever it is now.
+        // An open connection of an unknown client id keeps its version.
         let spoken = self.peers.get(&connection).filter(|peer| peer.open).map(|peer| peer.dialect);
         let told = known.or(spoken).or_else(|| reconnect_sign(params));
         let assumed = self.peers.get(&connection).and_then(|peer| peer.assumed);
@@ -450,13 +434,11 @@ impl Edges {
             self.records.push(Record::Client { id: client_id.clone(), version: dialect.name() });
         }
         let peer = self.peers.entry(connection).or_default();
-        // What was said before it comes back is still told: what it is shown changes with the
-        // answer.
+        // Output before the answer keeps the former subscriptions; the answer replaces them.
         (peer.dialect, peer.client_id, peer.doubtful) = (dialect, client_id, false);
     }
 
-    /// Settles which of the versions that call themselves 1 is meant, if that was open and this
-    /// message tells.
+    /// Decides between the two versions that call themselves 1, if this message tells.
     fn resolve_doubt(&mut self, connection: ConnectionId, method: &str, params: &Object) {
         let peer = self.peers.entry(connection).or_default();
         if !peer.doubtful || matches!(method, "initialize" | "ping") {
@@ -484,7 +466,7 @@ impl Edges {
         }
     }
 
-    /// Forgets states that no connection is told of.
+    /// Drops the retained states of channels that no connection is subscribed to.
     fn sweep(&mut self) {
         let peers = &self.peers;
         for (dialect, translation) in &mut self.translations {
@@ -500,8 +482,8 @@ impl Edges {
     }
 }
 
-/// Returns whether a message of the newest version spells the root channel differently from the
-/// core: a subscription must be answered in the same words.
+/// Returns whether a subscription of the newest version spells the root channel differently from
+/// the core; the answer must have the same spelling.
 fn names_root_otherwise(method: Option<Method>, params: &Params) -> bool {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
@@ -531,7 +513,6 @@ fn message_of(id: Option<RequestId>, method: impl Into<MethodName>, params: Para
     }
 }
 
-/// Returns the message that ends a subscription.
 fn unsubscribe(channel: &str) -> Incoming {
     let params = Params::from_json(to_json(&json!({ "channel": channel })));
     message_of(None, Method::Unsubscribe.name().to_owned(), params)
