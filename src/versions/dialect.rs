@@ -1,7 +1,7 @@
-//! The versions of the protocol that are spoken, and which one a client's first message asks for.
+//! Supported protocol versions, and which one a client's first messages ask for.
 //!
-//! Owns: the list of versions, negotiation, and what of a client's first frames tells apart those
-//! that call themselves the same.
+//! Owns: the list of versions, negotiation, and the signs that tell apart the versions that call
+//! themselves the same.
 //! Never: translates.
 
 use ahp_types::version::negotiate_protocol_version;
@@ -13,7 +13,7 @@ use crate::wire::errors::RpcError;
 
 macro_rules! dialects {
     ($($(#[$doc:meta])? $variant:ident = $name:literal,)*) => {
-        /// A version of the protocol as it is spoken on the wire, oldest first.
+        /// Version of the protocol on the wire, in ascending order.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[allow(missing_docs)]
         pub enum Dialect {
@@ -24,7 +24,7 @@ macro_rules! dialects {
             /// Every version, oldest first.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Returns the name on the command line, in the chapter and in the store.
+            /// Returns the version's name on the command line, in the README and in the store.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*
@@ -35,7 +35,7 @@ macro_rules! dialects {
 }
 
 dialects! {
-    /// Integer version 1 as its first page describes it, with action names of its own.
+    /// Integer version 1 as its first page describes it, with other action names.
     Draft = "1-draft",
     /// Integer version 1 as the crate 0.1.0 speaks it.
     Integer = "1",
@@ -59,7 +59,6 @@ impl Default for Dialect {
     }
 }
 
-/// Reads a version number.
 fn number_of(version: &str) -> Option<[u64; 3]> {
     let parts: Option<Vec<u64>> = version.split('.').map(|part| part.parse().ok()).collect();
     parts?.try_into().ok()
@@ -69,13 +68,13 @@ impl Dialect {
     /// Version that the core speaks.
     pub const NEWEST: Self = Self::V1_0_0;
 
-    /// The version of this name.
+    /// Returns the version with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|dialect| dialect.name() == name)
     }
 
-    /// Returns the version that serves a version number, if any: before 1.0.0 a new minor number
-    /// breaks, after it a new major one.
+    /// Returns the version that serves a version number. Before 1.0.0 a minor number breaks
+    /// compatibility, after it a major one.
     fn of(offered: [u64; 3]) -> Option<Self> {
         let series = |[major, minor, _]: [u64; 3]| (major, if major == 0 { minor } else { 0 });
         let serves = |dialect: &Self| {
@@ -85,28 +84,29 @@ impl Dialect {
         Self::ALL.iter().copied().rfind(serves)
     }
 
-    /// Messages name their channel by `channel`; before, each method had its own member for it.
+    /// Returns whether messages name their channel by `channel`; before, each method had its own
+    /// member.
     pub fn names_channels(self) -> bool {
         self >= Self::V0_2_0
     }
 
-    /// Every connection hears of sessions, subscribed to the root channel or not.
+    /// Returns whether every connection is notified of sessions, subscribed to the root channel or
+    /// not.
     pub fn notifies_everybody(self) -> bool {
         self <= Self::V0_1_0
     }
 
-    /// A state holds what the newest version keeps elsewhere: a session's summary, and which model
-    /// is chosen.
+    /// Returns whether a session's state contains its summary and the selected model.
     pub fn has_summaries_in_states(self) -> bool {
         self <= Self::V0_4_0
     }
 
-    /// A session is its own one conversation.
+    /// Returns whether a session is one conversation, without chats.
     pub fn has_turns_in_sessions(self) -> bool {
         self <= Self::V0_3_0
     }
 
-    /// Returns whether a missed action can be replayed without knowing the state that it changed.
+    /// Returns whether a missed action can be replayed without the state before it.
     pub fn can_replay(self, action: &str) -> bool {
         match action {
             "chat/turnResume" => self >= Self::V0_9_0,
@@ -118,16 +118,16 @@ impl Dialect {
         }
     }
 
-    /// Returns what its clients can do.
+    /// Returns the abilities of the version's clients.
     pub fn abilities(self) -> Abilities {
         Abilities {
             sees_questions: self > Self::Draft,
-            // Be it with an error.
+            // Some answer with an error.
             answers_requests: self >= Self::V0_5_2,
         }
     }
 
-    /// Some of its messages can only be made by who knows the state that they change.
+    /// Returns whether some translations need the state that an action changes.
     pub fn needs_states(self) -> bool {
         self <= Self::V0_8_0
     }
@@ -136,18 +136,18 @@ impl Dialect {
 /// Outcome of a client's handshake.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Negotiation {
-    /// Version that is spoken from now on.
+    /// Version of the connection.
     pub dialect: Dialect,
-    /// The version as it is answered: exactly as it was offered.
+    /// Version in the answer, exactly as the client offered it.
     pub answer: Value,
-    /// Set if a later message may still tell that another version is meant.
+    /// Set if a later message may show that another version is meant.
     pub doubtful: bool,
 }
 
-/// Chooses by the params of `initialize`. `assumed` decides where they do not.
+/// Chooses a version by the params of `initialize`, or `assumed` where they leave it open.
 ///
 /// # Errors
-/// `-32005` when nothing that is offered is served; `-32602` when it is no offer.
+/// `-32005` when no offered version is served; `-32602` when the params offer none.
 pub fn negotiate(params: &Object, assumed: Option<Dialect>) -> Result<Negotiation, RpcError> {
     let older = params.get("protocolVersion");
     if let Some(offer) = params.get("protocolVersions") {
@@ -177,7 +177,7 @@ pub fn negotiate(params: &Object, assumed: Option<Dialect>) -> Result<Negotiatio
     }
 }
 
-/// An entry that is no version counts as one that is not served, as long as others are versions.
+/// Chooses the highest version that is served. Invalid entries are skipped if others are valid.
 fn negotiate_list(
     params: &Object,
     offered: &[Value],
@@ -186,7 +186,7 @@ fn negotiate_list(
     let mut wrong = None;
     let mut versions: Vec<&str> = Vec::new();
     for offer in offered {
-        // The newest crate knows what a version number is.
+        // The newest crate defines what a version number is.
         let version = offer.as_str().ok_or_else(|| format!("`{offer}` is no text"));
         let known = version.and_then(|version| match negotiate_protocol_version(&[version.to_owned()]) {
             Ok(_) => Ok(version),
@@ -212,8 +212,8 @@ fn negotiate_list(
         .max_by_key(|(number, ..)| *number);
     let Some((_, dialect, version)) = highest else { return Err(unsupported()) };
     let mut choice = Negotiation { dialect, answer: version.into(), doubtful: false };
-    // All crates since 0.2.0 show an offer of 0.1.0 in their examples, which has no `channel`: who
-    // copied that speaks a later version, most likely a late one.
+    // The examples of all crates since 0.2.0 offer 0.1.0, which has no `channel`. A client that
+    // copied them speaks a later version, most likely a late one.
     if dialect == Dialect::V0_1_0 && params.contains_key("channel") {
         choice.dialect = assumed.filter(|assumed| assumed.names_channels()).unwrap_or(Dialect::V0_5_1);
         tracing::warn!(
@@ -224,7 +224,7 @@ fn negotiate_list(
     Ok(choice)
 }
 
-/// Returns which of the two versions that call themselves 1 the params of `initialize` belong to.
+/// Returns which of the two versions that call themselves 1 the params of `initialize` fit.
 fn integer_sign_in_handshake(params: &Object) -> Option<Dialect> {
     let wanted = params.get("initialSubscriptions").and_then(Value::as_array);
     wanted
@@ -234,7 +234,6 @@ fn integer_sign_in_handshake(params: &Object) -> Option<Dialect> {
         .or_else(|| params.contains_key("locale").then_some(Dialect::Integer))
 }
 
-/// Returns the version that has this name for the root channel.
 fn root_sign(uri: &str) -> Option<Dialect> {
     match uri {
         "agenthost:root" => Some(Dialect::Draft),
@@ -243,7 +242,7 @@ fn root_sign(uri: &str) -> Option<Dialect> {
     }
 }
 
-/// Returns which of the two versions that call themselves 1 a request or an action belongs to.
+/// Returns which of the two versions that call themselves 1 a message fits.
 pub fn integer_sign(method: &str, params: &Object) -> Option<Dialect> {
     let either = |draft| Some(if draft { Dialect::Draft } else { Dialect::Integer });
     match method {
@@ -275,7 +274,7 @@ pub fn integer_sign(method: &str, params: &Object) -> Option<Dialect> {
                     }
                 }
                 "session/turnCancelled" => None,
-                // The first page knows no other action of clients.
+                // The first page has no other client actions.
                 _ => Some(Dialect::Integer),
             }
         }
@@ -284,14 +283,14 @@ pub fn integer_sign(method: &str, params: &Object) -> Option<Dialect> {
     }
 }
 
-/// The version that the shape of a `reconnect` tells, as far as it does.
+/// Returns the version that the shape of a `reconnect` shows, if any.
 pub fn reconnect_sign(params: &Object) -> Option<Dialect> {
     if params.contains_key("channel") {
         return None;
     }
     let subscriptions = params.get("subscriptions").and_then(Value::as_array);
     subscriptions.into_iter().flatten().find_map(|uri| match uri.as_str()? {
-        // Two versions call it so. What the later one is told, both can read.
+        // Two versions have this name. Clients of both can read the later one.
         "agenthost:/root" => Some(Dialect::V0_1_0),
         uri => root_sign(uri),
     })

@@ -1,70 +1,66 @@
 //! Names of sessions for clients of a version.
 //!
-//! Owns: the two spellings of a session's URI where a version has one of its own: the provider as
-//! its scheme.
-//! Never: forgets a name while it is in use, so that a session is called the same in every place.
+//! Owns: the two spellings of a session's URI in versions where the provider is its scheme.
+//! Never: drops a name that is in use, so that a session has one name everywhere.
 //!
-//! The spelling of a client alone does not tell whether a session is held as `ahp-session:/<id>`
-//! or, because a client of a later version made it so, under the very same name; nor whether it is
-//! that provider's. Until it was told of (in a list, a notification or a state), it is guessed: a
-//! guess is never kept against what is told.
+//! A client's spelling alone shows neither whether the core has the session as `ahp-session:/<id>`
+//! or under the same name (a client of a later version may have created it so), nor whether it is
+//! of that provider. Until a list, a notification or a state shows that, the name is a guess, which
+//! facts replace.
 
 use std::collections::{HashMap, VecDeque};
 
-/// The scheme of sessions since 0.2.0.
+/// Scheme of sessions since 0.2.0.
 const SCHEME: &str = "ahp-session";
 
-/// Maximum number of guessed names remembered, so that a client is answered in its own words about
-/// a session that does not exist.
+/// Maximum number of guessed names, which keep the client's spelling in answers about unknown
+/// sessions.
 const GUESSES_MAX: usize = 256;
 
-/// The spellings of the sessions that were told of.
+/// Names of sessions in both directions.
 #[derive(Debug, Default, Clone)]
 pub struct SessionNames {
-    /// The providers that there are, the default one first.
+    /// Offered providers, the default one first.
     providers: Vec<String>,
     client_of: HashMap<String, String>,
     core_of: HashMap<String, String>,
-    /// Names that clients gave to sessions that they were not told of; the newest last.
+    /// Names that clients used before the session was sent to them; the newest last.
     guesses: VecDeque<GuessedName>,
-    /// The session that was removed last. Its name is kept until another one is: there may be
-    /// connections that have not been told of it yet.
+    /// Session that was removed last. Its name stays until the next removal, because some
+    /// connections may still have to be notified.
     gone: Option<String>,
 }
 
-/// Name that a client gave to a session that it was not told of.
 #[derive(Debug, Clone)]
 struct GuessedName {
     client: String,
     core: String,
-    /// Set while its client creates it.
+    /// Set while a client creates the session.
     is_made: bool,
 }
 
-/// The session's name since 0.2.0, if this is how it was spelled before: with one of these
-/// providers as its scheme.
+/// Returns a session's name since 0.2.0; `None` if none of these providers is its scheme.
 pub fn plain_name(providers: &[String], uri: &str) -> Option<String> {
     let (scheme, path) = uri.split_once(':')?;
     providers.iter().any(|provider| provider == scheme).then(|| format!("{SCHEME}:{path}"))
 }
 
 impl SessionNames {
-    /// Begins with no names.
     pub fn new(providers: Vec<String>) -> Self {
         Self { providers, ..Self::default() }
     }
 
-    /// Takes in which providers there are from now on, the default one first.
+    /// Sets the offered providers, the default one first.
     pub fn offer(&mut self, providers: Vec<String>) {
         self.providers = providers;
     }
 
-    /// The core's name of what clients are known to call `uri`.
+    /// Returns the core's name of a session that clients are known to call `uri`.
     pub fn known(&self, uri: &str) -> Option<String> {
         self.core_of.get(uri).cloned()
     }
 
-    /// The core's name of what a client calls `uri`.
+    /// Returns the core's name of the session that a client calls `uri`; guesses if it is unknown.
     pub fn up(&mut self, uri: &str) -> String {
         if let Some(core) = self.core_of.get(uri) {
             return core.clone();
@@ -79,7 +75,7 @@ impl SessionNames {
             }
             return uri.to_owned();
         };
-        // The same id under another provider is another session.
+        // With another provider, the same id is another session.
         if self.client_of.contains_key(&core) {
             return uri.to_owned();
         }
@@ -87,8 +83,7 @@ impl SessionNames {
         core
     }
 
-    /// Returns all URIs that a client may mean by `uri` if none of its sessions was named to it
-    /// yet.
+    /// Returns all sessions that a client may mean by `uri` if none was sent to it yet.
     pub fn candidates(&mut self, uri: &str) -> Vec<String> {
         let known = self.core_of.contains_key(uri);
         let core = self.up(uri);
@@ -99,8 +94,8 @@ impl SessionNames {
         }
     }
 
-    /// A client makes a session of this name, and this provider: it is held under the very same
-    /// name where the scheme says another provider, or where the id is that of another session.
+    /// Notes that a client creates a session under this name. The core uses the same name if the
+    /// scheme is not the provider, or if the id is taken.
     pub fn make(&mut self, uri: &str, provider: Option<&str>) {
         if self.core_of.contains_key(uri) {
             return;
@@ -116,8 +111,8 @@ impl SessionNames {
         self.guess(uri, &core, true);
     }
 
-    /// Learns what clients call these sessions, each with its provider. What is held under the
-    /// clients' own spelling goes first: only what is not can be called otherwise.
+    /// Learns the clients' names of these sessions, each with its provider. Sessions with the same
+    /// name in both directions go first: their names are not available to the others.
     pub fn learn_sessions<'a>(&mut self, sessions: impl Iterator<Item = (&'a str, Option<&'a str>)> + Clone) {
         for (uri, _) in sessions.clone().filter(|(uri, _)| !is_plain(uri)) {
             self.learn(uri, uri);
@@ -127,8 +122,8 @@ impl SessionNames {
         }
     }
 
-    /// The clients' name of what the core calls `uri`, a session of this provider; of the default
-    /// one when nothing was said of it before.
+    /// Returns the clients' name of the session that the core calls `uri`. Without `provider`,
+    /// assumes the default one unless the name is known.
     pub fn down(&mut self, uri: &str, provider: Option<&str>) -> String {
         if let Some(client) = self.client_of.get(uri) {
             return client.clone();
@@ -143,7 +138,7 @@ impl SessionNames {
         if let (None, Some(guess)) = (provider, guessed) {
             return guess.client.clone();
         }
-        // Its client calls it as all are called since 0.2.0.
+        // The client uses the name since 0.2.0.
         if guessed.is_some_and(|guess| guess.client == uri) {
             self.learn(uri, uri);
             return uri.to_owned();
@@ -152,21 +147,21 @@ impl SessionNames {
             return uri.to_owned();
         };
         let client = format!("{scheme}:{path}");
-        // Taken by another session: a name that cannot be mistaken.
+        // If another session has that name, the core's is used, which is unique.
         let client = if self.core_of.contains_key(&client) { uri.to_owned() } else { client };
-        // What is only guessed is not to stand in the way of what is told later.
+        // A guess is not stored, so that it cannot hide a fact.
         if provider.is_some() {
             self.learn(uri, &client);
         }
         client
     }
 
-    /// Writes the sessions that a sentence names as clients call them.
+    /// Replaces the names of sessions between the backticks of a sentence by the clients'.
     pub fn down_in(&mut self, sentence: &str) -> String {
         rename_in(sentence, |word| is_plain(word).then(|| self.down(word, None)))
     }
 
-    /// Forgets a session that is gone, as soon as the next one is.
+    /// Removes the name of a disposed session, at the next call for another one.
     pub fn forget(&mut self, core: &str) {
         if self.gone.as_deref() == Some(core) {
             return;
@@ -177,8 +172,7 @@ impl SessionNames {
         }
     }
 
-    /// Takes over what another version's clients call sessions: the client was taken for one of
-    /// those.
+    /// Takes over the names of another version, one of whose clients turned out to speak this one.
     pub fn adopt(&mut self, other: &Self) {
         for (core, client) in &other.client_of {
             self.learn(core, client);
@@ -196,7 +190,7 @@ impl SessionNames {
         self.guesses.push_back(GuessedName { client: client.to_owned(), core: core.to_owned(), is_made });
     }
 
-    /// Both directions stay each other's opposite.
+    /// Stores a name. Keeps the two maps inverse to each other.
     fn learn(&mut self, core: &str, client: &str) {
         if let Some(before) = self.core_of.insert(client.to_owned(), core.to_owned()) {
             if before != core {
@@ -215,12 +209,12 @@ impl SessionNames {
     }
 }
 
-/// Returns whether a session's URI has the form that all have since 0.2.0.
+/// Returns whether a URI has the form of session URIs since 0.2.0.
 fn is_plain(uri: &str) -> bool {
     uri.split_once(':').is_some_and(|(scheme, _)| scheme == SCHEME)
 }
 
-/// Writes what stands between the backticks of a sentence as `rename` does, where it does.
+/// Applies `rename` to each piece of a sentence between backticks; `None` keeps the piece.
 pub fn rename_in(sentence: &str, mut rename: impl FnMut(&str) -> Option<String>) -> String {
     let words = sentence.split('`').map(|word| rename(word).unwrap_or_else(|| word.to_owned()));
     words.collect::<Vec<_>>().join("`")

@@ -1,10 +1,9 @@
-//! Differences of one version from its newer neighbour.
+//! Difference between a version and its newer neighbour.
 //!
-//! Owns: the shape of that difference ([`VersionStep`]), what of a message it is shown, and the way
-//! of an action through several of them. Each difference is a module of its own, `v0_9_0` and so
-//! on; `chain` has the list of all of them.
-//! Never: remembers anything from one message to the next; what a step must know of the past is
-//! lent to it as a [`Context`].
+//! Owns: the shape of a difference ([`VersionStep`]), the pieces of a message that it receives, and
+//! the way of an action through several. Each difference is a module, such as `v0_9_0`; `chain`
+//! lists them.
+//! Never: has state; a step gets what it needs of the past as a [`Context`].
 
 use serde_json::Value;
 
@@ -16,136 +15,133 @@ use crate::state::reduce::Conversation;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 
-/// Request or notification of a client, on its way up.
+/// Request or notification of a client, on its way to the core.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IncomingCall {
-    /// The method.
+    /// Name of the method.
     pub method: String,
-    /// Params.
+    /// Params, in the spelling of the version reached so far.
     pub params: Object,
-    /// Options of the session that it creates.
+    /// Options of the session that it creates, for which the protocol has no params.
     pub options: SessionOptions,
-    /// How the answer is made from that of the core.
+    /// Source of the answer.
     pub reply: Reply,
 }
 
-/// How the answer to a request is made from that of the core.
+/// Source of the answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Reply {
-    /// Answer of the core, translated.
+    /// The core's answer, translated.
     #[default]
     Same,
-    /// Some turns of the chat whose state the core answers.
+    /// Completed turns of the chat whose state the core answers.
     Turns {
-        /// Turn before which they are; `None` for the newest.
+        /// Id of the turn behind the requested ones; `None` for the newest turns.
         before: Option<String>,
-        /// At most so many.
+        /// Maximum number of turns; `None` for all.
         limit: Option<usize>,
     },
 }
 
-/// A client's action on its way up.
+/// A client's action, on its way to the core.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IncomingAction {
-    /// The channel that it is about.
+    /// URI of the channel that it changes.
     pub channel: String,
-    /// The action.
+    /// Members of the action.
     pub action: Object,
-    /// Meaning besides the action itself.
+    /// Meaning of the action for the core.
     pub mode: DispatchMode,
 }
 
 impl IncomingAction {
-    /// The action's name.
+    /// Returns the `type` of the action.
     pub fn name(&self) -> &str {
         node::text(&self.action, "type").unwrap_or_default()
     }
 
-    /// Gives the action another name.
+    /// Replaces the `type` of the action.
     pub fn rename(&mut self, name: &str) {
         self.action.insert("type".to_owned(), name.into());
     }
 }
 
-/// An action on its way down.
+/// Action on its way to a client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutgoingAction {
-    /// The channel, as the envelope names it.
+    /// URI of the channel in the envelope.
     pub channel: String,
-    /// The action.
+    /// Members of the action.
     pub action: Object,
 }
 
 impl OutgoingAction {
-    /// An action with these members on a channel.
+    /// Makes an action from JSON members.
     pub fn new(channel: &str, members: Value) -> Self {
         Self { channel: channel.to_owned(), action: node::members(members) }
     }
 
-    /// The action's name.
+    /// Returns the `type` of the action.
     pub fn name(&self) -> &str {
         node::text(&self.action, "type").unwrap_or_default()
     }
 }
 
-/// A channel's state on its way down.
+/// A channel's state, on its way to a client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutgoingState {
-    /// Of what kind the channel is.
+    /// Kind of the channel.
     pub kind: ChannelKind,
-    /// URI of the channel, as the core names it.
+    /// URI of the channel by the core's name.
     pub channel: String,
-    /// URI of the channel, as the client names it.
+    /// URI of the channel by the client's name.
     pub resource: String,
-    /// The state.
+    /// Members of the state.
     pub state: Object,
-    /// Summary in the list, for a session of a version that needs it.
+    /// Summary in the list; set only for a session in a version that needs it.
     pub summary: Option<Object>,
-    /// The last action that it knows of.
+    /// Sequence number of the last action that the state includes.
     pub from_seq: Value,
 }
 
-/// A notification on its way down.
+/// Notification on its way to a client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutgoingNotice {
-    /// The method.
+    /// Name of the method.
     pub method: String,
-    /// Params.
+    /// Params, in the spelling of the version reached so far.
     pub params: Object,
 }
 
 /// Context of a translation.
 pub struct Context<'a> {
-    /// The chat that an action is about, as the newest version sees it and before the action; none
-    /// when it is not known.
+    /// Chat that an action changes, in the newest version and before the action; `None` if unknown.
     pub chat: Option<&'a Conversation>,
-    /// Chat after everything that is replayed, for a replayed action: its state before is unknown.
+    /// Chat after the whole replay, for a replayed action: its state before is unknown.
     pub at_end: Option<&'a Conversation>,
-    /// Set if the user has read the session of an action: before the action, or after the last one
-    /// if several are replayed.
+    /// Set if the action's session is marked as read: before the action, or after the whole replay.
     pub is_read: bool,
-    /// The active clients of the session that an action is about, as the newest version sees them
-    /// and with what the action changes; none when they are not known.
+    /// Active clients of the action's session, in the newest version and after the action; empty if
+    /// unknown.
     pub active: &'a [Value],
-    /// The directories of that session before the action; none when they are not known.
+    /// Working directories of that session before the action; empty if unknown.
     pub directories: &'a [Value],
-    /// Clients of this version know that a session has chats.
+    /// Set if clients of this version know that a session has chats.
     pub knows_chats: bool,
     /// Names of sessions for clients of this version.
     pub names: &'a mut SessionNames,
-    /// Client that sends it, on the way up.
+    /// Id of the client that sent the message or action; empty if there is none.
     pub client_id: &'a str,
-    /// On the way down of an action: the differences that lie between the newest version and the
-    /// step that is asked, for one that tells something else instead and has to say it as its newer
-    /// neighbour does.
+    /// Steps between the newest version and the current step, for an action on its way to a client.
+    /// A step that adds an action uses them to bring it into its newer neighbour's form.
     pub newer: Steps,
 }
 
-/// Differences that follow each other, the newest version's first.
+/// Consecutive differences, the newest version's first.
 pub type Steps = &'static [&'static dyn VersionStep];
 
-/// Takes an action down through these differences, to all that is told instead of it: often itself,
-/// sometimes nothing.
+/// Translates an action through these differences. Returns the actions that replace it: usually
+/// itself, sometimes none.
 pub fn action_down(steps: Steps, told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
     let outer = context.newer;
     let mut all = vec![told];
@@ -164,22 +160,21 @@ pub fn action_down(steps: Steps, told: OutgoingAction, context: &mut Context<'_>
     all
 }
 
-/// Facts about a version.
+/// Facts about the older version of a step.
 pub struct StepFacts {
-    /// The version.
+    /// Older version of the step.
     pub dialect: Dialect,
-    /// Losses of its clients: they cannot be told or say this. The words are the chapter's; each
-    /// item holds for all older versions, too.
+    /// Information that clients of this and of all older versions cannot send or receive, in the
+    /// words of the README.
     pub losses: &'static [&'static str],
-    /// Actions that it does not have. They are left out, unless [`VersionStep::action_down`] has
-    /// made something else of them.
+    /// Actions that the version does not have. They are dropped, unless
+    /// [`VersionStep::action_down`] replaces them.
     pub lacks: &'static [&'static str],
-    /// Members that it does not have, by the piece that has them.
+    /// Members that the version does not have, by the kind of piece.
     pub drops: &'static [(Node, &'static [&'static str])],
 }
 
-/// Changes a piece of a state or an action as a step does. Every piece inside of it is changed
-/// already.
+/// Translates one piece of a state or an action. Its inner pieces are translated already.
 pub fn node_down(step: &dyn VersionStep, node: Node, object: &mut Object) {
     for (_, members) in step.facts().drops.iter().filter(|(of, _)| *of == node) {
         object.retain(|member, _| !members.contains(&member.as_str()));
@@ -187,55 +182,50 @@ pub fn node_down(step: &dyn VersionStep, node: Node, object: &mut Object) {
     step.node_down(node, object);
 }
 
-/// The difference between a version and its newer neighbour. What a step does not mention is the
-/// same in both.
+/// Difference between a version and its newer neighbour. By default, nothing differs.
 pub trait VersionStep: Sync {
-    /// Facts about the older one of the two.
+    /// Returns the facts about the older version.
     fn facts(&self) -> &'static StepFacts;
 
-    /// Changes a request or notification of a client; an action in it is changed by
-    /// [`VersionStep::action_up`].
+    /// Translates a request or notification, without an action in it ([`VersionStep::action_up`]).
     ///
     /// # Errors
-    /// When it asks for what cannot be given.
+    /// When the request asks for something that the host cannot give.
     fn call_up(&self, _call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
         Ok(())
     }
 
-    /// Changes a client's action. What depends on the state that it changes is left to the core, as
-    /// a [`DispatchMode`]: the core is ahead of what was sent down.
+    /// Translates a client's action. Effects that depend on the state go to the core as a
+    /// [`DispatchMode`], because the core's state is ahead of the client's.
     fn action_up(&self, _said: &mut IncomingAction, _context: &mut Context<'_>) {}
 
-    /// Returns why an action that has changed nothing, as its client said it, is refused in this
-    /// version; `None` if it is acknowledged.
+    /// Returns why an action that has changed nothing is refused; `None` if it is acknowledged.
     fn refusal(&self, _said: &Object, _context: &Context<'_>) -> Option<String> {
         None
     }
 
-    /// Changes a piece of a state or an action, without what it drops. Every piece inside of it is
-    /// changed already.
+    /// Translates one piece, without the members in `drops`. Inner pieces are translated already.
     fn node_down(&self, _node: Node, _object: &mut Object) {}
 
-    /// Changes states as wholes, after their pieces.
+    /// Translates whole states, after their pieces.
     fn shots_down(&self, _outgoing_states: &mut Vec<OutgoingState>, _context: &mut Context<'_>) {}
 
-    /// Makes of an action, whose pieces are changed already, what is told instead.
+    /// Returns the actions that replace an action, whose pieces are translated already.
     fn action_down(&self, told: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
         vec![told]
     }
 
-    /// Changes a notification; none when it is not told.
+    /// Translates a notification; `None` drops it.
     fn notice_down(&self, notice: OutgoingNotice, _context: &mut Context<'_>) -> Option<OutgoingNotice> {
         Some(notice)
     }
 
-    /// Changes the result of a method; snapshots and summaries in it are changed already.
+    /// Translates the result of a method. Its snapshots and summaries are translated already.
     fn result_down(&self, _method: &str, _result: &mut Value, _context: &mut Context<'_>) {}
 
-    /// Changes the envelope of an action that is told alone, or in the replay of a `reconnect`.
+    /// Translates the envelope of an action, sent alone or in the replay of a `reconnect`.
     fn envelope_down(&self, _envelope: &mut Object, _in_replay: bool) {}
 
-    /// Changes an error: its code may be unknown to the older one, and its sentence may name a
-    /// session.
+    /// Translates an error: the version may lack its code, and its message may name a session.
     fn error_down(&self, _error: &mut RpcError, _context: &mut Context<'_>) {}
 }

@@ -1,7 +1,7 @@
-//! State shared by all connections of one version.
+//! Translation state that all connections of one version share.
 //!
-//! Owns: translating each sequenced action once for all of them, the states that some translations
-//! need to know, and what clients of the version call sessions.
+//! Owns: the translation of each sequenced action, made once for all of them; the states that some
+//! translations need; and the clients' names of sessions.
 //! Never: knows which connection gets what.
 
 use std::collections::{HashMap, HashSet};
@@ -31,46 +31,42 @@ use crate::wire::uris;
 #[derive(Debug, Default)]
 pub struct VersionTranslation {
     dialect: Dialect,
-    /// Names of sessions for its clients.
     pub names: SessionNames,
-    /// The chats that its clients are told of, before the action that comes next.
+    /// Chats that clients of the version are subscribed to, before the next action.
     chats: HashMap<String, Conversation>,
-    /// The sessions among those that its clients are told of which a user has read.
+    /// Sessions marked as read, among those that these clients are subscribed to.
     read: HashSet<String>,
-    /// The active clients of the sessions that its clients are told of.
+    /// Active clients of these sessions.
     active: HashMap<String, Vec<Value>>,
-    /// The directories that these sessions work in, before the action that comes next.
+    /// Working directories of these sessions, before the next action.
     directories: HashMap<String, Vec<Value>>,
-    /// The action that was translated last, which the next connection gets too.
+    /// Latest translated action, which the other connections get too.
     last: Option<TranslatedAction>,
 }
 
 /// A channel's state as the core sends it.
 #[derive(Debug)]
 pub struct FoundState {
-    /// Of what kind the channel is.
     pub kind: ChannelKind,
-    /// URI of the channel.
     pub channel: String,
-    /// The state.
     pub state: CoreState,
-    /// Summary in the list, for a session of a version that needs it.
+    /// Summary in the list; set only for a session in a version that needs it.
     pub summary: Option<Object>,
-    /// The last action that it knows of.
+    /// Sequence number of the last action that the state includes.
     pub from_seq: Value,
 }
 
-/// A state, read from JSON text or to be made such.
+/// State of a channel, parsed or not yet written as text.
 #[derive(Debug)]
 pub enum CoreState {
-    /// As text says it.
+    /// State parsed from JSON text.
     Parsed(Object),
-    /// As the core means it. It may be large.
+    /// State as the core sends it, which may be large.
     Core(Box<ChannelSnapshot>),
 }
 
 impl FoundState {
-    /// The provider, if it is a session.
+    /// Returns the provider, if the channel is a session.
     pub fn provider(&self) -> Option<&str> {
         match &self.state {
             CoreState::Parsed(state) => node::text(state, "provider"),
@@ -80,7 +76,7 @@ impl FoundState {
 }
 
 impl CoreState {
-    /// The state; of a chat, without its completed turns where it may be large.
+    /// Returns the state as JSON; of a chat that may be large, without its completed turns.
     fn to_object(&self) -> Object {
         match self {
             Self::Parsed(state) => state.clone(),
@@ -93,11 +89,10 @@ impl CoreState {
 #[derive(Debug, Default)]
 pub struct TranslatedAction {
     server_seq: u64,
-    /// Origin of the action.
     pub origin: Option<Origin>,
     /// Lines to send, in order.
     pub lines: Vec<TranslatedLine>,
-    /// Of deltas that are the same in this version: the channel whose subscribers get them.
+    /// Channel whose subscribers get the deltas unchanged; `None` if they are translated.
     pub same_on: Option<String>,
 }
 
@@ -105,67 +100,56 @@ pub struct TranslatedAction {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Origin {
-    /// The client.
     pub client_id: String,
     /// Client's own number of the action.
     pub client_seq: i64,
 }
 
-/// One line of a translated action.
 #[derive(Debug)]
 pub struct TranslatedLine {
-    /// Channel whose subscribers get the line, as the core names it.
+    /// Channel whose subscribers get the line, by the core's name.
     pub shown_on: String,
-    /// The line.
     pub line: Line,
 }
 
-/// Fields of an envelope besides its action, which may be anything if it was refused.
+/// Envelope without its action, which can be any value if it was refused.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvelopeHead {
-    /// Sequence number.
     pub server_seq: u64,
-    /// Origin of the action.
     pub origin: Option<Origin>,
-    /// Why it was refused.
+    /// Reason of the refusal, if the action was refused.
     pub rejection_reason: Option<String>,
 }
 
-/// An envelope as the core tells it.
+/// Envelope as the core sends it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Envelope {
-    /// The channel.
     pub channel: String,
-    /// The action.
     pub action: Object,
-    /// Sequence number.
     pub server_seq: u64,
-    /// Origin of the action.
     pub origin: Option<Origin>,
-    /// Why it was refused.
+    /// Reason of the refusal, if the action was refused.
     pub rejection_reason: Option<String>,
 }
 
-/// Reads the line of an action, as an [`Envelope`] or its [`EnvelopeHead`].
+/// Reads an action's line as an [`Envelope`] or an [`EnvelopeHead`].
 pub fn read<T: DeserializeOwned>(line: &Bytes) -> Option<T> {
     serde_json::from_slice(&envelope_of(line)).map_err(|error| tracing::error!(%error, "an action")).ok()
 }
 
 impl VersionTranslation {
-    /// Creates the translation to a version.
     pub fn new(dialect: Dialect, providers: Vec<String>) -> Self {
         Self { dialect, names: SessionNames::new(providers), ..Self::default() }
     }
 
-    /// Returns the version that it translates to.
     pub fn dialect(&self) -> Dialect {
         self.dialect
     }
 
-    /// Takes over what another translation knows, because a client of it turned out to be one of
-    /// this one's.
+    /// Takes over the state of another translation, one of whose clients turned out to speak this
+    /// version.
     pub fn adopt(&mut self, other: &Self) {
         self.names.adopt(&other.names);
         for (channel, chat) in &other.chats {
@@ -181,12 +165,12 @@ impl VersionTranslation {
         }
     }
 
-    /// The state of a chat, or of a session's default chat, as far as it is known.
+    /// Returns a chat, or a session's default chat, if its state is known.
     pub fn chat(&self, channel: &str) -> Option<&Conversation> {
         self.chats.get(&chat_of(channel))
     }
 
-    /// Returns the context for translating something on this channel.
+    /// Returns the chain and the context for translating something on this channel.
     pub fn context<'a>(&'a mut self, channel: &str, client_id: &'a str) -> (Chain, Context<'a>) {
         let about = chat_of(channel);
         let is_read = uris::session_of_default_chat(&about).is_some_and(|uri| self.read.contains(&uri));
@@ -209,12 +193,11 @@ impl VersionTranslation {
         )
     }
 
-    /// The way to its version.
     pub fn chain(&self) -> Chain {
         Chain::to(self.dialect)
     }
 
-    /// Takes states up that are about to be told.
+    /// Retains states that are about to be sent, as far as later translations need them.
     pub fn note_states(&mut self, found: &[FoundState]) {
         if !self.dialect.needs_states() {
             return;
@@ -248,7 +231,7 @@ impl VersionTranslation {
     }
 
     fn note_chat(&mut self, channel: &str, chat: Conversation) {
-        // Others may hold more of its turns: they are all kept up to date.
+        // A chat that is known with at least these turns is current: all actions are applied to it.
         let is_part = chat.state().turns_next_cursor.is_some();
         let holds_more = |known: &Conversation| known.history().len() >= chat.history().len();
         if is_part && self.chat(channel).is_some_and(holds_more) {
@@ -257,7 +240,7 @@ impl VersionTranslation {
         self.chats.insert(channel.to_owned(), chat);
     }
 
-    /// Returns a copy for translating one answer elsewhere and later: everything but the chats.
+    /// Returns a copy without the chats, to translate one answer later and elsewhere.
     pub fn detach(&self) -> Self {
         Self {
             dialect: self.dialect,
@@ -269,7 +252,7 @@ impl VersionTranslation {
         }
     }
 
-    /// Forgets the channels that nobody is told of any more.
+    /// Drops the state of channels that no client is subscribed to.
     pub fn retain_channels(&mut self, is_told: impl Fn(&str) -> bool) {
         self.chats.retain(|channel, _| is_told(channel));
         self.read.retain(|channel| is_told(channel));
@@ -285,7 +268,7 @@ impl VersionTranslation {
         }
     }
 
-    /// Translates a sequenced action for clients of this version.
+    /// Translates a sequenced action, unless it is the latest one.
     pub fn translate_action(&mut self, action: &ActionLine) -> &TranslatedAction {
         let known = self.last.as_ref().is_some_and(|spoken| spoken.server_seq == action.server_seq);
         if !known {
@@ -295,7 +278,7 @@ impl VersionTranslation {
         self.last.get_or_insert_with(TranslatedAction::default)
     }
 
-    /// Translates consecutive deltas for clients of this version.
+    /// Translates consecutive deltas, unless they are the latest.
     pub fn translate_deltas(&mut self, run: &DeltaRun) -> &TranslatedAction {
         let known = self.last.as_ref().is_some_and(|spoken| spoken.server_seq == run.first_seq);
         if !known {
@@ -303,7 +286,7 @@ impl VersionTranslation {
             if self.dialect.has_turns_in_sessions() {
                 spoken.lines.extend(run.actions().flat_map(|action| self.translate(&action).lines));
             } else {
-                // Text that streams is the same in every version that has chats.
+                // Deltas are the same in every version that has chats.
                 let followed = if self.dialect.needs_states() { usize::MAX } else { 1 };
                 for line in run.lines.each().take(followed) {
                     spoken.same_on = self.apply(&line).or(spoken.same_on);
@@ -327,7 +310,7 @@ impl VersionTranslation {
         spoken
     }
 
-    /// Takes note of who is active in a session because of an action.
+    /// Updates the active clients of a session from an action.
     fn follow_clients(&mut self, envelope: &Envelope) {
         let Some(active) = self.active.get_mut(&envelope.channel) else { return };
         let id_of = |client: &Value| client.get("clientId").cloned();
@@ -347,7 +330,7 @@ impl VersionTranslation {
         }
     }
 
-    /// The envelopes that are told instead of one, each with the channel whose subscribers get it.
+    /// Returns the envelopes that replace one, each with the channel whose subscribers get it.
     pub fn envelopes(&mut self, envelope: Envelope, in_replay: bool) -> Vec<(String, Object)> {
         let from = envelope.channel.clone();
         let origin = envelope.origin.as_ref();
@@ -363,21 +346,21 @@ impl VersionTranslation {
             .enumerate()
             .map(|(at, told)| {
                 let shown_on = told.channel.clone();
-                // One action of a client's is echoed once.
+                // Only the first envelope has the origin: a client's action is echoed once.
                 let envelope = build(told, server_seq, origin.filter(|_| at == 0), reason);
                 (shown_on, frame(chain, envelope, in_replay, &mut context))
             })
             .collect()
     }
 
-    /// Takes up turns of a chat that are about to be told.
+    /// Adds turns of a chat that are about to be sent.
     pub fn load(&mut self, turns: &LoadedTurns) {
         if let Some(chat) = self.chats.get_mut(&turns.chat) {
             chat.load(&turns.turns, turns.next_cursor.clone());
         }
     }
 
-    /// Applies an action to the chat that it changes, if that is known; returns its channel.
+    /// Applies an action to the retained states. Returns its channel.
     pub fn apply(&mut self, line: &Bytes) -> Option<String> {
         #[derive(Deserialize)]
         struct Change {
@@ -412,7 +395,7 @@ impl VersionTranslation {
     }
 }
 
-/// Takes note of where a session works because of an action.
+/// Updates a session's working directories from an action.
 fn follow_directories(directories: &mut Vec<Value>, action: &StateAction) {
     match action {
         StateAction::SessionWorkingDirectorySet(a) if !directories.iter().any(|one| *one == a.directory) => {
@@ -427,7 +410,7 @@ fn follow_directories(directories: &mut Vec<Value>, action: &StateAction) {
     }
 }
 
-/// A list of directories with one of them replaced, as the reducers do it.
+/// Replaces one of the directories, as the official reducers do.
 pub fn replaced(directories: &[Value], gone: &Value, new: &Value) -> Vec<Value> {
     let at = directories.iter().position(|directory| directory == gone);
     let keeps_its_place = directories.iter().position(|directory| directory == new) < at;
@@ -440,7 +423,6 @@ pub fn replaced(directories: &[Value], gone: &Value, new: &Value) -> Vec<Value> 
     all.cloned().collect()
 }
 
-/// The envelope of an action.
 fn build(told: OutgoingAction, server_seq: u64, origin: Option<&Origin>, reason: Option<&str>) -> Object {
     let mut envelope =
         node::members(json!({ "channel": told.channel, "action": told.action, "serverSeq": server_seq }));
@@ -449,7 +431,7 @@ fn build(told: OutgoingAction, server_seq: u64, origin: Option<&Origin>, reason:
     envelope
 }
 
-/// Returns the params of the notification that tells of an action, or its entry in a replay.
+/// Returns the params of an action's notification, or its entry in a replay.
 pub fn frame(chain: Chain, mut envelope: Object, in_replay: bool, context: &mut Context<'_>) -> Object {
     chain.envelope_down(&mut envelope, in_replay);
     if in_replay {
@@ -459,7 +441,7 @@ pub fn frame(chain: Chain, mut envelope: Object, in_replay: bool, context: &mut 
     chain.notice_down(notice, context).map_or_else(Object::new, |notice| notice.params)
 }
 
-/// The chat that something on this channel is about: a session stands for its default chat.
+/// Returns the chat that a channel stands for: a session stands for its default chat.
 fn chat_of(channel: &str) -> String {
     match channel.split_once(':') {
         Some(("ahp-chat", _)) => channel.to_owned(),
