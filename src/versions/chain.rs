@@ -1,9 +1,8 @@
-//! The way of a message through the differences of the versions: up from a client's to the newest
-//! one, and down again.
+//! Steps of a message between a client's version and the newest one, in both directions.
 //!
 //! Owns: the list of the differences, and their order. To drop a version, drop its module, its line
-//! in [`STEPS`], and what `dialect` says of it.
-//! Never: knows what a difference is.
+//! in [`STEPS`], and its parts in `dialect`.
+//! Never: knows the content of a difference.
 
 use serde_json::Value;
 
@@ -34,41 +33,41 @@ pub static STEPS: Steps = &[
     &draft::Draft,
 ];
 
-/// The steps between the newest version and another one.
+/// Steps between the newest version and another one.
 #[derive(Clone, Copy)]
 pub struct Chain(Steps);
 
 impl Chain {
-    /// The steps to `dialect`.
+    /// Returns the steps to `dialect`.
     pub fn to(dialect: Dialect) -> Self {
         let steps = STEPS.iter().take_while(|step| step.facts().dialect >= dialect).count();
         Self(&STEPS[..steps])
     }
 
-    /// Takes a request or notification up.
+    /// Translates a request or notification to the newest version.
     ///
     /// # Errors
-    /// When it asks for what cannot be given.
+    /// When it asks for something that the host cannot give.
     pub fn call_up(self, call: &mut IncomingCall, context: &mut Context<'_>) -> Result<(), RpcError> {
         self.0.iter().rev().try_for_each(|step| step.call_up(call, context))
     }
 
-    /// Takes an action up.
+    /// Translates a client's action to the newest version.
     pub fn action_up(self, said: &mut IncomingAction, context: &mut Context<'_>) {
         self.0.iter().rev().for_each(|step| step.action_up(said, context));
     }
 
-    /// Returns why an action that has changed nothing is refused, if it is.
+    /// Returns why an action that has changed nothing is refused; `None` if it is acknowledged.
     pub fn refusal(self, said: &Object, context: &Context<'_>) -> Option<String> {
         self.0.iter().find_map(|step| step.refusal(said, context))
     }
 
-    /// Takes an action down, to all that is told instead of it: often itself, sometimes nothing.
+    /// Translates an action to the client's version. Returns the actions that replace it, if any.
     pub fn action_down(self, told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
         step::action_down(self.0, told, context)
     }
 
-    /// Takes states down.
+    /// Translates states to the client's version.
     pub fn shots_down(self, outgoing_states: &mut Vec<OutgoingState>, context: &mut Context<'_>) {
         for step in self.0 {
             for outgoing in &mut *outgoing_states {
@@ -84,14 +83,14 @@ impl Chain {
         }
     }
 
-    /// Takes a piece down that stands alone.
+    /// Translates a piece that is not part of a larger one to the client's version.
     pub fn node_down(self, node: Node, object: &mut Object) {
         for step in self.0 {
             node::each(node, object, &mut |node, object| step::node_down(*step, node, object));
         }
     }
 
-    /// Takes a notification down; none when it is not told.
+    /// Translates a notification to the client's version; `None` drops it.
     pub fn notice_down(self, notice: OutgoingNotice, context: &mut Context<'_>) -> Option<OutgoingNotice> {
         self.0.iter().try_fold(notice, |mut notice, step| {
             for member in ["summary", "changes"] {
@@ -103,7 +102,7 @@ impl Chain {
         })
     }
 
-    /// Takes the result of a method down.
+    /// Translates the result of a method to the client's version.
     pub fn result_down(self, method: &str, result: &mut Value, context: &mut Context<'_>) {
         for step in self.0 {
             let (member, node) = match method {
@@ -118,12 +117,12 @@ impl Chain {
         }
     }
 
-    /// Takes the envelope of an action down.
+    /// Translates the envelope of an action to the client's version.
     pub fn envelope_down(self, envelope: &mut Object, in_replay: bool) {
         self.0.iter().for_each(|step| step.envelope_down(envelope, in_replay));
     }
 
-    /// Takes an error down.
+    /// Translates an error to the client's version.
     pub fn error_down(self, error: &mut RpcError, context: &mut Context<'_>) {
         self.0.iter().for_each(|step| step.error_down(error, context));
     }

@@ -1,7 +1,6 @@
 //! Supported protocol versions, and which one a client's first messages ask for.
 //!
-//! Owns: the list of versions, negotiation, and the signs that tell apart the versions that call
-//! themselves the same.
+//! Owns: the list of versions, negotiation, and the signs that tell versions of one name apart.
 //! Never: translates.
 
 use ahp_types::version::negotiate_protocol_version;
@@ -84,14 +83,12 @@ impl Dialect {
         Self::ALL.iter().copied().rfind(serves)
     }
 
-    /// Returns whether messages name their channel by `channel`; before, each method had its own
-    /// member.
+    /// Returns whether messages have the member `channel`; before, each method had its own.
     pub fn names_channels(self) -> bool {
         self >= Self::V0_2_0
     }
 
-    /// Returns whether every connection is notified of sessions, subscribed to the root channel or
-    /// not.
+    /// Returns whether connections are notified of sessions without a subscription to the root.
     pub fn notifies_everybody(self) -> bool {
         self <= Self::V0_1_0
     }

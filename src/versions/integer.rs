@@ -1,7 +1,6 @@
-//! Integer version 1 as the crate 0.1.0 speaks it, and how it differs from the pages of 0.1.0: it
-//! calls itself 1; actions come flat and a `subscribe` is answered with a `snapshot`, as ever
-//! since; what is attached to a message is a file, a folder or a selection; and no notice of the
-//! system stands in a turn.
+//! Integer version 1 of the crate 0.1.0, and how it differs from the pages of 0.1.0: its name is 1;
+//! actions have no `envelope`, and `subscribe` answers a `snapshot`, as in all later versions;
+//! attachments are files, folders and selections; and a turn contains no system notifications.
 
 use serde_json::{json, Value};
 
@@ -9,7 +8,7 @@ use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Context, OutgoingNotice, StepFacts, VersionStep};
 
-/// See the module.
+/// Difference of the crate's version 1 from 0.1.0.
 pub struct Integer;
 
 impl VersionStep for Integer {
@@ -27,7 +26,7 @@ impl VersionStep for Integer {
 
     fn node_down(&self, node: Node, object: &mut Object) {
         match node {
-            // One of another kind, and the whole message could not be read.
+            // An unknown kind would make the whole message unreadable.
             Node::Message => {
                 if let Some(Value::Array(attachments)) = object.get_mut("attachments") {
                     *attachments = attachments.iter().filter_map(file_of_resource).collect();
@@ -37,7 +36,7 @@ impl VersionStep for Integer {
                 let content = node::plain_text(object.get("content"));
                 object.clear();
                 object.insert("kind".to_owned(), "markdown".into());
-                // Nothing is ever appended to it, so nothing asks for it by its id.
+                // Any id will do: nothing is appended to this part.
                 object.insert("id".to_owned(), "notice".into());
                 object.insert("content".to_owned(), content.into());
             }
@@ -57,7 +56,7 @@ impl VersionStep for Integer {
     }
 }
 
-/// A resource that is attached, as it was at first; nothing when it is none.
+/// Returns the original form of an attached resource; `None` for other attachments.
 fn file_of_resource(attachment: &Value) -> Option<Value> {
     let attachment = attachment.as_object()?;
     if node::text(attachment, "type")? != "resource" {

@@ -1,15 +1,14 @@
-//! Protocol versions: which one a connection speaks, and what that means for its messages.
+//! Protocol versions: which one a connection speaks, and how its messages differ.
 //!
-//! Owns: negotiation, and the translation of messages between the version of a connection and the
-//! newest one, which is the only one that the core knows. [`Edges`] stands between the connections
-//! and the core.
-//! Never: decides what happens in a session; a version changes how things are said, not what is so.
+//! Owns: negotiation, and translation between a connection's version and the newest one, which is
+//! the only one that the core knows. [`Edges`] stands between connections and core.
+//! Never: decides what happens in a session; a version changes only messages.
 //!
-//! In reading order: [`dialect`] (the versions, and which one a client means), [`step`] (what a
-//! difference between two neighbours is), one module for each difference, [`chain`] (the way
-//! through them), [`node`] (where the pieces of a message lie), `translation` (what connections of
-//! one version share), `names` (what they call sessions), [`quirks`] (what some clients need
-//! besides), and `edge` (one connection's way through all of it).
+//! In reading order: [`dialect`] (the versions, and which one a client means), [`step`] (the
+//! difference between two neighbours), a module for each difference, [`chain`] (all differences in
+//! order), [`node`] (the pieces of a message), `translation` (state that connections of a version
+//! share), `names` (their names of sessions), [`quirks`] (needs of certain clients), and `edge`
+//! (the way of one connection through all of it).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -43,26 +42,26 @@ pub use edge::{DeferredMessage, Edges};
 
 use crate::host::effects::DeltaRun;
 
-/// A line for a client.
+/// Line for a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// The line, its newline included.
+    /// Bytes of the line, with its newline.
     pub bytes: Bytes,
 }
 
 /// Message to a client.
 #[derive(Debug)]
 pub enum Outgoing {
-    /// This.
+    /// Line that is written already.
     Line(Line),
-    /// Lines of deltas, and for how long the client has said that they may be held back.
+    /// Lines of deltas, and how long the client lets the host hold them back.
     Deltas(DeltaRun, Option<Duration>),
     /// Message that takes long to write.
     Unwritten(Box<DeferredMessage>),
 }
 
 impl Outgoing {
-    /// Returns its line, or lines of deltas, and writes it now if need be.
+    /// Returns the text of the message, and writes it first if it is not written.
     pub fn now(self) -> Line {
         match self {
             Self::Line(line) => line,

@@ -1,8 +1,8 @@
-//! Places of the parts of a message, in every version.
+//! Locations of the pieces of a message, in every version.
 //!
-//! Owns: finding each session, chat, turn, part … inside a state or an action, so that a version
-//! says what is different about a turn without saying where turns are.
-//! Never: changes anything by itself.
+//! Owns: finding each session, chat, turn, part and so on in a state or an action, so that a
+//! version defines how a turn differs without knowing where turns are.
+//! Never: changes anything itself.
 
 use serde_json::{Map, Value};
 
@@ -11,41 +11,41 @@ use crate::wire::channels::ChannelKind;
 /// A JSON object.
 pub type Object = Map<String, Value>;
 
-/// Kind of an object.
+/// Kind of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Node {
-    /// The state of the root channel.
+    /// State of the root channel.
     Root,
-    /// An agent, as the root state lists it.
+    /// Agent in the root state.
     Agent,
-    /// The state of a session's channel.
+    /// State of a session's channel.
     Session,
-    /// A session, as the list and the notifications show it; also the changed members of one.
+    /// Session in the list and in notifications, or its changed members.
     SessionSummary,
-    /// The state of a chat's channel.
+    /// State of a chat's channel.
     Chat,
-    /// A chat, as its session lists it; also the changed members of one.
+    /// Chat in its session's list, or its changed members.
     ChatSummary,
-    /// A turn that is over or runs.
+    /// Completed or running turn.
     Turn,
-    /// Message of the user, sent or drafted.
+    /// User's message, sent or drafted.
     Message,
-    /// Something attached to a message.
+    /// Attachment of a message.
     Attachment,
-    /// A part of an answer.
+    /// Part of an answer.
     Part,
-    /// A tool call inside a part.
+    /// Tool call in a part.
     ToolCall,
-    /// The state of a terminal's channel, or a terminal as the root state lists it.
+    /// State of a terminal's channel, or a terminal in the root state.
     Terminal,
-    /// The state of the channel of a session's annotations.
+    /// State of the channel of a session's annotations.
     Annotations,
     /// Annotation of a place in a file, or an update of one.
     Annotation,
 }
 
 impl Node {
-    /// Returns the kind of the state of a channel; `None` if all versions have the same.
+    /// Returns the kind of the state of a channel; `None` if it is the same in all versions.
     pub fn of_state(kind: ChannelKind) -> Option<Self> {
         match kind {
             ChannelKind::Root => Some(Self::Root),
@@ -53,15 +53,14 @@ impl Node {
             ChannelKind::Chat => Some(Self::Chat),
             ChannelKind::Terminal => Some(Self::Terminal),
             ChannelKind::Annotations => Some(Self::Annotations),
-            // A kind is added without a word here, unless a version has it otherwise.
+            // A new kind needs no line here, unless it differs in a version.
             #[allow(unreachable_patterns)]
             _ => None,
         }
     }
 }
 
-/// Shows `visit` every piece inside of `object`, which is a `node`, the innermost first, and at
-/// last itself.
+/// Visits every piece inside of `object`, a `node`, the innermost first, and `object` last.
 pub fn each(node: Node, object: &mut Object, visit: &mut dyn FnMut(Node, &mut Object)) {
     match node {
         Node::Root => {
@@ -92,7 +91,7 @@ pub fn each(node: Node, object: &mut Object, visit: &mut dyn FnMut(Node, &mut Ob
     visit(node, object);
 }
 
-/// Shows `visit` every piece inside of an action's payload.
+/// Calls `visit` with every piece inside of an action.
 pub fn each_of_action(action: &mut Object, visit: &mut dyn FnMut(Node, &mut Object)) {
     let name = action.get("type").and_then(Value::as_str).unwrap_or_default();
     if name == "annotations/set" {
@@ -121,7 +120,7 @@ fn each_of_conversation(state: &mut Object, visit: &mut dyn FnMut(Node, &mut Obj
     }
 }
 
-/// Visits the user's message under its current and its former name.
+/// Visits the user's message by its current and its former name.
 fn message_in(object: &mut Object, visit: &mut dyn FnMut(Node, &mut Object)) {
     each_in(object, "message", Node::Message, visit);
     each_in(object, "userMessage", Node::Message, visit);
@@ -131,12 +130,12 @@ fn each_in(object: &mut Object, member: &str, node: Node, visit: &mut dyn FnMut(
     objects_in(object, member).for_each(|object| each(node, object, visit));
 }
 
-/// Returns the object in a member, or those in the array in it.
+/// Returns the object in a member, or the objects of the array in it.
 pub fn objects_in<'a>(object: &'a mut Object, member: &str) -> impl Iterator<Item = &'a mut Object> {
     values_in(object, member).filter_map(Value::as_object_mut)
 }
 
-/// Returns the text in a member, or those in the array in it.
+/// Returns the text in a member, or the texts of the array in it.
 pub fn texts_in<'a>(object: &'a mut Object, member: &str) -> impl Iterator<Item = &'a mut String> {
     values_in(object, member).filter_map(|value| match value {
         Value::String(text) => Some(text),
@@ -152,7 +151,7 @@ fn values_in<'a>(object: &'a mut Object, member: &str) -> std::slice::IterMut<'a
     }
 }
 
-/// Returns the members of a JSON object; none of another value.
+/// Returns the members of a JSON object; none for any other value.
 pub fn members(value: Value) -> Object {
     match value {
         Value::Object(object) => object,
@@ -160,7 +159,7 @@ pub fn members(value: Value) -> Object {
     }
 }
 
-/// A member's text.
+/// Returns the text in a member.
 pub fn text<'a>(object: &'a Object, member: &str) -> Option<&'a str> {
     object.get(member).and_then(Value::as_str)
 }
@@ -171,8 +170,7 @@ pub fn plain_text(value: Option<&Value>) -> String {
     text.unwrap_or_default().to_owned()
 }
 
-/// Gives a member another name; where there is none, or it is there under the new name, nothing
-/// happens.
+/// Renames a member, if it exists and the new name is free.
 pub fn rename(object: &mut Object, from: &str, to: &str) {
     if object.contains_key(to) {
         return;
@@ -182,14 +180,14 @@ pub fn rename(object: &mut Object, from: &str, to: &str) {
     }
 }
 
-/// Puts a member beside another one of the same value.
+/// Copies a member to a further name, if that is free.
 pub fn alias(object: &mut Object, of: &str, name: &str) {
     if let Some(value) = object.get(of).filter(|_| !object.contains_key(name)).cloned() {
         object.insert(name.to_owned(), value);
     }
 }
 
-/// Keeps those elements of an array member that satisfy `keep`.
+/// Retains the elements of an array member that satisfy `keep`.
 pub fn retain(object: &mut Object, member: &str, keep: impl Fn(&Value) -> bool) {
     if let Some(Value::Array(elements)) = object.get_mut(member) {
         elements.retain(keep);

@@ -121,8 +121,7 @@ pub struct Context<'a> {
     pub at_end: Option<&'a Conversation>,
     /// Set if the action's session is marked as read: before the action, or after the whole replay.
     pub is_read: bool,
-    /// Active clients of the action's session, in the newest version and after the action; empty if
-    /// unknown.
+    /// Active clients of that session in the newest version, after the action; empty if unknown.
     pub active: &'a [Value],
     /// Working directories of that session before the action; empty if unknown.
     pub directories: &'a [Value],
@@ -140,8 +139,7 @@ pub struct Context<'a> {
 /// Consecutive differences, the newest version's first.
 pub type Steps = &'static [&'static dyn VersionStep];
 
-/// Translates an action through these differences. Returns the actions that replace it: usually
-/// itself, sometimes none.
+/// Translates an action through these differences, to any number of actions that replace it.
 pub fn action_down(steps: Steps, told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
     let outer = context.newer;
     let mut all = vec![told];
@@ -164,8 +162,7 @@ pub fn action_down(steps: Steps, told: OutgoingAction, context: &mut Context<'_>
 pub struct StepFacts {
     /// Older version of the step.
     pub dialect: Dialect,
-    /// Information that clients of this and of all older versions cannot send or receive, in the
-    /// words of the README.
+    /// Information that this and all older versions cannot express, in the words of the README.
     pub losses: &'static [&'static str],
     /// Actions that the version does not have. They are dropped, unless
     /// [`VersionStep::action_down`] replaces them.
