@@ -1,11 +1,10 @@
 //! Integer version 1 as its first page describes it, and how it differs from what the crate 0.1.0
-//! speaks: the text, the thoughts and the tool calls of a turn stand beside each other, not in the
-//! order of its parts; a tool call begins when its input is complete, and asks by a request of its
-//! own; an action comes in an `envelope`; a list of sessions is nothing but the list; a status is a
-//! word and a model is its id; and a message has paths attached.
+//! speaks: text, reasoning and tool calls of a turn are separate lists without a common order; a
+//! tool call begins when its input is complete, and a separate request asks for its permission;
+//! actions come in an `envelope`; the answer to `listSessions` is the bare list; a status is a word
+//! and a model its id; and attachments are paths.
 //!
-//! Such a client knows few actions, and of them no other is told. Whether a result is to be kept is
-//! asked as a second permission for the same call.
+//! The version drops all but a few actions. A second permission decides whether to keep a result.
 
 use std::borrow::Cow;
 
@@ -23,21 +22,20 @@ use crate::wire::errors::RpcError;
 use crate::wire::terminals::parse_terminal_uri;
 use crate::wire::tool_calls::tool_call_id;
 
-/// See the module.
 pub struct Draft;
 
-/// Suffix of a call's id in a request for the permission to keep its result.
+/// Suffix of the call id in the request for the second permission.
 pub(super) const RESULT: &str = "#result";
 
-/// The members of the actions that are told as they are.
+/// Members of the actions that are sent unchanged.
 const MEMBERS: [&str; 10] =
     ["type", "session", "turnId", "agents", "content", "error", "model", "title", "usage", "userMessage"];
 
-/// The bits of a status that it has words for.
+/// Bits of a status that have a word.
 const ERROR: u64 = 1 << 1;
 const IN_PROGRESS: u64 = 1 << 3;
 
-/// Characters that are not escaped in the path of a URI.
+/// Characters that are not escaped in a URI's path.
 const PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
 
@@ -65,7 +63,7 @@ impl VersionStep for Draft {
             "createSession" => model_of_id(&mut call.params),
             "fetchTurns" => flatten_range(&mut call.params)?,
             "subscribe" => {
-                // Nothing can be told of one.
+                // Terminals have no actions in this version.
                 let channel =
                     node::text(&call.params, "resource").filter(|uri| parse_terminal_uri(uri).is_some());
                 if let Some(terminal) = channel {
@@ -187,18 +185,16 @@ impl VersionStep for Draft {
 
     fn error_down(&self, error: &mut RpcError, _context: &mut Context<'_>) {
         error.code = match error.code {
-            // Not found: content.
+            // `NOT_FOUND` becomes `CONTENT_NOT_FOUND`.
             -32008 => -32006,
-            // There already: a session.
+            // `ALREADY_EXISTS` becomes `SESSION_ALREADY_EXISTS`.
             -32010 => -32003,
-            // To be authenticated for, or not permitted: nothing is near.
+            // `AUTH_REQUIRED` and `PERMISSION_DENIED` have no similar code.
             -32007 | -32009 => -32603,
             code => code,
         };
     }
 }
-
-// Models, attachments, pages.
 
 fn model_of_id(holder: &mut Object) {
     if let Some(id @ Value::String(_)) = holder.get("model").cloned() {
@@ -240,7 +236,7 @@ fn paths_of_uris(message: &mut Object) {
         let Some(attachment) = attachment.as_object_mut() else { return false };
         let uri = node::text(attachment, "uri").and_then(|uri| uri.strip_prefix("file://"));
         let path = uri.and_then(|path| percent_decode_str(path).decode_utf8().ok().map(Cow::into_owned));
-        // What is no file has no path.
+        // Only files have a path.
         let Some(path) = path else { return false };
         attachment.remove("uri");
         attachment.insert("path".to_owned(), path.into());
@@ -248,7 +244,7 @@ fn paths_of_uris(message: &mut Object) {
     });
 }
 
-/// The page names a `range` of turns and does not say what that is: what later versions ask for.
+/// Moves the members of `range` to the params. The page does not define what a range is.
 fn flatten_range(params: &mut Object) -> Result<(), RpcError> {
     match params.remove("range") {
         None | Some(Value::Null) => Ok(()),
@@ -262,9 +258,6 @@ fn flatten_range(params: &mut Object) -> Result<(), RpcError> {
     }
 }
 
-// Turns.
-
-/// A turn that is over.
 fn turn_of(turn: &Object) -> Object {
     let mut over = some_of(turn, &["id", "userMessage", "usage", "state", "error"]);
     let parts = parts_of(turn);
@@ -276,7 +269,6 @@ fn turn_of(turn: &Object) -> Object {
     over
 }
 
-/// A turn that runs.
 fn active_turn_of(turn: &Object) -> Object {
     let mut active = some_of(turn, &["id", "userMessage", "usage"]);
     let parts = parts_of(turn);
@@ -284,7 +276,7 @@ fn active_turn_of(turn: &Object) -> Object {
     for call in parts.iter().filter_map(|part| part.get("toolCall")?.as_object()) {
         let id = node::text(call, "toolCallId").unwrap_or_default();
         match node::text(call, "status") {
-            // It is told when its input is complete.
+            // The call begins when its input is complete.
             Some("streaming") | None => continue,
             Some("pending-confirmation") => {
                 permissions.insert(id.to_owned(), request_of(call, id));
@@ -320,9 +312,7 @@ fn text_in(parts: &[Value], kind: &str) -> String {
     of_kind.filter_map(|part| part.get("content")?.as_str()).collect()
 }
 
-// Tool calls.
-
-/// A tool call in one object, whatever its status.
+/// Makes one object from a tool call, whatever its status.
 fn flat_call(call: &Object) -> Object {
     let mut flat = some_of(call, &["toolCallId", "toolName", "displayName", "confirmed", "error"]);
     if let Some(input) = node::text(call, "toolInput") {
@@ -348,7 +338,6 @@ fn flat_call(call: &Object) -> Object {
     flat
 }
 
-/// A tool call of a turn that is over.
 fn completed_call(call: &Object) -> Value {
     let mut flat = flat_call(call);
     flat.insert("success".to_owned(), is(call, "success").into());
@@ -371,7 +360,7 @@ fn outcome_of(call: &Object) -> Object {
     outcome
 }
 
-/// Returns the request for a permission for a tool call.
+/// Makes the request for a tool call's permission.
 fn request_of(call: &Object, request_id: &str) -> Value {
     let is_mcp = call.get("contributor").and_then(|it| it.get("kind")).and_then(Value::as_str) == Some("mcp");
     let mut request = some_of(call, &["toolCallId", "toolName"]);
@@ -385,7 +374,6 @@ fn request_of(call: &Object, request_id: &str) -> Value {
     Value::Object(request)
 }
 
-/// Translates a part that arrives whole.
 fn part_told(told: &OutgoingAction) -> Vec<OutgoingAction> {
     let Some(Value::Object(part)) = told.action.get("part") else { return Vec::new() };
     let content = node::text(part, "content").unwrap_or_default();
@@ -406,7 +394,7 @@ fn part_told(told: &OutgoingAction) -> Vec<OutgoingAction> {
     }
 }
 
-/// Translates the end of a tool call's input: the call begins, and asks for permission.
+/// Translates the end of a tool call's input: the call begins, and may ask for permission.
 fn ready_told(told: &OutgoingAction, chat: Option<&ChatState>) -> Vec<OutgoingAction> {
     let before = call_before(told, chat);
     let asked = node::text(&before, "status") == Some("pending-confirmation");
@@ -475,7 +463,7 @@ fn complete(told: &OutgoingAction, call: &Object) -> OutgoingAction {
     say(told, "session/toolComplete", members)
 }
 
-/// The tool call that an action is about, as it was before.
+/// Returns the tool call that an action changes, as it was before.
 fn call_before(told: &OutgoingAction, chat: Option<&ChatState>) -> Object {
     let id = call_id(told);
     let parts = chat.and_then(|chat| chat.active_turn.as_ref()).map(|turn| turn.response_parts.as_slice());
@@ -495,9 +483,7 @@ fn call_id(told: &OutgoingAction) -> &str {
     node::text(&told.action, "toolCallId").unwrap_or_default()
 }
 
-// Objects.
-
-/// An action of the same session and turn.
+/// Makes another action of the same session and turn.
 fn say(told: &OutgoingAction, name: &str, members: Object) -> OutgoingAction {
     let mut action = some_of(&told.action, &["session", "turnId"]);
     action.insert("type".to_owned(), name.into());

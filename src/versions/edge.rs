@@ -1,8 +1,8 @@
 //! Translation between each connection and the core.
 //!
 //! Owns: each connection's version, subscriptions and requests in flight, and the last version of
-//! each client id. The work is in `up`, `down`, `answers`, and `deferred` (answers that take long
-//! to write).
+//! each client id. `up`, `down`, `answers` and `deferred` (answers that take long to write) do the
+//! work.
 //! Never: defines the differences between versions (the steps do), or delays a connection of the
 //! newest version, whose messages pass unchanged.
 
@@ -245,8 +245,7 @@ impl Edges {
         if begins || peer.is_some_and(|peer| peer.quirks.sessions_by_provider) {
             let subscribes = begins || is_subscribe(message);
             let otherwise = named.channels.iter().filter_map(|uri| quirks::called_otherwise(uri));
-            // Other messages add only sessions that were mentioned before: fewer reads of the
-            // store.
+            // Other messages add only sessions that were mentioned, which saves reads of the store.
             let otherwise = otherwise.filter(|uri| subscribes || self.spelling.knows(uri));
             let otherwise: Vec<String> = otherwise.collect();
             named.channels.extend(otherwise);

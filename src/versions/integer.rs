@@ -8,7 +8,6 @@ use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Context, OutgoingNotice, StepFacts, VersionStep};
 
-/// Difference of the crate's version 1 from 0.1.0.
 pub struct Integer;
 
 impl VersionStep for Integer {

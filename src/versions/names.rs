@@ -5,16 +5,14 @@
 //!
 //! A client's spelling alone shows neither whether the core has the session as `ahp-session:/<id>`
 //! or under the same name (a client of a later version may have created it so), nor whether it is
-//! of that provider. Until a list, a notification or a state shows that, the name is a guess, which
-//! facts replace.
+//! of that provider. The name is a guess until a list, a notification or a state shows it.
 
 use std::collections::{HashMap, VecDeque};
 
 /// Scheme of sessions since 0.2.0.
 const SCHEME: &str = "ahp-session";
 
-/// Maximum number of guessed names, which keep the client's spelling in answers about unknown
-/// sessions.
+/// Maximum number of guessed names, which answers about unknown sessions repeat.
 const GUESSES_MAX: usize = 256;
 
 /// Names of sessions in both directions.

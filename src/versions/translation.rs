@@ -148,8 +148,7 @@ impl VersionTranslation {
         self.dialect
     }
 
-    /// Takes over the state of another translation, one of whose clients turned out to speak this
-    /// version.
+    /// Takes over the state of another version, one of whose clients turned out to speak this one.
     pub fn adopt(&mut self, other: &Self) {
         self.names.adopt(&other.names);
         for (channel, chat) in &other.chats {

@@ -1,12 +1,11 @@
 //! 0.1.0 as its pages describe it, and how it differs from 0.2.0: a session's URI has its provider
-//! as scheme; each method has its own word for its channel (`resource`, `session`, `terminal`), and
-//! an action says itself which session or terminal it is about; every connection is told of
-//! sessions, by a `notification` that has another one in it; and there are no changesets, and no
-//! tree of customizations.
+//! as scheme; each method names its channel by another member (`resource`, `session`, `terminal`),
+//! and an action names its session or terminal itself; every connection is notified of sessions, by
+//! a `notification` with another one inside; and there are no changesets or trees of
+//! customizations.
 //!
-//! The pages put an action into an `envelope` and answer `subscribe` with the bare state, the crate
-//! of that name does neither. Both forms are sent side by side, and the crate's own version takes
-//! the pages' away.
+//! The pages put actions into an `envelope` and answer `subscribe` with the bare state; the crate
+//! does neither. Clients get both forms. The crate's version 1 removes the pages' form.
 
 use percent_encoding::percent_decode_str;
 use serde_json::{json, Value};
@@ -26,18 +25,17 @@ use crate::wire::errors::RpcError;
 use crate::wire::uris;
 use crate::wire::watches::is_watch;
 
-/// See the module.
 pub struct V0_1_0;
 
-/// Something changed under the client's hands.
+/// Error code of a resource that has changed.
 const CONFLICT: i32 = -32011;
-/// Error code of a resource that exists already: the nearest one before 0.2.0.
+/// Error code of a resource that exists already: the closest one before 0.2.0.
 const ALREADY_EXISTS: i32 = -32010;
 
-/// The members of a customization that one who refers to it knows.
+/// Members of a customization that are in a reference to it.
 const REFERENCE: [&str; 4] = ["uri", "description", "icons", "nonce"];
 
-/// Returns whether a channel is of a kind that does not exist yet.
+/// Returns whether a channel is of a kind that 0.1.0 does not have.
 fn is_unknown(uri: &str) -> bool {
     is_watch(uri) || parse_changeset_uri(uri).is_some()
 }
@@ -128,7 +126,7 @@ impl VersionStep for V0_1_0 {
             node::objects_in(&mut said.action, member).for_each(resources_of_files);
         }
         match said.name() {
-            // The pages' text calls `toolCallConfirmed` so, as the page before them did.
+            // The pages' text still has this former name of `toolCallConfirmed`.
             "session/permissionResolved" => answer_of_permission(said, context.chat),
             "session/customizationToggled" => node::rename(&mut said.action, "uri", "id"),
             "session/activeClientChanged" => {
@@ -253,8 +251,7 @@ impl VersionStep for V0_1_0 {
     }
 }
 
-/// Makes of the answer to a permission that of the tool call that asked. If it leaves out its turn,
-/// it is about the one that its client is shown running.
+/// Turns the answer to a permission into that of its tool call, by default of the running turn.
 fn answer_of_permission(said: &mut IncomingAction, chat: Option<&Conversation>) {
     let action = &mut said.action;
     let running = chat.and_then(|chat| chat.state().active_turn.as_ref());
@@ -274,8 +271,7 @@ fn answer_of_permission(said: &mut IncomingAction, chat: Option<&Conversation>) 
     said.rename(name);
 }
 
-/// Says which channel an action is about, as it says itself: what names neither a session nor a
-/// terminal is about the root.
+/// Sets the channel to the session or terminal that the action names.
 fn name_target(params: &mut Object) {
     let action = params.get("action");
     let target = ["session", "terminal"].iter().find_map(|member| action?.get(*member).cloned());
@@ -284,8 +280,7 @@ fn name_target(params: &mut Object) {
     }
 }
 
-/// A session's scheme is its provider, unless another one is named: then it is the client's own
-/// affair.
+/// Sets the provider to the scheme of the session's URI, unless the client names one.
 fn name_provider(params: &mut Object, names: &mut SessionNames) {
     let Some(uri) = node::text(params, "channel").map(str::to_owned) else { return };
     let Some((scheme, _)) = uri.split_once(':') else { return };
@@ -302,7 +297,7 @@ fn candidates(uri: &Value, names: &mut SessionNames) -> Vec<Value> {
     }
 }
 
-/// Gives the sessions other names that have a terminal, or one of those that are listed.
+/// Renames the sessions that claim a terminal, or the listed terminals.
 fn each_claim(object: &mut Object, name: &mut dyn FnMut(&str) -> String) {
     for session in node::objects_in(object, "claim").flat_map(|claim| node::texts_in(claim, "session")) {
         *session = name(session);
@@ -310,7 +305,6 @@ fn each_claim(object: &mut Object, name: &mut dyn FnMut(&str) -> String) {
     node::objects_in(object, "terminals").for_each(|terminal| each_claim(terminal, name));
 }
 
-/// A session and its provider.
 fn identity(summary: &Object) -> Option<(&str, Option<&str>)> {
     Some((node::text(summary, "resource")?, node::text(summary, "provider")))
 }
@@ -321,7 +315,7 @@ fn name_summary(summary: &mut Object, names: &mut SessionNames) {
     summary.insert("resource".to_owned(), name.into());
 }
 
-/// Files that are attached as they were at first, as resources.
+/// Turns attached files and folders in their original form into resources.
 fn resources_of_files(message: &mut Object) {
     for attachment in node::objects_in(message, "attachments") {
         let kind = match node::text(attachment, "type") {
@@ -340,7 +334,6 @@ fn resources_of_files(message: &mut Object) {
     }
 }
 
-/// Turns a client's references into the plugins that they were.
 fn plugins_of_references(client: &mut Object) {
     for reference in node::objects_in(client, "customizations") {
         node::rename(reference, "displayName", "name");
@@ -356,14 +349,13 @@ fn reference_of(customization: &Object) -> Object {
     reference
 }
 
-/// Customizations as those refer to them who bring them.
 fn references_of_customizations(holder: &mut Object) {
     for customization in node::objects_in(holder, "customizations") {
         *customization = reference_of(customization);
     }
 }
 
-/// Customizations as a session lists them.
+/// Turns customizations into entries of a session's list.
 fn entries_of_customizations(holder: &mut Object) {
     for customization in node::objects_in(holder, "customizations") {
         *customization = entry_of(customization);

@@ -1,5 +1,5 @@
-//! 0.2.0, as it differs from 0.3.0: what starts a turn is what the user said, whoever said it; and
-//! the tools of clients are marked with the client alone.
+//! 0.2.0, as it differs from 0.3.0: a turn starts with a user's message, whatever its origin; and a
+//! client's tools are marked only with the client.
 
 use serde_json::{json, Value};
 
@@ -8,7 +8,6 @@ use super::node::{self, Node, Object};
 use super::step::{Context, IncomingAction, OutgoingAction, OutgoingState, StepFacts, VersionStep};
 use crate::wire::channels::ChannelKind;
 
-/// See the module.
 pub struct V0_2_0;
 
 impl VersionStep for V0_2_0 {
@@ -50,7 +49,7 @@ impl VersionStep for V0_2_0 {
         }
     }
 
-    /// A session's summary lists its changesets, and not its state.
+    /// Copies a session's changesets into its summary, where 0.2.0 has them.
     fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, _context: &mut Context<'_>) {
         for outgoing in outgoing_states.iter_mut().filter(|outgoing| outgoing.kind == ChannelKind::Session) {
             let changesets = outgoing.state.get("changesets").cloned();
@@ -72,8 +71,7 @@ impl VersionStep for V0_2_0 {
     }
 }
 
-/// Says a message under its older name. A message that is not the user's is empty there: nothing
-/// else would say that the user has not said it.
+/// Copies a message to its former name. Clears the text unless it is the user's: that is not said.
 fn name_message(object: &mut Object) {
     node::alias(object, "message", "userMessage");
     let Some(Value::Object(message)) = object.get_mut("userMessage") else { return };
@@ -83,7 +81,7 @@ fn name_message(object: &mut Object) {
     }
 }
 
-/// Says which client runs a tool, if one does.
+/// Names the client that runs a tool, if any.
 fn name_owner(call: &mut Object) {
     let Some(Value::Object(contributor)) = call.get("contributor") else { return };
     if node::text(contributor, "kind") == Some("client") {

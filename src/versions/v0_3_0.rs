@@ -1,5 +1,5 @@
-//! 0.3.0, as it differs from 0.4.0: a session is one conversation. It is the session's default
-//! chat; what other chats do is shown in the session's status alone.
+//! 0.3.0, as it differs from 0.4.0: a session is one conversation, that of its default chat. Only
+//! the session's status shows the activity of other chats.
 
 use serde_json::{json, Value};
 
@@ -14,7 +14,6 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
 
-/// See the module.
 pub struct V0_3_0;
 
 /// Actions on a chat that were actions on its session.
@@ -43,14 +42,13 @@ const MOVED: [&str; 22] = [
     "truncated",
 ];
 
-/// Actions that removed a session's mark of having been read, so that it must be set again: now
-/// they remove that of the chat alone.
+/// Actions that mark a session as unread in 0.3.0, and only the chat in later versions.
 const UNREAD_BY: [&str; 2] = ["turnStarted", "inputRequested"];
 
-/// The members of a chat's state that were members of its session's.
+/// Members of a chat's state that were members of its session's.
 const CONVERSATION: [&str; 5] = ["turns", "activeTurn", "steeringMessage", "queuedMessages", "inputRequests"];
 
-/// The bits of a status that say what goes on; the others are what users marked.
+/// Activity bits of a status; the others are flags that users set.
 const ACTIVITY: u64 = 0x1f;
 
 impl VersionStep for V0_3_0 {
@@ -100,8 +98,7 @@ impl VersionStep for V0_3_0 {
 
     fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
         if said.name().starts_with("annotations/") {
-            // Its client could not be told what became of it: an action that its version does not
-            // have is none.
+            // Makes the name unknown, so that the action is refused: its outcome could not be sent.
             let name = format!("{} (there since 0.4.0)", said.name());
             return said.rename(&name);
         }
@@ -111,7 +108,7 @@ impl VersionStep for V0_3_0 {
         let name = format!("chat/{name}");
         said.channel = uris::default_chat_of(&said.channel);
         said.action.insert("type".to_owned(), name.into());
-        // Who says a message could be anything.
+        // The origin of a message may have any form.
         for message in node::objects_in(&mut said.action, "message") {
             let kind = message.get("origin").and_then(|origin| origin.get("kind"));
             if !kind.is_some_and(Value::is_string) {
@@ -122,7 +119,7 @@ impl VersionStep for V0_3_0 {
 
     fn node_down(&self, node: Node, object: &mut Object) {
         if node == Node::Attachment && node::text(object, "type") == Some("annotations") {
-            // What it is called is all of it that can be shown.
+            // Only its label can be shown.
             object.insert("type".to_owned(), "simple".into());
         }
     }
@@ -149,7 +146,7 @@ impl VersionStep for V0_3_0 {
         for outgoing in rest.iter_mut().filter(|outgoing| outgoing.kind == ChannelKind::Changeset) {
             leave_out_disabled(&mut outgoing.state);
         }
-        // A state that says what is watched is there since 0.4.0.
+        // Watches and annotations have states since 0.4.0.
         rest.retain(|outgoing| !matches!(outgoing.kind, ChannelKind::Watch | ChannelKind::Annotations));
         *outgoing_states = rest;
     }
@@ -186,20 +183,19 @@ impl VersionStep for V0_3_0 {
     }
 }
 
-/// Returns whether a channel is of a kind that does not exist yet.
+/// Returns whether a channel is of a kind that 0.3.0 does not have.
 fn is_unknown(uri: &str) -> bool {
     uri.starts_with("ahp-chat:") || parse_annotations_uri(uri).is_some()
 }
 
-/// The crates before 0.4.0 do not know the word for an operation that is not done now: it is not
-/// offered to them.
+/// Removes disabled operations: the crates before 0.4.0 do not know that status.
 fn leave_out_disabled(changeset: &mut Object) {
     node::retain(changeset, "operations", |operation| {
         operation.get("status").and_then(Value::as_str) != Some("disabled")
     });
 }
 
-/// All files of a changeset, told one by one.
+/// Returns an action for each file of a changeset.
 fn one_by_one(mut told: OutgoingAction) -> Vec<OutgoingAction> {
     let mut actions = vec![json!({ "type": "changeset/cleared" })];
     if let Some(Value::Array(files)) = told.action.remove("files") {
@@ -211,7 +207,7 @@ fn one_by_one(mut told: OutgoingAction) -> Vec<OutgoingAction> {
     actions.into_iter().map(|action| OutgoingAction::new(&told.channel, action)).collect()
 }
 
-/// Sets the activity of a session to that of its one conversation, as its clients compute it.
+/// Replaces the activity bits of a session's status by those of its one conversation.
 fn with_activity(object: &mut Object, activity: u64) {
     if let Some(status) = object.get("status").and_then(Value::as_u64) {
         object.insert("status".to_owned(), (status & !ACTIVITY | activity & ACTIVITY).into());

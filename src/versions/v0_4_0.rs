@@ -1,8 +1,8 @@
-//! 0.4.0, as it differs from 0.5.0: a session's state holds its summary, with times as numbers; the
-//! model and the agent are chosen for a session, not for a message; and there is one active client.
+//! 0.4.0, as it differs from 0.5.0: a session's state contains its summary, with times as numbers;
+//! model and agent are chosen for a session, not for a message; and there is one active client.
 //!
-//! What such a client chooses is what the core calls selected in the session's own chat. What it is
-//! shown is what is selected there: by the draft, else by the last message.
+//! A client's choice becomes the selection of the session's default chat. The client is shown that
+//! selection: from the draft, else from the last message.
 
 use ahp_types::state::Message;
 use jiff::Timestamp;
@@ -22,7 +22,6 @@ use crate::wire::errors::RpcError;
 use crate::wire::selection::{Selection, SelectionChange, SELECTED};
 use crate::wire::uris;
 
-/// See the module.
 pub struct V0_4_0;
 
 impl VersionStep for V0_4_0 {
@@ -46,7 +45,7 @@ impl VersionStep for V0_4_0 {
                 "session/activeClientSet",
                 "session/activeClientRemoved",
             ],
-            // Nothing would tell that it changes.
+            // No action would update it.
             drops: &[(Node::Chat, &["activity"])],
         }
     }
@@ -81,8 +80,8 @@ impl VersionStep for V0_4_0 {
         }
     }
 
-    /// Refuses a client to go while another one is active, and to come while another one is shown:
-    /// it is shown one active client only, and takes what is acknowledged for true.
+    /// Refuses to let a client leave or join while another one is shown as active: the client sees
+    /// only one, and takes an acknowledged action for applied.
     fn refusal(&self, said: &Object, context: &Context<'_>) -> Option<String> {
         let first = node::text(context.active.first()?.as_object()?, "clientId")?;
         if node::text(said, "type") != Some("session/activeClientChanged") || first == context.client_id {
@@ -124,7 +123,7 @@ impl VersionStep for V0_4_0 {
             .collect();
         for outgoing in outgoing_states.iter_mut().filter(|outgoing| outgoing.kind == ChannelKind::Session) {
             let Some(mut summary) = outgoing.summary.clone() else { continue };
-            // As its actions tell it, and not as the list does.
+            // The selection comes from the chat, as it does for actions; the list's may differ.
             summary.retain(|member, _| !matches!(member.as_str(), "model" | "agent"));
             let chat = uris::default_chat_of(&outgoing.channel);
             if let Some((_, choice)) = choices.iter().find(|(channel, _)| *channel == chat) {
@@ -160,7 +159,7 @@ impl VersionStep for V0_4_0 {
     }
 }
 
-/// Returns the selection of a session from its summary, where this version has it.
+/// Moves the selection out of a summary's `_meta`.
 fn selection_of_meta(summary: &mut Object) {
     let Some(Value::Object(meta)) = summary.get_mut("_meta") else { return };
     let selected = meta.remove(SELECTED);
@@ -173,21 +172,21 @@ fn selection_of_meta(summary: &mut Object) {
     }
 }
 
-/// The settings of the model that is named here, as texts.
+/// Turns the settings of the selected model into texts.
 fn settings_of_model(object: &mut Object) {
     if let Some(Value::Object(config)) = object.get_mut("model").and_then(|it| it.get_mut("config")) {
         config.values_mut().for_each(make_text);
     }
 }
 
-/// Returns the selection in a chat's state, as this version shows it.
+/// Returns the selection in a chat's state.
 fn selection_in(state: &Object) -> Selection {
     let last = state.get("turns").and_then(Value::as_array).and_then(|turns| turns.last());
     let said = state.get("activeTurn").or(last).and_then(|turn| turn.get("message"));
     Selection::of(state.get("draft").unwrap_or(&Value::Null), said.unwrap_or(&Value::Null))
 }
 
-/// A message as this version shows it, as far as it says what is selected; null when there is none.
+/// Returns a message in this version's form; null if there is none.
 fn shown(message: Option<&Message>) -> Value {
     let mut message = serde_json::to_value(message).unwrap_or_default();
     if let Value::Object(message) = &mut message {
@@ -201,8 +200,7 @@ fn last_selection(chat: &Conversation) -> Value {
     shown(running.or_else(|| chat.history().last_message()))
 }
 
-/// Returns the actions that tell a session of a new choice, because of something on its default
-/// chat.
+/// Returns the actions that update a session's selection after an action on its default chat.
 fn choice_change(told: &OutgoingAction, chat: Option<&Conversation>) -> Vec<OutgoingAction> {
     let Some(session) = uris::session_of_default_chat(&told.channel) else { return Vec::new() };
     let null = Value::Null;
@@ -223,30 +221,29 @@ fn choice_change(told: &OutgoingAction, chat: Option<&Conversation>) -> Vec<Outg
     choice(&session, &after, changes)
 }
 
-/// Returns the actions for a replayed action. The choice before and after it is unknown, so the
-/// final one is told each time.
+/// Returns the actions that set the final selection, for a replayed action. The selection before
+/// and after that action is unknown.
 fn choice_in(channel: &str, chat: &Conversation) -> Vec<OutgoingAction> {
     let Some(session) = uris::session_of_default_chat(channel) else { return Vec::new() };
     let chosen = Selection::of(&shown(chat.state().draft.as_ref()), &last_selection(chat));
     choice(&session, &chosen, [true, true])
 }
 
-/// Returns the actions that tell a session which model and which agent is chosen, as far as these
-/// change.
+/// Returns the actions that set a session's model and agent, each if its flag is set.
 fn choice(session: &str, chosen: &Selection, [model, agent]: [bool; 2]) -> Vec<OutgoingAction> {
     let tell = |name: &str, member: &str, value: &Option<Value>| {
         let mut told = OutgoingAction::new(session, json!({ "type": name }));
         told.action.extend(value.clone().map(|value| (member.to_owned(), value)));
         told
     };
-    // That no model is chosen any more cannot be said.
+    // The action cannot clear the model.
     let model =
         (model && chosen.model.is_some()).then(|| tell("session/modelChanged", "model", &chosen.model));
     let agent = agent.then(|| tell("session/agentChanged", "agent", &chosen.agent));
     model.into_iter().chain(agent).collect()
 }
 
-/// A client's taking part, or not any more, where there may be several.
+/// Turns a change of the one active client into one of several.
 fn become_active(said: &mut IncomingAction, me: &str) {
     if said.action.get("activeClient").is_some_and(Value::is_object) {
         return said.rename("session/activeClientSet");
@@ -255,13 +252,13 @@ fn become_active(said: &mut IncomingAction, me: &str) {
     said.action.insert("clientId".to_owned(), me.into());
 }
 
-/// Tells which client is the active one now: the first of those that there are.
+/// Makes the action that sets the first of the active clients.
 fn active_client_now(channel: String, context: &mut Context<'_>) -> OutgoingAction {
     let told = |name: &str, client: Value| {
         OutgoingAction::new(&channel, json!({ "type": name, "activeClient": client }))
     };
     let first = context.active.first().and_then(|first| {
-        // As the newer neighbour says it.
+        // The client, in the form of the newer neighbour.
         let set = told("session/activeClientSet", first.clone());
         step::action_down(context.newer, set, context).pop()?.action.remove("activeClient")
     });
@@ -274,7 +271,7 @@ fn make_text(value: &mut Value) {
     }
 }
 
-/// Settings offer texts to choose from, nothing else.
+/// Turns the choices of settings into texts: 0.4.0 has no others.
 fn make_enums_text(value: &mut Value) {
     match value {
         Value::Object(object) => {

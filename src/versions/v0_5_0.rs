@@ -1,6 +1,5 @@
-//! 0.5.0, as it differs from 0.5.1: a chat's turns are all there, older ones are fetched in pages
-//! as an answer, what a session waits for is told by its status alone, and agents do not say what
-//! they can do.
+//! 0.5.0, as it differs from 0.5.1: a chat's state has all turns, and `fetchTurns` answers pages of
+//! them; only its status shows what a session waits for; and agents do not list capabilities.
 
 use serde_json::Value;
 
@@ -9,7 +8,6 @@ use super::node::Node;
 use super::step::{Context, IncomingCall, Reply, StepFacts, VersionStep};
 use crate::wire::errors::RpcError;
 
-/// See the module.
 pub struct V0_5_0;
 
 impl VersionStep for V0_5_0 {
@@ -31,7 +29,7 @@ impl VersionStep for V0_5_0 {
 
     fn call_up(&self, call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
         match call.method.as_str() {
-            // The state has them all.
+            // The state has all turns.
             "fetchTurns" => {
                 let limit = match call.params.get("limit").filter(|limit| !limit.is_null()) {
                     None => None,
@@ -44,7 +42,7 @@ impl VersionStep for V0_5_0 {
                 call.reply = Reply::Turns { before, limit };
                 call.method = "subscribe".to_owned();
             }
-            // All of them are answered at once.
+            // The answer has all sessions.
             "listSessions" => {
                 call.params.remove("limit");
                 call.params.remove("cursor");

@@ -1,4 +1,4 @@
-//! 0.5.1, as it differs from 0.5.2: what was answered to a question is not kept in the turn.
+//! 0.5.1, as it differs from 0.5.2: a turn does not retain questions and their answers.
 
 use serde_json::Value;
 
@@ -6,7 +6,6 @@ use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Context, OutgoingAction, StepFacts, VersionStep};
 
-/// See the module.
 pub struct V0_5_1;
 
 impl VersionStep for V0_5_1 {

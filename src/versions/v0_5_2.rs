@@ -1,5 +1,5 @@
-//! 0.5.2, as it differs from 0.6.0: open questions stand beside the turn, not in it; turns have no
-//! clock; and no tool asks to be authenticated for.
+//! 0.5.2, as it differs from 0.6.0: open questions are beside the turn's parts; turns have no
+//! times; and no tool waits for authentication.
 
 use serde_json::{json, Value};
 
@@ -7,7 +7,6 @@ use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Context, IncomingAction, OutgoingAction, StepFacts, VersionStep};
 
-/// See the module.
 pub struct V0_5_2;
 
 impl VersionStep for V0_5_2 {
@@ -24,7 +23,7 @@ impl VersionStep for V0_5_2 {
     }
 
     fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
-        // The host puts its own clock's in.
+        // The host replaces these times by its own.
         match said.name() {
             "chat/turnStarted" => {
                 said.action.entry("startedAt").or_insert_with(|| "1970-01-01T00:00:00Z".into());

@@ -1,5 +1,4 @@
-//! 0.6.0, as it differs from 0.7.0: one working directory, no side chats, and the input of a tool
-//! is text.
+//! 0.6.0, as it differs from 0.7.0: one working directory, no side chats, and tool input is text.
 
 use serde_json::{json, Value};
 
@@ -8,7 +7,6 @@ use super::node::{self, Node, Object};
 use super::step::{Context, IncomingCall, OutgoingAction, StepFacts, VersionStep};
 use crate::wire::errors::RpcError;
 
-/// See the module.
 pub struct V0_6_0;
 
 impl VersionStep for V0_6_0 {
@@ -81,7 +79,7 @@ impl VersionStep for V0_6_0 {
     }
 }
 
-/// Leaves out an input that is no text: the whole tool call could not be read.
+/// Removes an input that is no text, which would make the tool call unreadable.
 fn inline_input(call: &mut Object) {
     if call.get("toolInput").is_some_and(Value::is_object) {
         call.remove("toolInput");

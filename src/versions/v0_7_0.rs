@@ -1,5 +1,5 @@
-//! 0.7.0, as it differs from 0.8.0: a customization is on or off, and nothing says for whom; and
-//! what is to be authenticated for is named, not described.
+//! 0.7.0, as it differs from 0.8.0: a customization is on or off for everyone; and a resource that
+//! needs authentication is named, not described.
 
 use serde_json::{json, Value};
 
@@ -8,7 +8,6 @@ use super::node::{self, Node, Object};
 use super::step::{Context, IncomingAction, OutgoingAction, OutgoingNotice, StepFacts, VersionStep};
 use super::translation::replaced;
 
-/// See the module.
 pub struct V0_7_0;
 
 impl VersionStep for V0_7_0 {
@@ -56,7 +55,7 @@ impl VersionStep for V0_7_0 {
                     let name = format!("session/workingDirectory{name}");
                     OutgoingAction::new(&told.channel, json!({ "type": name, "directory": directory }))
                 };
-                // What follows it is taken away and put back behind its replacement.
+                // Removes all directories from the replaced one on, and adds them again in order.
                 let member = |name| told.action.get(name).unwrap_or(&Value::Null);
                 let before = context.directories;
                 let after = replaced(before, member("directory"), member("replacement"));
@@ -89,7 +88,7 @@ fn enable_with_children(customization: &mut Object) {
     children.filter(|child| node::text(child, "type") == Some("mcpServer")).for_each(enable);
 }
 
-/// Says whether it is on: what is decided first counts, and what nobody decided on is on.
+/// Sets `enabled` to the first decision, or to true if there is none.
 fn enable(object: &mut Object) {
     let first = object.get("enablement").and_then(|enablement| enablement.get(0));
     let enabled = first.and_then(|decision| decision.get("enabled")).cloned().unwrap_or(Value::Bool(true));

@@ -1,7 +1,6 @@
-//! 0.8.0, as it differs from 0.9.0: a turn that failed holds its error beside its parts and is over
-//! for good; that a terminal has an exit code is all that tells that it has ended, and a session
-//! has it without saying for which chat; an annotation says the turn that it came up in, and
-//! nothing else of where; and there are no automations.
+//! 0.8.0, as it differs from 0.9.0: a failed turn has its error beside its parts and cannot be
+//! resumed; only an exit code shows that a terminal has ended, and a session claims it for no
+//! particular chat; an annotation names its turn, but not its chat; and there are no automations.
 
 use ahp_types::state::ResponsePart;
 use serde_json::{json, Value};
@@ -16,10 +15,9 @@ use crate::wire::annotations::parse_annotations_uri;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
 
-/// See the module.
 pub struct V0_8_0;
 
-/// The exit code of a command that has ended without one: where there is none, it runs.
+/// Exit code for a command that has ended without one: a terminal without an exit code is running.
 const NO_EXIT_CODE: i64 = -1;
 
 impl VersionStep for V0_8_0 {
@@ -79,7 +77,7 @@ impl VersionStep for V0_8_0 {
             }
             Node::Turn => {
                 let parts = object.get("responseParts").and_then(Value::as_array);
-                // One that was resumed and cancelled at once has its old error last.
+                // The last part of a resumed and then cancelled turn may be its former error.
                 let last = parts.and_then(|parts| parts.last()).filter(|part| is_error(part));
                 let last = last.filter(|_| node::text(object, "state") == Some("error"));
                 if let Some(error) = last.and_then(|part| part.get("error")).cloned() {
@@ -126,7 +124,7 @@ impl VersionStep for V0_8_0 {
     }
 }
 
-/// An annotation came up in a turn of this session, or in none.
+/// Adds the origin of an annotation: a turn of this session, or none.
 fn set_origin(annotation: &mut Object, channel: &str) {
     if annotation.get("origin").is_some_and(Value::is_object) {
         return;
@@ -138,14 +136,14 @@ fn set_origin(annotation: &mut Object, channel: &str) {
     annotation.insert("origin".to_owned(), origin);
 }
 
-/// The turn that an annotation came up in, which must be said.
+/// Adds the turn that an annotation came up in; the member is required.
 fn set_turn(annotation: &mut Object) {
     let turn = annotation.get("origin").and_then(|origin| origin.get("turnId"));
     let turn = turn.cloned().unwrap_or_else(|| "".into());
     annotation.insert("turnId".to_owned(), turn);
 }
 
-/// A session has a terminal for its default chat, unless it says for which one.
+/// Adds the session's default chat to a claim that names no chat.
 fn name_chat(claims: &mut Object) {
     let Some(Value::Object(claim)) = claims.get_mut("claim") else { return };
     let session = node::text(claim, "session").filter(|_| node::text(claim, "kind") == Some("session"));
@@ -158,7 +156,7 @@ fn is_error(part: &Value) -> bool {
     part.get("kind").and_then(Value::as_str) == Some("error")
 }
 
-/// Returns the actions that remove a chat's last turn and start it anew.
+/// Returns the actions that remove a chat's last turn and start it again.
 fn restart_last_turn(step: &V0_8_0, channel: &str, chat: &Conversation) -> Vec<OutgoingAction> {
     let Some((turn, earlier)) = chat.history().turns().split_last() else { return Vec::new() };
     let mut actions = vec![cut_after(earlier.last())];
@@ -182,7 +180,7 @@ fn restart_last_turn(step: &V0_8_0, channel: &str, chat: &Conversation) -> Vec<O
     told.collect()
 }
 
-/// The truncation that leaves nothing after a turn; nothing at all when there is none.
+/// Returns the truncation behind a turn; without one, of all turns.
 fn cut_after(turn: Option<&CompletedTurn>) -> Value {
     match turn {
         Some(turn) => json!({ "type": "chat/truncated", "turnId": turn.id() }),

@@ -1,6 +1,6 @@
-//! 0.9.0, as it differs from 1.0.0: no canvases, no work in the background, and chats are neither
-//! moved nor put in order; whether one was read is shown by its session's list alone; and a
-//! changeset that is computed anew is told as one that is computed for the first time.
+//! 0.9.0, as it differs from 1.0.0: no canvases, no background work, and chats are neither moved
+//! nor reordered; only the session's list shows whether a chat was read; and a changeset that is
+//! computed again has the status of the first time.
 
 use serde_json::Value;
 
@@ -13,7 +13,6 @@ use super::step::{
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 
-/// See the module.
 pub struct V0_9_0;
 
 impl VersionStep for V0_9_0 {
@@ -66,7 +65,7 @@ impl VersionStep for V0_9_0 {
             name_computing(&mut told.action);
         }
         let changes = told.action.get("changes").and_then(Value::as_object);
-        // What has changed of a chat's row may be what is left out.
+        // All changed members may have been removed.
         if told.name() == "session/chatUpdated" && changes.is_some_and(|changes| changes.is_empty()) {
             return Vec::new();
         }
@@ -75,7 +74,7 @@ impl VersionStep for V0_9_0 {
 
     fn notice_down(&self, notice: OutgoingNotice, _context: &mut Context<'_>) -> Option<OutgoingNotice> {
         let changes = notice.params.get("changes").and_then(Value::as_object);
-        // What has changed may be what is left out.
+        // All changed members may have been removed.
         changes.is_none_or(|changes| !changes.is_empty()).then_some(notice)
     }
 
@@ -84,15 +83,14 @@ impl VersionStep for V0_9_0 {
     }
 }
 
-/// The crates before 0.9.0 do not know the word for a changeset that is computed anew.
+/// Replaces a status that the crates before 1.0.0 do not know.
 fn name_computing(changeset: &mut Object) {
     if node::text(changeset, "status") == Some("recomputing") {
         changeset.insert("status".to_owned(), "computing".into());
     }
 }
 
-/// The crates before 1.0.0 leave out what kind of customization a client brings: it is always a
-/// plugin.
+/// Adds the type of a client's customizations, which crates before 1.0.0 omit: always a plugin.
 fn name_plugins(client: &mut Object) {
     for plugin in node::objects_in(client, "customizations") {
         plugin.entry("type").or_insert_with(|| "plugin".into());
