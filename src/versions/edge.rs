@@ -1,8 +1,7 @@
 //! Translation between each connection and the core.
 //!
 //! Owns: each connection's version, subscriptions and requests in flight, and the last version of
-//! each client id. `up`, `down`, `answers` and `deferred` (answers that take long to write) do the
-//! work.
+//! each client id. Its parts are `up`, `down`, `answers` and `deferred` (answers long to write).
 //! Never: defines the differences between versions (the steps do), or delays a connection of the
 //! newest version, whose messages pass unchanged.
 
@@ -107,7 +106,7 @@ struct RequestBatch {
     reply: Reply,
     /// Channels that the client asked for, by the core's names.
     asked: Vec<String>,
-    /// Those channels in the client's spelling.
+    /// Client's names of the channels that it asked for.
     spelled: Vec<String>,
     /// Channels that are subscribed to in addition.
     besides: Vec<String>,

@@ -1,7 +1,7 @@
-//! Needs of certain clients beyond the protocol, by the names that they give themselves.
+//! Needs of certain clients beyond the protocol, by client name.
 //!
-//! Owns: the table of quirks, which of them a connection has, and what they do to its messages.
-//! Never: does what is right for every client; that is done for every client.
+//! Owns: the table of quirks, which of them a connection has, and their effects on its messages.
+//! Never: contains what is right for every client.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,30 +20,28 @@ use crate::wire::uris;
 /// Adjustment for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quirk {
-    /// Sessions that are called `ahp-session:/<id>` are called `<provider>:/<id>`: it shows no
-    /// others.
+    /// Sessions `ahp-session:/<id>` are named `<provider>:/<id>`: the client shows no others.
     SessionsByProvider,
-    /// A session that it makes is announced, listed and kept when something begins in it, and
-    /// disposed of when nobody follows it for a minute: it makes one ahead for each window and each
-    /// empty chat, whether anything is said there or not.
+    /// A session that the client creates is announced, listed and stored once something begins in
+    /// it, and disposed of after a minute without subscribers: the client creates one in advance
+    /// for each window and each empty chat.
     SessionsAhead,
-    /// Files and folders of its own remote scheme are `file:` URIs: they are on this machine, where
-    /// its server runs. It is not told a folder to begin in: where it is, it leaves out the folders
-    /// of its window, whose scheme is another. Files that have changed have another scheme than
-    /// `file:`: it asks the host for all schemes but that one, and a browser has no files of its
-    /// own, neither to show nor to make what they were. The URI of a content has the path in front,
-    /// since it shows all of it as where the file is.
+    /// Files of the client's remote scheme are `file:` URIs: its server runs on this machine.
+    /// `defaultDirectory` is omitted: with it, the client ignores its window's folders, whose
+    /// scheme differs. Changed files get another scheme than `file:`: the client asks the host for
+    /// all others, and a browser has no files to show or revert. URIs of contents begin with the
+    /// path: the client shows them as the file's location.
     RemoteFiles,
 }
 
-/// A row of the table.
+/// Row of [`QUIRKS`].
 #[derive(Debug)]
 pub struct QuirkRow {
     /// Prefix of `clientInfo.name`.
     pub client: &'static str,
-    /// The release that it was seen in.
+    /// Release of the client in which the need was observed.
     pub seen_in: &'static str,
-    /// Adjustment.
+    /// Adjustment that such clients get.
     pub quirk: Quirk,
 }
 
@@ -54,11 +52,10 @@ pub const QUIRKS: &[QuirkRow] = &[
     QuirkRow { client: "vscode-", seen_in: "Visual Studio Code 1.139.1", quirk: Quirk::RemoteFiles },
 ];
 
-/// Prefix of Visual Studio Code's own members of `_meta`. It gives its name only when it
-/// initializes.
+/// Prefix of Visual Studio Code's members of `_meta`: its `reconnect` has no `clientInfo`.
 const META: &str = "vscode.";
 
-/// Member of `_meta` that tells whether its window is on another machine than its files.
+/// Member of `_meta` that shows whether a window's files are on another machine.
 const CONNECTION_KIND: &str = "vscode.clientConnectionKind";
 const REMOTE: &str = "remote_extension_host";
 
@@ -74,7 +71,7 @@ pub struct Quirks {
 }
 
 impl Quirks {
-    /// The quirks of a client that says this when it initializes or comes back.
+    /// Returns the quirks of a client from the params of its `initialize` or `reconnect`.
     pub fn of(params: &Object) -> Self {
         let name = params.get("clientInfo").and_then(|info| info.get("name")).and_then(Value::as_str);
         let meta = params.get("_meta").and_then(Value::as_object);
@@ -90,15 +87,14 @@ impl Quirks {
     }
 }
 
-/// The scheme of files on the machine where the server of Visual Studio Code runs.
+/// Scheme of files on the machine where the server of Visual Studio Code runs.
 const REMOTE_SCHEME: &str = "vscode-remote://";
 
-/// The scheme of files that such a client is to ask the host for. Where it is to read a content,
-/// what changes with that stands behind the path as a query, since it reads a content once.
+/// Scheme of files that such a client asks the host for. The URI of a content has a query that
+/// changes with the content, because the client reads each URI only once.
 const ASKED_SCHEME: &str = "ahp-file:";
 
-/// A message in which the files of [`REMOTE_SCHEME`] and [`ASKED_SCHEME`] are `file:` URIs, and
-/// contents have their names first.
+/// Turns files of both schemes above into `file:` URIs, and puts the names of contents first.
 pub fn with_files(message: Incoming) -> Incoming {
     with_uris(message, &FILES, |uri| {
         if let Some(path) = uri.strip_prefix(ASKED_SCHEME) {
@@ -110,7 +106,7 @@ pub fn with_files(message: Incoming) -> Incoming {
     })
 }
 
-/// The answer to `initialize`, without the folder to begin in.
+/// Removes the default directory from the answer to `initialize`.
 fn without_default_directory(line: &mut Line) {
     if memmem::find(&line.bytes, b"\"defaultDirectory\":").is_none() {
         return;
@@ -127,7 +123,7 @@ fn may_name_changed_file(text: &[u8]) -> bool {
     [b"\"content\":{".as_slice(), b"\"file:///"].iter().all(|what| memmem::find(text, what).is_some())
 }
 
-/// A line in which files that have changed have [`ASKED_SCHEME`].
+/// Gives changed files in a line the [`ASKED_SCHEME`].
 fn ask_for_files(line: &mut Line) {
     if !may_name_changed_file(&line.bytes) {
         return;
@@ -138,8 +134,8 @@ fn ask_for_files(line: &mut Line) {
     }
 }
 
-/// Gives both sides of changed files [`ASKED_SCHEME`], and their contents the path first; to how
-/// many URIs.
+/// Gives both sides of changed files the [`ASKED_SCHEME`], and puts the path of contents first.
+/// Returns the number of changed URIs.
 fn ask_for_edits(value: &mut Value) -> usize {
     match value {
         Value::Array(items) => items.iter_mut().map(ask_for_edits).sum(),
@@ -183,7 +179,7 @@ fn line_of(message: &Value) -> Bytes {
     bytes.into()
 }
 
-/// A message with other URIs in the place of some.
+/// Applies `other` to the URIs in these members of a message; `None` keeps the URI.
 fn with_uris(message: Incoming, members: &[&str], mut other: impl FnMut(&str) -> Option<String>) -> Incoming {
     let mut changed = |params: Params| {
         let Ok(mut value) = params.read::<Value>() else { return params };
@@ -208,7 +204,7 @@ fn with_uris(message: Incoming, members: &[&str], mut other: impl FnMut(&str) ->
     }
 }
 
-/// Maximum number of session names remembered that clients gave by themselves.
+/// Maximum number of session names remembered from clients' messages.
 const GUESSED_MAX: usize = 1024;
 
 /// Maximum number of removed sessions remembered.
@@ -240,7 +236,7 @@ const FILES: [&str; 8] = [
     "destination",
 ];
 
-/// Puts other URIs in the place of some, in these members.
+/// Applies `other` to the URIs in these members of a value; `None` keeps the URI.
 fn each_uri(value: &mut Value, members: &[&str], other: &mut impl FnMut(&str) -> Option<String>) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(|item| each_uri(item, members, other)),
@@ -268,12 +264,12 @@ fn each_uri(value: &mut Value, members: &[&str], other: &mut impl FnMut(&str) ->
     }
 }
 
-/// The scheme of sessions that are not called by their provider, and what it is encoded.
+/// Scheme of sessions that are not named by their provider, plain and in base64.
 const SCHEME: &str = "ahp-session:";
 const ENCODED_SCHEME: &str = "YWhwLXNlc3Npb246";
 
 impl Quirks {
-    /// Says a line as a client with these quirks is to be told it.
+    /// Adjusts a line for a client with these quirks.
     pub fn apply(self, line: &mut Line, spelling: &mut ProviderNames) {
         if self.remote_files {
             without_default_directory(line);
@@ -284,8 +280,7 @@ impl Quirks {
         }
     }
 
-    /// Calls the channel of deltas as a client with these quirks does. The deltas may still be
-    /// merged with others.
+    /// Adjusts the channel of deltas, which may still be merged with others.
     pub fn apply_to_deltas(self, run: &mut DeltaRun, spelling: &ProviderNames) {
         let head = self.sessions_by_provider.then(|| spelling.with_channel(run.lines.head())).flatten();
         if let Some(head) = head {
@@ -293,14 +288,14 @@ impl Quirks {
         }
     }
 
-    /// Leaves out of an answer what such clients are not to be told.
+    /// Removes members of an answer that such clients must not get.
     pub fn leave_out(self, answer: &mut Object) {
         if self.remote_files {
             answer.shift_remove("defaultDirectory");
         }
     }
 
-    /// Says a value in what is told, as [`Self::apply`] would.
+    /// Adjusts a part of a message, as [`Self::apply`] adjusts the line.
     pub fn apply_to_value(self, value: &mut Value, spelling: &ProviderNames) {
         if self.remote_files {
             ask_for_edits(value);
@@ -310,7 +305,7 @@ impl Quirks {
         }
     }
 
-    /// Applies the adjustments to JSON text.
+    /// Adjusts a part of a message that is JSON text.
     pub fn apply_to_text(self, text: Bytes, spelling: &ProviderNames) -> Bytes {
         let has_sessions = self.sessions_by_provider && names_sessions(&text);
         let has_files = self.remote_files && may_name_changed_file(&text);
@@ -322,13 +317,12 @@ impl Quirks {
         to_json(&value).into()
     }
 
-    /// Returns the name of a channel for such clients, if it differs from the core's.
+    /// Returns the name of a channel for such clients; `None` if it is the core's.
     pub fn called(self, channel: &str, spelling: &ProviderNames) -> Option<String> {
         spelling.spelled(channel).filter(|_| self.sessions_by_provider)
     }
 }
 
-/// Returns whether JSON text may name a session without its provider.
 fn names_sessions(text: &[u8]) -> bool {
     [SCHEME, ENCODED_SCHEME].iter().any(|what| memmem::find(text, what.as_bytes()).is_some())
 }
@@ -337,23 +331,21 @@ fn names_sessions(text: &[u8]) -> bool {
 #[derive(Debug, Default, Clone)]
 pub struct ProviderNames {
     providers: BTreeMap<String, String>,
-    /// Providers as returning clients say them, of sessions that were not mentioned since the
-    /// process began.
+    /// Providers in messages of returning clients, of sessions that this process has not mentioned.
     guessed: BTreeMap<String, String>,
-    /// Sessions that are called by their provider, by everybody.
+    /// Sessions that the core itself names by their provider.
     taken: BTreeSet<String>,
-    /// Sessions that were removed, in that order: each client is told so in its own words, and may
-    /// say their names a while longer.
+    /// Removed sessions, oldest first. Their names stay for clients that must still be notified.
     removed: VecDeque<String>,
 }
 
 impl ProviderNames {
-    /// A message in which sessions that were told of are called as the core calls them.
+    /// Replaces the names of sessions in a message by the core's.
     pub fn take_up(&mut self, message: Incoming) -> Incoming {
         with_uris(message, &CHANNELS, |uri| self.core_name(uri))
     }
 
-    /// Notes what a client that is back, or subscribes, calls sessions.
+    /// Notes the names of sessions in the message of a client that subscribes or returns.
     pub fn guess(&mut self, message: &Object) {
         let lists = ["subscriptions", "initialSubscriptions"]
             .into_iter()
@@ -389,8 +381,7 @@ impl ProviderNames {
         }
     }
 
-    /// Calls sessions in a line by their providers, as far as those are known; learns them from it
-    /// first.
+    /// Learns providers from a line, and names its sessions by them.
     pub fn respell(&mut self, line: &mut Line) {
         if !names_sessions(&line.bytes) && memmem::find(&line.bytes, b"\"provider\":").is_none() {
             return;
@@ -402,8 +393,8 @@ impl ProviderNames {
         line.bytes = line_of(&message);
     }
 
-    /// Returns whether a session of this URI, or that of a chat, was mentioned and has another name
-    /// for clients with this quirk.
+    /// Returns whether a session, or that of a chat, is known to have another name for such
+    /// clients.
     pub fn knows(&self, uri: &str) -> bool {
         match uris::session_of_chat(uri) {
             Some((_, session)) => self.providers.contains_key(&session),
@@ -419,7 +410,7 @@ impl ProviderNames {
         Some([&line[..start], spelled.as_bytes(), &line[end..]].concat())
     }
 
-    /// Notes which provider a session is of.
+    /// Notes the provider of a session.
     pub fn note(&mut self, session: &str, provider: &str) {
         if !self.removed.is_empty() {
             self.removed.retain(|removed| removed != session);
@@ -446,13 +437,13 @@ impl ProviderNames {
         }
     }
 
-    /// Takes note of a session that is removed, and forgets the one that was removed longest ago.
+    /// Notes a removed session, and drops the oldest one.
     fn forget_removed(&mut self, message: &Value) {
         if message.get("method").and_then(Value::as_str) != Some("root/sessionRemoved") {
             return;
         }
         let removed = message.pointer("/params/session").and_then(Value::as_str);
-        // Several clients are told of it.
+        // Each of several clients is notified.
         let Some(removed) = removed.filter(|uri| !self.removed.iter().any(|it| it == uri)) else { return };
         self.removed.push_back(removed.to_owned());
         if self.removed.len() > REMOVED_MAX {
@@ -476,8 +467,7 @@ impl ProviderNames {
     }
 }
 
-/// Returns the other URI that this may stand for: of a session by its provider, or of a chat of
-/// one.
+/// Returns the name without the provider of a session, or of a chat of one.
 pub fn called_otherwise(uri: &str) -> Option<String> {
     match uris::session_of_chat(uri) {
         Some((before, session)) => {

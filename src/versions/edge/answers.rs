@@ -1,7 +1,7 @@
-//! The answers to requests that the core was asked something else for.
+//! Answers to requests for which the core received others.
 //!
-//! Owns: putting one answer together of all that the core said, states and replays included.
-//! Never: asks for more: what is needed was asked for at once, so that nothing happens in between.
+//! Owns: making one answer of all the core's, with their states and replays.
+//! Never: asks the core for more. All requests go out at once, so that nothing happens in between.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -23,18 +23,14 @@ use crate::wire::uris;
 /// Channels requested by a method that subscribes.
 #[derive(Debug, Default)]
 pub(super) struct SubscribeRequest {
-    /// The number of the request.
     number: u64,
-    /// The channels, as the core names them.
     pub(super) channels: Vec<String>,
-    /// The channels that are asked for besides.
     besides: Vec<String>,
-    /// Channels that were unsubscribed again.
     given_up: BTreeSet<String>,
 }
 
 impl Edges {
-    /// Takes one of the core's answers; when all of a request's are there, its client is answered.
+    /// Adds an answer of the core; answers the client once all of its request's have arrived.
     pub(super) fn receive_answer(
         &mut self,
         connection: ConnectionId,
@@ -62,8 +58,7 @@ impl Edges {
         told.append(&mut behind);
     }
 
-    /// The answer to a client's request, made of the core's. What follows from it for the messages
-    /// behind it is so from here on, whenever it is written.
+    /// Makes the answer to a client's request. Its effects on later messages apply at once.
     fn answer(
         &mut self,
         connection: ConnectionId,
@@ -92,7 +87,7 @@ impl Edges {
             let peer = self.peers.get(&connection);
             let by_provider = peer.is_some_and(|peer| peer.quirks.sessions_by_provider);
             for uri in meant.channels.iter_mut().filter(|_| by_provider) {
-                // It is called by its provider here, and was not told of before.
+                // The client named it by its provider, before it was sent to the client.
                 let is_told = |uri: &str| found.iter().any(|found| found.channel == uri);
                 if let Some(other) = called_otherwise(uri).filter(|other| !is_told(uri) && is_told(other)) {
                     *uri = other;
@@ -128,12 +123,11 @@ impl Edges {
         })
     }
 
-    /// Returns the requested channels without those by which the client means another one: a
-    /// session of another provider with the same id. Such a URI was taken for the session only
-    /// before that was named.
+    /// Returns the requested channels without sessions of another provider that have the same id:
+    /// until a session's name is known, both are requested.
     ///
     /// # Errors
-    /// When nothing else is asked for.
+    /// When no channel remains of a `subscribe`.
     fn meant(
         &mut self,
         connection: ConnectionId,
@@ -188,13 +182,13 @@ impl Edges {
     ) {
         let peer = self.peers.entry(connection).or_default();
         let Some(translation) = self.translations.get_mut(&peer.dialect) else { return };
-        // What could not be replayed was answered with the states at once, and asked for besides.
+        // States that answer a `reconnect` are repeated by the preview.
         let mut taken = BTreeSet::new();
         found.retain(|found| taken.insert(found.channel.clone()));
         translation.note_states(found);
         if method != "subscribe" {
             peer.open = true;
-            // What was asked for behind it may have been answered before it.
+            // A later request may have been answered before this one.
             peer.shown.retain(|_, number| *number > asked.number);
             peer.shadows.retain(|_, number| *number > asked.number);
             if peer.dialect.notifies_everybody() {
@@ -208,7 +202,6 @@ impl Edges {
     }
 }
 
-/// The client's name of a channel.
 pub(super) fn client_name(translation: &mut VersionTranslation, peer: &EdgeConnection, uri: &str) -> String {
     if uri == uris::ROOT || peer.dialect.names_channels() {
         peer.root_down(uri)
@@ -217,7 +210,6 @@ pub(super) fn client_name(translation: &mut VersionTranslation, peer: &EdgeConne
     }
 }
 
-/// The summaries of sessions that are among the core's answers.
 fn summaries_in(answers: &[ReceivedAnswer]) -> HashMap<String, Object> {
     let summaries = answers.iter().filter_map(|heard| heard.value()?.get("items")?.as_array()).flatten();
     summaries

@@ -1,10 +1,9 @@
 //! Messages that take long to write: answers with large states or replays, and loaded turns.
 //!
-//! Owns: what it is made of, and its line, which can be made anywhere and at any time: what was
-//! known when it was to be told goes with it. It is made in pieces, one turn after the other, so
-//! that nobody holds all of it.
-//! Never: changes what is known of a connection, or of what its version's clients are told; that
-//! was done before.
+//! Owns: the content of such a message, and its line. The line can be made at any time in any
+//! thread, because the content includes all state as of its request. It is made in pieces, turn by
+//! turn, so that it is never in memory as a whole.
+//! Never: changes the state of a connection or of a version's translation; that was done before.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -32,22 +31,22 @@ use crate::wire::rpc::{
 /// Message that takes long to write.
 #[derive(Debug)]
 pub struct DeferredMessage {
-    /// The request that it answers, if it is an answer.
+    /// Request that it answers; `None` if it is no answer.
     pub id: Option<RequestId>,
-    /// The size of its line in bytes; nearly.
+    /// Approximate size of its line, in bytes.
     pub bytes: usize,
-    /// The sessions that it tells of, each with its provider.
+    /// Sessions that it names, each with its provider.
     sessions: Vec<(String, String)>,
     content: Content,
-    /// Adjustments for its client, with the names that they need.
+    /// Quirks of its client, with the names that they need.
     quirks: Option<(Quirks, ProviderNames)>,
 }
 
 enum Content {
-    /// The answer to this request, for a client that was answered this version.
+    /// Answer to this request, with the negotiated version.
     States(RequestId, LargeStates, Value),
     Turns(LoadedTurns),
-    /// Lines that are translated as of the time of the request, each turn when it is written.
+    /// Lines that are translated when they are written.
     Translated(Box<dyn FnOnce() -> Vec<DetachedLine> + Send>),
 }
 
@@ -62,7 +61,7 @@ impl fmt::Debug for Content {
 }
 
 impl DeferredMessage {
-    /// An answer for a client of the newest version, which was answered this version.
+    /// Makes an answer for a client of the newest version.
     pub(super) fn plain(id: RequestId, states: LargeStates, version: Value) -> Self {
         let of_sessions = |it: &ChannelSnapshot| Some((it.channel.clone(), it.provider()?.to_owned()));
         let sessions = states.states.iter().filter_map(of_sessions).collect();
@@ -70,14 +69,13 @@ impl DeferredMessage {
         Self { id: answers, bytes, sessions, content: Content::States(id, states, version), quirks: None }
     }
 
-    /// Turns for a client of the newest version.
+    /// Makes a message with turns for a client of the newest version.
     pub(super) fn turns(turns: LoadedTurns) -> Self {
         let bytes = turns.bytes();
         Self { id: None, bytes, sessions: Vec::new(), content: Content::Turns(turns), quirks: None }
     }
 
-    /// An answer that is translated as this is known; it lists these sessions, each with its
-    /// provider.
+    /// Makes an answer that is translated later. It lists these sessions, each with its provider.
     pub(super) fn translated(
         parts: AnswerParts,
         bytes: usize,
@@ -97,7 +95,7 @@ impl DeferredMessage {
         Self { id, bytes, sessions, content: Content::Translated(write), quirks: None }
     }
 
-    /// Turns that are translated as this is known.
+    /// Makes a message with turns that are translated later.
     pub(super) fn translated_turns(mut turns: LoadedTurns, mut translation: VersionTranslation) -> Self {
         let bytes = turns.bytes();
         let write = Box::new(move || {
@@ -112,14 +110,13 @@ impl DeferredMessage {
                 envelope
             });
             let told = envelope.into_iter().flat_map(|envelope| translation.envelopes(envelope, false));
-            // It is one line: no version says in several what is loaded.
+            // All versions send loaded turns in one line.
             let line = told.map(|(_, envelope)| notification_line("action", &sorted(envelope))).next();
             line.map(|line| DetachedLine { line, apart }).into_iter().collect()
         });
         Self { id: None, bytes, sessions: Vec::new(), content: Content::Translated(write), quirks: None }
     }
 
-    /// Has it adjusted for a client with these quirks.
     pub(super) fn apply_quirks(&mut self, has: Quirks, spelling: &mut ProviderNames) {
         for (session, provider) in &self.sessions {
             spelling.note(session, provider);
@@ -127,8 +124,8 @@ impl DeferredMessage {
         self.quirks = Some((has, spelling.clone()));
     }
 
-    /// Hands out its line in pieces, in order, until one is not taken. `holds` is told how many
-    /// bytes it holds meanwhile that are in memory for this line alone.
+    /// Passes its line to `take` in pieces, until that returns false. `holds` receives the number
+    /// of bytes that are in memory for this line alone.
     pub fn write(self, take: &mut dyn FnMut(Bytes) -> bool, holds: &dyn Fn(usize)) {
         let (has, mut spelling) = self.quirks.unwrap_or_default();
         match self.content {
@@ -162,7 +159,7 @@ impl DeferredMessage {
         }
     }
 
-    /// Returns its lines as one text.
+    /// Returns its lines as one text, in memory as a whole.
     pub fn text(self) -> Bytes {
         let mut whole = BytesMut::new();
         let mut take = |piece: Bytes| {
@@ -174,7 +171,6 @@ impl DeferredMessage {
     }
 }
 
-/// A result of the core.
 #[derive(Debug)]
 pub(super) enum CoreResult {
     Read(Value),
@@ -183,7 +179,6 @@ pub(super) enum CoreResult {
 }
 
 impl CoreResult {
-    /// Returns whether it may be a replay.
     fn is_replay(&self) -> bool {
         match self {
             Self::Read(value) => value.get("actions").is_some(),
@@ -199,18 +194,17 @@ impl CoreResult {
     }
 }
 
-/// An answer of the core, as far as it was read.
+/// Answer of the core, parsed as far as that is fast.
 #[derive(Debug)]
 pub(super) struct ReceivedAnswer {
-    /// The result; without the states that are in `found`.
+    /// Result, without the states in `found`.
     pub(super) result: CoreResult,
     pub(super) found: Vec<FoundState>,
-    /// The size of what takes long to write, in bytes; nearly.
+    /// Approximate size of the parts that take long to write, in bytes.
     pub(super) large_bytes: usize,
 }
 
 impl ReceivedAnswer {
-    /// Reads an answer, as far as that does not take long.
     pub(super) fn of(answered: CoreAnswer) -> Self {
         match answered {
             CoreAnswer::Large(states) => {
@@ -254,7 +248,7 @@ impl ReceivedAnswer {
         }
     }
 
-    /// The result, if it was read.
+    /// Returns the result, if it is parsed.
     pub(super) fn value(&self) -> Option<&Value> {
         match &self.result {
             CoreResult::Read(value) => Some(value),
@@ -262,8 +256,8 @@ impl ReceivedAnswer {
         }
     }
 
-    /// The sessions that a list names, each with its provider, where the list is translated later.
-    /// What they are called must be known before anything else is told.
+    /// Returns the sessions of a list that is translated later, each with its provider: their names
+    /// must be known before any other message.
     pub(super) fn listed(&self, method: &str) -> Vec<(String, String)> {
         #[derive(Deserialize, Default)]
         struct Listed {
@@ -283,7 +277,7 @@ impl ReceivedAnswer {
         }
     }
 
-    /// The channels that it says are not there.
+    /// Returns the requested channels that do not exist.
     pub(super) fn missing(&self) -> BTreeSet<String> {
         #[derive(Deserialize, Default)]
         #[serde(default)]
@@ -301,23 +295,20 @@ impl ReceivedAnswer {
 /// Components of the answer to a client's request.
 #[derive(Debug)]
 pub(super) struct AnswerParts {
-    /// The request.
     pub(super) id: RequestId,
-    /// The method, as the core calls it.
+    /// Method name that the core received.
     pub(super) method: String,
     pub(super) reply: Reply,
-    /// Requested channels, if the method subscribes.
+    /// Requested channels; `None` if the method does not subscribe.
     pub(super) asked: Option<SubscribeRequest>,
-    /// The core's result, without its states.
+    /// Result of the core, without its states.
     pub(super) result: CoreResult,
-    /// The channels that are not there.
+    /// Requested channels that do not exist.
     pub(super) missing: BTreeSet<String>,
-    /// The states.
     pub(super) found: Vec<FoundState>,
 }
 
 impl AnswerParts {
-    /// Translates it, to its line.
     pub(super) fn write(self, translation: &mut VersionTranslation, peer: &EdgeConnection) -> DetachedLine {
         let id = self.id.clone();
         let (line, apart) = match self.translate(translation, peer) {
@@ -359,8 +350,8 @@ impl AnswerParts {
     }
 }
 
-/// The result of a method that subscribes: its states or actions translated, what was asked for
-/// besides taken out.
+/// Returns the result of a method that subscribes, with its states or actions translated, and
+/// without the channels that the client did not ask for.
 fn with_states(
     translation: &mut VersionTranslation,
     peer: &EdgeConnection,
@@ -389,7 +380,7 @@ fn with_states(
     match method {
         "subscribe" => match snapshots.into_iter().next() {
             Some(snapshot) => json!({ "snapshot": snapshot }),
-            // Its version has no state of this kind.
+            // The version has no state of this kind.
             None => json!({}),
         },
         "reconnect" => json!({ "type": "snapshot", "snapshots": Value::Array(snapshots) }),
@@ -401,8 +392,8 @@ fn with_states(
     }
 }
 
-/// Returns the requested channels that the client does not get, in its spelling; one that may mean
-/// several channels gets any.
+/// Returns the requested channels that do not exist, in the client's spelling. A name with several
+/// meanings is missing only if all are.
 fn names_of_missing(
     translation: &mut VersionTranslation,
     peer: &EdgeConnection,
@@ -419,8 +410,7 @@ fn names_of_missing(
         .collect()
 }
 
-/// The actions of a replay, translated; none when it is no replay, or not all that happened can be
-/// told so.
+/// Returns the translated actions of a replay; `None` if there are none, or one has no translation.
 fn replay(
     translation: &mut VersionTranslation,
     peer: &EdgeConnection,
@@ -444,7 +434,7 @@ fn replay(
     Some(told)
 }
 
-/// Some of a chat's turns that are over, oldest first.
+/// Returns a page of a chat's completed turns, oldest first.
 fn page_of_turns(
     mut found: Vec<FoundState>,
     before: Option<&str>,

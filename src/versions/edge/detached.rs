@@ -1,8 +1,8 @@
-//! Completed turns that stand apart from a state or an action while the rest of it is translated.
+//! Completed turns that are kept apart from a state or an action while the rest is translated.
 //!
-//! Owns: what stands for them meanwhile, and putting them back, each translated when it is written.
-//! So nobody holds all the turns of a long chat at once, in whatever version they are told.
-//! Never: decides what a version says of a turn; that is up to its step.
+//! Owns: the placeholders for such turns, and their replacement, turn by turn, when the line is
+//! written. The turns of a long chat are never in memory all at once, in any version.
+//! Never: defines how a version differs in a turn; its step does.
 
 use bytes::{Buf, Bytes};
 use memchr::memmem;
@@ -16,19 +16,18 @@ use crate::versions::step::OutgoingState;
 use crate::versions::translation::{CoreState, FoundState};
 use crate::wire::rpc::{sorted, to_json};
 
-/// Member of a state that holds its completed turns.
+/// Member of a state with its completed turns.
 const TURNS: &str = "turns";
 
-/// Turns that stand apart.
+/// Turns that are represented by placeholders.
 pub(super) struct DetachedTurns {
-    /// The way to the version in which they are told.
+    /// Steps to the version in which they are sent.
     chain: Chain,
-    /// Prefix of the words that stand for them.
+    /// Prefix of the placeholders.
     word: String,
     lists: Vec<DetachedTurnList>,
 }
 
-/// Turns of one chat.
 struct DetachedTurnList {
     /// Placeholder, as JSON text.
     word: String,
@@ -37,8 +36,7 @@ struct DetachedTurnList {
 }
 
 impl DetachedTurns {
-    /// None so far. `others`: all the JSON text that they will stand in, so that nothing in it is
-    /// taken for them.
+    /// Starts without turns. `others` are the JSON texts around them, which contain no placeholder.
     pub(super) fn new(chain: Chain, others: &[Vec<u8>]) -> Self {
         let is_said = |word: &String| others.iter().any(|text| memmem::find(text, word.as_bytes()).is_some());
         let mut words = (0_u64..).map(|number| format!("turns apart {number}"));
@@ -46,9 +44,8 @@ impl DetachedTurns {
         Self { chain, word, lists: Vec::new() }
     }
 
-    /// States as the steps take them down, their completed turns set apart but for the last one of
-    /// each chat: of that the steps may want to know what it was about. `besides`: what is said
-    /// with them.
+    /// Prepares states for the steps. All completed turns of a chat but the last, which steps may
+    /// need, become a placeholder. `besides` is sent in the same line.
     pub(super) fn of_states(
         chain: Chain,
         found: Vec<FoundState>,
@@ -71,7 +68,7 @@ impl DetachedTurns {
         (outgoing_states, apart)
     }
 
-    /// Sets these turns of a chat apart; what stands in their place in a list.
+    /// Adds turns of a chat. Returns their placeholder; `None` if there are no turns.
     pub(super) fn set(&mut self, chat: &str, turns: Vec<CompletedTurn>) -> Option<Value> {
         if turns.is_empty() {
             return None;
@@ -81,8 +78,8 @@ impl DetachedTurns {
         Some(word.into())
     }
 
-    /// Hands out a line with its turns put back, in pieces, in order, until one is not taken; each
-    /// turn's text as `said` says it. Returns whether all were taken.
+    /// Passes a line to `take` in pieces, with each turn's text as `said` returns it, until `take`
+    /// returns false. Returns whether all was taken.
     pub(super) fn write(
         &self,
         mut line: Bytes,
@@ -100,7 +97,6 @@ impl DetachedTurns {
         }
     }
 
-    /// A turn's text, translated.
     pub(super) fn translated(&self, turn: Bytes) -> Bytes {
         match serde_json::from_slice(&turn) {
             Ok(Value::Object(mut object)) => {
@@ -112,8 +108,7 @@ impl DetachedTurns {
     }
 }
 
-/// A state as the steps take it down, with the last of its completed turns; and those before that
-/// one.
+/// Returns a state with only the last of its completed turns, and the earlier turns.
 fn shot_of(found: FoundState) -> (OutgoingState, Vec<CompletedTurn>) {
     let (state, earlier) = match found.state {
         CoreState::Parsed(state) => (state, Vec::new()),
@@ -140,14 +135,13 @@ fn shot_of(found: FoundState) -> (OutgoingState, Vec<CompletedTurn>) {
     )
 }
 
-/// A translated line whose turns stand apart.
+/// Translated line with placeholders for turns.
 pub(super) struct DetachedLine {
     pub(super) line: Bytes,
     pub(super) apart: DetachedTurns,
 }
 
 impl DetachedLine {
-    /// Returns its whole text.
     pub(super) fn into_text(self) -> Bytes {
         let mut whole = Vec::new();
         self.apart.write(self.line, &mut |turn| self.apart.translated(turn), &mut |piece| {

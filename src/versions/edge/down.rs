@@ -1,8 +1,7 @@
-//! Messages of the core, on their way down to a connection.
+//! Messages of the core, on their way to a connection.
 //!
-//! Owns: which lines a frame becomes, and the echo of a client's action in its own words.
-//! Never: translates an action twice for two connections of a version; the version's translation
-//! has it.
+//! Owns: the lines that a frame becomes, and the echo of a client's action in its own words.
+//! Never: translates an action again for another connection; the version's translation has it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,7 +21,7 @@ use crate::wire::rpc::{error_line, notification_line, request_line, result_line,
 use crate::wire::uris;
 
 impl Edges {
-    /// Translates a frame down, to the lines that go out, all of which are written now.
+    /// Translates a frame to lines, all of which are written now.
     pub fn down(&mut self, connection: ConnectionId, frame: &Frame, lines: &mut Vec<Line>) {
         let mut told = Vec::new();
         self.translate_frame(connection, frame, &mut told);
@@ -33,15 +32,14 @@ impl Edges {
         );
     }
 
-    /// Translates a frame down, to what goes out, in this order. What takes long to write is not
-    /// written.
+    /// Translates a frame to messages, in order. Large ones are not written.
     pub fn translate_frame(&mut self, connection: ConnectionId, frame: &Frame, told: &mut Vec<Outgoing>) {
         let before = told.len();
         self.translate_down(connection, frame, told);
         self.apply_quirks(connection, &mut told[before..]);
     }
 
-    /// Translates the answer to a request down that has large states in it.
+    /// Translates an answer with large states.
     pub fn translate_states(
         &mut self,
         connection: ConnectionId,
@@ -60,8 +58,7 @@ impl Edges {
         self.apply_quirks(connection, &mut told[before..]);
     }
 
-    /// Translates turns down that a client is told because it lacks them, and that take long to
-    /// write.
+    /// Translates loaded turns, which take long to write.
     pub fn translate_turns(
         &mut self,
         connection: ConnectionId,
@@ -80,7 +77,6 @@ impl Edges {
         self.apply_quirks(connection, &mut told[before..]);
     }
 
-    /// Says what a client is told as one with its quirks is to be told it.
     fn apply_quirks(&mut self, connection: ConnectionId, told: &mut [Outgoing]) {
         let has = self.peers.get(&connection).map(|peer| peer.quirks).unwrap_or_default();
         if !has.remote_files && !has.sessions_by_provider {
@@ -167,20 +163,18 @@ impl Edges {
                 told.push(error_line(id.as_ref(), &error).into());
             }
             Frame::Result { id, result, .. } => told.push(result_line(id, result).into()),
-            // What clients are asked for is the same in all versions whose clients answer.
+            // Requests are the same in all versions whose clients answer them.
             Frame::Request { .. } => told.push(plain(frame, &peer.answer)),
         }
     }
 }
 
-/// Returns the buffer for messages behind the first answer to a `reconnect`, until all of its
-/// answers are there.
+/// Returns the buffer for messages before the last answer to a `reconnect`, if one is partly in.
 fn behind_return(peer: &mut EdgeConnection) -> Option<&mut Vec<Outgoing>> {
     let returns = |batch: &&mut RequestBatch| batch.method == "reconnect" && !batch.answers.is_empty();
     peer.batches.values_mut().find(returns).map(|batch| &mut batch.behind)
 }
 
-/// A frame of the newest version.
 fn plain(frame: &Frame, version: &Value) -> Outgoing {
     let line = match frame {
         Frame::Action(action) => action.line.clone(),
@@ -201,8 +195,7 @@ fn plain(frame: &Frame, version: &Value) -> Outgoing {
     line.into()
 }
 
-/// Translates a message for one client alone: the outcome of its action, or older turns that it
-/// asked for.
+/// Translates a message for one client: the outcome of its action, or turns that it asked for.
 fn answer_alone(
     translation: &mut VersionTranslation,
     peer: &mut EdgeConnection,
@@ -213,10 +206,10 @@ fn answer_alone(
     let said = origin.as_ref().and_then(|own| take_client_action(&mut peer.said, own.client_seq));
     let before = told.len();
     let mut reason = rejection_reason;
-    // What was refused may be anything, and goes back as it came.
+    // A refused action can be any value; it goes back unchanged.
     if said.is_none() || reason.is_none() {
         let Some(envelope) = translation::read::<Envelope>(line) else { return };
-        // Older turns, that are loaded.
+        // Loaded turns.
         if origin.is_none() {
             translation.apply(line);
         }
@@ -235,7 +228,7 @@ fn answer_alone(
     }
 }
 
-/// A translated action for a client that calls the root channel something else than the core does.
+/// Replaces the root channel's name in a translated action by the client's.
 fn with_root(line: &Line, shown_on: &str, root: &str) -> Line {
     if shown_on != uris::ROOT || root == uris::ROOT {
         return line.clone();
@@ -246,7 +239,7 @@ fn with_root(line: &Line, shown_on: &str, root: &str) -> Line {
     Line::of(notification_line("action", &sorted(message["params"].take())))
 }
 
-/// Tells a client what became of its action, in its own words.
+/// Makes the outcome of a client's action, in the client's own words.
 fn echo(
     translation: &mut VersionTranslation,
     root: &str,

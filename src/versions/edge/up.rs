@@ -1,8 +1,7 @@
-//! Messages of clients, on their way up to the core.
+//! Messages of clients, on their way to the core.
 //!
-//! Owns: which requests the core is asked instead of one of an older version, and what is
-//! subscribed to besides.
-//! Never: answers; what the core says comes back through `down` and `answers`.
+//! Owns: the core's requests in place of an older version's, and the subscriptions besides.
+//! Never: answers; the core's answers pass through `down` and `answers`.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +52,7 @@ impl Edges {
         Ok(())
     }
 
-    /// Has the core asked for all that the answer to a request is made of.
+    /// Sends the requests from whose answers that to a client's request is made.
     fn ask(
         &mut self,
         connection: ConnectionId,
@@ -111,8 +110,7 @@ impl Edges {
             _ => requests.push(plain(&call.params)),
         }
         match call.method.as_str() {
-            // In case that not all that was missed can be said, and for what is to be known from
-            // now on.
+            // States for later translations, and for the answer if the replay cannot be translated.
             "reconnect" if dialect.needs_states() => {
                 let all = asked.iter().chain(&besides).cloned().collect();
                 requests.push(internal(InternalRequest::Preview(all)));
@@ -123,8 +121,8 @@ impl Edges {
             _ => {}
         }
         if listed.is_some() && !dialect.names_channels() {
-            // What its clients call the sessions that there are is known from here on: of those
-            // that are kept it was looked up (see `MessageReferences::sessions`).
+            // Names of the sessions in memory; the store's were looked up
+            // (`MessageReferences::sessions`).
             requests.push(internal(InternalRequest::Summaries(None)));
         } else if dialect.has_summaries_in_states() && !sessions.is_empty() {
             let sessions = sessions.into_iter().cloned().collect();
@@ -147,13 +145,13 @@ impl Edges {
         peer.batches.insert(self.last_inner, batch);
         fed.append(&mut requests);
         if let Some(chat) = peeked {
-            // It was only to be looked at.
+            // The subscription was only for the state.
             fed.push(unsubscribe(&chat).into());
         }
     }
 
-    /// Removes a channel with everything that belongs to its subscription. Returns whether the
-    /// channel itself stays subscribed, because more than its actions is told of it.
+    /// Ends a client's subscription, with those that it caused. Returns whether the core's
+    /// subscription to the channel must stay, because other messages need it.
     fn forget_channel(
         &mut self,
         connection: ConnectionId,
@@ -164,7 +162,6 @@ impl Edges {
         let Some(channel) = node::text(&call.params, "channel") else { return false };
         peer.shown.remove(channel);
         let chat = uris::default_chat_of(channel);
-        // What is on its way is given up too.
         let mut is_asked_for = false;
         for batch in peer.batches.values_mut().filter(|batch| batch.asked.iter().any(|uri| uri == channel)) {
             is_asked_for |= batch.besides.contains(&chat);
@@ -181,7 +178,6 @@ impl Edges {
         false
     }
 
-    /// Translates a client's action up.
     pub(super) fn action_up(
         &mut self,
         connection: ConnectionId,
@@ -197,15 +193,14 @@ impl Edges {
             options: SessionOptions::default(),
             reply: Reply::Same,
         };
-        // Where the action says what it is about itself, the step that knows so makes it the
-        // channel.
+        // In versions whose actions name their channel, a step sets `channel`.
         let (chain, mut context) = translation.context("", &peer.client_id);
         chain.call_up(&mut call, &mut context)?;
         let mut channel = node::text(&call.params, "channel").unwrap_or_default().to_owned();
         peer.root_up(&mut channel);
         let action = match call.params.remove("action") {
             Some(Value::Object(action)) => action,
-            // Not an action at all: the core says so.
+            // It is no action, and the core refuses it.
             other => {
                 peer.note(params);
                 call.params.extend(other.map(|value| ("action".to_owned(), value)));
@@ -233,13 +228,12 @@ fn params_of(params: &Object) -> Params {
     Params::from_json(to_json(params))
 }
 
-/// Returns whether a channel is a session, as far as its URI tells: any that is of no other kind
-/// may be.
+/// Returns whether a URI may be a session's, because it is of no other kind.
 fn is_session(uri: &str) -> bool {
     uri != uris::ROOT && !uri.starts_with("ahp-chat:") && !is_watch(uri)
 }
 
-/// The channels that a message subscribes to, as its client spells them.
+/// Returns the channels that a message subscribes to, in the client's spelling.
 fn spelled_in(params: &Object) -> Vec<String> {
     let lists =
         ["initialSubscriptions", "subscriptions"].into_iter().filter_map(|name| params.get(name)?.as_array());
