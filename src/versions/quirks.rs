@@ -393,8 +393,7 @@ impl ProviderNames {
         line.bytes = line_of(&message);
     }
 
-    /// Returns whether a session, or that of a chat, is known to have another name for such
-    /// clients.
+    /// Returns whether a session, or a chat's, is known to have another name for such clients.
     pub fn knows(&self, uri: &str) -> bool {
         match uris::session_of_chat(uri) {
             Some((_, session)) => self.providers.contains_key(&session),

@@ -1,27 +1,26 @@
-//! How the channel of a session's annotations is called.
+//! URIs of annotations.
 //!
-//! Owns: its URI, which is that of the session with a word behind it, so that clients can compute
-//! it; and which session the URI of one of a session's own channels names.
-//! Never: knows which sessions there are.
+//! Owns: that URI, a suffix to the session's, which clients can compute.
+//! Never: knows which sessions exist.
 
 use super::changesets::parse_changeset_uri;
 
 /// Suffix to the URI of the session.
 const ANNOTATIONS: &str = "/annotations";
 
-/// The URI of the annotations of this session.
+/// Returns the URI of the annotations of this session.
 pub fn annotations_uri(session: &str) -> String {
     format!("{session}{ANNOTATIONS}")
 }
 
-/// The session whose annotations a URI names; none when it is no such URI.
+/// Returns the session in the URI of its annotations; `None` for any other URI.
 pub fn parse_annotations_uri(uri: &str) -> Option<&str> {
     let session = uri.strip_suffix(ANNOTATIONS)?;
     let (_, id) = session.split_once(':')?;
     (!id.trim_matches('/').is_empty()).then_some(session)
 }
 
-/// The session that the URI of its annotations or of one of its changesets begins with.
+/// Returns the session in the URI of its annotations or of one of its changesets.
 pub fn session_of_subchannel(uri: &str) -> Option<&str> {
     parse_changeset_uri(uri).map(|(session, _)| session).or_else(|| parse_annotations_uri(uri))
 }

@@ -1,48 +1,42 @@
 //! URIs of changesets.
 //!
-//! Owns: that URI: it is that of the session, and behind it what the changes are of, so that
-//! clients can compute it.
-//! Never: knows which sessions and turns there are.
+//! Owns: that URI, made of the session's and the scope of changes, which clients can compute.
+//! Never: knows which sessions and turns exist.
 
 use percent_encoding::{percent_decode_str, utf8_percent_encode, AsciiSet, NON_ALPHANUMERIC};
 
 /// Separator between the URI of the session and the scope of the changes.
 const CHANGESET: &str = "/changeset/";
 
-/// Scope of all changes of the session.
 const SESSION: &str = "session";
 
-/// Prefix of the id of a turn.
 const TURN: &str = "turn/";
 
-/// Scope of all uncommitted changes.
 const UNCOMMITTED: &str = "uncommitted";
 
-/// Scope of all changes of a branch.
 const BRANCH: &str = "branch";
 
-/// Prefix of the ids of two turns.
 const COMPARE: &str = "compare/";
 
-/// Characters of a turn's id that are escaped, as clients escape them in a template.
+/// Characters of a turn's id that are escaped; clients escape the same ones in a template.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Scope of the changes in a changeset.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangesetScope {
-    /// All turns of a session.
+    /// All turns of the session.
     Session,
-    /// The turn of this id.
+    /// Turn with this id.
     Turn(String),
     /// Uncommitted changes.
     Uncommitted,
     /// Changes of a branch.
     Branch,
-    /// Changes between the ends of the turns of these ids.
+    /// Changes between the ends of the turns with these ids.
     Compare(String, String),
 }
 
-/// The URI of a changeset of this session.
+/// Returns the URI of a changeset of this session.
 pub fn changeset_uri(session: &str, scope: &ChangesetScope) -> String {
     match scope {
         ChangesetScope::Session => format!("{session}{CHANGESET}{SESSION}"),
@@ -56,18 +50,17 @@ pub fn changeset_uri(session: &str, scope: &ChangesetScope) -> String {
     }
 }
 
-/// The template of the URIs of the changesets of this session's turns.
+/// Returns the template of the URIs of this session's changesets of turns.
 pub fn turn_template(session: &str) -> String {
     format!("{session}{CHANGESET}{TURN}{{turnId}}")
 }
 
-/// The template of the URIs of the changesets between two turns of this session.
+/// Returns the template of the URIs of this session's changesets between two turns.
 pub fn compare_template(session: &str) -> String {
     format!("{session}{CHANGESET}{COMPARE}{{originalTurnId}}/{{modifiedTurnId}}")
 }
 
-/// The session that the URI of a changeset names, and what the changes are of; none when it is no
-/// such URI.
+/// Parses the URI of a changeset, to its session and scope; `None` for any other URI.
 pub fn parse_changeset_uri(uri: &str) -> Option<(&str, ChangesetScope)> {
     let (session, scope) = uri.rsplit_once(CHANGESET)?;
     if session.is_empty() {

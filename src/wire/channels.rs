@@ -1,18 +1,16 @@
 //! Kinds of channels.
 //!
-//! Owns: the list of the kinds and their names. Everything that differs by kind is made from this
-//! list, so a new kind is a line in it and a module beside those of the others, `host::channels`,
-//! which says what the kind is.
-//! Never: knows what any kind means.
+//! Owns: the list of the kinds and their names. All code that differs by kind is generated from
+//! this list; a new kind is a line in it and a module in `host::channels`.
+//! Never: knows what a kind means.
 
-/// Hands the list of the kinds to a macro, behind what that is told besides. Each line has what the
-/// kind is called in the code, what all its channels are called there, and what the kind is called
-/// in the store, which never changes.
+/// Passes the list of the kinds to a macro, behind further arguments. Each line has the kind's name
+/// in the code, its plural there, and its name in the store, which never changes.
 macro_rules! with_channel_kinds {
     ($make:ident $($besides:tt)*) => {
         $make! {
             { $($besides)* }
-            /// The host as a whole; there is one such channel.
+            /// The host as a whole; the only channel of its kind.
             Root, root, "root";
             /// A session.
             Session, sessions, "session";
@@ -58,7 +56,7 @@ macro_rules! make_channel_kind {
 with_channel_kinds!(make_channel_kind);
 
 impl ChannelKind {
-    /// The kind of this name; none when there is no such.
+    /// Returns the kind with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.name() == name)
     }

@@ -1,15 +1,15 @@
-//! The table of methods that a client may call.
+//! Methods that a client may call.
 //!
-//! Owns: the name and the kind of each method that is served, why others are not, and the params
-//! that differ from the types of `ahp-types`.
-//! Never: says what a method does (`host::router::requests` calls the handlers).
+//! Owns: the name and kind of each method, the reasons why some are not served, and the params that
+//! differ from the types of `ahp-types`.
+//! Never: handles a method (`host::router::requests` does).
 
 use ahp_types::commands::Implementation;
 use ahp_types::common::JsonObject;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// Kind of a method in the protocol: answered or not.
+/// Kind of a method: whether it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MethodKind {
     /// Answered once.
@@ -30,7 +30,7 @@ macro_rules! methods {
             /// Every served method, in the order of the table.
             pub const ALL: &'static [Method] = &[$(Method::$variant),*];
 
-            /// The method of this wire name, if it is served.
+            /// Returns the served method with this name on the wire.
             pub fn from_name(name: &str) -> Option<Self> {
                 match name {
                     $($name => Some(Method::$variant),)*
@@ -38,14 +38,14 @@ macro_rules! methods {
                 }
             }
 
-            /// The name on the wire.
+            /// Returns the name on the wire.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Method::$variant => $name,)*
                 }
             }
 
-            /// Returns whether the protocol defines the method as a request or as a notification.
+            /// Returns whether the protocol defines the method as a request or a notification.
             pub fn kind(self) -> MethodKind {
                 match self {
                     $(Method::$variant => MethodKind::$kind,)*
@@ -88,89 +88,87 @@ methods! {
     DispatchAction = "dispatchAction", Notification, "Asks for a state change.";
 }
 
-/// Other methods of the protocol that a client may call, each with the reason why it is not served.
+/// Other methods of the protocol for clients, each with the reason why it is not served.
 pub const NOT_SERVED: &[(&str, &str)] = &[
     ("listAutomationTriggerDefinitions", NO_AUTOMATIONS),
     ("runAutomation", NO_AUTOMATIONS),
     ("fetchAutomationRuns", NO_AUTOMATIONS),
 ];
 
-/// Notifications of real clients that are no part of the protocol and mean nothing to this host: VS
-/// Code 1.139.1 sends this at each start.
+/// Notifications outside of the protocol, ignored: VS Code 1.139.1 sends this one at each start.
 pub const IGNORED: &[&str] = &["setClientManagedSettingsPermissions"];
 
 const NO_AUTOMATIONS: &str = "this host has no automations";
 
-/// `initialize`, as the core reads it: the version has been negotiated before.
+/// Params of `initialize` without the version, which is negotiated before.
 ///
-/// `channel` is not asked for, here and in [`ReconnectParams`] and [`ListSessionsParams`]: it can
-/// only be the root channel, and real clients leave it out.
+/// Here and in [`ReconnectParams`] and [`ListSessionsParams`], `channel` is not required: it can
+/// only be the root channel, and real clients omit it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InitializeParams {
-    /// The client's own id, kept over its reconnects.
+    /// Id that the client keeps over its reconnects.
     pub client_id: String,
-    /// Software of the client, for the log.
+    /// Name and version of the client software, for the log.
     pub client_info: Option<Implementation>,
-    /// The language that its user reads: a BCP 47 tag.
+    /// Language of the user, as a BCP 47 tag.
     pub locale: Option<String>,
     /// Channels to subscribe to in the same round trip.
     pub initial_subscriptions: Option<Vec<String>>,
 }
 
-/// `reconnect`.
+/// Params of `reconnect`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReconnectParams {
-    /// The client id of the earlier connection.
+    /// Client id of the earlier connection.
     pub client_id: String,
-    /// The last `serverSeq` that the client has seen.
+    /// Last `serverSeq` that the client has received.
     pub last_seen_server_seq: i64,
-    /// The channels that it wants to go on with.
+    /// Channels to subscribe to again.
     pub subscriptions: Vec<String>,
 }
 
-/// `listSessions`.
+/// Params of `listSessions`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListSessionsParams {
-    /// At most so many sessions; all when absent.
+    /// Maximum number of sessions; `None` for all.
     pub limit: Option<i64>,
-    /// End of the page before; `None` for the first page.
+    /// Cursor of the previous page; `None` for the first page.
     pub cursor: Option<String>,
 }
 
-/// `resolveSessionConfig`.
+/// Params of `resolveSessionConfig`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResolveConfigParams {
-    /// The agent; the default one when absent.
+    /// Agent; `None` for the default one.
     pub provider: Option<String>,
     /// Values chosen so far.
     pub config: JsonObject,
 }
 
-/// `sessionConfigCompletions`.
+/// Params of `sessionConfigCompletions`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigCompletionsParams {
-    /// The agent; the default one when absent.
+    /// Agent; `None` for the default one.
     pub provider: Option<String>,
-    /// The setting whose values are asked for.
+    /// Name of the setting.
     pub property: String,
-    /// Text that the user has typed to find one.
+    /// Text that the user has typed.
     pub query: Option<String>,
 }
 
-/// `dispatchAction`, with the action still unread: one that cannot be read is refused by an echo of
-/// it as it came.
+/// Params of `dispatchAction`, the action unparsed: an invalid one is echoed unchanged.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DispatchActionParams {
-    /// The channel to change.
+    /// URI of the channel to change.
     pub channel: String,
-    /// The client's own number for this action.
+    /// Client's own number of the action.
     pub client_seq: i64,
-    /// The action.
+    /// JSON text of the action.
     pub action: Box<RawValue>,
 }

@@ -1,14 +1,12 @@
-//! Shapes on the wire, and nothing that acts.
+//! Shapes on the wire.
 //!
-//! Owns: what a line is ([`rpc`]) and which members it has ([`members`]), one that tells of an
-//! action ([`action_lines`]), which methods exist ([`methods`]), which errors we give ([`errors`]),
-//! what messages are for ([`selection`]), which kinds of channels there are ([`channels`]), how
-//! they are called ([`uris`]), what one of a watch says ([`watches`]), one of a terminal
-//! ([`terminals`]), of a changeset ([`changesets`]) and of annotations ([`annotations`]), what all
-//! states of a tool call have ([`tool_calls`]), what a message names ([`references`]), and what may
-//! stand in a message for people ([`text`]). The types of the protocol itself are those of the
-//! crate `ahp-types`.
-//! Never: decides anything about state, does I/O, or knows another module of ours.
+//! Owns: lines ([`rpc`]), their members ([`members`]) and those of actions ([`action_lines`]);
+//! methods ([`methods`]), errors ([`errors`]), and names in messages ([`references`]); kinds of
+//! channels ([`channels`]), their URIs ([`uris`]), and those of watches ([`watches`]), terminals
+//! ([`terminals`]), changesets ([`changesets`]) and annotations ([`annotations`]); common members
+//! of tool calls ([`tool_calls`]), selections ([`selection`]), texts for people ([`text`]), and
+//! escape sequences ([`escapes`]). The types of the protocol are in the crate `ahp-types`.
+//! Never: decides about state, does I/O, or uses another module of this crate.
 
 pub mod action_lines;
 pub mod annotations;

@@ -1,46 +1,43 @@
 //! Model and agent that are selected for messages.
 //!
-//! Owns: a selection, as the drafts and messages of a chat say it, and a change of one.
-//! Never: checks that there is such a model.
+//! Owns: a selection, derived from the drafts and messages of a chat, and a change of one.
+//! Never: checks that the model exists.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Name of a [`Selection`] in the `_meta` of a session's summary.
+/// Member of a session summary's `_meta` that holds a [`Selection`].
 pub const SELECTED: &str = "selected";
 
-/// Model and agent that a message is for (JSON).
+/// Model and agent of a message, as JSON.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Selection {
-    /// The model; the agent's default one when none is selected.
+    /// Model; `None` for the agent's default one.
     pub model: Option<Value>,
-    /// The custom agent, if one is selected.
+    /// Custom agent, if any.
     pub agent: Option<Value>,
 }
 
-/// A change of what is selected (JSON).
+/// Change of a selection, as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SelectionChange {
-    /// Another model.
+    /// New model.
     Model(Value),
-    /// Another agent, or none.
+    /// New agent; `None` for no custom agent.
     Agent(Option<Value>),
 }
 
 impl Selection {
-    /// Returns the selection in a chat with this draft and last message; each is `null` if there is
-    /// none.
-    ///
-    /// The draft says it. Where there is no draft the last message does, and where the draft names
-    /// no model too.
+    /// Returns the selection in a chat with this draft and last message; each is `null` if missing.
+    /// The draft decides. The last message does without a draft, or if the draft has no model.
     pub fn of(draft: &Value, last: &Value) -> Self {
         let member = |message: &Value, name| message.get(name).filter(|value| !value.is_null()).cloned();
         let agent = if draft.is_null() { member(last, "agent") } else { member(draft, "agent") };
         Self { model: member(draft, "model").or_else(|| member(last, "model")), agent }
     }
 
-    /// After a change.
+    /// Applies a change.
     pub fn with(self, change: &SelectionChange) -> Self {
         match change {
             SelectionChange::Model(model) => Self { model: Some(model.clone()), ..self },

@@ -1,10 +1,7 @@
 //! URIs of the host's own terminals, and limits on the size of a terminal.
 //!
-//! Owns: that URI: it names the chat in which a command was run, and which terminal of it is meant,
-//! so that what the command has printed is found as long as the chat is there, whatever became of
-//! the command.
-//! Never: knows which terminals there are. A client gives the terminals that it asks for URIs of
-//! its own choice.
+//! Owns: that URI, which contains the chat: the output is found as long as the chat exists.
+//! Never: knows which terminals exist. Clients choose the URIs of the terminals that they create.
 
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine as _;
@@ -15,22 +12,22 @@ pub const SCHEME: &str = "ahp-terminal:";
 /// Prefix of a message that is a command to run.
 pub const COMMAND_PREFIX: &str = "!";
 
-/// Maximum scrollback of a terminal, in bytes; past it the oldest part is cut.
+/// Maximum scrollback of a terminal, in bytes; the oldest part is cut beyond it.
 pub const SCROLLBACK_BYTES_MAX: usize = 256 << 10;
 
 /// Size of the scrollback after a cut, in bytes.
 pub const SCROLLBACK_BYTES_CUT: usize = 192 << 10;
 
-/// Maximum output kept of an agent's command once it has ended, in bytes.
+/// Maximum output retained of an agent's finished command, in bytes.
 pub const OUTPUT_BYTES_KEPT: usize = 64 << 10;
 
-/// The URI of a terminal of this chat.
+/// Returns the URI of a terminal of this chat.
 pub fn terminal_uri(chat: &str, number: u64) -> String {
     format!("{SCHEME}/{}.{number}", URL_SAFE_NO_PAD.encode(chat))
 }
 
-/// The chat and the number that the URI of a terminal names; none when it is none of the host's
-/// own. URI libraries write an empty authority in several ways.
+/// Parses the URI of a host's own terminal, to its chat and number; `None` for any other URI. URI
+/// libraries write an empty authority in several ways.
 pub fn parse_terminal_uri(uri: &str) -> Option<(String, u64)> {
     let name = uri.strip_prefix(SCHEME)?.trim_start_matches('/');
     let (chat, number) = name.split_once('.')?;

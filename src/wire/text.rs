@@ -1,20 +1,18 @@
-//! Text that somebody else wrote, made fit for where it is shown or kept.
+//! Foreign text, prepared for where it is shown or stored.
 //!
-//! Owns: taking out of an error message what a terminal would obey, cutting texts to a length, and
-//! the text of what may be plain or Markdown.
-//! Never: changes what is data: messages, parts, tool calls and their results go through as they
-//! came.
+//! Owns: removing terminal controls from error messages, cutting texts, and escaping them for JSON.
+//! Never: changes data: messages, parts, and tool calls with their results stay as they are.
 
 use ahp_types::common::StringOrMarkdown;
 
 use super::escapes::outside_sequences;
 use super::rpc::to_json;
 
-/// The longest error message, in characters; it may hold the last lines of an agent's log.
+/// Maximum length of an error message, in characters; it may hold the last lines of an agent's log.
 const MESSAGE_CHARS_MAX: usize = 4000;
 
-/// Returns a text as an error message: no escape sequences, no control characters but line ends and
-/// tabs, and not longer than can be read. A sequence that has no end goes to the end of its line.
+/// Returns a text as an error message, of limited length, without escape sequences and control
+/// characters except line ends and tabs. An unterminated sequence extends to the end of its line.
 pub fn message(text: &str) -> String {
     let shows = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
     let lines = text.split('\n').enumerate();
@@ -28,7 +26,7 @@ pub fn message(text: &str) -> String {
     message
 }
 
-/// The beginning of a text: at most so many bytes of it, and no half character.
+/// Returns the longest beginning of a text with at most `bytes_max` bytes and no split character.
 pub fn first_bytes(text: &str, bytes_max: usize) -> &str {
     let mut end = bytes_max.min(text.len());
     while !text.is_char_boundary(end) {
@@ -37,7 +35,7 @@ pub fn first_bytes(text: &str, bytes_max: usize) -> &str {
     &text[..end]
 }
 
-/// The end of a text: at most so many bytes of it, and no half character.
+/// Returns the longest end of a text with at most `bytes_max` bytes and no split character.
 pub fn last_bytes(text: &str, bytes_max: usize) -> &str {
     let mut start = text.len().saturating_sub(bytes_max);
     while !text.is_char_boundary(start) {
@@ -46,8 +44,7 @@ pub fn last_bytes(text: &str, bytes_max: usize) -> &str {
     &text[start..]
 }
 
-/// Returns the length of a text inside a JSON string, in bytes: quotes, backslashes and control
-/// characters are escaped.
+/// Returns the length of a text inside a JSON string, in bytes.
 pub fn escaped_bytes(text: &str) -> usize {
     text.bytes()
         .map(|byte| match byte {
@@ -58,10 +55,10 @@ pub fn escaped_bytes(text: &str) -> usize {
         .sum()
 }
 
-/// Appends a text as it is inside a JSON string. Returns its length there, in bytes.
+/// Appends a text, escaped for a JSON string. Returns the appended length in bytes.
 pub fn push_escaped(json: &mut Vec<u8>, text: &str) -> usize {
     let begin = json.len();
-    // All bytes are looked at, so that several are at once.
+    // No early exit, so that the compiler can vectorize the loop.
     let is_plain = |byte: u8| (byte >= 0x20) & (byte != b'"') & (byte != b'\\');
     if text.bytes().fold(true, |plain, byte| plain & is_plain(byte)) {
         json.extend_from_slice(text.as_bytes());
@@ -72,7 +69,7 @@ pub fn push_escaped(json: &mut Vec<u8>, text: &str) -> usize {
     json.len() - begin
 }
 
-/// The beginning of a text that has at most so many bytes inside a JSON string.
+/// Returns the longest beginning of a text with at most `bytes_max` bytes inside a JSON string.
 pub fn first_escaped_bytes(text: &str, bytes_max: usize) -> &str {
     let mut bytes = 0;
     let end = text.char_indices().find(|(at, char)| {
@@ -84,13 +81,13 @@ pub fn first_escaped_bytes(text: &str, bytes_max: usize) -> &str {
     &text[..end.map_or(text.len(), |(at, _)| at)]
 }
 
-/// A line of backticks that is longer than any in a text, to set the text apart with.
+/// Returns backticks that can enclose a text: more in sequence than the text contains.
 pub fn fence(text: &str) -> String {
     let ticks = text.split(|character| character != '`').map(str::len).max().unwrap_or_default();
     "`".repeat((ticks + 1).max(3))
 }
 
-/// The text of what may be plain or Markdown.
+/// Returns the text of a message that is plain or Markdown.
 pub fn plain(text: &StringOrMarkdown) -> &str {
     match text {
         StringOrMarkdown::Plain(text) => text,
@@ -98,7 +95,7 @@ pub fn plain(text: &StringOrMarkdown) -> &str {
     }
 }
 
-/// A number of bytes, for people.
+/// Formats a number of bytes for people.
 pub fn human_size(bytes: usize) -> String {
     match bytes >> 20 {
         mib if mib << 20 == bytes && mib > 0 => format!("{mib} MiB"),

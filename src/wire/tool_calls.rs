@@ -1,11 +1,11 @@
-//! Fields that the states of a tool call share, each of which is a type of its own.
+//! Members that all states of a tool call share, although each state has its own type.
 //!
-//! Owns: its id, and the client that carries it out.
+//! Owns: the id of a call, and the client that executes it.
 //! Never: changes a call.
 
 use ahp_types::state::{ToolCallContributor, ToolCallState};
 
-/// The id of a tool call in any of its states.
+/// Returns the id of a tool call; empty if its state is unknown.
 pub fn tool_call_id(call: &ToolCallState) -> &str {
     match call {
         ToolCallState::Streaming(call) => &call.tool_call_id,
@@ -19,7 +19,7 @@ pub fn tool_call_id(call: &ToolCallState) -> &str {
     }
 }
 
-/// The client that carries a tool call out, if one does.
+/// Returns the id of the client that executes a tool call, if one does.
 pub fn client_of_call(call: &ToolCallState) -> Option<&str> {
     let contributor = match call {
         ToolCallState::Streaming(call) => &call.contributor,

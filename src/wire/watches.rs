@@ -1,9 +1,8 @@
 //! URIs of watches.
 //!
-//! Owns: what is watched and how ([`Watched`]), the limits to what may be asked for, and the URI
-//! that holds all of it. So a watch that nobody follows costs nothing, and one is there again after
-//! a restart, for whoever still has its URI.
-//! Never: looks at a file, or knows which watches there are.
+//! Owns: the subject and options of a watch ([`Watched`]), their limits, and the URI that contains
+//! them. A watch without subscribers needs no memory, and its URI outlives a restart.
+//! Never: reads files, or knows which watches exist.
 
 use std::collections::BTreeMap;
 
@@ -20,25 +19,24 @@ use super::errors::RpcError;
 use super::rpc::to_json;
 use super::uris::rest_below;
 
-/// Prefix of the encoded part.
 const SCHEME: &str = "ahp-resource-watch:/";
 
-/// Maximum number of watches that one connection follows.
+/// Maximum number of watches that one connection subscribes to.
 pub const WATCHES_MAX: usize = 64;
 
 /// Maximum number of patterns of a watch.
 const PATTERNS_MAX: usize = 64;
 
-/// And so many bytes they have, all together.
+/// Maximum length of all patterns of a watch together, in bytes.
 const PATTERN_BYTES_MAX: usize = 4 << 10;
 
 /// Subject of a watch, with its options.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Watched {
-    /// The file or folder, as its client spells it.
+    /// URI of the file or folder, in the client's spelling.
     pub uri: String,
-    /// Set if everything below it is watched, too.
+    /// Set if the watch includes everything below the folder.
     #[serde(default, skip_serializing_if = "is_false")]
     pub recursive: bool,
     /// Patterns of paths that are not reported.
@@ -54,17 +52,17 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// Patterns, as they are asked for.
+/// Patterns in a request.
 #[derive(Deserialize)]
 struct Patterns {
     items: Vec<String>,
 }
 
 impl Watched {
-    /// Reads a client's request for a watch.
+    /// Makes a watch from a client's request.
     ///
     /// # Errors
-    /// `-32602` when its patterns are none, or too many.
+    /// `-32602` when patterns are invalid or too many.
     pub fn asked_for(params: CreateResourceWatchParams) -> Result<Self, RpcError> {
         let folder = path_of_uri(&params.uri);
         let watched = Self {
@@ -77,22 +75,21 @@ impl Watched {
         Ok(watched)
     }
 
-    /// Parses the URI of a watch; `None` if it is no such URI, or one that must not be asked for.
+    /// Parses the URI of a watch; `None` if it is of another form, or exceeds the limits.
     pub fn from_channel(channel: &str) -> Option<Self> {
         let json = URL_SAFE_NO_PAD.decode(channel.strip_prefix(SCHEME)?).ok()?;
         let watched: Self = serde_json::from_slice(&json).ok()?;
         watched.check().ok()?;
-        // Each watch has one URI.
+        // Each watch has exactly one URI.
         (watched.channel() == channel).then_some(watched)
     }
 
-    /// The URI that says this.
+    /// Returns the URI of the watch.
     pub fn channel(&self) -> String {
         format!("{SCHEME}{}", URL_SAFE_NO_PAD.encode(to_json(self)))
     }
 
-    /// The patterns of what is not told of, and of what alone is told of, by their names; those
-    /// that are there.
+    /// Returns the patterns by their name, `excludes` or `includes`, as far as they are set.
     pub fn patterns(&self) -> BTreeMap<&'static str, AnyValue> {
         let named = [("excludes", &self.excludes), ("includes", &self.includes)];
         let there = named.into_iter().filter_map(|(name, items)| Some((name, items.as_ref()?)));
@@ -116,28 +113,28 @@ impl Watched {
     }
 }
 
-/// Returns whether a URI may be one of a watch.
+/// Returns whether a URI has the scheme of watches.
 pub fn is_watch(channel: &str) -> bool {
     channel.starts_with(SCHEME)
 }
 
-/// A pattern of paths below what is watched: `*` stays in one name, `**` does not.
+/// Parses a pattern of paths below the watched folder: `*` stays in one name, `**` does not.
 ///
 /// # Errors
-/// What is wrong with it.
+/// When the pattern is invalid.
 pub fn glob(pattern: &str) -> Result<Glob, globset::Error> {
     let relative = pattern.trim_start_matches("./").trim_start_matches('/').trim_end_matches('/');
     GlobBuilder::new(relative).literal_separator(true).backslash_escape(true).build()
 }
 
-/// The path in the URI of what is watched, as far as it is text.
+/// Returns the path of a URI, decoded as text.
 fn path_of_uri(uri: &str) -> String {
     let path = uri.split_once(':').map_or(uri, |(_, rest)| rest);
     let path = path.strip_prefix("//").and_then(|rest| rest.find('/').map(|at| &rest[at..])).unwrap_or(path);
     percent_decode_str(path).decode_utf8_lossy().trim_end_matches('/').to_owned()
 }
 
-/// A pattern that is an absolute path below what is watched is the rest of it.
+/// Makes an absolute pattern below the watched folder relative to it.
 fn below(folder: &str, pattern: String) -> String {
     let rest = rest_below(&pattern, folder).filter(|rest| pattern.starts_with('/') && !rest.is_empty());
     rest.map(str::to_owned).unwrap_or(pattern)

@@ -209,7 +209,7 @@ fn answer_alone(
     // A refused action can be any value; it goes back unchanged.
     if said.is_none() || reason.is_none() {
         let Some(envelope) = translation::read::<Envelope>(line) else { return };
-        // Loaded turns.
+        // Only loaded turns have no origin.
         if origin.is_none() {
             translation.apply(line);
         }
