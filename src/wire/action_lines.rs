@@ -1,7 +1,7 @@
-//! The line that tells of an action: its envelope, and a notification around it.
+//! Line of an action: its envelope in a notification.
 //!
-//! Owns: how it is written, where the envelope is in it, and how lines of deltas are merged.
-//! Never: numbers an action, or decides who is told.
+//! Owns: its text, the position of the envelope, and merging lines of deltas.
+//! Never: numbers an action, or decides who gets it.
 
 use ahp_types::actions::{ActionOrigin, StateAction};
 use bytes::Bytes;
@@ -10,24 +10,24 @@ use memchr::{memchr, memmem, memrchr};
 use super::rpc::{to_json, to_sorted_json};
 use super::text::push_escaped;
 
-/// Text of an action's line before its params, and behind them.
+/// Text of an action's line before and behind its params.
 const LINE_HEAD: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"action\",\"params\":";
 const LINE_TAIL: &[u8] = b"}\n";
 
-/// Text of a delta's line around its text.
+/// Text of a delta's line before and behind the delta's text.
 const BEFORE_TEXT: &[u8] = b",\"content\":\"";
 const BEHIND_TEXT: &[u8] = b"\"},\"serverSeq\":";
 
 /// Maximum length of a delta's line behind its text, in bytes.
 const TAIL_BYTES_MAX: usize = BEHIND_TEXT.len() + 20 + 1 + LINE_TAIL.len();
 
-/// The envelope (JSON text) inside an action's line.
+/// Returns the envelope in an action's line, as JSON text.
 pub fn envelope_of(line: &Bytes) -> Bytes {
     line.slice(LINE_HEAD.len()..line.len() - LINE_TAIL.len())
 }
 
-/// An action's JSON text, the same for the same action: straight from its type where that has no
-/// `HashMap` inside, which is so for everything that streams; else sorted.
+/// Returns an action's JSON text, which is equal for equal actions. Types of streamed actions
+/// contain no `HashMap` and need no sorting.
 pub fn action_json(action: &StateAction) -> Vec<u8> {
     match action {
         StateAction::ChatDelta(_)
@@ -43,7 +43,7 @@ pub fn action_json(action: &StateAction) -> Vec<u8> {
     }
 }
 
-/// The line of an action (its JSON text); where it is refused, with why.
+/// Makes the line of an action from its JSON text; `refusal` is the reason if it is refused.
 pub fn envelope_line(
     channel: &str,
     action: &[u8],
@@ -58,7 +58,7 @@ pub fn envelope_line(
     line.into()
 }
 
-/// Writes the text of such a line before the action.
+/// Writes the part of an action's line before the action.
 pub fn begin_line(line: &mut Vec<u8>, channel: &str) {
     line.extend_from_slice(LINE_HEAD);
     line.extend_from_slice(b"{\"channel\":");
@@ -66,7 +66,7 @@ pub fn begin_line(line: &mut Vec<u8>, channel: &str) {
     line.extend_from_slice(b",\"action\":");
 }
 
-/// Writes the text of such a line behind the action.
+/// Writes the part of an action's line behind the action.
 pub fn end_line(line: &mut Vec<u8>, server_seq: u64, origin: Option<&ActionOrigin>, refusal: Option<&str>) {
     line.extend_from_slice(b",\"serverSeq\":");
     line.extend_from_slice(&to_json(&server_seq));
@@ -82,26 +82,23 @@ pub fn end_line(line: &mut Vec<u8>, server_seq: u64, origin: Option<&ActionOrigi
     line.extend_from_slice(LINE_TAIL);
 }
 
-/// Lines of consecutive deltas of one part, one behind the other.
+/// Lines of consecutive deltas of one part.
 ///
-/// They are alike before their texts. The text is the last member of a delta's action, and what is
-/// behind it has the same length but for the number.
+/// Before their texts the lines are equal. The text is the last member of a delta's action, and
+/// only the number behind it differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeltaLines {
     lines: Bytes,
     /// Length of each line before its text, in bytes.
     head: usize,
-    /// Length of all texts, as they are in JSON, in bytes.
+    /// Length of all texts in JSON, in bytes.
     text_bytes: usize,
-    /// Length of the last line behind its text, in bytes.
     tail: usize,
 }
 
 impl DeltaLines {
-    /// Reads one line; `None` if it is not what a delta's line looks like.
-    ///
-    /// A quote inside a string never stands without a backslash, so the first `,"content":"` is
-    /// where the text begins.
+    /// Reads a delta's line; `None` if it has another form. The text begins at the first
+    /// `,"content":"`, because quotes inside strings have a backslash.
     pub fn read(line: Bytes) -> Option<Self> {
         let head = memmem::find(&line, BEFORE_TEXT)? + BEFORE_TEXT.len();
         let end = text_end(&line).filter(|end| line[*end..].starts_with(BEHIND_TEXT))?;
@@ -119,7 +116,6 @@ impl DeltaLines {
         split_lines(&self.lines)
     }
 
-    /// Returns the text of each line, as it is in JSON.
     fn texts(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &self.lines[..];
         std::iter::from_fn(move || {
@@ -130,12 +126,12 @@ impl DeltaLines {
         })
     }
 
-    /// Appends the texts of all lines, as they are in JSON.
+    /// Appends the texts of all lines, escaped as in JSON.
     pub fn push_texts(&self, text: &mut Vec<u8>) {
         self.texts().for_each(|own| text.extend_from_slice(own));
     }
 
-    /// Returns the lines with this in place of what is before their texts.
+    /// Returns the lines with `head` before each text.
     #[must_use]
     pub fn with_head(&self, head: &[u8]) -> Self {
         let lines: Vec<u8> =
@@ -143,28 +139,28 @@ impl DeltaLines {
         Self { lines: lines.into(), head: head.len(), ..*self }
     }
 
-    /// Returns the text of a line before its text, the same for all.
+    /// Returns the part of each line before its text.
     pub fn head(&self) -> &[u8] {
         &self.lines[..self.head]
     }
 
-    /// Returns the text of the last line behind its text.
+    /// Returns the part of the last line behind its text.
     pub fn tail(&self) -> &[u8] {
         &self.lines[self.lines.len() - self.tail..]
     }
 
-    /// Returns the length of all texts, as they are in JSON, in bytes.
+    /// Returns the length of all texts in JSON, in bytes.
     pub fn text_bytes(&self) -> usize {
         self.text_bytes
     }
 }
 
-/// Returns where the text of a delta's line ends: the last quote is behind the name of its number.
+/// Returns the end of the text of a delta's line: the last quote is in the member behind it.
 fn text_end(line: &[u8]) -> Option<usize> {
     memrchr(b'"', line)?.checked_sub(BEHIND_TEXT.len() - 2)
 }
 
-/// Splits what may be several lines.
+/// Splits text into its lines, with their line ends.
 pub fn split_lines(lines: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
     let mut rest = lines.clone();
     std::iter::from_fn(move || {
@@ -173,7 +169,7 @@ pub fn split_lines(lines: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
     })
 }
 
-/// Writes the lines of consecutive deltas of one part.
+/// Writer of lines of consecutive deltas of one part.
 #[derive(Debug)]
 pub struct DeltaWriter {
     head: Vec<u8>,
@@ -183,7 +179,7 @@ pub struct DeltaWriter {
 }
 
 impl DeltaWriter {
-    /// Begins with no line. The action is `chat/delta` or `chat/reasoning`.
+    /// Creates a writer; `action` is `chat/delta` or `chat/reasoning`.
     pub fn new(channel: &str, action: &str, turn_id: &str, part_id: &str) -> Self {
         let mut head =
             Vec::with_capacity(LINE_HEAD.len() + channel.len() + turn_id.len() + part_id.len() + 100);
@@ -201,9 +197,8 @@ impl DeltaWriter {
         Self { head, lines: Vec::new(), text_bytes: 0, tail: 0 }
     }
 
-    /// Returns how many texts, from the first on and at least that one, may be written before the
-    /// lines are taken: so many that they have this many bytes, unless much in them is escaped.
-    /// Reserves room for them.
+    /// Reserves memory for the first texts, and returns their number: as many as fit into
+    /// `bytes_max` without escapes, at least one.
     pub fn make_room(&mut self, texts: &[String], bytes_max: usize) -> usize {
         let (mut count, mut bytes) = (0, 0);
         for text in texts {
@@ -217,7 +212,7 @@ impl DeltaWriter {
         count
     }
 
-    /// Writes one more line. Returns the length of its text, as it is in JSON, in bytes.
+    /// Writes a line. Returns the length of its text in JSON, in bytes.
     pub fn push(&mut self, text: &str, server_seq: u64) -> usize {
         self.lines.extend_from_slice(&self.head);
         let bytes = push_escaped(&mut self.lines, text);
@@ -231,7 +226,7 @@ impl DeltaWriter {
         bytes
     }
 
-    /// Takes the lines so far.
+    /// Takes the lines written so far.
     pub fn take(&mut self) -> DeltaLines {
         let lines = std::mem::take(&mut self.lines).into();
         let text_bytes = std::mem::take(&mut self.text_bytes);
@@ -239,8 +234,7 @@ impl DeltaWriter {
     }
 }
 
-/// Lines of deltas of one part, merged while they wait: the texts of all, everything else of the
-/// last.
+/// Merged lines of deltas of one part: the texts of all, otherwise the last line.
 #[derive(Debug)]
 pub struct MergedDeltas {
     line: Vec<u8>,
@@ -249,7 +243,7 @@ pub struct MergedDeltas {
 }
 
 impl MergedDeltas {
-    /// Begins with these.
+    /// Starts with these lines.
     pub fn new(first: &DeltaLines) -> Self {
         let mut line = Vec::with_capacity(first.head + first.text_bytes + first.tail);
         line.extend_from_slice(first.head());
@@ -258,8 +252,7 @@ impl MergedDeltas {
         merged
     }
 
-    /// Takes the next ones in; false, and nothing is changed, if the whole would be longer than
-    /// `line_bytes_max`.
+    /// Appends lines; returns false and changes nothing if the line would exceed `line_bytes_max`.
     pub fn append(&mut self, next: &DeltaLines, line_bytes_max: usize) -> bool {
         let fits = self.text_end + next.text_bytes + next.tail <= line_bytes_max;
         if fits {
@@ -275,20 +268,19 @@ impl MergedDeltas {
         self.line.extend_from_slice(next.tail());
     }
 
-    /// Length of the line, in bytes.
+    /// Returns the length of the line, in bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.line.len()
     }
 
-    /// Returns the line.
+    /// Returns the merged line.
     pub fn into_lines(self) -> DeltaLines {
         let Self { line, head, text_end } = self;
         DeltaLines { head, text_bytes: text_end - head, tail: line.len() - text_end, lines: line.into() }
     }
 }
 
-/// Appends a number in decimal digits.
 fn push_number(json: &mut Vec<u8>, mut number: u64) {
     let mut digits = [b'0'; 20];
     let mut first = digits.len() - 1;

@@ -1,7 +1,7 @@
-//! The errors that answer a request: one code and one sentence each.
+//! Errors that answer requests.
 //!
-//! Owns: the codes we use and the shape of an error answer.
-//! Never: carries a stack trace, a host path, or anything else that belongs in the log.
+//! Owns: the codes and messages, and the form of an error answer.
+//! Never: contains a stack trace, a host path, or other information for the log.
 
 use std::panic::Location;
 
@@ -14,21 +14,20 @@ use super::methods::NOT_SERVED;
 use super::text;
 use super::uris::ROOT;
 
-/// An error answer of JSON-RPC: what went wrong with one request, told to its sender.
+/// JSON-RPC error object, the answer to a failed request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct RpcError {
-    /// A JSON-RPC or AHP error code.
+    /// JSON-RPC or AHP error code.
     pub code: i32,
-    /// One sentence for the developer of the client.
+    /// Sentence for the client's developer.
     pub message: String,
-    /// Typed detail that the specification defines for some codes.
+    /// Typed details, which the specification defines for some codes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
 }
 
-/// Names the resources that tokens are needed for: all, or one of those that are not required by
-/// themselves.
+/// Names the resources that need a token, joined by "or" if none is required by itself.
 pub fn needed(resources: &[ProtectedResourceMetadata]) -> String {
     let names: Vec<String> = resources.iter().map(|resource| format!("`{}`", resource.resource)).collect();
     let is_choice = resources.iter().all(|resource| resource.required == Some(false));
@@ -40,23 +39,22 @@ impl RpcError {
         Self { code, message: text::message(message.as_ref()), data: None }
     }
 
-    /// The line is not JSON (or not UTF-8, or nested too deeply).
+    /// Reports a line that is not JSON, not UTF-8, or nested too deeply.
     pub fn parse_error(detail: impl std::fmt::Display) -> Self {
         Self::new(rpc::PARSE_ERROR, format!("not valid JSON: {detail}"))
     }
 
-    /// Returns whether the message itself is refused, whatever the state of the host: it is no
-    /// request, or names a method that is not served.
+    /// Returns whether the message itself is invalid, or its method is never served.
     pub fn is_about_the_message(&self) -> bool {
         [rpc::PARSE_ERROR, rpc::INVALID_REQUEST, rpc::METHOD_NOT_FOUND].contains(&self.code)
     }
 
-    /// The line is JSON but not a request that can be served now.
+    /// Reports JSON that is no request, or no valid one now.
     pub fn invalid_request(detail: impl AsRef<str>) -> Self {
         Self::new(rpc::INVALID_REQUEST, detail)
     }
 
-    /// The first message of a connection must be `initialize` or `reconnect`.
+    /// Reports a message before `initialize` or `reconnect`.
     pub fn not_initialized(method: &str) -> Self {
         Self::new(
             rpc::INVALID_REQUEST,
@@ -64,43 +62,42 @@ impl RpcError {
         )
     }
 
-    /// The method is unknown or not served.
+    /// Reports a method that is unknown or not served.
     pub fn method_not_found(method: &str) -> Self {
         let why = NOT_SERVED.iter().find(|(name, _)| *name == method).map(|(_, why)| format!(": {why}"));
         let message = format!("method `{method}` is not served{}", why.unwrap_or_default());
         Self::new(rpc::METHOD_NOT_FOUND, message)
     }
 
-    /// The params do not fit; `detail` names the field.
+    /// Reports invalid params; `detail` names the field.
     pub fn invalid_params(detail: impl std::fmt::Display) -> Self {
         Self::new(rpc::INVALID_PARAMS, format!("invalid params: {detail}"))
     }
 
-    /// We failed inside. The client is told no more than that; the reason is logged here, with the
-    /// place that found it.
+    /// Reports a mistake of this program. Logs the reason and the caller; clients do not get them.
     #[track_caller]
     pub fn internal(reason: impl std::fmt::Display) -> Self {
         tracing::error!(%reason, at = %Location::caller(), "a mistake of this program: a request cannot be answered");
         Self::new(rpc::INTERNAL_ERROR, "internal error; the log has the details")
     }
 
-    /// We cannot do it now, for a reason that the client may know.
+    /// Reports that the host cannot serve the request now, for a reason that the client may know.
     pub fn unavailable(reason: impl std::fmt::Display) -> Self {
         Self::new(rpc::INTERNAL_ERROR, format!("not possible now: {reason}"))
     }
 
-    /// The channel URI names no channel of ours.
+    /// Reports a URI that names no channel.
     pub fn channel_not_found(channel: &str) -> Self {
         Self::new(ahp::SESSION_NOT_FOUND, format!("no channel `{channel}`"))
     }
 
-    /// The URI names nothing that can be read.
+    /// Reports a URI that names no readable resource.
     pub fn resource_not_found(uri: &str) -> Self {
         Self::new(ahp::NOT_FOUND, format!("there is no `{uri}`"))
     }
 
-    /// A client comes back that has never been here, or was forgotten. Real clients begin anew
-    /// after this error, and come back again for ever after any other.
+    /// Reports a `reconnect` of an unknown client. Real clients initialize after this error; after
+    /// any other, they try again forever.
     pub fn unknown_client() -> Self {
         Self::new(
             ahp::NOT_FOUND,
@@ -108,7 +105,7 @@ impl RpcError {
         )
     }
 
-    /// The file or folder is there, but not for us.
+    /// Reports a file or folder that the file system denies access to.
     pub fn permission_denied(uri: &str) -> Self {
         Self {
             data: Some(json!({})),
@@ -116,12 +113,12 @@ impl RpcError {
         }
     }
 
-    /// A terminal is not for this client to have or to end.
+    /// Reports a terminal that this client may not have or end.
     pub fn terminal_denied(why: impl std::fmt::Display) -> Self {
         Self { data: Some(json!({})), ..Self::new(ahp::PERMISSION_DENIED, why.to_string()) }
     }
 
-    /// The file or folder is the host's own.
+    /// Reports a file or folder that belongs to the host.
     pub fn own_file(uri: &str) -> Self {
         Self {
             data: Some(json!({})),
@@ -129,8 +126,8 @@ impl RpcError {
         }
     }
 
-    /// A file or folder may not be changed; `can_be_asked_for` when `resourceRequest` may be told
-    /// otherwise some day.
+    /// Reports a file that must not be changed; `can_be_asked_for` if `resourceRequest` may allow
+    /// it.
     pub fn change_denied(uri: &str, can_be_asked_for: bool) -> Self {
         let request = json!({ "request": { "channel": ROOT, "uri": uri, "write": true } });
         Self {
@@ -139,13 +136,12 @@ impl RpcError {
         }
     }
 
-    /// Something is there that is not to be replaced.
+    /// Reports a file that exists and must not be replaced.
     pub fn file_exists(uri: &str) -> Self {
         Self::new(ahp::ALREADY_EXISTS, format!("`{uri}` is there already"))
     }
 
-    /// Returns the error of a client that was asked for a file; its code is kept where it means
-    /// something to others, too.
+    /// Makes the error from that of a client that serves the file; keeps codes that others know.
     pub fn of_client(uri: &str, error: Self) -> Self {
         let known =
             [rpc::INVALID_PARAMS, ahp::NOT_FOUND, ahp::PERMISSION_DENIED, ahp::ALREADY_EXISTS, ahp::CONFLICT];
@@ -155,23 +151,22 @@ impl RpcError {
         Self { data: error.data, ..Self::new(error.code, error.message) }
     }
 
-    /// A file is not of the version any more that was to be changed.
+    /// Reports a file whose version is not the expected one.
     pub fn conflict(uri: &str) -> Self {
         Self::new(ahp::CONFLICT, format!("`{uri}` has changed, or is gone"))
     }
 
-    /// As it is, what is not committed cannot be.
+    /// Reports uncommitted changes that cannot be committed in their present state.
     pub fn not_committed(why: &str) -> Self {
         Self::new(ahp::CONFLICT, format!("nothing is committed: {why}"))
     }
 
-    /// None of the files is what it must be for its changes to be taken back; each is named with
-    /// the reason.
+    /// Reports that no file could be reverted; `files` names each with the reason.
     pub fn files_have_changed(files: &str) -> Self {
         Self::new(ahp::CONFLICT, format!("all files stay as they are: {files}"))
     }
 
-    /// The agent cannot be used without tokens for these resources.
+    /// Reports an agent that needs tokens for these resources.
     pub fn auth_required(agent: &str, resources: &[ProtectedResourceMetadata]) -> Self {
         let needed = needed(resources);
         Self {
@@ -180,27 +175,27 @@ impl RpcError {
         }
     }
 
-    /// The agent provider is unknown.
+    /// Reports an unknown agent.
     pub fn provider_not_found(provider: &str) -> Self {
         Self::new(ahp::PROVIDER_NOT_FOUND, format!("no agent provider `{provider}`"))
     }
 
-    /// The session URI is in use.
+    /// Reports a session URI that is in use.
     pub fn session_already_exists(session: &str) -> Self {
         Self::new(ahp::SESSION_ALREADY_EXISTS, format!("`{session}` is already in use"))
     }
 
-    /// The URI is in use.
+    /// Reports a URI that is in use.
     pub fn already_exists(uri: &str) -> Self {
         Self::new(ahp::ALREADY_EXISTS, format!("`{uri}` is already in use"))
     }
 
-    /// Returns the error of a request that is refused while a turn runs in this chat.
+    /// Reports a request that is refused while a turn runs in the chat.
     pub fn turn_in_progress(chat: &str) -> Self {
         Self::new(ahp::TURN_IN_PROGRESS, format!("a turn is running in `{chat}`: cancel it or wait"))
     }
 
-    /// None of the offered protocol versions is served.
+    /// Reports that no offered protocol version is served.
     pub fn unsupported_protocol_version(supported: &[&str]) -> Self {
         Self {
             code: ahp::UNSUPPORTED_PROTOCOL_VERSION,

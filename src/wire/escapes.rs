@@ -1,11 +1,9 @@
 //! Output of programs to terminals: text with escape sequences.
 //!
-//! Owns: where a sequence begins and ends, what stands outside of sequences, where such text may be
-//! cut, and which of its bytes are whole characters.
-//! Never: obeys a sequence, or says what one means.
+//! Owns: the extent of sequences, the text outside, and the positions where text may be cut.
+//! Never: executes or interprets a sequence.
 
-/// Maximum distance from the earliest place to cut at which the end of a line is looked for, in
-/// bytes.
+/// Maximum distance in which a line end is searched behind the earliest cut position, in bytes.
 const LINE_BYTES_MAX: usize = 4 << 10;
 
 /// First byte of every sequence.
@@ -54,7 +52,7 @@ impl SequenceState {
     fn then_char(self, char: char) -> Self {
         match u8::try_from(char) {
             Ok(byte @ ..=0x7f) => self.then(byte),
-            // A C1 control, which stands for an escape and a byte.
+            // A C1 control stands for an escape and a byte.
             Ok(byte @ ..=0x9f) => Self::Escape.then(byte - 0x40),
             // No other character ends a control sequence.
             _ => self.then(b'0'),
@@ -62,13 +60,13 @@ impl SequenceState {
     }
 }
 
-/// Returns the place to cut a text that must lose a number of bytes: behind the end of a line, if
-/// one is near, and within no escape sequence or character.
+/// Returns the position to cut a text that must lose `excess` bytes: behind a line end if one is
+/// near, and not inside an escape sequence or a character.
 pub fn cut_position(text: &[u8], excess: usize) -> usize {
     let (mut state, mut found, mut at) = (SequenceState::Text, None, 0);
     while at < text.len() && at <= excess.saturating_add(LINE_BYTES_MAX) {
         if state == SequenceState::Text && at + 1 < excess {
-            // Until there is a sequence, there is nothing to see before the last byte that must go.
+            // Nothing matters before the next sequence or the last byte that must go.
             let before = &text[at..(excess - 1).min(text.len())];
             at += memchr::memchr(ESCAPE, before).unwrap_or(before.len());
         }
@@ -86,8 +84,7 @@ pub fn cut_position(text: &[u8], excess: usize) -> usize {
     found.unwrap_or_else(boundary)
 }
 
-/// Takes the text that these bytes are, but for a character that has no end yet, unless nothing
-/// follows them. What is no text is shown as such.
+/// Takes the text from bytes, except an incomplete character at the end unless `is_all` is set.
 pub fn take_text(bytes: &mut Vec<u8>, is_all: bool) -> String {
     let end = if is_all { bytes.len() } else { whole_characters(bytes).len() };
     let text = String::from_utf8_lossy(&bytes[..end]).into_owned();
@@ -95,7 +92,7 @@ pub fn take_text(bytes: &mut Vec<u8>, is_all: bool) -> String {
     text
 }
 
-/// Returns these bytes without a character at their end of which bytes are missing.
+/// Returns bytes without an incomplete character at their end.
 pub fn whole_characters(bytes: &[u8]) -> &[u8] {
     let tail = bytes.len().saturating_sub(CHARACTER_BYTES_MAX - 1);
     let begins = |at: &usize| {
@@ -105,8 +102,8 @@ pub fn whole_characters(bytes: &[u8]) -> &[u8] {
     &bytes[..(tail..bytes.len()).find(begins).unwrap_or(bytes.len())]
 }
 
-/// Returns the characters of a text outside of its escape sequences. Text is not lost to a stray
-/// escape: what follows it is kept, unless it makes a sequence that programs do print.
+/// Returns the characters of a text outside of its escape sequences. A stray escape hides no text,
+/// unless it forms a sequence that programs use.
 pub fn outside_sequences(text: &str) -> impl Iterator<Item = char> + '_ {
     let mut state = SequenceState::Text;
     text.chars().filter(move |char| {
@@ -120,8 +117,8 @@ pub fn outside_sequences(text: &str) -> impl Iterator<Item = char> + '_ {
     })
 }
 
-/// Returns such a text without terminal features: no escape sequences, no control characters but
-/// tabs and line ends, and of a line that was overwritten the last version.
+/// Returns output as plain text: no escape sequences, no control characters except tabs and line
+/// ends, and only the last version of an overwritten line.
 pub fn plain_text(text: &str) -> String {
     let (mut plain, mut line, mut starts_over) = (String::new(), String::new(), false);
     for char in outside_sequences(text) {
@@ -149,8 +146,7 @@ pub fn plain_text(text: &str) -> String {
     plain
 }
 
-/// Returns whether a UTF-8 character begins here. Invalid text may be cut anywhere after some
-/// bytes.
+/// Returns whether a character begins here. Invalid text may be cut behind three continuations.
 fn is_char_start(text: &[u8], at: usize) -> bool {
     let goes_on = |byte: &u8| byte & 0xC0 == 0x80;
     let before = at.checked_sub(3).and_then(|start| text.get(start..at));

@@ -1,31 +1,28 @@
-//! The members of a JSON object, found in one pass.
+//! Members of a JSON object, found in one pass.
 //!
-//! Owns: deciding whether a text is a JSON object as `serde_json` would read it (its UTF-8 and a
-//! nesting limit included), and cutting it at its members.
-//! Never: reads a value, or says what is wrong with a text.
+//! Owns: deciding whether a text is a JSON object that `serde_json` accepts, with valid UTF-8 and
+//! limited nesting; and splitting it into members.
+//! Never: parses a value, or reports what is wrong with a text.
 
 use std::borrow::Cow;
 
-/// Arrays and objects may be nested this deep, the object itself included: the scanner has one bit
-/// for each level.
+/// Maximum nesting of arrays and objects, the outermost one included: one bit for each level.
 pub const NESTING_MAX: usize = 127;
 
-/// Calls `each` with the name and the text of every member of an object, in their order. Returns
-/// whether the text is an object, which is known only at its end: of one that is none, some members
-/// may have been visited.
+/// Calls `each` with the name and text of every member, in order. Returns whether the text is an
+/// object; if it is not, some members may have been visited before that is known.
 pub fn visit_members<'a>(json: &'a [u8], each: impl FnMut(Cow<'a, [u8]>, &'a [u8])) -> bool {
     let mut scanner = Scanner { json, at: 0 };
     scanner.object(each).is_some() && (json.is_ascii() || std::str::from_utf8(json).is_ok())
 }
 
-/// A place in a text. Its methods return `None` where the text is not JSON.
+/// Position in a text. Methods return `None` if the text is not JSON.
 struct Scanner<'a> {
     json: &'a [u8],
     at: usize,
 }
 
 impl<'a> Scanner<'a> {
-    /// Reads the whole text as an object.
     fn object(&mut self, mut each: impl FnMut(Cow<'a, [u8]>, &'a [u8])) -> Option<()> {
         self.expect(b'{')?;
         if self.token()? == b'}' {
@@ -47,7 +44,6 @@ impl<'a> Scanner<'a> {
         self.token().is_none().then_some(())
     }
 
-    /// Reads the name of a member and the colon behind it.
     fn name(&mut self) -> Option<Cow<'a, [u8]>> {
         self.expect(b'"')?;
         let start = self.at;
@@ -63,16 +59,15 @@ impl<'a> Scanner<'a> {
         Some(name)
     }
 
-    /// Passes the name of a member of which nobody wants to know, and the colon behind it.
     fn skip_name(&mut self) -> Option<()> {
         self.expect(b'"')?;
         self.string()?;
         self.expect(b':')
     }
 
-    /// Passes a value, which is in one object already.
+    /// Skips a value inside of the object.
     fn value(&mut self) -> Option<()> {
-        // One bit for each level, the innermost one lowest: set for objects.
+        // One bit for each level, set for objects; the innermost level is lowest.
         let (mut objects, mut depth) = (0u128, 1);
         loop {
             match self.next_token()? {
@@ -97,7 +92,7 @@ impl<'a> Scanner<'a> {
                 b'n' => self.word(b"ull")?,
                 first => self.number(first)?,
             }
-            // A value has ended, and perhaps those around it.
+            // A value has ended, and possibly those around it.
             loop {
                 if depth == 1 {
                     return Some(());
@@ -119,7 +114,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Passes a string behind its opening quote. Returns whether there are escapes in it.
+    /// Skips a string behind its opening quote. Returns whether it has escapes.
     fn string(&mut self) -> Option<bool> {
         let mut has_escapes = false;
         loop {
@@ -152,7 +147,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Passes a number behind its first byte.
+    /// Skips a number behind its first byte.
     fn number(&mut self, first: u8) -> Option<()> {
         match if first == b'-' { self.byte()? } else { first } {
             b'0' => {}
@@ -185,14 +180,13 @@ impl<'a> Scanner<'a> {
         self.json[self.at..].starts_with(rest).then(|| self.at += rest.len())
     }
 
-    /// Takes the next byte.
     fn byte(&mut self) -> Option<u8> {
         let byte = *self.json.get(self.at)?;
         self.at += 1;
         Some(byte)
     }
 
-    /// Returns the next byte that is no white space, without taking it.
+    /// Returns the next byte that is not white space, without taking it.
     fn token(&mut self) -> Option<u8> {
         loop {
             match *self.json.get(self.at)? {
@@ -202,7 +196,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Takes the next byte that is no white space.
+    /// Takes the next byte that is not white space.
     fn next_token(&mut self) -> Option<u8> {
         let token = self.token()?;
         self.at += 1;
@@ -214,12 +208,12 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Returns how many of eight bytes, the first one lowest, come before the first one that means
-/// something in a string: a quote, a backslash or a control character.
+/// Returns the number of bytes before the first quote, backslash or control character. The lowest
+/// of the eight bytes is the first.
 fn plain_bytes(eight: u64) -> usize {
     const ONES: u64 = u64::MAX / 0xff;
     const HIGHEST_BITS: u64 = ONES << 7;
-    // The highest bit of the first byte below `limit` is set; bits above it may be, too.
+    // Sets the highest bit of the first byte below `limit`, and perhaps of later ones.
     let below = |bytes: u64, limit: u64| bytes.wrapping_sub(ONES * limit) & !bytes;
     let is = |byte: u8| below(eight ^ (ONES * u64::from(byte)), 1);
     let special = (below(eight, 0x20) | is(b'"') | is(b'\\')) & HIGHEST_BITS;

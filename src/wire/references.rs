@@ -1,13 +1,10 @@
 //! Names in a message that must be looked up before it is handled.
 //!
-//! Owns: which members of which methods name channels, attached chats, directories, a cursor and a
-//! client that comes back. It is read once, from the message as its client said it, before anything
-//! is looked up.
-//! Never: knows which of them exist, or decides what follows; a member that is not what it should
-//! be names nothing, and whoever handles the message says what is wrong with it.
+//! Owns: the members of each method that name channels, attached chats, directories, a cursor and a
+//! returning client. They are read once, in the client's spelling, before any lookup.
+//! Never: knows which of them exist. Invalid members name nothing and are reported elsewhere.
 //!
-//! Members that only older versions of the protocol have are read like those of the newest: they
-//! say the same under another name.
+//! Members that only older protocol versions have are read too, because they have the same meaning.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -29,46 +26,44 @@ pub const ATTACHED_MAX: usize = 16;
 /// Names in a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MessageReferences {
-    /// The URIs of the channels that it is about.
+    /// URIs of the channels that the message concerns.
     pub channels: BTreeSet<String>,
-    /// The URIs of chats that are attached to the message to an agent in it, and of the sessions
-    /// whose annotations are; not more than may be.
+    /// URIs of attached chats, and of sessions with attached annotations; at most [`ATTACHED_MAX`].
     pub attached: BTreeSet<String>,
-    /// The URIs of watches that it follows.
+    /// URIs of the watches that it subscribes to.
     pub watches: BTreeSet<String>,
-    /// The completed turns whose texts are needed.
+    /// Completed turns whose texts are needed.
     pub turns: Vec<ReferencedTurns>,
-    /// The directories that must be looked at before it can be handled, in their one spelling.
+    /// Canonical URIs of the directories that must be checked.
     pub directories: BTreeSet<String>,
-    /// The last sequence number that its client has seen.
+    /// Last sequence number that a returning client has received.
     pub cursor: Option<u64>,
-    /// The id of the client that comes back with it.
+    /// Id of the returning client.
     pub client: Option<String>,
-    /// Set if the list of sessions is needed: the client spells their URIs differently from the
-    /// core.
+    /// Set if the list of sessions is needed, because the client has other names for them.
     pub sessions: bool,
 }
 
-/// Completed turns of a chat, as a message names them.
+/// Completed turns of a chat that a message refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReferencedTurns {
-    /// One of them, behind which the others are removed.
+    /// Turn behind which all turns are removed.
     CutBehind {
-        /// The chat's URI.
+        /// URI of the chat.
         chat: String,
-        /// The turn's id.
+        /// Id of the turn.
         turn: String,
     },
-    /// Turns with which another chat begins.
+    /// Turns that another chat begins with.
     Through {
-        /// The chat's URI.
+        /// URI of the chat.
         chat: String,
-        /// The last one's id.
+        /// Id of the last turn.
         turn: String,
     },
-    /// Turns that may hold a content.
+    /// Turns of this chat that may contain a content.
     WithContents(String),
-    /// Turns that may show a terminal.
+    /// Turns of this chat that may show a terminal.
     WithTerminals(String),
 }
 
@@ -89,15 +84,14 @@ impl MessageReferences {
         let (watches, channels) =
             std::mem::take(&mut named.channels).into_iter().partition(|uri| is_watch(uri));
         named.channels = channels;
-        // What is kept of a terminal is in its chat.
+        // The chat has the stored output of a terminal.
         let chats =
             named.channels.iter().filter_map(|uri| Some(parse_terminal_uri(uri)?.0)).collect::<Vec<_>>();
         if method == Some(Method::Subscribe) {
             named.turns.extend(chats.iter().cloned().map(ReferencedTurns::WithTerminals));
         }
         named.channels.extend(chats);
-        // So is what a changeset is made of, in the chats of its session; and annotations are kept
-        // with theirs.
+        // A changeset is made of the chats of its session, and annotations are stored with theirs.
         let sessions = named.channels.iter().filter_map(|uri| session_of_subchannel(uri).map(str::to_owned));
         let sessions = sessions.collect::<Vec<_>>();
         named.channels.extend(sessions);
@@ -112,9 +106,9 @@ impl MessageReferences {
             Some(Method::CreateSession) => {
                 let several = members.read::<Vec<String>>("workingDirectories").into_iter().flatten();
                 named.add_directories(several.chain(members.read("workingDirectory")));
-                // Nothing else may be called like its annotations.
+                // No other channel may have the URI of its annotations.
                 named.channels.extend(members.read::<String>("channel").map(|uri| annotations_uri(&uri)));
-                // Of a session that goes on from another one, up to 0.8.0.
+                // Source of a fork, up to 0.8.0.
                 named.channels.extend(members.inside("fork").read::<String>("session"));
             }
             Some(Method::ResourceRead) => {
@@ -162,11 +156,10 @@ impl MessageReferences {
         for member in ["initialSubscriptions", "subscriptions"] {
             self.channels.extend(members.read::<Vec<String>>(member).into_iter().flatten());
         }
-        // Of a chat that is moved; other things have destinations of other shapes.
+        // Only a moved chat has a destination of this form.
         self.channels.extend(members.inside("destination").read::<String>("session"));
     }
 
-    /// Reads the claim of a terminal.
     fn read_claim(&mut self, members: &Members<'_>) {
         let claim = members.inside("claim");
         self.channels.extend(["session", "chat"].iter().filter_map(|member| claim.read::<String>(member)));
@@ -191,24 +184,22 @@ impl MessageReferences {
     }
 }
 
-/// The members of an object, unread; of a repeated member the last one counts.
+/// Members of an object as JSON text; of a repeated member, the last one counts.
 #[derive(Default)]
 struct Members<'a>(Vec<(Cow<'a, [u8]>, &'a [u8])>);
 
 impl<'a> Members<'a> {
-    /// None at all when this is no object.
     fn of(json: &'a [u8]) -> Self {
         let mut members = Vec::new();
         let is_object = visit_members(json, |name, value| members.push((name, value)));
         Self(if is_object { members } else { Vec::new() })
     }
 
-    /// The members of the object in a member.
     fn inside(&self, member: &str) -> Self {
         self.get(member).map(Self::of).unwrap_or_default()
     }
 
-    /// A member, if it is there and such a thing.
+    /// Returns a member; `None` if it is missing or of another type.
     fn read<T: DeserializeOwned>(&self, member: &str) -> Option<T> {
         serde_json::from_slice(self.get(member)?).ok()
     }

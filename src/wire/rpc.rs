@@ -1,9 +1,8 @@
-//! One line and what it says: a request, a notification, a response, or a mistake.
+//! JSON-RPC messages in lines.
 //!
-//! Owns: taking the envelope of JSON-RPC 2.0 apart by its members, the nesting limit, reading
-//! params into types with the field named in the error, and putting answers together.
-//! Never: knows a method's meaning. A line that is not JSON-RPC is a value
-//! ([`Incoming::Malformed`]), never a failure of this module.
+//! Owns: splitting the envelope of JSON-RPC 2.0 into members, the nesting limit, parsing params
+//! with the field named in errors, and writing answers.
+//! Never: knows the meaning of a method, or fails: an invalid line is [`Incoming::Malformed`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,25 +17,22 @@ use super::errors::RpcError;
 use super::members::{visit_members, NESTING_MAX};
 use super::methods::Method;
 
-/// The id of a request: its text on the wire, echoed as it came (a string, or a number of any
-/// size).
+/// JSON text of a request's id (a string, or a number of any size), which is echoed unchanged.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct RequestId(IdText);
 
-/// Text of an id. Nearly all are short: those are copied, without counting who shares their line.
+/// Text of an id. Nearly all are short and copied, without reference counts of their line.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum IdText {
-    /// Length of the text, and the text, with zeros behind it.
+    /// Length of the text, and the text padded with zeros.
     Short(u8, [u8; SHORT_ID_MAX]),
-    /// A longer text.
     Long(Bytes),
 }
 
-/// Maximum length of a short id, in bytes: as much as fits beside `Bytes`.
+/// Maximum length of a short id, in bytes: what fits beside `Bytes`.
 const SHORT_ID_MAX: usize = 30;
 
 impl RequestId {
-    /// The id in a line; `text` is a part of it.
     fn in_line(line: &Bytes, text: &[u8]) -> Self {
         Self::short(text).unwrap_or_else(|| Self(IdText::Long(line.slice_ref(text))))
     }
@@ -47,7 +43,7 @@ impl RequestId {
         Some(Self(IdText::Short(u8::try_from(text.len()).ok()?, short)))
     }
 
-    /// The JSON text.
+    /// Returns the JSON text.
     pub fn as_json(&self) -> &[u8] {
         match &self.0 {
             IdText::Short(length, text) => &text[..usize::from(*length)],
@@ -55,13 +51,13 @@ impl RequestId {
         }
     }
 
-    /// An id of a request that no client has made: no JSON text, so no client can give the same.
+    /// Makes the id of a request that no client has sent. It is not JSON, so no client can send it.
     pub fn inner(number: u64) -> Self {
         let text = Bytes::from(format!("~{number}"));
         Self::in_line(&text, &text)
     }
 
-    /// The number of a request that no client has made.
+    /// Returns the number of such an id.
     pub fn inner_number(&self) -> Option<u64> {
         std::str::from_utf8(self.as_json().strip_prefix(b"~")?).ok()?.parse().ok()
     }
@@ -73,13 +69,13 @@ impl fmt::Debug for RequestId {
     }
 }
 
-/// Params as they came, not read yet.
+/// Unparsed params.
 #[derive(Clone, Default, PartialEq)]
 pub struct Params {
     json: Option<Bytes>,
 }
 
-/// There may be a token among them, so nothing of them is shown.
+/// Shows only the length, because params may contain a token.
 impl fmt::Debug for Params {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Params({} bytes)", self.json.as_ref().map_or(0, Bytes::len))
@@ -87,20 +83,20 @@ impl fmt::Debug for Params {
 }
 
 impl Params {
-    /// Params from JSON text.
+    /// Makes params from JSON text.
     pub fn from_json(json: impl Into<Bytes>) -> Self {
         Self { json: Some(json.into()) }
     }
 
-    /// Their JSON text; nothing when there are none.
+    /// Returns the JSON text; empty if there are no params.
     pub fn as_json(&self) -> &[u8] {
         self.json.as_deref().unwrap_or_default()
     }
 
-    /// Reads them as `T`. `null` stands for none, as some libraries write it.
+    /// Parses the params as `T`. `null` means none, because some libraries write it.
     ///
     /// # Errors
-    /// `-32602`, naming the field that does not fit.
+    /// `-32602`, with the name of the invalid field.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, RpcError> {
         let json: &[u8] = self.json.as_deref().filter(|json| *json != b"null").unwrap_or(b"{}");
         match json.first() {
@@ -112,12 +108,12 @@ impl Params {
     }
 }
 
-/// Reads JSON text as `T`; the error is a sentence that names the field.
+/// Parses JSON text as `T`; the error is a sentence that names the field.
 pub fn read_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
-        // Line and column count inside the params: of no use to the reader of a message.
+        // Line and column refer to the params, not to the line that the client sent.
         let mut cause = error.into_inner().to_string();
         if let Some(end) = cause.rfind(" at line ") {
             cause.truncate(end);
@@ -129,41 +125,41 @@ pub fn read_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
     })
 }
 
-/// An answer of a client, as it came.
+/// Answer of a client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientReply {
     /// Id of the request that it answers.
     pub id: Option<RequestId>,
-    /// The result; JSON text.
+    /// JSON text of the result.
     pub result: Option<Bytes>,
-    /// The error; JSON text.
+    /// JSON text of the error.
     pub error: Option<Bytes>,
 }
 
-/// Meaning of one line.
+/// Message in a line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Incoming {
-    /// To be answered once.
+    /// Message that must be answered once.
     Request {
-        /// Echoed in the answer.
+        /// Id, echoed in the answer.
         id: RequestId,
-        /// The method's name.
+        /// Name of the method.
         method: MethodName,
-        /// Params, unread.
+        /// Unparsed params.
         params: Params,
     },
-    /// Not to be answered.
+    /// Message that must not be answered.
     Notification {
-        /// The method's name.
+        /// Name of the method.
         method: MethodName,
-        /// Params, unread.
+        /// Unparsed params.
         params: Params,
     },
-    /// An answer to something that was asked of the client, or not.
+    /// Answer to a request of the host, or to none.
     Response(ClientReply),
-    /// Not a message; the error is to be told.
+    /// Invalid message, answered with an error.
     Malformed {
-        /// The id, when there is one that can be echoed.
+        /// Id to echo, if any.
         id: Option<RequestId>,
         /// Error to answer with.
         error: RpcError,
@@ -171,7 +167,7 @@ pub enum Incoming {
 }
 
 impl Incoming {
-    /// Takes one line apart. Never fails: a bad line is [`Incoming::Malformed`].
+    /// Parses a line. Never fails: an invalid line is [`Incoming::Malformed`].
     pub fn parse(line: &Bytes) -> Self {
         let mut members = MessageMembers::default();
         let is_object = visit_members(line, |name, value| {
@@ -193,7 +189,7 @@ impl Incoming {
         }
     }
 
-    /// Returns whether it names nothing that might have to be looked up, whatever its params are.
+    /// Returns whether the message contains no names that must be looked up, whatever its params.
     pub fn names_nothing(&self) -> bool {
         match self {
             Self::Request { method, .. } | Self::Notification { method, .. } => {
@@ -204,7 +200,6 @@ impl Incoming {
     }
 }
 
-/// Returns the error about a line that is no JSON object.
 #[cold]
 fn no_object(line: &[u8]) -> RpcError {
     let text = match std::str::from_utf8(line) {
@@ -220,7 +215,7 @@ fn no_object(line: &[u8]) -> RpcError {
         Some('{') => serde_json::from_str::<BTreeMap<String, IgnoredAny>>(text).map(|_| ()),
         _ => serde_json::from_str::<IgnoredAny>(text).map(|_| ()),
     };
-    // Told apart from bad JSON: an array, a number, a string … is JSON, but no request.
+    // An array, a number or a string is JSON, but no request.
     match (is_json, first) {
         (Err(error), _) => RpcError::parse_error(error),
         (Ok(()), Some('[')) => RpcError::invalid_request("batches are not served; send one request a line"),
@@ -228,8 +223,7 @@ fn no_object(line: &[u8]) -> RpcError {
     }
 }
 
-/// The members of a message that mean something to JSON-RPC, as JSON text; of a repeated member the
-/// last one counts.
+/// Members of a JSON-RPC message, as JSON text; of a repeated member, the last one counts.
 #[derive(Default)]
 struct MessageMembers<'a> {
     jsonrpc: Option<&'a [u8]>,
@@ -243,7 +237,7 @@ struct MessageMembers<'a> {
 impl MessageMembers<'_> {
     fn classify(self, line: &Bytes) -> Incoming {
         let slice = |text: &[u8]| line.slice_ref(text);
-        // Only strings and numbers are ids; in an error about anything else the id is null.
+        // Only strings and numbers are ids. An error about another id has the id null.
         let is_id = |text: &&[u8]| matches!(text.first(), Some(b'"' | b'-' | b'0'..=b'9'));
         let id = self.id.filter(is_id).map(|text| RequestId::in_line(line, text));
         let malformed = |id, why: &str| Incoming::Malformed { id, error: RpcError::invalid_request(why) };
@@ -276,9 +270,8 @@ impl MessageMembers<'_> {
 /// Name of a method in a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MethodName {
-    /// A method that this host serves.
+    /// Method that this host serves.
     Served(Method),
-    /// Any other name.
     Other(String),
 }
 
@@ -300,7 +293,7 @@ impl MethodName {
         }
     }
 
-    /// Returns the name as it is on the wire.
+    /// Returns the name on the wire.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Served(method) => method.name(),
@@ -318,8 +311,8 @@ impl<T: Into<String> + AsRef<str>> From<T> for MethodName {
     }
 }
 
-/// Returns whether no array or object of a JSON text lies deeper than `levels_max`. Counts brackets
-/// outside of strings only: whether they match is the parser's business.
+/// Returns whether arrays and objects are nested at most `levels_max` deep. Counts brackets outside
+/// of strings; the parser checks that they match.
 pub fn nesting_fits(json: &[u8], levels_max: usize) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for &byte in json {
@@ -347,9 +340,9 @@ pub fn nesting_fits(json: &[u8], levels_max: usize) -> bool {
     true
 }
 
-/// A line that answers a request with `result` (JSON text).
+/// Makes the line that answers a request with a result (JSON text).
 pub fn result_line(id: &RequestId, result: &[u8]) -> Bytes {
-    // Of exactly this length, so that it is not allocated again on its way into `Bytes`.
+    // The exact length avoids another allocation in the conversion to `Bytes`.
     let length =
         RESULT_HEAD.len() + id.as_json().len() + RESULT_MIDDLE.len() + result.len() + RESULT_TAIL.len();
     let mut line = Vec::with_capacity(length);
@@ -359,7 +352,7 @@ pub fn result_line(id: &RequestId, result: &[u8]) -> Bytes {
     line.into()
 }
 
-/// Writes the text of such a line before the result.
+/// Writes the part of a result line before the result.
 pub fn begin_result(line: &mut Vec<u8>, id: &RequestId) {
     line.extend_from_slice(RESULT_HEAD);
     line.extend_from_slice(id.as_json());
@@ -369,10 +362,10 @@ pub fn begin_result(line: &mut Vec<u8>, id: &RequestId) {
 const RESULT_HEAD: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":";
 const RESULT_MIDDLE: &[u8] = b",\"result\":";
 
-/// Text of such a line behind the result.
+/// Part of a result line behind the result.
 pub const RESULT_TAIL: &[u8] = b"}\n";
 
-/// A line that answers a request, or a line that was none, with an error.
+/// Makes the line that answers a request, or an invalid line without an id, with an error.
 pub fn error_line(id: Option<&RequestId>, error: &RpcError) -> Bytes {
     let mut line = Vec::with_capacity(160);
     line.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
@@ -383,7 +376,7 @@ pub fn error_line(id: Option<&RequestId>, error: &RpcError) -> Bytes {
     line.into()
 }
 
-/// A line that asks a client for something, with `params` (JSON text).
+/// Makes the line of a request to a client, with its params (JSON text).
 pub fn request_line(number: u64, method: &str, params: &[u8]) -> Bytes {
     let mut line =
         format!("{{\"jsonrpc\":\"2.0\",\"id\":{number},\"method\":\"{method}\",\"params\":").into_bytes();
@@ -392,7 +385,7 @@ pub fn request_line(number: u64, method: &str, params: &[u8]) -> Bytes {
     line.into()
 }
 
-/// A line that notifies of `method` with `params` (JSON text).
+/// Makes the line of a notification, with its params (JSON text).
 pub fn notification_line(method: &str, params: &[u8]) -> Bytes {
     let mut line = Vec::with_capacity(params.len() + method.len() + 50);
     line.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"method\":");
@@ -403,13 +396,10 @@ pub fn notification_line(method: &str, params: &[u8]) -> Bytes {
     line.into()
 }
 
-/// The JSON text of a value, its members in the order of its type.
-///
-/// For types without `HashMap`s inside only; the others go through [`to_sorted_json`], so that the
-/// same value always has the same bytes.
+/// Returns a value's JSON text, with members in the order of its type. Use [`to_sorted_json`] for
+/// types with `HashMap`s, so that equal values have equal texts.
 pub fn to_json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
-    // Serialising our own types cannot fail: no map with keys that are not strings, no failing
-    // `Serialize`.
+    // Our own types have only string keys and no failing `Serialize`.
     serde_json::to_vec(value).unwrap_or_else(|_| b"null".to_vec())
 }
 
@@ -426,17 +416,17 @@ pub fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
         }
     }
     let mut count = ByteCounter(0);
-    // Nothing that is counted here can fail to be written.
+    // Counting cannot fail.
     serde_json::to_writer(&mut count, value).unwrap_or_default();
     count.0
 }
 
-/// The JSON text of a value, its members sorted by name.
+/// Returns a value's JSON text, with members sorted by name.
 pub fn to_sorted_json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
     sorted(serde_json::to_value(value).unwrap_or_default())
 }
 
-/// [`to_sorted_json`] of a value that is not needed any more.
+/// Returns the text of [`to_sorted_json`], without a copy of the value.
 pub fn sorted(value: impl Into<Value>) -> Vec<u8> {
     let mut value = value.into();
     value.sort_all_objects();

@@ -1,7 +1,7 @@
-//! Channel URIs whose spelling says something.
+//! URIs with a meaning.
 //!
-//! Owns: the root channel's names, the URI of a session's default chat, which clients compute too,
-//! the URIs of contents of changes, and the one spelling of a file's URI.
+//! Owns: the root channel's names, the URIs of chats, which clients compute too, those of contents
+//! of changes, and the canonical form of a file's URI.
 //! Never: knows which channels exist.
 
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,46 +13,43 @@ pub use ahp_types::common::ROOT_RESOURCE_URI as ROOT;
 /// Prefix of the encoded session URI in the URI of its default chat.
 const DEFAULT_CHAT: &str = "ahp-chat://default/";
 
-/// Returns whether a URI names the root channel. URI libraries write an empty authority and path in
-/// several ways.
+/// Returns whether a URI names the root channel. URI libraries vary its empty authority and path.
 pub fn is_root(uri: &str) -> bool {
     uri == ROOT || matches!(uri, "ahp-root:" | "ahp-root:/")
 }
 
-/// A session that is called by its provider: the provider, and what the session is called if it is
-/// one that is not.
+/// Splits a session URI `<provider>:<path>` into the provider and `ahp-session:<path>`.
 pub fn plain_session(uri: &str) -> Option<(&str, String)> {
     let (provider, path) = uri.split_once(':')?;
     (!provider.starts_with("ahp-")).then(|| (provider, format!("ahp-session:{path}")))
 }
 
-/// The URI of a session's first chat, as clients compute it from the session's.
+/// Returns the URI of a session's default chat, as clients compute it.
 pub fn default_chat_of(session: &str) -> String {
     format!("{DEFAULT_CHAT}{}", URL_SAFE_NO_PAD.encode(session))
 }
 
-/// Returns whether a client may give a chat this URI: any of the scheme of chats, except those of
-/// other sessions' default chats.
+/// Returns whether a client may choose this URI for a chat: any but those of default chats.
 pub fn may_name_a_chat(uri: &str) -> bool {
     uri.strip_prefix("ahp-chat:").is_some_and(|id| !id.trim_matches('/').is_empty())
         && !uri.starts_with(DEFAULT_CHAT)
 }
 
-/// The session whose default chat this is by its spelling.
+/// Returns the session in the URI of its default chat.
 pub fn session_of_default_chat(chat: &str) -> Option<String> {
     let encoded = chat.strip_prefix(DEFAULT_CHAT)?;
     String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()
 }
 
-/// The session that the URI of a chat holds, and what stands before it there: clients make the URIs
-/// of further chats like those of the first ones, with another authority.
+/// Returns the session in the URI of a chat, and the text before it. Clients make the URIs of
+/// further chats like those of default chats, with another authority.
 pub fn session_of_chat(chat: &str) -> Option<(&str, String)> {
     let at = "ahp-chat://".len() + chat.strip_prefix("ahp-chat://")?.find('/')? + 1;
     let (before, encoded) = chat.split_at(at);
     Some((before, String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?))
 }
 
-/// The URI of a chat that holds this session behind what stands before it.
+/// Returns the URI of a chat with this session behind `before`.
 pub fn chat_of(before: &str, session: &str) -> String {
     format!("{before}{}", URL_SAFE_NO_PAD.encode(session))
 }
@@ -60,43 +57,39 @@ pub fn chat_of(before: &str, session: &str) -> String {
 /// Prefix of the URI of a content.
 const CONTENT: &str = "ahp-content:";
 
-/// The URI of a content: of this chat, under this id. The side and the path, which begins with a
-/// slash, are for those who show it.
+/// Returns the URI of a content of this chat. Side and path (with a slash first) are for display.
 pub fn content_uri(chat: &str, id: &str, side: &str, path: &str) -> String {
     format!("{CONTENT}/{}.{id}/{side}{path}", URL_SAFE_NO_PAD.encode(chat))
 }
 
-/// The chat and the id that the URI of a content names. URI libraries write an empty authority in
-/// several ways.
+/// Returns the chat and the id in the URI of a content, however its empty authority is written.
 pub fn parse_content_uri(uri: &str) -> Option<(String, String)> {
     let name = uri.strip_prefix(CONTENT)?.trim_start_matches('/').split('/').next()?;
     let (chat, id) = name.split_once('.')?;
     Some((String::from_utf8(URL_SAFE_NO_PAD.decode(chat).ok()?).ok()?, id.to_owned()))
 }
 
-/// The path behind the side in the URI of a content, as a `file:` URI.
+/// Returns the `file:` URI of the path in the URI of a content.
 pub fn file_of_content(uri: &str) -> Option<String> {
     let path = uri.strip_prefix(CONTENT)?.trim_start_matches('/').splitn(3, '/').nth(2)?;
     Some(format!("file:///{path}"))
 }
 
-/// The URI of a content with the path in front, for those who show all that stands there.
+/// Returns the URI of a content with the path first, for clients that display it.
 pub fn content_with_path_first(uri: &str) -> Option<String> {
     let mut parts = uri.strip_prefix(CONTENT)?.trim_start_matches('/').splitn(3, '/');
     let (name, side, path) = (parts.next()?, parts.next()?, parts.next()?);
     Some(format!("{CONTENT}/{path}?{name}/{side}"))
 }
 
-/// Returns the URI from which [`content_with_path_first`] made this one. URI libraries escape more
-/// than is needed.
+/// Reverts [`content_with_path_first`]. URI libraries escape more than necessary.
 pub fn content_with_name_first(uri: &str) -> Option<String> {
     let (path, named) = uri.strip_prefix(CONTENT)?.split_once('?')?;
     let named = percent_decode_str(named).decode_utf8().ok()?;
     Some(format!("{CONTENT}/{named}/{}", path.trim_start_matches('/')))
 }
 
-/// Returns the part of a URI or path below a folder, empty for the folder itself; `None` if it is
-/// elsewhere.
+/// Returns the part of a URI or path below a folder (empty for the folder); `None` if elsewhere.
 pub fn rest_below<'a>(name: &'a str, folder: &str) -> Option<&'a str> {
     let rest = name.strip_prefix(folder.trim_end_matches('/'))?;
     if rest.is_empty() {
@@ -105,7 +98,7 @@ pub fn rest_below<'a>(name: &'a str, folder: &str) -> Option<&'a str> {
     rest.strip_prefix('/')
 }
 
-/// Characters that are escaped in a path: all but those that RFC 3986 allows in a segment.
+/// Characters that are escaped in a path: all that RFC 3986 does not allow in a segment.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -125,11 +118,11 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b':')
     .remove(b'@');
 
-/// Returns the canonical spelling of a `file:` URI: no authority, no empty segments, no `.` and
-/// `..`, and nothing escaped needlessly. Symbolic links are not resolved.
+/// Returns the canonical form of a `file:` URI: no authority, empty segments, `.` or `..`, and no
+/// needless escapes. Does not resolve symbolic links.
 ///
 /// # Errors
-/// What is wrong with it, to be read behind the URI.
+/// The reason, to be printed behind the URI.
 pub fn canonical_file(uri: &str) -> Result<String, &'static str> {
     let (scheme, rest) = uri.split_once(':').ok_or("is no URI")?;
     if !scheme.eq_ignore_ascii_case("file") {
