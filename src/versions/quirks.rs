@@ -500,7 +500,7 @@ mod tests {
         let theirs = uris::default_chat_of("script:/1");
         let told = json!({ "result": { "items": [
             { "resource": "script:/1", "provider": "script", "defaultChat": theirs },
-            // There is one of that name.
+            // The name is taken.
             { "resource": "ahp-session:/2", "provider": "script" },
             { "resource": "script:/2", "provider": "script" },
         ] } });
@@ -527,14 +527,14 @@ mod tests {
         for number in 0..10 * REMOVED_MAX {
             let summary = json!({ "resource": uri(number), "provider": "script" });
             respelled(&mut spelling, &json!({ "params": { "summary": summary } }));
-            // Told to two clients, each in the same words.
+            // Two clients are notified, each in the same words.
             for _ in 0..2 {
                 let told = respelled(&mut spelling, &removed(number));
                 assert_eq!(told["params"]["session"], format!("script:/{number}"));
             }
         }
         assert_eq!(spelling.providers.len(), REMOVED_MAX);
-        // One that is there again is no more one of those.
+        // A session that exists again is not removed any more.
         let last = 10 * REMOVED_MAX - 1;
         respelled(&mut spelling, &json!({ "params": { "resource": uri(last), "provider": "script" } }));
         assert!(spelling.knows(&uri(last)) && !spelling.removed.contains(&uri(last)));

@@ -126,7 +126,7 @@ impl RpcError {
         }
     }
 
-    /// Reports a file that must not be changed; `can_be_asked_for` if `resourceRequest` may allow
+    /// Reports a file that must not be changed; `can_be_asked_for` if `resourceRequest` may grant
     /// it.
     pub fn change_denied(uri: &str, can_be_asked_for: bool) -> Self {
         let request = json!({ "request": { "channel": ROOT, "uri": uri, "write": true } });

@@ -66,7 +66,7 @@ pub fn cut_position(text: &[u8], excess: usize) -> usize {
     let (mut state, mut found, mut at) = (SequenceState::Text, None, 0);
     while at < text.len() && at <= excess.saturating_add(LINE_BYTES_MAX) {
         if state == SequenceState::Text && at + 1 < excess {
-            // Nothing matters before the next sequence or the last byte that must go.
+            // The state stays until the next sequence, and no cut is due before `excess`.
             let before = &text[at..(excess - 1).min(text.len())];
             at += memchr::memchr(ESCAPE, before).unwrap_or(before.len());
         }

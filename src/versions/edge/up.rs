@@ -200,7 +200,7 @@ impl Edges {
         peer.root_up(&mut channel);
         let action = match call.params.remove("action") {
             Some(Value::Object(action)) => action,
-            // It is no action, and the core refuses it.
+            // The core refuses a value that is no action.
             other => {
                 peer.note(params);
                 call.params.extend(other.map(|value| ("action".to_owned(), value)));
