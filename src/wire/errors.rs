@@ -126,8 +126,7 @@ impl RpcError {
         }
     }
 
-    /// Reports a file that must not be changed; `can_be_asked_for` if `resourceRequest` may grant
-    /// it.
+    /// Reports a file that must not be changed; `can_be_asked_for` if that may be granted.
     pub fn change_denied(uri: &str, can_be_asked_for: bool) -> Self {
         let request = json!({ "request": { "channel": ROOT, "uri": uri, "write": true } });
         Self {
