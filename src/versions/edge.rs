@@ -60,7 +60,7 @@ struct EdgeConnection {
     dialect: Dialect,
     /// Negotiated version, exactly as the client offered it.
     answer: Value,
-    /// Set once the handshake is over, which fixes the version.
+    /// Set once the handshake is over.
     open: bool,
     /// Set while a later message may show that another version is meant.
     doubtful: bool,

@@ -267,7 +267,7 @@ impl VersionTranslation {
         }
     }
 
-    /// Translates a sequenced action, unless it is the latest one.
+    /// Returns the translation of a sequenced action, made once for all connections.
     pub fn translate_action(&mut self, action: &ActionLine) -> &TranslatedAction {
         let known = self.last.as_ref().is_some_and(|spoken| spoken.server_seq == action.server_seq);
         if !known {
@@ -277,7 +277,7 @@ impl VersionTranslation {
         self.last.get_or_insert_with(TranslatedAction::default)
     }
 
-    /// Translates consecutive deltas, unless they are the latest.
+    /// Returns the translation of consecutive deltas, made once for all connections.
     pub fn translate_deltas(&mut self, run: &DeltaRun) -> &TranslatedAction {
         let known = self.last.as_ref().is_some_and(|spoken| spoken.server_seq == run.first_seq);
         if !known {

@@ -1,8 +1,7 @@
 //! 0.1.0 as its pages describe it, and how it differs from 0.2.0: a session's URI has its provider
 //! as scheme; each method names its channel by another member (`resource`, `session`, `terminal`),
 //! and an action names its session or terminal itself; every connection is notified of sessions, by
-//! a `notification` with another one inside; and there are no changesets or trees of
-//! customizations.
+//! a `notification` with another one inside; and there are no changesets or customization trees.
 //!
 //! The pages put actions into an `envelope` and answer `subscribe` with the bare state; the crate
 //! does neither. Clients get both forms. The crate's version 1 removes the pages' form.

@@ -71,7 +71,7 @@ impl VersionStep for V0_2_0 {
     }
 }
 
-/// Copies a message to its former name. Clears it unless it is the user's: 0.2.0 has no origins.
+/// Copies a message to its former name, with text only if it is the user's: 0.2.0 has no origins.
 fn name_message(object: &mut Object) {
     node::alias(object, "message", "userMessage");
     let Some(Value::Object(message)) = object.get_mut("userMessage") else { return };
