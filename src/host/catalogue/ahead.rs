@@ -1,9 +1,9 @@
-//! Sessions that clients make ahead of use: for each window and each empty chat, whether anything
-//! is said there or not.
+//! Sessions that clients make ahead of use: one for each window and each empty chat, even if no
+//! turn ever begins there.
 //!
-//! Owns: what makes such a session one like the others, which is announced, listed and kept; and
-//! disposing of those that nobody follows any more.
-//! Never: knows which clients do that; what they make is marked.
+//! Owns: turning such a session into an ordinary one, which is announced, listed and stored; and
+//! disposing of those without subscribers.
+//! Never: knows which clients make them: such sessions are marked.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::host::ledger::Ledger;
 use crate::host::model::SessionKey;
 use crate::host::Step;
 
-/// Maximum number of sessions made ahead; further ones are sessions like the others.
+/// Maximum number of sessions made ahead; further ones are ordinary sessions.
 const AHEAD_MAX: usize = 256;
 
-/// Time after which a session made ahead without subscribers is disposed of: a client whose
-/// connection broke comes back within it.
+/// Time after which a session made ahead without subscribers is disposed of. A client that lost its
+/// connection returns within it.
 const UNSUBSCRIBED_MAX: Duration = Duration::from_secs(60);
 
-/// Something begins in a session: if it was made ahead, it is one like the others from now on.
+/// Makes a session that was made ahead an ordinary one, since something begins in it.
 pub(in crate::host) fn begin_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
     let Some(session) = ledger.channels.sessions.known_mut(key).filter(|session| session.ahead) else {
         return;
@@ -36,7 +36,7 @@ pub(in crate::host) fn begin_session(ledger: &mut Ledger, step: &mut Step<'_>, k
     show_session(ledger, step, key);
 }
 
-/// Tells of a session that nobody was told of.
+/// Announces a session for the first time.
 pub(in crate::host) fn show_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
     count_sessions(ledger, step, 1);
     let Some(summary) = ledger.channels.summary(key) else { return };
@@ -53,7 +53,7 @@ pub(in crate::host) fn has_room(ledger: &Ledger) -> bool {
     ledger.channels.sessions.values().filter(|session| session.ahead).count() < AHEAD_MAX
 }
 
-/// Starts the timer of sessions made ahead that have lost their last subscriber: they are disposed
+/// Starts the timers of sessions made ahead that have lost their last subscriber; they are disposed
 /// of when it expires.
 pub(in crate::host) fn start_unsubscribed_timers(ledger: &mut Ledger, step: &mut Step<'_>) {
     let unsubscribed = ledger.channels.sessions.iter().filter(|(_, session)| {
@@ -68,7 +68,7 @@ pub(in crate::host) fn start_unsubscribed_timers(ledger: &mut Ledger, step: &mut
     }
 }
 
-/// Tells that there are this many more sessions than before.
+/// Changes the number of sessions by `more`.
 pub(in crate::host) fn count_sessions(ledger: &mut Ledger, step: &mut Step<'_>, more: i64) {
     let before = ledger.channels.root.state.active_sessions.unwrap_or_default();
     let active_sessions = before.saturating_add(more).max(0);

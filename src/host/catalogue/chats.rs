@@ -197,7 +197,6 @@ pub(in crate::host) fn add_chat(
     chat
 }
 
-/// Creates an idle chat with its initial content.
 pub(in crate::host) fn beginning_chat(
     ledger: &mut Ledger,
     channel: Channel,

@@ -36,7 +36,6 @@ const RECOVERED_AFTER: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct LoadedSession {
     pub(in crate::host) key: SessionKey,
-    /// URIs of the session and of its chats.
     pub(in crate::host) uris: Vec<String>,
     pub(in crate::host) deaths: u32,
     /// Header and chats; `Err` describes why the rows are invalid, for people.

@@ -13,7 +13,6 @@ use crate::host::ledger::Ledger;
 use crate::host::model::SessionKey;
 use crate::host::Step;
 
-/// Notes of one chat, by name.
 pub(in crate::host) type Notes = JsonObject;
 
 /// Stores a note of a chat in place of its last one of that name; `None` removes it.

@@ -1,7 +1,6 @@
 //! Sessions. (`router::catalogue` has the steps of `disposeSession` and `listSessions`.)
 //!
-//! Owns: bringing sessions and their default chats into being and out of it, and the pages of the
-//! list.
+//! Owns: creating sessions with their default chats, removing chats, and the pages of the list.
 //! Never: opens a conversation: the router does, after the answer.
 
 use ahp_types::commands::CreateSessionParams;
@@ -33,14 +32,14 @@ use crate::wire::methods::ListSessionsParams;
 use crate::wire::rpc::{nesting_fits, to_json, to_sorted_json};
 use crate::wire::uris::{default_chat_of, is_root};
 
-/// A session that exists but that nobody has been told of.
+/// New session that was not announced yet.
 #[derive(Debug)]
 pub(in crate::host) struct NewSession {
     pub(in crate::host) session: SessionKey,
 }
 
-/// Returns whether a client may give a session this URI: any scheme but those of other channels, in
-/// whatever case, because URI libraries make it lower.
+/// Returns whether a client may give a session this URI. Any scheme is allowed except those of
+/// other channels; case is ignored because URI libraries convert schemes to lower case.
 fn may_name_a_session(uri: &str) -> bool {
     let well_formed = |scheme: &str| {
         scheme.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -56,7 +55,8 @@ fn may_name_a_session(uri: &str) -> bool {
 }
 
 impl Catalogue {
-    /// Replaces sessions that were read by those in memory, as they were last sent.
+    /// Replaces the sessions read from the store by those in memory, with their last sent
+    /// summaries.
     pub(in crate::host) fn update_from_memory(&self, ledger: &Ledger, page: &Page, listed: &mut Listed) {
         let sessions = &ledger.channels.sessions;
         let is_known =
@@ -82,7 +82,7 @@ impl Catalogue {
     }
 }
 
-/// Makes a session and its default chat, in `lifecycle: creating`.
+/// Creates a session and its default chat, in `lifecycle: creating`.
 pub(in crate::host) fn create_session(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -126,7 +126,7 @@ pub(in crate::host) fn create_session(
 
     let ahead = options.ahead && options.fork.is_none() && ahead::has_room(ledger);
     let now = step.timestamp();
-    // The next number is that of the count of sessions, which is told with the session itself.
+    // The next number is that of the count of sessions, which is sent with the session itself.
     let born_at = ledger.head() + 1;
     let (session, chat) = (SessionKey(ledger.fresh_key()), ChatKey(ledger.fresh_key()));
     let empty = empty_chat(chat_uri.clone(), FIRST_TITLE, &now);
@@ -158,7 +158,6 @@ pub(in crate::host) fn create_session(
     Ok(NewSession { session })
 }
 
-/// Checks the client that takes part in a new session.
 fn check_active_client(
     ledger: &Ledger,
     connection: ConnectionId,
@@ -177,7 +176,7 @@ fn check_active_client(
     Ok(())
 }
 
-/// The result of a `listSessions` that looks at nothing but memory: of these sessions, or of all.
+/// Returns the result of a `listSessions` that reads only memory: these sessions, or all.
 pub(in crate::host) fn summaries_in_memory(ledger: &Ledger, uris: Option<&[String]>) -> Vec<u8> {
     let keys: Vec<SessionKey> = match uris {
         Some(uris) => uris.iter().filter_map(|uri| ledger.find_session(uri)).collect(),
@@ -187,7 +186,7 @@ pub(in crate::host) fn summaries_in_memory(ledger: &Ledger, uris: Option<&[Strin
     listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
 }
 
-/// Returns the page of the list that a client asks for; all sessions when no limit is given.
+/// Returns the requested page of the list; all sessions if no limit is given.
 pub(in crate::host) fn page_of(params: &ListSessionsParams) -> Result<Page, RpcError> {
     let limit = match params.limit {
         None => usize::MAX,
@@ -205,7 +204,6 @@ pub(in crate::host) fn page_of(params: &ListSessionsParams) -> Result<Page, RpcE
     Ok(Page { after, limit })
 }
 
-/// Takes a chat out of memory, with its terminals.
 pub(in crate::host) fn remove_chat(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     ptys::end_ptys_of(ledger, step, chat);
     terminals::remove_terminals_of(ledger, chat);
@@ -216,7 +214,7 @@ pub(in crate::host) fn remove_chat(ledger: &mut Ledger, step: &mut Step<'_>, cha
     ledger.channels.chats.remove(&chat);
 }
 
-/// The directories of a new session, each once.
+/// Returns the directories of a new session, without duplicates.
 fn new_directories(
     findings: &Findings,
     agent: &AgentDescription,
@@ -252,13 +250,13 @@ fn read_cursor(cursor: &str) -> Option<ListPosition> {
     Some(ListPosition { modified_at: modified_at.to_owned(), key: SessionKey(number.parse().ok()?) })
 }
 
-/// The result of `listSessions` (JSON text) for a page.
+/// Returns the result of `listSessions` (JSON text) for a page.
 pub fn listing(listed: &Listed) -> Bytes {
     listing_of(listed.sessions.iter().map(|(_, summary)| summary), listed.next.as_ref()).into()
 }
 
-/// Returns a page as JSON text, from the summaries as text; `next` is the place of its last session
-/// when there are more behind it.
+/// Returns a page as JSON text, from the summaries as text. `next` is the position of its last
+/// session; `None` if no more follow.
 fn listing_of(summaries: impl Iterator<Item = impl AsRef<[u8]>>, next: Option<&ListPosition>) -> Vec<u8> {
     let mut result = b"{".to_vec();
     if let Some(place) = next {

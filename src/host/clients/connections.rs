@@ -19,7 +19,6 @@ use crate::wire::terminals::parse_terminal_uri;
 use crate::wire::watches::{is_watch, WATCHES_MAX};
 
 pub(crate) struct States {
-    /// JSON text.
     pub(crate) json: Vec<u8>,
     /// Kinds of the channels, in the order of their states.
     pub(crate) kinds: Vec<ChannelKind>,

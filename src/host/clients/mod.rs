@@ -220,9 +220,9 @@ impl Clients {
         let is_offered = client_of_call(&state).is_some_and(is_there);
         match state {
             ToolCallState::Streaming(_) => calls::call_is_ready(ledger, step, call.clone(), ready),
-            // It runs on its client already, or does when the user has allowed it.
+            // The call runs on its client already, or will when the user has allowed it.
             ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_) => {}
-            // The agent was told how it ended.
+            // The agent received the outcome before.
             _ => return,
         }
         if !is_offered {

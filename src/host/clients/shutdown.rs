@@ -1,7 +1,7 @@
-//! The end of the host, and questions that nobody can answer.
+//! Shutdown of the host, and questions that no client can answer.
 //!
-//! Owns: how far the host is with its end, and declining what waits for a user when no client is
-//! left that could answer it.
+//! Owns: the progress of a shutdown, and declining questions when no client is left that could
+//! answer them.
 //! Never: ends a turn: the router does.
 
 use ahp_types::state::{ChatInputResponseKind, ToolCallCancellationReason, ToolCallState};
@@ -16,9 +16,9 @@ use crate::wire::tool_calls::client_of_call;
 /// Progress of a shutdown.
 #[derive(Debug)]
 pub(crate) struct ShuttingDown {
-    /// Turns are cancelled, and no new one begins.
+    /// Set if turns are cancelled, and no new one begins.
     pub(crate) cancelling: bool,
-    /// Something was declined or cut.
+    /// Set if a question was declined or a turn was cut off.
     pub(crate) cut: bool,
     pub(crate) done: bool,
 }
@@ -30,8 +30,8 @@ impl Clients {
             || self.is_cancelling_for_disconnect(ledger, key)
     }
 
-    /// Declines a question, a permission, a review or the work of a client of this id, if nobody is
-    /// left who could see to it.
+    /// Declines a question, permission or review, or fails a client's tool call, if no client is
+    /// left that could handle it.
     pub(crate) fn decline_without_clients(
         &mut self,
         ledger: &mut Ledger,
@@ -80,7 +80,7 @@ impl Clients {
         step.send_to_agent(key, command);
     }
 
-    /// Something was declined because nobody is left.
+    /// Records that something was declined because no client remains.
     fn note_cut(&mut self, ledger: &Ledger, key: ChatKey) {
         self.note_disconnect_cut(ledger, key);
         if let Some(state) = &mut self.shutdown {
@@ -89,7 +89,6 @@ impl Clients {
     }
 }
 
-/// Notes what the client of a connection can do.
 pub(crate) fn note_abilities(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -101,7 +100,7 @@ pub(crate) fn note_abilities(
     decline_unseen_questions(ledger, step);
 }
 
-/// Declines the questions that are open, if nobody who is there sees them.
+/// Declines the open questions if no connected client can show them.
 pub(crate) fn decline_unseen_questions(ledger: &mut Ledger, step: &mut Step<'_>) {
     if may_questions_be_shown(ledger) {
         return;
@@ -111,8 +110,8 @@ pub(crate) fn decline_unseen_questions(ledger: &mut Ledger, step: &mut Step<'_>)
     }
 }
 
-/// Declines a question that no client who is there sees: nobody could answer it, and its turn
-/// would wait for ever. Where no client is there at all it waits for one.
+/// Declines a question that no connected client can show, since its turn would wait for ever.
+/// Without any connected client, the question stays open for one.
 pub(crate) fn decline_unseen_question(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) {
     if may_questions_be_shown(ledger) {
         return;

@@ -1,8 +1,8 @@
 //! Inputs and outputs of the core: plain data.
 //!
-//! Owns: [`Input`] and [`Output`], the words that the core and the backends use with each other
-//! ([`Command`], [`Event`]), and what the caller lends to each step ([`Now`], [`Ids`]).
-//! Never: acts. Free of the words of any agent protocol, so that every kind of backend fits.
+//! Owns: [`Input`] and [`Output`], the messages between the core and the backends ([`Command`],
+//! [`Event`]), and what the caller lends to each step ([`Now`], [`Ids`]).
+//! Never: acts, or uses terms of an agent protocol, so that every kind of backend fits.
 
 mod agents;
 mod events;
@@ -44,32 +44,32 @@ pub use requests::*;
 pub use rope::{Rope, LARGE_BYTES};
 pub use states::*;
 
-/// The time, as the caller of the core sees it.
+/// Time of a step, given by the caller of the core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
-    /// Milliseconds since 1970 by the wall clock: what is shown to people.
+    /// Milliseconds since 1970 by the wall clock, for display.
     pub unix_ms: i64,
-    /// Milliseconds by a clock that never goes back: what durations are measured with.
+    /// Milliseconds by a clock that never goes back, for durations.
     pub monotonic_ms: u64,
 }
 
 /// Source of fresh ids.
 pub trait Ids {
-    /// An id that was never given before.
+    /// Returns an id that was never returned before.
     fn fresh(&mut self) -> String;
 }
 
 /// Input of the core.
 #[derive(Debug)]
 pub enum Input {
-    /// A client has connected; it has not said anything.
+    /// A client has connected and has sent nothing yet.
     Opened {
         /// Connection.
         connection: ConnectionId,
-        /// The `file:` URI of the folder that it is to start browsing at.
+        /// The `file:` URI of the folder at which the client should start browsing.
         default_directory: Option<String>,
     },
-    /// A client said something.
+    /// A client sent a message.
     Received {
         /// Connection.
         connection: ConnectionId,
@@ -78,7 +78,7 @@ pub enum Input {
         /// Results of the lookups that the message required; `None` if nothing was looked up.
         prefetched: Option<Box<Prefetched>>,
     },
-    /// A page of the list was read for a request, and sessions have changed since that began.
+    /// A page of the list was read for a request, and sessions have changed since the read began.
     Listed {
         /// Connection of the request.
         connection: ConnectionId,
@@ -86,28 +86,28 @@ pub enum Input {
         id: RequestId,
         /// Requested page.
         page: Page,
-        /// Sessions that were read.
+        /// Sessions that were read, as they were then.
         listed: Listed,
     },
-    /// A client can say nothing any more, and is still told what happens. Its turns are ended in
-    /// this way; when they are over, its connection is ([`Output::Disconnected`],
-    /// [`Output::Closed`]).
+    /// A client can no longer send, but still receives. Its turns end as `how` says; then its
+    /// connection is closed ([`Output::Disconnected`], [`Output::Closed`]).
     Ended {
         /// Connection.
         connection: ConnectionId,
-        /// In this way.
+        /// End of the client's turns.
         how: Shutdown,
-        /// Time within which the client is expected back, under whatever name, if it has lost its
-        /// connection.
+        /// Time within which the client is expected back, under any client id; `None` if its
+        /// connection was not lost.
         expected: Option<Duration>,
     },
-    /// A client is gone.
+    /// A connection has closed.
     Closed(ConnectionId),
-    /// A client was not told that its `initialize` was heard, but that it failed: it has not begun.
+    /// A client received an error for its `initialize`, which the core had accepted: the connection
+    /// is as before `initialize`.
     NotAdmitted(ConnectionId),
     /// A backend reports something about a chat's conversation.
     Agent(ChatKey, Event),
-    /// The agents that are offered from now on, as their operator describes them, in their order.
+    /// Agents offered from now on, as their operator describes them, in their order.
     Agents(Vec<AgentDescription>),
     /// Description that a probed agent has given of itself.
     Probed {
@@ -116,13 +116,13 @@ pub enum Input {
         /// Description.
         said: Box<SelfDescription>,
     },
-    /// Start of a watch that the core itself has asked for: its channel.
+    /// Start of a watch that the core itself has requested; its channel.
     Watches(String),
-    /// Files have changed that are watched.
+    /// Watched files have changed.
     FilesChanged {
-        /// The channel of the watch.
+        /// Channel of the watch.
         watch: String,
-        /// Each file and folder, with what has become of it; at least one.
+        /// Changed files and folders, each with the kind of change; at least one.
         changes: Vec<(String, ResourceChangeType)>,
     },
     /// Outcome of reverting files.
@@ -132,43 +132,43 @@ pub enum Input {
         /// Outcome for each of the files.
         outcomes: Vec<RevertOutcome>,
     },
-    /// Watches that must begin before a message of this connection is handled have no room.
+    /// Watches that must start before a message of this connection is handled have no room.
     WatchesLackRoom(ConnectionId),
-    /// Something is heard of the program in a terminal.
+    /// Report on the program in a terminal.
     Pty(TerminalKey, PtyEvent),
-    /// Report about the git job of this number.
+    /// Report on the git job with this number.
     Git(u64, GitReport),
-    /// A timer that was asked for has run out.
+    /// Expiry of a requested timer.
     Timer(Timer),
-    /// No client can say anything any more.
+    /// End of the input of all clients: the host shuts down.
     Shutdown(Shutdown),
-    /// The last input of a batch was handled: summaries that were held back, so that several
-    /// changes are told as one, are sent.
+    /// The last input of a batch was handled: held summaries, in which several changes are merged,
+    /// are sent.
     BatchEnded,
-    /// A step ends: what has changed becomes records, before anything of the step goes out.
+    /// A step ends: changes become records before any output of the step goes out.
     Save,
-    /// A session comes back from the store, because its turn was interrupted.
+    /// Session loaded from the store because its turn was interrupted.
     Restored(Box<LoadedSession>),
-    /// A session is there but cannot be read.
+    /// A session exists but cannot be read.
     Unreadable {
-        /// The URIs of the session and its chats, as far as they are known.
+        /// Known URIs of the session and its chats.
         uris: Vec<String>,
-        /// Why, for people.
+        /// Reason, for people.
         reason: String,
     },
-    /// Failure of the store, or its end.
+    /// Failure of the store; `None` when the store has recovered.
     Failing(Option<Failing>),
 }
 
 impl Input {
-    /// A client said something for which nothing had to be looked up.
+    /// Returns the input for a message that required no lookups.
     pub fn received(connection: ConnectionId, message: impl Into<ClientMessage>) -> Self {
         Self::Received { connection, message: message.into(), prefetched: None }
     }
 }
 
-/// Results of the lookups that a message required, made before it is handled. What has come back to
-/// memory meanwhile takes precedence.
+/// Results of the lookups that a message required, made before it is handled. Sessions that were
+/// restored to memory since then take precedence.
 #[derive(Debug, Default)]
 pub struct Prefetched {
     /// Stored actions behind the cursor of a `reconnect`; `None` if the store cannot continue
@@ -176,142 +176,139 @@ pub struct Prefetched {
     pub past: Option<Past>,
     /// Findings about directories.
     pub findings: Findings,
-    /// The sessions that the channels belong to.
+    /// Sessions that the channels belong to.
     pub restored: Vec<LoadedSession>,
-    /// The watches that it follows and that were not there, each with why it cannot begin if it has
-    /// not.
+    /// Watches that the message requires and that were absent, each started, or with the error that
+    /// prevents it.
     pub watches: Vec<(String, Result<(), RpcError>)>,
-    /// URIs of channels that are there but cannot be read, each with the reason, for people.
+    /// URIs of channels that exist but cannot be read, each with the reason, for people.
     pub unreadable: Vec<(String, String)>,
 }
 
-/// The store does not take anything now; what has happened since it did is told to nobody yet.
+/// Failure of the store to commit. Outputs since the last commit are held back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failing {
-    /// Why, for people.
+    /// Reason, for people.
     pub reason: String,
-    /// The last sequence number that is safe.
+    /// Last committed sequence number.
     pub safe: u64,
 }
 
-/// How running turns are ended when nobody, or not the client that began them, can say anything any
-/// more.
+/// End of running turns when no client, or not the client that began them, can send any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shutdown {
-    /// They go on until they end or the time is up; what nobody can answer is declined.
+    /// Turns continue until they end or this time is up; questions that no client can answer are
+    /// declined.
     Drain(Duration),
-    /// They are cancelled now.
+    /// Turns are cancelled now.
     Cancel,
 }
 
 /// Timer of the core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Timer {
-    /// The time for turns to end after the end of input is up.
+    /// Deadline for turns to end after the end of input.
     Drain,
-    /// End of the time for the turns of one disconnected client.
+    /// Deadline for the turns of one disconnected client.
     Disconnect(ConnectionId),
-    /// A client that has lost this connection was expected back until now.
+    /// Deadline for the client of this lost connection to return.
     Return(ConnectionId),
-    /// Summaries that were held back while turns stream are to be told.
+    /// End of the time for which summaries are held back while turns stream.
     Summaries,
-    /// A session's interrupted turn was ended, and the process is still there.
+    /// A session's interrupted turn was ended, and the process has survived that.
     Recovered(SessionKey),
-    /// A session whose turn was taken up again has not brought the process down.
+    /// A session's resumed turn has not ended the process.
     Trial(SessionKey),
-    /// A client was asked this, and has had the time to answer.
+    /// Timeout of a request relayed to a client.
     Relay(u64),
     /// End of the debounce of changes in a session's repository.
     Refresh(SessionKey),
-    /// A repository that nobody follows any more was watched for long enough; with the number of
+    /// End of the time for which a repository without subscribers stays watched; with the number of
     /// that time.
     Linger(SessionKey, u64),
-    /// The time for which a turn waits until its folder is kept is up; with the number under which
-    /// that was asked.
+    /// Timeout of the checkpoint that a turn waits for; with the number of its job.
     Checkpoint(u64),
-    /// The time of a watch that nobody follows, to be followed again, is up; with the number of
-    /// that time.
+    /// Timeout of a watch without subscribers; with the number of that time.
     Watch(WatchKey, u64),
-    /// The time of a terminal that nobody has followed yet, or whose holder is gone, is up; with
-    /// the number of that time.
+    /// Timeout of a terminal without its first subscriber, or whose holder is gone; with the number
+    /// of that time.
     Terminal(TerminalKey, u64),
-    /// The time is up that the command in a terminal may run.
+    /// Time limit of the command in a terminal.
     Command(TerminalKey),
-    /// The time of an active client to come back, counted among all such times, is up.
+    /// Deadline for an absent active client to return; with the number of the absence.
     Absence(u64),
-    /// The time of a session that was made ahead of use, and that nobody follows, to be followed
-    /// again is up; with the number of that time.
+    /// Timeout of a session that was made ahead of use and has no subscribers; with the number of
+    /// that time.
     UnsubscribedSession(SessionKey, u64),
 }
 
 /// Output of the core: a request to its surroundings. Outputs are carried out in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Output {
-    /// Send this to a connection.
+    /// Sends a frame to a connection.
     Frame(ConnectionId, Frame),
-    /// The turns of a client that can say nothing any more are over.
+    /// End of a disconnected client's turns.
     Disconnected {
         /// Connection, which is closed now.
         connection: ConnectionId,
-        /// Something was declined because nobody was left to answer, or a turn was cut by the time
-        /// limit.
+        /// Set if something was declined because no client could answer, or if a turn exceeded the
+        /// time limit.
         cut: bool,
     },
-    /// Answer a request with states that are so large that it takes long to make JSON text of them:
-    /// that is made where nobody waits for it but this connection, to which all that comes behind
-    /// this is sent behind it.
+    /// Answers a request with states that take long to serialise. A worker does that, so that only
+    /// this connection waits; its later frames are sent after the answer.
     States(ConnectionId, RequestId, Box<LargeStates>),
-    /// Tell a connection completed turns, of which the same is true.
+    /// Sends completed turns to a connection, in the same way as [`Self::States`].
     Turns(ConnectionId, Box<LoadedTurns>),
-    /// End of a connection: its client is gone, and nothing more is sent to it.
+    /// End of a connection: its client is gone and receives no more output.
     Closed(ConnectionId),
-    /// Keep this: it must be safe before any frame of the same step goes out.
+    /// Stores a record, which must be committed before any frame of the same step goes out.
     Record(Record),
-    /// Tell a backend. Boxed, because commands are large and outputs, most of them frames and
-    /// records of deltas, are moved often.
+    /// Sends a command to a backend. Boxed because commands are large, and outputs, most of them
+    /// frames and records of deltas, are moved often.
     Agent(ChatKey, Box<Command>),
-    /// Find out what an agent says of itself, by beginning a conversation with it that nobody takes
-    /// part in. Answered by [`Input::Probed`].
+    /// Probes an agent: begins a conversation without turns, to learn the agent's description of
+    /// itself. Answered by [`Input::Probed`].
     Probe {
         /// Provider id.
         provider: String,
-        /// The tokens that it may use.
+        /// Tokens that the agent may use.
         tokens: Tokens,
     },
-    /// Answer a request with a page of the list of sessions, as it is when this step is safe.
+    /// Answers a request with a page of the list of sessions, as of the commit of this step.
     List(ConnectionId, RequestId, Page),
-    /// Answer a request about a file or folder.
+    /// Answers a request about a file or folder.
     Resource(ConnectionId, RequestId, Resource),
-    /// Do this with the program in a terminal.
+    /// Controls the program in a terminal.
     Pty(TerminalKey, PtyCommand),
-    /// Have git do this. Answered by [`Input::Git`] with the number.
+    /// Runs a git job. Answered by [`Input::Git`] with the number.
     Git(u64, Box<GitJob>),
-    /// Watch for the core itself, under the name of this channel, if that can be. What it has said
-    /// before is undone by as many [`Output::Unwatch`].
+    /// Starts a watch for the core itself, under this channel, if possible. Each start needs an
+    /// [`Output::Unwatch`] of its own.
     Watch(String),
-    /// Watch no more for this channel.
+    /// Releases a watch of this channel.
     Unwatch(String),
-    /// Have those watches begun that had no room, for the message of this connection: there is as
-    /// much as there can be.
+    /// Retries to start the watches that had no room, for the message of this connection. Every
+    /// watch that can be evicted was evicted.
     BeginWatches(ConnectionId),
-    /// Come back with [`Input::Timer`] after this time.
+    /// Requests [`Input::Timer`] after this time.
     Timer(Timer, Duration),
     /// A shutdown is complete: no turn is left.
     Done {
-        /// Something was declined because nobody was left to answer, or a turn was cut by the time
-        /// limit.
+        /// Set if something was declined because no client could answer, or if a turn exceeded the
+        /// time limit.
         cut: bool,
     },
 }
 
 impl Output {
-    /// Returns whether it neither shows nor changes anything stored: it holds whatever becomes of
-    /// the records of its step and earlier ones, so it need not wait for them.
+    /// Returns whether the output neither shows nor changes stored data. Such output stays valid
+    /// even if the records of its step or of earlier steps are lost, so it need not wait for them.
     pub fn is_independent_of_store(&self) -> bool {
         match self {
             Self::Frame(_, Frame::Result { method, .. }) => *method == Method::Ping,
             Self::Frame(_, Frame::Error { error, .. }) => error.is_about_the_message(),
-            // What may be changed follows from what sessions there are.
+            // Which files may be changed depends on which sessions exist.
             Self::Resource(_, _, resource) => {
                 !matches!(resource, Resource::Change { .. } | Resource::Revert { .. })
             }
@@ -319,7 +316,7 @@ impl Output {
         }
     }
 
-    /// Returns the length of its text to be written, roughly, in bytes.
+    /// Returns the approximate length of the serialised output, in bytes.
     pub fn frame_bytes(&self) -> usize {
         match self {
             Self::Frame(_, frame) => frame.bytes(),
@@ -330,60 +327,60 @@ impl Output {
     }
 }
 
-/// Something to be sent to one connection, as the newest version of the protocol says it.
+/// Message to one connection, in the newest version of the protocol.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Frame {
-    /// A request is answered; `result` is JSON text.
+    /// Result of a request.
     Result {
-        /// The id that the client gave.
+        /// Id that the client gave.
         id: RequestId,
         /// Method of the request.
         method: Method,
-        /// The result.
+        /// Result, as JSON text.
         result: Bytes,
-        /// The kinds of the channels whose states are in it, in their order.
+        /// Kinds of the channels whose states are in the result, in their order.
         states: Vec<ChannelKind>,
     },
-    /// A request, or a line that was none, is answered with an error.
+    /// Error answer to a request, or to a line that was not a valid message.
     Error {
-        /// The id, where there is one to echo.
+        /// Id of the request, if there is one to echo.
         id: Option<RequestId>,
         /// Error.
         error: RpcError,
     },
-    /// A sequenced action, serialised once and shared by all who get it.
+    /// Sequenced action, serialised once and shared by all subscribers.
     Action(ActionLine),
-    /// Sequenced actions that append text to a part, and for how many milliseconds the client has
-    /// said that such may be held back to be merged.
+    /// Sequenced actions that append text to a part. The number is the time in milliseconds for
+    /// which the client allows them to be held back and merged; `None` if it has not said so.
     Deltas(DeltaRun, Option<u64>),
-    /// An action for one client alone, which is no change: refused, or acknowledged because it
-    /// changed nothing, or turns that are loaded. A whole line.
+    /// Action for one client alone that changes nothing: a refused one, an acknowledged one without
+    /// effect, or loaded turns. A whole line.
     Answer(Bytes),
-    /// A request to the client; `params` is JSON text.
+    /// Request to the client.
     Request {
         /// Id, unique among all requests of the host.
         number: u64,
         /// Method.
         method: &'static str,
-        /// Params.
+        /// Params, as JSON text.
         params: Bytes,
     },
-    /// A protocol notification; `params` is JSON text.
+    /// Notification of the protocol.
     Notification {
         /// Method.
         method: &'static str,
-        /// Params.
+        /// Params, as JSON text.
         params: Bytes,
     },
 }
 
 impl Frame {
-    /// An answer in which no channel's state is; `result` is JSON text.
+    /// Returns an answer without states of channels; `result` is JSON text.
     pub fn result(id: RequestId, method: Method, result: Bytes) -> Self {
         Self::Result { id, method, result, states: Vec::new() }
     }
 
-    /// Returns the id of the request that it answers.
+    /// Returns the id of the request that the frame answers.
     pub fn answers(&self) -> Option<&RequestId> {
         match self {
             Self::Result { id, .. } => Some(id),
@@ -392,7 +389,7 @@ impl Frame {
         }
     }
 
-    /// Returns the length of its text to be written, roughly, in bytes.
+    /// Returns the approximate length of the serialised frame, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Action(action) => action.line.len(),
@@ -405,26 +402,26 @@ impl Frame {
     }
 }
 
-/// A sequenced action as a whole line of the newest version, its newline included.
+/// Sequenced action as a whole line of the newest version, including its newline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActionLine {
-    /// The line.
+    /// Line.
     pub line: Bytes,
     /// Sequence number.
     pub server_seq: u64,
-    /// Set when the line only appends text to a part: such lines of one part may be merged while
-    /// they wait.
+    /// Part that the line only appends text to: queued lines of one part may be merged. `None` for
+    /// other actions.
     pub delta: Option<PartKey>,
 }
 
 /// Consecutive actions that append text to one part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeltaRun {
-    /// The part.
+    /// Part.
     pub part: PartKey,
-    /// Sequence number of the first one.
+    /// Sequence number of the first action.
     pub first_seq: u64,
-    /// Their lines.
+    /// Lines of the actions.
     pub lines: DeltaLines,
 }
 
@@ -436,77 +433,77 @@ impl DeltaRun {
     }
 }
 
-/// A part of an answer, to tell deltas that may be merged.
+/// Part of an answer, which identifies deltas that may be merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartKey {
-    /// The run that writes it.
+    /// Run that writes the part.
     pub run: RunId,
-    /// Number in the run.
+    /// Number of the part in the run.
     pub part: u32,
 }
 
-/// Something on this machine that a client wants to see.
+/// Request of a client about files on this machine, or contents stored by git.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Resource {
-    /// A file's content.
+    /// Reads a file.
     Read {
         /// URI (`file:`).
         uri: String,
-        /// How the client wants it encoded, if it cares.
+        /// Requested encoding; `None` if the client has no preference.
         encoding: Option<ContentEncoding>,
     },
-    /// A content that git keeps.
+    /// Reads a content that git stores.
     Kept {
-        /// The URI that clients call it by.
+        /// URI by which clients name the content.
         uri: String,
         /// The `file:` URI of the repository's folder.
         root: String,
         /// Content in git.
         content: GitContent,
-        /// The `file:` URI of the file that it is of.
+        /// The `file:` URI of the file with this content.
         file: String,
-        /// How the client wants it encoded, if it cares; none where it wants to know what is known
-        /// of it.
+        /// Requested encoding, `Some(None)` if the client has no preference; `None` if it asks for
+        /// metadata.
         encoding: Option<Option<ContentEncoding>>,
     },
-    /// A folder's entries.
+    /// Lists a folder's entries.
     List {
         /// URI (`file:`).
         uri: String,
     },
-    /// Metadata of a file or folder.
+    /// Resolves the metadata of a file or folder.
     Resolve {
         /// URI.
         uri: String,
-        /// Content in a `data:` URI, if the URI is that of no file.
+        /// Content of a `data:` URI; `None` for a file.
         content: Option<String>,
-        /// Of a link: what it leads to.
+        /// Set if a link is followed to its target.
         follows_links: bool,
     },
-    /// Check whether it can be watched.
+    /// Checks whether files can be watched.
     Watch(Watched),
-    /// Files that may be meant by what is typed.
+    /// Lists files that match typed text.
     Files(FileCompletionQuery),
-    /// Files that are to be what they were.
+    /// Reverts or restores files.
     Revert {
-        /// Files to revert. Answered by [`Input::Reverted`].
+        /// Request. Answered by [`Input::Reverted`].
         request: Box<RevertRequest>,
-        /// The URIs of the folders below which clients may change files.
+        /// URIs of the folders below which clients may change files.
         below: Vec<String>,
     },
-    /// Something that is to be changed.
+    /// Changes files.
     Change {
         /// Change.
         change: Box<Change>,
-        /// The URIs of the folders below which clients may: those that sessions work in.
+        /// URIs of the folders below which clients may change files: those that sessions work in.
         below: Vec<String>,
     },
 }
 
-/// Text of a file, `Some(None)` where there is no file; `None` where the text is not known.
+/// Text of a file: `Some(None)` if the file does not exist, `None` if the text is unknown.
 pub type FileText = Option<Option<String>>;
 
-/// Files that are to be what they were before, or what they were before that was asked for.
+/// Request to revert files to an earlier version, or to restore reverted ones.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RevertRequest {
     /// Session of the changes.
@@ -515,23 +512,25 @@ pub struct RevertRequest {
     pub scope: ChangesetScope,
     /// Set if reverted changes are restored.
     pub restores: bool,
-    /// The `file:` URI of the folder of the repository that keeps what they were; none where the
-    /// calls have said it.
+    /// The `file:` URI of the folder of the repository that stores the earlier contents; `None` if
+    /// they are known from the reports of calls.
     pub root: Option<String>,
-    /// Under which name, and with which number, what is there is to be kept first.
+    /// Name and number of the checkpoint that stores the current contents first; `None` if none is
+    /// made.
     pub kept_first: Option<(String, u64)>,
-    /// And the bytes that git would not give back, the same way.
+    /// Name and number under which bytes are stored that git would not restore exactly; `None` if
+    /// they are not stored.
     pub bytes_kept: Option<(String, u64)>,
-    /// The files.
+    /// Files to change.
     pub files: Vec<FileRevert>,
-    /// Files that are left alone, each with the reason for people.
+    /// Files that are skipped, each with the reason for people.
     pub left: Vec<String>,
-    /// Files that had the wanted content already when they were reverted: they are not touched now,
+    /// Files that already had the wanted content when they were reverted. They are not touched now,
     /// either.
     pub untouched: Vec<RevertedFile>,
 }
 
-/// A file that is to be another one.
+/// File to revert or restore.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FileRevert {
     /// Stored form.
@@ -557,49 +556,49 @@ impl FileRevert {
     }
 }
 
-/// Outcome for such a file.
+/// Outcome for one file of a [`RevertRequest`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RevertOutcome {
-    /// Reverted.
+    /// The file was changed.
     Done {
-        /// Object id of the former bytes, if git would not give them back and they were to be
+        /// Object id of the former bytes, if git would not restore them exactly and they were to be
         /// stored.
         bytes: Option<String>,
-        /// Permissions of a file that was removed.
+        /// Permissions of a removed file.
         mode: Option<u32>,
     },
-    /// Already as wanted, and not touched.
+    /// The file already had the wanted content and was not touched.
     Already,
-    /// Left alone, with the reason for people.
+    /// The file was skipped; with the reason for people.
     Refused(String),
 }
 
-/// A change of files that a client asks for, in the words of the protocol.
+/// Requested change of files, with the params of the protocol.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// Of a file.
+    /// Writes a file.
     Write(ResourceWriteParams),
-    /// A folder that is to be made.
+    /// Makes a folder.
     Mkdir(ResourceMkdirParams),
-    /// Removal.
+    /// Removes a file, link or folder.
     Delete(ResourceDeleteParams),
-    /// Move.
+    /// Moves a file, link or folder.
     Move(ResourceMoveParams),
-    /// Copy.
+    /// Copies a file or folder.
     Copy(ResourceCopyParams),
-    /// Question whether something may be read or changed.
+    /// Asks whether a resource may be read or changed.
     Ask(ResourceRequestParams),
 }
 
-/// Files that may be meant by what is typed in a message.
+/// Query for files that match text typed in a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileCompletionQuery {
-    /// The `file:` URIs of the directories that they are in.
+    /// The `file:` URIs of the directories to search.
     pub directories: Vec<String>,
-    /// First character of the word that is typed.
+    /// First character of the typed word.
     pub mark: char,
-    /// The word behind that, up to the cursor.
+    /// Rest of the word up to the cursor.
     pub typed: String,
-    /// Beginning and end of the whole word, in UTF-16 code units.
+    /// Start and end of the whole word, in UTF-16 code units.
     pub range: (Option<i64>, Option<i64>),
 }

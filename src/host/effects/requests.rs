@@ -1,8 +1,8 @@
-//! Messages of clients as the core receives them, with requests that the protocol does not have.
+//! Messages of clients as the core receives them, with requests beyond the protocol.
 //!
-//! Owns: the list of those requests. The core answers them by its own state at that time, which
-//! nobody else knows as exactly.
-//! Never: part of any JSON: no client can send one.
+//! Owns: the list of those requests. The core answers them from its own state at that time, which
+//! no other module knows as exactly.
+//! Never: part of any JSON: no client can send such a request.
 
 use serde_json::Value;
 
@@ -21,64 +21,64 @@ pub enum ClientMessage {
 /// Request beyond the protocol.
 #[derive(Debug, Clone, PartialEq)]
 pub enum InternalRequest {
-    /// Answers the states of these channels. No subscription begins, and no window moves, as they
-    /// would by any request of the protocol that answers a state.
+    /// Answers the states of these channels. Unlike requests of the protocol that answer a state,
+    /// no subscription begins and no window moves.
     Preview(Vec<String>),
-    /// Answers the summaries of these sessions, or of all, as far as they are in memory: at once,
-    /// where `listSessions` reads the store and names none.
+    /// Answers the summaries of these sessions, or of all, if they are in memory. The answer is
+    /// immediate, whereas `listSessions` reads the store and cannot name sessions.
     Summaries(Option<Vec<String>>),
-    /// Creates a session, as `createSession` does with these params. The first that is told of it
-    /// shows these options, so they cannot come later.
+    /// Creates a session, as `createSession` does with these params. The first notification of the
+    /// session shows these options, so they cannot be set later.
     CreateSession(Params, SessionOptions),
     /// Creates a chat, as `createChat` does with these params. A first message that names no model
-    /// or agent is for those that are selected.
+    /// or agent is for the selected ones.
     CreateChat(Params, Selection),
     /// Dispatches an action, as `dispatchAction` does with these params.
     Dispatch(Params, DispatchMode),
-    /// Notes what the client can do.
+    /// Notes the abilities of the client.
     Note(Abilities),
 }
 
 /// Options of a new session.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SessionOptions {
-    /// The session and the turn that it goes on from (JSON).
+    /// Source session and turn of the fork (JSON); `None` if the session is no fork.
     pub fork: Option<Value>,
-    /// Selection at the beginning.
+    /// Initial selection.
     pub selection: Selection,
-    /// Set if it may be that nothing is ever said in it: it is not listed or stored until
-    /// something begins in it.
+    /// Set if the session may stay unused: it is not listed or stored until a turn begins in it.
     pub ahead: bool,
 }
 
-/// Meaning of a dispatched action besides itself. It depends on the turn that runs, and on what is
-/// selected, when the action is handled: only the core knows that.
+/// Effect of a dispatched action besides its own. It depends on the running turn and the selection
+/// at the time when the action is handled, which only the core knows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum DispatchMode {
-    /// The action and nothing else.
+    /// No further effect.
     #[default]
     Plain,
-    /// The selection of the chat holds: a message that names no model or agent is for those that
-    /// are selected when its turn begins, and a truncation leaves them selected.
+    /// The selection of the chat applies: a message that names no model or agent is for those
+    /// selected when its turn begins, and a truncation leaves them selected.
     Selected,
-    /// Another model or agent is selected in a session, for the turns after the running one. The
-    /// action is what is echoed.
+    /// Selects another model or agent in a session, for the turns after the running one. The action
+    /// itself is only echoed.
     Selecting {
         /// New selection.
         change: SelectionChange,
-        /// Chats other than the session's own follow what is selected for the session.
+        /// Set if chats other than the session's own follow the selection of the session.
         for_all_chats: bool,
     },
-    /// The active client offers these tools (JSON) from now on, and is otherwise as it is then.
+    /// Replaces the tools (JSON) of the active client, which is otherwise unchanged.
     OfferingTools(Value),
 }
 
-/// Abilities of a connection's client. Requests and questions go to those alone that can take them.
+/// Abilities of a connection's client. Requests and questions go only to clients that can handle
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
-    /// Set if it can be shown questions, so that it can answer them.
+    /// Set if the client can show questions, so that its user can answer them.
     pub sees_questions: bool,
-    /// Set if it answers requests.
+    /// Set if the client answers requests.
     pub answers_requests: bool,
 }
 
@@ -89,7 +89,7 @@ impl Default for Abilities {
 }
 
 impl ClientMessage {
-    /// Returns the id of a request that is to be answered.
+    /// Returns the id of a request that must be answered.
     pub fn request_id(&self) -> Option<&RequestId> {
         match self {
             Self::Protocol(Incoming::Request { id, .. }) | Self::Internal(Some(id), _) => Some(id),

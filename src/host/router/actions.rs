@@ -1,9 +1,9 @@
-//! Actions of clients: from what is dispatched to its answer.
+//! Actions of clients, from the dispatch to the answer.
 //!
-//! Owns: reading an action, checking it against the state and its limits, sequencing it, and the
-//! answer of its sender. It writes down how one action on a chat stands for several (a draft that
-//! is sent, a selection that is made), and which actions on sessions have consequences elsewhere;
-//! and the conditions that need several owners: `host::actions` has those that need the ledger.
+//! Owns: reading an action, checking it against the state and its limits, sequencing it, and
+//! answering its sender; which action on a chat has further effects (a draft is sent, a selection
+//! is made), and which actions on sessions have effects elsewhere; and the conditions that need
+//! several owners. `host::actions` has the conditions that need only the ledger.
 //! Never: changes a state other than by sequencing.
 
 use ahp::reducers::apply_action_to_session;
@@ -29,11 +29,11 @@ use crate::wire::rpc::json_bytes;
 use super::kinds;
 
 impl Host {
-    /// Carries a client's action out, or tells the client why not.
+    /// Carries out a client's action, or sends the client the reason for its rejection.
     ///
     /// # Errors
-    /// When `params` are not even an envelope. Everything that is wrong with the action itself is
-    /// told by an echo with a `rejectionReason`.
+    /// When `params` are not a valid envelope. An invalid action in a valid envelope is answered by
+    /// an echo with a `rejectionReason`.
     pub(super) fn dispatch_action(
         &mut self,
         step: &mut Step<'_>,
@@ -85,7 +85,7 @@ impl Host {
         Ok(())
     }
 
-    /// Carries out an action on a chat; `as_selected` if the chat's selection holds for it.
+    /// Carries out an action on a chat; `as_selected` if the chat's selection applies to it.
     pub(super) fn change_chat_as_selected(
         &mut self,
         step: &mut Step<'_>,
@@ -94,7 +94,8 @@ impl Host {
         origin: ActionOrigin,
         as_selected: bool,
     ) -> Result<Verdict, Refusal> {
-        // Real clients name a chat this way, and a session, which they show by its default chat.
+        // Real clients name a chat by this action, and also a session, which they show by its
+        // default chat.
         if let StateAction::SessionTitleChanged(a) = &action {
             catalogue::name_chat(&mut self.ledger, step, key, &a.title, TitleBy::User);
             let session = self.ledger.channels.chats.known(key).map(|chat| chat.session);
@@ -124,7 +125,7 @@ impl Host {
     }
 }
 
-/// Reads the action that a client dispatches in this mode, and checks that there is room for it.
+/// Reads an action that a client dispatches in this mode, and checks the size limit.
 fn read_asked(
     ledger: &mut Ledger,
     target: ChannelId,
@@ -219,8 +220,8 @@ pub(super) fn change_session(
     Ok(Verdict::Done)
 }
 
-/// Returns what an action makes larger: its name, and its size in bytes of JSON text; `None`
-/// when its size has no limit.
+/// Returns the name of the state that an action enlarges, and its size in bytes of JSON text;
+/// `None` if its size has no limit.
 pub(super) fn growing_member(
     ledger: &mut Ledger,
     id: ChannelId,
@@ -242,7 +243,7 @@ pub(super) fn growing_member(
             | StateAction::ChatDraftChanged(_)
             | StateAction::ChatWorkingDirectorySet(_),
         ) => {
-            // A draft takes the place of the one before.
+            // A draft replaces the previous one.
             let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
             let chat = ledger.channels.chats.known_mut(id.key.into())?;
             return Some(("the chat, without its turns,", chat.conversation.bytes_without_turns(with_draft)));
@@ -252,7 +253,6 @@ pub(super) fn growing_member(
     Some(("the session", json_bytes(&ledger.channels.sessions.known(session)?.state)))
 }
 
-/// Checks that the state which a client's action changes has room for it.
 pub(super) fn check_state_limit(
     ledger: &mut Ledger,
     target: ChannelId,

@@ -20,7 +20,6 @@ pub(super) const NULL: Bytes = Bytes::from_static(b"null");
 pub(super) const EMPTY: Bytes = Bytes::from_static(b"{}");
 
 pub(crate) enum Answer {
-    /// JSON text.
     Json(Bytes),
     /// Result with states of channels; answered when it is written.
     States(Subscribed),

@@ -1,8 +1,8 @@
 //! Actions of clients on chats.
 //!
 //! Owns: the conditions and consequences of each action on a chat: a turn is started, resumed,
-//! cancelled or truncated, an answer goes to whoever asked. `host::actions::chat` has the
-//! conditions that need the ledger alone.
+//! cancelled or truncated, or an answer goes to the agent that asked. `host::actions::chat` has the
+//! conditions that need only the ledger.
 //! Never: begins or ends a turn itself: `turns` does.
 
 use ahp_types::actions::{
@@ -193,7 +193,8 @@ impl Host {
             }
         }
         let last = history.last().map(CompletedTurn::id);
-        // Nothing is removed, and the status, which a truncation makes idle, is idle.
+        // No turn would be removed, and the status, which a truncation sets to idle, is already
+        // idle.
         let idle = status_is(state.status, SessionStatus::Idle);
         if state.active_turn.is_none() && last == action.turn_id.as_deref() && idle {
             return Ok(Verdict::Unchanged);

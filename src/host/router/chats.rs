@@ -1,4 +1,4 @@
-//! Chats that are created and disposed of.
+//! Creation and disposal of chats.
 //!
 //! Owns: the steps from `createChat` to a chat that its session lists (fork, side chat, first
 //! message), and the consequences of `disposeChat`.
@@ -18,8 +18,8 @@ use crate::wire::selection::Selection;
 use crate::wire::uris::{default_chat_of, may_name_a_chat};
 
 impl Host {
-    /// Opens another chat in a session. With a `selection`, its first message is for what is
-    /// selected, where it names nothing else.
+    /// Opens another chat in a session. A first message that names no model or agent uses
+    /// `selection`.
     pub(super) fn create_chat(
         &mut self,
         step: &mut Step<'_>,
@@ -63,7 +63,7 @@ impl Host {
             None => Vec::new(),
         };
         let mut beginning = catalogue::chats::beginning_of(&self.ledger, key, can, params.source)?;
-        // A fork works where its source does.
+        // A fork works in the directories of its source.
         if beginning.copied.is_none() {
             beginning.directories = directories?;
         }
@@ -85,7 +85,7 @@ impl Host {
         Ok(())
     }
 
-    /// Ends a chat: its turn is cancelled, its conversation closed, its channel gone.
+    /// Cancels a chat's turn, closes its conversation, and removes its channel.
     pub(super) fn dispose_chat(
         &mut self,
         step: &mut Step<'_>,
@@ -102,7 +102,7 @@ impl Host {
                 "`channel`: a session keeps its last chat; dispose of the session",
             ));
         };
-        // There is no next turn for what the agent has not taken in.
+        // Steering messages that the agent has not accepted have no next turn.
         if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
             run.sent_steering.clear();
         }

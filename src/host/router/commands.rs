@@ -125,7 +125,6 @@ impl Host {
         true
     }
 
-    /// Runs a command for an agent, in a call of its turn.
     pub(super) fn run_for_agent(&mut self, step: &mut Step<'_>, call: CallRef, line: String, run: RunId) {
         self.run_command(step, CommandCall { call, line, agent: Some(run), waits: false });
     }

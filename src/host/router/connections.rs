@@ -1,8 +1,8 @@
 //! Handshakes and subscriptions.
 //!
-//! Owns: the steps of `initialize`, `reconnect`, `subscribe` and `unsubscribe`: what is checked,
-//! subscribed, replayed and answered, in this order.
-//! Never: looks into the replay log: the ledger does.
+//! Owns: the steps of `initialize`, `reconnect`, `subscribe` and `unsubscribe`: checks,
+//! subscriptions, replay and answer, in this order.
+//! Never: reads the replay log: the ledger does.
 
 use ahp_types::commands::{InitializeResult, SubscribeParams, UnsubscribeParams};
 use serde_json::Value;
@@ -25,7 +25,7 @@ use crate::wire::terminals::COMMAND_PREFIX;
 use super::kinds;
 
 impl Host {
-    /// Opens a connection. The negotiated version is put into the result by `versions`.
+    /// Opens a connection. `versions` adds the negotiated version to the result.
     pub(super) fn initialize(
         &mut self,
         connection: ConnectionId,
@@ -79,9 +79,9 @@ impl Host {
         Ok(states.into())
     }
 
-    /// Opens a connection again with exactly the subscriptions that are asked for, and tells what
-    /// it missed: by replay where we can continue exactly from its cursor, else by snapshots.
-    /// Returned with what is to be told behind the answer.
+    /// Reopens a connection with exactly the requested subscriptions, and answers with a replay if
+    /// it can continue exactly from the client's cursor, else with snapshots. Also returns the
+    /// changes of sessions to send after the answer.
     pub(super) fn reconnect(
         &mut self,
         step: &mut Step<'_>,
@@ -91,7 +91,7 @@ impl Host {
         terminals::restore_terminals(&mut self.ledger, &params.subscriptions);
         self.changes.restore_changesets(&mut self.ledger, &params.subscriptions);
         self.ledger.check_all_committed(&params.subscriptions)?;
-        // A cursor means something only to who was given it from this sequence.
+        // A cursor is valid only for clients that obtained it from this sequence.
         let known = self.ledger.continues || self.clients.known.contains(&params.client_id);
         let head = self.ledger.head();
         let before = self.clients.admit(&mut self.ledger, connection, &params.client_id)?;
@@ -103,14 +103,15 @@ impl Host {
             self.clients.client_disconnected(&mut self.ledger, step, &before);
         }
         let (wanted, missing) = clients::connections::resolve(&self.ledger, &params.subscriptions);
-        // Now, so that the answer tells it.
+        // Before the answer is made, so that it includes these removals.
         self.clients.leave_other_sessions(
             &mut self.ledger,
             step,
             &params.client_id,
             &wanted.iter().copied().collect(),
         );
-        // One that was beyond the head is none of ours, whatever has moved the head since.
+        // A cursor beyond the head at the start of the request is not from this sequence, even if
+        // the head has moved since.
         let cursor = u64::try_from(params.last_seen_server_seq).ok().filter(|&at| known && at <= head);
         let cursor = cursor.filter(|&cursor| {
             wanted.iter().all(|&target| {
@@ -151,7 +152,7 @@ impl Host {
     }
 }
 
-/// Subscribes to channels of which the client has states already, with unknown windows.
+/// Subscribes to channels whose states the client already has; the windows are unknown.
 pub(super) fn resubscribe(
     ledger: &mut Ledger,
     clients: &mut Clients,
@@ -165,7 +166,7 @@ pub(super) fn resubscribe(
     }
 }
 
-/// Answers the channel's state and delivers what follows it.
+/// Answers a channel's state and subscribes the connection to it.
 pub(super) fn serve_subscribe(
     ledger: &mut Ledger,
     clients: &mut Clients,
@@ -199,8 +200,7 @@ pub(super) fn serve_subscribe(
     Ok(ledger.states_of(Method::Subscribe, &[target], first_turn).into())
 }
 
-/// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a
-/// word.
+/// Ends a subscription. Ignores channels that are unknown or not subscribed.
 pub(super) fn serve_unsubscribe(
     ledger: &mut Ledger,
     clients: &mut Clients,
@@ -221,7 +221,7 @@ pub(super) fn serve_unsubscribe(
     Ok(())
 }
 
-/// Subscribes to those channels that exist; returns their states, as this method answers them.
+/// Subscribes to the channels that exist; returns their states, as the given method answers them.
 pub(super) fn subscribe_existing(
     ledger: &mut Ledger,
     clients: &mut Clients,

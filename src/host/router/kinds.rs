@@ -1,7 +1,7 @@
-//! Actions of clients by the kind of their channel, and reactions to what happens on one.
+//! Actions of clients by the kind of their channel, and reactions to actions and subscriptions.
 //!
-//! Owns: which owner checks and carries out an action on each kind of channel, and which owners
-//! react, in which order, when an action was sequenced or a subscription was made or ended.
+//! Owns: which owner checks and carries out an action on each kind of channel; and which owners
+//! react, in which order, to a sequenced action and to the start or end of a subscription.
 //! Never: decides anything itself.
 
 use ahp_types::actions::{ActionOrigin, StateAction};
@@ -22,11 +22,10 @@ use crate::wire::channels::ChannelKind;
 use super::actions;
 
 impl Host {
-    /// Carries out an action that a client dispatches; `as_selected` if the selection of its chat
-    /// holds for it.
+    /// Carries out an action of a client; `as_selected` if the selection of its chat applies to it.
     ///
     /// # Errors
-    /// When it may not be; nothing has happened then.
+    /// When the action is rejected; then it has no effect.
     pub(super) fn change(
         &mut self,
         step: &mut Step<'_>,
@@ -80,18 +79,19 @@ impl Host {
         Ok(Verdict::Done)
     }
 
-    /// Does what must follow the answer to a client's action.
+    /// Carries out the work that must follow the answer to a client's action.
     pub(super) fn after_answer(&mut self, step: &mut Step<'_>, id: ChannelId) {
         let Some(chat) = id.chat() else { return };
         self.end_if_too_large(step, chat);
-        // What a queue waited for may have come. Only now: an acknowledgement after what follows
-        // would put a message back that was just taken up, where its sender applies it.
+        // The next queued message may be ready to start. It must not start before the
+        // acknowledgement, since a sender that applies its action only then would restore a message
+        // that was just consumed.
         if self.ledger.failing().is_none() {
             self.take_next_queued(step, chat);
         }
     }
 
-    /// Hands the facts of a step to those who react, the oldest first, until none is left.
+    /// Passes the facts of a step to the owners that react, oldest first, until none is left.
     pub(super) fn deliver(&mut self, step: &mut Step<'_>) {
         while let Some(fact) = step.facts.pop_front() {
             match fact {
@@ -109,8 +109,8 @@ impl Host {
     }
 }
 
-/// Subscribes a connection to a channel, or changes how it is subscribed. Owners that care are
-/// told before this returns.
+/// Subscribes a connection to a channel, or changes its subscription, and notifies the owners that
+/// react.
 pub(crate) fn subscribe(
     ledger: &mut Ledger,
     clients: &mut Clients,
@@ -129,8 +129,7 @@ pub(crate) fn subscribe(
     }
 }
 
-/// Ends a connection's subscription to a channel. Owners that care are told before this
-/// returns.
+/// Ends a connection's subscription to a channel, after notifying the owners that react.
 pub(crate) fn unsubscribe(
     ledger: &mut Ledger,
     changes: &mut Changes,
@@ -141,7 +140,7 @@ pub(crate) fn unsubscribe(
     ledger.unsubscribe(connection, target);
 }
 
-/// Notes that a client has unsubscribed from a channel on one of its connections.
+/// Notifies the owners that react when a client has unsubscribed on one of its connections.
 pub(super) fn channel_unsubscribed(
     ledger: &mut Ledger,
     clients: &mut Clients,
@@ -154,7 +153,6 @@ pub(super) fn channel_unsubscribed(
     }
 }
 
-/// Reads the action that a client dispatches on a channel.
 pub(super) fn read_dispatched(kind: ChannelKind, action: &RawValue) -> Result<StateAction, Refusal> {
     let as_it_is = |_: &str, _: &mut _| ();
     match kind {
@@ -172,8 +170,7 @@ pub(super) fn read_dispatched(kind: ChannelKind, action: &RawValue) -> Result<St
 
 fn read_chat_action(action: &RawValue) -> Result<StateAction, Refusal> {
     read_action::<Chat>(action, |name, members| {
-        // These two are the host's clock's to say: it replaces them, so a client may leave them
-        // out.
+        // The host sets these two members by its own clock, so clients may omit them.
         match name {
             "chat/turnStarted" => members.entry("startedAt").or_insert_with(|| "".into()),
             "chat/turnCancelled" => members.entry("duration").or_insert_with(|| 0.into()),

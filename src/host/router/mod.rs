@@ -1,14 +1,14 @@
-//! The router: the steps of each input that need several owners.
+//! Router: the steps of each input that involve several owners.
 //!
-//! Owns: those steps, in their order; when turns begin and end; which idle sessions are evicted;
-//! and who reacts to a fact. A file here that is named like an owner's has the steps, the owner's
-//! has the parts.
+//! Owns: those steps and their order; when turns begin and end; which idle sessions are evicted;
+//! and which owners react to a fact. A file that is named like an owner's has the steps, the
+//! owner's file has the parts.
 //! Never: holds state of its own.
 //!
 //! In reading order: `requests` and `answers`, `connections` and `disconnects`; `kinds` (actions
 //! and facts by kind of channel), `actions`, `chat_actions`; `turns`, `reports` (events of agents),
 //! `commands` (in terminals); `chats`, `catalogue`, `moves`; `persistence` (save, evict, restore),
-//! and `lookups` (what must be read before).
+//! and `lookups` (data to read first).
 
 mod actions;
 mod answers;
@@ -44,7 +44,7 @@ use crate::host::{agents, clients, relays, terminals, watches, Config, Step};
 use crate::wire::methods::Method;
 use crate::wire::rpc::{Incoming, MethodName, RequestId};
 
-/// The state machine. Feed it with [`Host::handle`].
+/// State machine of the host, driven by [`Host::handle`].
 #[derive(Debug)]
 pub struct Host {
     /// Name and version of the host, for clients.
@@ -59,7 +59,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host without sessions.
+    /// Creates a host without sessions.
     pub fn new(mut config: Config) -> Self {
         let agents = agents::AgentRegistry::at_start(std::mem::take(&mut config.agents), &config.start);
         let mut ledger = Ledger::at_start(&config);
@@ -76,14 +76,14 @@ impl Host {
         }
     }
 
-    /// Takes one input in and appends everything that follows from it to `out`, in order.
+    /// Handles one input, and appends all outputs that follow from it to `out`, in order.
     ///
-    /// After each batch of inputs the caller says [`Input::BatchEnded`], and before it lets
-    /// anything out [`Input::Save`].
+    /// The caller must send [`Input::BatchEnded`] after each batch of inputs, and [`Input::Save`]
+    /// before it carries out any output.
     pub fn handle(&mut self, now: Now, ids: &mut dyn Ids, input: Input, out: &mut Vec<Output>) {
         if let Input::Received { connection, message, prefetched: None } = &input {
             if let Some(id) = id_of_ping(message) {
-                // Nothing changes, so nobody has anything to do about it.
+                // A ping changes nothing, so no owner has to react.
                 let answer = Frame::result(id.clone(), Method::Ping, answers::NULL);
                 return out.push(Output::Frame(*connection, answer));
             }
@@ -201,22 +201,21 @@ impl Host {
         }
     }
 
-    /// Applies the results of the lookups that the next message required.
     fn apply_prefetched(&mut self, step: &mut Step<'_>, prefetched: Prefetched) {
         let Prefetched { past, findings, restored, watches, unreadable } = prefetched;
         watches::apply_watches(&mut self.ledger, step, watches);
         for saved in restored {
             self.restore(step, saved);
         }
-        // What somebody else has brought back meanwhile can be read.
+        // Channels that were restored since the lookup can be read.
         let absent = unreadable.into_iter().filter(|(uri, _)| !self.ledger.channels.by_uri.contains_key(uri));
         let absent: Vec<_> = absent.collect();
         self.ledger.note_unreadable(absent);
         (step.past, step.findings) = (past, findings);
     }
 
-    /// Sends the agents if they differ from those that the process before this one sent. Its
-    /// clients may reconnect with the state that they know, and get only what they missed.
+    /// Sends the agents if they differ from those that the previous process sent. Its clients may
+    /// reconnect with the state that they know, and receive only the actions that they missed.
     fn announce_agents(&mut self, step: &mut Step<'_>) {
         if self.agents.note_agents(&self.ledger, step) && self.ledger.continues {
             let agents = self.ledger.channels.root.state.agents.clone();
@@ -226,13 +225,12 @@ impl Host {
         ptys::announce_ended_terminals(&mut self.ledger, step);
     }
 
-    /// Returns the number of turns that run.
+    /// Returns the number of running turns.
     pub fn running_turns(&self) -> usize {
         calls::running_chats(&self.ledger).len()
     }
 }
 
-/// Returns the id of a message that is a ping and nothing besides.
 fn id_of_ping(message: &ClientMessage) -> Option<&RequestId> {
     match message {
         ClientMessage::Protocol(Incoming::Request {

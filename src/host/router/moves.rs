@@ -87,7 +87,6 @@ pub(super) fn transfer_chat(
     persistence::save_moved(ledger, changes, step, key);
 }
 
-/// Moves a chat to a new session that is like its own.
 pub(super) fn move_to_new_session(
     ledger: &mut Ledger,
     agents: &AgentRegistry,

@@ -1,7 +1,7 @@
 //! Requests of clients, from the message to the answer.
 //!
-//! Owns: the one place where methods are called, and where their results become answers.
-//! Never: answers a request twice, or not at all: a handler returns its one `Answer`.
+//! Owns: the single place where methods are called and their results become answers.
+//! Never: answers a request twice, or not at all: a handler returns exactly one `Answer`.
 
 use crate::host::catalogue::missed;
 use crate::host::clients::connections::{States, Subscribed};
@@ -51,7 +51,7 @@ impl Host {
                             "a notification that means nothing here was ignored"
                         );
                     }
-                    // A notification has no answer: the log is the only place to say it.
+                    // A notification has no answer, so only the log can report the error.
                     tracing::warn!(method = name, %error, "a notification was ignored");
                 }
                 return;
@@ -104,14 +104,13 @@ impl Host {
         }
     }
 
-    /// Serves a request that the protocol does not have.
     fn serve_internal(
         &mut self,
         step: &mut Step<'_>,
         connection: ConnectionId,
         request: InternalRequest,
     ) -> Result<(Method, Answer), RpcError> {
-        // The method that is nearest: it says who may ask, and when.
+        // The nearest method determines which connections may send the request, and when.
         let method = match &request {
             InternalRequest::Note(_) => Method::Ping,
             InternalRequest::Preview(_) => Method::Subscribe,
@@ -264,7 +263,7 @@ impl Host {
             Method::DisposeTerminal => {
                 ptys::dispose_terminal(&mut self.ledger, step, connection, &params.read()?).map(nothing)
             }
-            // Answered when it has started, which needs the request's id.
+            // Answered when the program has started, which needs the request's id.
             Method::CreateTerminal => {
                 Ok(Answer::Terminal(ptys::new_terminal(&self.ledger, step, connection, params.read()?)?))
             }
@@ -275,7 +274,7 @@ impl Host {
     }
 }
 
-/// The method of this name, if the connection may call it now.
+/// Returns the method of this name, if the connection may call it now.
 fn route(ledger: &Ledger, connection: ConnectionId, name: &MethodName) -> Result<Method, RpcError> {
     let method = name.served();
     let live = ledger.presence.connections.get(&connection).is_some_and(|client| client.client_id.is_some());
@@ -293,7 +292,6 @@ fn route(ledger: &Ledger, connection: ConnectionId, name: &MethodName) -> Result
     }
 }
 
-/// Returns the clients that may serve files.
 pub(super) fn servers(ledger: &Ledger) -> FileServers<'_> {
     let clients = ledger.presence.connections.iter().map(|(connection, client)| FileServer {
         connection: *connection,
