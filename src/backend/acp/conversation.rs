@@ -1,15 +1,14 @@
 //! A chat's conversation with an agent: one ACP session.
 //!
-//! In reading order: this file (its life: commands, prompts, cancelling), `opening` (how it comes
-//! to be), `ending` (how a turn ends), `settings` (how the session is configured), `resuming`
-//! (going on with a turn that was cut), `updates` (what the agent tells), `own_turns` (what it does
-//! by itself), `steering` (what the user adds meanwhile), `requests` (what the agent asks),
-//! `questions` and `forms` (what it asks the user), `attachments` (what it cannot take),
-//! `workspace` (what it asks of files and terminals), `client_tools` (what it has clients carry
-//! out).
+//! In reading order: this file (commands, prompts, cancellation), `opening`, `ending` (of turns),
+//! `settings` (of the session), `resuming` (an interrupted turn), `updates` (messages of the
+//! agent), `own_turns` (turns that the agent begins by itself), `steering` (messages of the user
+//! during a turn), `requests` (of the agent), `questions` and `forms` (for the user), `attachments`
+//! (that the agent refuses), `workspace` (files and terminals), `client_tools` (calls that run on
+//! clients).
 //!
 //! Owns: one prompt at a time.
-//! Never: waits without hearing a cancellation.
+//! Never: waits without receiving cancellations.
 
 mod attachments;
 mod client_tools;
@@ -64,10 +63,10 @@ use crate::host::effects::{
     TurnEvent,
 };
 
-/// Notice to the user that the agent was told the conversation so far.
+/// Notice to the user that the agent received the conversation so far as text.
 const TOLD_ANEW: &str = "The agent did not remember this conversation and was told what had been said in it.";
 
-/// Text for the agent before the part that a side chat is about.
+/// Text for the agent before the selected part that a side chat is about.
 const ABOUT: &str =
     "The user has chosen this part of what was said, and the message that follows is about it:";
 
@@ -118,64 +117,63 @@ struct AcpConversation {
     _own: Option<DedicatedProcess>,
     receiver: PeerReceiver,
     session: SessionId,
-    /// Updates of the session from before the conversation was set up, which are handled once it
-    /// is.
+    /// Updates of the session received before the conversation was set up; handled after that.
     early: Vec<Box<RawValue>>,
-    /// Text that goes before the next prompt: the conversation so far, which the agent does not
-    /// remember.
+    /// Conversation so far, which the agent does not remember: sent before the next prompt.
     transcript: Option<String>,
-    /// The part of what was said that the conversation is about, until the agent has been told.
+    /// Selected part that the conversation is about; `None` once the agent has received it.
     selection: Option<String>,
-    /// The agent has just made the session: it has heard nothing of what was said in the chat.
+    /// Set if the agent has just created the session, and so knows nothing of the chat.
     is_new: bool,
-    /// The host does not know the session's id yet, because the agent does not know what was said.
+    /// Set if the agent lacks the conversation so far, until its first event in a turn: only then
+    /// the host gets the session's id.
     unnamed: bool,
     /// Tokens that clients have pushed for logging in to the agent.
     tokens: Tokens,
-    /// Set when the working folders have changed since the agent was last told of them.
+    /// Set if the working folders have changed since the agent last received them.
     moved: bool,
     settings: Settings,
     calls: Calls,
-    /// Members of the session's info besides its title.
+    /// Members of the session's info other than its title.
     session_info: JsonObject,
-    /// The last update of each kind that nobody knows.
+    /// Latest update of each unknown kind.
     unknown_updates: JsonObject,
     files: Files,
     terminals: Terminals,
     client_tools: ClientTools,
-    /// Commands to show at the end of the turn, unless a call has shown them by then.
+    /// Commands to show at the end of the turn, unless a call has shown them before.
     alone: Vec<UnattachedCommand>,
-    /// Number of shown writes that the agent has no call for; each gets a call from the host.
+    /// Number of shown writes without a call of the agent; each gets a call of the host's own.
     own_calls: u64,
     run: Option<PromptRun>,
     own_turns: OwnTurns,
-    /// Events to report, in order. The agent is not heard while there are any.
+    /// Events to report, in order. The agent is not read while there are any.
     pending: VecDeque<Event>,
-    /// A prompt has been answered well: the agent knows the session, or has known it.
+    /// Set once a prompt has succeeded: the agent knows the session, or has known it.
     is_known: bool,
-    /// Attachments of the running turn's message, if any of them is not text.
+    /// Attachments of the running turn's message; `None` if all of them are text.
     sent_attachments: Option<SentAttachments>,
     edit_lookup: EditLookup,
 }
 
 struct PromptRun {
     id: RunId,
-    /// The prompt that the agent has not answered; `None` if it works by itself.
+    /// Request id of the unanswered prompt; `None` if the agent works by itself.
     prompt: Option<u64>,
-    /// State of a turn that the agent began by itself; `None` if it runs for a prompt.
+    /// State of a turn that the agent began by itself; `None` for a prompt.
     own: Option<OwnRun>,
-    /// Keeps the agent from being stopped; `None` if it was about to end when the run began.
+    /// Lease that keeps the agent running; `None` if it was being stopped when the run began.
     _use: Option<AgentLease>,
-    /// When its time is up, if it has a limit.
+    /// End of the time limit; `None` without a limit.
     deadline: Option<Instant>,
-    /// By when it must have been given up, once it was cancelled.
+    /// Deadline for the agent to end the cancelled run; `None` if it is not cancelled.
     cancelled: Option<Instant>,
     patience: PausableTimeout,
-    /// Set when the run was cancelled because its deadline had passed.
+    /// Set if the run was cancelled because its deadline had passed.
     overdue: bool,
-    /// How it ends, once everything has been heard that the agent had said when it answered.
+    /// End of the run, effective once everything that the agent sent before its answer is handled.
     answered: Option<TurnEnd>,
-    /// Tells others that it was cancelled.
+    /// Notifies requests of the run about its cancellation.
     cancelling: CancellationToken,
     usage: UsageInfo,
     has_refused: bool,
@@ -184,7 +182,7 @@ struct PromptRun {
     /// Kind and message id of the last text, which the next text may continue.
     speaking: Option<(TextKind, Option<String>)>,
     compactions: Compactions,
-    /// Something of the answer was told, or was done.
+    /// Set once part of the answer was reported, or an action.
     told: bool,
 }
 
@@ -194,8 +192,8 @@ enum Next {
 }
 
 impl PromptRun {
-    /// Creates a run that has just begun; `prompt` is the request that it answers, `None` if the
-    /// agent works by itself.
+    /// Creates a run that has just begun. `prompt` is the id of its prompt; `None` if the agent
+    /// works by itself.
     fn new(id: RunId, used: Option<AgentLease>, deadline: Option<Instant>, prompt: Option<u64>) -> Self {
         Self {
             id,
@@ -285,7 +283,7 @@ impl AcpConversation {
                 break;
             }
         }
-        // What is left to be told, and that nothing follows.
+        // Report the remaining events; nothing follows them.
         self.pending.push_back(Event::Left);
         while let Some(event) = self.pending.pop_front() {
             reports.report(event).await;
@@ -293,7 +291,8 @@ impl AcpConversation {
         Ok(())
     }
 
-    /// Reports without a turn of its own, as text mostly can be.
+    /// Reports events for which there is room, without another iteration of the loop. That suffices
+    /// for most text.
     fn report_what_there_is_room_for(&mut self, reports: &ReportSender) {
         while !self.pending.is_empty() && !self.edit_lookup.is_running() {
             let Some(room) = reports.try_reserve() else { return };
@@ -316,7 +315,7 @@ impl AcpConversation {
         }
     }
 
-    /// Returns when something is to be done about the run, whether or not anything is heard.
+    /// Returns the time at which the run needs attention even if no message arrives.
     fn deadline(&self) -> Option<Instant> {
         let run = self.run.as_ref()?;
         let limit = run.cancelled.or(run.deadline).filter(|_| run.answered.is_none());
@@ -359,7 +358,7 @@ impl AcpConversation {
                 self.answer_settled();
             }
             Command::WorkIn { directories } => {
-                // Only a session that is taken up is told its folders.
+                // The agent receives its folders only when the session is opened or resumed.
                 self.moved = true;
                 self.work_in(&directories);
             }
@@ -379,7 +378,7 @@ impl AcpConversation {
     fn begin(&mut self, run: RunId, request: Vec<ContentBlock>) -> Next {
         let login = &self.running.login;
         if login.is_needed() && (login.can_be_helped(&self.tokens) || self.running.end_for_login(0)) {
-            // Opening it again does that, or starts it anew.
+            // Opening the session again logs in, or starts the agent anew.
             return Next::Leave;
         }
         if self.moved || self.needs_tools_at_open() {
@@ -387,7 +386,7 @@ impl AcpConversation {
             return Next::Leave;
         }
         let Some(used) = self.running.lease() else {
-            // It is being stopped: the turn is started again when it has been.
+            // The agent is being stopped; the turn starts again after that.
             return Next::Leave;
         };
         let mut blocks: Vec<ContentBlock> = Vec::new();
@@ -416,13 +415,13 @@ impl AcpConversation {
 
     fn cancel(&mut self) {
         self.withdraw();
-        // Nobody wants to hear of the run any more.
+        // Further events of the run are of no interest.
         self.pending.retain(|event| !matches!(event, Event::Turn(..)));
         self.edit_lookup = EditLookup::Idle;
         self.end_cancelled_own_turn();
     }
 
-    /// Has the agent give up what it does.
+    /// Asks the agent to cancel its work.
     fn withdraw(&mut self) {
         let limit = self.agent.spec.cancel_limit;
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
@@ -438,8 +437,8 @@ impl AcpConversation {
         }
     }
 
-    /// Cancels a turn that has taken too long, or ends the agent if it goes on with a cancelled
-    /// one. While the host does not read its output, the agent cannot be blamed.
+    /// Cancels an overdue turn, or ends an agent that has not ended a cancelled one in time. The
+    /// deadline is extended while the host does not read the agent's output.
     fn time_is_up(&mut self) -> Next {
         if self.is_silent() {
             self.end(TurnEnd::Complete);
@@ -488,7 +487,7 @@ impl AcpConversation {
             PeerMessage::Answer(id, answer) => {
                 if self.run.as_ref().is_some_and(|run| run.prompt == Some(id) && run.answered.is_none()) {
                     if self.has_forgotten(&answer) {
-                        // The turn is started again when the session has been taken up again.
+                        // The turn starts again when the session has been resumed.
                         self.run = None;
                         return Next::Leave;
                     }
@@ -531,7 +530,6 @@ impl AcpConversation {
         }
     }
 
-    /// Closes the session: the agent need not keep it in mind.
     fn close(&mut self) {
         self.answer_unanswered(true);
         if self.run.as_ref().is_some_and(PromptRun::goes_on) {

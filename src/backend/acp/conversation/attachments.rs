@@ -1,9 +1,9 @@
-//! A message whose attachments the agent cannot take: it is sent again without them.
+//! Messages whose attachments the agent refuses: they are sent again without them.
 //!
-//! Owns: telling such a failure from others, and the way out: the message goes to the same session
-//! again, and if that is spoiled by what was attached, to a new one that is told what was said
-//! before. The user is told.
-//! Never: sends a message again of which the agent has done anything.
+//! Owns: recognising such a failure, and the remedy: the message is sent again in the same session,
+//! and if the attachments have spoiled that, in a new session, which gets the transcript. The user
+//! gets a notice.
+//! Never: repeats a message on which the agent has acted.
 
 use agent_client_protocol_schema::v1::ContentBlock;
 use ahp_types::state::Message;
@@ -17,21 +17,20 @@ use crate::backend::acp::peer::AgentError;
 use crate::host::effects::{Event, Transcript, TurnEvent};
 use crate::wire::text;
 
-/// Words of failures that have nothing to do with what was sent: the same message may do well
-/// later.
+/// Words of failures that are unrelated to the content: the same message may succeed later.
 const TRANSIENT: [&str; 7] = ["429", "overloaded", "rate", "timeout", "timed", "unavailable", "quota"];
 
-/// A prompt that has attachments which are no text.
+/// Prompt with attachments that are not text.
 #[derive(Debug)]
 pub(super) struct SentAttachments {
-    /// The prompt with these attachments named only.
+    /// The prompt with these attachments replaced by their names.
     pub(super) without: Vec<ContentBlock>,
     names: String,
     is_sent_again: bool,
 }
 
 impl AcpConversation {
-    /// Returns the blocks of a message, behind some words of the host's own.
+    /// Returns the blocks of a message, after an optional text of the host.
     pub(super) fn blocks_of(
         &mut self,
         before: Option<String>,
@@ -87,20 +86,20 @@ impl AcpConversation {
         self.sent_attachments = None;
         self.agent.history().without_attachments.insert(self.chat);
         self.close();
-        // The turn is started again in a session that is told what was said before.
+        // The turn starts again in a new session, which gets the transcript.
         self.run = None;
         self.pending.push_back(Event::Handle(None));
         Some(Next::Leave)
     }
 
-    /// Drops what is known of the attachments of a turn that is over.
+    /// Drops the record of a completed turn's attachments.
     pub(super) fn attachments_are_settled(&mut self) {
         self.sent_attachments = None;
         self.agent.history().without_attachments.remove(&self.chat);
     }
 }
 
-/// Returns whether a failure may pass without the message being another.
+/// Returns whether a failure may be temporary, for the same message.
 fn is_transient(failure: &AgentError) -> bool {
     let is_status = |status: i64| status == 429 || (500..600).contains(&status);
     let details = failure.data.as_ref().and_then(Value::as_object);

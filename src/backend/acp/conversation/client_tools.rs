@@ -1,8 +1,8 @@
-//! Calls that an agent has clients carry out, through the MCP server that it was given.
+//! Calls of clients' tools, through the MCP server that the agent was given.
 //!
-//! Owns: the calls that wait for a client, each answered once, whatever comes of the turn; and that
-//! clients are told when their tools do not reach the agent.
-//! Never: has a client carry out anything outside of a turn.
+//! Owns: the calls that wait for a client, each answered once, however the turn ends; and notifying
+//! clients if their tools do not reach the agent.
+//! Never: runs a client's tool outside of a turn.
 
 use std::collections::HashMap;
 
@@ -19,24 +19,24 @@ use crate::backend::acp::extra_meta;
 use crate::backend::acp::peer::PeerMessage;
 use crate::host::effects::Event;
 
-/// Why tools do not reach an agent whose operator does not want that.
+/// Reason why tools do not reach an agent whose operator has disabled them.
 const TURNED_OFF: &str = "`client_tools = false` is set for this agent";
 
-/// Why a call is not carried out that the user was asked about.
+/// Reason why a call that needed the user's permission is refused.
 const DENIED: &str = "the user does not allow this call";
 
-/// Reason for which tools do not reach an agent that takes no MCP servers like that.
+/// Reason why tools do not reach an agent that ignores such MCP servers.
 const NOT_STARTED: &str = "the agent has not started the MCP server that it was given";
 
 #[derive(Debug)]
 pub(super) struct ClientTools {
     server: Result<ToolServer, String>,
     entry: Option<McpServer>,
-    /// The calls that wait, by their ids in the turn.
+    /// Calls that wait for a client, by their ids in the turn.
     waiting: HashMap<String, ClientToolCall>,
-    /// Results of calls whose clients were done before the agent asked for them.
+    /// Results of calls that clients have completed before the agent requested them.
     early: HashMap<String, Value>,
-    /// The tools, where there is no server.
+    /// Offered tools, if there is no server.
     unreachable: OfferedTools,
 }
 
@@ -63,7 +63,7 @@ impl ClientTools {
         self.entry.iter().cloned().collect()
     }
 
-    /// Waits for the agent's next event; for ever if there is no server.
+    /// Waits for the agent's next event, for ever if there is no server.
     pub(super) async fn hear(&mut self) -> Option<ToolServerEvent> {
         match &mut self.server {
             Ok(server) => server.next_event().await,
@@ -81,7 +81,7 @@ impl AcpConversation {
         self.client_tools_are_offered();
     }
 
-    /// Makes the offered tools known to the calls, or notes that they do not reach the agent.
+    /// Passes the offered tools to the calls, or notes that the tools do not reach the agent.
     pub(super) fn client_tools_are_offered(&mut self) {
         match &self.client_tools.server {
             Ok(server) => self.calls.offer(server.offered()),
@@ -92,9 +92,9 @@ impl AcpConversation {
         }
     }
 
-    /// Returns whether the session must be opened anew for its tools, and loses nothing by that:
-    /// some agents ask for them only when they are given the server. A session that is not closed
-    /// before keeps the server that it has.
+    /// Returns whether the session must be reopened for its tools, and can be without loss: some
+    /// agents list tools only when they are given the server. A session that is not closed before
+    /// keeps its server.
     pub(super) fn needs_tools_at_open(&mut self) -> bool {
         let closes = self.running.capabilities.session_capabilities.close.is_some();
         let loses_nothing =
@@ -105,14 +105,14 @@ impl AcpConversation {
             let agent = &self.agent.spec.name;
             tracing::info!(agent, "the agent's session is opened anew, so that it gets the tools of clients");
             if self.is_new {
-                // Nothing was said in it: another one is as good.
+                // The session has no turns, so a new one is equivalent.
                 self.pending.push_back(Event::Handle(None));
             }
         }
         must
     }
 
-    /// Takes in what an agent says through its server.
+    /// Handles an event of the tool server.
     pub(super) fn handle_tool_event(&mut self, heard: Option<ToolServerEvent>) -> Next {
         match heard {
             Some(ToolServerEvent::Listed) => self.note(extra_meta::CLIENT_TOOLS, None),
@@ -126,13 +126,13 @@ impl AcpConversation {
                     self.send_call_events(told.into_iter().collect());
                 }
             }
-            // Nobody can connect any more.
+            // The listener has ended.
             None => self.client_tools.server = Err("the host is leaving".to_owned()),
         }
         Next::Hear
     }
 
-    /// Carries out a call, or has it refused where no turn can be for it.
+    /// Passes a call to a client, or refuses it if no turn is running for it.
     pub(super) fn handle_tool_call(&mut self, called: ClientToolCall) {
         if !self.run.as_ref().is_some_and(PromptRun::goes_on) {
             return called.answer(refusal("no turn runs: a tool of a client can be called in a turn only"));
@@ -151,7 +151,7 @@ impl AcpConversation {
         self.send_call_events(vec![event]);
     }
 
-    /// Ends a call whose client has finished it, or that nobody will carry out.
+    /// Ends a call that its client has completed, or that no client will run.
     pub(super) fn finish_tool_call(&mut self, id: &str, outcome: &ToolCallResult) {
         match self.client_tools.waiting.remove(id) {
             Some(called) => called.answer(result(outcome)),
@@ -168,8 +168,8 @@ impl AcpConversation {
         }
     }
 
-    /// Refuses all calls that wait for a client, and drops results that the agent has not asked
-    /// for.
+    /// Refuses all calls that wait for a client, and drops results that the agent has not
+    /// requested.
     pub(super) fn refuse_client_tools(&mut self, why: &str) {
         self.client_tools.early.clear();
         for (_, called) in self.client_tools.waiting.drain() {
@@ -177,14 +177,14 @@ impl AcpConversation {
         }
     }
 
-    /// Checks, at the end of a turn, that the agent has asked for the tools: it has had the time.
+    /// Notes, at the end of a turn, tools that the agent has not listed by then.
     pub(super) fn check_client_tools(&mut self) {
         if self.client_tools.server.as_ref().is_ok_and(|server| !server.was_listed()) {
             self.note_unreachable(NOT_STARTED);
         }
     }
 
-    /// Tells clients that their tools do not reach the agent, if there are any.
+    /// Notifies clients that their tools do not reach the agent, if any are offered.
     fn note_unreachable(&mut self, why: &str) {
         let offered = match &self.client_tools.server {
             Ok(server) => server.offered(),

@@ -1,6 +1,6 @@
-//! How a turn ends: by the agent's answer, its death, or because it was cancelled.
+//! The end of a turn: by the agent's answer, the agent's death, or cancellation.
 //!
-//! Owns: what each of these is for clients.
+//! Owns: the outcome of each of these for clients.
 //! Never: ends a turn twice, or begins one.
 
 use agent_client_protocol_schema::v1::{PromptResponse, StopReason};
@@ -15,7 +15,7 @@ use crate::backend::acp::{extra_meta, login};
 use crate::host::effects::{Event, TurnEnd, TurnEvent};
 
 impl AcpConversation {
-    /// Returns whether the agent has lost a session that it knew, and so has done nothing with the
+    /// Returns whether the agent has lost a session that it knew, and so has not acted on the
     /// prompt.
     pub(super) fn has_forgotten(&self, answer: &Result<Box<RawValue>, AgentError>) -> bool {
         let Err(failure) = answer else { return false };
@@ -28,7 +28,7 @@ impl AcpConversation {
         false
     }
 
-    /// Takes in the answer to the prompt.
+    /// Handles the answer to the prompt.
     pub(super) fn answered(&mut self, answer: Result<Box<RawValue>, AgentError>) {
         let end = match answer {
             Ok(answer) => {
@@ -37,7 +37,7 @@ impl AcpConversation {
                 match serde_json::from_str::<PromptResponse>(answer.get()) {
                     Ok(answer) => self.apply_prompt_answer(answer),
                     Err(error) => {
-                        // It has answered, so it is done; why it stopped is not known.
+                        // The answer ends the turn, although its stop reason is unknown.
                         tracing::warn!(agent = self.agent.spec.name, %error, "an answer to `session/prompt` does not fit: {answer}");
                         TurnEnd::Complete
                     }
@@ -61,9 +61,8 @@ impl AcpConversation {
         self.finish_after_drain(if was_cancelled { self.end_of_cancelled() } else { end });
     }
 
-    /// Ends the turn like this once everything was heard that the agent had said when it answered:
-    /// some answer before the rest of what they say, which must not be lost, nor be taken for
-    /// something of the next turn.
+    /// Ends the turn once all messages sent before the answer are handled. Some agents answer
+    /// before the rest of their output, which must neither be lost nor count for the next turn.
     fn finish_after_drain(&mut self, end: TurnEnd) {
         self.answer_unanswered(true);
         if let Some(run) = &mut self.run {
@@ -71,7 +70,7 @@ impl AcpConversation {
         }
     }
 
-    /// Returns how a run ends that was cancelled, by the user or because it had timed out.
+    /// Returns the outcome of a run that was cancelled, by the user or by its time limit.
     pub(super) fn end_of_cancelled(&self) -> TurnEnd {
         let limit = self.agent.spec.turn_limit.filter(|_| self.run.as_ref().is_some_and(|run| run.overdue));
         match limit {
@@ -84,13 +83,13 @@ impl AcpConversation {
         }
     }
 
-    /// Takes in what an answer to a prompt tells besides the end; how the turn has ended.
+    /// Applies the usage and `_meta` of an answer to a prompt. Returns the outcome of the turn.
     pub(super) fn apply_prompt_answer(&mut self, answer: PromptResponse) -> TurnEnd {
         let PromptResponse { stop_reason, usage, meta, .. } = answer;
         if usage.is_some() || meta.is_some() {
             self.send_usage(|known| {
                 if let Some(usage) = usage {
-                    // Cannot fail: it is plain data.
+                    // Serialising plain data cannot fail.
                     let raw = serde_json::to_value(&usage).unwrap_or_default();
                     updates::add_usage(known, &usage, raw);
                 }
@@ -102,8 +101,8 @@ impl AcpConversation {
             });
         }
         match (stop_reason, &self.run) {
-            // The user has not cancelled the turn, but refused a call; some agents end it like this
-            // then.
+            // The user refused a call and did not cancel the turn; some agents end the turn in this
+            // way.
             (StopReason::Cancelled, Some(run)) if run.has_refused => TurnEnd::Complete,
             (reason, _) => ending(reason),
         }
@@ -125,17 +124,17 @@ impl AcpConversation {
         }
     }
 
-    /// Handles the end of the agent: a turn that runs ends with it.
+    /// Handles the end of the agent, which also ends a running turn.
     pub(super) async fn agent_has_ended(&mut self) -> anyhow::Result<Next> {
         let how = self.running.ended().await;
         if self.run.is_some() {
-            // Nobody would hear the answers to what it has asked.
+            // Answers to the agent's held requests could not be received.
             self.own_turns.drop_held();
         }
         let answered = self.run.as_mut().and_then(|run| run.answered.take());
         match &self.run {
             Some(run) if run.cancelled.is_some() => self.end(self.end_of_cancelled()),
-            // It had nothing more to do.
+            // The own turn has no open calls or questions.
             Some(_) if self.silent_at().is_some() => self.end(TurnEnd::Complete),
             Some(_) => self.end(answered.with_context(|| how)?),
             None if self.settings.are_waited_for() => bail!(how),

@@ -1,9 +1,7 @@
-//! Forms that agents have the user fill in: flat objects, described by a JSON schema.
+//! Forms that agents let the user fill in: flat objects, described by a JSON schema.
 //!
-//! Owns: the question that each field is, in their order, and whether an answer is what the schema
-//! allows.
-//! Never: refuses a form for a field of a kind that nobody knows: such a field is asked for as a
-//! text.
+//! Owns: the question for each field, in their order, and checking answers against the schema.
+//! Never: refuses a form for a field of an unknown kind: such a field is requested as a text.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +15,11 @@ use serde_json::{json, Map, Value};
 
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 
-/// Follows the question for a field that is asked for as a text.
+/// Suffix of the question for a field that is requested as a text.
 const AS_JSON: &str = "(as JSON, or as plain text)";
 
-/// A form as the agent says it. Not the schema's type, which does not know the order of fields.
+/// Form as sent by the agent. The schema crate's type is not used because it loses the order of
+/// fields.
 #[derive(Debug, Deserialize)]
 pub(super) struct Form {
     pub(super) title: Option<String>,
@@ -30,8 +29,7 @@ pub(super) struct Form {
     required: Option<Vec<String>>,
 }
 
-/// A field of any type that is known. Its schema is flat and small, and every type may say less
-/// than it could.
+/// Field of any known type, with the members of all types. Schemas are flat and small.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Field {
@@ -82,8 +80,7 @@ impl Form {
     }
 }
 
-/// Returns the question for a field of a kind that is not known: for a text, with the whole schema
-/// to read.
+/// Returns the question for a field of an unknown kind: for a text, with the whole schema shown.
 fn question_of_unknown(id: &str, schema: &Value, is_required: bool) -> AskedField {
     let text = |name: &str| schema.get(name).and_then(Value::as_str).map(str::to_owned);
     let (title, message) = words(id, text("title"), text("description"));
@@ -94,8 +91,8 @@ fn question_of_unknown(id: &str, schema: &Value, is_required: bool) -> AskedFiel
     AskedField { is_json: true, ..AskedField::new(id, is_required, question) }
 }
 
-/// Returns the title and the message of a question. It needs words; a title that is all that there
-/// is need not be shown twice.
+/// Returns the title and the message of a question. The message must not be empty; a title alone
+/// becomes the message, so that it is shown once.
 fn words(id: &str, title: Option<String>, description: Option<String>) -> (Option<String>, String) {
     match (title, description) {
         (title, Some(description)) => (title, description),
@@ -105,8 +102,8 @@ fn words(id: &str, title: Option<String>, description: Option<String>) -> (Optio
 }
 
 impl Field {
-    /// Returns the question that the field is; `None` if its type is not known, or nothing can be
-    /// chosen.
+    /// Returns the question for the field; `None` if its type is unknown, or if there are no
+    /// options to choose from.
     fn question(self, id: &str, is_required: bool) -> Option<AskedField> {
         let choices = if self.r#type == "array" { self.items.unwrap_or_default() } else { self.choices };
         let options = choices.options(self.default.as_ref());
@@ -167,7 +164,7 @@ impl Choices {
     }
 }
 
-/// Question, and what its answer must be besides what the question says.
+/// Question, with the conditions for its answer beyond those in the question.
 #[derive(Debug, Clone)]
 pub(super) struct AskedField {
     id: String,
@@ -175,22 +172,22 @@ pub(super) struct AskedField {
     pub(super) question: ChatInputQuestion,
     /// Pattern that a text must match.
     pattern: Option<String>,
-    /// Set when the type of the value is not known: a text that is JSON stands for its value.
+    /// Set if the type of the value is unknown: a text that is valid JSON represents that value.
     is_json: bool,
 }
 
 impl AskedField {
-    /// Creates a question of its other members.
+    /// Creates a question from its other members.
     pub(super) fn new(id: &str, is_required: bool, mut question: Value) -> Self {
         question["id"] = id.into();
         question["required"] = json!(is_required.then_some(true));
-        // Another kind than those that the type knows is kept as it is.
+        // A kind that the type does not know is preserved unchanged.
         let question =
             ChatInputQuestion::deserialize(&question).unwrap_or(ChatInputQuestion::Unknown(question));
         Self { id: id.to_owned(), is_required, question, pattern: None, is_json: false }
     }
 
-    /// Returns the value that an answer is; `None` if it is empty where nothing need be said.
+    /// Returns the value of an answer; `None` if an optional answer is empty.
     fn value(&self, answer: &ChatInputAnswerValue) -> Result<Option<Value>, String> {
         use {ChatInputAnswerValue as Said, ChatInputQuestion as Asked};
         let ids = |options: &[ChatInputOption]| {
@@ -214,7 +211,7 @@ impl AskedField {
                 if answer.value.fract() != 0.0 {
                     return Err("must be a whole number".to_owned());
                 }
-                // Whole, and no longer than what a number can be without losing its last digits.
+                // The number is whole. `as` saturates at the bounds of the integer.
                 #[allow(clippy::cast_possible_truncation)]
                 Ok(Some(json!(answer.value as i64)))
             }
@@ -278,7 +275,8 @@ fn bound(bound: Option<i64>) -> Option<f64> {
     bound.map(|bound| bound as f64)
 }
 
-/// Returns the answers as the agent is given them.
+/// Returns the answers in the form that the agent receives. Fails with the invalid answers, for
+/// people.
 pub(super) fn content(
     fields: &[AskedField],
     answers: &BTreeMap<String, ChatInputAnswer>,
@@ -303,7 +301,7 @@ pub(super) fn content(
     Err(wrong.join("\n"))
 }
 
-/// Checks that a number lies within bounds; `what` is what it is, for people.
+/// Checks that a number lies within bounds; `what` describes the number, for people.
 fn check_range(number: f64, min: Option<f64>, max: Option<f64>, what: &str) -> Result<(), String> {
     match (min, max) {
         (Some(min), _) if number < min => Err(format!("{what} at least {min}")),
@@ -312,10 +310,10 @@ fn check_range(number: f64, min: Option<f64>, max: Option<f64>, what: &str) -> R
     }
 }
 
-/// Returns whether a pattern is found in a text; `None` if the pattern cannot be understood, since
-/// those of JSON schemas may be what no engine matches in linear time.
+/// Returns whether a text contains a match of a pattern; `None` if the pattern is not supported,
+/// since patterns of JSON schemas may be impossible to match in linear time.
 fn matches(pattern: &str, text: &str) -> Option<bool> {
-    // What needs tables of Unicode's properties is not understood.
+    // Patterns that need tables of Unicode properties are not supported.
     let syntax = syntax::Config::new().unicode(false).utf8(false);
     let config = Regex::config().nfa_size_limit(Some(PATTERN_BYTES_MAX)).utf8_empty(false);
     let regex = Regex::builder().configure(config).syntax(syntax).build(pattern).ok()?;

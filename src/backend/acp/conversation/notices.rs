@@ -1,8 +1,8 @@
 //! Messages of an agent to the user about the conversation itself: notices, and compactions, by
-//! which it sums up the conversation to make room in its context.
+//! which the agent sums up the conversation to free room in its context.
 //!
-//! Owns: the words of these, each said once.
-//! Never: takes them for a part of the answer, or shows a summary before it is whole.
+//! Owns: the text of these messages, each shown once.
+//! Never: adds them to the answer, or shows a summary before it is complete.
 
 use std::collections::BTreeMap;
 
@@ -18,17 +18,17 @@ use crate::host::effects::{CallExtras, TurnEvent};
 
 const COMPACTIONS_MAX: usize = 16;
 
-/// The longest summary that is shown, in bytes.
+/// Maximum size of a shown summary, in bytes.
 const SUMMARY_BYTES_MAX: usize = 64 << 10;
 
-/// Activity of the agent that the user is shown during a compaction.
+/// Activity shown to the user during a compaction.
 const COMPACTING: &str = "Summing up the conversation";
 
 #[derive(Debug, Default)]
 pub(super) struct Compactions {
-    /// Summaries of those that are under way, by their ids.
+    /// Summaries of the compactions in progress, by id.
     open: BTreeMap<String, String>,
-    /// Id of the last that was over: some agents say its end twice.
+    /// Id of the last completed compaction: some agents report the end twice.
     last_over: Option<String>,
 }
 
@@ -37,7 +37,7 @@ impl Compactions {
         self.open.is_empty()
     }
 
-    /// Returns the summary of one, unless too many are in progress.
+    /// Returns the summary of a compaction; `None` if too many are in progress.
     fn summary(&mut self, id: &str) -> Option<&mut String> {
         if self.open.len() >= COMPACTIONS_MAX && !self.open.contains_key(id) {
             return None;
@@ -65,7 +65,7 @@ impl AcpConversation {
         self.send_notice(text, meta);
     }
 
-    /// Takes in more of a compaction's summary.
+    /// Appends to the summary of a compaction.
     pub(super) fn append_summary(&mut self, chunk: CompactionSummaryChunk) {
         let begins = self.run.as_ref().is_some_and(|run| run.compactions.open.is_empty());
         let Some(run) = &mut self.run else { return };
@@ -77,7 +77,7 @@ impl AcpConversation {
         }
     }
 
-    /// Takes in the state of a compaction; it is shown when it is over.
+    /// Applies the state of a compaction, which is shown when it is over.
     pub(super) fn update_compaction(&mut self, update: CompactionUpdate) {
         let Some(run) = &mut self.run else { return };
         let id = update.compaction_id.to_string();
@@ -126,7 +126,7 @@ impl AcpConversation {
     }
 }
 
-/// Adds a piece to a summary, as far as it is shown.
+/// Appends a piece to a summary, up to the size limit.
 fn add(summary: &mut String, block: ContentBlock) {
     let text = content::markdown(block);
     summary.extend(text.chars().scan(summary.len(), |bytes, c| {

@@ -1,7 +1,7 @@
 //! Opening a conversation: an ACP session, by `session/resume`, `session/load`, `session/fork` or
-//! `session/new`, whichever keeps most of what was said.
+//! `session/new`, whichever preserves most of the conversation.
 //!
-//! Owns: which of them, the folders that the agent is told, and what its failures are for people.
+//! Owns: the choice of the method, the folders sent to the agent, and errors for people.
 //! Never: starts a turn.
 
 use std::collections::VecDeque;
@@ -37,31 +37,29 @@ use crate::backend::ReportSender;
 use crate::files::uris::path_of;
 use crate::host::effects::{ChatKey, OpenConversation};
 
-/// There are so many ways to take a session up again that the agent may not survive.
+/// Number of methods that resume a session; an agent may end at each of them once.
 const RESUME_METHODS: usize = 2;
 
-/// The agent did not survive taking a session up again, or said nothing. It is not asked like that
-/// again for this session, so that the conversation goes on.
+/// Failure to resume a session because the agent ended or did not answer. The same method is not
+/// tried again for this session, so that the conversation can continue.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct NotResumed(String);
 
-/// An agent that replays late, and is silent for so long after it has loaded a session, has
-/// replayed all of it.
+/// Silence after which an agent that replays late has replayed all of a loaded session.
 const REPLAY_PAUSE: Duration = Duration::from_millis(250);
 
 impl AcpConversation {
-    /// Opens it, and logs in where the agent needs that and there are tokens for it.
+    /// Opens the conversation, and logs in if the agent requires it and tokens are available.
     pub(super) async fn open(
         agent: &Arc<Agent>,
         open: &OpenConversation,
         reports: &ReportSender,
     ) -> anyhow::Result<(Self, AgentLease)> {
-        // Each thing that can be done about a login, or a session that is not taken up, is done
-        // once.
+        // Each remedy for a missing login, or for a session that cannot be resumed, is tried once.
         for _ in 0..=login::METHODS_MAX + RESUME_METHODS {
-            // On a task of its own, so that it is not left half started when the conversation is
-            // closed meanwhile.
+            // Started on its own task, so that closing the conversation cannot leave it half
+            // started.
             let (starting, tokens) = (Arc::clone(agent), open.tokens.clone());
             let started = tokio::spawn(async move { starting.start(&tokens).await });
             let used = started.await.context("it was not started")??;
@@ -169,8 +167,8 @@ impl AcpConversation {
     }
 }
 
-/// Takes a session up again, in the way that keeps most of it; what was answered, or none when the
-/// agent does not know it any more. `session/resume` takes the same parameters as `session/load`.
+/// Resumes a session by the method that preserves most of it. Returns the answer; `None` if the
+/// agent no longer knows the session. `session/resume` takes the same parameters as `session/load`.
 async fn resume_session(
     agent: &Agent,
     running: &RunningAgent,
@@ -209,8 +207,8 @@ async fn resume_session(
     Ok(None)
 }
 
-/// Has the agent copy a session; returns the copy and the answer, if it makes one. Some agents
-/// replay the conversation, which is no part of any turn.
+/// Asks the agent to copy a session. Returns the copy and the answer; `None` if the agent refuses.
+/// Some agents replay the conversation, which is no part of any turn.
 async fn fork(
     receiver: &mut PeerReceiver,
     params: &ForkSessionRequest,
@@ -230,8 +228,8 @@ async fn fork(
     Ok(Some((made.session_id, answer)))
 }
 
-/// Asks something and waits for the answer. What the agent says meanwhile belongs to earlier turns
-/// and is dropped, but for what it says of the session itself.
+/// Sends a request and waits for the answer. Messages before the answer belong to earlier turns and
+/// are dropped, except those about the session itself.
 async fn ask(
     receiver: &mut PeerReceiver,
     method: &str,
@@ -245,7 +243,7 @@ async fn ask(
     }
 }
 
-/// Takes in what the agent says before its session is open.
+/// Handles a message received before the session is open.
 fn hear(receiver: &PeerReceiver, said: PeerMessage, of_session: &mut Vec<Box<RawValue>>) {
     match said {
         PeerMessage::Request { id, method, .. } => receiver.answer(&id, too_early_answer(&method)),
@@ -254,8 +252,8 @@ fn hear(receiver: &PeerReceiver, said: PeerMessage, of_session: &mut Vec<Box<Raw
     }
 }
 
-/// Waits until an agent that answers before it replays the conversation is silent for a moment:
-/// what it says until then is of the replay.
+/// Waits until an agent that answers before it replays the conversation is silent for a moment.
+/// Messages until then belong to the replay.
 async fn drain_replay(receiver: &mut PeerReceiver, limit: Duration, of_session: &mut Vec<Box<RawValue>>) {
     let heard_out = timeout(limit, async {
         while let Ok(Some(said)) = timeout(REPLAY_PAUSE, receiver.recv()).await {
@@ -267,8 +265,8 @@ async fn drain_replay(receiver: &mut PeerReceiver, limit: Duration, of_session: 
     }
 }
 
-/// Returns the conversation so far as text, for an agent that does not remember it; `None` if
-/// nothing was said. Runs on a blocking thread, since turns may have to be read.
+/// Returns the conversation so far as text, for an agent that does not remember it; `None` if it is
+/// empty. Runs on a blocking thread, since turns may have to be read.
 async fn transcript_so_far(open: &OpenConversation) -> anyhow::Result<Option<String>> {
     if open.history.is_empty() {
         return Ok(None);
@@ -278,7 +276,7 @@ async fn transcript_so_far(open: &OpenConversation) -> anyhow::Result<Option<Str
     Ok(Some(told.await.context("what was said before cannot be told")?))
 }
 
-/// Makes the error for a request that the agent has refused, for people.
+/// Creates the error for a refused request, for people.
 pub(super) fn refused(method: &str, failure: &AgentError) -> anyhow::Error {
     if login::is_required(failure) {
         return login::LoginRequired(failure.to_string()).into();

@@ -1,11 +1,11 @@
-//! Turns that the agent begins by itself, without a prompt: Claude and Qwen Code go on when a
-//! command that they had left in the background has ended.
+//! Turns that the agent begins by itself, without a prompt: Claude and Qwen Code continue when a
+//! background command has ended.
 //!
-//! Owns: which of what an agent says needs a turn; holding that until there is one; when a turn is
-//! over that the agent has begun: when the agent says so, else when nothing is open in it and the
-//! agent is silent.
-//! Never: opens a turn itself, or has one opened for what is said of the session (its commands,
-//! modes, options, title, usage and plan).
+//! Owns: which messages of an agent need a turn; holding them until one is open; and the end of a
+//! turn that the agent has begun: when the agent reports it, else when no call or question is open
+//! in it and the agent is silent.
+//! Never: opens a turn itself, or requests one for messages about the session (its commands, modes,
+//! options, title, usage and plan).
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -22,64 +22,64 @@ use crate::backend::acp::agent::AgentLease;
 use crate::backend::acp::peer::{AgentRequest, PeerMessage};
 use crate::host::effects::{Event, RunId, TurnCause, TurnEnd, TurnEvent};
 
-/// Silence after which a turn of the agent's own is over in which nothing is open.
+/// Silence after which an own turn without open calls or questions is over.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Silence after which a turn of the agent's own is over if the agent says when its work is done:
-/// in between, its model may think for as long.
+/// Silence after which an own turn is over if the agent reports the end of its work. In between,
+/// its model may think for that long.
 const SILENCE_BEFORE_END: Duration = Duration::from_secs(30);
 
-/// Longest time for which a command is believed to run in the background: not every agent says that
-/// one has ended.
+/// Maximum time for which a command counts as running in the background: not every agent reports
+/// its end.
 const BACKGROUND_AT_MOST: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// Maximum number of messages that are held until they have a turn; then the agent is not read any
-/// more.
+/// Maximum number of messages held until they have a turn. Beyond it, the agent is not read.
 const HELD_MAX: usize = 64;
 
-/// Method by which Qwen Code says that it begins: a request, or (about a goal) a notification.
+/// Method by which Qwen Code announces an own turn: a request, or (about a goal) a notification.
 pub(super) const START_TURN: &str = "_qwencode/start_turn";
 
-/// Method by which Qwen Code says that it is done.
+/// Method by which Qwen Code reports the end of an own turn.
 const END_TURN: &str = "_qwencode/end_turn";
 
-/// Member of the `_meta` of a usage update by which Claude says that it is done, and what had made
-/// it begin.
+/// Member of the `_meta` of a usage update by which Claude reports the end of an own turn, and its
+/// cause.
 const CLAUDE_ORIGIN: &str = "_claude/origin";
 
-/// Member of the `_meta` of an update by which Qwen Code says what has ended in the background.
+/// Member of the `_meta` of an update by which Qwen Code reports that a background command has
+/// ended.
 const QWEN_TASK: &str = "backgroundTask";
 
-/// Maximum number of commands that are shown to run in the background.
+/// Maximum number of commands shown as running in the background.
 const BACKGROUND_MAX: usize = 100;
 
-/// Beginning of a piece of an answer in which Gemini tells that its mode has changed.
+/// Beginning of a piece of an answer in which Gemini reports a change of its mode.
 const GEMINI_MODE: &str = "[MODE_UPDATE]";
 
 /// State of the turns that the agent begins by itself: messages that wait for one, and the last one
 /// if it was cancelled.
 #[derive(Debug, Default)]
 pub(super) struct OwnTurns {
-    /// Messages that are heard in the turn that begins next, in order.
+    /// Messages to handle in the next turn, in order.
     held: VecDeque<PeerMessage>,
-    /// The host was asked for a turn.
+    /// Set once the host was asked for a turn.
     asked: bool,
-    /// Keeps the agent from being stopped until there is one.
+    /// Lease that keeps the agent running until the turn begins.
     used: Option<AgentLease>,
-    /// The agent has ended behind what is held: that is heard first.
+    /// Set if the agent has ended; the held messages are handled first.
     has_ended: bool,
-    /// A turn of the agent's own was cancelled: what still comes is of that.
+    /// Last own turn, if it was cancelled: further messages belong to it.
     cancelled: Option<CancelledOwnTurn>,
-    /// Commands that the agent has left running in the background, the oldest first.
+    /// Commands that the agent has left running in the background, oldest first.
     background: VecDeque<BackgroundWork>,
-    /// The agent is not stopped while anything runs there.
+    /// Lease that keeps the agent running while background commands run.
     needed: Option<AgentLease>,
-    /// The agent was given a prompt in this conversation. What it says before is what was said in
-    /// an earlier one.
+    /// Set once the agent received a prompt in this conversation. Earlier messages replay an
+    /// earlier conversation.
     pub(super) prompted: bool,
 }
 
-/// A command that runs in the background, by the id of the call that began it.
+/// Command that runs in the background, by the id of the call that started it.
 #[derive(Debug)]
 struct BackgroundWork {
     call: String,
@@ -87,25 +87,25 @@ struct BackgroundWork {
     until: Instant,
 }
 
-/// The time for which the agent may still talk about a turn of its own that was cancelled.
+/// Time in which the agent may still send messages about a cancelled turn of its own.
 #[derive(Debug, Clone, Copy)]
 struct CancelledOwnTurn {
-    /// Time at which the agent counts as done if it stays silent until then.
+    /// Time at which the turn counts as over if the agent stays silent until then.
     silent: Instant,
-    /// Time at which the agent counts as done, whatever it says.
+    /// Time at which the turn counts as over in any case.
     at_most: Instant,
 }
 
-/// A turn that the agent has begun by itself.
+/// Turn that the agent has begun by itself.
 #[derive(Debug)]
 pub(super) struct OwnRun {
-    /// When the agent has said something last, or was told something.
+    /// Time of the last message in either direction.
     heard: Instant,
-    /// The agent says when it is done.
+    /// Set if the agent reports the end of its work.
     says_end: bool,
 }
 
-/// The text of a piece of an answer, if it is text.
+/// Content of a piece of an answer, if it is text.
 #[derive(Deserialize)]
 struct ChunkText<'a> {
     #[serde(borrow, rename = "type")]
@@ -115,18 +115,17 @@ struct ChunkText<'a> {
 }
 
 impl OwnTurns {
-    /// Returns when a command is not believed any more to run in the background.
+    /// Returns the time at which the next background command no longer counts as running.
     pub(super) fn background_until(&self) -> Option<Instant> {
         self.background.iter().map(|work| work.until).min()
     }
 
-    /// Returns whether the agent has left a command running.
     pub(super) fn has_background(&self) -> bool {
         !self.background.is_empty()
     }
 
-    /// Notes that the agent has ended. Returns whether a turn is to begin first, for what it has
-    /// said before.
+    /// Notes that the agent has ended. Returns whether a turn must begin first, for its held
+    /// messages.
     pub(super) fn waits_behind_end(&mut self) -> bool {
         self.has_ended = self.asked;
         self.asked
@@ -136,20 +135,19 @@ impl OwnTurns {
         self.held.clear();
     }
 
-    /// Returns whether there is room for another message that needs a turn.
     pub(super) fn has_room(&self) -> bool {
         self.held.len() < HELD_MAX
     }
 }
 
 impl AcpConversation {
-    /// Returns whether there is room for the agent's next message.
+    /// Returns whether the agent's next message may be read.
     pub(super) fn hears(&self) -> bool {
         self.pending.is_empty() && self.own_turns.has_room() && !self.own_turns.has_ended
     }
 
-    /// Holds a message that needs a turn while there is none, and asks the host for one; else gives
-    /// it back.
+    /// Holds a message that needs a turn if none is open, and asks the host for one; otherwise
+    /// returns the message.
     pub(super) fn hold_for_turn(&mut self, said: PeerMessage) -> Option<PeerMessage> {
         self.note_activity();
         if self.run.is_some() {
@@ -168,9 +166,9 @@ impl AcpConversation {
         None
     }
 
-    /// Holds what comes behind the answer to a prompt and needs a turn that goes on, until the run
-    /// has ended; else gives it back. Text is still of the run: some agents answer before the rest
-    /// of what they say.
+    /// Holds a message that follows the answer to a prompt and needs a running turn, until the run
+    /// has ended; otherwise returns the message. Text still belongs to the run: some agents answer
+    /// before the rest of their output.
     fn hold_behind_answer(&mut self, said: PeerMessage) -> Option<PeerMessage> {
         if !self.holds_behind_answer() {
             return Some(said);
@@ -188,23 +186,23 @@ impl AcpConversation {
         None
     }
 
-    /// Returns whether the agent has answered its prompt in a run that has not ended, and there is
-    /// room to hold a message behind the answer. Room for one is left: without any, the agent is
-    /// not heard, and the run would not end.
+    /// Returns whether the agent has answered its prompt in a run that has not ended, and a message
+    /// can be held. The last place stays free: if all were taken, the agent would not be read, and
+    /// the run would never end.
     fn holds_behind_answer(&self) -> bool {
         let is_over = self.run.as_ref().is_some_and(|run| run.answered.is_some() && run.cancelled.is_none());
         is_over && self.own_turns.held.len() + 1 < HELD_MAX
     }
 
-    /// Hears what was held behind the answer in a run that is cancelled: it is refused.
+    /// Handles the messages held behind the answer of a cancelled run, which refuses them.
     pub(super) fn refuse_all_held(&mut self) {
         for said in std::mem::take(&mut self.own_turns.held) {
-            // None of it ends the conversation.
+            // No held message ends the conversation.
             self.hear(said);
         }
     }
 
-    /// Begins the run of a turn that the host has opened for what the agent does by itself.
+    /// Begins the run of a turn that the host has opened for the agent's own work.
     pub(super) fn begin_own(&mut self, run: RunId) -> Next {
         if !self.own_turns.asked {
             self.pending.push_back(Event::Turn(run, TurnEvent::Ended(TurnEnd::Complete)));
@@ -218,7 +216,7 @@ impl AcpConversation {
         self.replay_held()
     }
 
-    /// Hears what was held, in the turn that has begun.
+    /// Handles the held messages in the turn that has begun.
     pub(super) fn replay_held(&mut self) -> Next {
         self.own_turns.asked = false;
         self.own_turns.used = None;
@@ -232,7 +230,7 @@ impl AcpConversation {
         Next::Hear
     }
 
-    /// Notes that a call is over that may have left its command running.
+    /// Records the background command that a completed call has left running, if any.
     pub(super) fn note_background(&mut self, call: String) {
         let Some(command) = self.calls.in_background(&call) else { return };
         if self.own_turns.background.len() >= BACKGROUND_MAX {
@@ -246,8 +244,8 @@ impl AcpConversation {
         self.pending.push_back(Event::Background { id: call, command: Some(command) });
     }
 
-    /// Notes that something in the background has ended: what `is_it` says, else the oldest. Claude
-    /// does not say which.
+    /// Ends the background command that `is_it` matches, else the oldest: Claude does not report
+    /// which one has ended.
     fn background_has_ended(&mut self, is_it: impl Fn(&BackgroundWork) -> bool) {
         let background = &mut self.own_turns.background;
         let at = background.iter().position(is_it).unwrap_or(0);
@@ -259,21 +257,21 @@ impl AcpConversation {
         }
     }
 
-    /// Gives up what has run in the background for as long as is believed.
+    /// Drops background commands that have exceeded their maximum time.
     pub(super) fn drop_overdue_background(&mut self) -> Next {
         let now = Instant::now();
         self.background_has_ended(|work| work.until <= now);
         Next::Hear
     }
 
-    /// Takes in what an update says of something in the background, as Qwen Code says it.
+    /// Ends a background command if an update of Qwen Code reports its end.
     pub(super) fn note_background_update(&mut self, update: &RawValue) {
         if self.own_turns.background.is_empty() || !update.get().contains(QWEN_TASK) {
             return;
         }
         let Ok(UpdateMembers { meta: Some(meta), .. }) = serde_json::from_str(update.get()) else { return };
         let said = |name: &str| meta.get(QWEN_TASK)?.get(name)?.as_str();
-        // Its answer to that says the same once more.
+        // The agent's answer to the report has this member, too.
         if meta.get("source").and_then(Value::as_str) != Some("background_notification") {
             return;
         }
@@ -284,23 +282,22 @@ impl AcpConversation {
         }
     }
 
-    /// Asks for a turn where one has ended, or was given up, while something is held that needs
-    /// one.
+    /// Requests a turn for held messages after a turn has ended or was cancelled.
     pub(super) fn retry_turn_request(&mut self) {
         if !self.own_turns.held.is_empty() {
             self.ask_for_turn(TurnCause::Agent);
         }
     }
 
-    /// Notes that the agent has said something, or has something to react to.
+    /// Restarts the silence of an own turn, after a message in either direction.
     pub(super) fn note_activity(&mut self) {
         if let Some(own) = self.run.as_mut().and_then(|run| run.own.as_mut()) {
             own.heard = Instant::now();
         }
     }
 
-    /// Returns when a turn of the agent's own is over unless something is said before; `None` if
-    /// something is open in it.
+    /// Returns the time at which an own turn is over if no message arrives before; `None` if no own
+    /// turn runs, or if a call or question is open in it.
     pub(super) fn silent_at(&self) -> Option<Instant> {
         let run = self.run.as_ref().filter(|run| run.cancelled.is_none())?;
         let own = run.own.as_ref()?;
@@ -312,13 +309,12 @@ impl AcpConversation {
         Some(own.heard + if own.says_end { SILENCE_BEFORE_END } else { SILENCE })
     }
 
-    /// Returns whether a turn of the agent's own is over because the agent is silent.
+    /// Returns whether an own turn is over because the agent is silent.
     pub(super) fn is_silent(&self) -> bool {
         self.silent_at().is_some_and(|at| at <= Instant::now())
     }
 
-    /// Ends a turn of the agent's own that was cancelled: there is no prompt that the agent would
-    /// answer.
+    /// Ends a cancelled own turn, since there is no prompt that the agent would answer.
     pub(super) fn end_cancelled_own_turn(&mut self) {
         let is_own = self.run.as_ref().is_some_and(|run| run.own.is_some() && run.cancelled.is_some());
         if is_own {
@@ -329,7 +325,7 @@ impl AcpConversation {
         }
     }
 
-    /// Takes in a notification of an extension; what follows from it.
+    /// Handles a notification of an extension.
     pub(super) fn notified(&mut self, method: &str, params: &RawValue) -> Next {
         match method {
             START_TURN => self.says_end(),
@@ -346,7 +342,7 @@ impl AcpConversation {
         Next::Hear
     }
 
-    /// Answers an agent that asks whether it may begin.
+    /// Answers an agent that asks whether it may begin an own turn.
     pub(super) fn answer_begin_request(&mut self, request: &AgentRequest) {
         self.says_end();
         let accepted = self.run.as_ref().is_some_and(|run| run.own.is_some());
@@ -359,8 +355,8 @@ impl AcpConversation {
         }
     }
 
-    /// Takes in that the agent says in an update that it is done with what it has begun, as Claude
-    /// says it. Returns whether a turn of its own is over by that.
+    /// Handles the report of Claude, in an update, that its own work is done. Returns whether that
+    /// ends an own turn.
     pub(super) fn note_own_end(&mut self, update: &RawValue) -> bool {
         if !update.get().contains(CLAUDE_ORIGIN) {
             return false;
@@ -378,8 +374,8 @@ impl AcpConversation {
         self.run.as_ref().is_some_and(|run| run.own.is_some())
     }
 
-    /// Returns whether the agent's current message belongs to a cancelled turn of its own; each one
-    /// that does prolongs the time in which more of them may.
+    /// Returns whether a message belongs to a cancelled own turn. Each one that does extends the
+    /// time in which more may follow.
     fn is_of_cancelled(&mut self) -> bool {
         let now = Instant::now();
         let Some(cancelled) = &mut self.own_turns.cancelled else { return false };
@@ -391,9 +387,9 @@ impl AcpConversation {
         false
     }
 
-    /// Asks the host for a turn, once, unless one is about to begin.
+    /// Asks the host for a turn once, unless a turn is about to begin.
     fn ask_for_turn(&mut self, cause: TurnCause) {
-        // Agents that do not say why they go on do so when something has ended.
+        // Agents that give no cause continue because a background command has ended.
         let cause = if self.own_turns.has_background() { TurnCause::Background } else { cause };
         if !self.own_turns.asked && !self.settings.are_waited_for() {
             self.own_turns.asked = true;
@@ -402,7 +398,7 @@ impl AcpConversation {
         }
     }
 
-    /// Returns why a message needs a turn, if it does.
+    /// Returns the cause of the turn that a message needs; `None` if it needs none.
     fn needs_turn(&self, said: &PeerMessage) -> Option<TurnCause> {
         match said {
             PeerMessage::Update(raw) if self.own_turns.prompted => {
@@ -434,8 +430,8 @@ impl AcpConversation {
     }
 }
 
-/// Returns whether a message may say that the agent is done. Received before the held messages, it
-/// would end nothing, and their turn would last until the agent has been silent.
+/// Returns whether a message may report the end of the agent's work. If it were handled before the
+/// held messages, it would end no turn, and theirs would last until the agent is silent.
 fn says_end(said: &PeerMessage) -> bool {
     match said {
         PeerMessage::Update(update) => update.get().contains(CLAUDE_ORIGIN),
@@ -444,7 +440,7 @@ fn says_end(said: &PeerMessage) -> bool {
     }
 }
 
-/// Returns why Qwen Code begins.
+/// Returns the cause of an own turn of Qwen Code.
 fn cause_of(params: &RawValue) -> TurnCause {
     #[derive(Deserialize)]
     struct Begins<'a> {
@@ -457,8 +453,8 @@ fn cause_of(params: &RawValue) -> TurnCause {
     }
 }
 
-/// Returns whether a piece of an answer says anything: some agents report usage in empty pieces,
-/// and Gemini its mode in one.
+/// Returns whether a piece of an answer has visible content: some agents report usage in empty
+/// pieces, and Gemini its mode in a piece of its own.
 fn has_content(update: &UpdateMembers<'_>) -> bool {
     let text = update.content.and_then(|raw| serde_json::from_str::<ChunkText<'_>>(raw.get()).ok());
     let says_nothing = |text: &str| text.trim().is_empty() || text.starts_with(GEMINI_MODE);

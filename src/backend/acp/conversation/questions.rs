@@ -1,9 +1,8 @@
-//! Questions of an agent to the user: `elicitation/create`, in its two modes; and the permission
+//! Questions of an agent to the user: `elicitation/create`, in both modes, and the permission
 //! requests of Qwen Code that are questions.
 //!
-//! Owns: the answer that the agent gets, once for each request, whatever comes of the turn; asking
-//! again when an answer is not what the agent's schema allows. `forms` has the questions that a
-//! form is.
+//! Owns: answering each request once, however the turn ends; and asking again when an answer
+//! violates the agent's schema. `forms` has the questions of a form.
 //! Never: accepts on the user's behalf, opens a URL, or asks outside of a turn.
 
 use std::collections::BTreeMap;
@@ -23,14 +22,13 @@ use crate::host::effects::TurnEvent;
 
 pub(super) const METHOD: &str = "elicitation/create";
 
-/// Maximum number of answers to one request that are refused: a program may give the same one for
-/// ever.
+/// Maximum number of refused answers to one request, since a program may repeat the same one.
 const REFUSALS_MAX: u32 = 3;
 
-/// Marks a permission request of Qwen Code that is a question, in the `_meta` of its call.
+/// Member of a call's `_meta` that marks a permission request of Qwen Code as a question.
 const QWEN_KIND: &str = "qwenInteractionKind";
 
-/// The questions of a turn that are open, by the ids that clients know.
+/// Open questions of a turn, by the ids that clients know.
 pub(super) type Questions = BTreeMap<String, OpenQuestion>;
 
 #[derive(Debug)]
@@ -41,19 +39,19 @@ pub(super) struct OpenQuestion {
     refused: u32,
 }
 
-/// Form of the answer that the agent waits for.
+/// Form of the answer that the agent expects.
 #[derive(Debug)]
 enum WantedAnswer {
     Elicitation,
-    /// The answers go with the decision about a permission, by these options.
+    /// Answers are sent with the decision about a permission, by these options.
     Permission {
         approve: String,
         reject: Option<String>,
     },
 }
 
-/// Parameters of `elicitation/create`. Not the schema's type, which does not know the order of
-/// fields.
+/// Parameters of `elicitation/create`. The schema crate's type is not used because it loses the
+/// order of fields.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Elicitation {
@@ -66,7 +64,7 @@ struct Elicitation {
 #[derive(Debug, Clone)]
 struct ShownQuestion {
     message: Option<String>,
-    /// Page that the user is to open, if that is all that is asked.
+    /// Page that the user should open; `None` for a form.
     url: Option<String>,
     fields: Vec<AskedField>,
 }
@@ -116,7 +114,7 @@ struct QwenDecision {
 }
 
 impl AcpConversation {
-    /// Takes in a request for the user's answer.
+    /// Handles a request for the user's input.
     pub(super) fn handle_elicitation(&mut self, request: AgentRequest, params: &RawValue) {
         if !self.run.as_ref().is_some_and(|run| run.goes_on()) {
             return self.receiver.answer(&request, Ok(cancelled()));
@@ -138,7 +136,7 @@ impl AcpConversation {
         }
     }
 
-    /// Takes in a permission request that is a question to the user; false when it is none.
+    /// Shows a permission request that is a question. Returns `false` if it is none.
     pub(super) fn permission_question(&mut self, request: &AgentRequest, params: &RawValue) -> bool {
         if !params.get().contains(QWEN_KIND) {
             return false;
@@ -152,11 +150,10 @@ impl AcpConversation {
         true
     }
 
-    /// Shows a question to the user, with what was wrong with the last answer to it.
+    /// Shows a question to the user, with the problem of the previous answer.
     fn ask(&mut self, open: OpenQuestion, wrong: Option<&str>) {
         let Some(run) = &mut self.run else { return };
-        // No other question has ever had it: a late answer to one of an earlier turn answers no
-        // other.
+        // A fresh id, so that a late answer to an earlier question matches no other.
         let id = format!("question-{}", Uuid::new_v4().simple());
         let ShownQuestion { message, url, fields } = &open.asking;
         let (url, questions) = (url.clone(), fields.iter().map(|field| field.question.clone()).collect());
@@ -166,7 +163,7 @@ impl AcpConversation {
         self.tell(TurnEvent::Question { id, message, url, questions });
     }
 
-    /// Takes in the answer of the user, or that there will be none.
+    /// Handles the user's answer, or its absence.
     pub(super) fn answered_by_user(
         &mut self,
         id: &str,
@@ -193,7 +190,7 @@ impl AcpConversation {
         self.receiver.answer(&open.request, Ok(answer));
     }
 
-    /// Takes in that a question was withdrawn; returns false if it was none of this turn.
+    /// Withdraws a question. Returns `false` if it does not belong to this turn.
     pub(super) fn question_was_withdrawn(&mut self, request: &AgentRequest) -> bool {
         let Some(run) = &mut self.run else { return false };
         let asked = run.questions.iter().find(|(_, open)| open.request == *request);
@@ -212,20 +209,21 @@ impl AcpConversation {
     }
 }
 
-/// Returns the page that a request has the user open, and why, if it is such a request.
+/// Returns the page that a request asks the user to open, with the reason; `None` for other
+/// requests.
 pub(in crate::backend::acp) fn page_to_open(method: &str, params: &RawValue) -> Option<(String, String)> {
     let asked: Elicitation = serde_json::from_str(params.get()).ok().filter(|_| method == METHOD)?;
     let url = asked.url.filter(|_| asked.mode == "url")?;
     Some((asked.message, url))
 }
 
-/// Returns the answer to a question that no user is shown.
+/// Returns the answer to a question that was not shown to a user.
 pub(super) fn cancelled() -> Value {
     json!({ "action": "cancel" })
 }
 
 impl OpenQuestion {
-    /// Returns what the agent is answered, or what is wrong with the user's answers.
+    /// Returns the answer to the agent, or the problem of the user's answers.
     fn answer(
         &self,
         response: ChatInputResponseKind,
@@ -263,7 +261,7 @@ impl WantedAnswer {
     }
 }
 
-/// Returns a value as one text.
+/// Returns a value, with the elements of an array joined to one text.
 fn in_words(value: &Value) -> Value {
     match value {
         Value::Array(values) => {
@@ -275,7 +273,6 @@ fn in_words(value: &Value) -> Value {
 }
 
 impl Elicitation {
-    /// Returns how it is put to the user.
     fn put(self) -> Result<ShownQuestion, String> {
         match self.mode.as_str() {
             "url" => {
@@ -295,8 +292,9 @@ impl Elicitation {
 }
 
 impl QwenRequest {
-    /// Returns how it is put to the user, and the wanted answer: each goes by the number of its
-    /// question. `None` if it is another kind of request, or nothing could be answered.
+    /// Returns the question as shown to the user, and the expected answer; answers are identified
+    /// by the numbers of their questions. `None` if the request is of another kind or cannot be
+    /// answered.
     fn put(self) -> Option<(ShownQuestion, WantedAnswer)> {
         let QwenMeta { qwen_interaction_kind: kind, qwen_questions: asked } = self.tool_call.meta;
         let decision = |kind: &str| {

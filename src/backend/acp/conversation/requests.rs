@@ -1,6 +1,6 @@
 //! Requests of an agent while a turn runs.
 //!
-//! Owns: its requests, each answered once, whatever comes of the turn.
+//! Owns: answering each request once, however the turn ends.
 //! Never: answers a permission with an option that the agent did not offer.
 
 use agent_client_protocol_schema::v1::{
@@ -19,7 +19,7 @@ use crate::backend::acp::peer::AgentRequest;
 /// accepted.
 pub(super) const REQUESTS_MAX: usize = 1000;
 
-/// Returns the answer to a request that the agent sends while no turn runs and none can.
+/// Returns the answer to a request that needs a turn while no turn can run.
 pub(in crate::backend::acp) fn too_early_answer(method: &str) -> Result<Value, RequestError> {
     match method {
         questions::METHOD => Ok(questions::cancelled()),
@@ -46,7 +46,7 @@ impl AcpConversation {
             Some(option) => RequestPermissionOutcome::Selected(SelectedPermissionOutcome::new(option)),
             None => RequestPermissionOutcome::Cancelled,
         };
-        // Cannot fail: it is plain data.
+        // Serialising plain data cannot fail.
         let answer = serde_json::to_value(RequestPermissionResponse::new(outcome)).unwrap_or_default();
         self.receiver.answer(request, Ok(answer));
     }
@@ -60,9 +60,10 @@ impl AcpConversation {
         }
     }
 
-    /// Takes in a request of the agent's about its session.
+    /// Handles a request of the agent about its session.
     pub(super) fn asked(&mut self, request: AgentRequest, method: &str, params: &RawValue) {
-        // What is asked of files waits for nobody: there the agent is held up.
+        // Requests about files do not wait for a user. They are limited in `files` instead: while
+        // its queue is full, the agent is not read.
         if self.receiver.unanswered() > REQUESTS_MAX && !method.starts_with("fs/") {
             return self.receiver.answer(&request, Err(RequestError::TooManyRequests));
         }

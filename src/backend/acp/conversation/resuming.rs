@@ -1,8 +1,8 @@
-//! Going on with a turn that was cut, by the end of the agent or of the host.
+//! Resuming a turn that was interrupted by the end of the agent or of the host.
 //!
-//! Owns: what the agent is told then (ACP has no word for it), and by what the conversation is
-//! taken up.
-//! Never: has anything of the turn done again by itself.
+//! Owns: the text for the agent (ACP has no method for that), and the handle by which the
+//! conversation is resumed.
+//! Never: repeats anything of the turn by itself.
 
 use ahp_types::state::{Message, ResponsePart, ToolCallState};
 
@@ -11,7 +11,7 @@ use crate::backend::acp::content::answer_text;
 use crate::host::effects::{Event, Handle, RunId, Transcript, TurnEvent};
 use crate::wire::text;
 
-/// Maximum size of the answer so far that is repeated to the agent, in bytes: the latest of it.
+/// Maximum size of the answer so far that is repeated to the agent, in bytes; its end is repeated.
 const SO_FAR_BYTES_MAX: usize = 64 << 10;
 
 impl AcpConversation {
@@ -26,7 +26,7 @@ impl AcpConversation {
         }
     }
 
-    /// Tells the host by what it can have this conversation again.
+    /// Reports the handle by which the host can open this conversation again.
     pub(super) fn name(&mut self) {
         let handle = Handle { name: self.session.to_string(), resumes: self.can_be_taken_up() };
         self.pending.push_back(Event::Handle(Some(handle)));
@@ -45,8 +45,8 @@ impl AcpConversation {
         attached: &[Transcript],
         so_far: &[ResponsePart],
     ) -> Next {
-        // It does not know the conversation any more: it is told what was said, and then of this
-        // turn.
+        // The agent has no memory of the conversation. The transcript, if there is one, causes the
+        // same notice when the prompt is sent.
         if self.is_new && self.transcript.is_none() {
             self.pending.push_back(Event::Turn(run, TurnEvent::Notice(TOLD_ANEW.to_owned())));
         }
@@ -56,8 +56,8 @@ impl AcpConversation {
     }
 }
 
-/// Returns the text for the agent before the message of an interrupted turn: the agent may know all
-/// of the turn, or only some.
+/// Returns the text for the agent before the message of an interrupted turn. The agent may know all
+/// of the turn, or only part of it.
 fn interrupted(so_far: &[ResponsePart]) -> String {
     let told = told(so_far);
     let seen = if told.is_empty() {
@@ -74,7 +74,7 @@ fn interrupted(so_far: &[ResponsePart]) -> String {
     )
 }
 
-/// Returns the answer so far, the latest of it.
+/// Returns the answer so far, cut at its beginning if it is too long.
 fn told(so_far: &[ResponsePart]) -> String {
     let used = |call: &ToolCallState| match call {
         ToolCallState::Completed(call) if call.success => {

@@ -1,9 +1,9 @@
-//! How an ACP session is configured: by what the host asks for, and by what the agent says is so.
+//! Configuration of an ACP session, as requested by the host and as reported by the agent.
 //!
-//! Owns: what the agent has yet to be asked for, one request after the other, never while a turn
-//! runs; the turn that waits for that; and telling the host how the session is configured, and what
-//! the agent is.
-//! Never: asks for what is so already, or lets a refusal end a turn.
+//! Owns: the pending changes of settings, requested one after the other, never while a turn runs;
+//! the turn that waits for them; and reporting the configuration and the agent's description to the
+//! host.
+//! Never: requests a value that is set already, or fails a turn because of a refused setting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,35 +23,36 @@ use crate::backend::acp::peer::{AgentError, PausableTimeout};
 use crate::host::effects::{AgentCommand, Command, Event, RunId, SelfDescription, TurnEnd, TurnEvent};
 use crate::wire::text;
 
-/// Maximum number of an agent's commands that are known.
+/// Maximum number of an agent's commands.
 const COMMANDS_MAX: usize = 1000;
 
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     options: OfferedOptions,
-    /// Values to set. Those that the agent has not taken when all were tried are given up.
+    /// Values to set. A value that the agent has not accepted once all were tried is dropped.
     wanted: JsonObject,
     /// Ids of the wanted values that the operator has set and no client has chosen.
     starting: BTreeSet<String>,
     asked: Option<PendingSetting>,
-    /// Ids of the values that were tried, each with the reason if it was refused.
+    /// Ids of the tried values, each with the reason if it was refused.
     tried: BTreeMap<String, Option<String>>,
-    /// Set when the session's other conversations must be told of the values to set.
+    /// Set if the session's other conversations must receive the values to set.
     spreads: bool,
-    /// The host believes that what it has asked for is so.
+    /// Set after a request of the host, which assumes that it succeeds: the configuration is
+    /// reported even if it is unchanged.
     unconfirmed: bool,
-    /// The last change of which the host has told.
+    /// Number of the last `Configure` command.
     heard: u64,
     told: Option<SessionConfigState>,
     models_told: Option<Vec<SessionModelInfo>>,
-    /// Messages about values that the agent has not taken, for the user to see in the next turn.
+    /// Notices about refused values, shown to the user in the next turn.
     refused: Vec<String>,
-    /// The conversation is not open before this is done.
+    /// Opening of the conversation, which waits for the settings.
     opening: Option<OpeningSettings>,
     held: Option<WaitingTurn>,
 }
 
-/// A change of a setting that the agent was asked for, and has not answered.
+/// Requested change of a setting that the agent has not answered.
 #[derive(Debug)]
 struct PendingSetting {
     request: u64,
@@ -59,7 +60,7 @@ struct PendingSetting {
     value: Value,
     until: Instant,
     patience: PausableTimeout,
-    /// The agent has said since what is so.
+    /// Set if the agent has reported the setting's value since the request.
     overtaken: bool,
     _use: AgentLease,
 }
@@ -70,7 +71,7 @@ struct OpeningSettings {
     _use: AgentLease,
 }
 
-/// A turn that waits until the settings are what they should be.
+/// Turn that waits for the settings.
 #[derive(Debug)]
 struct WaitingTurn {
     run: RunId,
@@ -79,8 +80,8 @@ struct WaitingTurn {
 }
 
 impl Settings {
-    /// Returns the settings of a session, from the updates before the answer that opened it and
-    /// then the answer. Updates of settings are removed from the list.
+    /// Returns the settings of a session from the updates before the answer that opened it, and
+    /// then from the answer. Removes the updates of settings from the list.
     pub(super) fn of_session(updates: &mut Vec<Box<RawValue>>, answer: &RawValue) -> Self {
         let mut settings = Self::default();
         updates.retain(|raw| {
@@ -91,7 +92,7 @@ impl Settings {
         settings
     }
 
-    /// Takes in what an update says of settings; whether it is about them.
+    /// Applies the settings in an update. Returns whether the update is about settings.
     fn take(&mut self, update: &UpdateMembers<'_>) -> bool {
         if let Some(list) = update.config_options {
             self.options.take_list(list);
@@ -102,7 +103,6 @@ impl Settings {
         update.available_commands.is_none()
     }
 
-    /// Returns by when the agent must answer, if it was asked for something.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.asked.as_ref().map(|asked| asked.until)
     }
@@ -127,7 +127,7 @@ impl Settings {
         })
     }
 
-    /// Gives up what is not so although all was tried.
+    /// Drops the wanted values that the agent has not accepted, and prepares notices about them.
     fn drop_pending(&mut self, agent: &str) {
         let mut tried = std::mem::take(&mut self.tried);
         for (id, value) in std::mem::take(&mut self.wanted) {
@@ -142,8 +142,8 @@ impl Settings {
                 }
                 continue;
             }
-            // What is said at the beginning is taken on trust, and clients say settings of their
-            // own: the host leaves them out where it knows better.
+            // Initial values are not validated, and clients add settings of their own: the host
+            // drops those that the agent does not offer.
             if self.opening.is_some() && !self.options.offers(&id, &value) {
                 tracing::info!(agent, setting = id, "a setting was left out: the agent does not offer it");
                 continue;
@@ -158,12 +158,11 @@ impl Settings {
         }
     }
 
-    /// Returns how the agent says that the session is configured.
     fn now(&self) -> SessionConfigState {
         SessionConfigState { schema: self.options.schema(None), values: self.options.values() }
     }
 
-    /// Returns how the session is configured, with what the agent has yet to be asked for.
+    /// Returns the configuration with the wanted values.
     fn shown(&self) -> SessionConfigState {
         let mut shown = self.now();
         for (id, value) in &self.wanted {
@@ -193,7 +192,8 @@ pub(super) fn is_of_session(update: &RawValue) -> bool {
 }
 
 impl AcpConversation {
-    /// Asks the agent, which knows the session, for these settings; then the conversation is open.
+    /// Requests the initial settings from an agent that knows the session; after that, the
+    /// conversation is open.
     pub(super) fn open_with(&mut self, config: JsonObject, had_a_name: bool, used: AgentLease) {
         let starting = &self.agent.spec.config;
         let defaults = self.is_new.then(|| self.settings.options.schema(Some(starting)));
@@ -209,7 +209,7 @@ impl AcpConversation {
             }
         }
         self.settings.opening = Some(OpeningSettings { had_a_name, _use: used });
-        // One that is being stopped already is heard to have ended.
+        // If the agent is being stopped, the conversation ends when the agent does.
         self.settle();
     }
 
@@ -217,7 +217,7 @@ impl AcpConversation {
         self.pending.push_back(Event::Described(Box::new(news)));
     }
 
-    /// Returns a command if it is to be obeyed now, else what happens instead.
+    /// Returns a command if it can be carried out now, else the next step.
     pub(super) fn after_settings(&mut self, command: Command) -> Result<Command, Next> {
         match &command {
             Command::Configure { all, changed, number } => {
@@ -258,8 +258,8 @@ impl AcpConversation {
         }
     }
 
-    /// Wants the model that a message chooses, for the session from then on. An agent whose models
-    /// nobody knows is asked for nothing.
+    /// Wants the model that a message chooses, for the session from then on. Has no effect if the
+    /// agent's models are unknown.
     fn want_model(&mut self, message: &Message) {
         let Some(chosen) = &message.model else { return };
         let Some(id) = self.settings.options.model().map(str::to_owned) else { return };
@@ -269,8 +269,8 @@ impl AcpConversation {
         }
     }
 
-    /// Asks for the next setting, unless a turn runs or something is asked for already. When there
-    /// is none, who waits goes on.
+    /// Requests the next setting, unless a turn runs or a request is pending. If no setting is
+    /// left, continues the opening or turn that waits.
     pub(super) fn settle(&mut self) -> Next {
         if self.settings.asked.is_some() || self.run.is_some() {
             return Next::Hear;
@@ -280,7 +280,8 @@ impl AcpConversation {
                 return Next::Hear;
             };
             let Some(used) = self.running.lease() else {
-                // It is being stopped: it is asked again when the conversation is opened anew.
+                // The agent is being stopped; the setting is requested when the conversation is
+                // opened again.
                 return Next::Leave;
             };
             let request = self.receiver.request(method, &params);
@@ -313,7 +314,7 @@ impl AcpConversation {
         }
     }
 
-    /// Tells how the session is configured, if the host may not know it.
+    /// Reports the configuration and the models if the host may not know them.
     fn tell_settings(&mut self, spreads: bool) {
         let settings = &mut self.settings;
         let unconfirmed = std::mem::take(&mut settings.unconfirmed);
@@ -331,7 +332,7 @@ impl AcpConversation {
         }
     }
 
-    /// Takes in an answer that may be one to a request for a setting.
+    /// Handles an answer, which may be the one to the pending request for a setting.
     pub(super) fn setting_answered(&mut self, id: u64, answer: &Result<Box<RawValue>, AgentError>) {
         let settings = &mut self.settings;
         let asked = settings.asked.take_if(|asked| asked.request == id);
@@ -358,8 +359,8 @@ impl AcpConversation {
         }
     }
 
-    /// Takes a setting that the agent does not answer for as refused. While the host does not read
-    /// its output, the agent cannot be blamed.
+    /// Treats a setting that the agent does not answer as refused. The deadline is extended while
+    /// the host does not read the agent's output.
     pub(super) fn setting_timed_out(&mut self) -> Next {
         let limit = self.agent.spec.start_limit;
         let settings = &mut self.settings;
@@ -377,7 +378,7 @@ impl AcpConversation {
         self.settle()
     }
 
-    /// Takes in what the agent says of its session outside of what is said in it.
+    /// Handles an update about the session itself.
     pub(super) fn session_updated(&mut self, raw: &RawValue) {
         let update: UpdateMembers<'_> = match serde_json::from_str(raw.get()) {
             Ok(update) => update,
@@ -403,12 +404,12 @@ impl AcpConversation {
     }
 }
 
-/// Reads the commands of an agent, as far as they can be read.
+/// Parses the commands of an agent; skips invalid ones.
 fn commands(list: &RawValue) -> Vec<AgentCommand> {
     let raw: Vec<&RawValue> = serde_json::from_str(list.get()).unwrap_or_default();
     let read = raw.into_iter().filter_map(|it| serde_json::from_str::<AvailableCommand>(it.get()).ok());
     let command = |it: AvailableCommand| AgentCommand {
-        // Some agents say the mark, too.
+        // Some agents include the slash in the name.
         name: text::message(it.name.trim_start_matches('/')),
         description: text::message(&it.description),
         argument_hint: match it.input {

@@ -1,9 +1,8 @@
-//! Messages that the user adds while the agent works, for agents that accept them: those that say
-//! `steering` in the `_meta` of their answer to `initialize` (Claude, Codex).
+//! Messages that the user adds during a turn, for agents that accept them: those with `steering` in
+//! the `_meta` of their answer to `initialize` (Claude, Codex).
 //!
-//! Owns: asking the agent to take it in, and what comes of that, once for each message.
-//! Never: has the agent begin a turn with it: where the agent works on nothing, it is the host that
-//! does.
+//! Owns: passing each message to the agent, and reporting its outcome once.
+//! Never: lets the agent begin a turn with such a message: if the agent is idle, the host does.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +18,7 @@ use crate::host::effects::{Event, RunId, Transcript, TurnEvent};
 
 const METHOD: &str = "_session/steering";
 
-/// Messages that the agent was asked to take in and has not answered, by the numbers of the
-/// requests.
+/// Messages that the agent has not accepted or refused yet, by request id.
 #[derive(Debug, Default)]
 pub(super) struct Steering(BTreeMap<u64, SteeringMessage>);
 
@@ -37,7 +35,7 @@ struct SteeringOutcome<'a> {
 }
 
 impl Steering {
-    /// Returns, at the end of a run, the events for messages that the agent has not answered.
+    /// Returns, at the end of a run, the events for unanswered messages.
     pub(super) fn unanswered(&mut self, run: RunId) -> Vec<Event> {
         let left = std::mem::take(&mut self.0).into_values();
         left.map(|added| Event::Turn(run, TurnEvent::NotSteered(added.id))).collect()
@@ -45,14 +43,14 @@ impl Steering {
 }
 
 impl AcpConversation {
-    /// Hands the agent what the user adds to the run.
+    /// Passes a message of the user to the agent during a run.
     pub(super) fn steer(&mut self, id: String, message: &Message, attached: &[Transcript]) {
         let prompt = content::prompt(message, attached, self.running.prompt_support());
         let goes_on = self.run.as_ref().is_some_and(super::PromptRun::goes_on);
         if !self.running.steers || !goes_on {
             return self.tell(TurnEvent::NotSteered(id));
         }
-        // Where the agent works on nothing any more, it is not to begin by itself.
+        // An agent that is idle by then must not begin a turn by itself.
         let params = json!({
             "sessionId": self.session, "prompt": prompt,
             "_meta": { "steering": { "idleBehavior": "promptRequired" } },
@@ -63,8 +61,7 @@ impl AcpConversation {
         }
     }
 
-    /// Takes in the answer to a request, if the agent was asked by it to take a message in. Returns
-    /// whether it was.
+    /// Handles an answer if it is to a steering message. Returns whether it was.
     pub(super) fn steering_answered(
         &mut self,
         request: u64,

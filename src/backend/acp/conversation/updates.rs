@@ -1,7 +1,7 @@
 //! Conversion of an agent's `session/update`s to events.
 //!
-//! Owns: the text, the tool calls, the plan and the usage of the turn that runs.
-//! Never: lets what is said between turns touch a turn.
+//! Owns: the text, tool calls, plan and usage of the running turn.
+//! Never: lets updates between turns change a turn.
 
 use std::borrow::Cow;
 
@@ -29,7 +29,7 @@ struct AnyUpdate {
     rest: JsonObject,
 }
 
-/// Members of an update that tell what it is about.
+/// Members of an update that determine its meaning.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct UpdateMembers<'a> {
@@ -50,8 +50,8 @@ pub(super) struct UpdateMembers<'a> {
     pub(super) meta: Option<Value>,
 }
 
-/// A piece of the answer or of the thoughts that says nothing besides its text. Nearly all updates
-/// are such, and they are read without the way over all that an update can be.
+/// Piece of the answer or of the thoughts that consists of text only. Nearly all updates are such
+/// pieces; parsing them alone avoids trying each kind of update.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct PlainChunk<'a> {
@@ -97,7 +97,7 @@ impl AcpConversation {
             Ok(update) => update,
             Err(error) => {
                 if is_of_session(raw) {
-                    // The schema knows less of it than we do.
+                    // The schema crate knows fewer members of such an update.
                     return self.session_updated(raw);
                 }
                 tracing::debug!(agent = self.agent.spec.name, %error, "an update of an unknown kind was ignored: {raw}");
@@ -125,7 +125,8 @@ impl AcpConversation {
                 });
             }
             SessionUpdate::UsageUpdate(_) => self.note(extra_meta::CONTEXT, unplaced(raw)),
-            // Part of a turn that is over, perhaps: it begins nothing, but somebody may miss it.
+            // The text may belong to a completed turn. It begins no turn, but the warning helps
+            // users who miss it.
             SessionUpdate::AgentMessageChunk(chunk) if self.run.is_none() && !is_blank(&chunk) => {
                 tracing::warn!(
                     agent = self.agent.spec.name,
@@ -162,14 +163,14 @@ impl AcpConversation {
         }
     }
 
-    /// Keeps something about the conversation that has no place.
+    /// Stores a note about the conversation for which the protocol has no member.
     pub(super) fn note(&mut self, name: &str, value: Option<Value>) {
         let value = value.map(extra_meta::kept);
         self.pending.push_back(Event::Note { name: name.to_owned(), value });
     }
 
-    /// Takes in the session's info: its name has a place, and each other member is kept until it is
-    /// said anew.
+    /// Applies the session's info: the title is reported, and each other member is stored until its
+    /// next value.
     fn apply_session_info(&mut self, info: SessionInfoUpdate, raw: &RawValue) {
         if let MaybeUndefined::Value(title) = info.title {
             self.pending.push_back(Event::Title(title));
@@ -185,7 +186,7 @@ impl AcpConversation {
         self.note(extra_meta::SESSION_INFO, info.map(Value::Object));
     }
 
-    /// Keeps an update that nobody knows, in place of the last one of its kind.
+    /// Stores an update of an unknown kind in place of the last one of its kind.
     fn keep_unknown_update(&mut self, raw: &RawValue) {
         let Ok(AnyUpdate { kind, rest }) = serde_json::from_str(raw.get()) else { return };
         extra_meta::add(&mut self.unknown_updates, [(kind, Value::Object(rest))].into_iter().collect());
@@ -212,7 +213,7 @@ impl AcpConversation {
         self.answer_unanswered(false);
     }
 
-    /// Takes in a piece of the answer, or of the thoughts that led to it.
+    /// Handles a piece of the answer, or of the thoughts that precede it.
     fn handle_chunk(&mut self, kind: TextKind, chunk: ContentChunk, raw: &RawValue) {
         let rest = content::rest_of_chunk(&chunk, raw);
         let id = chunk.message_id.map(|id| id.to_string());
@@ -223,7 +224,7 @@ impl AcpConversation {
         }
     }
 
-    /// Takes in the usage that some agents report in the `_meta` of an empty piece of the answer.
+    /// Applies the usage that some agents report in the `_meta` of an empty piece of the answer.
     fn apply_chunk_usage(&mut self, mut meta: JsonObject) {
         let usage = meta.get("usage").and_then(|usage| Usage::deserialize(usage).ok());
         let raw = usage.as_ref().and_then(|_| meta.remove("usage"));
@@ -236,7 +237,7 @@ impl AcpConversation {
         });
     }
 
-    /// Appends to the answer: a message with another name begins a new part.
+    /// Appends text to the answer. A message with another id begins a new part.
     fn speak(&mut self, kind: TextKind, message: Option<String>, text: String, rest: Option<JsonObject>) {
         if text.is_empty() {
             return;
@@ -257,7 +258,7 @@ impl AcpConversation {
         self.tell(extra_meta::with(event, CallExtras { meta, ..CallExtras::default() }));
     }
 
-    /// Tells all that is known of the turn's usage, now that more is.
+    /// Applies new usage, and reports the turn's usage so far.
     pub(super) fn send_usage(&mut self, learn: impl FnOnce(&mut UsageInfo)) {
         let Some(run) = &mut self.run else { return };
         learn(&mut run.usage);
@@ -275,13 +276,13 @@ fn said(raw: &RawValue) -> Option<calls::CallReport> {
     calls::CallReport::try_from(raw.to_owned()).ok()
 }
 
-/// Returns the members of an update of a kind that the protocol has no place for.
+/// Returns the members of an update for which the protocol has no place.
 fn unplaced(raw: &RawValue) -> Option<Value> {
     let AnyUpdate { rest, .. } = serde_json::from_str(raw.get()).ok()?;
     Some(Value::Object(rest))
 }
 
-/// Takes in counts of tokens; those that have no place are kept.
+/// Applies counts of tokens; those without a member of their own are stored in `_meta`.
 pub(super) fn add_usage(known: &mut UsageInfo, usage: &Usage, raw: Value) {
     let count = |tokens: u64| i64::try_from(tokens).ok();
     known.input_tokens = count(usage.input_tokens);

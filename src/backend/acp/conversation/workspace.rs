@@ -1,15 +1,14 @@
 //! Requests of an agent for the user's machine: files, and commands in terminals.
 //!
-//! Reading is served while the conversation is open. What changes something (a write, a command) is
-//! served while a turn runs that nobody has cancelled: there is nobody else to see it. Whether the
-//! user wants it the agent has asked before, or not, as it is configured; it is not asked again
-//! here.
+//! Reading is served while the conversation is open. Changes (writes and commands) are served only
+//! during a turn that is not cancelled, since otherwise no user sees them. Depending on its
+//! configuration, the agent has asked the user for permission before; the host does not ask again.
 //!
-//! What is done is shown in the tool call that the agent has for it. A write or a command that
-//! comes while the agent has no call open, and that no call refers to, is shown as a call of its
-//! own, under ACP's name of it.
+//! The result is shown in the tool call that the agent has for it. A write or command without an
+//! open call of the agent, to which no call refers, is shown as a call of its own, named after the
+//! ACP method.
 //!
-//! Owns: which of these requests are served when, and what is shown of them.
+//! Owns: when each of these requests is served, and how it is shown.
 //! Never: touches a file or a process itself.
 
 use std::path::{Path, PathBuf};
@@ -35,7 +34,7 @@ use crate::backend::acp::terminals::{Answered, Launch};
 use crate::files::uris::path_of;
 use crate::host::effects::RunId;
 
-/// A command that was started while the agent had no call open.
+/// Command that was started while the agent had no open call.
 pub(super) struct UnattachedCommand {
     name: String,
     title: String,
@@ -89,7 +88,7 @@ impl AcpConversation {
                 FileRequest::Find(Box::new(self.terminals.launch(parsed(params)?, &self.agent.commands)?))
             }
             "terminal/output" | "terminal/wait_for_exit" | "terminal/kill" | "terminal/release" => {
-                // Each of them names a terminal, and nothing else.
+                // These requests have no params other than the terminal.
                 let asked: TerminalOutputRequest = parsed(params)?;
                 let name = &*asked.terminal_id.0;
                 return match method {
@@ -104,7 +103,7 @@ impl AcpConversation {
         self.files.ask(request.clone(), asked).map(|()| None)
     }
 
-    /// Returns the turn in which something may be changed, and the token of its cancellation.
+    /// Returns the turn in which changes are allowed, and the token of its cancellation.
     fn running_turn(&self) -> Result<(RunId, CancellationToken), RequestError> {
         match &self.run {
             Some(run) if run.goes_on() => Ok((run.id, run.cancelling.clone())),
@@ -113,7 +112,7 @@ impl AcpConversation {
         }
     }
 
-    /// Takes in that a request about files was carried out.
+    /// Handles the result of a request about files.
     pub(super) fn done(&mut self, done: FileOutcome) {
         let FileOutcome { request, result, shown } = done;
         if let Some((call, change)) = shown {
@@ -144,14 +143,14 @@ impl AcpConversation {
         Ok(())
     }
 
-    /// Answers what waits no longer.
+    /// Answers the requests about terminals that no longer wait.
     pub(super) fn answer_settled(&mut self) {
         for (request, answer) in self.terminals.answers() {
             self.receiver.answer(&request, answer);
         }
     }
 
-    /// Tells what commands show by now: to those who follow their terminals, and in the calls that
+    /// Reports the output of commands: to the subscribers of their terminals, and in the calls that
     /// refer to them.
     pub(super) fn show_terminals(&mut self) {
         let is_due = self.terminals.told();
@@ -162,7 +161,8 @@ impl AcpConversation {
         }
     }
 
-    /// Shows a write that belongs to no call of the agent's as a call; returns its id.
+    /// Shows a write that belongs to no call of the agent as a call of its own. Returns the call's
+    /// id.
     fn show_write(&mut self, path: &Path) -> String {
         self.own_calls += 1;
         let id = format!("fs/write_text_file {}", self.own_calls);
@@ -182,7 +182,7 @@ impl AcpConversation {
                 let diff = Diff::new(path, after).old_text(before);
                 (ToolCallStatus::Completed, vec![ToolCallContent::Diff(diff)])
             }
-            // A change of what nobody knows cannot be shown.
+            // A change cannot be shown if the previous content is unknown.
             (None, None) => (ToolCallStatus::Completed, Vec::new()),
             (Some(error), _) => (ToolCallStatus::Failed, vec![error.to_string().into()]),
         };
@@ -196,7 +196,8 @@ impl AcpConversation {
         }
     }
 
-    /// Shows, at the end of a turn, commands that belong to no call of the agent's as calls.
+    /// Shows commands that belong to no call of the agent as calls of their own, at the end of a
+    /// turn.
     pub(super) fn show_alone(&mut self) {
         for UnattachedCommand { name, title, input, screen } in std::mem::take(&mut self.alone) {
             if screen.is_shown.load(Ordering::Relaxed) {
