@@ -20,7 +20,6 @@ const BYTES_MAX: usize = 64 << 10;
 /// Size of a row's unpacked lines at which it is full, in bytes: they are unpacked together.
 const LINE_BYTES_MAX: u64 = 8 << 20;
 
-/// A row of actions while it is packed.
 #[derive(Debug)]
 pub(super) struct Pack<'a> {
     pub(super) target: ChannelId,

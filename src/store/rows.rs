@@ -327,7 +327,6 @@ fn chat_sum(row: &ChatRow, turns: u64) -> u32 {
     ])
 }
 
-/// Stores the progress of the agent in a chat's turn.
 pub(super) fn put_progress(connection: &Connection, chat: ChatKey, progress: u64) -> Result<(), StoreError> {
     connection.prepare_cached("UPDATE chats SET progress = ?2, progress_sum = ?3 WHERE key = ?1")?.execute(
         params![signed(chat.0), signed(progress), sum(&[&chat.0.to_le_bytes(), &progress.to_le_bytes()])],

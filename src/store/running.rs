@@ -14,7 +14,6 @@ use super::errors::StoreError;
 use super::rows::{self, signed, unsigned, ChannelName};
 use crate::host::effects::ChannelId;
 
-/// Columns of a row of the log.
 struct LoggedRow<'a> {
     last: u64,
     first: u64,

@@ -35,7 +35,6 @@ pub(super) fn has(connection: &Connection, key: SessionKey) -> Result<bool, Stor
     Ok(removed.unwrap_or(false))
 }
 
-/// Purges a session with all of its rows.
 pub(super) fn purge(connection: &Connection, key: SessionKey) -> Result<(), StoreError> {
     // Keys of sessions and chats are numbers of one sequence and are never reused.
     let chats = rows::chat_keys(connection, key)?;
@@ -52,7 +51,6 @@ pub(super) fn purge(connection: &Connection, key: SessionKey) -> Result<(), Stor
     Ok(())
 }
 
-/// Purges a chat of a session that stays.
 pub(super) fn purge_chat(connection: &Connection, chat: ChatKey) -> Result<(), StoreError> {
     retire(connection, chat.0)?;
     turns::cut(connection, chat, 0)?;

@@ -128,7 +128,6 @@ struct AcpConversation {
     /// Set if the agent lacks the conversation so far, until its first event in a turn: only then
     /// the host gets the session's id.
     unnamed: bool,
-    /// Tokens that clients have pushed for logging in to the agent.
     tokens: Tokens,
     /// Set if the working folders have changed since the agent last received them.
     moved: bool,
@@ -192,8 +191,6 @@ enum Next {
 }
 
 impl PromptRun {
-    /// Creates a run that has just begun. `prompt` is the id of its prompt; `None` if the agent
-    /// works by itself.
     fn new(id: RunId, used: Option<AgentLease>, deadline: Option<Instant>, prompt: Option<u64>) -> Self {
         Self {
             id,

@@ -112,7 +112,6 @@ impl AcpConversation {
         must
     }
 
-    /// Handles an event of the tool server.
     pub(super) fn handle_tool_event(&mut self, heard: Option<ToolServerEvent>) -> Next {
         match heard {
             Some(ToolServerEvent::Listed) => self.note(extra_meta::CLIENT_TOOLS, None),

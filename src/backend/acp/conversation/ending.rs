@@ -28,7 +28,6 @@ impl AcpConversation {
         false
     }
 
-    /// Handles the answer to the prompt.
     pub(super) fn answered(&mut self, answer: Result<Box<RawValue>, AgentError>) {
         let end = match answer {
             Ok(answer) => {

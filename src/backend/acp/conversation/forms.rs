@@ -170,14 +170,12 @@ pub(super) struct AskedField {
     id: String,
     is_required: bool,
     pub(super) question: ChatInputQuestion,
-    /// Pattern that a text must match.
     pattern: Option<String>,
     /// Set if the type of the value is unknown: a text that is valid JSON represents that value.
     is_json: bool,
 }
 
 impl AskedField {
-    /// Creates a question from its other members.
     pub(super) fn new(id: &str, is_required: bool, mut question: Value) -> Self {
         question["id"] = id.into();
         question["required"] = json!(is_required.then_some(true));

@@ -18,7 +18,6 @@ use crate::host::effects::{CallExtras, TurnEvent};
 
 const COMPACTIONS_MAX: usize = 16;
 
-/// Maximum size of a shown summary, in bytes.
 const SUMMARY_BYTES_MAX: usize = 64 << 10;
 
 /// Activity shown to the user during a compaction.
@@ -65,7 +64,6 @@ impl AcpConversation {
         self.send_notice(text, meta);
     }
 
-    /// Appends to the summary of a compaction.
     pub(super) fn append_summary(&mut self, chunk: CompactionSummaryChunk) {
         let begins = self.run.as_ref().is_some_and(|run| run.compactions.open.is_empty());
         let Some(run) = &mut self.run else { return };

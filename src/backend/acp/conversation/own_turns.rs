@@ -50,7 +50,6 @@ const CLAUDE_ORIGIN: &str = "_claude/origin";
 /// ended.
 const QWEN_TASK: &str = "backgroundTask";
 
-/// Maximum number of commands shown as running in the background.
 const BACKGROUND_MAX: usize = 100;
 
 /// Beginning of a piece of an answer in which Gemini reports a change of its mode.
@@ -96,7 +95,6 @@ struct CancelledOwnTurn {
     at_most: Instant,
 }
 
-/// Turn that the agent has begun by itself.
 #[derive(Debug)]
 pub(super) struct OwnRun {
     /// Time of the last message in either direction.
@@ -105,7 +103,6 @@ pub(super) struct OwnRun {
     says_end: bool,
 }
 
-/// Content of a piece of an answer, if it is text.
 #[derive(Deserialize)]
 struct ChunkText<'a> {
     #[serde(borrow, rename = "type")]
@@ -216,7 +213,6 @@ impl AcpConversation {
         self.replay_held()
     }
 
-    /// Handles the held messages in the turn that has begun.
     pub(super) fn replay_held(&mut self) -> Next {
         self.own_turns.asked = false;
         self.own_turns.used = None;
@@ -309,7 +305,6 @@ impl AcpConversation {
         Some(own.heard + if own.says_end { SILENCE_BEFORE_END } else { SILENCE })
     }
 
-    /// Returns whether an own turn is over because the agent is silent.
     pub(super) fn is_silent(&self) -> bool {
         self.silent_at().is_some_and(|at| at <= Instant::now())
     }

@@ -114,7 +114,6 @@ struct QwenDecision {
 }
 
 impl AcpConversation {
-    /// Handles a request for the user's input.
     pub(super) fn handle_elicitation(&mut self, request: AgentRequest, params: &RawValue) {
         if !self.run.as_ref().is_some_and(|run| run.goes_on()) {
             return self.receiver.answer(&request, Ok(cancelled()));

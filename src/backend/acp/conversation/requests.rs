@@ -60,7 +60,6 @@ impl AcpConversation {
         }
     }
 
-    /// Handles a request of the agent about its session.
     pub(super) fn asked(&mut self, request: AgentRequest, method: &str, params: &RawValue) {
         // Requests about files do not wait for a user. They are limited in `files` instead: while
         // its queue is full, the agent is not read.

@@ -23,7 +23,6 @@ use crate::backend::acp::peer::{AgentError, PausableTimeout};
 use crate::host::effects::{AgentCommand, Command, Event, RunId, SelfDescription, TurnEnd, TurnEvent};
 use crate::wire::text;
 
-/// Maximum number of an agent's commands.
 const COMMANDS_MAX: usize = 1000;
 
 #[derive(Debug, Default)]
@@ -52,7 +51,6 @@ pub(super) struct Settings {
     held: Option<WaitingTurn>,
 }
 
-/// Requested change of a setting that the agent has not answered.
 #[derive(Debug)]
 struct PendingSetting {
     request: u64,
@@ -71,7 +69,6 @@ struct OpeningSettings {
     _use: AgentLease,
 }
 
-/// Turn that waits for the settings.
 #[derive(Debug)]
 struct WaitingTurn {
     run: RunId,
@@ -378,7 +375,6 @@ impl AcpConversation {
         self.settle()
     }
 
-    /// Handles an update about the session itself.
     pub(super) fn session_updated(&mut self, raw: &RawValue) {
         let update: UpdateMembers<'_> = match serde_json::from_str(raw.get()) {
             Ok(update) => update,

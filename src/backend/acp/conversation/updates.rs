@@ -213,7 +213,6 @@ impl AcpConversation {
         self.answer_unanswered(false);
     }
 
-    /// Handles a piece of the answer, or of the thoughts that precede it.
     fn handle_chunk(&mut self, kind: TextKind, chunk: ContentChunk, raw: &RawValue) {
         let rest = content::rest_of_chunk(&chunk, raw);
         let id = chunk.message_id.map(|id| id.to_string());

@@ -112,7 +112,6 @@ impl AcpConversation {
         }
     }
 
-    /// Handles the result of a request about files.
     pub(super) fn done(&mut self, done: FileOutcome) {
         let FileOutcome { request, result, shown } = done;
         if let Some((call, change)) = shown {
