@@ -43,7 +43,7 @@ const BLOCK: u64 = 1 << 20;
 /// answers: some 20 ms.
 pub const LOG_PAGES_MAX: u32 = 1024;
 
-/// The same when no commit waits: 4 MiB.
+/// Number of pages (4 MiB) from which on a checkpoint is made while no commit waits.
 pub const IDLE_LOG_PAGES_MAX: u32 = 256;
 
 /// A commit of more records than these is not tried at once.
