@@ -272,6 +272,7 @@ impl MessageMembers<'_> {
 pub enum MethodName {
     /// Method that this host serves.
     Served(Method),
+    /// Name as received.
     Other(String),
 }
 
