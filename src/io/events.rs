@@ -118,7 +118,7 @@ pub struct Events {
 impl Events {
     /// Waits for the next event. Cancel safe: no event is lost.
     pub async fn next(&mut self, wants: Interests) -> LoopEvent {
-        let mut reports = Vec::new();
+        let mut reports = Vec::with_capacity(self.reports.len().min(REPORTS_AT_ONCE));
         tokio::select! {
             Some(news) = self.links.recv() => LoopEvent::Link(news),
             Some((provider, met)) = self.met.recv() => LoopEvent::Met(provider, Box::new(met)),

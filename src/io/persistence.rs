@@ -336,9 +336,8 @@ impl Disk {
     /// saves single pieces of text the detour over the committing thread. Any other step is queued
     /// for that thread. Returns the outputs that may go out now.
     fn keep(&mut self, outputs: Vec<Output>, of_client: bool) -> Vec<Output> {
-        // A streamed action has one record and one other output.
-        let each = outputs.len() / 2 + 1;
-        let (mut records, mut rest) = (Vec::with_capacity(each), Vec::with_capacity(each));
+        // Deltas have a record each and one other output together.
+        let (mut records, mut rest) = (Vec::with_capacity(outputs.len()), Vec::new());
         for output in outputs {
             match output {
                 Output::Record(record) => records.push(record),

@@ -53,7 +53,7 @@ impl<'a> Pack<'a> {
     }
 
     fn append(&mut self, line: &'a ActionLine) {
-        let (kept, ends_as_most) = match line.line.strip_suffix(ending(line.server_seq).as_bytes()) {
+        let (kept, ends_as_most) = match without_ending(&line.line, line.server_seq) {
             Some(kept) => (kept, true),
             None => (&line.line[..], false),
         };
@@ -121,11 +121,24 @@ fn ending(seq: u64) -> String {
     format!(",\"serverSeq\":{seq}}}}}\n")
 }
 
+/// Removes [`ending`] from a line that has it. Formats nothing: each delta comes here.
+fn without_ending(line: &[u8], mut seq: u64) -> Option<&[u8]> {
+    let mut line = line.strip_suffix(b"}}\n")?;
+    loop {
+        line = line.strip_suffix(&[b'0' + (seq % 10) as u8])?;
+        seq /= 10;
+        if seq == 0 {
+            return line.strip_suffix(b",\"serverSeq\":");
+        }
+    }
+}
+
+/// Length of the common prefix.
 fn shared(a: &[u8], b: &[u8]) -> usize {
-    const CHUNK: usize = 32;
-    let chunks = a.chunks_exact(CHUNK).zip(b.chunks_exact(CHUNK)).take_while(|(a, b)| a == b).count();
-    let (a, b) = (&a[chunks * CHUNK..], &b[chunks * CHUNK..]);
-    chunks * CHUNK + a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    const CHUNK: usize = 8;
+    let chunks = a.as_chunks::<CHUNK>().0.iter().zip(b.as_chunks::<CHUNK>().0);
+    let whole = CHUNK * chunks.take_while(|(a, b)| a == b).count();
+    whole + a[whole..].iter().zip(&b[whole..]).take_while(|(a, b)| a == b).count()
 }
 
 /// Appends a number, seven bits per byte, the lowest first; each byte but the last has its highest

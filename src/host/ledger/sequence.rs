@@ -118,6 +118,7 @@ impl Ledger {
             channel.last_seq = self.head;
             let sent = DeltaRun { part, first_seq, lines: writer.take() };
             line_bytes += sent.lines.lines().len();
+            step.out.reserve(count + channel.subscribers.len());
             for line in sent.actions() {
                 self.log.push(key.into(), line.clone());
                 step.emit(Output::Record(Record::Action(key.into(), line)));
