@@ -2,8 +2,8 @@
 //!
 //! Owns: the soft limit of open files, and the errors by which the system reports that a limit is
 //! reached.
-//! Never: decides how many files are enough, or passes a raised limit on to child processes, some of
-//! which close every possible descriptor, one by one.
+//! Never: decides how many files are enough, or passes a raised limit on to child processes, some
+//! of which close every possible descriptor, one by one.
 
 pub use half::{
     are_files_exhausted, current, files_up_to, limit_behind, lower, placeholder, raise, NumberedFile,

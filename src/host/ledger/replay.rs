@@ -60,10 +60,12 @@ impl Ledger {
         LargeStates { method, members: JsonObject::default(), states, bytes }
     }
 
-    /// Returns the envelopes of the channels after `cursor`, as the content of a JSON array; `None`
-    /// if some are unavailable. `past` holds stored actions for a cursor older than memory.
+    /// Returns `head` followed by the envelopes of the channels after `cursor`, as the content of a
+    /// JSON array; `None` if some are unavailable. `past` holds stored actions for a cursor older
+    /// than memory.
     pub(in crate::host) fn replay(
         &self,
+        head: &[u8],
         cursor: u64,
         past: Option<Past>,
         wanted: &[ChannelId],
@@ -91,9 +93,11 @@ impl Ledger {
             let loading = self.channels.loading_in_replay(channel, &lines).ok()?;
             loadings.extend(loading.map(|loading| (loading.before, loading.envelope)));
         }
-        let mut told = Vec::new();
+        let bytes = actions.iter().map(|(_, line)| line.line.len()).sum::<usize>();
+        let mut told = Vec::with_capacity(head.len() + bytes);
+        told.extend_from_slice(head);
         let mut add = |envelope: &[u8]| {
-            told.extend_from_slice(if told.is_empty() { b"" } else { b"," });
+            told.extend_from_slice(if told.len() == head.len() { b"" } else { b"," });
             told.extend_from_slice(envelope);
         };
         for (_, line) in actions {

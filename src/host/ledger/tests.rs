@@ -119,7 +119,7 @@ fn replay_holds_exactly_the_actions_behind_the_cursor() {
         sequence(&mut ledger, &set(id));
     }
     let ids = |cursor, wanted: &[ChannelId]| {
-        let inside = ledger.replay(cursor, None, wanted)?;
+        let inside = ledger.replay(b"", cursor, None, wanted)?;
         let envelopes = format!("[{}]", String::from_utf8(inside).unwrap());
         let envelopes: Vec<serde_json::Value> = serde_json::from_str(&envelopes).unwrap();
         Some(envelopes.iter().map(|it| it["action"]["annotation"]["id"].to_string()).collect::<Vec<_>>())

@@ -276,8 +276,8 @@ pub(in crate::host) fn by_channel<'a>(
     actions: &[(ChannelId, &'a ActionLine)],
 ) -> BTreeMap<ChannelId, Vec<&'a ActionLine>> {
     let mut channels: BTreeMap<ChannelId, Vec<&ActionLine>> = BTreeMap::new();
-    for (target, line) in actions {
-        channels.entry(*target).or_default().push(line);
+    for run in actions.chunk_by(|(a, _), (b, _)| a == b) {
+        channels.entry(run[0].0).or_default().extend(run.iter().map(|(_, line)| *line));
     }
     channels
 }

@@ -121,18 +121,18 @@ impl Host {
         let mut past = step.past.take();
         let missed = cursor.filter(|_| wanted.contains(&ChannelId::ROOT));
         let missed = missed.map(|cursor| self.catalogue.missed_since(&self.ledger, cursor, past.as_mut()));
-        let replay = cursor.and_then(|cursor| self.ledger.replay(cursor, past, &wanted));
-        if let Some(actions) = replay {
-            let mut result = b"{\"type\":\"replay\",\"actions\":[".to_vec();
-            result.extend_from_slice(&actions);
+        let head = b"{\"type\":\"replay\",\"actions\":[";
+        let replay = cursor.and_then(|cursor| self.ledger.replay(head, cursor, past, &wanted));
+        if let Some(mut result) = replay {
+            let bytes = result.len() - head.len();
+            tracing::info!(
+                client = params.client_id,
+                bytes,
+                "a client has reconnected: it gets the actions that it missed"
+            );
             result.extend_from_slice(b"],\"missing\":");
             result.extend_from_slice(&to_json(&missing));
             result.push(b'}');
-            tracing::info!(
-                client = params.client_id,
-                bytes = actions.len(),
-                "a client has reconnected: it gets the actions that it missed"
-            );
             let missed = missed.unwrap_or_default().of_subscriptions(wanted.clone());
             resubscribe(&mut self.ledger, &mut self.clients, &mut self.changes, connection, wanted);
             let states = States { json: result, kinds: Vec::new() };
