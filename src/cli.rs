@@ -23,6 +23,7 @@ use crate::io::link::ConnectionSettings;
 use crate::io::outbox::OutboxLimits;
 use crate::io::run::RunOptions;
 use crate::listening::{ListenArgs, StatusArgs};
+use crate::os::paths::canonical;
 use crate::places;
 use crate::sessions::Sessions;
 use crate::store::{StatePlace, StoreOptions};
@@ -422,8 +423,7 @@ impl ServeOptions {
     pub fn options(&self, stays: bool) -> anyhow::Result<RunOptions> {
         let default_directory = match &self.default_directory {
             Some(directory) => Some(
-                directory
-                    .canonicalize()
+                canonical(directory)
                     .with_context(|| format!("--default-directory: `{}`", directory.display()))?,
             ),
             // A folder that was removed under us is no reason not to serve.
@@ -440,7 +440,7 @@ impl ServeOptions {
             }
         }
         let write_roots = self.write_root.iter().map(|folder| {
-            let real = folder.canonicalize().ok().filter(|real| real.is_dir());
+            let real = canonical(folder).ok().filter(|real| real.is_dir());
             real.with_context(|| format!("--write-root: `{}` is not a folder", folder.display()))
         });
         let write_roots = write_roots.collect::<anyhow::Result<Vec<_>>>()?;

@@ -4,7 +4,6 @@
 //! Never: starts an agent, or passes a command line to a shell: it is split by the same rules.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::backend::acp::{AgentSpec, Offers};
 use crate::backend::script;
 use crate::files::small;
+use crate::os::facts::{self, Facts};
+use crate::os::paths::canonical;
 
 /// Maximum of a configured time limit: longer than any process runs.
 const LIMIT_MAX: Duration = Duration::from_secs(1_000_000_000);
@@ -97,7 +98,7 @@ pub struct ConfigurationSeen {
 impl ConfigurationSeen {
     /// Returns whether both were read from the same file, whatever the content.
     pub fn is_of_the_file_of(&self, other: &Self) -> bool {
-        let real = |file: &PathBuf| file.canonicalize().unwrap_or_else(|_| file.clone());
+        let real = |file: &PathBuf| canonical(file).unwrap_or_else(|_| file.clone());
         self.file == other.file || self.file.as_ref().map(real) == other.file.as_ref().map(real)
     }
 }
@@ -115,25 +116,12 @@ pub struct ConfigurationReading {
 
 /// Version of a file by its metadata, without reading the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    changed: (i64, i64),
-    modified: (i64, i64),
-}
+pub struct Stamp(Facts);
 
 impl Stamp {
     /// Returns the version of a regular file; `None` if there is none.
     pub fn of(file: &Path) -> Option<Self> {
-        let found = std::fs::metadata(file).ok().filter(std::fs::Metadata::is_file)?;
-        Some(Self {
-            device: found.dev(),
-            inode: found.ino(),
-            bytes: found.len(),
-            changed: (found.ctime(), found.ctime_nsec()),
-            modified: (found.mtime(), found.mtime_nsec()),
-        })
+        facts::behind(file).ok().filter(Facts::is_file).map(Self)
     }
 }
 
@@ -314,7 +302,7 @@ fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
     let directory = agent
         .directory
         .map(|directory| {
-            let found = directory.canonicalize().with_context(|| format!("`{}`", directory.display()))?;
+            let found = canonical(&directory).with_context(|| format!("`{}`", directory.display()))?;
             if !found.is_dir() {
                 bail!("`{}` is not a folder", found.display());
             }

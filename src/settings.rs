@@ -14,6 +14,7 @@ use crate::cli::ServeOptions;
 use crate::config::{AgentSource, ConfigurationReading};
 use crate::io::hello::{environment, Hello, SettingsMessage, LINK};
 use crate::io::run::RunOptions;
+use crate::os::paths::canonical;
 
 impl ServeOptions {
     /// Returns the settings of a host, under the names that users know, for comparison. The agents
@@ -22,7 +23,7 @@ impl ServeOptions {
         let each = agents.of_flags.iter().enumerate();
         let each = each.map(|(at, agent)| (format!("the agent `{}`", agent.name), format!("{at} {agent:?}")));
         // A relative path means different folders in different current folders.
-        let real = |folder: &PathBuf| folder.canonicalize().unwrap_or_else(|_| folder.clone());
+        let real = |folder: &PathBuf| canonical(folder).unwrap_or_else(|_| folder.clone());
         let write_roots: Vec<PathBuf> = self.write_root.iter().map(real).collect();
         let flags = [
             ("--no-script", self.no_script.to_string()),

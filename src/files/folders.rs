@@ -1,7 +1,7 @@
 //! Resolution of paths below the working folders, and nowhere else in the file system.
 //!
 //! This module, not the system, resolves a path: one component after the other, each opened
-//! relative to the previous folder and never through a symbolic link (`openat`, `O_NOFOLLOW`). A
+//! relative to the previous folder and never through a symbolic link ([`crate::os::walk`]). A
 //! link is read instead, and its target is resolved in the same way, from the top if it is
 //! absolute. Thus no file can be swapped between a check and its use: a file that is not found
 //! below one of the folders cannot be opened at all. (`openat2` with `RESOLVE_BENEATH` does less,
@@ -15,34 +15,20 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{
-    accessat, fstat, mkdirat, openat, readlinkat, statat, Access, AtFlags, FileType, Mode, OFlags, Stat, CWD,
-};
-use rustix::io::Errno;
-
 use super::unfinished::{TemporaryName, Unfinished, UnfinishedNote};
 use super::uris::PATH_BYTES_MAX;
+use crate::os::facts::{self, Facts, Identity, Kind};
+use crate::os::paths::canonical;
+use crate::os::walk::{self, Access, Folder};
 
 /// Maximum nesting depth of folders that are created, copied or removed.
 pub(super) const DEPTH_MAX: usize = 128;
 
 /// Maximum number of symbolic links followed in one path, as in the kernel.
 pub const LINKS_MAX: usize = 40;
-
-/// Flags to open a folder on the way. `O_PATH` needs no permission to list it.
-#[cfg(target_os = "linux")]
-const PASS: OFlags = OFlags::PATH;
-#[cfg(not(target_os = "linux"))]
-const PASS: OFlags = OFlags::RDONLY;
-
-/// Flags with which opening any file neither blocks nor makes it the controlling terminal.
-pub(super) const NONBLOCKING: OFlags =
-    OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// Reason to refuse a path.
 #[derive(Debug, thiserror::Error)]
@@ -79,12 +65,6 @@ pub enum PathRefusal {
     Failed(#[from] io::Error),
 }
 
-impl From<Errno> for PathRefusal {
-    fn from(error: Errno) -> Self {
-        Self::Failed(error.into())
-    }
-}
-
 impl PathRefusal {
     /// Returns whether the file does not exist.
     pub fn is_missing(&self) -> bool {
@@ -119,7 +99,7 @@ impl WorkFolder {
     /// # Errors
     /// When the folder does not exist.
     pub fn find(named: PathBuf) -> io::Result<Self> {
-        let real = named.canonicalize()?;
+        let real = canonical(&named)?;
         let mut links = links_and_target(&named);
         links.pop();
         Ok(Self { named, real, links })
@@ -130,7 +110,7 @@ impl WorkFolder {
     /// Returns whether a path uses a name of the folder that leads elsewhere by now.
     fn leads_elsewhere(&self, path: &Path) -> bool {
         let is_by_name = self.named != self.real && !path.starts_with(&self.real);
-        is_by_name && !self.named.canonicalize().is_ok_and(|real| real == self.real)
+        is_by_name && !canonical(&self.named).is_ok_and(|real| real == self.real)
     }
 }
 
@@ -162,18 +142,9 @@ impl HostFile {
     }
 
     fn at(path: PathBuf) -> Self {
-        let known = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW).ok().as_ref().map(identity);
+        let known = facts::at(&path).ok().map(|known| known.identity);
         Self { path, known }
     }
-}
-
-/// Device and inode, which identify a file by any of its names.
-pub type Identity = (u64, u64);
-
-// The integer types of the two differ between systems.
-#[allow(clippy::unnecessary_cast, clippy::cast_sign_loss)]
-pub(super) fn identity(known: &Stat) -> Identity {
-    (known.st_dev as u64, known.st_ino as u64)
 }
 
 /// Folds the case of a path, to compare it on file systems that ignore case.
@@ -197,7 +168,7 @@ pub(super) enum FinalLink {
 
 /// Result of resolving a path.
 pub(super) struct ResolvedPath {
-    pub(super) folder: OwnedFd,
+    pub(super) folder: Folder,
     /// Name in that folder; `None` if the path is the working folder itself.
     pub(super) name: Option<OsString>,
     pub(super) path: PathBuf,
@@ -206,20 +177,20 @@ pub(super) struct ResolvedPath {
 impl ResolvedPath {
     /// Checks that the file is writable or, if it does not exist, that its folder is.
     fn must_be_writable(&self) -> Result<(), PathRefusal> {
-        let may = |name: &OsStr| accessat(&self.folder, name, Access::WRITE_OK, AtFlags::empty());
-        let outcome = match self.name.as_deref().map(may) {
-            None | Some(Err(Errno::NOENT)) => may(OsStr::new(".")),
+        let may = |name: &OsStr| self.folder.may_write(name);
+        Ok(match self.name.as_deref().map(may) {
+            Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => may(OsStr::new(".")),
+            None => may(OsStr::new(".")),
             Some(outcome) => outcome,
-        };
-        outcome.map_err(PathRefusal::from)
+        }?)
     }
 }
 
 struct PathWalk<'a> {
     top: &'a WorkFolder,
-    start: OwnedFd,
+    start: Folder,
     /// Folders entered below `start`, with their names.
-    passed: Vec<(OsString, OwnedFd)>,
+    passed: Vec<(OsString, Folder)>,
     /// Remaining components, the next one last.
     ahead: Vec<OsString>,
 }
@@ -269,11 +240,11 @@ impl Folders {
         else {
             return Err(PathRefusal::NotAFile("a folder"));
         };
-        must_be_file(&statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW)?)?;
-        let file = openat(&folder, &name, OFlags::RDONLY | NONBLOCKING, Mode::empty())?;
+        must_be_file(&folder.facts_of(&name)?)?;
+        let file = folder.open(&name, Access::Read)?;
         // Another file may have taken the name in the meantime.
-        must_be_file(&fstat(&file)?)?;
-        Ok(file.into())
+        must_be_file(&facts::of(&file)?)?;
+        Ok(file)
     }
 
     /// Checks that a path may be changed, whether it exists or not.
@@ -295,7 +266,7 @@ impl Folders {
                 }
                 self.must_not_be_in_own(&real_as_far_as_there(path).ok_or(PathRefusal::Outside)?)?;
                 let there = path.ancestors().find(|above| above.symlink_metadata().is_ok());
-                Ok(accessat(CWD, there.ok_or(PathRefusal::Outside)?, Access::WRITE_OK, AtFlags::empty())?)
+                Ok(walk::may_write(there.ok_or(PathRefusal::Outside)?)?)
             }
             Err(refusal) => Err(refusal),
         }
@@ -309,7 +280,7 @@ impl Folders {
         let ResolvedPath { folder, name, path } =
             self.find(path, MissingFolders::Fails, FinalLink::Followed)?;
         if let Some(name) = name {
-            pass(&folder, &name)?;
+            folder.pass(&name)?;
         }
         Ok(path)
     }
@@ -338,10 +309,12 @@ impl Folders {
             let folder = walk.here();
             let found = if walk.ahead.is_empty() {
                 // The last component is not entered; it matters only whether it is a link.
-                Err(Errno::NOTDIR)
+                Err(io::ErrorKind::NotADirectory.into())
             } else {
-                match pass(folder, &part) {
-                    Err(Errno::NOENT) if missing == MissingFolders::IsMade => {
+                match folder.pass(&part) {
+                    Err(error)
+                        if error.kind() == io::ErrorKind::NotFound && missing == MissingFolders::IsMade =>
+                    {
                         let path = walk.path_with(Some(&part));
                         self.must_not_be_in_own(&path)?;
                         self.must_not_be_too_deep(&path)?;
@@ -356,16 +329,16 @@ impl Folders {
                     walk.passed.push((part, folder));
                     continue;
                 }
-                Err(Errno::NOTDIR | Errno::LOOP) => readlinkat(folder, &part, Vec::new()),
+                Err(error) if error.kind() == io::ErrorKind::NotADirectory => folder.read_link(&part),
                 Err(error) => return Err(error.into()),
             };
             match link {
                 Ok(target) => {
                     links += 1;
                     if links > LINKS_MAX {
-                        return Err(Errno::LOOP.into());
+                        return Err(walk::too_many_links().into());
                     }
-                    let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+                    let target = PathBuf::from(target);
                     if target.is_absolute() {
                         walk = self.enter(&target.join(walk.rest()))?;
                     } else {
@@ -373,9 +346,13 @@ impl Folders {
                     }
                 }
                 // The last component is no link, or does not exist.
-                Err(Errno::INVAL | Errno::NOENT) if walk.ahead.is_empty() => return walk.end(Some(part)),
-                Err(Errno::INVAL) => return Err(Errno::NOTDIR.into()),
-                Err(error) => return Err(error.into()),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::InvalidInput | io::ErrorKind::NotFound if walk.ahead.is_empty() => {
+                        return walk.end(Some(part));
+                    }
+                    io::ErrorKind::InvalidInput => return Err(walk::no_folder().into()),
+                    _ => return Err(error.into()),
+                },
             }
         }
         walk.end(None)
@@ -387,7 +364,7 @@ impl Folders {
             return Err(PathRefusal::Relative);
         }
         if path.as_os_str().len() > PATH_BYTES_MAX {
-            return Err(Errno::NAMETOOLONG.into());
+            return Err(walk::too_long().into());
         }
         let (top, rest) = match self.above(path) {
             // The folder's name leads elsewhere by now: a change there would be unexpected.
@@ -401,12 +378,12 @@ impl Folders {
                 (top, rest.to_owned())
             }
         };
-        let mut start = openat(CWD, "/", PASS | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut start = Folder::root_of(&top.real)?;
         for part in parts(&top.real) {
-            start = pass(&start, &part).map_err(|error| match error {
+            start = start.pass(&part).map_err(|error| match error.kind() {
                 // A link has replaced a folder since.
-                Errno::NOTDIR | Errno::LOOP => PathRefusal::Outside,
-                error => error.into(),
+                io::ErrorKind::NotADirectory => PathRefusal::Outside,
+                _ => error.into(),
             })?;
             self.must_not_lead_into_own(&start)?;
         }
@@ -432,11 +409,11 @@ impl Folders {
     }
 
     /// Refuses to enter a folder of the host's own, by any name.
-    fn must_not_lead_into_own(&self, folder: impl AsFd) -> Result<(), PathRefusal> {
+    fn must_not_lead_into_own(&self, folder: &Folder) -> Result<(), PathRefusal> {
         if self.own.is_empty() {
             return Ok(());
         }
-        self.must_not_be_one_of_own(&fstat(folder)?)
+        self.must_not_be_one_of_own(&folder.facts()?)
     }
 
     /// Refuses to move or remove a working folder, a folder above one, or a link to one.
@@ -450,8 +427,8 @@ impl Folders {
         }
     }
 
-    pub(super) fn must_not_be_one_of_own(&self, known: &Stat) -> Result<(), PathRefusal> {
-        match self.own.iter().any(|own| own.known.is_some_and(|its| its == identity(known))) {
+    pub(super) fn must_not_be_one_of_own(&self, known: &Facts) -> Result<(), PathRefusal> {
+        match self.own.iter().any(|own| own.is(known.identity)) {
             true => Err(PathRefusal::Own),
             false => Ok(()),
         }
@@ -475,7 +452,7 @@ impl Folders {
             return Err(PathRefusal::Own);
         }
         match &place.name {
-            Some(name) => match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Some(name) => match place.folder.facts_of(name) {
                 Ok(known) => self.must_not_be_one_of_own(&known),
                 Err(_) => Ok(()),
             },
@@ -485,8 +462,8 @@ impl Folders {
 }
 
 impl PathWalk<'_> {
-    fn here(&self) -> BorrowedFd<'_> {
-        self.passed.last().map_or(self.start.as_fd(), |(_, folder)| folder.as_fd())
+    fn here(&self) -> &Folder {
+        self.passed.last().map_or(&self.start, |(_, folder)| folder)
     }
 
     fn rest(&self) -> PathBuf {
@@ -511,7 +488,8 @@ impl PathWalk<'_> {
 /// Returns the links on the way of an absolute path, and last its target, even if that is missing.
 fn links_and_target(path: &Path) -> Vec<PathBuf> {
     let mut ways = Vec::new();
-    let (mut done, mut links) = (PathBuf::from("/"), 0);
+    let root = path.ancestors().last().map(Path::to_owned).unwrap_or_default();
+    let (mut done, mut links) = (root.clone(), 0);
     let mut ahead: Vec<OsString> = parts(path).rev().collect();
     while let Some(part) = ahead.pop() {
         if part == ".." {
@@ -523,7 +501,7 @@ fn links_and_target(path: &Path) -> Vec<PathBuf> {
             Ok(target) if links < LINKS_MAX => {
                 links += 1;
                 if target.is_absolute() {
-                    done = PathBuf::from("/");
+                    done.clone_from(&root);
                 }
                 ahead.extend(parts(&target).rev());
                 ways.push(here);
@@ -544,14 +522,10 @@ pub fn parts(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
     })
 }
 
-pub(super) fn pass(folder: impl AsFd, name: &OsString) -> Result<OwnedFd, Errno> {
-    openat(folder, name, PASS | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
-}
-
-fn make_folder(folder: impl AsFd, name: &OsString) -> Result<OwnedFd, Errno> {
-    match mkdirat(folder.as_fd(), name, Mode::from_raw_mode(0o777)) {
-        Ok(()) | Err(Errno::EXIST) => pass(folder, name),
-        Err(error) => Err(error),
+fn make_folder(folder: &Folder, name: &OsStr) -> io::Result<Folder> {
+    match folder.create_folder(name, 0o777) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => folder.pass(name),
     }
 }
 
@@ -559,15 +533,15 @@ fn make_folder(folder: impl AsFd, name: &OsString) -> Result<OwnedFd, Errno> {
 pub fn real_as_far_as_there(path: &Path) -> Option<PathBuf> {
     path.ancestors().find_map(|above| {
         let rest = path.strip_prefix(above).ok()?;
-        Some(above.canonicalize().ok()?.join(rest))
+        Some(canonical(above).ok()?.join(rest))
     })
 }
 
-pub(super) fn must_be_file(known: &Stat) -> Result<(), PathRefusal> {
-    match FileType::from_raw_mode(known.st_mode) {
-        FileType::RegularFile => Ok(()),
-        FileType::Directory => Err(PathRefusal::NotAFile("a folder")),
-        FileType::Symlink => Err(PathRefusal::NotAFile("a link that was put there just now")),
-        _ => Err(PathRefusal::NotAFile("a device, a pipe or a socket")),
+pub(super) fn must_be_file(known: &Facts) -> Result<(), PathRefusal> {
+    match known.kind {
+        Kind::File => Ok(()),
+        Kind::Folder => Err(PathRefusal::NotAFile("a folder")),
+        Kind::Link => Err(PathRefusal::NotAFile("a link that was put there just now")),
+        Kind::Other => Err(PathRefusal::NotAFile("a device, a pipe or a socket")),
     }
 }

@@ -8,7 +8,6 @@
 //! Never: answers a request, runs a program, or waits for anything but a disk, except for up to two
 //! seconds in [`small`]. Callers use a thread that may block.
 
-mod attributes;
 pub mod facts;
 pub mod folders;
 pub mod replacement;

@@ -4,23 +4,15 @@
 //! Never: follows a link that is to be replaced.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-#[cfg(target_os = "linux")]
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-#[cfg(target_os = "linux")]
-use rustix::fs::{linkat, CWD};
-use rustix::fs::{
-    openat, renameat, renameat_with, symlinkat, unlinkat, AtFlags, Mode, OFlags, RenameFlags, Stat,
-};
-use rustix::io::Errno;
-
-use super::attributes::{have_attributes, have_mode_and_owner};
-use super::folders::{FinalLink, Folders, MissingFolders, PathRefusal, ResolvedPath, NONBLOCKING};
+use super::folders::{FinalLink, Folders, MissingFolders, PathRefusal, ResolvedPath};
+use super::unfinished::{TemporaryName, UnfinishedNote};
 use super::writing::{must_be_on_a_disk, KeptRanges};
+use crate::os::facts::{self, Facts};
+use crate::os::write::{copy_attributes, copy_mode_and_owner, sync};
 
 /// Replacement of a file or link.
 #[derive(Debug, Clone, Copy)]
@@ -42,9 +34,9 @@ impl Folders {
         let Some(name) = &place.name else { return Err(PathRefusal::Exists) };
         self.must_not_be_own(&place)?;
         must_be_on_a_disk(&place.folder)?;
-        symlinkat(target, &place.folder, name).map_err(|error| match error {
-            Errno::EXIST => PathRefusal::Exists,
-            error => error.into(),
+        place.folder.create_link(target, name).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => PathRefusal::Exists,
+            _ => error.into(),
         })
     }
 
@@ -60,14 +52,14 @@ impl Folders {
         must_be_on_a_disk(&place.folder)?;
         match instead {
             Replacement::File(content) => {
-                let new = ReplacementFile::of(&place)?;
+                let new = ReplacementFile::of(self, &place, name)?;
                 new.fill(content, None, KeptRanges::NOTHING)?;
                 Ok(new.replace_target(name)?)
             }
             Replacement::Link(target) => {
                 let beside = temporary_name();
-                symlinkat(target, &place.folder, &beside)?;
-                renameat(&place.folder, &beside, &place.folder, name).map_err(|error| {
+                place.folder.create_link(target, &beside)?;
+                place.folder.rename(&beside, &place.folder, name).map_err(|error| {
                     remove_temporary(&place, &beside);
                     error.into()
                 })
@@ -77,59 +69,46 @@ impl Folders {
 }
 
 /// New file that replaces another one. If possible, it has no name until then, so that a killed
-/// process leaves nothing behind; otherwise it is next to the old file, and removed on drop.
+/// process leaves nothing behind; otherwise it is next to the old file, recorded as unfinished, and
+/// removed on drop.
 pub(super) struct ReplacementFile<'a> {
     place: &'a ResolvedPath,
     /// Temporary name; `None` if the file has no name.
     name: Option<OsString>,
     file: File,
-}
-
-/// Folder in which the system shows open files, so that an unnamed one can be linked.
-#[cfg(target_os = "linux")]
-const OPENED: &str = "/proc/self/fd";
-
-/// Creates an unnamed file; `None` if the system cannot link one later.
-#[cfg(target_os = "linux")]
-fn open_unnamed(place: &ResolvedPath) -> Option<File> {
-    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    let file = openat(&place.folder, ".", flags, Mode::from_raw_mode(0o666)).ok()?;
-    std::fs::symlink_metadata(format!("{OPENED}/{}", file.as_raw_fd())).is_ok().then(|| file.into())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn open_unnamed(_: &ResolvedPath) -> Option<File> {
-    None
+    /// Record of the temporary name. It outlives the name: see the order of `drop`.
+    _remembered: Option<UnfinishedNote>,
 }
 
 impl<'a> ReplacementFile<'a> {
-    pub(super) fn of(place: &'a ResolvedPath) -> io::Result<Self> {
-        if let Some(file) = open_unnamed(place) {
-            return Ok(Self { place, name: None, file });
+    /// Creates the file that will replace `target`, which may not exist yet.
+    pub(super) fn of(folders: &Folders, place: &'a ResolvedPath, target: &OsStr) -> io::Result<Self> {
+        if let Some(file) = place.folder.create_unnamed(0o666) {
+            return Ok(Self { place, name: None, file, _remembered: None });
         }
         let name = temporary_name();
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | NONBLOCKING;
-        let file = openat(&place.folder, &name, flags, Mode::from_raw_mode(0o666))?.into();
-        Ok(Self { place, name: Some(name), file })
+        let remembered = folders.remember(TemporaryName::Copy, place, &name, target);
+        let file = place.folder.create(&name, 0o666)?;
+        Ok(Self { place, name: Some(name), file, _remembered: remembered })
     }
 
     /// Sets the mode, before the file has content.
     pub(super) fn permit(&self, mode: u32) -> io::Result<()> {
-        self.file.set_permissions(Permissions::from_mode(mode))
+        facts::set_mode(&self.file, mode)
     }
 
     /// Writes the new content, with the kept ranges and the attributes of the old file.
     pub(super) fn fill(
         &self,
         content: &[u8],
-        before: Option<(&File, &Stat)>,
+        before: Option<(&File, &Facts)>,
         kept: KeptRanges,
     ) -> io::Result<()> {
         let mut new = &self.file;
         if let Some((old, known)) = before {
             // Set before the file has content, which other users might read otherwise.
-            have_mode_and_owner(&self.file, known)?;
-            have_attributes(&self.file, old);
+            copy_mode_and_owner(&self.file, known)?;
+            copy_attributes(&self.file, old);
         }
         if let Some((mut old, _)) = before.filter(|_| kept.before > 0) {
             old.seek(SeekFrom::Start(0))?;
@@ -140,45 +119,34 @@ impl<'a> ReplacementFile<'a> {
             old.seek(SeekFrom::Start(kept.from))?;
             io::copy(&mut old.take(kept.size - kept.from), &mut new)?;
         }
-        self.file.sync_data()
+        sync(&self.file)
     }
 
     /// Replaces the file of this name, if it exists.
     pub(super) fn replace_target(mut self, name: &OsString) -> io::Result<()> {
         if self.name.is_none() {
             let beside = temporary_name();
-            self.take_name(&beside)?;
+            self.place.folder.give_name(&self.file, &beside)?;
             self.name = Some(beside);
         }
         if let Some(beside) = &self.name {
-            renameat(&self.place.folder, beside, &self.place.folder, name)?;
+            self.place.folder.rename(beside, &self.place.folder, name)?;
         }
         self.name = None;
         Ok(())
     }
 
     /// Takes a free name; fails if it is taken.
-    pub(super) fn create_target(mut self, name: &OsString) -> Result<(), Errno> {
+    pub(super) fn create_target(mut self, name: &OsString) -> io::Result<()> {
+        let folder = &self.place.folder;
         match &self.name {
-            None => self.take_name(name),
+            None => folder.give_name(&self.file, name),
             Some(beside) => {
-                let folder = &self.place.folder;
-                renameat_with(folder, beside, folder, name, RenameFlags::NOREPLACE)?;
+                folder.rename_if_free(beside, folder, name)?;
                 self.name = None;
                 Ok(())
             }
         }
-    }
-
-    #[cfg(target_os = "linux")]
-    fn take_name(&self, name: &OsString) -> Result<(), Errno> {
-        let opened = format!("{OPENED}/{}", self.file.as_raw_fd());
-        linkat(CWD, opened, &self.place.folder, name, AtFlags::SYMLINK_FOLLOW)
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn take_name(&self, _: &OsString) -> Result<(), Errno> {
-        Err(Errno::OPNOTSUPP)
     }
 }
 
@@ -191,7 +159,7 @@ impl Drop for ReplacementFile<'_> {
 }
 
 fn remove_temporary(place: &ResolvedPath, name: &OsString) {
-    if let Err(error) = unlinkat(&place.folder, name, AtFlags::empty()) {
+    if let Err(error) = place.folder.remove(name) {
         let beside = place.path.display();
         tracing::warn!(%error, "a temporary file cannot be removed: `{}` is left beside `{beside}`", name.display());
     }
@@ -201,7 +169,7 @@ pub(super) fn temporary_name() -> OsString {
     format!(".{}.tmp", uuid::Uuid::new_v4()).into()
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -213,7 +181,7 @@ mod tests {
         let place = folders.find(&path, MissingFolders::Fails, FinalLink::Followed).unwrap();
         let names = || std::fs::read_dir(folder.path()).unwrap().count();
         for content in ["one", "other"] {
-            let new = ReplacementFile::of(&place).unwrap();
+            let new = ReplacementFile::of(&folders, &place, place.name.as_ref().unwrap()).unwrap();
             new.fill(content.as_bytes(), None, KeptRanges::NOTHING).unwrap();
             if new.name.is_some() {
                 return eprintln!("not tested here: every file has a name");

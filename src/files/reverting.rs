@@ -4,12 +4,12 @@
 //! Never: knows the source of the texts, or reads more of a file than the longer of the two.
 
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::facts::etag;
 use super::folders::{Folders, PathRefusal};
 use super::writing::{WritePosition, WriteRequest, PERMISSIONS};
+use crate::os::facts;
 
 /// Message for a file that is not reverted because one of its two texts is not stored.
 pub const UNKNOWN_SIDE: &str = "what was in it is not known any more";
@@ -42,11 +42,11 @@ pub fn revert_text(
     let longest = [now, wanted].into_iter().flatten().map(str::len).max().unwrap_or(0);
     let found = match folders.open(path) {
         Ok(found) => {
-            let known = found.metadata()?;
+            let known = facts::of(&found)?;
             let mut text = Vec::new();
             let room = u64::try_from(longest).unwrap_or(u64::MAX).saturating_add(1);
             found.take(room).read_to_end(&mut text)?;
-            Some((text, etag(&known), known.permissions().mode() & PERMISSIONS))
+            Some((text, etag(&known), known.mode & PERMISSIONS))
         }
         Err(refusal) if refusal.is_missing() => None,
         Err(refusal) => return Err(refusal),

@@ -5,13 +5,11 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::fs::OFlags;
-use rustix::io::Errno;
+use crate::os::pipes::{is_pipe, wait_readable};
+use crate::os::walk;
 
 /// Maximum size of a file, in bytes.
 const BYTES_MAX: usize = 1 << 20;
@@ -24,8 +22,7 @@ const WITHIN: Duration = Duration::from_secs(2);
 /// # Errors
 /// When it cannot be opened.
 pub fn open(path: &Path) -> io::Result<File> {
-    let flags = i32::try_from((OFlags::NONBLOCK | OFlags::NOCTTY).bits()).unwrap_or_default();
-    File::options().read(true).custom_flags(flags).open(path)
+    walk::open_nonblocking(path, true)
 }
 
 /// Reads the text of a file that [`open`] has opened, perhaps a pipe of `<(command)`.
@@ -34,7 +31,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// When it cannot be read, is larger than 1 MiB or not UTF-8, or is a pipe without a writer or
 /// without an end within 2 seconds.
 pub fn read(mut file: File) -> io::Result<String> {
-    let (until, is_pipe) = (Instant::now() + WITHIN, file.metadata()?.file_type().is_fifo());
+    let (until, is_pipe) = (Instant::now() + WITHIN, is_pipe(&file)?);
     let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
     loop {
         match file.read(&mut part) {
@@ -51,11 +48,7 @@ pub fn read(mut file: File) -> io::Result<String> {
                 if left.is_zero() {
                     return Err(is_late);
                 }
-                let left = Timespec::try_from(left).map_err(io::Error::other)?;
-                match poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&left)) {
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
-                }
+                wait_readable(&file, left)?;
             }
             Err(error) => return Err(error),
         }

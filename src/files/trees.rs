@@ -15,25 +15,21 @@ mod names;
 mod walk;
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use rustix::fs::{
-    fstat, mkdirat, readlinkat, statat, symlinkat, unlinkat, AtFlags, FileType, Mode, Stat, CWD,
-};
-use rustix::io::Errno;
-
 use self::copying::{copy_file, CopyRecord, CopySource, Copying, CreatedCopy};
-use self::names::{
-    is, is_another_name, must_be_replaceable, of_destination, put_aside, put_back, put_in_place,
-};
-use self::walk::{deeper, is_folder, names_in, open_folder, Mount, Tally};
-use super::facts::etag_in;
-use super::folders::{identity, must_be_file, FinalLink, Folders, MissingFolders, PathRefusal, ResolvedPath};
+use self::names::{is_another_name, must_be_replaceable, of_destination, put_aside, put_back, put_in_place};
+use self::walk::{deeper, names_in, Mount, Tally};
+use super::facts::etag;
+use super::folders::{must_be_file, FinalLink, Folders, MissingFolders, PathRefusal, ResolvedPath};
 use super::replacement::temporary_name;
 use super::unfinished::{TemporaryName, UnfinishedNote};
 use super::writing::must_be_on_a_disk;
+use crate::os::facts::{Facts, Kind};
+use crate::os::paths::canonical;
+use crate::os::walk::Folder;
+use crate::os::write::sync;
 
 #[derive(Debug, Clone, Copy)]
 enum TreeOperation<'a> {
@@ -54,18 +50,18 @@ impl Folders {
         let Some(name) = &place.name else { return Ok(()) };
         self.must_not_be_in_own(&place.path)?;
         must_be_on_a_disk(&place.folder)?;
-        let is_there = statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        let is_there = place.folder.facts_of(name).is_ok();
         if !is_there {
             self.must_not_be_too_deep(&place.path)?;
         }
-        match mkdirat(&place.folder, name, Mode::from_raw_mode(0o777)) {
-            Ok(()) => Ok(()),
-            Err(Errno::EXIST) => match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(known) if is_folder(&known) => Ok(()),
-                Ok(_) => Err(PathRefusal::Exists),
-                Err(error) => Err(error.into()),
-            },
-            Err(error) => Err(error.into()),
+        match place.folder.create_folder(name, 0o777) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                match place.folder.facts_of(name)?.is_folder() {
+                    true => Ok(()),
+                    false => Err(PathRefusal::Exists),
+                }
+            }
+            made => Ok(made?),
         }
     }
 
@@ -79,24 +75,24 @@ impl Folders {
         self.must_not_be_own(&place)?;
         self.must_hold_no_top(&place)?;
         must_be_on_a_disk(&place.folder)?;
-        let known = statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if !is_folder(&known) {
-            return Ok(unlinkat(&place.folder, name, AtFlags::empty())?);
+        let known = place.folder.facts_of(name)?;
+        if !known.is_folder() {
+            return Ok(place.folder.remove(name)?);
         }
-        match unlinkat(&place.folder, name, AtFlags::REMOVEDIR) {
-            Err(Errno::NOTEMPTY | Errno::EXIST) if with_content => {}
-            Err(Errno::NOTEMPTY | Errno::EXIST) => {
+        match place.folder.remove_folder(name) {
+            Err(error) if is_not_empty(&error) && with_content => {}
+            Err(error) if is_not_empty(&error) => {
                 return Err(PathRefusal::Unfit("it is a folder that is not empty".to_owned()));
             }
-            Err(Errno::NOTDIR) => return Err(PathRefusal::Changed),
+            Err(error) if error.kind() == ErrorKind::NotADirectory => return Err(PathRefusal::Changed),
             removed => return Ok(removed?),
         }
-        let folder = open_folder(&place.folder, name)?;
-        self.count(folder.as_fd(), TreeOperation::Removed)?;
+        let folder = place.folder.open_folder(name)?;
+        self.count(&folder, TreeOperation::Removed)?;
         let mut done = Tally::default();
-        let removed =
-            self.empty(folder.as_fd(), Mount::of(folder.as_fd())?, TreeOperation::Removed, 0, &mut done);
-        let removed = removed.and_then(|()| Ok(unlinkat(&place.folder, name, AtFlags::REMOVEDIR)?));
+        let removed = self.empty(&folder, Mount::of(&folder)?, TreeOperation::Removed, 0, &mut done);
+        drop(folder);
+        let removed = removed.and_then(|()| Ok(place.folder.remove_folder(name)?));
         removed.map_err(|refusal| partly(&done, "were removed", refusal))
     }
 
@@ -109,19 +105,19 @@ impl Folders {
         let name = name_of(&place)?;
         self.must_not_be_own(&place)?;
         must_be_on_a_disk(&place.folder)?;
-        let known = statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if is_folder(&known) || etag_in(&known) != version {
+        let known = place.folder.facts_of(name)?;
+        if known.is_folder() || etag(&known) != version {
             return Err(PathRefusal::Changed);
         }
         let aside = temporary_name();
         let _remembered = self.remember(TemporaryName::Aside, &place, &aside, name);
         put_aside(&place.folder, name, &aside)?;
-        let now = statat(&place.folder, &aside, AtFlags::SYMLINK_NOFOLLOW)?;
-        let facts = |known: &Stat| (identity(known), known.st_size, known.st_mtime, known.st_mtime_nsec);
+        let now = place.folder.facts_of(&aside)?;
+        let facts = |known: &Facts| (known.identity, known.size, known.modified);
         if facts(&now) != facts(&known) {
             return put_back(&place, &aside, name, PathRefusal::Changed);
         }
-        Ok(unlinkat(&place.folder, &aside, AtFlags::empty())?)
+        Ok(place.folder.remove(&aside)?)
     }
 
     /// Moves a file, a link or a folder. Replaces the target, unless that is a folder that is not
@@ -139,13 +135,13 @@ impl Folders {
         must_be_on_a_disk(&source.folder)?;
         must_be_on_a_disk(&target.folder)?;
         // A missing source is reported before an obstacle at the target.
-        let known = statat(&source.folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let known = source.folder.facts_of(name)?;
         let is_twin = !only_if_free && is_another_name(&source, name, &known, &target, there)?;
         match put_in_place(&source.folder, name, &target.folder, there, only_if_free) {
             // `rename` succeeds without an effect if both names are links to one file.
             Ok(()) if is_twin => self.take_name(&source, name, &known, &target, there),
-            Err(PathRefusal::Failed(error)) if is(&error, Errno::XDEV) => {
-                must_be_replaceable(is_folder(&known), &target, there)?;
+            Err(PathRefusal::Failed(error)) if error.kind() == ErrorKind::CrossesDevices => {
+                must_be_replaceable(known.is_folder(), &target, there)?;
                 self.move_over(&source, name, &target, there, only_if_free)
             }
             moved => moved,
@@ -157,18 +153,18 @@ impl Folders {
         &self,
         source: &ResolvedPath,
         name: &OsString,
-        known: &Stat,
+        known: &Facts,
         target: &ResolvedPath,
         there: &OsString,
     ) -> Result<(), PathRefusal> {
         let aside = temporary_name();
         let _remembered = self.remember(TemporaryName::Aside, source, &aside, name);
         match put_aside(&source.folder, name, &aside) {
-            Err(Errno::NOENT) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             put => put?,
         }
-        let now = statat(&source.folder, &aside, AtFlags::SYMLINK_NOFOLLOW)?;
-        if identity(&now) != identity(known) {
+        let now = source.folder.facts_of(&aside)?;
+        if now.identity != known.identity {
             return put_back(source, &aside, name, PathRefusal::Changed);
         }
         // No effect again, unless the two names denote the same entry (for example on a file system
@@ -176,10 +172,7 @@ impl Folders {
         if let Err(refusal) = put_in_place(&source.folder, &aside, &target.folder, there, false) {
             return put_back(source, &aside, name, refusal);
         }
-        match unlinkat(&source.folder, &aside, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        remove_if_there(&source.folder, &aside)
     }
 
     /// Moves to another file system. The source gets a temporary name first, so that no process
@@ -197,7 +190,9 @@ impl Folders {
         match put_aside(&source.folder, name, &aside) {
             // A folder in a lower layer of an overlay cannot be renamed: it is copied, and removed
             // as far as it is unchanged.
-            Err(Errno::XDEV) => return self.move_what_is_aside(source, name, target, there, only_if_free),
+            Err(error) if error.kind() == ErrorKind::CrossesDevices => {
+                return self.move_what_is_aside(source, name, target, there, only_if_free);
+            }
             put => put?,
         }
         match self.move_what_is_aside(source, &aside, target, there, only_if_free) {
@@ -214,39 +209,38 @@ impl Folders {
         there: &OsString,
         only_if_free: bool,
     ) -> Result<(), PathRefusal> {
-        let known = statat(&source.folder, aside, AtFlags::SYMLINK_NOFOLLOW)?;
+        let known = source.folder.facts_of(aside)?;
         self.must_not_be_one_of_own(&known)?;
-        let moved = match FileType::from_raw_mode(known.st_mode) {
-            FileType::Symlink => {
-                CopySource::Link(readlinkat(&source.folder, aside, Vec::new())?.into_bytes(), known)
-            }
+        let moved = match known.kind {
+            Kind::Link => CopySource::Link(source.folder.read_link(aside)?, known),
             _ => CopySource::open(&source.folder, aside)?,
         };
         if let CopySource::Folder(folder) = &moved {
-            self.count(folder.as_fd(), TreeOperation::Removed)?;
+            self.count(folder, TreeOperation::Removed)?;
         }
         let record = self.copy_to(&moved, target, there, only_if_free)?;
-        let removed = self.remove_what_was_copied(&source.folder, aside, &moved, &record);
+        let removed = self.remove_what_was_copied(&source.folder, aside, moved, &record);
         removed.map_err(|refusal| PathRefusal::Partly("it was copied".to_owned(), refusal.into()))
     }
 
     /// Removes the source of a copy, if it is unchanged since.
     fn remove_what_was_copied(
         &self,
-        folder: &OwnedFd,
+        folder: &Folder,
         name: &OsString,
-        copied: &CopySource,
+        copied: CopySource,
         record: &CopyRecord,
     ) -> Result<(), PathRefusal> {
         let CopySource::Folder(inside) = copied else {
-            record.must_hold(&statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?)?;
-            return Ok(unlinkat(folder, name, AtFlags::empty())?);
+            record.must_hold(&folder.facts_of(name)?)?;
+            return Ok(folder.remove(name)?);
         };
         let (deed, mut done) = (TreeOperation::Moved(record), Tally::default());
-        self.count(inside.as_fd(), deed)?;
-        let removed = self.empty(inside.as_fd(), Mount::of(inside.as_fd())?, deed, 0, &mut done);
-        let removed = removed.and_then(|()| match unlinkat(folder, name, AtFlags::REMOVEDIR) {
-            Err(Errno::NOTEMPTY | Errno::EXIST) => Err(PathRefusal::Changed),
+        self.count(&inside, deed)?;
+        let removed = self.empty(&inside, Mount::of(&inside)?, deed, 0, &mut done);
+        drop(inside);
+        let removed = removed.and_then(|()| match folder.remove_folder(name) {
+            Err(error) if is_not_empty(&error) => Err(PathRefusal::Changed),
             removed => Ok(removed?),
         });
         removed.map_err(|refusal| partly(&done, "were removed", refusal))
@@ -259,8 +253,8 @@ impl Folders {
     /// When the source is missing, or the target is outside or not replaceable. Then nothing has
     /// changed.
     pub fn copy(&self, from: &Path, to: &Path, only_if_free: bool) -> Result<(), PathRefusal> {
-        let from = from.canonicalize()?;
-        let source = CopySource::open(CWD, from.as_os_str())?;
+        let from = canonical(from)?;
+        let source = CopySource::at(&from)?;
         let last = if only_if_free { FinalLink::Itself } else { FinalLink::Followed };
         let target = self.find(to, MissingFolders::Fails, last).map_err(of_destination)?;
         let there = self.free_or_replaceable(&target, only_if_free).map_err(of_destination)?;
@@ -285,13 +279,13 @@ impl Folders {
             name => name?,
         };
         self.must_not_be_own(target)?;
-        match statat(&target.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        match target.folder.facts_of(name) {
             Ok(_) if only_if_free => Err(PathRefusal::Exists),
             Ok(_) => {
                 self.must_hold_no_top(target)?;
                 Ok(name)
             }
-            Err(Errno::NOENT) => Ok(name),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(name),
             Err(error) => Err(error.into()),
         }
     }
@@ -319,7 +313,7 @@ impl Folders {
             }
             Err(refusal) => {
                 let is_folder = matches!(source, CopySource::Folder(_));
-                if let Err(error) = self.remove_what_was_made(to.folder.as_fd(), &new, is_folder) {
+                if let Err(error) = self.remove_what_was_made(&to.folder, &new, is_folder) {
                     tracing::warn!(%error, "an incomplete copy cannot be removed: `{}` is left beside `{}`", new.display(), to.path.display());
                     remembered.into_iter().for_each(UnfinishedNote::keep);
                 }
@@ -331,33 +325,32 @@ impl Folders {
     fn make_copy(
         &self,
         source: &CopySource,
-        to: &OwnedFd,
+        to: &Folder,
         name: &OsString,
     ) -> Result<CreatedCopy, PathRefusal> {
         let mut copy = CreatedCopy::default();
         match source {
             CopySource::Link(target, known) => {
                 copy.record.add(known);
-                symlinkat(OsString::from_vec(target.clone()), to, name)?;
+                to.create_link(target, name)?;
             }
             CopySource::File(file, known) => {
                 copy.record.add(known);
-                copy_file(file, known, to, name, &mut Tally::default())?.sync_data()?;
+                sync(&copy_file(file, known, to, name, &mut Tally::default())?)?;
             }
             CopySource::Folder(folder) => {
-                let folder = folder.as_fd();
                 self.count(folder, TreeOperation::Copied)?;
-                let known = fstat(folder)?;
-                mkdirat(to, name, Mode::RWXU)?;
-                let made = open_folder(to, name)?;
+                let known = folder.facts()?;
+                to.create_folder(name, 0o700)?;
+                let made = to.open_folder(name)?;
                 let mut copying = Copying {
                     mount: Mount::of(folder)?,
-                    made: identity(&fstat(&made)?),
+                    made: made.facts()?.identity,
                     way: Vec::new(),
                     done: Tally::default(),
                     copy,
                 };
-                copying.copy_below(folder, made.as_fd(), 0)?;
+                copying.copy_below(folder, &made, 0)?;
                 copying.end(&made, &known)?;
                 copy = copying.copy;
                 copy.made = Some(made);
@@ -366,39 +359,37 @@ impl Folders {
         Ok(copy)
     }
 
-    pub(super) fn remove_copy(&self, folder: &OwnedFd, name: &OsString) -> Result<(), PathRefusal> {
-        let is_folder = is_folder(&statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?);
-        self.remove_what_was_made(folder.as_fd(), name, is_folder)
+    pub(super) fn remove_copy(&self, folder: &Folder, name: &OsString) -> Result<(), PathRefusal> {
+        let is_folder = folder.facts_of(name)?.is_folder();
+        self.remove_what_was_made(folder, name, is_folder)
     }
 
     fn remove_what_was_made(
         &self,
-        folder: BorrowedFd<'_>,
+        folder: &Folder,
         name: &OsString,
         is_folder: bool,
     ) -> Result<(), PathRefusal> {
         if !is_folder {
-            return match unlinkat(folder, name, AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => Ok(()),
-                Err(error) => Err(error.into()),
-            };
+            return remove_if_there(folder, name);
         }
-        let made = match open_folder(folder, name) {
-            Err(missing) if missing.is_missing() => return Ok(()),
+        let made = match folder.open_folder(name) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             made => made?,
         };
-        self.empty(made.as_fd(), Mount::of(made.as_fd())?, TreeOperation::Removed, 0, &mut Tally::default())?;
-        Ok(unlinkat(folder, name, AtFlags::REMOVEDIR)?)
+        self.empty(&made, Mount::of(&made)?, TreeOperation::Removed, 0, &mut Tally::default())?;
+        drop(made);
+        Ok(folder.remove_folder(name)?)
     }
 
     /// Checks the limits and the entries of a folder before it is copied or removed.
-    fn count(&self, folder: BorrowedFd<'_>, deed: TreeOperation<'_>) -> Result<(), PathRefusal> {
+    fn count(&self, folder: &Folder, deed: TreeOperation<'_>) -> Result<(), PathRefusal> {
         self.count_below(folder, Mount::of(folder)?, deed, 0, &mut Tally::default())
     }
 
     fn count_below(
         &self,
-        folder: BorrowedFd<'_>,
+        folder: &Folder,
         mount: Mount,
         deed: TreeOperation<'_>,
         depth: usize,
@@ -407,27 +398,26 @@ impl Folders {
         for name in names_in(folder, tally)? {
             let Some(known) = mount.metadata_of(folder, &name)? else { continue };
             self.must_be_free_for(deed, &known)?;
-            match FileType::from_raw_mode(known.st_mode) {
-                FileType::Directory => {
+            match known.kind {
+                Kind::Folder => {
                     let below = mount.open_folder(folder, &name)?;
-                    self.count_below(below.as_fd(), mount, deed, deeper(depth)?, tally)?;
+                    self.count_below(&below, mount, deed, deeper(depth)?, tally)?;
                 }
-                FileType::RegularFile => {
-                    tally.add_bytes(u64::try_from(known.st_size).unwrap_or(0));
+                Kind::File => {
+                    tally.add_bytes(known.size);
                     if matches!(deed, TreeOperation::Copied) {
                         tally.must_not_be_too_much()?;
                     }
                 }
-                FileType::Symlink => {}
-                _ if matches!(deed, TreeOperation::Copied) => must_be_file(&known)?,
-                _ => {}
+                Kind::Other if matches!(deed, TreeOperation::Copied) => must_be_file(&known)?,
+                Kind::Link | Kind::Other => {}
             }
         }
         Ok(())
     }
 
     /// Refuses a file of the host's own or, for a move, one that has changed since it was copied.
-    fn must_be_free_for(&self, deed: TreeOperation<'_>, known: &Stat) -> Result<(), PathRefusal> {
+    fn must_be_free_for(&self, deed: TreeOperation<'_>, known: &Facts) -> Result<(), PathRefusal> {
         match deed {
             TreeOperation::Copied => Ok(()),
             TreeOperation::Removed => self.must_not_be_one_of_own(known),
@@ -440,7 +430,7 @@ impl Folders {
 
     fn empty(
         &self,
-        folder: BorrowedFd<'_>,
+        folder: &Folder,
         mount: Mount,
         deed: TreeOperation<'_>,
         depth: usize,
@@ -449,21 +439,35 @@ impl Folders {
         for name in names_in(folder, &mut Tally::default())? {
             let Some(known) = mount.metadata_of(folder, &name)? else { continue };
             self.must_be_free_for(deed, &known)?;
-            let is_folder = is_folder(&known);
-            if is_folder {
+            let removed = if known.is_folder() {
                 let below = mount.open_folder(folder, &name)?;
-                self.must_not_be_one_of_own(&fstat(&below)?)?;
-                self.empty(below.as_fd(), mount, deed, deeper(depth)?, done)?;
-            }
-            let flags = if is_folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            match unlinkat(folder, &name, flags) {
+                self.must_not_be_one_of_own(&below.facts()?)?;
+                self.empty(&below, mount, deed, deeper(depth)?, done)?;
+                drop(below);
+                folder.remove_folder(&name)
+            } else {
+                folder.remove(&name)
+            };
+            match removed {
                 Ok(()) => done.add_entry()?,
-                Err(Errno::NOENT) => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(())
     }
+}
+
+/// Removes an entry that is no folder. One that is gone already is not an error.
+fn remove_if_there(folder: &Folder, name: &OsString) -> Result<(), PathRefusal> {
+    match folder.remove(name) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn is_not_empty(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists)
 }
 
 fn partly(done: &Tally, what: &str, refusal: PathRefusal) -> PathRefusal {

@@ -4,17 +4,16 @@
 //! which removes unfinished copies and gives files put aside their names back.
 //! Never: touches a file without a record, or removes a file put aside.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder};
+use std::ffi::OsStr;
+use std::fs;
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{openat, renameat_with, statat, AtFlags, Mode, OFlags, RenameFlags, CWD};
-
-use super::folders::{Folders, PathRefusal, NONBLOCKING};
+use super::folders::{Folders, PathRefusal};
+use crate::os::paths::from_bytes;
+use crate::os::private;
+use crate::os::walk::Folder;
 
 /// Reason why a file has a temporary name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,13 +70,14 @@ impl Unfinished {
         name: &OsStr,
     ) -> UnfinishedNote {
         let note = self.folder.join(Path::new(has).file_stem().unwrap_or(has));
-        let parts = [why.word(), folder.as_os_str().as_bytes(), has.as_bytes(), name.as_bytes()];
+        let paths = [folder.as_os_str(), has, name].map(OsStr::as_encoded_bytes);
+        let parts = [why.word(), paths[0], paths[1], paths[2]];
         let text = parts.join(&0);
         let written = fs::write(&note, &text).or_else(|error| {
             if error.kind() != io::ErrorKind::NotFound {
                 return Err(error);
             }
-            DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+            private::create_folders(&self.folder)?;
             fs::write(&note, &text)
         });
         match written {
@@ -127,29 +127,31 @@ impl UnfinishedOperations {
 }
 
 fn recover_one(note: &[u8]) -> Result<(), PathRefusal> {
-    let mut parts = note.split(|byte| *byte == 0).map(|part| OsString::from_vec(part.to_vec()));
+    let mut parts = note.split(|byte| *byte == 0).map(|part| from_bytes(part).into_owned());
     // A record is written before its operation starts, so an incomplete one has nothing to undo.
     let (Some(why), Some(folder), Some(has), Some(name)) =
         (parts.next(), parts.next(), parts.next(), parts.next())
     else {
         return Ok(());
     };
-    let opened = match openat(CWD, &folder, OFlags::RDONLY | OFlags::DIRECTORY | NONBLOCKING, Mode::empty()) {
+    let folder = Path::new(&folder);
+    let opened = match Folder::at(folder) {
         Ok(opened) => opened,
         // The folder was removed, and the file with it.
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(());
+        }
         Err(error) => return Err(error.into()),
     };
-    let folder = Path::new(&folder);
-    if statat(&opened, &has, AtFlags::SYMLINK_NOFOLLOW).is_err() {
+    if opened.facts_of(&has).is_err() {
         return Ok(());
     }
-    if why.as_bytes() == TemporaryName::Copy.word() {
+    if why.as_encoded_bytes() == TemporaryName::Copy.word() {
         Folders::default().remove_copy(&opened, &has)?;
         tracing::info!("a copy that was not finished was removed: `{}`", folder.join(&has).display());
         return Ok(());
     }
-    match renameat_with(&opened, &has, &opened, &name, RenameFlags::NOREPLACE) {
+    match opened.rename_if_free(&has, &opened, &name) {
         Ok(()) => {
             tracing::warn!(
                 "`{}` was being moved when the host ended, and is where it was",

@@ -3,24 +3,17 @@
 //! Owns: conversion between `file:` URIs and paths.
 //! Never: checks whether a file exists.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use percent_encoding::{percent_decode_str, percent_encode, AsciiSet, NON_ALPHANUMERIC};
-
+use crate::os::paths;
 use crate::wire::errors::RpcError;
 
 /// Maximum length of a path in the system, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
 
-/// Characters escaped in the path of a URI: all but those that every library leaves unescaped.
-pub const PATH: &AsciiSet =
-    &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-
 /// Returns the `file:` URI of an absolute path.
 pub fn uri_of(path: &Path) -> String {
-    format!("file://{}", percent_encode(path.as_os_str().as_bytes(), PATH))
+    format!("file://{}", paths::to_uri(path))
 }
 
 /// Returns the path of a `file:` URI. A `..` is kept, since its target depends on the file system.
@@ -49,21 +42,7 @@ pub fn path_of(uri: &str) -> Result<PathBuf, RpcError> {
     if !path.starts_with('/') {
         return wrong("names no file of this machine");
     }
-    // Each byte of a path has at most three characters in a URI.
-    if path.len() > 3 * PATH_BYTES_MAX {
-        return wrong("is longer than any path");
-    }
-    if path.to_ascii_lowercase().contains("%2f") {
-        return wrong("has a slash in a name");
-    }
-    let bytes: Vec<u8> = percent_decode_str(path).collect();
-    if bytes.contains(&0) {
-        return wrong("has a NUL in a name");
-    }
-    if bytes.len() > PATH_BYTES_MAX {
-        return wrong("is longer than any path");
-    }
-    Ok(PathBuf::from(OsStr::from_bytes(&bytes)))
+    paths::of_uri(path).or_else(wrong)
 }
 
 /// Returns whether a path of one list equals, contains or is inside a path of the other one.

@@ -12,18 +12,14 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{fstat, openat, statat, unlinkat, AtFlags, Mode, OFlags, Stat};
-use rustix::io::Errno;
-
 use super::facts::etag;
-use super::folders::{
-    must_be_file, pass, FinalLink, Folders, MissingFolders, PathRefusal, ResolvedPath, NONBLOCKING,
-};
+use super::folders::{must_be_file, FinalLink, Folders, MissingFolders, PathRefusal, ResolvedPath};
 use super::replacement::ReplacementFile;
+use crate::os::facts::{self, Facts};
+use crate::os::walk::{self, Access, Folder};
+use crate::os::write::sync;
 
 /// Size, in bytes, above which a file is changed in place if the change is at its end.
 const NEW_BYTES_MAX: u64 = 16 << 20;
@@ -59,7 +55,7 @@ pub enum WritePosition {
 
 struct ExistingFile {
     file: File,
-    known: Stat,
+    known: Facts,
 }
 
 /// Permission bits of a file's mode.
@@ -143,21 +139,21 @@ impl Folders {
         let Some(name) = &place.name else { return Err(PathRefusal::NotAFile("a folder")) };
         self.must_not_be_own(&place)?;
         must_be_on_a_disk(&place.folder)?;
-        let before = match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        let before = match place.folder.facts_of(name) {
             Ok(_) if writing.create_only => return Err(PathRefusal::Exists),
             Ok(known) => {
                 must_be_file(&known)?;
                 Some(open_before(&place.folder, name, writing)?)
             }
-            Err(Errno::NOENT) => None,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error.into()),
         };
         if !is_expected(before.as_ref(), writing)? {
             return Err(PathRefusal::Changed);
         }
         match before {
-            None => make(&place, name, writing),
-            Some(before) => change(&place, name, before, writing),
+            None => make(self, &place, name, writing),
+            Some(before) => change(self, &place, name, before, writing),
         }
     }
 
@@ -165,16 +161,13 @@ impl Folders {
     pub(super) fn must_be_made_on_a_disk(&self, path: &Path) -> Result<(), PathRefusal> {
         for above in path.ancestors().skip(1) {
             let folder = match self.find(above, MissingFolders::Fails, FinalLink::Followed) {
-                Ok(ResolvedPath { folder, name: Some(name), .. }) => match pass(&folder, &name) {
-                    Ok(there) => there,
-                    Err(_) => folder,
-                },
+                Ok(ResolvedPath { folder, name: Some(name), .. }) => folder.pass(&name).unwrap_or(folder),
                 Ok(ResolvedPath { folder, .. }) => folder,
                 Err(refusal) if refusal.is_missing() => continue,
                 // The caller resolves the path again, and reports the error.
                 Err(_) => return Ok(()),
             };
-            return must_be_on_a_disk(folder);
+            return must_be_on_a_disk(&folder);
         }
         Ok(())
     }
@@ -182,33 +175,41 @@ impl Folders {
 
 /// Opens a file that is to be changed. A file that is not writable must not be replaced either.
 fn open_before(
-    folder: &OwnedFd,
+    folder: &Folder,
     name: &OsString,
     writing: &WriteRequest<'_>,
 ) -> Result<ExistingFile, PathRefusal> {
-    let file = match openat(folder, name, OFlags::RDWR | NONBLOCKING, Mode::empty()) {
+    let file = match folder.open(name, Access::Both) {
         // The whole file is replaced, so it need not be readable.
-        Err(Errno::ACCESS) if writing.put == WritePosition::Truncate(0) => {
-            openat(folder, name, OFlags::WRONLY | NONBLOCKING, Mode::empty())?
+        Err(error)
+            if error.kind() == io::ErrorKind::PermissionDenied
+                && writing.put == WritePosition::Truncate(0) =>
+        {
+            folder.open(name, Access::Write)?
         }
         file => file?,
     };
-    let known = fstat(&file)?;
+    let known = facts::of(&file)?;
     // Another file may have taken the name in the meantime.
     must_be_file(&known)?;
-    Ok(ExistingFile { file: file.into(), known })
+    Ok(ExistingFile { file, known })
 }
 
 fn is_expected(before: Option<&ExistingFile>, writing: &WriteRequest<'_>) -> Result<bool, PathRefusal> {
     match (writing.if_match, before) {
         (None, _) => Ok(true),
         (Some(_), None) => Ok(false),
-        (Some(expected), Some(before)) => Ok(etag(&before.file.metadata()?) == expected),
+        (Some(expected), Some(before)) => Ok(etag(&facts::of(&before.file)?) == expected),
     }
 }
 
-fn make(place: &ResolvedPath, name: &OsString, writing: &WriteRequest<'_>) -> Result<(), PathRefusal> {
-    let new = ReplacementFile::of(place)?;
+fn make(
+    folders: &Folders,
+    place: &ResolvedPath,
+    name: &OsString,
+    writing: &WriteRequest<'_>,
+) -> Result<(), PathRefusal> {
+    let new = ReplacementFile::of(folders, place, name)?;
     if let Some(mode) = writing.mode {
         new.permit(mode & PERMISSIONS)?;
     }
@@ -218,25 +219,22 @@ fn make(place: &ResolvedPath, name: &OsString, writing: &WriteRequest<'_>) -> Re
     }
     match new.create_target(name) {
         Ok(()) => Ok(()),
-        Err(Errno::EXIST) => Err(PathRefusal::Exists),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(PathRefusal::Exists),
         // Not every file system supports that.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => make_at_once(place, name, writing.content),
+        Err(error) if walk::is_unsupported(&error) => make_at_once(place, name, writing.content),
         Err(error) => Err(error.into()),
     }
 }
 
 /// Creates a file under its final name, where readers may see a part of it. Never replaces a file.
 fn make_at_once(place: &ResolvedPath, name: &OsString, content: &[u8]) -> Result<(), PathRefusal> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | NONBLOCKING;
-    let file =
-        openat(&place.folder, name, flags, Mode::from_raw_mode(0o666)).map_err(|error| match error {
-            Errno::EXIST => PathRefusal::Exists,
-            error => error.into(),
-        })?;
-    let mut file = File::from(file);
-    let written = file.write_all(content).and_then(|()| file.sync_data());
+    let mut file = place.folder.create(name, 0o666).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => PathRefusal::Exists,
+        _ => error.into(),
+    })?;
+    let written = file.write_all(content).and_then(|()| sync(&file));
     if written.is_err() {
-        if let Err(error) = unlinkat(&place.folder, name, AtFlags::empty()) {
+        if let Err(error) = place.folder.remove(name) {
             tracing::warn!(%error, "a file that was written in part cannot be removed: it is left at `{}`", place.path.display());
         }
     }
@@ -244,14 +242,15 @@ fn make_at_once(place: &ResolvedPath, name: &OsString, content: &[u8]) -> Result
 }
 
 fn change(
+    folders: &Folders,
     place: &ResolvedPath,
     name: &OsString,
     before: ExistingFile,
     writing: &WriteRequest<'_>,
 ) -> Result<(), PathRefusal> {
     let ExistingFile { file, known } = before;
-    let kept = KeptRanges::of(writing.put, u64::try_from(known.st_size).unwrap_or(0));
-    let has_one_name = known.st_nlink == 1;
+    let kept = KeptRanges::of(writing.put, known.size);
+    let has_one_name = known.links == 1;
     let is_at_the_end = kept.from == kept.size && kept.before > 0;
     // A change in place that cannot be undone is the last resort.
     let is_undone = kept.size - kept.before <= NEW_BYTES_MAX || kept.bytes() > KEPT_BYTES_MAX;
@@ -263,16 +262,15 @@ fn change(
             "more than {KEPT_BYTES_MAX} bytes of it would be written anew"
         )));
     }
-    let made = ReplacementFile::of(place).and_then(|new| {
+    let made = ReplacementFile::of(folders, place, name).and_then(|new| {
         new.fill(writing.content, Some((&file, &known)), kept)?;
         Ok(new)
     });
     let placed = made.map_err(PathRefusal::from).and_then(|new| {
         // Checked as late as possible.
         if let Some(expected) = writing.if_match {
-            let now =
-                openat(&place.folder, name, OFlags::RDONLY | NONBLOCKING, Mode::empty()).map(File::from);
-            if !now.is_ok_and(|now| now.metadata().is_ok_and(|now| etag(&now) == expected)) {
+            let now = place.folder.open(name, Access::Read).and_then(|now| facts::of(&now));
+            if !now.is_ok_and(|now| etag(&now) == expected) {
                 return Err(PathRefusal::Changed);
             }
         }
@@ -288,8 +286,13 @@ fn change(
 
 /// Returns whether no file can be created beside this one, although it may be writable itself.
 fn takes_nothing_new(error: &io::Error) -> bool {
-    let refused = [Errno::ACCESS, Errno::PERM, Errno::BUSY, Errno::XDEV, Errno::ROFS];
-    error.raw_os_error().is_some_and(|code| refused.iter().any(|errno| errno.raw_os_error() == code))
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied
+            | io::ErrorKind::ResourceBusy
+            | io::ErrorKind::CrossesDevices
+            | io::ErrorKind::ReadOnlyFilesystem
+    )
 }
 
 /// Changes a file in place, and restores it if that fails.
@@ -311,8 +314,9 @@ fn change_in_place(file: File, content: &[u8], kept: KeptRanges) -> Result<(), P
     let restored = replaced.and_then(|replaced| {
         // Excess bytes are cut off first, since the disk may be full.
         file.set_len(kept.size)?;
-        file.write_all_at(&replaced, kept.before)?;
-        file.sync_data()
+        (&file).seek(SeekFrom::Start(kept.before))?;
+        (&file).write_all(&replaced)?;
+        sync(&file)
     });
     match restored {
         Ok(()) => Err(error.into()),
@@ -338,47 +342,13 @@ fn replace_end(mut file: &File, position: u64, parts: &[&[u8]]) -> io::Result<()
     }
     let end = file.stream_position()?;
     file.set_len(end)?;
-    file.sync_data()
+    sync(file)
 }
 
 /// Refuses folders in file systems of the kernel.
-#[cfg(target_os = "linux")]
-pub(super) fn must_be_on_a_disk(folder: impl AsFd) -> Result<(), PathRefusal> {
-    /// `proc`, `sysfs`, `cgroup`, `cgroup2`, `debugfs`, `tracefs`, `securityfs`, `bpf`;
-    /// `binfmt_misc`, `configfs`, `efivarfs`, `selinuxfs`, `pstore`, `mqueue`; `devpts`, `fusectl`,
-    /// `resctrl`, `smackfs`, `hugetlbfs`, `nsfs`.
-    const OF_THE_KERNEL: [u32; 20] = [
-        0x9fa0,
-        0x6265_6572,
-        0x0027_e0eb,
-        0x6367_7270,
-        0x6462_6720,
-        0x7472_6163,
-        0x7363_6673,
-        0xcafe_4a11,
-        0x4249_4e4d,
-        0x6265_6570,
-        0xde5e_81e4,
-        0xf97c_ff8c,
-        0x6165_676c,
-        0x1980_0202,
-        0x1cd1,
-        0x6573_5543,
-        0x0765_5821,
-        0x4341_5d53,
-        0x9584_58f6,
-        0x6e73_6673,
-    ];
-    // A signed type must keep its bits in the cast.
-    #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss, clippy::cast_possible_truncation)]
-    let kind = rustix::fs::fstatfs(folder)?.f_type as u32;
-    match OF_THE_KERNEL.contains(&kind) {
+pub(super) fn must_be_on_a_disk(folder: &Folder) -> Result<(), PathRefusal> {
+    match folder.is_of_kernel()? {
         true => Err(PathRefusal::NotAFile("one of those that the kernel shows")),
         false => Ok(()),
     }
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(super) fn must_be_on_a_disk(_: impl AsFd) -> Result<(), PathRefusal> {
-    Ok(())
 }

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::contents::content_up_to;
@@ -85,7 +84,7 @@ fn store_missing(repository: &Repository, contents: &BTreeMap<&str, &PathBuf>) -
         let at = repository.root.join(path);
         let stored = match fs::read_link(&at) {
             Ok(link) => {
-                let link = repository.input(link.as_os_str().as_bytes())?;
+                let link = repository.input(link.as_os_str().as_encoded_bytes())?;
                 conversions::store_file(repository, link)?
             }
             Err(_) => {

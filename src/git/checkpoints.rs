@@ -10,8 +10,6 @@
 use crate::host::effects::GitContent;
 use crate::state::edits::FileDiff;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 
 use percent_encoding::{percent_decode_str, percent_encode};
 
@@ -25,8 +23,9 @@ use super::large::{mode_in, version_of, LargeEntry, Versions, WantedContents, IN
 use super::program::GitError;
 use super::repository::Repository;
 use super::scan::StatusScope;
-use crate::files::uris::PATH;
 use crate::host::effects::Checkpoint;
+use crate::os::paths::from_bytes;
+use crate::os::paths::ESCAPED;
 
 const REFS: &str = "refs/ahp-sidecar/";
 
@@ -87,7 +86,7 @@ fn checkpoint_folder(
     // An unchanged file stays listed, even if git tracks or ignores it now.
     for (path, version) in before {
         let version = version.strip_prefix(IN_TREE).unwrap_or(&version);
-        if version_of(&repository.root.join(OsStr::from_bytes(&path))).as_deref() == Some(version) {
+        if version_of(&repository.root.join(from_bytes(&path))).as_deref() == Some(version) {
             versions.entry(path).or_insert_with(|| format!("{IN_TREE}{version}"));
         }
     }
@@ -237,7 +236,8 @@ fn remove(repository: &Repository, names: &[String]) -> Result<(), GitError> {
 const HEADING: &str = "What was in a folder when a turn began or ended.";
 
 fn message_of(versions: &Versions) -> String {
-    let lines = versions.iter().map(|(path, version)| format!("{version} {}\n", percent_encode(path, PATH)));
+    let lines =
+        versions.iter().map(|(path, version)| format!("{version} {}\n", percent_encode(path, ESCAPED)));
     format!("{HEADING}\n\n{}", lines.collect::<String>())
 }
 

@@ -10,11 +10,11 @@
 //! Never: runs hooks, or filters that the operator has not named; signs; overwrites a concurrent
 //! change.
 
+use crate::os::{facts, write};
 use crate::state::edits::FileDiff;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -371,10 +371,9 @@ fn remember_begun(
     repository: &Repository,
     commit: &str,
 ) -> io::Result<()> {
-    let locks = std::iter::once(index).chain(head).map(|lock| {
-        let known = fs::symlink_metadata(&lock.path)?;
-        Ok((lock.file.clone(), (known.dev(), known.ino())))
-    });
+    let locks = std::iter::once(index)
+        .chain(head)
+        .map(|lock| Ok((lock.file.clone(), facts::at(&lock.path)?.identity)));
     let (root, locks) = (repository.root.clone(), locks.collect::<io::Result<_>>()?);
     let begun = BegunCommit { root, locks, commit: commit.to_owned() };
     repository.scratch.file(BEGUN, &crate::wire::rpc::to_json(&begun)).map(drop)
@@ -391,8 +390,8 @@ pub fn end_begun(git: &Git, scratch: &Path, folder: &Path, until: Deadline) -> R
     let mut locks = Vec::new();
     for (file, known) in &begun.locks {
         let lock = Lock { path: lock_of(file), file: file.clone(), is_ours: true };
-        match fs::symlink_metadata(&lock.path) {
-            Ok(found) if (found.dev(), found.ino()) == *known => locks.push(lock),
+        match facts::at(&lock.path) {
+            Ok(found) if found.identity == *known => locks.push(lock),
             Ok(_) => lock.leave(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => lock.leave(),
             Err(error) => {
@@ -460,7 +459,7 @@ impl Lock {
     fn write(&self, content: &[u8]) -> io::Result<()> {
         let mut file = File::options().write(true).truncate(true).open(&self.path)?;
         file.write_all(content)?;
-        file.sync_all()
+        write::sync_all(&file)
     }
 
     /// Renames the lock file to the locked file, which releases the lock.

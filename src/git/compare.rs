@@ -6,13 +6,12 @@
 
 use crate::state::edits::FileDiff;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 
 use super::large::{mode_in, version_of, Versions, IN_TREE};
 use super::program::{GitError, GitRun};
 use super::repository::Repository;
 use crate::host::effects::GitContent;
+use crate::os::paths::from_bytes;
 use crate::state::edits::LineCounts;
 
 /// Mode of a submodule, which is no file.
@@ -140,7 +139,7 @@ pub fn with_versions(
             (None, None) => continue,
             // The file was removed, or git no longer lists it.
             (Some(old), None) if after.is_none() => {
-                let now = version_of(&repository.root.join(OsStr::from_bytes(path)));
+                let now = version_of(&repository.root.join(from_bytes(path)));
                 (Some(old), unknown(now.as_deref()))
             }
             sides => sides,

@@ -5,7 +5,6 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::OsStringExt;
 
 use super::program::GitError;
 use super::repository::Repository;
@@ -20,7 +19,7 @@ pub fn content_of(repository: &Repository, content: &GitContent, file: &str) -> 
         // The target of a link is not stored by a scan, so it is read from the folder.
         Err(error) if content.is_link() => {
             let path = repository.path_of(file).ok_or(error)?;
-            let text = fs::read_link(repository.root.join(path))?.into_os_string().into_vec();
+            let text = fs::read_link(repository.root.join(path))?.into_os_string().into_encoded_bytes();
             let link = repository.input(&text)?;
             let id = repository.run(["hash-object", "--no-filters", "--stdin"]).reads(link).line()?;
             match id == content.blob {

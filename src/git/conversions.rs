@@ -10,7 +10,6 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::checkpoints::ref_of;
@@ -25,13 +24,14 @@ pub fn may_change(repository: &Repository, paths: &[PathBuf]) -> Result<Vec<Path
     if paths.is_empty() || repository.changes_line_ends() {
         return Ok(paths.to_vec());
     }
-    let attributes = attributes(repository, paths.iter().map(|path| path.as_os_str().as_bytes()), &CHANGING)?;
+    let attributes =
+        attributes(repository, paths.iter().map(|path| path.as_os_str().as_encoded_bytes()), &CHANGING)?;
     let changing = attributes.iter().filter(|it| match it.name.as_slice() {
         b"filter" => repository.runs_filter(&it.value),
         _ => !matches!(it.value.as_slice(), b"unspecified" | b"unset"),
     });
     let changing: HashSet<&[u8]> = changing.map(|it| &*it.path).collect();
-    Ok(paths.iter().filter(|path| changing.contains(path.as_os_str().as_bytes())).cloned().collect())
+    Ok(paths.iter().filter(|path| changing.contains(path.as_os_str().as_encoded_bytes())).cloned().collect())
 }
 
 /// Attribute of a file, as `git check-attr` prints it.
@@ -74,7 +74,7 @@ pub fn is_for_a_filter(repository: &Repository, path: &Path, bytes: &[u8]) -> Re
     if filters.is_empty() || !is_pointer(bytes) {
         return Ok(false);
     }
-    let found = attributes(repository, [path.as_os_str().as_bytes()], &["filter"])?;
+    let found = attributes(repository, [path.as_os_str().as_encoded_bytes()], &["filter"])?;
     Ok(found.iter().any(|filter| filters.contains(&*filter.value)))
 }
 

@@ -8,16 +8,15 @@
 //! Never: changes a flag.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::index::{listed, IndexEntry, Status};
 use super::program::GitError;
 use super::repository::Repository;
+use crate::os::facts;
+use crate::os::paths::from_bytes;
 
 /// A file that git does not examine.
 #[derive(Debug, Clone)]
@@ -43,8 +42,8 @@ const KNOWN_MAX: usize = 64;
 
 /// Returns the fingerprint of a repository's index; `None` if there is no index.
 pub fn stamp_of(repository: &Repository) -> Option<IndexStamp> {
-    let known = fs::metadata(repository.own.join("index")).ok()?;
-    Some((known.ino(), known.len(), known.mtime(), known.mtime_nsec()))
+    let known = facts::behind(&repository.own.join("index")).ok()?;
+    Some((known.identity.1, known.size, known.modified.0, known.modified.1))
 }
 
 /// Returns the flagged files of a repository. If the index is too large for one listing, no file
@@ -76,7 +75,7 @@ pub fn flagged(repository: &Repository) -> Result<Vec<FlaggedFile>, GitError> {
 /// others always.
 pub fn hidden(repository: &Repository) -> Result<Vec<FlaggedFile>, GitError> {
     let mut files = flagged(repository)?;
-    let exists = |path: &[u8]| fs::symlink_metadata(repository.root.join(OsStr::from_bytes(path))).is_ok();
+    let exists = |path: &[u8]| fs::symlink_metadata(repository.root.join(from_bytes(path))).is_ok();
     files.retain(|file| !file.is_elsewhere || exists(&file.entry.path));
     Ok(files)
 }

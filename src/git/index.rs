@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,6 +22,8 @@ use super::program::{GitError, GitRun};
 use super::repository::Repository;
 use super::scan::StatusScope;
 use super::settings;
+use crate::os::facts;
+use crate::os::paths::from_bytes;
 
 /// Maximum number of untracked files whose contents are checkpointed; for further ones only names
 /// are.
@@ -268,7 +269,7 @@ impl<'a> CopiedIndex<'a> {
             true => self.update_accepted(&taken)?,
             false => self.update(&taken).map(|()| Vec::new())?,
         };
-        let version = |path: &Vec<u8>| version_of(&self.repository.root.join(OsStr::from_bytes(path)));
+        let version = |path: &Vec<u8>| version_of(&self.repository.root.join(from_bytes(path)));
         versions.extend(refused.iter().filter_map(|path| Some((path.clone(), version(path)?))));
         // The index still has an earlier content of such a file.
         let gone =
@@ -311,7 +312,8 @@ fn ended<'a>(paths: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
 /// Returns whether one of the folders above a path is a symbolic link. Caches the findings in
 /// `is_link`.
 pub fn is_behind_link(root: &Path, path: &[u8], is_link: &mut HashMap<PathBuf, bool>) -> bool {
-    let above = Path::new(OsStr::from_bytes(path)).ancestors().skip(1);
+    let path = from_bytes(path);
+    let above = Path::new(&path).ancestors().skip(1);
     above.filter(|above| !above.as_os_str().is_empty()).any(|above| {
         let look = || fs::symlink_metadata(root.join(above)).is_ok_and(|known| known.is_symlink());
         *is_link.entry(above.to_owned()).or_insert_with(look)
@@ -321,7 +323,7 @@ pub fn is_behind_link(root: &Path, path: &[u8], is_link: &mut HashMap<PathBuf, b
 /// Returns whether git stores no content for a path: a folder that is no repository, a pipe, a
 /// socket or a device.
 fn is_no_content(root: &Path, path: &[u8]) -> bool {
-    let path = root.join(OsStr::from_bytes(path));
+    let path = root.join(from_bytes(path));
     match fs::symlink_metadata(&path) {
         Ok(known) if known.is_dir() => !path.join(".git").exists(),
         Ok(known) => !known.is_file() && !known.is_symlink(),
@@ -346,8 +348,8 @@ pub fn chosen(repository: &Repository, status: &Status) -> Result<ChosenFiles, G
     let mut is_link = HashMap::new();
     let untracked = status.untracked.iter().enumerate().map(|(at, path)| (path, at >= UNTRACKED_MAX));
     for (path, is_too_many) in status.changed.iter().map(|path| (path, false)).chain(untracked) {
-        let at = repository.root.join(OsStr::from_bytes(path));
-        match fs::symlink_metadata(&at) {
+        let at = repository.root.join(from_bytes(path));
+        match facts::at(&at) {
             // The link leads to another file.
             Ok(_) if is_behind_link(&repository.root, path, &mut is_link) => {}
             Ok(known) if known.is_file() => {
@@ -355,7 +357,7 @@ pub fn chosen(repository: &Repository, status: &Status) -> Result<ChosenFiles, G
                     left_out.insert(path.clone(), version_in(&known));
                     continue;
                 }
-                if known.len() > repository.limits.large {
+                if known.size > repository.limits.large {
                     large.push(path.clone());
                     continue;
                 }

@@ -17,17 +17,14 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{symlink, DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::process::geteuid;
-
 use super::index::Scratch;
 use super::settings::{read_regular, GitSetting, GitSettings};
+use crate::os::{facts, links, private};
 
 /// Settings that are copied. None of them names a program, or a file from which git would take a
 /// program. Settings that make git compare less of a file's status (`core.trustctime`,
@@ -173,7 +170,7 @@ impl IsolatedGitDir {
         let top = scratch.path.clone();
         private_folder(&top.join("info"))?;
         for name in LINKED {
-            symlink(common.join(name), top.join(name))?;
+            links::create(&common.join(name), &top.join(name))?;
         }
         let path = if own == common {
             top
@@ -182,11 +179,11 @@ impl IsolatedGitDir {
             private_folder(&path.join("info"))?;
             fs::write(path.join("commondir"), "../..\n")?;
             for name in ["refs", "logs", "reftable"] {
-                symlink(own.join(name), path.join(name))?;
+                links::create(&own.join(name), &path.join(name))?;
             }
             path
         };
-        symlink(own.join("info/sparse-checkout"), path.join("info/sparse-checkout"))?;
+        links::create(&own.join("info/sparse-checkout"), &path.join("info/sparse-checkout"))?;
         let (own, common) = (own.to_owned(), common.to_owned());
         let (head, config, shared_indexes) = (Vec::new(), Vec::new(), BTreeSet::new());
         Ok(Self { path, head, own, common, config, shared_indexes, scratch })
@@ -201,7 +198,7 @@ impl IsolatedGitDir {
             fs::remove_file(self.path.join(name))?;
         }
         for name in shared.difference(&self.shared_indexes) {
-            symlink(self.own.join(name), self.path.join(name))?;
+            links::create(&self.own.join(name), &self.path.join(name))?;
         }
         shared.clone_into(&mut self.shared_indexes);
         // Git writes `HEAD` in a commit without a branch, and leaves a lock if it is killed.
@@ -221,7 +218,7 @@ impl IsolatedGitDir {
 fn shared_indexes_of(own: &Path) -> io::Result<BTreeSet<OsString>> {
     let names = fs::read_dir(own)?.map(|entry| Ok(entry?.file_name()));
     let names: BTreeSet<OsString> = names.collect::<io::Result<_>>()?;
-    Ok(names.into_iter().filter(|name| name.as_bytes().starts_with(b"sharedindex.")).collect())
+    Ok(names.into_iter().filter(|name| name.as_encoded_bytes().starts_with(b"sharedindex.")).collect())
 }
 
 /// Returns the content of `HEAD` of a git directory. Old versions of git made it a symbolic link.
@@ -229,7 +226,7 @@ pub fn head_of(git_dir: &Path) -> io::Result<Vec<u8>> {
     let path = git_dir.join("HEAD");
     match fs::read_link(&path) {
         Ok(target) if target.starts_with("refs") => {
-            Ok([b"ref: ", target.as_os_str().as_bytes(), b"\n"].concat())
+            Ok([b"ref: ", target.as_os_str().as_encoded_bytes(), b"\n"].concat())
         }
         _ => read_regular(&path, HEAD_BYTES_MAX),
     }
@@ -268,9 +265,9 @@ pub fn is_allowed(key: &[u8]) -> bool {
 /// # Errors
 /// When it cannot be made, belongs to another user, or others may write to it.
 pub fn private_folder(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    let known = fs::symlink_metadata(path)?;
-    if known.is_dir() && known.uid() == geteuid().as_raw() && known.mode() & 0o022 == 0 {
+    private::create_folders(path)?;
+    let known = facts::at(path)?;
+    if known.is_folder() && private::is_ours(&known) && private::mode_for_others(&known) & 0o022 == 0 {
         return Ok(());
     }
     let why = format!("others may write to `{}`, so git is not run with files in it", path.display());

@@ -9,19 +9,18 @@
 //! no tree.
 
 use std::collections::{BTreeMap, HashSet};
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Metadata};
+use std::ffi::OsString;
+use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-
-use rustix::fs::{openat, Mode, OFlags, CWD};
 
 use super::index::Status;
 use super::program::GitError;
 use super::repository::Repository;
 use crate::host::effects::CHECKPOINT_FILE_BYTES_MAX;
+use crate::os::facts::{self, Facts};
+use crate::os::paths::from_bytes;
+use crate::os::walk;
 
 /// Modes of a plain file and of an executable one.
 const MODES: [&str; 2] = ["100644", "100755"];
@@ -106,7 +105,7 @@ impl LargeFiles {
             _ => Some(FileModes::of(repository, status)?),
         };
         for path in paths {
-            let at = repository.root.join(OsStr::from_bytes(path));
+            let at = repository.root.join(from_bytes(path));
             let Some(version) = version_of(&at) else { continue };
             let size = size_in(&version).unwrap_or(u64::MAX);
             let has_room = match wanted {
@@ -178,13 +177,13 @@ fn store(
     version: &str,
     in_half: bool,
 ) -> Result<Option<String>, GitError> {
-    let is_it = |file: &File| file.metadata().is_ok_and(|known| version_in(&known) == version);
-    let Ok(file) = open_regular(&repository.root.join(OsStr::from_bytes(path))) else { return Ok(None) };
+    let is_it = |file: &File| facts::of(file).is_ok_and(|known| version_in(&known) == version);
+    let Ok(file) = open_regular(&repository.root.join(from_bytes(path))) else { return Ok(None) };
     if !is_it(&file) {
         return Ok(None);
     }
     let mut named = OsString::from("--path=");
-    named.push(OsStr::from_bytes(path));
+    named.push(from_bytes(path));
     let run = repository.run(["hash-object", "-w", "--stdin"]).with([named]).reads(file.try_clone()?);
     let id = if in_half { run.within(repository.until.half()) } else { run }.line()?;
     Ok(is_it(&file).then_some(id))
@@ -192,8 +191,7 @@ fn store(
 
 /// Opens a regular file for reading. Neither follows links nor blocks on a pipe.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = File::from(openat(CWD, path, flags, Mode::empty())?);
+    let file = walk::open_nonblocking(path, false)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(io::Error::other("it is not a regular file")),
@@ -202,15 +200,15 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 
 /// Returns the version of a file; `None` if it is not a regular file.
 pub fn version_of(path: &Path) -> Option<String> {
-    let known = fs::symlink_metadata(path).ok().filter(Metadata::is_file)?;
-    Some(version_in(&known))
+    facts::at(path).ok().filter(Facts::is_file).map(|known| version_in(&known))
 }
 
 /// Returns the version of a file (kind, size, modification time), which identifies it without its
 /// content. A version is not an object id.
-pub fn version_in(known: &Metadata) -> String {
-    let kind = if known.permissions().mode() & 0o100 != 0 { 'x' } else { 'f' };
-    format!("{kind}.{:x}.{:x}.{:x}", known.len(), known.mtime(), known.mtime_nsec())
+pub fn version_in(known: &Facts) -> String {
+    let kind = if known.mode & 0o100 != 0 { 'x' } else { 'f' };
+    let (seconds, nanos) = known.modified;
+    format!("{kind}.{:x}.{seconds:x}.{nanos:x}", known.size)
 }
 
 /// Returns the size in a version, in bytes; `None` if it is malformed.
@@ -254,6 +252,8 @@ fn shown(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -264,7 +264,7 @@ mod tests {
         let version = version_of(&path).unwrap();
         assert_eq!((size_in(&version), mode_in(&version)), (Some(5), 0o100_644));
         assert!(version.contains('.'), "it could be taken for an id: {version}");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+        facts::set_mode(&File::open(&path).unwrap(), 0o700).unwrap();
         assert_eq!(mode_in(&format!("{IN_TREE}{}", version_of(&path).unwrap())), 0o100_755);
         assert_eq!(version_of(folder.path()), None);
     }

@@ -7,15 +7,10 @@
 //! Never: creates one, or starts a program to find one.
 
 use std::collections::HashSet;
-use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-use rustix::process::geteuid;
 
 use super::index::Scratch;
 use super::isolation::{branch_in, head_of, GitDirs, IsolatedGitDir};
@@ -25,6 +20,8 @@ use super::settings::{
     files_of_the_user, path_in, read_all, read_regular, GitSetting, GitSettings, IncludedFor,
 };
 use crate::files::uris::{path_of, uri_of};
+use crate::os::paths::{canonical, from_bytes, home, with_slashes};
+use crate::os::{facts, private};
 
 /// Prefix of a `.git` file that names a git directory.
 const GIT_FILE: &[u8] = b"gitdir: ";
@@ -111,7 +108,7 @@ impl Repository {
         until: Deadline,
     ) -> Result<Self, NoRepository> {
         let folders = directories.iter().filter_map(|uri| path_of(uri).ok());
-        let mut folders: Vec<PathBuf> = folders.filter_map(|path| path.canonicalize().ok()).collect();
+        let mut folders: Vec<PathBuf> = folders.filter_map(|path| canonical(&path).ok()).collect();
         folders.dedup();
         if folders.is_empty() || folders.len() > 1 && folders.len() != directories.len() {
             return Err(NoRepository::None);
@@ -120,8 +117,8 @@ impl Repository {
         let format = Format::of(&own, &common)?;
         let found = root;
         let root = format.root(found.clone(), &own)?;
-        let home = env::var_os("HOME").and_then(|home| Path::new(&home).canonicalize().ok());
-        if root == Path::new("/") || home.is_some_and(|home| home == root) {
+        let home = home().and_then(|home| canonical(&home).ok());
+        if root.parent().is_none() || home.is_some_and(|home| home == root) {
             return unusable("the repository is the whole home folder, or the whole disk");
         }
         if !folders.iter().all(|folder| folder.starts_with(&root)) {
@@ -131,7 +128,7 @@ impl Repository {
         let included_for = IncludedFor { git_dir: &own, branch: branch_in(&head) };
         let mut files = files_of_the_user(git.system_config());
         let of_the_user = read_all(&files, included_for).map_err(NoRepository::Unusable)?;
-        let is_trusted = |path: &PathBuf| path.symlink_metadata().is_ok_and(|known| is_ours(known.uid()));
+        let is_trusted = |path: &PathBuf| facts::at(path).is_ok_and(|known| private::is_trusted(&known));
         if ![&root, &dot_git, &own, &common].into_iter().all(is_trusted) && !is_safe(&of_the_user, &root) {
             return unusable(
                 "git does not trust this repository: it belongs to somebody else (`safe.directory`)",
@@ -253,7 +250,7 @@ impl Repository {
 
     /// Returns the `file:` URI of a file in the repository.
     pub fn uri_of(&self, path: &[u8]) -> String {
-        uri_of(&self.root.join(OsStr::from_bytes(path)))
+        uri_of(&self.root.join(from_bytes(path)))
     }
 
     /// Returns the path of a file (a `file:` URI) relative to the root; `None` if it is outside.
@@ -261,13 +258,14 @@ impl Repository {
         let path = path_of(uri).ok()?;
         let below = path.strip_prefix(&self.root).ok()?;
         let is_plain = |part| matches!(part, std::path::Component::Normal(_));
-        (below.components().next().is_some() && below.components().all(is_plain)).then(|| below.to_owned())
+        let is_below = below.components().next().is_some() && below.components().all(is_plain);
+        is_below.then(|| with_slashes(below).into_owned())
     }
 }
 
 /// Quotes a path for a list whose entries are separated by colons.
 fn quoted(path: &Path) -> OsString {
-    let bytes = path.as_os_str().as_bytes();
+    let bytes = path.as_os_str().as_encoded_bytes();
     if !bytes.iter().any(|byte| b":\"\\\n".contains(byte)) {
         return path.as_os_str().to_owned();
     }
@@ -280,7 +278,7 @@ fn quoted(path: &Path) -> OsString {
         }
     }
     quoted.push(b'"');
-    OsString::from_vec(quoted)
+    from_bytes(&quoted).into_owned()
 }
 
 /// Files of the shared git directory that git reads to their ends.
@@ -350,7 +348,7 @@ fn none_or_some<T>(folders: &[PathBuf]) -> Result<T, NoRepository> {
 
 /// Searches a folder and its ancestors on one file system for a repository, as git does.
 fn places_of(folder: &Path) -> Result<Places, NoRepository> {
-    let device = |path: &Path| fs::metadata(path).map(|known| known.dev());
+    let device = |path: &Path| facts::behind(path).map(|known| known.identity.0);
     let at_first = device(folder)?;
     for root in folder.ancestors() {
         if device(root)? != at_first {
@@ -365,12 +363,7 @@ fn places_of(folder: &Path) -> Result<Places, NoRepository> {
         if let Some(own) = own {
             if let Some(common) = common_of(&own) {
                 let root = root.to_owned();
-                return Ok(Places {
-                    root,
-                    dot_git,
-                    own: own.canonicalize()?,
-                    common: common.canonicalize()?,
-                });
+                return Ok(Places { root, dot_git, own: canonical(&own)?, common: canonical(&common)? });
             }
             if !dot_git.is_dir() {
                 return Err(NoRepository::None);
@@ -403,7 +396,7 @@ fn first_of(file: &Path) -> io::Result<Vec<u8>> {
 /// Resolves the path that a file in this folder names.
 fn joined(folder: &Path, named: &[u8]) -> PathBuf {
     let end = named.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |at| at + 1);
-    folder.join(OsStr::from_bytes(&named[..end]))
+    folder.join(from_bytes(&named[..end]))
 }
 
 /// Returns the git directory that shares its objects and refs with this one, possibly itself;
@@ -478,14 +471,14 @@ impl Format {
         };
         let is_bare = places.is_true("core.bare").or(shared.is_true("core.bare")) == Some(true);
         let worktree = places.get("core.worktree").or(shared.get("core.worktree"));
-        let worktree = worktree.map(|named| PathBuf::from(OsStr::from_bytes(named)));
+        let worktree = worktree.map(|named| PathBuf::from(from_bytes(named).into_owned()));
         Ok(Self { copied, has_own_settings, is_bare, worktree })
     }
 
     /// Returns the root of the working tree; `found` is the folder that contains `.git`.
     fn root(&self, found: PathBuf, own: &Path) -> Result<PathBuf, NoRepository> {
         match &self.worktree {
-            Some(worktree) => match own.join(worktree).canonicalize() {
+            Some(worktree) => match canonical(&own.join(worktree)) {
                 Ok(root) => Ok(root),
                 Err(_) => unusable("the repository keeps its files elsewhere"),
             },
@@ -514,13 +507,6 @@ fn setting(key: &str, value: &[u8]) -> GitSetting {
     GitSetting { key: key.as_bytes().to_vec(), value: Some(value.to_vec()) }
 }
 
-/// Returns whether a user is the one who runs this process, or who has become `root` with `sudo`.
-fn is_ours(uid: u32) -> bool {
-    let me = geteuid();
-    let by_sudo = || env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
-    uid == me.as_raw() || me.is_root() && by_sudo() == Some(uid)
-}
-
 /// Returns whether the user has declared a folder safe although it belongs to another user.
 fn is_safe(of_the_user: &GitSettings, root: &Path) -> bool {
     let mut is_safe = false;
@@ -537,7 +523,7 @@ fn is_safe(of_the_user: &GitSettings, root: &Path) -> bool {
 
 /// Returns whether `named` is the folder itself, or ends with `/*` and is an ancestor of it.
 fn is_named(named: &Path, root: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let real = |path: &Path| canonical(path).unwrap_or_else(|_| path.to_owned());
     match named.file_name() {
         Some(name) if name == "*" => {
             named.parent().is_some_and(|above| root != real(above) && root.starts_with(real(above)))

@@ -4,10 +4,7 @@
 //! Never: writes outside the permitted folders, or over an unknown content.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, Metadata, Permissions};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,6 +26,8 @@ use crate::files::reverting::{revert_text, RevertedText, UNKNOWN_SIDE};
 use crate::files::uris::path_of;
 use crate::files::writing::{WritePosition, WriteRequest, PERMISSIONS};
 use crate::host::effects::{GitContent, GitRevert, RevertOutcome, SaidFile};
+use crate::os::facts::{self, Facts};
+use crate::os::paths::from_bytes;
 
 /// Refusal of a file that has changed.
 pub const CHANGED_SINCE: &str = "it was changed since";
@@ -64,9 +63,8 @@ pub fn revert(
     let seen = all_metadata_of(repository, files);
     let found = repository.examine(|repository| FoundFiles::of(repository, files))?;
     let repository = &*repository;
-    let standing = |(file, seen): (&GitRevert, &Option<Metadata>)| {
-        revert_state_of(repository, file, &found, seen.as_ref())
-    };
+    let standing =
+        |(file, seen): (&GitRevert, &Option<Facts>)| revert_state_of(repository, file, &found, seen.as_ref());
     let each: Vec<RevertState> = files.iter().zip(&seen).map(standing).collect();
     let mut kept = HashMap::new();
     if let Some(by) = bytes_kept {
@@ -146,7 +144,7 @@ impl FoundFiles {
     /// Scans the folder. Contents of large files are stored only for those to be reverted.
     fn of(repository: &Repository, files: &[GitRevert]) -> Result<Self, GitError> {
         let paths = files.iter().filter_map(|file| repository.path_of(&file.file));
-        let paths: HashSet<Vec<u8>> = paths.map(|path| path.into_os_string().into_vec()).collect();
+        let paths: HashSet<Vec<u8>> = paths.map(|path| path.into_os_string().into_encoded_bytes()).collect();
         let mut flagged = flagged(repository)?;
         flagged.retain(|file| paths.contains(&file.entry.path));
         let wanted = WantedContents::Of(&paths);
@@ -161,7 +159,7 @@ impl FoundFiles {
     fn is(
         &self,
         path: &Path,
-        seen: Option<&Metadata>,
+        seen: Option<&Facts>,
         side: Option<&GitContent>,
         bytes: Option<&String>,
     ) -> bool {
@@ -185,34 +183,33 @@ enum RevertState {
 }
 
 /// Returns the metadata of files; `None` for a file that does not exist.
-fn all_metadata_of(repository: &Repository, files: &[GitRevert]) -> Vec<Option<Metadata>> {
+fn all_metadata_of(repository: &Repository, files: &[GitRevert]) -> Vec<Option<Facts>> {
     let mut is_link = HashMap::new();
     let seen = files.iter().map(|file| {
         let path = repository.path_of(&file.file)?;
-        let is_elsewhere = is_behind_link(&repository.root, path.as_os_str().as_bytes(), &mut is_link);
+        let is_elsewhere =
+            is_behind_link(&repository.root, path.as_os_str().as_encoded_bytes(), &mut is_link);
         (!is_elsewhere).then(|| metadata_of(&repository.root.join(path))).flatten()
     });
     seen.collect()
 }
 
-fn metadata_of(path: &Path) -> Option<Metadata> {
-    fs::symlink_metadata(path).ok().filter(|known| !known.is_dir())
+fn metadata_of(path: &Path) -> Option<Facts> {
+    facts::at(path).ok().filter(|known| !known.is_folder())
 }
 
 /// Returns whether a file is still the same version. Removing another hard link to the file changes
 /// its metadata, but not the file.
-fn is_still(seen: &Metadata, now: &Metadata) -> bool {
-    let facts = |known: &Metadata| {
-        (known.dev(), known.ino(), known.size(), known.mtime(), known.mtime_nsec(), known.mode())
-    };
-    etag(seen) == etag(now) || (seen.nlink() > 1 && facts(seen) == facts(now))
+fn is_still(seen: &Facts, now: &Facts) -> bool {
+    let facts = |known: &Facts| (known.identity, known.size, known.modified, known.mode);
+    etag(seen) == etag(now) || (seen.links > 1 && facts(seen) == facts(now))
 }
 
 fn revert_state_of(
     repository: &Repository,
     file: &GitRevert,
     found: &FoundFiles,
-    seen: Option<&Metadata>,
+    seen: Option<&Facts>,
 ) -> RevertState {
     let exists = seen.is_some();
     let refused = |why: &str| RevertState::Refused(why.to_owned());
@@ -230,7 +227,7 @@ fn revert_state_of(
     {
         return not_kept(&wanted.blob);
     }
-    match (found.contents.get(&path), found.versions.get(path.as_os_str().as_bytes())) {
+    match (found.contents.get(&path), found.versions.get(path.as_os_str().as_encoded_bytes())) {
         (None, Some(version)) if exists => return not_kept(version),
         (None, _) if exists => {
             return refused("something that git ignores, or that is no regular file, is there now");
@@ -250,7 +247,7 @@ fn contents_in(tree: &[u8]) -> HashMap<PathBuf, GitContent> {
         let mut facts = facts.split(' ');
         let mode = u32::from_str_radix(facts.next()?, 8).ok()?;
         let blob = facts.nth(1)?.to_owned();
-        Some((PathBuf::from(OsStr::from_bytes(path)), GitContent { blob, mode }))
+        Some((PathBuf::from(from_bytes(path).into_owned()), GitContent { blob, mode }))
     });
     entries.collect()
 }
@@ -316,7 +313,7 @@ fn make(
     repository: &Repository,
     folders: &Folders,
     file: &GitRevert,
-    seen: Option<&Metadata>,
+    seen: Option<&Facts>,
     content: Option<&[u8]>,
 ) -> Result<Option<u32>, String> {
     let path = path_of(&file.file).map_err(|error| error.message)?;
@@ -332,7 +329,7 @@ fn make(
             PathRefusal::Changed => CHANGED_SINCE.to_owned(),
             refusal => told(&refusal),
         })?;
-        return Ok(seen.map(|seen| seen.mode() & PERMISSIONS));
+        return Ok(seen.map(|seen| seen.mode & PERMISSIONS));
     };
     // The exact bytes may have been removed with old checkpoints; git's content remains.
     let bytes = file.bytes_wanted.as_ref().and_then(|bytes| bytes_of(repository, bytes).ok());
@@ -351,14 +348,14 @@ fn make(
     }
     let token = must_be_as_seen()?;
     if wanted.is_link() && token.is_some() {
-        let link = OsString::from_vec(content);
+        let link = from_bytes(&content).into_owned();
         return folders
             .replace(&path, Replacement::Link(&link))
             .map(|()| None)
             .map_err(|refusal| told(&refusal));
     }
     if wanted.is_link() {
-        let link = OsString::from_vec(content);
+        let link = from_bytes(&content).into_owned();
         return folders.create_link(&path, &link).map(|()| None).map_err(|refusal| told(&refusal));
     }
     match (&file.now, &token) {
@@ -435,10 +432,10 @@ fn make_room(folders: &Folders, path: &Path) -> Result<(), String> {
 fn set_mode(folders: &Folders, path: &Path, is_program: bool) -> Result<(), String> {
     let set = || -> Result<(), crate::files::folders::PathRefusal> {
         let file = folders.open(path)?;
-        let mode = file.metadata()?.permissions().mode();
+        let mode = facts::of(&file)?.mode;
         if (mode & 0o100 != 0) != is_program {
             let wanted = if is_program { mode | (mode & 0o444) >> 2 } else { mode & !0o111 };
-            file.set_permissions(Permissions::from_mode(wanted))?;
+            facts::set_mode(&file, wanted)?;
         }
         Ok(())
     };

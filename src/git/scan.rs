@@ -9,8 +9,7 @@
 //! Never: caches a status of flagged files, or with conflicts.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -19,6 +18,7 @@ use super::flags::{stamp_of, FlaggedFile, IndexStamp};
 use super::index::{read_status, Status, STATUS};
 use super::program::{GitError, GitRun};
 use super::repository::Repository;
+use crate::os::paths::from_bytes;
 
 /// Maximum number of cached statuses, one per repository.
 const REMEMBERED_MAX: usize = 16;
@@ -129,8 +129,8 @@ impl Status {
             return None;
         }
         let stays = |path: &[u8]| {
-            let path = Path::new(OsStr::from_bytes(path));
-            !touched.iter().any(|touched| path.starts_with(touched))
+            let path = from_bytes(path);
+            !touched.iter().any(|touched| Path::new(&path).starts_with(touched))
         };
         let merged = |before: Vec<Vec<u8>>, now: Vec<Vec<u8>>| {
             let mut paths: Vec<_> = before.into_iter().filter(|path| stays(path)).chain(now).collect();

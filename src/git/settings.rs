@@ -6,14 +6,14 @@
 
 use std::collections::HashSet;
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use crate::os::paths::{canonical, from_bytes, home};
+use crate::os::walk;
 use globset::{escape, GlobBuilder};
-use rustix::fs::{openat, Mode, OFlags, CWD};
 
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
@@ -285,7 +285,7 @@ pub struct IncludedFor<'a> {
 /// Which file cannot be read, and why, for people.
 pub fn read_all(files: &[PathBuf], included_for: IncludedFor<'_>) -> Result<GitSettings, String> {
     let read = |urls: Option<Vec<Vec<u8>>>| {
-        let home = env::var_os("HOME").map(PathBuf::from);
+        let home = home();
         let mut reader = SettingsReader {
             included_for,
             home,
@@ -350,7 +350,8 @@ impl SettingsReader<'_> {
             before => self.is_met(&String::from_utf8_lossy(before.strip_prefix(b"includeif.")?), file),
         };
         let named = setting.value.as_ref().filter(|named| is_met && !named.is_empty())?;
-        let named = Path::new(OsStr::from_bytes(named));
+        let named = from_bytes(named);
+        let named = Path::new(&named);
         Some(match named.strip_prefix("~") {
             Ok(below) => self.home.as_ref()?.join(below),
             Err(_) => file.parent()?.join(named),
@@ -372,12 +373,12 @@ impl SettingsReader<'_> {
         let Some(pattern) = condition.strip_prefix("hasconfig:remote.*.url:") else { return false };
         self.asks_for_urls = true;
         let mut urls = self.urls.iter().flatten();
-        urls.any(|url| is_match(pattern, Path::new(OsStr::from_bytes(url)), false))
+        urls.any(|url| is_match(pattern, Path::new(&from_bytes(url)), false))
     }
 
     fn is_git_dir(&self, pattern: &str, git_dir: &Path, in_any_case: bool, file: &Path) -> bool {
         let literal = |folder: &Path, rest: &str| {
-            let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+            let folder = canonical(folder).unwrap_or_else(|_| folder.to_owned());
             format!("{}/{rest}", escape(&folder.to_string_lossy()))
         };
         let pattern = match (pattern.strip_prefix("~/"), pattern.strip_prefix("./")) {
@@ -386,10 +387,10 @@ impl SettingsReader<'_> {
                 None => return false,
             },
             (None, Some(rest)) => {
-                let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+                let file = canonical(file).unwrap_or_else(|_| file.to_owned());
                 file.parent().map_or_else(String::new, |folder| literal(folder, rest))
             }
-            (None, None) if pattern.starts_with('/') => pattern.to_owned(),
+            (None, None) if Path::new(pattern).has_root() => pattern.to_owned(),
             (None, None) => format!("**/{pattern}"),
         };
         is_match(&whole(&pattern), git_dir, in_any_case)
@@ -433,8 +434,7 @@ fn content_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
 /// # Errors
 /// When it cannot be opened; anything but a regular file counts as not found.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = File::from(openat(CWD, path, flags, Mode::empty())?);
+    let file = walk::open_nonblocking(path, true)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(io::ErrorKind::NotFound.into()),
@@ -453,7 +453,7 @@ pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 pub fn files_of_the_user(system: Option<&Path>) -> Vec<PathBuf> {
     let named = |name: &str| env::var_os(name).map(PathBuf::from);
     let is_set = |value: OsString| {
-        let text = [b"[a]\nb = ", value.as_bytes(), b"\n"].concat();
+        let text = [b"[a]\nb = ", value.as_encoded_bytes(), b"\n"].concat();
         GitSettings::parse(&text).ok().and_then(|found| found.is_true("a.b"))
     };
     let without_system = env::var_os("GIT_CONFIG_NOSYSTEM").and_then(is_set).unwrap_or(false);
@@ -462,7 +462,7 @@ pub fn files_of_the_user(system: Option<&Path>) -> Vec<PathBuf> {
     match named("GIT_CONFIG_GLOBAL") {
         Some(file) => files.push(file),
         None => {
-            let home = named("HOME").filter(|home| home.is_absolute());
+            let home = home().filter(|home| home.is_absolute());
             let of_programs = named("XDG_CONFIG_HOME").filter(|folder| !folder.as_os_str().is_empty());
             let of_programs = of_programs.or_else(|| Some(home.as_ref()?.join(".config")));
             files.extend(of_programs.map(|folder| folder.join("git/config")));
@@ -476,10 +476,10 @@ pub fn files_of_the_user(system: Option<&Path>) -> Vec<PathBuf> {
 /// home.
 pub fn path_in(value: &[u8]) -> Option<PathBuf> {
     match value.strip_prefix(b"~") {
-        None => Some(PathBuf::from(OsString::from_vec(value.to_vec()))),
+        None => Some(PathBuf::from(from_bytes(value).into_owned())),
         Some(below) => {
-            let below = OsStr::from_bytes(below.strip_prefix(b"/").or(below.is_empty().then_some(below))?);
-            Some(PathBuf::from(env::var_os("HOME")?).join(below))
+            let below = from_bytes(below.strip_prefix(b"/").or(below.is_empty().then_some(below))?);
+            Some(home()?.join(&*below))
         }
     }
 }

@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::flags::flagged;
@@ -26,13 +25,16 @@ pub fn unseen(repository: &Repository, files: Vec<String>) -> Result<Vec<UnseenF
     if files.is_empty() {
         return Ok(Vec::new());
     }
-    let as_uri = |file: String| if file.starts_with('/') { uri_of(Path::new(&file)) } else { file };
+    let as_uri = |file: String| match Path::new(&file).is_absolute() {
+        true => uri_of(Path::new(&file)),
+        false => file,
+    };
     let files: BTreeSet<String> = files.into_iter().map(as_uri).collect();
     let places: Vec<FilePlace> = files.iter().map(|uri| FilePlace::of(repository, uri)).collect();
     let asked: Vec<u8> = places
         .iter()
         .filter_map(|place| match place {
-            FilePlace::Below(path) => Some([HERE, path.as_os_str().as_bytes(), b"\0"].concat()),
+            FilePlace::Below(path) => Some([HERE, path.as_os_str().as_encoded_bytes(), b"\0"].concat()),
             _ => None,
         })
         .flatten()
@@ -60,7 +62,7 @@ pub fn unseen(repository: &Repository, files: Vec<String>) -> Result<Vec<UnseenF
         FilePlace::Outside => true,
         FilePlace::Elsewhere => false,
         FilePlace::Below(path) => {
-            let name = path.as_os_str().as_bytes();
+            let name = path.as_os_str().as_encoded_bytes();
             let exists = || fs::symlink_metadata(repository.root.join(path)).is_ok();
             ignored.contains(name) || (elsewhere.contains(name) && !exists())
         }

@@ -11,7 +11,6 @@
 use std::collections::VecDeque;
 use std::fs::{File, TryLockError};
 use std::io::{self, BufRead, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -28,6 +27,7 @@ use super::{checkpoints, commit, contents, reverting, status, steps, unseen};
 use crate::files::folders::PathRefusal;
 use crate::files::uris::{overlap, path_of};
 use crate::host::effects::{GitJob, GitReport, GitWork};
+use crate::os::{facts, private};
 
 /// Maximum number of concurrent jobs of one kind.
 const AT_ONCE: usize = 2;
@@ -178,18 +178,14 @@ fn wait_for_others(folder: &Path) -> io::Result<File> {
     let begun = Instant::now();
     loop {
         private_folder(folder)?;
-        let opened = File::open(folder)?;
+        let (opened, path) = private::open_folder_lock(folder)?;
         let is_locked = match opened.try_lock() {
             Err(TryLockError::WouldBlock) => false,
             // If the file system has no locks, no worker can be waited for.
             _ => true,
         };
         // The previous holder may have removed the folder after it was opened here.
-        let is_there = || {
-            let there = std::fs::metadata(folder)?;
-            let known = opened.metadata()?;
-            io::Result::Ok((there.dev(), there.ino()) == (known.dev(), known.ino()))
-        };
+        let is_there = || io::Result::Ok(facts::behind(&path)?.identity == facts::of(&opened)?.identity);
         if (is_locked && is_there().unwrap_or(false)) || begun.elapsed() >= OTHERS_WITHIN {
             return Ok(opened);
         }

@@ -7,9 +7,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
@@ -25,6 +24,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::Targets;
 
 use crate::backend::secrets::redact;
+use crate::os::{private, stderr};
 
 /// Maximum number of lines queued for the writing thread; further lines are dropped.
 const LINES_MAX: usize = 1024;
@@ -337,10 +337,10 @@ enum Sink {
 impl Sink {
     /// Opens the file and redirects stderr to it. Falls back to stderr if that fails.
     fn open(path: PathBuf) -> Self {
-        let file = File::options().create(true).append(true).mode(0o600).open(&path);
+        let file = private::options().create(true).append(true).open(&path);
         let opened = file.and_then(|file| {
-            file.set_permissions(Permissions::from_mode(0o600))?;
-            rustix::stdio::dup2_stderr(&file)?;
+            private::restrict(&file)?;
+            stderr::redirect(&file)?;
             let bytes = file.metadata()?.len();
             Ok((file, bytes))
         });

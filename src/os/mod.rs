@@ -8,7 +8,15 @@
 //! Never: knows of clients, sessions or agents, or decides what a failure means.
 
 pub mod exe;
+pub mod facts;
 pub mod hangup;
 pub mod limits;
+pub mod links;
+pub mod paths;
+pub mod pipes;
+pub mod private;
 pub mod signals;
+pub mod stderr;
 pub mod stdio;
+pub mod walk;
+pub mod write;

@@ -7,9 +7,8 @@
 //! Owns: that format.
 //! Never: holds a whole session in memory, or leaves an incomplete export behind.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use ahp_types::state::{SessionSummary, Turn};
@@ -21,6 +20,7 @@ use serde_json::value::RawValue;
 use super::{chat_born_at, session_born_at, up_to_date};
 use crate::host::effects::{ChatKey, ChatRow, SavedChat, SessionKey, SessionRow};
 use crate::host::rows::ChatBody;
+use crate::os::{private, write};
 use crate::state::history::CompletedTurn;
 use crate::store::archive::{Archive, Import, SessionPiece};
 use crate::wire::action_lines::envelope_of;
@@ -65,11 +65,11 @@ pub(super) fn export_to(archive: &Archive, uri: &str, path: &Path) -> anyhow::Re
     let name = || format!("cannot write {}", path.display());
     archive.find(uri)?;
     // Conversations are private, and no file is overwritten.
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).with_context(name)?;
+    let file = private::options().write(true).create_new(true).open(path).with_context(name)?;
     let mut out = BufWriter::new(file);
     let written = export(archive, uri, &mut out)
         .and_then(|()| Ok(out.flush()?))
-        .and_then(|()| Ok(out.get_ref().sync_all()?))
+        .and_then(|()| Ok(write::sync_all(out.get_ref())?))
         .with_context(name);
     if written.is_err() {
         // An incomplete export could be mistaken for a complete one.

@@ -6,7 +6,8 @@
 use std::io;
 
 use rusqlite::ErrorCode;
-use rustix::process::{getrlimit, Resource};
+
+use crate::os::write::file_size_max;
 
 /// Reason why the database cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -112,7 +113,7 @@ fn file_limit(error: &rusqlite::Error) -> String {
 }
 
 fn file_limit_now() -> String {
-    match getrlimit(Resource::Fsize).current {
+    match file_size_max() {
         Some(bytes) => {
             format!(" (no file of this process may be larger than {bytes} bytes, see `ulimit -f`)")
         }

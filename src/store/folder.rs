@@ -5,17 +5,13 @@
 //! Never: reads the database, except for its owner; changes a folder of another user, or one that
 //! is only inspected.
 
-use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Seek, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
-use rustix::process::{geteuid, test_kill_process, Pid};
-
 use super::schema;
+use crate::os::facts::{self, Identity};
+use crate::os::{paths, private, write};
 use crate::places;
 
 /// Reason why a folder cannot be used.
@@ -113,7 +109,7 @@ pub struct Holder {
 impl Holder {
     /// Returns the present or last holder of the folder; empty if there never was one.
     pub fn of(folder: &Path) -> io::Result<Self> {
-        match fs::read(folder.join(LOCK)) {
+        match fs::read(private::holder_path(&folder.join(LOCK))) {
             Ok(said) => Ok(Self::parse(&said)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error),
@@ -124,26 +120,27 @@ impl Holder {
         let mut lines = said.split(|byte| *byte == b'\n');
         let process = lines.next().and_then(|line| std::str::from_utf8(line).ok()?.trim().parse().ok());
         let host = (lines.next() == Some(b"host")).then(|| lines.next().unwrap_or_default());
-        let host = host.map(|place| PathBuf::from(OsStr::from_bytes(place)));
+        let host = host.map(|place| PathBuf::from(paths::from_bytes(place).into_owned()));
         Self { process, host, is_first: lines.next() == Some(b"first") }
     }
 
-    fn write(&self, lock: &mut File) -> io::Result<()> {
+    /// Writes the lines for the lock file at a path, which is held.
+    fn write(&self, lock: &File, path: &Path) -> io::Result<()> {
         let mut said = self.process.map(|process| process.to_string()).unwrap_or_default().into_bytes();
         if let Some(place) = &self.host {
             said.extend_from_slice(b"\nhost\n");
-            said.extend_from_slice(place.as_os_str().as_bytes());
+            said.extend_from_slice(place.as_os_str().as_encoded_bytes());
             said.extend_from_slice(if self.is_first { b"\nfirst" } else { b"\n" });
         }
-        lock.set_len(0)?;
-        lock.rewind()?;
-        lock.write_all(&said)
+        let mut file = private::holder_file(lock, path)?;
+        file.set_len(0)?;
+        file.rewind()?;
+        file.write_all(&said)
     }
 
     /// Returns whether the named process exists.
     pub fn lives(&self) -> bool {
-        let process = self.process.and_then(|process| Pid::from_raw(i32::try_from(process).ok()?));
-        process.is_some_and(|process| test_kill_process(process) != Err(Errno::SRCH))
+        self.process.is_some_and(private::process_exists)
     }
 }
 
@@ -151,8 +148,7 @@ impl Holder {
 #[derive(Debug, Clone)]
 pub struct LockId {
     path: PathBuf,
-    device: u64,
-    inode: u64,
+    identity: Identity,
 }
 
 /// State of a lock file that a process holds.
@@ -169,8 +165,8 @@ pub enum LockPlace {
 impl LockId {
     /// Returns the present state of the lock file.
     pub fn place(&self) -> LockPlace {
-        match fs::symlink_metadata(&self.path) {
-            Ok(there) if (there.dev(), there.ino()) == (self.device, self.inode) => LockPlace::There,
+        match facts::at(&self.path) {
+            Ok(there) if there.identity == self.identity => LockPlace::There,
             Err(error) if error.kind() == io::ErrorKind::NotFound => LockPlace::Removed,
             _ => LockPlace::Replaced,
         }
@@ -182,12 +178,11 @@ impl LockId {
     /// # Errors
     /// When another process is faster, or the folder no longer exists.
     pub fn renew(&mut self, host: &Path) -> io::Result<File> {
-        let mut lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.path)?;
+        let lock = private::options().write(true).create_new(true).open(&self.path)?;
         lock.try_lock()?;
         let process = Some(std::process::id());
-        Holder { process, host: Some(host.to_owned()), is_first: false }.write(&mut lock)?;
-        let held = lock.metadata()?;
-        (self.device, self.inode) = (held.dev(), held.ino());
+        Holder { process, host: Some(host.to_owned()), is_first: false }.write(&lock, &self.path)?;
+        self.identity = facts::of(&lock)?.identity;
         Ok(lock)
     }
 }
@@ -213,10 +208,10 @@ impl StateFolder {
     /// Writes the path at which others can join the host into the lock file; `None` if they cannot.
     pub fn announce(&mut self, place: Option<&Path>) -> Result<(), FolderError> {
         let failed = failed_on(&self.path);
-        let Some(lock) = &mut self.lock else { return Ok(()) };
+        let Some(lock) = &self.lock else { return Ok(()) };
         let process = Some(std::process::id());
         let holder = Holder { process, host: place.map(Path::to_owned), is_first: !self.was_held };
-        holder.write(lock).map_err(failed)
+        holder.write(lock, &self.path.join(LOCK)).map_err(failed)
     }
 
     /// Returns a copy of the lock, for a process that takes over the folder; `None` if it is not
@@ -228,8 +223,7 @@ impl StateFolder {
     /// Returns the identity of the lock file; `None` if the folder is not held.
     pub fn lock_id(&self) -> io::Result<Option<LockId>> {
         let Some(lock) = &self.lock else { return Ok(None) };
-        let held = lock.metadata()?;
-        Ok(Some(LockId { path: self.path.join(LOCK), device: held.dev(), inode: held.ino() }))
+        Ok(Some(LockId { path: self.path.join(LOCK), identity: facts::of(lock)?.identity }))
     }
 
     /// Takes over a folder with the lock of another process. Returns also the path at which others
@@ -240,8 +234,8 @@ impl StateFolder {
     pub fn take_over(path: &Path, mut lock: File) -> Result<(Self, Option<PathBuf>), FolderError> {
         let failed = failed_on(path);
         let (held, there) =
-            (lock.metadata().map_err(&failed)?, fs::metadata(path.join(LOCK)).map_err(&failed)?);
-        if (held.dev(), held.ino()) != (there.dev(), there.ino()) {
+            (facts::of(&lock).map_err(&failed)?, facts::behind(&path.join(LOCK)).map_err(&failed)?);
+        if held.identity != there.identity {
             return Err(failed(io::ErrorKind::InvalidInput.into()));
         }
         // The lock belongs to this open file, so locking it again succeeds.
@@ -264,15 +258,15 @@ impl StateFolder {
             // Either its mode has changed since the host made it, or the user made it for the host.
             // Otherwise it has another purpose.
             let is_shared = mode & STICKY != 0 || !is_empty(path).map_err(&failed)?;
-            if is_shared && !schema::is_in(path, geteuid().as_raw()) {
+            if is_shared && !schema::is_in(path) {
                 return Err(FolderError::Open { folder: path.display().to_string(), mode });
             }
-            fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(&failed)?;
+            private::restrict_folder(path).map_err(&failed)?;
         }
         let is_new = is_empty(path).map_err(&failed)?;
         let mut lock = private_file(&path.join(LOCK)).map_err(&failed)?;
         take(path, &mut lock, File::try_lock)?;
-        let was_held = lock.metadata().map_err(&failed)?.len() > 0;
+        let was_held = !is_empty_file(&private::holder_path(&path.join(LOCK))).map_err(&failed)?;
         if is_new {
             private_file(&path.join(GIT_IGNORE))
                 .and_then(|mut file| file.write_all(b"*\n"))
@@ -310,7 +304,7 @@ impl StateFolder {
         let path = self.path.join(name);
         match OpenOptions::new().read(true).write(true).open(&path) {
             Ok(file) => {
-                file.set_permissions(Permissions::from_mode(0o600)).map_err(failed_on(&self.path))?;
+                private::restrict(&file).map_err(failed_on(&self.path))?;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed_on(&self.path)(error)),
@@ -333,6 +327,13 @@ fn is_empty(folder: &Path) -> io::Result<bool> {
     Ok(fs::read_dir(folder)?.next().is_none())
 }
 
+fn is_empty_file(path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        known => Ok(known?.len() == 0),
+    }
+}
+
 fn failed_on(path: &Path) -> impl Fn(io::Error) -> FolderError {
     let folder = path.display().to_string();
     move |error| FolderError::Io { folder: folder.clone(), error }
@@ -341,15 +342,15 @@ fn failed_on(path: &Path) -> impl Fn(io::Error) -> FolderError {
 fn mode_of_ours(path: &Path) -> Result<u32, FolderError> {
     let failed = failed_on(path);
     let is_link = fs::symlink_metadata(path).map_err(&failed)?.is_symlink();
-    let found = fs::metadata(path).map_err(&failed)?;
-    if found.uid() != geteuid().as_raw() {
+    let found = facts::behind(path).map_err(&failed)?;
+    if !private::is_ours(&found) {
         let what = if is_link { "is a symbolic link to somebody else's" } else { "belongs to somebody else" };
         return Err(FolderError::Foreign { folder: path.display().to_string(), what });
     }
-    if !found.is_dir() {
+    if !found.is_folder() {
         return Err(failed(io::ErrorKind::NotADirectory.into()));
     }
-    Ok(found.mode() & 0o7777)
+    Ok(private::mode_for_others(&found))
 }
 
 /// Locks a folder, or fails with the name of its holder.
@@ -382,18 +383,17 @@ fn make(path: &Path) -> io::Result<()> {
     }
     let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
     make(parent)?;
-    match DirBuilder::new().mode(0o700).create(path) {
+    match private::create_folder(path) {
         // Another process was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => return Ok(()),
         made => made?,
     }
-    fs::set_permissions(path, Permissions::from_mode(0o700))?;
-    File::open(parent)?.sync_all()
+    private::restrict_folder(path)?;
+    write::sync_folder(parent)
 }
 
 fn private_file(path: &Path) -> io::Result<File> {
-    let file =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    file.set_permissions(Permissions::from_mode(0o600))?;
+    let file = private::options().read(true).write(true).create(true).truncate(false).open(path)?;
+    private::restrict(&file)?;
     Ok(file)
 }

@@ -5,10 +5,11 @@
 //! Never: reads the database. The mark distinguishes a database that never existed from one that
 //! was removed or replaced.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use crate::os::{private, write};
 
 /// Name of the mark, beside the database.
 pub(super) const FILE_NAME: &str = "sessions.made";
@@ -59,10 +60,10 @@ impl Mark {
 
     /// Writes the mark and syncs it to disk.
     pub(super) fn put(self, database: &Path) -> io::Result<()> {
-        self.write(database)?.sync_all()?;
+        write::sync_all(&self.write(database)?)?;
         let folder = path_of(database);
         let folder = folder.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-        File::open(folder)?.sync_all()
+        write::sync_folder(folder)
     }
 
     /// Updates the numbers of an existing mark without a sync: the database, which is synced, has
@@ -79,8 +80,8 @@ impl Mark {
             Self::Made { reserved } => format!("made, numbers up to {reserved:020}"),
         };
         let path = path_of(database);
-        let mut file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        file.set_permissions(fs::Permissions::from_mode(0o600))?;
+        let mut file = private::options().write(true).create(true).truncate(false).open(path)?;
+        private::restrict(&file)?;
         file.write_all(format!("{ABOUT}{says:40}\n").as_bytes())?;
         Ok(file)
     }

@@ -4,9 +4,8 @@
 //! refusing what this program did not write or does not know, before anything is written.
 //! Never: looks at rows.
 
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use super::errors::StoreError;
 use super::mark::{self, Mark};
 use super::sqlite::log_of;
 use super::{space, turns, upgrade, use_counts};
+use crate::os::{facts, private};
 
 /// Id that tells our databases from those of others: "AHPS".
 const APPLICATION_ID: i64 = 0x4148_5053;
@@ -116,23 +116,21 @@ pub(super) fn refuse_what_is_lost(path: &Path, mark: Mark) -> Result<(), StoreEr
 }
 
 /// Returns whether this folder holds a store or a mark of one that belong to this user.
-pub(super) fn is_in(folder: &Path, user: u32) -> bool {
-    let is_theirs =
-        |path: &Path| fs::symlink_metadata(path).is_ok_and(|file| file.is_file() && file.uid() == user);
+pub(super) fn is_in(folder: &Path) -> bool {
+    let is_ours = |path: &Path| facts::at(path).is_ok_and(|file| file.is_file() && private::is_ours(&file));
     let database = folder.join(super::sqlite::FILE_NAME);
-    if is_theirs(&mark::path_of(&database)) {
+    if is_ours(&mark::path_of(&database)) {
         return true;
     }
     let mut header = Vec::new();
     let mut read = || fs::File::open(&database)?.take(100).read_to_end(&mut header);
     let expected = u32::try_from(APPLICATION_ID).unwrap_or_default().to_be_bytes();
-    is_theirs(&database) && read().is_ok() && (header.is_empty() || header.get(68..72) == Some(&expected[..]))
+    is_ours(&database) && read().is_ok() && (header.is_empty() || header.get(68..72) == Some(&expected[..]))
 }
 
 /// Makes an empty file that only we can read, whatever the umask.
 fn make_private(path: &Path) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    file.set_permissions(Permissions::from_mode(0o600))
+    private::restrict(&private::options().write(true).create(true).truncate(false).open(path)?)
 }
 
 /// A connection to the file of this path. No name means anything else: neither a URI with options

@@ -11,7 +11,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -30,6 +29,7 @@ use super::{
 use crate::host::effects::{Record, SessionKey, SessionRow};
 use crate::host::log::ReplayWindow;
 use crate::host::Start;
+use crate::os::facts::{self, Identity};
 use crate::wire::channels::ChannelKind;
 
 /// The database's name in the state folder.
@@ -363,23 +363,22 @@ fn beyond_mending(error: StoreError, path: &Path) -> StoreError {
 #[derive(Debug)]
 struct OpenFile {
     path: PathBuf,
-    device: u64,
-    inode: u64,
+    identity: Identity,
 }
 
 impl OpenFile {
     fn of(path: PathBuf) -> Result<Self, StoreError> {
         // Wherever the process goes.
-        match std::path::absolute(&path).and_then(|path| Ok((fs::metadata(&path)?, path))) {
-            Ok((file, path)) => Ok(Self { path, device: file.dev(), inode: file.ino() }),
+        match std::path::absolute(&path).and_then(|path| Ok((facts::behind(&path)?, path))) {
+            Ok((file, path)) => Ok(Self { path, identity: file.identity }),
             Err(error) => Err(StoreError::Gone(path.display().to_string(), error)),
         }
     }
 
     /// Checks that what is written into the open file can be found under its path.
     fn check(&self) -> Result<(), StoreError> {
-        let error = match fs::metadata(&self.path) {
-            Ok(file) if (file.dev(), file.ino()) == (self.device, self.inode) => return Ok(()),
+        let error = match facts::behind(&self.path) {
+            Ok(file) if file.identity == self.identity => return Ok(()),
             Ok(_) => io::Error::other("another file is in its place"),
             Err(error) => error,
         };

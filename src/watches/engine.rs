@@ -4,21 +4,19 @@
 //! Never: waits; the caller drives it.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use ahp_types::state::ResourceChangeType;
-use percent_encoding::percent_encode;
 
 use super::changes::PathChanges;
 use super::path_resolution;
 use super::system::{NoNotifier, System, SystemReport, WatchTrouble};
 use super::tree::WatchedTree;
 use crate::files::folders::HostFile;
-use crate::files::uris::{path_of, PATH};
+use crate::files::uris::path_of;
+use crate::os::paths;
 use crate::wire::errors::RpcError;
 use crate::wire::watches::Watched;
 
@@ -223,7 +221,7 @@ impl Engine {
         let uri = watch.uri.strip_suffix('/').unwrap_or(&watch.uri);
         let name = |path: &Path| match path.as_os_str().is_empty() {
             true => watch.uri.clone(),
-            false => format!("{uri}/{}", percent_encode(OsStr::as_bytes(path.as_os_str()), PATH)),
+            false => format!("{uri}/{}", paths::escaped(path)),
         };
         let changes = watch.changes.take();
         let changes = changes.iter().map(|(path, kind)| (name(path), *kind)).collect();

@@ -8,13 +8,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
-
 use super::system::WatchTrouble;
-use crate::files::folders::{parts, HostFile, Identity, LINKS_MAX};
+use crate::files::folders::{parts, HostFile, LINKS_MAX};
+use crate::os::facts::{self, Identity, Kind};
+use crate::os::walk::too_many_links;
 
 /// Resolution of a path, with the folders and links on its way.
 #[derive(Debug)]
@@ -34,9 +33,9 @@ pub struct PathResolution {
 impl PathResolution {
     /// Resolves an absolute path as far as it exists.
     pub fn follow(path: &Path, own: &[HostFile]) -> Self {
-        let top = PathBuf::from("/");
-        let (mut way, mut links) = (Self::at(top), 0);
-        way.pass("/".into());
+        let top = path.ancestors().last().map(Path::to_owned).unwrap_or_default();
+        let (mut way, mut links) = (Self::at(top.clone()), 0);
+        way.pass(top.clone());
         let mut ahead: Vec<OsString> = parts(path).rev().collect();
         while let Some(part) = ahead.pop() {
             if part == ".." {
@@ -45,25 +44,25 @@ impl PathResolution {
                 continue;
             }
             way.root = way.nearest.join(part);
-            let known = match fs::symlink_metadata(&way.root) {
+            let known = match facts::at(&way.root) {
                 Ok(known) => known,
                 Err(error) => {
                     way.end(&ahead, error);
                     break;
                 }
             };
-            let identity = (known.dev(), known.ino());
-            if known.is_symlink() {
+            let identity = known.identity;
+            if known.kind == Kind::Link {
                 links += 1;
                 let target = match fs::read_link(&way.root) {
-                    _ if links > LINKS_MAX => Err(Errno::LOOP.into()),
+                    _ if links > LINKS_MAX => Err(too_many_links()),
                     target => target,
                 };
                 way.steps.insert(way.root.clone(), identity);
                 match target {
                     Ok(target) => {
                         if target.is_absolute() {
-                            way.nearest = PathBuf::from("/");
+                            way.nearest.clone_from(&top);
                         }
                         way.root.clone_from(&way.nearest);
                         ahead.extend(parts(&target).rev());
@@ -79,7 +78,7 @@ impl PathResolution {
             if ahead.is_empty() {
                 break;
             }
-            if !known.is_dir() {
+            if !known.is_folder() {
                 way.end(&ahead, io::ErrorKind::NotADirectory.into());
                 break;
             }
@@ -96,8 +95,8 @@ impl PathResolution {
     }
 
     fn pass(&mut self, folder: PathBuf) {
-        if let Ok(known) = fs::symlink_metadata(&folder) {
-            self.steps.insert(folder, (known.dev(), known.ino()));
+        if let Ok(known) = facts::at(&folder) {
+            self.steps.insert(folder, known.identity);
         }
     }
 

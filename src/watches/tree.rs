@@ -10,8 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, Metadata};
-use std::os::unix::fs::MetadataExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,8 +20,9 @@ use super::changes::PathChanges;
 use super::globs::Globs;
 use super::path_resolution::PathResolution;
 use super::system::{Registration, System, WatchTrouble};
-use crate::files::folders::{HostFile, Identity};
+use crate::files::folders::HostFile;
 use crate::files::uris::PATH_BYTES_MAX;
+use crate::os::facts::{self, Facts, Identity};
 use crate::wire::watches::Watched;
 
 /// Maximum number of attempts to resolve a path that keeps changing.
@@ -78,9 +78,9 @@ struct KnownFolder {
 /// Facts that identify a version of a file; zero where they are not stored.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct EntryVersion {
-    file: (u64, u64),
+    file: Identity,
     size: u64,
-    times: (i64, i64, i64, i64),
+    times: [(i64, i64); 2],
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -313,7 +313,7 @@ impl Scan<'_> {
     }
 
     fn observe(&self, path: &Path) -> Option<ObservedEntry> {
-        fs::symlink_metadata(self.path_of(path)).ok().map(|known| ObservedEntry::of(&known))
+        facts::at(&self.path_of(path)).ok().map(|known| ObservedEntry::of(&known))
     }
 
     fn is_left_out(&self, path: &Path) -> bool {
@@ -513,7 +513,7 @@ impl Scan<'_> {
                 return None;
             }
             let seen = if self.how.knows_versions {
-                ObservedEntry::of(&entry.metadata().ok()?)
+                ObservedEntry::of(&facts::of_entry(&entry).ok()?)
             } else {
                 ObservedEntry {
                     is_folder: entry.file_type().ok()?.is_dir(),
@@ -565,11 +565,11 @@ fn is_short(path: &Path) -> bool {
 }
 
 impl ObservedEntry {
-    fn of(known: &Metadata) -> Self {
-        let times = (known.mtime(), known.mtime_nsec(), known.ctime(), known.ctime_nsec());
-        let (file, is_folder) = ((known.dev(), known.ino()), known.is_dir());
+    fn of(known: &Facts) -> Self {
+        let times = [known.modified, known.changed];
+        let (file, is_folder) = (known.identity, known.is_folder());
         // Entries have versions of their own, so a folder's size and times are ignored.
-        let (size, times) = if is_folder { Default::default() } else { (known.size(), times) };
+        let (size, times) = if is_folder { Default::default() } else { (known.size, times) };
         Self { is_folder, version: EntryVersion { file, size, times } }
     }
 }

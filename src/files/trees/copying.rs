@@ -7,17 +7,15 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{
-    fchmod, fstat, mkdirat, openat, readlinkat, statat, symlinkat, AtFlags, FileType, Mode, OFlags, Stat,
-};
+use super::walk::{deeper, names_in, too_many_bytes, Mount, Tally, BYTES_MAX};
+use crate::files::folders::{must_be_file, PathRefusal};
+use crate::os::facts::{self, Facts, Identity, Kind};
+use crate::os::walk::{open_nonblocking, Access, Folder};
 
-use super::walk::{
-    deeper, is_folder, mode_of, names_in, open_folder, too_many_bytes, Mount, Tally, BYTES_MAX,
-};
-use crate::files::folders::{identity, must_be_file, Identity, PathRefusal, NONBLOCKING};
+/// Permission bits of the owner.
+const OWNER: u32 = 0o700;
 
 /// Copied files, each with the version that was copied.
 #[derive(Debug, Default)]
@@ -25,31 +23,30 @@ pub(super) struct CopyRecord(HashMap<Identity, FileVersion>);
 
 /// Modification time and size of a file; `None` for a folder, which is checked by its entries, and
 /// for a link, which never changes.
-pub(super) type FileVersion = Option<(i128, i128, i128)>;
+pub(super) type FileVersion = Option<((i64, i64), u64)>;
 
 impl CopyRecord {
-    pub(super) fn add(&mut self, known: &Stat) {
-        self.0.insert(identity(known), version(known));
+    pub(super) fn add(&mut self, known: &Facts) {
+        self.0.insert(known.identity, version(known));
     }
 
-    pub(super) fn must_hold(&self, known: &Stat) -> Result<(), PathRefusal> {
-        match self.0.get(&identity(known)) {
+    pub(super) fn must_hold(&self, known: &Facts) -> Result<(), PathRefusal> {
+        match self.0.get(&known.identity) {
             Some(copied) if *copied == version(known) => Ok(()),
             _ => Err(PathRefusal::Changed),
         }
     }
 }
 
-pub(super) fn version(known: &Stat) -> FileVersion {
-    let is_file = FileType::from_raw_mode(known.st_mode) == FileType::RegularFile;
-    is_file.then(|| (known.st_mtime.into(), known.st_mtime_nsec.into(), known.st_size.into()))
+pub(super) fn version(known: &Facts) -> FileVersion {
+    known.is_file().then_some((known.modified, known.size))
 }
 
 #[derive(Default)]
 pub(super) struct CreatedCopy {
     pub(super) record: CopyRecord,
     /// Created folder; `None` if a file or link was copied.
-    pub(super) made: Option<OwnedFd>,
+    pub(super) made: Option<Folder>,
     /// Modes that deny the owner access to copied folders, the innermost first. They are set last,
     /// since they would prevent a cleanup.
     to_close: Vec<PendingMode>,
@@ -58,7 +55,7 @@ pub(super) struct CreatedCopy {
 pub(super) struct PendingMode {
     pub(super) way: Vec<OsString>,
     which: Identity,
-    mode: Mode,
+    mode: u32,
 }
 
 impl CreatedCopy {
@@ -68,36 +65,48 @@ impl CreatedCopy {
         for PendingMode { way, which, mode } in &self.to_close {
             let mut inner = None;
             for name in way {
-                inner = Some(open_folder(inner.as_ref().unwrap_or(made), name)?);
+                inner = Some(inner.as_ref().unwrap_or(made).open_folder(name)?);
             }
             let folder = inner.as_ref().unwrap_or(made);
-            if identity(&fstat(folder)?) != *which {
+            if folder.facts()?.identity != *which {
                 return Err(PathRefusal::Changed);
             }
-            fchmod(folder, *mode)?;
+            folder.set_mode(*mode)?;
         }
         Ok(())
     }
 }
 
 pub(super) enum CopySource {
-    File(File, Stat),
-    Folder(OwnedFd),
-    Link(Vec<u8>, Stat),
+    File(File, Facts),
+    Folder(Folder),
+    Link(OsString, Facts),
 }
 
 impl CopySource {
-    pub(super) fn open(folder: impl AsFd, name: impl AsRef<Path>) -> Result<Self, PathRefusal> {
-        let (folder, name) = (folder.as_fd(), name.as_ref());
-        let known = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if is_folder(&known) {
-            return Ok(Self::Folder(open_folder(folder, name)?));
+    pub(super) fn open(folder: &Folder, name: &OsString) -> Result<Self, PathRefusal> {
+        let known = folder.facts_of(name)?;
+        if known.is_folder() {
+            return Ok(Self::Folder(folder.open_folder(name)?));
         }
+        Self::of_file(&known, || folder.open(name, Access::Read))
+    }
+
+    /// Opens the source at an absolute path.
+    pub(super) fn at(path: &Path) -> Result<Self, PathRefusal> {
+        let known = facts::at(path)?;
+        if known.is_folder() {
+            return Ok(Self::Folder(Folder::at(path)?));
+        }
+        Self::of_file(&known, || open_nonblocking(path, false))
+    }
+
+    fn of_file(known: &Facts, open: impl FnOnce() -> io::Result<File>) -> Result<Self, PathRefusal> {
+        must_be_file(known)?;
+        let file = open()?;
+        let known = facts::of(&file)?;
         must_be_file(&known)?;
-        let file = openat(folder, name, OFlags::RDONLY | NONBLOCKING, Mode::empty())?;
-        let known = fstat(&file)?;
-        must_be_file(&known)?;
-        Ok(Self::File(file.into(), known))
+        Ok(Self::File(file, known))
     }
 }
 
@@ -112,34 +121,29 @@ pub(super) struct Copying {
 }
 
 impl Copying {
-    pub(super) fn copy_below(
-        &mut self,
-        from: BorrowedFd<'_>,
-        to: BorrowedFd<'_>,
-        depth: usize,
-    ) -> Result<(), PathRefusal> {
+    pub(super) fn copy_below(&mut self, from: &Folder, to: &Folder, depth: usize) -> Result<(), PathRefusal> {
         for name in names_in(from, &mut self.done)? {
             let Some(known) = self.mount.metadata_of(from, &name)? else { continue };
-            if identity(&known) == self.made {
+            if known.identity == self.made {
                 continue;
             }
-            match FileType::from_raw_mode(known.st_mode) {
-                FileType::Directory => {
+            match known.kind {
+                Kind::Folder => {
                     let below = self.mount.open_folder(from, &name)?;
-                    let known = fstat(&below)?;
+                    let known = below.facts()?;
                     self.copy.record.add(&known);
-                    mkdirat(to, &name, Mode::RWXU)?;
-                    let made = open_folder(to, &name)?;
+                    to.create_folder(&name, OWNER)?;
+                    let made = to.open_folder(&name)?;
                     self.way.push(name);
-                    self.copy_below(below.as_fd(), made.as_fd(), deeper(depth)?)?;
+                    self.copy_below(&below, &made, deeper(depth)?)?;
                     self.end(&made, &known)?;
                     self.way.pop();
                 }
-                FileType::Symlink => {
+                Kind::Link => {
                     self.copy.record.add(&known);
-                    symlinkat(readlinkat(from, &name, Vec::new())?, to, &name)?;
+                    to.create_link(&from.read_link(&name)?, &name)?;
                 }
-                _ => match CopySource::open(from, &name)? {
+                Kind::File | Kind::Other => match CopySource::open(from, &name)? {
                     CopySource::File(file, known) => {
                         self.copy.record.add(&known);
                         drop(copy_file(&file, &known, to, &name, &mut self.done)?);
@@ -152,31 +156,30 @@ impl Copying {
     }
 
     /// Sets the mode of a copied folder, but postpones one that denies the owner access.
-    pub(super) fn end(&mut self, made: &OwnedFd, known: &Stat) -> Result<(), PathRefusal> {
-        let mode = mode_of(known);
-        if !mode.contains(Mode::RWXU) {
-            let which = identity(&fstat(made)?);
+    pub(super) fn end(&mut self, made: &Folder, known: &Facts) -> Result<(), PathRefusal> {
+        let mode = known.mode & 0o777;
+        if mode & OWNER != OWNER {
+            let which = made.facts()?.identity;
             self.copy.to_close.push(PendingMode { way: self.way.clone(), which, mode });
         }
-        Ok(fchmod(made, mode | Mode::RWXU)?)
+        Ok(made.set_mode(mode | OWNER)?)
     }
 }
 
 pub(super) fn copy_file(
     file: &File,
-    known: &Stat,
-    folder: impl AsFd,
+    known: &Facts,
+    folder: &Folder,
     name: &OsString,
     done: &mut Tally,
 ) -> Result<File, PathRefusal> {
-    done.add_bytes(u64::try_from(known.st_size).unwrap_or(0));
+    done.add_bytes(known.size);
     done.must_not_be_too_much()?;
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | NONBLOCKING;
-    let mut copy = File::from(openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?);
+    let mut copy = folder.create(name, 0o600)?;
     let copied = io::copy(&mut file.take(BYTES_MAX + 1), &mut copy)?;
     if copied > BYTES_MAX {
         return Err(too_many_bytes());
     }
-    fchmod(&copy, mode_of(known))?;
+    facts::set_mode(&copy, known.mode & 0o777)?;
     Ok(copy)
 }

@@ -4,40 +4,40 @@
 //! Never: copies or removes a file.
 
 use std::ffi::OsString;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, ErrorKind};
 
-use rustix::fs::{fstat, renameat, renameat_with, statat, AtFlags, RenameFlags, Stat};
-use rustix::io::Errno;
-
-use super::walk::{is_empty, is_folder, open_folder};
-use crate::files::folders::{identity, PathRefusal, ResolvedPath};
+use super::walk::is_empty;
+use crate::files::folders::{PathRefusal, ResolvedPath};
+use crate::os::facts::Facts;
+use crate::os::walk::{is_unsupported, Folder};
 
 /// Renames an entry, and reports an obstacle at the new name.
 pub(super) fn put_in_place(
-    from: &OwnedFd,
+    from: &Folder,
     name: &OsString,
-    to: &OwnedFd,
+    to: &Folder,
     new: &OsString,
     only_if_free: bool,
 ) -> Result<(), PathRefusal> {
     let moved = match only_if_free {
-        true => match renameat_with(from, name, to, new, RenameFlags::NOREPLACE) {
+        true => match from.rename_if_free(name, to, new) {
             // Not every file system supports that; the name was free at the last check.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => renameat(from, name, to, new),
+            Err(error) if is_unsupported(&error) => from.rename(name, to, new),
             moved => moved,
         },
-        false => renameat(from, name, to, new),
+        false => from.rename(name, to, new),
     };
     let unfit = |why: &str| Err(of_destination(PathRefusal::Unfit(why.to_owned())));
-    match moved {
-        Ok(()) => Ok(()),
-        Err(Errno::EXIST) if only_if_free => Err(of_destination(PathRefusal::Exists)),
-        Err(Errno::EXIST | Errno::NOTEMPTY) => unfit("a folder is there that is not empty"),
-        Err(Errno::ISDIR) => unfit("a folder is there"),
-        Err(Errno::NOTDIR) => unfit("a file is there"),
-        Err(Errno::INVAL) => unfit("a folder cannot be moved into itself"),
-        Err(error) => Err(error.into()),
+    let Err(error) = moved else { return Ok(()) };
+    match error.kind() {
+        ErrorKind::AlreadyExists if only_if_free => Err(of_destination(PathRefusal::Exists)),
+        ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty => {
+            unfit("a folder is there that is not empty")
+        }
+        ErrorKind::IsADirectory => unfit("a folder is there"),
+        ErrorKind::NotADirectory => unfit("a file is there"),
+        ErrorKind::InvalidInput => unfit("a folder cannot be moved into itself"),
+        _ => Err(error.into()),
     }
 }
 
@@ -45,16 +45,16 @@ pub(super) fn put_in_place(
 pub(super) fn is_another_name(
     source: &ResolvedPath,
     name: &OsString,
-    known: &Stat,
+    known: &Facts,
     target: &ResolvedPath,
     there: &OsString,
 ) -> Result<bool, PathRefusal> {
-    let other = match statat(&target.folder, there, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => return Ok(false),
+    let other = match target.folder.facts_of(there) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         other => other?,
     };
-    let is_one_name = name == there && identity(&fstat(&source.folder)?) == identity(&fstat(&target.folder)?);
-    Ok(!is_folder(known) && known.st_nlink > 1 && identity(known) == identity(&other) && !is_one_name)
+    let is_one_name = name == there && source.folder.facts()?.identity == target.folder.facts()?.identity;
+    Ok(!known.is_folder() && known.links > 1 && known.identity == other.identity && !is_one_name)
 }
 
 /// Refuses before anything is copied if the target could not be replaced in the end.
@@ -63,16 +63,16 @@ pub(super) fn must_be_replaceable(
     place: &ResolvedPath,
     name: &OsString,
 ) -> Result<(), PathRefusal> {
-    let known = match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => return Ok(()),
+    let known = match place.folder.facts_of(name) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         known => known?,
     };
     let unfit = |why: &str| Err(of_destination(PathRefusal::Unfit(why.to_owned())));
-    match (by_folder, is_folder(&known)) {
+    match (by_folder, known.is_folder()) {
         (false, false) => Ok(()),
         (false, true) => unfit("a folder is there"),
         (true, false) => unfit("a file is there"),
-        (true, true) => match open_folder(&place.folder, name).map(|folder| is_empty(folder.as_fd())) {
+        (true, true) => match place.folder.open_folder(name).map(|folder| is_empty(&folder)) {
             Ok(Ok(false)) => unfit("a folder is there that is not empty"),
             // If the folder cannot be read, the final rename reports the obstacle.
             _ => Ok(()),
@@ -80,8 +80,8 @@ pub(super) fn must_be_replaceable(
     }
 }
 
-pub(super) fn put_aside(folder: &OwnedFd, name: &OsString, aside: &OsString) -> Result<(), Errno> {
-    renameat(folder, name, folder, aside)
+pub(super) fn put_aside(folder: &Folder, name: &OsString, aside: &OsString) -> io::Result<()> {
+    folder.rename(name, folder, aside)
 }
 
 /// Gives an entry its name back, unless that is taken, and returns `why`, the reason of the
@@ -93,8 +93,10 @@ pub(super) fn put_back(
     why: PathRefusal,
 ) -> Result<(), PathRefusal> {
     // For file systems that cannot rename without replacing, this check comes close.
-    let put = match statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => put_in_place(&place.folder, aside, &place.folder, name, true),
+    let put = match place.folder.facts_of(name) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            put_in_place(&place.folder, aside, &place.folder, name, true)
+        }
         Ok(_) => Err(PathRefusal::Exists),
         Err(error) => Err(error.into()),
     };
@@ -113,8 +115,4 @@ pub(super) fn put_back(
 
 pub(super) fn of_destination(refusal: PathRefusal) -> PathRefusal {
     PathRefusal::Destination(refusal.into())
-}
-
-pub(super) fn is(error: &io::Error, errno: Errno) -> bool {
-    error.raw_os_error() == Some(errno.raw_os_error())
 }

@@ -4,14 +4,11 @@
 //! Never: changes a file.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::io::ErrorKind;
 
-use rustix::fs::{fstat, openat, statat, AtFlags, Dir, FileType, Mode, OFlags, Stat};
-use rustix::io::Errno;
-
-use crate::files::folders::{identity, PathRefusal, DEPTH_MAX, NONBLOCKING};
+use crate::files::folders::{PathRefusal, DEPTH_MAX};
+use crate::os::facts::Facts;
+use crate::os::walk::{Folder, MountId};
 
 /// Maximum number of files and folders that one operation copies or removes.
 pub(super) const ENTRIES_MAX: u64 = 100_000;
@@ -54,36 +51,28 @@ pub(super) fn too_many_bytes() -> PathRefusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mount {
     device: u64,
-    /// Mount number; `None` where the system has none.
-    id: Option<u64>,
+    id: MountId,
 }
 
 impl Mount {
-    pub(super) fn of(folder: BorrowedFd<'_>) -> Result<Self, PathRefusal> {
-        Ok(Self { device: identity(&fstat(folder)?).0, id: mount_id(folder, OsStr::new(""))? })
+    pub(super) fn of(folder: &Folder) -> Result<Self, PathRefusal> {
+        Ok(Self { device: folder.facts()?.identity.0, id: folder.mount()? })
     }
 
     /// Returns the metadata of a name in a folder, if it exists. Refuses another mount.
-    pub(super) fn metadata_of(
-        self,
-        folder: BorrowedFd<'_>,
-        name: &OsStr,
-    ) -> Result<Option<Stat>, PathRefusal> {
-        let known = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => return Ok(None),
-            known => known?,
+    pub(super) fn metadata_of(self, folder: &Folder, name: &OsStr) -> Result<Option<Facts>, PathRefusal> {
+        let found = folder.facts_of(name).and_then(|known| Ok((known, folder.mount_of(name)?)));
+        let (known, id) = match found {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            found => found?,
         };
-        let id = match mount_id(folder, name) {
-            Err(Errno::NOENT) => return Ok(None),
-            id => id?,
-        };
-        self.must_be(Self { device: identity(&known).0, id })?;
+        self.must_be(Self { device: known.identity.0, id })?;
         Ok(Some(known))
     }
 
-    pub(super) fn open_folder(self, folder: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, PathRefusal> {
-        let opened = open_folder(folder, name)?;
-        self.must_be(Self::of(opened.as_fd())?)?;
+    pub(super) fn open_folder(self, folder: &Folder, name: &OsStr) -> Result<Folder, PathRefusal> {
+        let opened = folder.open_folder(name)?;
+        self.must_be(Self::of(&opened)?)?;
         Ok(opened)
     }
 
@@ -95,24 +84,6 @@ impl Mount {
     }
 }
 
-/// Returns the mount number of an entry; `None` if the system does not report it.
-#[cfg(target_os = "linux")]
-pub(super) fn mount_id(folder: BorrowedFd<'_>, name: &OsStr) -> Result<Option<u64>, Errno> {
-    use rustix::fs::{statx, StatxFlags};
-
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH;
-    match statx(folder, name, flags, StatxFlags::MNT_ID) {
-        Ok(known) if known.stx_mask & StatxFlags::MNT_ID.bits() != 0 => Ok(Some(known.stx_mnt_id)),
-        Ok(_) | Err(Errno::NOSYS) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(super) fn mount_id(_: BorrowedFd<'_>, _: &OsStr) -> Result<Option<u64>, Errno> {
-    Ok(None)
-}
-
 pub(super) fn deeper(depth: usize) -> Result<usize, PathRefusal> {
     match depth + 1 {
         deep if deep < DEPTH_MAX => Ok(deep),
@@ -120,37 +91,16 @@ pub(super) fn deeper(depth: usize) -> Result<usize, PathRefusal> {
     }
 }
 
-pub(super) fn is_folder(known: &Stat) -> bool {
-    FileType::from_raw_mode(known.st_mode) == FileType::Directory
-}
-
-pub(super) fn mode_of(known: &Stat) -> Mode {
-    Mode::from_raw_mode(known.st_mode & 0o777)
-}
-
-pub(super) fn open_folder(folder: impl AsFd, name: impl AsRef<Path>) -> Result<OwnedFd, PathRefusal> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | NONBLOCKING;
-    Ok(openat(folder, name.as_ref(), flags, Mode::empty())?)
-}
-
-pub(super) fn names_in(folder: BorrowedFd<'_>, tally: &mut Tally) -> Result<Vec<OsString>, PathRefusal> {
+pub(super) fn names_in(folder: &Folder, tally: &mut Tally) -> Result<Vec<OsString>, PathRefusal> {
     let mut names = Vec::new();
-    for entry in Dir::read_from(folder)? {
-        let name = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
-        if name != "." && name != ".." {
-            tally.add_entry()?;
-            names.push(name);
-        }
+    for name in folder.names()? {
+        tally.add_entry()?;
+        names.push(name?);
     }
     Ok(names)
 }
 
 /// Returns whether a folder is empty, without listing a large one.
-pub(super) fn is_empty(folder: BorrowedFd<'_>) -> Result<bool, PathRefusal> {
-    for entry in Dir::read_from(folder)? {
-        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+pub(super) fn is_empty(folder: &Folder) -> Result<bool, PathRefusal> {
+    Ok(folder.names()?.next().transpose()?.is_none())
 }

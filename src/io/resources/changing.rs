@@ -4,7 +4,7 @@
 //! Never: touches a file other than through [`Folders`].
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -12,7 +12,6 @@ use std::thread;
 use ahp_types::commands::{ContentEncoding, ResourceRequestParams, ResourceWriteMode, ResourceWriteParams};
 use base64::engine::general_purpose::STANDARD;
 use base64::Engine;
-use rustix::io::Errno;
 
 use crate::files::folders::{Folders, HostFile, PathRefusal, WorkFolder};
 use crate::files::unfinished::Unfinished;
@@ -20,6 +19,7 @@ use crate::files::uris::path_of;
 use crate::files::writing::{WritePosition, WriteRequest};
 use crate::git::reverting::revert_reported;
 use crate::host::effects::{Change, FileRevert, RevertOutcome, RevertRequest, SaidFile};
+use crate::os::walk::{is_too_long, is_too_many_links};
 use crate::wire::errors::RpcError;
 
 /// Maximum size of one write, in bytes.
@@ -233,11 +233,14 @@ fn failed(uri: &str, refusal: PathRefusal) -> RpcError {
 }
 
 pub(super) fn by_errno(uri: &str, error: &io::Error) -> RpcError {
-    match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOENT | Errno::NOTDIR) => RpcError::resource_not_found(uri),
-        Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => RpcError::permission_denied(uri),
-        Some(Errno::EXIST) => RpcError::file_exists(uri),
-        Some(Errno::NOTEMPTY | Errno::ISDIR | Errno::NAMETOOLONG | Errno::XDEV | Errno::LOOP) => {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => RpcError::resource_not_found(uri),
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => RpcError::permission_denied(uri),
+        ErrorKind::AlreadyExists => RpcError::file_exists(uri),
+        ErrorKind::DirectoryNotEmpty | ErrorKind::IsADirectory | ErrorKind::CrossesDevices => {
+            RpcError::invalid_params(format_args!("`{uri}`: {error}"))
+        }
+        _ if is_too_long(error) || is_too_many_links(error) => {
             RpcError::invalid_params(format_args!("`{uri}`: {error}"))
         }
         _ => RpcError::unavailable(format_args!("`{uri}`: {error}")),

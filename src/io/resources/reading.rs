@@ -3,9 +3,8 @@
 //! Owns: the content of a file, the entries of a folder, the metadata of either, and the errors.
 //! Never: writes, or reads anything but regular files: a pipe or a device may have no end.
 
-use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, Metadata};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -21,6 +20,8 @@ use percent_encoding::percent_decode_str;
 use super::changing::by_errno;
 use crate::files::facts::etag;
 use crate::files::uris::{path_of, uri_of};
+use crate::os::facts::{self, Facts};
+use crate::os::{paths, walk};
 use crate::wire::errors::RpcError;
 
 /// Maximum size of a file that is read, in bytes.
@@ -80,7 +81,7 @@ fn read_file(uri: &str) -> Result<Vec<u8>, RpcError> {
     if !fs::metadata(&path).map_err(failed)?.is_file() {
         return Err(RpcError::invalid_params(format_args!("`{uri}` is no file")));
     }
-    let file = open(&path).map_err(failed)?;
+    let file = walk::open_nonblocking(&path, true).map_err(failed)?;
     // The file may have been replaced in between.
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(RpcError::invalid_params(format_args!("`{uri}` is no file")));
@@ -91,12 +92,6 @@ fn read_file(uri: &str) -> Result<Vec<u8>, RpcError> {
         return Err(RpcError::invalid_params(format_args!("`{uri}` is larger than {FILE_BYTES_MAX} bytes")));
     }
     Ok(content)
-}
-
-/// Opens a file that may have become a pipe, without waiting for a writer.
-fn open(path: &Path) -> io::Result<File> {
-    let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
-    OpenOptions::new().read(true).custom_flags(nonblocking).open(path)
 }
 
 fn as_text(content: Vec<u8>) -> Result<String, Vec<u8>> {
@@ -142,19 +137,19 @@ pub(super) fn resolve(
     }
     let path = path_of(uri)?;
     let failed = |error| by_errno(uri, &error);
-    let (told, known) = if follows_links {
-        let real = path.canonicalize().map_err(failed)?;
-        let known = fs::symlink_metadata(&real).map_err(failed)?;
-        (uri_of(&real), known)
+    let (told, itself) = if follows_links {
+        let real = paths::canonical(&path).map_err(failed)?;
+        (uri_of(&real), real)
     } else {
         // A slash at the end would follow a link.
-        let itself: PathBuf = path.components().collect();
-        (uri.to_owned(), fs::symlink_metadata(itself).map_err(failed)?)
+        (uri.to_owned(), path.components().collect::<PathBuf>())
     };
-    Ok(facts_of(told, &known))
+    let known = fs::symlink_metadata(&itself).map_err(failed)?;
+    let facts = facts::complete(&known, &itself).map_err(failed)?;
+    Ok(facts_of(told, &known, &facts))
 }
 
-fn facts_of(uri: String, known: &Metadata) -> ResourceResolveResult {
+fn facts_of(uri: String, known: &Metadata, facts: &Facts) -> ResourceResolveResult {
     let (r#type, size) = match known.file_type() {
         kind if kind.is_dir() => (ResourceType::Directory, None),
         kind if kind.is_symlink() => (ResourceType::Symlink, None),
@@ -167,7 +162,7 @@ fn facts_of(uri: String, known: &Metadata) -> ResourceResolveResult {
         mtime: known.modified().ok().and_then(time),
         ctime: known.created().ok().and_then(time),
         content_type: None,
-        etag: Some(etag(known)),
+        etag: Some(etag(facts)),
     }
 }
 
