@@ -20,9 +20,9 @@ use std::sync::Arc;
 
 use super::unfinished::{TemporaryName, Unfinished, UnfinishedNote};
 use super::uris::PATH_BYTES_MAX;
-use crate::os::facts::{self, Facts, Identity, Kind};
+use crate::os::facts::{self, Facts, FileKind, Identity};
 use crate::os::paths::canonical;
-use crate::os::walk::{self, Access, Folder};
+use crate::os::walk::{self, FileAccess, Folder};
 
 /// Maximum nesting depth of folders that are created, copied or removed.
 pub(super) const DEPTH_MAX: usize = 128;
@@ -241,7 +241,7 @@ impl Folders {
             return Err(PathRefusal::NotAFile("a folder"));
         };
         must_be_file(&folder.facts_of(&name)?)?;
-        let file = folder.open(&name, Access::Read)?;
+        let file = folder.open(&name, FileAccess::Read)?;
         // Another file may have taken the name in the meantime.
         must_be_file(&facts::of(&file)?)?;
         Ok(file)
@@ -539,9 +539,9 @@ pub fn real_as_far_as_there(path: &Path) -> Option<PathBuf> {
 
 pub(super) fn must_be_file(known: &Facts) -> Result<(), PathRefusal> {
     match known.kind {
-        Kind::File => Ok(()),
-        Kind::Folder => Err(PathRefusal::NotAFile("a folder")),
-        Kind::Link => Err(PathRefusal::NotAFile("a link that was put there just now")),
-        Kind::Other => Err(PathRefusal::NotAFile("a device, a pipe or a socket")),
+        FileKind::File => Ok(()),
+        FileKind::Folder => Err(PathRefusal::NotAFile("a folder")),
+        FileKind::Link => Err(PathRefusal::NotAFile("a link that was put there just now")),
+        FileKind::Other => Err(PathRefusal::NotAFile("a device, a pipe or a socket")),
     }
 }

@@ -26,7 +26,7 @@ use super::folders::{must_be_file, FinalLink, Folders, MissingFolders, PathRefus
 use super::replacement::temporary_name;
 use super::unfinished::{TemporaryName, UnfinishedNote};
 use super::writing::must_be_on_a_disk;
-use crate::os::facts::{Facts, Kind};
+use crate::os::facts::{Facts, FileKind};
 use crate::os::paths::canonical;
 use crate::os::walk::Folder;
 use crate::os::write::sync;
@@ -212,7 +212,7 @@ impl Folders {
         let known = source.folder.facts_of(aside)?;
         self.must_not_be_one_of_own(&known)?;
         let moved = match known.kind {
-            Kind::Link => CopySource::Link(source.folder.read_link(aside)?, known),
+            FileKind::Link => CopySource::Link(source.folder.read_link(aside)?, known),
             _ => CopySource::open(&source.folder, aside)?,
         };
         if let CopySource::Folder(folder) = &moved {
@@ -399,18 +399,18 @@ impl Folders {
             let Some(known) = mount.metadata_of(folder, &name)? else { continue };
             self.must_be_free_for(deed, &known)?;
             match known.kind {
-                Kind::Folder => {
+                FileKind::Folder => {
                     let below = mount.open_folder(folder, &name)?;
                     self.count_below(&below, mount, deed, deeper(depth)?, tally)?;
                 }
-                Kind::File => {
+                FileKind::File => {
                     tally.add_bytes(known.size);
                     if matches!(deed, TreeOperation::Copied) {
                         tally.must_not_be_too_much()?;
                     }
                 }
-                Kind::Other if matches!(deed, TreeOperation::Copied) => must_be_file(&known)?,
-                Kind::Link | Kind::Other => {}
+                FileKind::Other if matches!(deed, TreeOperation::Copied) => must_be_file(&known)?,
+                FileKind::Link | FileKind::Other => {}
             }
         }
         Ok(())

@@ -18,7 +18,7 @@ use super::facts::etag;
 use super::folders::{must_be_file, FinalLink, Folders, MissingFolders, PathRefusal, ResolvedPath};
 use super::replacement::ReplacementFile;
 use crate::os::facts::{self, Facts};
-use crate::os::walk::{self, Access, Folder};
+use crate::os::walk::{self, FileAccess, Folder};
 use crate::os::write::sync;
 
 /// Size, in bytes, above which a file is changed in place if the change is at its end.
@@ -179,13 +179,13 @@ fn open_before(
     name: &OsString,
     writing: &WriteRequest<'_>,
 ) -> Result<ExistingFile, PathRefusal> {
-    let file = match folder.open(name, Access::Both) {
+    let file = match folder.open(name, FileAccess::Both) {
         // The whole file is replaced, so it need not be readable.
         Err(error)
             if error.kind() == io::ErrorKind::PermissionDenied
                 && writing.put == WritePosition::Truncate(0) =>
         {
-            folder.open(name, Access::Write)?
+            folder.open(name, FileAccess::Write)?
         }
         file => file?,
     };
@@ -269,7 +269,7 @@ fn change(
     let placed = made.map_err(PathRefusal::from).and_then(|new| {
         // Checked as late as possible.
         if let Some(expected) = writing.if_match {
-            let now = place.folder.open(name, Access::Read).and_then(|now| facts::of(&now));
+            let now = place.folder.open(name, FileAccess::Read).and_then(|now| facts::of(&now));
             if !now.is_ok_and(|now| etag(&now) == expected) {
                 return Err(PathRefusal::Changed);
             }

@@ -15,7 +15,7 @@ pub type Identity = (u64, u64);
 
 /// Kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// Regular file.
     File,
     /// Folder.
@@ -30,7 +30,7 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
     /// Kind of the file.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// Identity of the file.
     pub identity: Identity,
     /// Size in bytes.
@@ -52,12 +52,12 @@ pub struct Facts {
 impl Facts {
     /// Returns whether the file is a folder.
     pub fn is_folder(&self) -> bool {
-        self.kind == Kind::Folder
+        self.kind == FileKind::Folder
     }
 
     /// Returns whether the file is a regular file.
     pub fn is_file(&self) -> bool {
-        self.kind == Kind::File
+        self.kind == FileKind::File
     }
 }
 
@@ -116,17 +116,17 @@ pub(in crate::os) mod half {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::path::Path;
 
-    use super::{Facts, Kind};
+    use super::{Facts, FileKind};
 
-    fn kind_of(kind: FileType) -> Kind {
+    fn kind_of(kind: FileType) -> FileKind {
         if kind.is_file() {
-            Kind::File
+            FileKind::File
         } else if kind.is_dir() {
-            Kind::Folder
+            FileKind::Folder
         } else if kind.is_symlink() {
-            Kind::Link
+            FileKind::Link
         } else {
-            Kind::Other
+            FileKind::Other
         }
     }
 
@@ -153,10 +153,10 @@ pub(in crate::os) mod half {
 
         Facts {
             kind: match FileType::from_raw_mode(known.st_mode) {
-                FileType::RegularFile => Kind::File,
-                FileType::Directory => Kind::Folder,
-                FileType::Symlink => Kind::Link,
-                _ => Kind::Other,
+                FileType::RegularFile => FileKind::File,
+                FileType::Directory => FileKind::Folder,
+                FileType::Symlink => FileKind::Link,
+                _ => FileKind::Other,
             },
             identity: (known.st_dev as u64, known.st_ino as u64),
             size: known.st_size as u64,
@@ -200,7 +200,7 @@ pub(in crate::os) mod half {
     use winapi_util::file::information;
     use winapi_util::HandleRef;
 
-    use super::{Facts, Kind};
+    use super::{Facts, FileKind};
 
     const READ_ONLY: u64 = 0x1;
     const FOLDER: u64 = 0x10;
@@ -241,12 +241,12 @@ pub(in crate::os) mod half {
         // A placeholder of a cloud drive is a reparse point, too, but leads nowhere else.
         let is_link = has(REPARSE_POINT) && file.metadata()?.is_symlink();
         let kind = match () {
-            () if is_link => Kind::Link,
-            () if has(FOLDER) => Kind::Folder,
-            () if has(DEVICE) => Kind::Other,
-            () => Kind::File,
+            () if is_link => FileKind::Link,
+            () if has(FOLDER) => FileKind::Folder,
+            () if has(DEVICE) => FileKind::Other,
+            () => FileKind::File,
         };
-        let bits = if kind == Kind::Folder { 0o777 } else { 0o666 };
+        let bits = if kind == FileKind::Folder { 0o777 } else { 0o666 };
         Ok(Facts {
             kind,
             identity: (known.volume_serial_number(), known.file_index()),

@@ -35,7 +35,7 @@ mod half {
             }
             Ok(_) => symlink_file(target, link).or_else(|_| fs::hard_link(target, link)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // Whoever lacks the privilege gets the link when the target exists.
+                // Without the privilege, there is no link until the target exists.
                 symlink_file(target, link).or(Ok(()))
             }
             Err(error) => Err(error),

@@ -1,8 +1,8 @@
 //! Files and folders of this user alone.
 //!
 //! On Windows, a folder passes its access list on to what is created in it, and the folders of a
-//! user's profile admit no other user; so nothing is restricted there, and nobody is refused as a
-//! foreign owner.
+//! user's profile admit no other user; so nothing is restricted there, and every file counts as the
+//! user's own.
 //!
 //! Owns: creating and restricting them, the ids of users, and where a lock names its holder.
 //! Never: decides where they are.
@@ -97,7 +97,7 @@ pub fn process_exists(process: u32) -> bool {
 }
 
 /// Returns the path of the file that names the holder of a lock. It is the lock file itself, unless
-/// nobody else can read a locked file.
+/// other processes cannot read a locked file.
 pub fn holder_path(lock: &Path) -> PathBuf {
     half::holder_path(lock)
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::system::WatchTrouble;
 use crate::files::folders::{parts, HostFile, LINKS_MAX};
-use crate::os::facts::{self, Identity, Kind};
+use crate::os::facts::{self, FileKind, Identity};
 use crate::os::walk::too_many_links;
 
 /// Resolution of a path, with the folders and links on its way.
@@ -52,7 +52,7 @@ impl PathResolution {
                 }
             };
             let identity = known.identity;
-            if known.kind == Kind::Link {
+            if known.kind == FileKind::Link {
                 links += 1;
                 let target = match fs::read_link(&way.root) {
                     _ if links > LINKS_MAX => Err(too_many_links()),

@@ -11,8 +11,8 @@ use std::path::Path;
 
 use super::walk::{deeper, names_in, too_many_bytes, Mount, Tally, BYTES_MAX};
 use crate::files::folders::{must_be_file, PathRefusal};
-use crate::os::facts::{self, Facts, Identity, Kind};
-use crate::os::walk::{open_nonblocking, Access, Folder};
+use crate::os::facts::{self, Facts, FileKind, Identity};
+use crate::os::walk::{open_nonblocking, FileAccess, Folder};
 
 /// Permission bits of the owner.
 const OWNER: u32 = 0o700;
@@ -89,7 +89,7 @@ impl CopySource {
         if known.is_folder() {
             return Ok(Self::Folder(folder.open_folder(name)?));
         }
-        Self::of_file(&known, || folder.open(name, Access::Read))
+        Self::of_file(&known, || folder.open(name, FileAccess::Read))
     }
 
     /// Opens the source at an absolute path.
@@ -128,7 +128,7 @@ impl Copying {
                 continue;
             }
             match known.kind {
-                Kind::Folder => {
+                FileKind::Folder => {
                     let below = self.mount.open_folder(from, &name)?;
                     let known = below.facts()?;
                     self.copy.record.add(&known);
@@ -139,11 +139,11 @@ impl Copying {
                     self.end(&made, &known)?;
                     self.way.pop();
                 }
-                Kind::Link => {
+                FileKind::Link => {
                     self.copy.record.add(&known);
                     to.create_link(&from.read_link(&name)?, &name)?;
                 }
-                Kind::File | Kind::Other => match CopySource::open(from, &name)? {
+                FileKind::File | FileKind::Other => match CopySource::open(from, &name)? {
                     CopySource::File(file, known) => {
                         self.copy.record.add(&known);
                         drop(copy_file(&file, &known, to, &name, &mut self.done)?);

@@ -60,7 +60,7 @@ pub fn to_uri(path: &Path) -> String {
 /// depends on the file system.
 ///
 /// # Errors
-/// What is wrong with it, to be read behind the URI.
+/// With the defect as a predicate whose subject is the URI.
 pub fn of_uri(path: &str) -> Result<PathBuf, &'static str> {
     half::of_uri(path)
 }

@@ -1,3 +1,8 @@
+//! Tests of forms of paths, on the half that is built.
+//!
+//! Owns: the cases.
+//! Never: assumes a system, except in the name of a function.
+
 use super::*;
 
 #[test]

@@ -1,4 +1,7 @@
 //! Paths that are bytes with slashes between the names.
+//!
+//! Owns: the half for Unix, as pure functions.
+//! Never: asks the file system.
 
 use percent_encoding::percent_encode;
 

@@ -1,6 +1,9 @@
 //! Paths of Windows: drives, shares, the long form, and names that mean something else.
 //!
 //! A URI has a small letter for a drive, and a plain colon behind it; a path has a capital one.
+//!
+//! Owns: the half for Windows, as pure functions.
+//! Never: asks the file system.
 
 use percent_encoding::utf8_percent_encode;
 

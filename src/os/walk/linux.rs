@@ -1,5 +1,8 @@
-//! What Linux alone has: passing folders that may not be listed, files without a name, numbers of
-//! mounts, and the file systems of the kernel.
+//! Calls of Linux alone.
+//!
+//! Owns: passing folders that may not be listed, files without a name, numbers of mounts, and the
+//! file systems of the kernel.
+//! Never: is needed by another module than `unix`.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

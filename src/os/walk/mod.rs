@@ -34,7 +34,7 @@ pub struct Folder(half::Folder);
 
 /// Use of a file that is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub enum FileAccess {
     /// Reading.
     Read,
     /// Writing.
@@ -142,7 +142,7 @@ impl Folder {
     ///
     /// # Errors
     /// When there is none, it is a link, or it may not be used in this way.
-    pub fn open(&self, name: &OsStr, access: Access) -> io::Result<File> {
+    pub fn open(&self, name: &OsStr, access: FileAccess) -> io::Result<File> {
         self.0.open(name, access)
     }
 

@@ -1,8 +1,13 @@
+//! Tests of steps below a folder, on the half that is built.
+//!
+//! Owns: the cases.
+//! Never: assumes a system.
+
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 
 use super::*;
-use crate::os::facts::{self, Kind};
+use crate::os::facts::{self, FileKind};
 
 fn opened() -> (tempfile::TempDir, Folder) {
     let folder = tempfile::tempdir().unwrap();
@@ -91,9 +96,9 @@ fn links_are_never_followed() {
         if open.create_link(name(target), name(link)).is_err() {
             return eprintln!("not tested here: this user may create no links");
         }
-        assert_eq!(open.facts_of(name(link)).unwrap().kind, Kind::Link);
+        assert_eq!(open.facts_of(name(link)).unwrap().kind, FileKind::Link);
         assert_eq!(open.read_link(name(link)).unwrap(), target);
-        assert!(open.open(name(link), Access::Read).is_err());
+        assert!(open.open(name(link), FileAccess::Read).is_err());
         assert!(open.open_folder(name(link)).is_err());
         assert_eq!(kind(open.pass(name(link))), ErrorKind::NotADirectory);
         open.remove(name(link)).unwrap();
@@ -119,11 +124,11 @@ fn file_is_opened_for_what_is_asked() {
     let (_folder, open) = opened();
     open.create(name("file"), 0o600).unwrap().write_all(b"text").unwrap();
     let mut text = String::new();
-    open.open(name("file"), Access::Read).unwrap().read_to_string(&mut text).unwrap();
+    open.open(name("file"), FileAccess::Read).unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(text, "text");
-    assert!(open.open(name("file"), Access::Read).unwrap().write_all(b"x").is_err());
-    open.open(name("file"), Access::Write).unwrap().write_all(b"more").unwrap();
+    assert!(open.open(name("file"), FileAccess::Read).unwrap().write_all(b"x").is_err());
+    open.open(name("file"), FileAccess::Write).unwrap().write_all(b"more").unwrap();
     let known = open.facts_of(name("file")).unwrap();
-    assert_eq!((known.kind, known.size, known.links), (Kind::File, 4, 1));
-    assert_eq!(known, facts::of(&open.open(name("file"), Access::Both).unwrap()).unwrap());
+    assert_eq!((known.kind, known.size, known.links), (FileKind::File, 4, 1));
+    assert_eq!(known, facts::of(&open.open(name("file"), FileAccess::Both).unwrap()).unwrap());
 }

@@ -1,4 +1,7 @@
 //! Steps by `openat` and its siblings.
+//!
+//! Owns: the half for Unix.
+//! Never: follows a link, unless its caller says so.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,7 +16,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Access, MountId};
+use super::{FileAccess, MountId};
 use crate::os::facts::half::of_stat;
 use crate::os::facts::Facts;
 
@@ -21,7 +24,7 @@ use crate::os::facts::Facts;
 #[path = "linux.rs"]
 mod special;
 
-/// What Linux alone has, for the other systems.
+/// Substitutes for the calls of Linux alone.
 #[cfg(not(all(target_os = "linux", not(portable))))]
 mod special {
     use std::ffi::OsStr;
@@ -124,11 +127,11 @@ impl Folder {
         }))
     }
 
-    pub(super) fn open(&self, name: &OsStr, access: Access) -> io::Result<File> {
+    pub(super) fn open(&self, name: &OsStr, access: FileAccess) -> io::Result<File> {
         let access = match access {
-            Access::Read => OFlags::RDONLY,
-            Access::Write => OFlags::WRONLY,
-            Access::Both => OFlags::RDWR,
+            FileAccess::Read => OFlags::RDONLY,
+            FileAccess::Write => OFlags::WRONLY,
+            FileAccess::Both => OFlags::RDWR,
         };
         Ok(openat(&self.0, name, access | OFlags::NOFOLLOW | NONBLOCKING, Mode::empty())?.into())
     }

@@ -2,6 +2,9 @@
 //!
 //! A handle that does not share deletion keeps its folder and all folders above it in place, so a
 //! path that was opened name by name leads to the same folder until the handle is closed.
+//!
+//! Owns: the half for Windows.
+//! Never: follows a link, unless its caller says so.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -9,7 +12,7 @@ use std::io::{self, ErrorKind};
 use std::os::windows::fs::{symlink_dir, symlink_file, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::{Access, MountId};
+use super::{FileAccess, MountId};
 use crate::os::facts::{self, Facts};
 
 /// Opens folders, too.
@@ -106,14 +109,14 @@ impl Folder {
         Ok(fs::read_dir(&self.path)?.map(|entry| entry.map(|entry| entry.file_name())))
     }
 
-    pub(super) fn open(&self, name: &OsStr, access: Access) -> io::Result<File> {
+    pub(super) fn open(&self, name: &OsStr, access: FileAccess) -> io::Result<File> {
         let file = OpenOptions::new()
-            .read(access != Access::Write)
-            .write(access != Access::Read)
+            .read(access != FileAccess::Write)
+            .write(access != FileAccess::Read)
             .custom_flags(OPEN_REPARSE_POINT)
             .open(self.path_of(name)?)?;
         match facts::of(&file)?.kind {
-            facts::Kind::Link => Err(too_many_links()),
+            facts::FileKind::Link => Err(too_many_links()),
             _ => Ok(file),
         }
     }
@@ -146,7 +149,7 @@ impl Folder {
     pub(super) fn read_link(&self, name: &OsStr) -> io::Result<OsString> {
         let path = self.path_of(name)?;
         match facts::at(&path)?.kind {
-            facts::Kind::Link => fs::read_link(path).map(PathBuf::into_os_string),
+            facts::FileKind::Link => fs::read_link(path).map(PathBuf::into_os_string),
             _ => Err(ErrorKind::InvalidInput.into()),
         }
     }
@@ -204,7 +207,7 @@ pub(super) fn may_write(path: &Path) -> io::Result<()> {
 pub(super) fn open_nonblocking(path: &Path, follows: bool) -> io::Result<File> {
     let flags = if follows { 0 } else { OPEN_REPARSE_POINT };
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    match follows || facts::of(&file)?.kind != facts::Kind::Link {
+    match follows || facts::of(&file)?.kind != facts::FileKind::Link {
         true => Ok(file),
         false => Err(too_many_links()),
     }
