@@ -15,7 +15,6 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
-use crate::backend::acp::guards::GuardProgram;
 use crate::backend::acp::options::{is_unasked_mode, misfit, MODE};
 use crate::backend::acp::quirks::AgentQuirks;
 use crate::backend::acp::{program, Acp, AgentSpec};
@@ -24,6 +23,7 @@ use crate::backend::Backend;
 use crate::cli::WhichAgents;
 use crate::host::effects::{AgentDescription, OpenFailure, Tokens};
 use crate::host::{stored_description, Start};
+use crate::os::process::GuardProgram;
 use crate::store::archive::Archive;
 use crate::store::folder::{self, StateFolder};
 use crate::store::sqlite;

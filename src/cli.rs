@@ -278,51 +278,6 @@ pub enum CliCommand {
     RelayClientTools,
 }
 
-/// The name of the mode in which this program guards an agent.
-pub const GUARD: &str = "guard-agent";
-
-/// The beginning of the argument behind [`GUARD`] that says how many files a guard and what it
-/// guards may open.
-pub const GIVEN_FILES: &str = "--files=";
-
-/// Role of this program when it has started itself with [`GUARD`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GuardMode {
-    /// The guard of an agent.
-    Agent,
-    /// The guard of a command that an agent has started.
-    Command,
-    /// The guard of a program that has the terminal which is stdout.
-    InTerminal,
-    /// No guard: it turns into the program, as the leader of a session whose terminal is stdin.
-    Leader,
-}
-
-/// Reads the arguments of this program with which it starts itself as a guard: what it is then, how
-/// many files it may open if not as many as who has started it, and the command. None where they
-/// say anything else. There is a guard for each agent, command and terminal, so this takes none of
-/// the memory that all flags and their explanations take.
-pub fn guard_mode(
-    arguments: impl Iterator<Item = OsString>,
-) -> Option<(GuardMode, Option<u64>, Vec<OsString>)> {
-    let mut arguments = arguments.skip(1).peekable();
-    arguments.next().filter(|it| it == GUARD)?;
-    let given = arguments.peek().and_then(|it| it.to_str()?.strip_prefix(GIVEN_FILES)?.parse().ok());
-    if given.is_some() {
-        arguments.next();
-    }
-    let (mode, behind) = match arguments.next()?.to_str()? {
-        "--" => (GuardMode::Agent, None),
-        "--terminal" => (GuardMode::Command, arguments.next()),
-        "--pty" => (GuardMode::InTerminal, arguments.next()),
-        "--leader" => (GuardMode::Leader, arguments.next()),
-        _ => return None,
-    };
-    let command: Vec<OsString> = arguments.collect();
-    let is_told = mode == GuardMode::Agent || behind.is_some_and(|it| it == "--");
-    (is_told && !command.is_empty()).then_some((mode, given, command))
-}
-
 const EXAMPLE: &str = r#"Try it:
   printf '%s\n' \
     '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"channel":"ahp-root://","clientId":"me","protocolVersions":["1.0.0"]}}' \
@@ -505,30 +460,6 @@ mod tests {
     fn the_command_line_is_sound() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn a_guard_is_told_what_it_is_and_its_command() {
-        let read = |line: &str| guard_mode(line.split(' ').map(OsString::from));
-        for (line, mode) in [
-            ("x guard-agent -- sh -- a", Some(GuardMode::Agent)),
-            ("x guard-agent --terminal -- sh -- a", Some(GuardMode::Command)),
-            ("x guard-agent --pty -- sh -- a", Some(GuardMode::InTerminal)),
-            ("x guard-agent --leader -- sh -- a", Some(GuardMode::Leader)),
-            ("x guard-agent --", None),
-            ("x guard-agent", None),
-            ("x guard-agent --pty sh -- a", None),
-            ("x guard-agent --other -- sh -- a", None),
-            ("x serve -- sh -- a", None),
-            ("x", None),
-        ] {
-            let command = ["sh", "--", "a"].map(OsString::from).to_vec();
-            assert_eq!(read(line), mode.map(|mode| (mode, None, command)), "{line}");
-        }
-        assert_eq!(
-            read("x guard-agent --files=7 -- sh"),
-            Some((GuardMode::Agent, Some(7), vec!["sh".into()]))
-        );
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::backend::script;
 use crate::files::small;
 use crate::os::facts::{self, Facts};
 use crate::os::paths::canonical;
+use crate::os::programs;
 
 /// Maximum of a configured time limit: longer than any process runs.
 const LIMIT_MAX: Duration = Duration::from_secs(1_000_000_000);
@@ -202,7 +203,7 @@ fn check_names(agents: &[AgentSpec]) -> anyhow::Result<()> {
 
 fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
     let (name, command_line) = flag.split_once('=').context("it is not NAME=COMMAND LINE")?;
-    let mut words = shell_words::split(command_line).context("the command line cannot be split")?.into_iter();
+    let mut words = programs::split(command_line).context("the command line cannot be split")?.into_iter();
     let command = words.next().filter(|command| !command.is_empty()).context("there is no command")?;
     let entry = [("command", command.into()), ("args", words.collect::<Vec<_>>().into())];
     let entry: toml::Table = entry.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
@@ -269,7 +270,7 @@ fn advice(text: &str) -> Option<String> {
 /// Returns the words of a command line, given as a text or as a list.
 fn words(command_line: &toml::Value) -> Option<Vec<String>> {
     match command_line {
-        toml::Value::String(line) => shell_words::split(line).ok(),
+        toml::Value::String(line) => programs::split(line).ok(),
         toml::Value::Array(words) => words.iter().map(|word| word.as_str().map(str::to_owned)).collect(),
         _ => None,
     }

@@ -3,12 +3,11 @@
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
-use ahp_sidecar::backend::acp::guards::GuardProgram;
-use ahp_sidecar::backend::acp::{guard, relay, Acp};
+use ahp_sidecar::backend::acp::{relay, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::check::{self, AgentsArguments, Checked};
-use ahp_sidecar::cli::{self, Cli, CliCommand, GuardMode, ServeOptions, GIVEN_FILES, GUARD};
+use ahp_sidecar::cli::{self, Cli, CliCommand, ServeOptions};
 use ahp_sidecar::config::{AgentSource, ConfigurationReading};
 use ahp_sidecar::connect::{self, Ended};
 use ahp_sidecar::demo;
@@ -20,6 +19,7 @@ use ahp_sidecar::io::log::{Log, LogReaders};
 use ahp_sidecar::io::run::{serve, serve_fronts, Exit, RunOptions, StateError};
 use ahp_sidecar::io::{descriptors, log};
 use ahp_sidecar::listening::print_status;
+use ahp_sidecar::os::process::{self, GuardProgram};
 use ahp_sidecar::os::{exe, hangup, limits, signals, stdio};
 use ahp_sidecar::sessions::{self, SessionsFailure};
 use ahp_sidecar::status::{EXIT_CUT, EXIT_FAILURE, EXIT_GONE, EXIT_STATE, EXIT_USAGE};
@@ -33,14 +33,8 @@ use tracing_subscriber::filter::Targets;
 const HOST_LOG: &str = "host.log";
 
 fn main() -> ExitCode {
-    if let Some((mode, given, command)) = cli::guard_mode(std::env::args_os()) {
-        given.into_iter().for_each(limits::lower);
-        return ExitCode::from(match mode {
-            GuardMode::Agent => guard::run(&command),
-            GuardMode::Command => guard::run_command(&command),
-            GuardMode::InTerminal => guard::run_in_terminal(session_leader(), &command),
-            GuardMode::Leader => guard::lead_session(&command),
-        });
+    if let Some(status) = process::run_if_asked(std::env::args_os()) {
+        return ExitCode::from(status);
     }
     let cli = Cli::parse();
     if let Some(CliCommand::RelayClientTools) = &cli.command {
@@ -360,17 +354,10 @@ fn check_agents(arguments: &AgentsArguments) -> ExitCode {
     }
 }
 
-fn session_leader() -> std::process::Command {
-    let mut command = exe::command();
-    command.args([GUARD, "--leader"]);
-    command
-}
-
 /// Returns this program as a guard. `given` is the limit of open files that the guard restores for
 /// its program; `None` if this process has not raised its own.
 fn this_program(given: Option<u64>) -> GuardProgram {
-    let given = given.map(|given| format!("{GIVEN_FILES}{given}"));
-    GuardProgram::new(exe::own_path(), [GUARD.to_owned()].into_iter().chain(given).collect()).adopting()
+    GuardProgram::new(exe::own_path(), process::arguments(given)).adopting()
 }
 
 fn print(text: &str) -> ExitCode {

@@ -9,18 +9,16 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::io::{ioctl_fionbio, Errno};
-
 use super::isolation::SpareGitDirs;
+use crate::os::process::{read_both, signal_of, PipeName};
+use crate::os::programs::program_at;
 
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
 
@@ -166,10 +164,8 @@ impl Git {
     pub fn find(path: Option<&OsStr>, until: Deadline) -> Result<Self, GitError> {
         // Relative folders are skipped: they depend on the current directory.
         let folders = path.map(|path| std::env::split_paths(path).collect::<Vec<_>>()).unwrap_or_default();
-        let is_program =
-            |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok() && path.is_file();
         let found = folders.iter().filter(|folder| folder.is_absolute()).map(|folder| folder.join("git"));
-        let Some(path) = found.into_iter().find(is_program) else {
+        let Some(path) = found.into_iter().find_map(|path| program_at(&path)) else {
             return Err(GitError::Missing("there is no program `git` on the host's PATH".to_owned()));
         };
         let mut git = Self {
@@ -331,7 +327,7 @@ impl GitRun<'_> {
             return Ok(said);
         }
         let trouble = String::from_utf8_lossy(&trouble).trim().to_owned();
-        let trouble = match status.signal() {
+        let trouble = match signal_of(status) {
             Some(signal) => format!("signal {signal}"),
             None => trouble,
         };
@@ -354,54 +350,27 @@ fn read_output(
     output_bytes_max: usize,
     until: Deadline,
 ) -> Result<(Vec<u8>, Vec<u8>), GitError> {
-    let (Some(mut stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
+    let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(io::Error::other("git has no stdout").into());
     };
-    for pipe in [rustix::fd::AsFd::as_fd(&stdout), rustix::fd::AsFd::as_fd(&stderr)] {
-        ioctl_fionbio(pipe, true).map_err(io::Error::from)?;
-    }
     let (mut said, mut trouble) = (Vec::new(), Vec::new());
-    let (mut says, mut has_trouble) = (true, true);
-    while says || has_trouble {
-        until.check()?;
-        let left = until.at.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        let mut pipes = Vec::with_capacity(2);
-        if says {
-            pipes.push(PollFd::new(&stdout, PollFlags::IN));
-        }
-        if has_trouble {
-            pipes.push(PollFd::new(&stderr, PollFlags::IN));
-        }
-        match poll(&mut pipes, Some(&left)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(io::Error::from(error).into()),
-        }
-        says = says && read_into(&mut stdout, &mut said, output_bytes_max)?;
-        has_trouble = has_trouble && read_into(&mut stderr, &mut trouble, OUTPUT_BYTES_MAX)?;
-        if said.len() > output_bytes_max {
-            return Err(GitError::TooMuch);
-        }
-        trouble.truncate(STDERR_BYTES_MAX);
-    }
-    Ok((said, trouble))
-}
-
-/// Reads all available bytes. Returns `false` at the end of the pipe.
-fn read_into(pipe: &mut impl Read, all: &mut Vec<u8>, bytes_max: usize) -> io::Result<bool> {
-    let mut chunk = [0; 64 << 10];
-    loop {
-        match pipe.read(&mut chunk) {
-            Ok(0) => return Ok(false),
-            Ok(count) => {
-                all.extend_from_slice(&chunk[..count]);
-                if all.len() > bytes_max {
-                    return Ok(true);
+    let is_complete = read_both(stdout, stderr, until.at, |name, bytes| {
+        match name {
+            PipeName::Stdout => {
+                said.extend_from_slice(bytes);
+                if said.len() > output_bytes_max {
+                    return Err(GitError::TooMuch);
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            PipeName::Stderr => {
+                trouble.extend_from_slice(bytes);
+                trouble.truncate(STDERR_BYTES_MAX);
+            }
         }
+        Ok(())
+    })?;
+    if is_complete {
+        return Ok((said, trouble));
     }
+    Err(GitError::Late(until.all))
 }

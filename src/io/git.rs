@@ -15,13 +15,13 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::resources::{content_frame, JobOutcome};
-use crate::backend::acp::guards::GuardProgram;
-use crate::backend::acp::process::{AgentStdin, Process};
+use crate::backend::acp::process::Process;
 use crate::git::worker::{JobReport, NumberedJob};
 use crate::host::effects::{
     ConnectionId, FileRevert, Frame, GitJob, GitReport, GitRevert, GitWork, Input, Resource, RevertOutcome,
     RevertRequest,
 };
+use crate::os::process::{AgentStdin, GuardProgram, Guarded};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{to_json, RequestId};
 
@@ -172,8 +172,8 @@ impl GitQueue {
                 let number = self.last;
                 let GitProgram { guard, folder, checkpoint_file_bytes_max, filters } = &self.program;
                 let Some(guard) = guard else { anyhow::bail!("this host starts no programs") };
-                let mut command = guard.command();
-                command.arg("--").arg(guard.program()).arg(MODE);
+                let mut command = guard.command(Guarded::Agent, guard.program());
+                command.arg(MODE);
                 command.arg("--").arg(folder).arg(checkpoint_file_bytes_max.to_string()).args(filters);
                 let (process, stdin, stdout) = Process::begin(guard, command, "git")?;
                 let (lines, wanted) = mpsc::unbounded_channel();

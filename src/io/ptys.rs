@@ -33,8 +33,8 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{mpsc, watch, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::backend::acp::guards::GuardProgram;
 use crate::host::effects::{PtyCommand, PtyEvent, TerminalKey};
+use crate::os::process::GuardProgram;
 pub use integration::ShellScripts;
 
 /// Report of a program.
@@ -209,6 +209,7 @@ impl Ptys {
 mod tests {
     use super::*;
     use crate::host::effects::{PtyLaunch, ScreenSize};
+    use crate::os::process::GuardProgram;
 
     #[test]
     fn terminals_do_not_wait_for_the_loop_nor_the_loop_for_them() {

@@ -7,6 +7,7 @@
 //! Owns: every use of an interface that not all systems have.
 //! Never: knows of clients, sessions or agents, or decides what a failure means.
 
+pub mod blocking;
 pub mod exe;
 pub mod facts;
 pub mod hangup;
@@ -15,6 +16,8 @@ pub mod links;
 pub mod paths;
 pub mod pipes;
 pub mod private;
+pub mod process;
+pub mod programs;
 pub mod signals;
 pub mod stderr;
 pub mod stdio;

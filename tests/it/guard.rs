@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ahp_sidecar::backend::acp::lifeline;
+use ahp_sidecar::os::process::lifeline;
 
 use crate::support::{can_be_done_within, program, shell, HUNG};
 

@@ -23,7 +23,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::client_tools::listener::ToolListener;
 use super::content::PromptSupport;
-use super::guards::GuardProgram;
 use super::login::{self, Login, LoginMethod};
 use super::peer::{AgentConnection, PeerReceiver};
 use super::process::Process;
@@ -32,6 +31,7 @@ use super::terminals::Commands;
 use super::{program, AgentSpec, Offers};
 use crate::backend::secrets::Secret;
 use crate::host::effects::{ChatKey, SelfDescription, Tokens};
+use crate::os::process::GuardProgram;
 use crate::wire::text;
 
 /// Delays before a crashed agent is restarted, by the number of consecutive failures.

@@ -19,10 +19,10 @@ use agent_client_protocol_schema::v1::Diff;
 use ahp_types::state::{FileEdit, FileEditSide, ToolResultContent, ToolResultFileEditContent};
 use tokio::time::timeout;
 
-use super::blocking::on_a_thread;
 use super::extra_meta;
 use crate::files::uris::uri_of;
 use crate::host::effects::{CallExtras, Event, TurnEvent};
+use crate::os::blocking::on_a_thread;
 use crate::state::edits::inline;
 
 /// Maximum size of a shown file, in bytes: the chat's state holds it twice.

@@ -16,11 +16,11 @@ use tokio::sync::{mpsc, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::blocking::on_a_thread;
 use super::errors::RequestError;
 use super::peer::{AgentConnection, AgentRequest};
 use super::terminals::Launch;
 use crate::files::folders::Folders;
+use crate::os::blocking::on_a_thread;
 
 /// Maximum size of a text that is read or written, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 20;

@@ -1,14 +1,12 @@
 //! Agents that speak the Agent Client Protocol (ACP, version 1) on their stdin and stdout.
 //!
-//! In reading order: [`guard`] (ends all of an agent's processes), `descendants` (finds those
-//! processes), [`lifeline`] (socket between host and guard), [`guards`] (the host's side of the
-//! guards), `process` (one process), `peer` (one connection), `agent` (start and restart of an
-//! agent), `program` (lookup of its program), `quirks` (peculiarities of certain agents), `login`
-//! (authentication), `conversation` (one chat), `calls`, `content` and `options` (translation of
-//! its messages), `client_tools` (client tools as an MCP server), `extra_meta` (data without a
-//! place in the host's protocol), `errors` (errors sent to the agent), `blocking` (blocking work on
-//! threads), `edits` (whole-file edits from diffs), `files` and `terminals` (the agent's access to
-//! files and commands through the host).
+//! In reading order: `process` (one process; [`crate::os::process`] ends all that it starts),
+//! `peer` (one connection), `agent` (start and restart of an agent), `program` (lookup of its
+//! program), `quirks` (peculiarities of certain agents), `login` (authentication), `conversation`
+//! (one chat), `calls`, `content` and `options` (translation of its messages), `client_tools`
+//! (client tools as an MCP server), `extra_meta` (data without a place in the host's protocol),
+//! `errors` (errors sent to the agent), `edits` (whole-file edits from diffs), `files` and
+//! `terminals` (the agent's access to files and commands through the host).
 //!
 //! Owns: the operator's description of an agent, and its implementation of [`Backend`].
 //! Never: runs anything but the program that the operator named, or puts anything from a client
@@ -16,20 +14,14 @@
 #![doc = include_str!("README.md")]
 
 mod agent;
-mod blocking;
 mod calls;
 mod client_tools;
 mod content;
 mod conversation;
-#[cfg(target_os = "linux")]
-mod descendants;
 mod edits;
 mod errors;
 mod extra_meta;
 mod files;
-pub mod guard;
-pub mod guards;
-pub mod lifeline;
 mod login;
 pub(crate) mod options;
 mod peer;
@@ -49,10 +41,10 @@ use ahp_types::state::{AgentCapabilities, AgentInfo, MultipleChatsCapability, Se
 
 use self::agent::Agent;
 pub use self::client_tools::relay;
-use self::guards::GuardProgram;
 use self::quirks::AgentQuirks;
 use super::{Backend, HostLine, RunningConversation, Stopping};
 use crate::host::effects::{AgentDescription, OpenConversation};
+use crate::os::process::GuardProgram;
 
 /// Description of an agent by its operator.
 #[derive(Debug, Clone, PartialEq)]

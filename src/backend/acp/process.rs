@@ -4,22 +4,19 @@
 //! Never: reads its stdout or writes to its stdin; both are passed on.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
-use std::os::fd::AsFd;
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 
 use anyhow::Context;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::net::unix::{pipe, OwnedWriteHalf};
 use tokio::process::{ChildStdout, Command};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::guards::{Guard, GuardProgram};
-use super::{guard, lifeline, program, AgentSpec};
+use super::{program, AgentSpec};
 use crate::backend::secrets::redact;
 use crate::host::effects::Token;
+use crate::os::process::{signal_of, AgentStdin, Guard, GuardProgram, Guarded, BY_SIGNAL, EXIT_GRACE};
 use crate::wire::text;
 
 /// Maximum number of retained lines of an agent's stderr.
@@ -40,13 +37,6 @@ pub struct Process {
     last_lines: watch::Receiver<VecDeque<String>>,
 }
 
-/// Stdin of an agent. Dropping it ends the agent, because the lifeline ends too.
-#[derive(Debug)]
-pub struct AgentStdin {
-    pub pipe: pipe::Sender,
-    pub lifeline: OwnedWriteHalf,
-}
-
 impl Process {
     /// Starts an agent under its guard, with these variables added to those of its operator.
     pub fn start(
@@ -54,8 +44,8 @@ impl Process {
         agent: &AgentSpec,
         secrets: &BTreeMap<String, Token>,
     ) -> anyhow::Result<(Self, AgentStdin, ChildStdout)> {
-        let mut command = guard.command();
-        command.arg("--").arg(&agent.program).args(&agent.arguments).envs(&agent.environment);
+        let mut command = guard.command(Guarded::Agent, &agent.program);
+        command.args(&agent.arguments).envs(&agent.environment);
         // A script installed by npm must find the `node` beside it.
         let found = program::find(&agent.program, agent.directory.as_deref(), &agent.environment);
         if let Some(path) = found.ok().and_then(|found| program::search_path_of(&found, &agent.environment)) {
@@ -76,23 +66,11 @@ impl Process {
     /// Starts a guard with this command line; `name` identifies the program in the log.
     pub fn begin(
         program: &GuardProgram,
-        mut command: Command,
+        command: Command,
         name: &str,
     ) -> anyhow::Result<(Self, AgentStdin, ChildStdout)> {
-        let (reader, writer) = io::pipe()?;
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (mut guard, lifeline) =
-            program.start(command).with_context(|| format!("`{name}` cannot be started"))?;
-        lifeline::send(&lifeline, reader.as_fd())?;
-        let stdout = guard.child.stdout.take().context("the agent has no stdout")?;
-        let stderr = guard.child.stderr.take().context("the agent has no stderr")?;
-        let (mut told, lifeline) = lifeline.into_split();
-        tokio::spawn(async move {
-            // The guard acknowledges its end of the pipe, or has exited.
-            told.read(&mut [0]).await.map(drop).unwrap_or_default();
-            drop(reader);
-        });
-        let input = AgentStdin { pipe: pipe::Sender::from_owned_fd(writer.into())?, lifeline };
+        let (guard, input, stdout, stderr) =
+            program.start_agent(command).with_context(|| format!("`{name}` cannot be started"))?;
         let (lines, last_lines) = watch::channel(VecDeque::new());
         let stderr = tokio::spawn(drain(stderr, name.to_owned(), lines));
         Ok((Self { guard, stderr, last_lines }, input, stdout))
@@ -103,7 +81,7 @@ impl Process {
     pub async fn ended(mut self, stopped: CancellationToken) -> String {
         let status = self.guard.ended(&stopped).await;
         // A process that is no longer a descendant may hold stderr open.
-        if tokio::time::timeout(guard::EXIT_GRACE, &mut self.stderr).await.is_err() {
+        if tokio::time::timeout(EXIT_GRACE, &mut self.stderr).await.is_err() {
             self.stderr.abort();
         }
         let how = status.map_or_else(|error| error.to_string(), how_it_ended);
@@ -117,10 +95,9 @@ impl Process {
 }
 
 fn how_it_ended(status: ExitStatus) -> String {
-    use std::os::unix::process::ExitStatusExt;
-    match (status.code(), status.signal()) {
-        (Some(code), _) if (1..=SIGNALS_MAX).contains(&(code - guard::BY_SIGNAL)) => {
-            format!("it ended with status {code} (signal {})", code - guard::BY_SIGNAL)
+    match (status.code(), signal_of(status)) {
+        (Some(code), _) if (1..=SIGNALS_MAX).contains(&(code - BY_SIGNAL)) => {
+            format!("it ended with status {code} (signal {})", code - BY_SIGNAL)
         }
         (Some(code), _) => format!("it ended with status {code}"),
         (None, Some(signal)) => format!("it was ended by signal {signal}"),

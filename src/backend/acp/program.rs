@@ -11,7 +11,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail, Context};
-use rustix::fs::{access, Access};
+
+use crate::os::programs::{self, program_at};
 
 /// Maximum number of bytes read to find a script's first line.
 const FIRST_LINE_BYTES_MAX: u64 = 512;
@@ -27,7 +28,7 @@ pub fn find(
 ) -> anyhow::Result<PathBuf> {
     let found = find_file(command, directory, environment).map_err(|error| {
         let is_path = command.components().count() > 1;
-        let words = command.to_str().and_then(|line| shell_words::split(line).ok()).unwrap_or_default();
+        let words = command.to_str().and_then(|line| programs::split(line).ok()).unwrap_or_default();
         match words.split_first() {
             // A path may contain a space, or be misspelled.
             Some((program, arguments))
@@ -103,18 +104,18 @@ fn find_file(
     let here = directory.unwrap_or(Path::new(""));
     if command.components().count() > 1 {
         let file = here.join(command);
-        let what = match (file.exists(), is_program(&file)) {
-            (_, true) => return Ok(file),
-            (false, _) => "is not there",
-            _ if file.is_dir() => "is a folder: name the program in it",
-            (true, _) => "is no program that can be run",
+        let what = match (program_at(&file), file.exists()) {
+            (Some(file), _) => return Ok(file),
+            (None, false) => "is not there",
+            (None, true) if file.is_dir() => "is a folder: name the program in it",
+            (None, true) => "is no program that can be run",
         };
         bail!("it is not installed: the command `{}` {what}", file.display());
     }
     // Without a search path, the system uses its own default.
     let Some(search_path) = search_path(environment) else { return Ok(command.to_owned()) };
     let folders: Vec<PathBuf> = std::env::split_paths(&search_path).map(|folder| here.join(folder)).collect();
-    let found = folders.iter().map(|folder| folder.join(command)).find(|file| is_program(file));
+    let found = folders.iter().find_map(|folder| program_at(&folder.join(command)));
     found.with_context(|| {
         let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
         format!(
@@ -124,10 +125,6 @@ fn find_file(
             folders.join(", ")
         )
     })
-}
-
-pub(super) fn is_program(file: &Path) -> bool {
-    file.is_file() && access(file, Access::EXEC_OK).is_ok()
 }
 
 #[cfg(test)]

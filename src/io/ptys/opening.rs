@@ -7,22 +7,17 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::process::Stdio;
 
 use rustix::io::ioctl_fionbio;
 use rustix::pty::{grantpt, openpt, unlockpt, OpenptFlags};
 use rustix::termios::{tcgetattr, tcsetattr, tcsetwinsize, InputModes, OptionalActions, Winsize};
 use tokio::net::unix::pipe;
-use tokio::net::UnixStream;
 
 use super::integration::{ShellScript, ShellScripts, ShellStart};
 use super::shell;
-use crate::backend::acp::guards::{Guard, GuardProgram};
 use crate::files::uris::path_of;
 use crate::host::effects::{PtyLaunch, ScreenSize};
-
-/// Guard argument that selects a pseudo terminal; the program follows it.
-const PTY: &str = "--pty";
+use crate::os::process::{Control, Guard, GuardProgram, Guarded};
 
 /// Variables that describe the terminal to every program in it.
 const ENVIRONMENT: [(&str, &str); 3] =
@@ -41,7 +36,7 @@ pub(super) struct OpenPty {
     pub(super) printed: pipe::Receiver,
     pub(super) typing: pipe::Sender,
     /// Control connection; closing it ends the program.
-    pub(super) control: UnixStream,
+    pub(super) control: Control,
     /// Word that authenticates the reports of the shell; `None` for a program without a script.
     pub(super) word: Option<String>,
     pub(super) script: Option<ShellScript>,
@@ -60,8 +55,8 @@ pub(super) fn open(
     let (master, terminal) = open_terminal()?;
     set_size(&master, launch.size)?;
     // The guard passes its own environment and directory to the program.
-    let mut command = guards.command();
-    command.arg(PTY).arg("--").arg(shell).envs(ENVIRONMENT).env("SHELL", shell);
+    let mut command = guards.command(Guarded::InTerminal, shell);
+    command.envs(ENVIRONMENT).env("SHELL", shell);
     if let Some(directory) = launch.directory.as_deref() {
         let directory = path_of(directory).map_err(|error| io::Error::other(error.message))?;
         // Starting the guard would fail here, too, but with an error that names this executable.
@@ -96,8 +91,7 @@ pub(super) fn open(
     ioctl_fionbio(&master, true)?;
     let printed = pipe::Receiver::from_owned_fd_unchecked(master.try_clone()?)?;
     let typing = pipe::Sender::from_owned_fd_unchecked(master)?;
-    command.stdout(terminal).stderr(Stdio::null());
-    let (guard, control) = guards.start(command)?;
+    let (guard, control) = guards.start_in_terminal(command, terminal)?;
     let (size, is_command) = (launch.size, launch.command.is_some());
     Ok((guard, OpenPty { printed, typing, control, word, script: read, size, is_command }))
 }

@@ -7,8 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::net::unix::{pipe, OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch, OwnedSemaphorePermit};
 use tokio::task::yield_now;
 use tokio::time::{sleep, sleep_until, Instant};
@@ -20,10 +19,9 @@ use super::listener::{HeardOutput, PtyListener};
 use super::opening::{open, set_size, OpenPty};
 use super::typing::InputQueue;
 use super::{shell, PtyReports};
-use crate::backend::acp::guard::GuardReport;
-use crate::backend::acp::guards::{Guard, GuardProgram};
 use crate::host::effects::{PtyCommand, PtyEvent, PtyLaunch};
 use crate::os::limits::limit_behind;
+use crate::os::process::{Control, Guard, GuardProgram, GuardReport};
 use crate::wire::escapes::take_text;
 
 /// Minimum interval of output reports, unless [`REPORT_BYTES_MAX`] is reached before.
@@ -124,9 +122,8 @@ enum ProgramStage {
 struct Program {
     printed: pipe::Receiver,
     screen: pipe::Sender,
-    told: Lines<BufReader<OwnedReadHalf>>,
-    /// Closing this makes the guard end the program.
-    _lifeline: OwnedWriteHalf,
+    /// Connection to the guard. Closing it makes the guard end the program.
+    control: Control,
     reports: PtyReports,
     path: PathBuf,
     name: String,
@@ -169,12 +166,10 @@ enum ProgramEvent {
 
 impl Program {
     fn new(pty: OpenPty, reports: PtyReports, (path, name): (PathBuf, String), tells_at_end: bool) -> Self {
-        let (told, lifeline) = pty.control.into_split();
         Self {
             printed: pty.printed,
             screen: pty.typing,
-            told: BufReader::new(told).lines(),
-            _lifeline: lifeline,
+            control: pty.control,
             reports,
             path,
             name,
@@ -271,12 +266,11 @@ impl Program {
         let drained = has_ended && !tells;
         let drained_at = self.printed_at + DRAINED_AFTER;
         let (calm_at, waits_at) = (self.calm_at, self.waits_at);
-        let (reports, printed, screen, told) = (&self.reports, &self.printed, &self.screen, &mut self.told);
+        let (reports, printed, screen, control) =
+            (&self.reports, &self.printed, &self.screen, &mut self.control);
         tokio::select! {
             command = commands.recv() => ProgramEvent::Told(command),
-            line = told.next_line(), if !has_ended => {
-                ProgramEvent::Guard(line.ok().flatten().as_deref().and_then(GuardReport::of_line))
-            }
+            report = control.next(), if !has_ended => ProgramEvent::Guard(report),
             room = async {
                 if let Some(due) = due {
                     sleep_until(due).await;

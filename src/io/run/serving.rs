@@ -10,7 +10,6 @@ use anyhow::Context;
 use tokio::sync::mpsc;
 
 use super::Sidecar;
-use crate::backend::acp::guards::GuardProgram;
 use crate::backend::Backend;
 use crate::host::limits::Limits;
 use crate::io::configuration::Configuration;
@@ -25,6 +24,7 @@ use crate::io::ptys::ShellScripts;
 use crate::io::stdio::{self, Stdout};
 use crate::io::upkeep::{SocketFile, Upkeep};
 use crate::os::hangup;
+use crate::os::process::GuardProgram;
 use crate::os::signals::catch_signals;
 use crate::os::stdio::take;
 use crate::status::EXIT_STATE;

@@ -8,11 +8,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ahp_sidecar::backend::acp::guards::GuardProgram;
 use ahp_sidecar::backend::acp::{Acp, AgentSpec, Offers};
 use ahp_sidecar::backend::{Agents, Report};
-use ahp_sidecar::cli::GUARD;
 use ahp_sidecar::host::effects::{ChatKey, Command, Event};
+use ahp_sidecar::os::process::{GuardProgram, GUARD};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::Receiver;

@@ -11,27 +11,23 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent_client_protocol_schema::v1::{CreateTerminalRequest, EnvVariable};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::unix::pipe;
-use tokio::net::UnixStream;
+use tokio::io::AsyncReadExt;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::screen::{CommandExit, CommandStage, Screen};
 use crate::backend::acp::errors::RequestError;
-use crate::backend::acp::guard::GuardReport;
-use crate::backend::acp::guards::{Guard, GuardProgram};
-use crate::backend::acp::program::is_program;
 use crate::files::folders::Folders;
+use crate::os::process::{
+    signal_name, signal_of, CommandOutput, Control, Guard, GuardProgram, GuardReport, Guarded,
+};
+use crate::os::programs::program_at;
 
 const READ_BYTES: usize = 64 << 10;
 
@@ -41,9 +37,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// Maximum number of bytes read from a command's pipe after its end.
 const PIPE_BYTES_MAX: usize = 1 << 20;
-
-/// Guard argument that selects the mode for commands.
-const TERMINAL: &str = "--terminal";
 
 #[derive(Debug)]
 pub struct Launch {
@@ -85,8 +78,8 @@ impl Launch {
 }
 
 fn search(name: &str, search_path: &OsStr) -> Option<PathBuf> {
-    let folders = std::env::split_paths(search_path).filter(|folder| folder.is_absolute());
-    folders.map(|folder| folder.join(name)).find(|path| !name.is_empty() && is_program(path))
+    let mut folders = std::env::split_paths(search_path).filter(|folder| folder.is_absolute());
+    folders.find_map(|folder| program_at(&folder.join(name)).filter(|_| !name.is_empty()))
 }
 
 #[derive(Debug)]
@@ -125,16 +118,12 @@ impl Commands {
 
     /// Starts a command that reports to `screen`; dropping the returned guard ends the command.
     pub fn start(&self, launch: &Launch, screen: Arc<Screen>) -> io::Result<DropGuard> {
-        let (reader, writer) = io::pipe()?;
-        let mut command = self.guard.command();
         let Launch { create, .. } = launch;
-        command.arg(TERMINAL).arg("--").arg(&create.command).args(&create.args).envs(&self.environment);
+        let mut command = self.guard.command(Guarded::Command, &create.command);
+        command.args(&create.args).envs(&self.environment);
         command.envs(create.env.iter().map(|variable| (&variable.name, &variable.value)));
         command.current_dir(&launch.directory);
-        // A single pipe preserves the order of stdout and stderr.
-        command.stdout(writer.try_clone()?).stderr(writer);
-        let (guard, control) = self.guard.start(command)?;
-        let output = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
+        let (guard, control, output) = self.guard.start_command(command)?;
         let stop = self.stop.child_token();
         let attended = attend(guard, control, output, screen, stop.clone());
         let running = self.running.subscribe();
@@ -149,13 +138,11 @@ impl Commands {
 /// Reads a command's output and reports until all of its processes have ended.
 async fn attend(
     mut guard: Guard,
-    control: UnixStream,
-    output: pipe::Receiver,
+    mut control: Control,
+    output: CommandOutput,
     screen: Arc<Screen>,
     stop: CancellationToken,
 ) {
-    let (told, mut tell) = control.into_split();
-    let mut told = BufReader::new(told).lines();
     let mut output = Some(output);
     let mut buffer = vec![0; READ_BYTES];
     let (mut stopped, mut burst) = (false, 0);
@@ -166,18 +153,15 @@ async fn attend(
             biased;
             () = stop.cancelled(), if !stopped => {
                 stopped = true;
-                if let Err(error) = tell.shutdown().await {
-                    tracing::debug!(%error, "the guard of a command is gone");
-                }
+                control.close().await;
             }
-            line = told.next_line() => match line.ok().flatten().as_deref().map(GuardReport::of_line) {
-                Some(Some(news)) => {
+            report = control.next() => match report {
+                Some(news) => {
                     if let (Some(output), GuardReport::Exited(_) | GuardReport::Killed(_)) = (&output, &news) {
                         read_what_is_there(output, &mut buffer, &screen);
                     }
                     screen.set_stage(stage_of(news));
                 }
-                Some(None) => tracing::warn!("the guard of a command has said something unknown"),
                 None => break,
             },
             // Remaining reports are read even after the guard has exited.
@@ -196,7 +180,7 @@ async fn attend(
         }
     }
     // The guard sends no more reports.
-    drop(tell);
+    drop(control);
     if let Some(output) = &output {
         read_what_is_there(output, &mut buffer, &screen);
     }
@@ -204,11 +188,11 @@ async fn attend(
         Some(status) => status,
         None => ending.await,
     };
-    let signal = status.ok().and_then(|status| status.signal());
+    let signal = status.ok().and_then(signal_of);
     screen.set_stage(CommandStage::Ended(CommandExit { status: None, signal: signal.map(signal_name) }));
 }
 
-async fn read_some(output: Option<&mut pipe::Receiver>, buffer: &mut [u8]) -> io::Result<usize> {
+async fn read_some(output: Option<&mut CommandOutput>, buffer: &mut [u8]) -> io::Result<usize> {
     match output {
         Some(output) => output.read(buffer).await,
         None => std::future::pending().await,
@@ -216,10 +200,10 @@ async fn read_some(output: Option<&mut pipe::Receiver>, buffer: &mut [u8]) -> io
 }
 
 /// Reads the bytes that are available in a pipe, without waiting.
-fn read_what_is_there(output: &pipe::Receiver, buffer: &mut [u8], screen: &Screen) {
+fn read_what_is_there(output: &CommandOutput, buffer: &mut [u8], screen: &Screen) {
     let mut read = 0;
     while read < PIPE_BYTES_MAX {
-        match rustix::io::read(output, &mut *buffer) {
+        match output.read_available(buffer) {
             Ok(count @ 1..) => {
                 screen.write(&buffer[..count]);
                 read += count;
@@ -240,13 +224,6 @@ fn stage_of(news: GuardReport) -> CommandStage {
             CommandStage::Ended(CommandExit { status: None, signal: Some(signal_name(signal)) })
         }
     }
-}
-
-fn signal_name(signal: i32) -> String {
-    // The standard library formats the name: `signal: 9 (SIGKILL)`.
-    let how = ExitStatus::from_raw(signal).to_string();
-    let name = how.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
-    name.map_or_else(|| format!("signal {signal}"), |(name, _)| name.to_owned())
 }
 
 #[cfg(test)]

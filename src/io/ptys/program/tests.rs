@@ -37,7 +37,15 @@ impl Opened {
         let (sender, mut heard) = mpsc::unbounded_channel();
         let reports = PtyReports::new(TerminalKey(1), sender);
         let size = ScreenSize { cols: 80, rows: 24 };
-        let pty = OpenPty { printed, typing, control, word: None, script: None, size, is_command: false };
+        let pty = OpenPty {
+            printed,
+            typing,
+            control: Control::new(control),
+            word: None,
+            script: None,
+            size,
+            is_command: false,
+        };
         let mut program = Program::new(pty, reports, ("/x".into(), "x".to_owned()), false);
         let (commands, mut told) = mpsc::unbounded_channel();
         tokio::spawn(async move { program.run(&mut told).await });

@@ -6,25 +6,30 @@
 //! Never: knows which program a guard has started.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as Socket;
 use std::path::PathBuf;
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{kill_process, kill_process_group, Pid, RawPid, Signal};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::signal::unix::{signal, SignalKind};
 use tokio_util::sync::CancellationToken;
 
-use super::blocking::on_a_thread;
-use super::guard;
+use super::pipes::{AgentStdin, CommandOutput, Control};
+use super::{guard, half, lifeline};
+use crate::os::blocking::on_a_thread;
+use crate::os::process::{Guarded, EXIT_GRACE};
 
 /// Time until a stopping guard is killed: it first asks its processes to exit, then kills them.
-const GUARD_WITHIN: Duration = guard::EXIT_GRACE.saturating_mul(3);
+const GUARD_WITHIN: Duration = EXIT_GRACE.saturating_mul(3);
 
 /// Command line that starts guards, with the set of started guards.
 #[derive(Debug, Clone)]
@@ -41,7 +46,6 @@ struct StartedGuards {
     /// Set when this process adopts orphans: a child that is not a guard was left behind by one.
     adopts: bool,
     /// Lock held while orphans are killed.
-    #[cfg(target_os = "linux")]
     ending: Mutex<()>,
 }
 
@@ -56,7 +60,7 @@ impl GuardProgram {
     #[must_use]
     pub fn adopting(self) -> Self {
         Self {
-            started: Arc::new(StartedGuards { adopts: adopt_orphans(), ..StartedGuards::default() }),
+            started: Arc::new(StartedGuards { adopts: half::adopt_for_host(), ..StartedGuards::default() }),
             ..self
         }
     }
@@ -66,19 +70,67 @@ impl GuardProgram {
         &self.path
     }
 
-    /// Returns a command that starts a guard.
-    pub fn command(&self) -> Command {
+    /// Returns a command that starts a program under a guard. Arguments, environment and working
+    /// directory given to it are the program's.
+    pub fn command(&self, guarded: Guarded, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(&self.path);
-        command.args(&self.arguments);
+        command.args(&self.arguments).args(guard::flag(guarded)).arg("--").arg(program);
         command
+    }
+
+    /// Starts an agent; returns its guard, stdin, stdout and stderr. Requires a runtime.
+    ///
+    /// # Errors
+    /// When this program cannot be started again, or no more files can be opened.
+    pub fn start_agent(
+        &self,
+        mut command: Command,
+    ) -> io::Result<(Guard, AgentStdin, ChildStdout, ChildStderr)> {
+        let (reader, writer) = io::pipe()?;
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (mut guard, lifeline) = self.start(command)?;
+        lifeline::send(&lifeline, reader.as_fd())?;
+        let (stdout, stderr) = (guard.child.stdout.take(), guard.child.stderr.take());
+        let (Some(stdout), Some(stderr)) = (stdout, stderr) else {
+            return Err(io::Error::other("the agent has no stdout or stderr"));
+        };
+        let (mut told, lifeline) = lifeline.into_split();
+        tokio::spawn(async move {
+            // The guard acknowledges its end of the pipe, or has exited.
+            told.read(&mut [0]).await.map(drop).unwrap_or_default();
+            drop(reader);
+        });
+        let input = AgentStdin { pipe: pipe::Sender::from_owned_fd(writer.into())?, lifeline };
+        Ok((guard, input, stdout, stderr))
+    }
+
+    /// Starts a command; returns its guard, the connection to it, and the command's output.
+    /// Requires a runtime.
+    ///
+    /// # Errors
+    /// When this program cannot be started again, or no more files can be opened.
+    pub fn start_command(&self, mut command: Command) -> io::Result<(Guard, Control, CommandOutput)> {
+        let (reader, writer) = io::pipe()?;
+        // A single pipe preserves the order of stdout and stderr.
+        command.stdout(writer.try_clone()?).stderr(writer);
+        let (guard, control) = self.start(command)?;
+        Ok((guard, Control::new(control), CommandOutput::new(reader)?))
+    }
+
+    /// Starts a program in a terminal, given the program's side of it; returns also the connection
+    /// to the guard. Requires a runtime.
+    ///
+    /// # Errors
+    /// When this program cannot be started again.
+    pub fn start_in_terminal(&self, mut command: Command, terminal: OwnedFd) -> io::Result<(Guard, Control)> {
+        command.stdout(terminal).stderr(Stdio::null());
+        let (guard, control) = self.start(command)?;
+        Ok((guard, Control::new(control)))
     }
 
     /// Starts a guard in a group of its own; returns also the host's end of its lifeline. Other
     /// pipes and files given to `command` are closed on the host's side.
-    ///
-    /// # Errors
-    /// When this program cannot be started again.
-    pub fn start(&self, mut command: Command) -> io::Result<(Guard, UnixStream)> {
+    fn start(&self, mut command: Command) -> io::Result<(Guard, UnixStream)> {
         let (control, lifeline) = Socket::pair()?;
         control.set_nonblocking(true)?;
         let control = UnixStream::from_std(control)?;
@@ -102,23 +154,10 @@ impl GuardProgram {
     }
 }
 
-/// Makes this process adopt orphaned descendants, where the system supports it.
-fn adopt_orphans() -> bool {
-    #[cfg(target_os = "linux")]
-    {
-        use super::descendants::{can_be_found, ours, Children};
-        let childless = can_be_found() && ours(&Children::snapshot()).is_empty();
-        childless && rustix::process::set_child_subreaper(Some(rustix::process::getpid())).is_ok()
-    }
-    #[cfg(not(target_os = "linux"))]
-    false
-}
-
 /// Guard that was started.
 #[derive(Debug)]
 pub struct Guard {
-    /// Process of the guard; its pipes may be taken.
-    pub child: Child,
+    child: Child,
     pid: Option<Pid>,
     started: Arc<StartedGuards>,
 }
@@ -193,36 +232,11 @@ impl StartedGuards {
     }
 
     /// Kills the orphans of killed guards, with all of their descendants.
-    #[cfg(target_os = "linux")]
     fn kill_orphans(&self) {
-        use super::descendants::{self, Children};
-        if !self.adopts {
-            return;
+        if self.adopts {
+            let _one = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+            half::kill_orphans(|process| self.guards().contains(&process));
         }
-        let _one = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
-        let left_behind = |children: &Children| {
-            let guards = self.guards();
-            let mut all = descendants::ours(children);
-            all.retain(|child| !guards.contains(child));
-            all
-        };
-        let reap = || {
-            for child in left_behind(&Children::snapshot()).into_iter().filter_map(Pid::from_raw) {
-                // A process that still runs is found again by the next search.
-                rustix::process::waitpid(Some(child), rustix::process::WaitOptions::NOHANG)
-                    .map(drop)
-                    .unwrap_or_default();
-            }
-        };
-        if !descendants::kill(left_behind, reap, guard::EXIT_GRACE) {
-            tracing::warn!("a process that an agent started cannot be killed");
-        }
-    }
-
-    /// Does nothing: processes that left the group of a killed guard cannot be found.
-    #[cfg(not(target_os = "linux"))]
-    fn kill_orphans(&self) {
-        debug_assert!(!self.adopts);
     }
 }
 
@@ -233,17 +247,16 @@ mod tests {
     #[tokio::test]
     async fn a_program_that_was_moved_is_not_taken_for_what_it_guards() {
         let program = GuardProgram::new("/no/such/program".into(), Vec::new());
-        let error = program.start(program.command()).unwrap_err().to_string();
+        let error = program.start(program.command(Guarded::Agent, "x")).unwrap_err().to_string();
         let ours = "ahp-sidecar cannot start its own program once more, `/no/such/program`";
         assert!(error.starts_with(ours), "{error}");
     }
 
-    #[cfg(target_os = "linux")]
     #[tokio::test]
     async fn who_adopts_nobody_kills_none_of_its_children() {
         let program = GuardProgram::new("true".into(), Vec::new());
         let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let (mut guard, _lifeline) = program.start(program.command()).unwrap();
+        let (mut guard, _lifeline) = program.start(program.command(Guarded::Agent, "x")).unwrap();
         assert!(guard.ended(&CancellationToken::new()).await.unwrap().success());
         assert!(other.try_wait().unwrap().is_none());
         other.kill().unwrap();

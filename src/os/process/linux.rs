@@ -5,10 +5,9 @@
 //! descendants of an adopting process are therefore reachable through the lists of children in
 //! `/proc`.
 //!
-//! Owns: finding descendants, asking them to exit, and killing them even while they start others
-//! and their parents end.
+//! Owns: adopting orphans, finding descendants, asking them to exit, and killing them even while
+//! they start others and their parents end.
 //! Never: signals a process that is not a descendant, or one that has reused a descendant's number.
-#![cfg(target_os = "linux")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +15,13 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{getpid, kill_process, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, RawPid, Signal};
+use rustix::process::{
+    getpid, kill_process, kill_process_group, pidfd_open, pidfd_send_signal, set_child_subreaper,
+    set_parent_process_death_signal, waitpid, Pid, PidfdFlags, RawPid, Signal, WaitOptions,
+};
+
+use super::unix::ProcessTree;
+use super::EXIT_GRACE;
 
 /// Interval between searches for remaining descendants.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(5);
@@ -68,7 +73,7 @@ impl FoundProcess {
 
 /// Source of the children of each process.
 #[derive(Debug)]
-pub enum Children {
+enum Children {
     Listed,
     /// Snapshot of all processes, for kernels without such lists.
     Table(BTreeMap<RawPid, Vec<RawPid>>),
@@ -76,7 +81,7 @@ pub enum Children {
 
 impl Children {
     /// Returns the kernel's lists, or else a new table.
-    pub fn snapshot() -> Self {
+    fn snapshot() -> Self {
         if Path::new("/proc/thread-self/children").exists() {
             Self::Listed
         } else {
@@ -94,7 +99,7 @@ impl Children {
         Self::Table(table)
     }
 
-    pub fn of(&self, process: RawPid) -> Vec<RawPid> {
+    fn of(&self, process: RawPid) -> Vec<RawPid> {
         match self {
             Self::Listed => {
                 let tasks = format!("/proc/{process}/task");
@@ -117,12 +122,12 @@ fn numbers_in(folder: &Path) -> Vec<RawPid> {
 }
 
 /// Returns whether `/proc` is mounted and shows the process numbers of our namespace.
-pub fn can_be_found() -> bool {
+fn can_be_found() -> bool {
     let ours = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse().ok());
     ours == Some(getpid().as_raw_pid())
 }
 
-pub fn ours(children: &Children) -> Vec<RawPid> {
+fn ours(children: &Children) -> Vec<RawPid> {
     children.of(getpid().as_raw_pid())
 }
 
@@ -147,7 +152,7 @@ fn walk_by(children: &Children, top: Vec<RawPid>, each: &mut impl FnMut(FoundPro
 }
 
 /// Asks all descendants to exit, except group `asked`, which was already asked.
-pub fn terminate(asked: Pid) {
+fn terminate(asked: Pid) {
     walk(ours, |process, stat| {
         if stat.group != asked.as_raw_pid() {
             process.signal(Signal::TERM);
@@ -164,7 +169,7 @@ pub fn terminate(asked: Pid) {
 /// Calls `reap` before each search. Returns true if no process is left. Returns false if no new
 /// process has appeared within `patience`: the remaining ones cannot be killed, because they belong
 /// to another user or the kernel holds them.
-pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), patience: Duration) -> bool {
+fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), patience: Duration) -> bool {
     let (mut stopped, mut none_before, mut last_new) = (BTreeSet::new(), false, Instant::now());
     loop {
         reap();
@@ -191,6 +196,61 @@ pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), pati
         } else {
             thread::sleep(SWEEP_INTERVAL);
         }
+    }
+}
+
+/// Makes a guard adopt orphaned descendants. Returns whether they can be found.
+pub(super) fn adopt_for_guard() -> bool {
+    // A guard that is stopped when the host dies must resume, to read the end of the lifeline.
+    if set_parent_process_death_signal(Some(Signal::CONT)).is_err() {
+        // Harmless: only the guarded program would stop the guard.
+    }
+    set_child_subreaper(Some(getpid())).is_ok() && can_be_found()
+}
+
+/// Makes the host adopt orphaned descendants, unless it has children already. Returns whether it
+/// does.
+pub(super) fn adopt_for_host() -> bool {
+    let childless = can_be_found() && ours(&Children::snapshot()).is_empty();
+    childless && set_child_subreaper(Some(getpid())).is_ok()
+}
+
+/// Asks all processes of a guard to exit, and kills those that do not. Returns only if some of them
+/// cannot be killed; otherwise the reaping thread ends the guard.
+pub(super) fn end(tree: ProcessTree) {
+    // Fails if the group is empty.
+    kill_process_group(tree.group, Signal::TERM).unwrap_or_default();
+    if tree.adopts {
+        terminate(tree.group);
+    }
+    thread::sleep(EXIT_GRACE);
+    if !tree.adopts || !can_be_found() {
+        // This kills the guard as well; the host then ends the remaining processes.
+        kill_process_group(tree.group, Signal::KILL).unwrap_or_default();
+    }
+    if kill(ours, || (), EXIT_GRACE) {
+        // The reaping thread exits once it has reaped all of them.
+        loop {
+            thread::park();
+        }
+    }
+}
+
+/// Kills all children of the host but its guards, with all of their descendants.
+pub(super) fn kill_orphans(is_guard: impl Fn(RawPid) -> bool) {
+    let left_behind = |children: &Children| {
+        let mut all = ours(children);
+        all.retain(|child| !is_guard(*child));
+        all
+    };
+    let reap = || {
+        for child in left_behind(&Children::snapshot()).into_iter().filter_map(Pid::from_raw) {
+            // A process that still runs is found again by the next search.
+            waitpid(Some(child), WaitOptions::NOHANG).map(drop).unwrap_or_default();
+        }
+    };
+    if !kill(left_behind, reap, EXIT_GRACE) {
+        tracing::warn!("a process that an agent started cannot be killed");
     }
 }
 

@@ -27,38 +27,87 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
-use rustix::process::{
-    getpid, ioctl_tiocsctty, kill_process_group, setpgid, setsid, wait, Pid, Signal, WaitOptions, WaitStatus,
-};
+use rustix::process::{getpid, ioctl_tiocsctty, setpgid, setsid, wait, Pid, Signal, WaitOptions, WaitStatus};
 use tokio::signal::unix::{signal, SignalKind};
 
-use super::lifeline;
+use super::{half, lifeline};
+use crate::os::process::{GuardReport, Guarded, BY_SIGNAL, EXIT_GRACE};
+use crate::os::{exe, limits};
 
-/// Time for an agent to exit after its stdin has ended, and for any program to exit when asked to.
-pub const EXIT_GRACE: Duration = Duration::from_millis(500);
+/// First argument of this program when it has started itself as a guard.
+pub const GUARD: &str = "guard-agent";
 
-/// Offset from the number of a fatal signal to an exit status, as in shells.
-pub const BY_SIGNAL: i32 = 128;
+/// Beginning of the argument behind [`GUARD`] with the limit of open files of the guard and its
+/// program.
+const GIVEN_FILES: &str = "--files=";
+
+const LEADER: &str = "--leader";
+
+/// Role of this program when it has started itself with [`GUARD`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GuardRole {
+    Guard(Guarded),
+    /// No guard: it turns into the program, as the leader of a session whose terminal is stdin.
+    Leader,
+}
+
+/// Returns the arguments that start this program as a guard with this limit of open files; `None`
+/// for that of this process.
+pub fn arguments(files_max: Option<u64>) -> Vec<String> {
+    let given = files_max.map(|files| format!("{GIVEN_FILES}{files}"));
+    [GUARD.to_owned()].into_iter().chain(given).collect()
+}
+
+/// Returns the argument that selects what a guard guards.
+pub(super) fn flag(guarded: Guarded) -> Option<&'static str> {
+    match guarded {
+        Guarded::Agent => None,
+        Guarded::Command => Some("--terminal"),
+        Guarded::InTerminal => Some("--pty"),
+    }
+}
+
+/// Runs as a guard if the arguments of this program say so; returns the exit status. There is a
+/// guard for each agent, command and terminal, so this parses without the definition of all flags.
+pub fn run_if_asked(arguments: impl Iterator<Item = OsString>) -> Option<u8> {
+    let (role, files_max, command) = parse(arguments)?;
+    files_max.into_iter().for_each(limits::lower);
+    Some(match role {
+        GuardRole::Guard(Guarded::Agent) => run(&command),
+        GuardRole::Guard(Guarded::Command) => run_command(&command),
+        GuardRole::Guard(Guarded::InTerminal) => {
+            let mut leader = exe::command();
+            leader.args([GUARD, LEADER]);
+            run_in_terminal(leader, &command)
+        }
+        GuardRole::Leader => lead_session(&command),
+    })
+}
+
+fn parse(arguments: impl Iterator<Item = OsString>) -> Option<(GuardRole, Option<u64>, Vec<OsString>)> {
+    let mut arguments = arguments.skip(1).peekable();
+    arguments.next().filter(|it| it == GUARD)?;
+    let given = arguments.peek().and_then(|it| it.to_str()?.strip_prefix(GIVEN_FILES)?.parse().ok());
+    if given.is_some() {
+        arguments.next();
+    }
+    let flagged = [Guarded::Command, Guarded::InTerminal];
+    let first = arguments.next()?;
+    let role = match first.to_str()? {
+        "--" => GuardRole::Guard(Guarded::Agent),
+        LEADER => GuardRole::Leader,
+        other => GuardRole::Guard(flagged.into_iter().find(|guarded| flag(*guarded) == Some(other))?),
+    };
+    let is_told = first == "--" || arguments.next().is_some_and(|it| it == "--");
+    let command: Vec<OsString> = arguments.collect();
+    (is_told && !command.is_empty()).then_some((role, given, command))
+}
 
 const NOT_STARTED: i32 = 127;
 
-/// Report of a guard on its command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GuardReport {
-    /// Start of the command.
-    Started,
-    /// Reason for which the command could not be started.
-    NotStarted(String),
-    /// Exit status of the command.
-    Exited(u32),
-    /// Number of the signal that ended the command.
-    Killed(i32),
-}
-
 impl GuardReport {
-    fn line(&self) -> String {
+    pub(super) fn line(&self) -> String {
         match self {
             Self::Started => "started\n".to_owned(),
             Self::NotStarted(why) => format!("failed {}\n", why.replace('\n', " ")),
@@ -68,7 +117,7 @@ impl GuardReport {
     }
 
     /// Parses a line from a guard; `None` if it is unknown.
-    pub fn of_line(line: &str) -> Option<Self> {
+    pub(super) fn of_line(line: &str) -> Option<Self> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "started" => Some(Self::Started),
@@ -90,7 +139,7 @@ impl GuardReport {
 /// Starts an agent and guards it; returns its exit status.
 ///
 /// The calling process becomes the leader of its own group. Its stdin must be the lifeline.
-pub fn run(command: &[OsString]) -> u8 {
+fn run(command: &[OsString]) -> u8 {
     let status = guard(true, |host| spawn(command, Stdio::from(lifeline::receive(host)?)));
     let status = status.unwrap_or_else(|error| {
         let name = command.first().map(|name| name.display().to_string()).unwrap_or_default();
@@ -102,19 +151,19 @@ pub fn run(command: &[OsString]) -> u8 {
 }
 
 /// Starts and guards a command until all of its processes have ended. Stdin must be the lifeline.
-pub fn run_command(command: &[OsString]) -> u8 {
+fn run_command(command: &[OsString]) -> u8 {
     u8::from(guard(false, |_| spawn(command, Stdio::null())).is_err())
 }
 
 /// Guards a program whose terminal is the guard's stdout. `leader` starts this program as the
 /// session leader; the command is appended to it.
-pub fn run_in_terminal(leader: Command, command: &[OsString]) -> u8 {
+fn run_in_terminal(leader: Command, command: &[OsString]) -> u8 {
     u8::from(guard(false, |_| spawn_by(leader, command)).is_err())
 }
 
 /// Executes a command as the leader of a session whose terminal is stdin and stdout. On failure,
 /// writes the reason to stderr, which is closed when the command starts.
-pub fn lead_session(command: &[OsString]) -> u8 {
+fn lead_session(command: &[OsString]) -> u8 {
     let lead = || -> io::Result<Command> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         setsid()?;
@@ -134,11 +183,11 @@ pub fn lead_session(command: &[OsString]) -> u8 {
 
 /// Processes that a guard must end.
 #[derive(Debug, Clone, Copy)]
-struct ProcessTree {
+pub(in crate::os::process) struct ProcessTree {
     /// Process group that the guard leads; the guard ignores the group's requests to exit.
-    group: Pid,
+    pub(in crate::os::process) group: Pid,
     /// Set when orphans are adopted: the tree has ended when no child is left.
-    adopts: bool,
+    pub(in crate::os::process) adopts: bool,
 }
 
 /// Becomes the leader of a process group, and adopts orphaned descendants.
@@ -160,22 +209,7 @@ fn lead() -> io::Result<ProcessTree> {
         signal(kind).map(drop)?;
     }
     drop(listening);
-    Ok(ProcessTree { group, adopts: adopt_orphans() })
-}
-
-#[cfg(target_os = "linux")]
-fn adopt_orphans() -> bool {
-    use rustix::process::{set_child_subreaper, set_parent_process_death_signal};
-    // A guard that is stopped when the host dies must resume, to read the end of the lifeline.
-    if set_parent_process_death_signal(Some(Signal::CONT)).is_err() {
-        // Harmless: only the guarded program would stop the guard.
-    }
-    set_child_subreaper(Some(getpid())).is_ok() && super::descendants::can_be_found()
-}
-
-#[cfg(not(target_os = "linux"))]
-fn adopt_orphans() -> bool {
-    false
+    Ok(ProcessTree { group, adopts: half::adopt_for_guard() })
 }
 
 /// Starts a command with the guard's stdout and stderr, and closes the guard's own copies.
@@ -242,7 +276,7 @@ fn guard(is_agent: bool, start: impl FnOnce(&UnixStream) -> io::Result<Pid>) -> 
             }
             lifeline::wait_for_the_end(lifeline);
             let status = if is_agent { ended.recv_timeout(EXIT_GRACE).ok() } else { Some(0) };
-            family.end();
+            half::end(family);
             // A process that cannot be killed may remain, but not the agent itself.
             if let Some(status) = status.or_else(|| ended.recv().ok()) {
                 std::process::exit(status);
@@ -293,49 +327,33 @@ impl ProcessTree {
             ending.join().unwrap_or_default();
         }
     }
+}
 
-    /// Asks all processes to exit, and kills those that do not. Returns only if some of them cannot
-    /// be killed; otherwise the reaping thread ends the guard.
-    #[cfg(target_os = "linux")]
-    fn end(self) {
-        use super::descendants;
-        // Fails if the group is empty.
-        kill_process_group(self.group, Signal::TERM).unwrap_or_default();
-        if self.adopts {
-            descendants::terminate(self.group);
-        }
-        thread::sleep(EXIT_GRACE);
-        if !self.adopts || !descendants::can_be_found() {
-            // This kills the guard as well; the host then ends the remaining processes.
-            kill_process_group(self.group, Signal::KILL).unwrap_or_default();
-        }
-        if descendants::kill(descendants::ours, || (), EXIT_GRACE) {
-            // The reaping thread exits once it has reaped all of them.
-            loop {
-                thread::park();
-            }
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Asks the group to exit, and kills it if it does not. Returns when it is empty or unkillable.
-    #[cfg(not(target_os = "linux"))]
-    fn end(self) {
-        use std::time::Instant;
-        const POLL_INTERVAL: Duration = Duration::from_millis(5);
-        // The guard leaves the group, if it can, to survive the signal and report the exit.
-        let other = rustix::process::getppid().and_then(|host| rustix::process::getpgid(Some(host)).ok());
-        let left = other.is_some_and(|other| setpgid(None, Some(other)).is_ok());
-        for signal in [Signal::TERM, Signal::KILL] {
-            if kill_process_group(self.group, signal).is_err() {
-                return;
-            }
-            let start = Instant::now();
-            while start.elapsed() < EXIT_GRACE {
-                if left && rustix::process::test_kill_process_group(self.group).is_err() {
-                    return;
-                }
-                thread::sleep(POLL_INTERVAL);
-            }
+    #[test]
+    fn a_guard_is_told_what_it_is_and_its_command() {
+        let read = |line: &str| parse(line.split(' ').map(OsString::from));
+        for (line, mode) in [
+            ("x guard-agent -- sh -- a", Some(GuardRole::Guard(Guarded::Agent))),
+            ("x guard-agent --terminal -- sh -- a", Some(GuardRole::Guard(Guarded::Command))),
+            ("x guard-agent --pty -- sh -- a", Some(GuardRole::Guard(Guarded::InTerminal))),
+            ("x guard-agent --leader -- sh -- a", Some(GuardRole::Leader)),
+            ("x guard-agent --", None),
+            ("x guard-agent", None),
+            ("x guard-agent --pty sh -- a", None),
+            ("x guard-agent --other -- sh -- a", None),
+            ("x serve -- sh -- a", None),
+            ("x", None),
+        ] {
+            let command = ["sh", "--", "a"].map(OsString::from).to_vec();
+            assert_eq!(read(line), mode.map(|mode| (mode, None, command)), "{line}");
         }
+        assert_eq!(
+            read("x guard-agent --files=7 -- sh"),
+            Some((GuardRole::Guard(Guarded::Agent), Some(7), vec!["sh".into()]))
+        );
     }
 }

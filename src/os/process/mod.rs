@@ -1,0 +1,63 @@
+//! Programs that end with this process, with everything that they start.
+//!
+//! On Unix, each program has a guard: this program in another mode, as its parent. On Windows, the
+//! system ends all processes of a job when its last handle is closed.
+//!
+//! Owns: starting agents, commands and programs in terminals; ending all of their processes; and
+//! how each of them has ended.
+//! Never: reads or writes what a program says.
+
+#[cfg(all(target_os = "linux", not(portable)))]
+mod linux;
+#[cfg(all(unix, any(portable, not(target_os = "linux"))))]
+mod portable;
+mod reading;
+#[cfg(unix)]
+mod unix;
+#[cfg(windows)]
+mod windows;
+
+use std::time::Duration;
+
+pub use self::reading::{read_both, PipeName};
+#[cfg(unix)]
+use self::unix as half;
+#[cfg(windows)]
+use self::windows as half;
+
+#[cfg(unix)]
+pub use self::half::lifeline;
+pub use self::half::{
+    arguments, run_if_asked, signal_name, signal_of, AgentPipe, AgentStdin, CommandOutput, Control, Guard,
+    GuardProgram, Lifeline, GUARD,
+};
+
+/// Time for an agent to exit after its stdin has ended, and for any program to exit when asked to.
+pub const EXIT_GRACE: Duration = Duration::from_millis(500);
+
+/// Offset from the number of a fatal signal to an exit status, as in shells.
+pub const BY_SIGNAL: i32 = 128;
+
+/// Kind of a guarded program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guarded {
+    /// Agent, which may exit by itself when its stdin ends.
+    Agent,
+    /// Command without a terminal and without stdin.
+    Command,
+    /// Program in a pseudo terminal.
+    InTerminal,
+}
+
+/// Report on a guarded command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GuardReport {
+    /// Start of the command.
+    Started,
+    /// Reason for which the command could not be started.
+    NotStarted(String),
+    /// Exit status of the command.
+    Exited(u32),
+    /// Number of the signal that ended the command.
+    Killed(i32),
+}

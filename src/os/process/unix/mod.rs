@@ -1,0 +1,35 @@
+//! Unix: guards, which are this program in another mode.
+//!
+//! Owns: the parts that the host uses.
+//! Never: knows how descendants of a guard are found: that differs between Unix systems.
+
+mod guard;
+mod guards;
+pub mod lifeline;
+mod pipes;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+#[cfg(all(target_os = "linux", not(portable)))]
+use super::linux as half;
+#[cfg(any(portable, not(target_os = "linux")))]
+use super::portable as half;
+
+pub(super) use self::guard::ProcessTree;
+pub use self::guard::{arguments, run_if_asked, GUARD};
+pub use self::guards::{Guard, GuardProgram};
+pub use self::pipes::{AgentPipe, AgentStdin, CommandOutput, Control, Lifeline};
+
+/// Returns the number of the signal that ended a process.
+pub fn signal_of(status: ExitStatus) -> Option<i32> {
+    status.signal()
+}
+
+/// Returns the name of a signal, such as `SIGKILL`.
+pub fn signal_name(signal: i32) -> String {
+    // The standard library formats the name: `signal: 9 (SIGKILL)`.
+    let how = ExitStatus::from_raw(signal).to_string();
+    let name = how.split_once('(').and_then(|(_, rest)| rest.split_once(')'));
+    name.map_or_else(|| format!("signal {signal}"), |(name, _)| name.to_owned())
+}

@@ -1,0 +1,91 @@
+//! The host's ends of the pipes of guarded programs.
+//!
+//! Owns: an agent's stdin, a command's output, and the reports of a guard.
+//! Never: interprets what a program says.
+
+use std::io::{self, PipeReader};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader, Lines, ReadBuf};
+use tokio::net::unix::{pipe, OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::UnixStream;
+
+use crate::os::process::GuardReport;
+
+/// Pipe to an agent's stdin.
+pub type AgentPipe = pipe::Sender;
+
+/// Host's end of a lifeline: its end is the end of the program.
+pub type Lifeline = OwnedWriteHalf;
+
+/// Stdin of an agent. Dropping it ends the agent, because the lifeline ends too.
+#[derive(Debug)]
+pub struct AgentStdin {
+    /// Pipe to the agent.
+    pub pipe: AgentPipe,
+    /// Connection to the guard.
+    pub lifeline: Lifeline,
+}
+
+/// Connection to the guard of a command. Dropping it ends the command.
+#[derive(Debug)]
+pub struct Control {
+    reports: Lines<BufReader<OwnedReadHalf>>,
+    lifeline: OwnedWriteHalf,
+}
+
+impl Control {
+    /// Creates the host's end of the connection.
+    pub fn new(stream: UnixStream) -> Self {
+        let (reports, lifeline) = stream.into_split();
+        Self { reports: BufReader::new(reports).lines(), lifeline }
+    }
+
+    /// Receives the next report; `None` if the guard has ended. Cancel safe.
+    pub async fn next(&mut self) -> Option<GuardReport> {
+        loop {
+            let line = self.reports.next_line().await.ok().flatten()?;
+            if let Some(report) = GuardReport::of_line(&line) {
+                return Some(report);
+            }
+            tracing::warn!("the guard of a command has said something unknown");
+        }
+    }
+
+    /// Ends the command. Its remaining reports can still be received.
+    pub async fn close(&mut self) {
+        if let Err(error) = self.lifeline.shutdown().await {
+            tracing::debug!(%error, "the guard of a command is gone");
+        }
+    }
+}
+
+/// Output of a command.
+#[derive(Debug)]
+pub struct CommandOutput(pipe::Receiver);
+
+impl CommandOutput {
+    pub(super) fn new(reader: PipeReader) -> io::Result<Self> {
+        Ok(Self(pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?))
+    }
+
+    /// Reads bytes that are available, without waiting.
+    ///
+    /// # Errors
+    /// When nothing is available, or the pipe cannot be read.
+    pub fn read_available(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.0, buffer)?)
+    }
+}
+
+impl AsyncRead for CommandOutput {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}

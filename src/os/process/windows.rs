@@ -1,0 +1,245 @@
+//! Windows: a job for each program. The system ends all of its processes when the last handle of
+//! the job is closed, which happens at the latest when this process ends.
+//!
+//! Owns: starting a program inside its job, and ending the job.
+//! Never: asks a program to exit, except by the end of its stdin: the system has no signals.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, PipeReader};
+use std::os::windows::io::OwnedHandle;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::{ExitStatus, Stdio};
+use std::task::{Context, Poll};
+
+use process_wrap::tokio::{ChildWrapper, CommandWrap, CommandWrapper, JobObject, KillOnDrop};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{GuardReport, Guarded, EXIT_GRACE};
+
+/// First argument of a guard on other systems.
+pub const GUARD: &str = "guard-agent";
+
+/// Returns no arguments: this program is no guard here.
+pub fn arguments(_files_max: Option<u64>) -> Vec<String> {
+    Vec::new()
+}
+
+/// Returns `None`: this program is no guard here.
+pub fn run_if_asked(_arguments: impl Iterator<Item = OsString>) -> Option<u8> {
+    None
+}
+
+/// Returns `None`: there are no signals.
+pub fn signal_of(_status: ExitStatus) -> Option<i32> {
+    None
+}
+
+pub fn signal_name(signal: i32) -> String {
+    format!("signal {signal}")
+}
+
+/// Pipe to an agent's stdin.
+pub type AgentPipe = ChildStdin;
+
+/// Ends the agent when it is dropped.
+pub type Lifeline = DropGuard;
+
+#[derive(Debug)]
+pub struct AgentStdin {
+    pub pipe: AgentPipe,
+    pub lifeline: Lifeline,
+}
+
+/// Connection to the task that waits for a command. Dropping it ends the command.
+#[derive(Debug)]
+pub struct Control {
+    reports: mpsc::UnboundedReceiver<GuardReport>,
+    release: CancellationToken,
+    _release: DropGuard,
+}
+
+impl Control {
+    pub async fn next(&mut self) -> Option<GuardReport> {
+        self.reports.recv().await
+    }
+
+    pub async fn close(&mut self) {
+        self.release.cancel();
+    }
+}
+
+/// Output of a command, read on threads of the runtime.
+#[derive(Debug)]
+pub struct CommandOutput(tokio::fs::File);
+
+impl CommandOutput {
+    fn new(reader: PipeReader) -> Self {
+        Self(tokio::fs::File::from_std(OwnedHandle::from(reader).into()))
+    }
+
+    /// Returns an error: a pipe cannot be read without waiting.
+    pub fn read_available(&self, _buffer: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+}
+
+impl AsyncRead for CommandOutput {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+/// Starter of programs inside jobs.
+#[derive(Debug, Clone)]
+pub struct GuardProgram {
+    path: PathBuf,
+}
+
+/// Keeps a program from opening a console window.
+#[derive(Debug)]
+struct NoWindow;
+
+impl CommandWrapper for NoWindow {
+    fn pre_spawn(&mut self, command: &mut Command, _core: &CommandWrap) -> io::Result<()> {
+        const CREATE_SUSPENDED: u32 = 0x4;
+        const CREATE_NO_WINDOW: u32 = 0x0800_0000;
+        // The job starts the program once it is inside.
+        command.creation_flags(CREATE_SUSPENDED | CREATE_NO_WINDOW);
+        Ok(())
+    }
+}
+
+impl GuardProgram {
+    pub fn new(path: PathBuf, _arguments: Vec<String>) -> Self {
+        Self { path }
+    }
+
+    #[must_use]
+    pub fn adopting(self) -> Self {
+        self
+    }
+
+    pub fn program(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn command(&self, _guarded: Guarded, program: impl AsRef<OsStr>) -> Command {
+        let program = Path::new(program.as_ref());
+        // A name without a folder is searched for by the system, which knows one ending only.
+        let found = match program.components().count() {
+            0 | 1 => std::env::var_os("PATH").and_then(|folders| {
+                std::env::split_paths(&folders)
+                    .filter(|folder| folder.is_absolute())
+                    .find_map(|folder| crate::os::programs::program_at(&folder.join(program)))
+            }),
+            _ => crate::os::programs::program_at(program),
+        };
+        Command::new(found.unwrap_or_else(|| program.to_owned()))
+    }
+
+    pub fn start_agent(
+        &self,
+        mut command: Command,
+    ) -> io::Result<(Guard, AgentStdin, ChildStdout, ChildStderr)> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (mut guard, _) = Guard::start(command, Guarded::Agent)?;
+        let child = &mut guard.child;
+        let pipes = (child.stdin().take(), child.stdout().take(), child.stderr().take());
+        let (Some(pipe), Some(stdout), Some(stderr)) = pipes else {
+            return Err(io::Error::other("the agent lacks a pipe"));
+        };
+        let lifeline = guard.release.clone().drop_guard();
+        Ok((guard, AgentStdin { pipe, lifeline }, stdout, stderr))
+    }
+
+    pub fn start_command(&self, mut command: Command) -> io::Result<(Guard, Control, CommandOutput)> {
+        let (reader, writer) = io::pipe()?;
+        command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+        let (guard, reports) = Guard::start(command, Guarded::Command)?;
+        let release = guard.release.clone();
+        let control = Control { reports, _release: release.clone().drop_guard(), release };
+        Ok((guard, control, CommandOutput::new(reader)))
+    }
+}
+
+/// Program in its job.
+#[derive(Debug)]
+pub struct Guard {
+    child: Box<dyn ChildWrapper>,
+    guarded: Guarded,
+    reports: Option<mpsc::UnboundedSender<GuardReport>>,
+    /// Cancelled when the program is to end.
+    release: CancellationToken,
+}
+
+impl Guard {
+    fn start(command: Command, guarded: Guarded) -> io::Result<(Self, mpsc::UnboundedReceiver<GuardReport>)> {
+        let mut command = CommandWrap::from(command);
+        command.wrap(KillOnDrop).wrap(JobObject).wrap(NoWindow);
+        let child = command.spawn()?;
+        let (reports, heard) = mpsc::unbounded_channel();
+        // Cannot fail: the receiver is here.
+        reports.send(GuardReport::Started).unwrap_or_default();
+        let release = CancellationToken::new();
+        Ok((Self { child, guarded, reports: Some(reports), release }, heard))
+    }
+
+    /// Waits as [`Self::ended`] does.
+    ///
+    /// # Errors
+    /// When the exit status is unknown.
+    pub async fn keep_running(&mut self, stopped: &CancellationToken) -> io::Result<ExitStatus> {
+        self.ended(stopped).await
+    }
+
+    /// Waits until all processes of the program have ended, soon after `stopped` or its lifeline
+    /// is cancelled. Returns the exit status of the program.
+    ///
+    /// # Errors
+    /// When the exit status is unknown.
+    pub async fn ended(&mut self, stopped: &CancellationToken) -> io::Result<ExitStatus> {
+        let released = async {
+            tokio::select! {
+                () = stopped.cancelled() => {}
+                () = self.release.cancelled() => {}
+            }
+            if self.guarded == Guarded::Agent {
+                // Its stdin has ended.
+                tokio::time::sleep(EXIT_GRACE).await;
+            }
+        };
+        let mut released = std::pin::pin!(released);
+        let exited = tokio::select! {
+            status = self.child.inner_mut().wait() => Some(status?),
+            () = &mut released => None,
+        };
+        if let Some(status) = exited {
+            if let Some(reports) = &self.reports {
+                let code = status.code().unwrap_or_default();
+                // The receiver may be gone.
+                reports.send(GuardReport::Exited(code.cast_unsigned())).unwrap_or_default();
+            }
+            if self.guarded != Guarded::Agent {
+                // Background processes of a command go on.
+                tokio::select! {
+                    _ = self.child.wait() => {}
+                    () = &mut released => {}
+                }
+            }
+        }
+        if let Err(error) = self.child.start_kill() {
+            tracing::debug!(%error, "a job cannot be ended: nothing is left in it");
+        }
+        let status = self.child.wait().await;
+        self.reports = None;
+        status
+    }
+}
