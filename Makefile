@@ -35,9 +35,11 @@ soak: ## the crash test for longer: CRASH_KILLS kills (5000) and ACP_CRASH_KILLS
 	FILE_CASES=$${FILE_CASES:-3600} $(CARGO) test --lib files::tests::model
 	TERMINAL_BYTES=$${TERMINAL_BYTES:-256000000} TERMINAL_RESIZES=$${TERMINAL_RESIZES:-10000} $(CARGO) test --test it process::programs
 
-lint: ## formatting and clippy, warnings denied
+lint: ## formatting and clippy, warnings denied; licences, bans and sources of the dependencies, if cargo-deny is there
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets -- -D warnings
+	@if command -v cargo-deny >/dev/null; then cargo-deny --log-level error check licenses bans sources; \
+	else echo "skipped: cargo-deny is not installed, so licences of dependencies are not checked"; fi
 
 check-targets: ## type-check the program for every platform of .dist/targets, where the cross toolchain can be had
 	@export CROSS_DIR="$${CROSS_DIR:-$(TARGET)/cross}"; .ci/cross || { echo "skipped: other platforms are not checked"; exit 0; }; \

@@ -40,6 +40,7 @@ use crate::io::upkeep::{bind, is_taken};
 use crate::os::hangup::{self, LeaveReason, Parent};
 use crate::os::signals::catch_signals;
 use crate::os::stdio;
+use crate::places;
 use crate::status::{EXIT_GONE, EXIT_STATE, EXIT_USAGE};
 use crate::store::folder::{holder_now, FolderError, Holder, StateFolder};
 
@@ -262,7 +263,7 @@ fn listen(folder: &Path) -> anyhow::Result<(UnixListener, PathBuf)> {
 /// Returns a folder for sockets that only this user can access.
 fn runtime_folder() -> io::Result<PathBuf> {
     let user = geteuid().as_raw();
-    let folder = match dirs::runtime_dir().filter(|folder| folder.is_absolute()) {
+    let folder = match places::runtime_folder() {
         Some(folder) => folder.join("ahp-sidecar"),
         None => std::env::temp_dir().join(format!("ahp-sidecar-{user}")),
     };
