@@ -54,6 +54,7 @@ mod support;
 mod terminals;
 mod tidy;
 mod transcripts;
+mod updates;
 mod upgrades;
 mod watches;
 mod windows;
