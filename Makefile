@@ -9,7 +9,7 @@ HOST = $(shell rustc --print host-tuple)
 SHIPPED = --target $(HOST) $(if $(wildcard $(shell cc -print-file-name=libc.a)),\
 	--config 'target.$(HOST).rustflags=["-Ctarget-feature=+crt-static"]')
 
-.PHONY: help build demo test soak lint bless bench cost test-node test-agents test-versions test-vscode check-targets
+.PHONY: help build demo test soak lint bless bench cost test-node test-agents test-versions test-vscode check-targets dist test-dist version
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -47,6 +47,17 @@ check-targets: ## type-check the program for every platform of .dist/targets, wh
 		CARGO_TARGET_DIR=$(TARGET)/checked cargo-zigbuild check --quiet --locked --bin ahp-sidecar \
 			-Zbuild-std=std,panic_abort --target $$target || exit 1; \
 	done
+
+dist: ## build and pack the program for every platform of .dist/targets, or for DIST alone ("linux-x64"), into target/dist
+	@export CROSS_DIR="$${CROSS_DIR:-$(TARGET)/cross}"; .ci/cross && . "$$CROSS_DIR/env" && \
+		python3 -B .dist/build.py $(TARGET)/dist $(DIST)
+
+test-dist: ## install what `make dist` made, each kind into an empty folder and offline, and hold a conversation through it
+	@export QEMU_DIR="$${QEMU_DIR:-$(TARGET)/qemu}"; .ci/qemu; \
+		python3 -B .dist/test/run.py $(TARGET)/dist $(TARGET)/vsix/tools
+
+version: ## raise the version everywhere: VERSION=0.2.0
+	@python3 -B .dist/version.py $(VERSION)
 
 bless: ## rewrite the golden transcripts under fixtures/ to what the host says now
 	BLESS=1 $(CARGO) test --test it transcripts

@@ -1,0 +1,56 @@
+import type { ChildProcess } from 'node:child_process';
+
+/** A message from the host: one line of JSON text. */
+export interface TextFrame {
+  readonly kind: 'text';
+  readonly text: string;
+}
+
+/** How the process ended. `error` is present only if it could not be started. */
+export interface Exit {
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  readonly error?: Error;
+}
+
+export interface SpawnOptions {
+  /** Options of the program, such as `['--ephemeral']`. */
+  args?: readonly string[];
+  /** The program. Default: `programPath()`. */
+  path?: string;
+  /** Working directory. Default: the caller's. */
+  cwd?: string;
+  /** Environment of the program and of its agents. Default: the caller's. */
+  env?: NodeJS.ProcessEnv;
+  /** Receives the program's log. Default: it goes to stderr. */
+  onStderr?: (text: string) => void;
+}
+
+/**
+ * A running host. It is an `AhpTransport` of `@microsoft/agent-host-protocol/client`:
+ * `new AhpClient(spawn())`.
+ */
+export interface Host {
+  readonly process: ChildProcess;
+  /** Resolves when the process has ended and its output is complete. Never rejects. */
+  readonly exited: Promise<Exit>;
+  /** Sends a JSON-RPC message. Resolves when the program's stdin has taken it. */
+  send(message: object | string): Promise<void>;
+  /**
+   * Receives the next message. Resolves to `null` when the host has ended after `close`; rejects, with
+   * the reason, when it could not start or has failed.
+   */
+  recv(): Promise<TextFrame | null>;
+  /** Ends stdin, and waits until the host has finished its running turns and has exited. */
+  close(): Promise<void>;
+}
+
+/**
+ * Returns the path of the program of this platform, or what AHP_SIDECAR_PATH names.
+ *
+ * @throws Error with a sentence that says what to do, if there is none.
+ */
+export function programPath(): string;
+
+/** Starts a host for this process. It ends when its stdin is closed, and when this process ends. */
+export function spawn(options?: SpawnOptions): Host;

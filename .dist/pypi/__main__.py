@@ -1,0 +1,6 @@
+import subprocess
+import sys
+
+from . import program
+
+sys.exit(subprocess.call([program(), *sys.argv[1:]]))

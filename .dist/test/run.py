@@ -1,0 +1,251 @@
+"""Installs what `make dist` made, each kind into an empty folder and offline, and holds a conversation through it.
+
+`run.py DIST TOOLS`: the folder of the packages, and the folder of the extension's tools (for tsc). Each check prints a
+line; what a missing program prevents is said to be skipped.
+"""
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+HERE = Path(__file__).resolve().parent
+WITHIN = 120  # seconds until a command is taken to hang
+CPU = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(platform.machine().lower(), platform.machine().lower())
+NAME = f"{ {'linux': 'linux', 'darwin': 'darwin', 'win32': 'win32'}[sys.platform] }-{CPU}"
+CHAT = "ahp-chat://default/YWhwLXNlc3Npb246L2Np"
+MESSAGES = [
+    {"id": 1, "method": "initialize",
+     "params": {"channel": "ahp-root://", "clientId": "test", "protocolVersions": ["1.0.0"]}},
+    {"id": 2, "method": "createSession", "params": {"channel": "ahp-session:/ci"}},
+    {"id": 3, "method": "subscribe", "params": {"channel": CHAT}},
+    {"method": "dispatchAction", "params": {"channel": CHAT, "clientSeq": 1, "action": {
+        "type": "chat/turnStarted", "turnId": "t", "startedAt": "2026-01-01T00:00:00Z",
+        "message": {"text": "Hello", "origin": {"kind": "user"}}}}},
+]
+
+
+def run(*command, status=0, **options):
+    """Runs a command to its end; returns its stdout, and its stderr where it is to fail."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=WITHIN, **options)
+    assert (done.returncode == 0) == (status == 0), f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout if status == 0 else done.stderr + done.stdout
+
+
+def clean_environment(**more):
+    """Returns an environment in which no ahp-sidecar is found but the one that is installed."""
+    env = {name: value for name, value in os.environ.items() if name != "AHP_SIDECAR_PATH"}
+    return env | more
+
+
+def converse(*command, text="Hello", answer="Hello", options=("--ephemeral",)):
+    """Holds a conversation with a program over its pipes."""
+    messages = json.loads(json.dumps(MESSAGES))
+    messages[-1]["params"]["action"]["message"]["text"] = text
+    lines = "".join(json.dumps({"jsonrpc": "2.0"} | message) + "\n" for message in messages)
+    said = run(*command, *options, input=lines, env=clean_environment())
+    actions = [json.loads(line).get("params", {}).get("action", {}) for line in said.splitlines()]
+    assert any(action.get("type") == "chat/turnComplete" for action in actions), said
+    assert any(answer in json.dumps(action) for action in actions if action.get("type") != "chat/turnStarted"), said
+
+
+def check_sums(dist, _):
+    lines = [line.split("  ") for line in (dist / "SHA256SUMS").read_text().splitlines()]
+    assert {name for _, name in lines} == {path.name for path in dist.iterdir()} - {"SHA256SUMS"}
+    for digest, name in lines:
+        assert hashlib.sha256((dist / name).read_bytes()).hexdigest() == digest, name
+    # Where somebody built is nobody's business, and would make the bytes differ.
+    for path in dist.glob("*.tar.xz"):
+        with tarfile.open(path) as archive:
+            for member in archive.getmembers():
+                assert member.mode == (0o755 if member.name.endswith("/ahp-sidecar") else 0o644), member.name
+                content = archive.extractfile(member).read()
+                for place in {str(Path.home()), str(ROOT)} - {"/"}:
+                    assert place.encode() not in content, f"{member.name} in {path.name} names {place}"
+
+
+def check_archive(dist, folder):
+    [path] = dist.glob(f"ahp-sidecar-*-{triple()}.tar.xz")
+    with tarfile.open(path) as archive:
+        archive.extractall(folder)
+    [inside] = folder.iterdir()
+    wanted = {"ahp-sidecar", "README.md", "LICENSE", "CHANGELOG.md", "THIRD-PARTY.txt", "ahp-sidecar.cdx.json",
+              "man/ahp-sidecar.1", "completions/_ahp-sidecar", "completions/ahp-sidecar.bash",
+              "completions/ahp-sidecar.fish"}
+    missing = [name for name in wanted if not (inside / name).is_file()]
+    assert not missing, missing
+    converse(inside / "ahp-sidecar")
+    version = run(inside / "ahp-sidecar", "--version").split()[1]
+    assert inside.name == f"ahp-sidecar-{version}-{triple()}"
+    bill = json.loads((inside / "ahp-sidecar.cdx.json").read_text())
+    assert bill["metadata"]["component"]["version"] == version and len(bill["components"]) > 50
+    third_party = (inside / "THIRD-PARTY.txt").read_text()
+    absent = [part["name"] for part in bill["components"] if f"{part['name']} {part['version']} (" not in third_party]
+    assert not absent, absent
+    if sys.platform == "linux":
+        completed = run("bash", "-c", f"source {inside}/completions/ahp-sidecar.bash; COMP_WORDS=(ahp-sidecar ses); "
+                        "COMP_CWORD=1; _ahp-sidecar ahp-sidecar ses ahp-sidecar; echo ${COMPREPLY[@]}")
+        assert completed.split() == ["sessions"], completed
+
+
+def check_emulated(dist, folder):
+    """The other processor's program: a conversation, a command under a guard, and sessions that are kept."""
+    [path] = dist.glob(f"ahp-sidecar-*-{triple('linux-arm64')}.tar.xz")
+    with tarfile.open(path) as archive:
+        archive.extractall(folder)
+    [inside] = folder.iterdir()
+    program = [EMULATOR, inside / "ahp-sidecar"]
+    state = ["--state-dir", folder / "state"]
+    converse(*program)
+    converse(*program, text="!printf 'ran %s' here", answer="ran here")
+    converse(*program, options=state)
+    listed = run(*program, "sessions", "list", *state, env=clean_environment())
+    assert "ahp-session:/ci" in listed, listed
+
+
+def triple(name=None):
+    lines = [line.split() for line in (ROOT / ".dist/targets").read_text().splitlines() if line[:1] not in ("", "#")]
+    return next(words[1] for words in lines if words[0] == (name or NAME))
+
+
+def check_binstall(dist, _):
+    """cargo-binstall downloads archives by these names."""
+    manifest = (ROOT / "Cargo.toml").read_text()
+    version = re.search(r'(?m)^version = "(.+)"', manifest)[1]
+    [url, folder] = (re.search(f'(?m)^{key} = "(.+)"', manifest)[1] for key in ("pkg-url", "bin-dir"))
+    values = {"name": "ahp-sidecar", "version": version, "target": triple(), "bin": "ahp-sidecar", "binary-ext": ""}
+    fill = lambda text: re.sub(r"\{ ([a-z-]+) \}", lambda found: values.get(found[1], ""), text)
+    with tarfile.open(dist / fill(url).rsplit("/", 1)[1]) as archive:
+        assert fill(folder) in archive.getnames()
+
+
+def npm_install(folder, *packages, status=0):
+    (folder / "package.json").write_text('{"private": true}')
+    return run("npm", "install", "--offline", "--no-audit", "--no-fund", "--loglevel=error", *packages, cwd=folder,
+               status=status, env=clean_environment(npm_config_cache=str(folder / "cache")))
+
+
+def check_npm(dist, folder):
+    [main], [own] = dist.glob("npm-main-*.tgz"), dist.glob(f"npm-{NAME}-*.tgz")
+    npm_install(folder, main, own)
+    for script in HERE.glob("conversation.*"):
+        shutil.copy(script, folder)
+    for script in ("conversation.mjs", "conversation.cjs"):
+        said = run("node", script, cwd=folder, env=clean_environment())
+        assert "Hello" in said, said
+    converse(folder / "node_modules/.bin/ahp-sidecar")
+    run(folder / "node_modules/.bin/ahp-sidecar", "--no-such-option", status=2)
+    # Each way to be without a program says what to do.
+    find = "try { console.log(require('ahp-sidecar').programPath()) } catch (error) { console.log(error.message) }"
+    node = lambda code, **env: run("node", "-e", code, cwd=folder, env=clean_environment(**env))
+    assert node(find).strip().endswith("/bin/ahp-sidecar")
+    assert node(find, AHP_SIDECAR_PATH="/bin/sh") == "/bin/sh\n"
+    assert node(find, AHP_SIDECAR_PATH="/not/there") == "AHP_SIDECAR_PATH names `/not/there`, which does not exist\n"
+    elsewhere = "Object.defineProperty(process, 'platform', { value: 'sunos' });"
+    assert f"has no program for `sunos-{CPU}`, only for" in node(elsewhere + find)
+    shutil.rmtree(folder / "node_modules/@ahp-sidecar")
+    said = node(find)
+    assert f"`@ahp-sidecar/{NAME}`" in said and f"npm install @ahp-sidecar/{NAME}@" in said and said.count("\n") == 1
+    said = run(folder / "node_modules/.bin/ahp-sidecar", status=1)
+    assert said.startswith("ahp-sidecar: the package"), said
+    for other in dist.glob("npm-*.tgz"):
+        if other not in (main, own):
+            refused = tempfile.mkdtemp(dir=folder)
+            assert "EBADPLATFORM" in npm_install(Path(refused), other, status=1), other
+
+
+def check_types(dist, folder):
+    [main] = dist.glob("npm-main-*.tgz")
+    with tarfile.open(main) as archive:
+        archive.extractall(folder)
+    modules = TOOLS / "node_modules"
+    (folder / "node_modules").mkdir()
+    (folder / "node_modules/@types").symlink_to(modules / "@types")
+    (folder / "package").rename(folder / "node_modules/ahp-sidecar")
+    shutil.copy(HERE / "types.mts", folder)
+    run(modules / ".bin/tsc", "--strict", "--noEmit", "--module", "nodenext", "--target", "es2022", "--types", "node",
+        folder / "types.mts", cwd=folder)
+
+
+def check_wheel(dist, folder):
+    """pip takes the one of this platform among all."""
+    run(sys.executable, "-m", "venv", folder)
+    env = clean_environment(PIP_NO_INDEX="1", PIP_FIND_LINKS=str(dist), PIP_DISABLE_PIP_VERSION_CHECK="1",
+                            PATH=f"{folder}/bin:{os.environ['PATH']}")
+    run(folder / "bin/pip", "install", "ahp-sidecar", env=env)
+    converse(folder / "bin/ahp-sidecar")
+    converse(folder / "bin/python", "-m", "ahp_sidecar")
+    find = "import ahp_sidecar; print(ahp_sidecar.program())"
+    assert run(folder / "bin/python", "-c", find, env=env).strip() == str(folder / "bin/ahp-sidecar")
+    run(folder / "bin/pip", "check", env=env)
+    run(folder / "bin/pip", "uninstall", "--yes", "ahp-sidecar", env=env)
+    said = run(folder / "bin/python", "-c", find, env=env, status=1)
+    assert "No module named" in said and not (folder / "bin/ahp-sidecar").exists(), said
+
+
+def check_extension(dist, folder):
+    """The extension's own code, with a stand-in for the editor's interface."""
+    found = sorted(dist.glob(f"*-{NAME}.vsix"))
+    assert found, "no extension was packed"
+    with zipfile.ZipFile(found[0]) as archive:
+        archive.extractall(folder)
+        program = next(info for info in archive.infolist() if info.filename.startswith("extension/bin/"))
+        mode = program.external_attr >> 16
+        assert mode & 0o111, f"{program.filename} has mode {mode:o}"
+        (folder / program.filename).chmod(mode & 0o777)
+    editor = folder / "node_modules/vscode"
+    editor.mkdir(parents=True)
+    shutil.copy(HERE / "vscode.cjs", editor / "index.js")
+    said = run("node", HERE / "extension.cjs", folder / "extension", env=clean_environment())
+    assert "> Hello" in said and said.count("Hello") > 1, said
+
+
+def check_cargo(dist, folder):
+    """Installs what a registry would get, unoptimised, from what was compiled for the tests."""
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+    run("cargo", "package", "--offline", "--locked", "--no-verify", "--allow-dirty", "--target-dir", target, cwd=ROOT)
+    [crate] = (target / "package").glob("ahp-sidecar-*.crate")
+    with tarfile.open(crate) as archive:
+        archive.extractall(folder)
+    [source] = folder.iterdir()
+    subprocess.run(["cargo", "install", "--quiet", "--offline", "--locked", "--debug", "--path", source, "--root",
+                    folder / "root", "--target-dir", target], check=True)
+    converse(folder / "root/bin/ahp-sidecar")
+
+
+def main():
+    dist = Path(sys.argv[1]).resolve()
+    checks = [("sums, and no paths of the builder", check_sums, ()), ("archive", check_archive, ()),
+              ("names for cargo binstall", check_binstall, ()), ("npm", check_npm, ("node", "npm")),
+              ("types", check_types, ("node", "tsc")), ("wheel", check_wheel, ()),
+              ("extension", check_extension, ("node", "npm")), ("cargo install", check_cargo, ("cargo",))]
+    if NAME == "linux-x64" and any(dist.glob(f"*-{triple('linux-arm64')}.tar.xz")):
+        checks.append(("arm64, by emulation", check_emulated, (EMULATOR,)))
+    failed = []
+    for name, check, needs in checks:
+        missing = [program for program in needs if not shutil.which(program, path=SEARCHED)]
+        if missing:
+            print(f"skipped: {name}: {' and '.join(missing)} cannot be found", flush=True)
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                check(dist, Path(folder).resolve())
+                print(f"ok: {name}", flush=True)
+            except Exception as error:  # each kind is tried, whatever happens to the others
+                failed.append(name)
+                print(f"FAILED: {name}: {type(error).__name__}: {error}", flush=True)
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
+
+
+TOOLS = Path(sys.argv[2]).resolve()
+EMULATOR = str(Path(os.environ.get("QEMU_DIR", ROOT / "target/qemu")).resolve() / "run")
+SEARCHED = f"{os.environ['PATH']}{os.pathsep}{TOOLS / 'node_modules/.bin'}"
+main()

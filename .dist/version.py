@@ -1,0 +1,53 @@
+"""Raises the version everywhere: `version.py 0.2.0`. All packages take theirs from Cargo.toml.
+
+Changes Cargo.toml, the lock files, what transcripts and the README show of `serverInfo`, and the heading of the
+CHANGELOG. `version.py --check v0.2.0` says whether the source is ready to be released as that tag.
+"""
+import datetime
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MANIFEST, CHANGES = ROOT / "Cargo.toml", ROOT / ".dist/CHANGELOG.md"
+VERSION = re.compile(r'(?m)^version = "(.+)"')
+UNRELEASED = "## Unreleased\n"
+
+
+def check(tag):
+    version = VERSION.search(MANIFEST.read_text())[1]
+    if tag != f"v{version}":
+        sys.exit(f"the tag is {tag}, and Cargo.toml has {version}: make version VERSION={tag.removeprefix('v')}")
+    if f"\n## {version}, " not in CHANGES.read_text():
+        sys.exit(f"the CHANGELOG has no section of {version}")
+    if not re.search(r'(?m)^repository = "', MANIFEST.read_text()):
+        sys.exit("Cargo.toml has no `repository`: cargo binstall would not know where the archives are")
+
+
+def raise_to(new):
+    if not re.fullmatch(r"\d+\.\d+\.\d+", new):
+        sys.exit(f"`{new}` is no version: it has the form 1.2.3")
+    manifest = MANIFEST.read_text()
+    old = VERSION.search(manifest)[1]
+    if [int(part) for part in new.split(".")] <= [int(part) for part in old.split(".")]:
+        sys.exit(f"{new} is not higher than {old}")
+    MANIFEST.write_text(VERSION.sub(f'version = "{new}"', manifest, count=1))
+    for folder in (ROOT, *(path.parent for path in sorted(ROOT.glob("tests/*/*/Cargo.toml")))):
+        subprocess.run(["cargo", "update", "--quiet", "--workspace", "--offline", "--manifest-path",
+                        folder / "Cargo.toml"], check=True)
+    shown = '"name":"ahp-sidecar","version":"%s"'
+    for path in [ROOT / "README.md", *ROOT.glob("fixtures/**/*.txt")]:
+        text = path.read_bytes()
+        raised = text.replace((shown % old).encode(), (shown % new).encode())
+        if raised != text:
+            path.write_bytes(raised)
+    today = datetime.date.today().isoformat()
+    CHANGES.write_text(CHANGES.read_text().replace(UNRELEASED, f"{UNRELEASED}\n## {new}, {today}\n", 1))
+    print(f"{old} is {new} now: read the CHANGELOG, run the tests, commit, and tag the commit v{new}")
+
+
+if sys.argv[1:2] == ["--check"]:
+    check(sys.argv[2])
+else:
+    raise_to(sys.argv[1])
