@@ -212,7 +212,7 @@ fn restore(archive: &mut Archive, uri: &str) -> anyhow::Result<()> {
 fn session_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     let mut body = SessionBody::read(body).map_err(Error::msg)?;
     body.born_at = head;
-    body.is_brought();
+    body.mark_imported();
     Ok(body.to_json())
 }
 

@@ -10,7 +10,6 @@
 //! session's state; snapshots and summaries have them.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use ahp::reducers::apply_action_to_annotations;
 use ahp_types::actions::{ActionOrigin, StateAction};
@@ -21,7 +20,7 @@ use super::catalogue::ahead;
 use super::channels::{annotation_named_in, Annotations};
 use super::effects::{AnnotationsKey, ChatKey};
 use super::ledger::Ledger;
-use super::limits::URI_BYTES_MAX;
+use super::limits::{check_id, URI_BYTES_MAX};
 use super::model::{Channel, Session, SessionKey};
 use super::refusal::Refusal;
 use super::Step;
@@ -58,9 +57,9 @@ pub(super) fn annotate(
     match (&action, known) {
         (StateAction::AnnotationsSet(set), _) => {
             let annotation = &set.annotation;
-            check_id("annotation.id", &annotation.id)?;
+            check_id("annotation.id", &annotation.id, ID_BYTES_MAX)?;
             check_entries(&annotation.entries)?;
-            check_resource(&annotation.resource)?;
+            check_id("resource", &annotation.resource, URI_BYTES_MAX)?;
             annotation.range.as_ref().map_or(Ok(()), check_range)?;
             check_origin(ledger, key.into(), &annotation.origin, known)?;
             if known.is_none() && annotations.list().len() >= ANNOTATIONS_MAX {
@@ -73,7 +72,8 @@ pub(super) fn annotate(
             if matches!(says, (None, None, None, None)) {
                 return Err(Refusal::NothingUpdated);
             }
-            update.resource.as_deref().map_or(Ok(()), check_resource)?;
+            let resource = update.resource.as_deref();
+            resource.map_or(Ok(()), |uri| check_id("resource", uri, URI_BYTES_MAX))?;
             update.range.as_ref().map_or(Ok(()), check_range)?;
             if let Some(origin) = &update.origin {
                 check_origin(ledger, key.into(), origin, Some(known))?;
@@ -194,27 +194,11 @@ pub(super) fn annotations_in_words(ledger: &Ledger, uri: &str, ids: Option<&[Str
     let mut words: String = chosen.map(describe).collect();
     let gone = ids.into_iter().flatten().filter(|id| annotations.get(id).is_none()).count();
     if gone > 0 {
-        put(&mut words, format_args!("({gone} of those that were attached: not there any more)\n"));
+        words += &format!("({gone} of those that were attached: not there any more)\n");
     } else if words.is_empty() {
         words.push_str("(none)\n");
     }
     Some(words)
-}
-
-fn check_id(name: &'static str, id: &str) -> Result<(), Refusal> {
-    match id.len() {
-        0 => Err(Refusal::EmptyId(name)),
-        1..=ID_BYTES_MAX => Ok(()),
-        _ => Err(Refusal::LongId { name, max: ID_BYTES_MAX }),
-    }
-}
-
-fn check_resource(uri: &str) -> Result<(), Refusal> {
-    match uri.len() {
-        0 => Err(Refusal::EmptyId("resource")),
-        1..=URI_BYTES_MAX => Ok(()),
-        _ => Err(Refusal::LongId { name: "resource", max: URI_BYTES_MAX }),
-    }
 }
 
 fn check_range(range: &TextRange) -> Result<(), Refusal> {
@@ -239,7 +223,7 @@ fn check_entries(entries: &[AnnotationEntry]) -> Result<(), Refusal> {
 }
 
 fn check_entry(entry: &AnnotationEntry) -> Result<(), Refusal> {
-    check_id("entry.id", &entry.id)?;
+    check_id("entry.id", &entry.id, ID_BYTES_MAX)?;
     if text::plain(&entry.text).len() > TEXT_BYTES_MAX {
         return Err(Refusal::EntryTooLarge { id: entry.id.clone(), max: TEXT_BYTES_MAX });
     }
@@ -249,11 +233,11 @@ fn check_entry(entry: &AnnotationEntry) -> Result<(), Refusal> {
 fn describe(annotation: &Annotation) -> String {
     let mut words = annotation.resource.clone();
     if let Some(range) = &annotation.range {
-        put(&mut words, format_args!(", {}", lines_of(range)));
+        words += &format!(", {}", lines_of(range));
     }
     words.push_str(if annotation.resolved { " (resolved):\n" } else { ":\n" });
     for entry in &annotation.entries {
-        put(&mut words, format_args!("- {}\n", text::plain(&entry.text).trim_end().replace('\n', "\n  ")));
+        words += &format!("- {}\n", text::plain(&entry.text).trim_end().replace('\n', "\n  "));
     }
     words
 }
@@ -266,10 +250,6 @@ fn lines_of(range: &TextRange) -> String {
     } else {
         format!("lines {first} to {last}")
     }
-}
-
-fn put(text: &mut String, more: std::fmt::Arguments<'_>) {
-    text.write_fmt(more).unwrap_or_default();
 }
 
 #[cfg(test)]

@@ -133,10 +133,11 @@ pub(super) fn is_output(action: &StateAction) -> bool {
     )
 }
 
-pub(super) fn check_id(name: &'static str, id: &str) -> Result<(), Refusal> {
+/// Refuses an empty id, and one of more than `max` bytes.
+pub(super) fn check_id(name: &'static str, id: &str, max: usize) -> Result<(), Refusal> {
     match id.len() {
         0 => Err(Refusal::EmptyId(name)),
-        1..=ID_BYTES_MAX => Ok(()),
-        _ => Err(Refusal::LongId { name, max: ID_BYTES_MAX }),
+        length if length <= max => Ok(()),
+        _ => Err(Refusal::LongId { name, max }),
     }
 }

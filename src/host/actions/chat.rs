@@ -22,7 +22,7 @@ use crate::host::chats::{attached, calls, pending};
 use crate::host::configuration::selection;
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
 use crate::host::ledger::Ledger;
-use crate::host::limits::check_id;
+use crate::host::limits::{check_id, ID_BYTES_MAX};
 use crate::host::model::Chat;
 use crate::host::refusal::Refusal;
 use crate::host::{actions, catalogue, Step};
@@ -59,7 +59,7 @@ pub(crate) fn client_sets_pending(
     origin: ActionOrigin,
 ) -> Result<Verdict, Refusal> {
     let chat = actions::tools::known_chat(ledger, key)?;
-    check_id("id", &action.id)?;
+    check_id("id", &action.id, ID_BYTES_MAX)?;
     if chat.consumed.contains(&action.id) {
         return Err(Refusal::PendingTakenUp(action.id));
     }

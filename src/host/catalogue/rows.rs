@@ -95,8 +95,8 @@ impl SessionBody<'_> {
 
     /// Marks a session that was imported or restored from the trash: the checkpoints under its
     /// former name may belong to another session, or be deleted.
-    pub fn is_brought(&mut self) {
-        self.kept.to_mut().is_brought();
+    pub fn mark_imported(&mut self) {
+        self.kept.to_mut().mark_imported();
     }
 
     /// Returns the row's text; equal sessions give equal bytes.

@@ -71,7 +71,7 @@ impl CheckpointedFolder {
     }
 
     /// Marks the session as imported: its checkpoints need refs under a new name.
-    pub(in crate::host) fn is_brought(&mut self) {
+    pub(in crate::host) fn mark_imported(&mut self) {
         if !self.keeper.is_empty() {
             self.keeper.clear();
             self.is_brought = true;

@@ -7,7 +7,6 @@
 //! Never: follows an attachment inside a transcript: it stays a reference.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use ahp_types::state::{
     Message, MessageAnnotationsAttachment, MessageAttachment, MessageChatAttachment, ResponsePart,
@@ -208,26 +207,22 @@ fn turn_as_text(turn: &Turn) -> String {
         let attachment = serde_json::to_value(attachment).unwrap_or_default();
         let label = attachment["label"].as_str().unwrap_or("something");
         let resource = attachment["resource"].as_str().map_or(String::new(), |uri| format!(", {uri}"));
-        put(&mut text, format_args!("[attached: {label}{resource}]\n"));
+        text += &format!("[attached: {label}{resource}]\n");
     }
     for part in &turn.response_parts {
         match part {
-            ResponsePart::Markdown(part) => put(&mut text, format_args!("Assistant: {}\n", part.content)),
+            ResponsePart::Markdown(part) => text += &format!("Assistant: {}\n", part.content),
             ResponsePart::ToolCall(part) => {
                 let call = &part.tool_call;
                 let done = match call {
                     ToolCallState::Completed(call) => text::plain(&call.past_tense_message).to_owned(),
                     call => format!("tool call {}", tool_call_id(call)),
                 };
-                put(&mut text, format_args!("[tool: {done}]\n"));
+                text += &format!("[tool: {done}]\n");
             }
-            ResponsePart::Error(part) => put(&mut text, format_args!("[error: {}]\n", part.error.message)),
+            ResponsePart::Error(part) => text += &format!("[error: {}]\n", part.error.message),
             _ => {}
         }
     }
     text
-}
-
-fn put(text: &mut String, more: std::fmt::Arguments<'_>) {
-    text.write_fmt(more).unwrap_or_default();
 }

@@ -328,7 +328,7 @@ pub(crate) fn question_was_withdrawn(ledger: &mut Ledger, step: &mut Step<'_>, k
         let question = chat.conversation.question(shown);
         run.first_id(shown) == id && question.is_some_and(|question| question.response.is_none())
     };
-    if let Some(shown) = waiting_for_user(ledger, key).into_iter().find(is_open) {
+    if let Some(shown) = calls_and_questions(ledger, key).into_iter().find(is_open) {
         settle_question(ledger, step, key, shown, ChatInputResponseKind::Cancel);
     }
 }
@@ -491,13 +491,13 @@ pub(crate) fn result_for_agent(
 }
 
 /// Returns the ids of all tool calls and questions in running turns, each with its chat.
-pub(crate) fn all_waiting_for_user(ledger: &Ledger) -> Vec<(ChatKey, String)> {
+pub(crate) fn all_calls_and_questions(ledger: &Ledger) -> Vec<(ChatKey, String)> {
     let chats = running_chats(ledger).into_iter();
-    chats.flat_map(|key| waiting_for_user(ledger, key).into_iter().map(move |id| (key, id))).collect()
+    chats.flat_map(|key| calls_and_questions(ledger, key).into_iter().map(move |id| (key, id))).collect()
 }
 
 /// Returns the ids of all tool calls and questions in the running turn, settled ones included.
-pub(crate) fn waiting_for_user(ledger: &Ledger, key: ChatKey) -> Vec<String> {
+pub(crate) fn calls_and_questions(ledger: &Ledger, key: ChatKey) -> Vec<String> {
     let turn =
         ledger.channels.chats.known(key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
     let parts = turn.into_iter().flat_map(|turn| &turn.response_parts);

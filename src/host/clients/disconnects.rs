@@ -41,7 +41,7 @@ impl Clients {
     }
 
     pub(crate) fn decline_pending(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
-        for (chat, id) in calls::all_waiting_for_user(ledger) {
+        for (chat, id) in calls::all_calls_and_questions(ledger) {
             self.decline_without_clients(ledger, step, chat, &id);
         }
     }

@@ -87,50 +87,62 @@ impl Clients {
             state.cut = true;
         }
     }
-}
 
-pub(crate) fn note_abilities(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    connection: ConnectionId,
-    abilities: Abilities,
-) {
-    let Some(client) = ledger.presence.connections.get_mut(&connection) else { return };
-    client.abilities = abilities;
-    decline_unseen_questions(ledger, step);
-}
+    /// Records what the client of a connection can do.
+    pub(crate) fn note_abilities(
+        &self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        abilities: Abilities,
+    ) {
+        let Some(client) = ledger.presence.connections.get_mut(&connection) else { return };
+        client.abilities = abilities;
+        self.decline_unseen_questions(ledger, step);
+    }
 
-/// Declines the open questions if no connected client can show them.
-pub(crate) fn decline_unseen_questions(ledger: &mut Ledger, step: &mut Step<'_>) {
-    if may_questions_be_shown(ledger) {
-        return;
+    /// Declines the open questions if no client can show them.
+    pub(crate) fn decline_unseen_questions(&self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        if self.may_questions_be_shown(ledger) {
+            return;
+        }
+        for (chat, id) in calls::all_calls_and_questions(ledger) {
+            self.decline_unseen_question(ledger, step, chat, &id);
+        }
     }
-    for (chat, id) in calls::all_waiting_for_user(ledger) {
-        decline_unseen_question(ledger, step, chat, &id);
-    }
-}
 
-/// Declines a question that no connected client can show, since its turn would wait for ever.
-/// Without any connected client, the question stays open for one.
-pub(crate) fn decline_unseen_question(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) {
-    if may_questions_be_shown(ledger) {
-        return;
+    /// Declines a question that no client can show, since its turn would wait for ever. Without any
+    /// client, the question stays open for one.
+    pub(crate) fn decline_unseen_question(
+        &self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        id: &str,
+    ) {
+        if self.may_questions_be_shown(ledger) {
+            return;
+        }
+        let Some(chat) = ledger.channels.chats.known(key) else { return };
+        let Some((run, request_id)) = chat.run.as_ref().map(|run| (run.id, run.first_id(id).to_owned()))
+        else {
+            return;
+        };
+        if chat.conversation.question(id).is_none_or(|question| question.response.is_some()) {
+            return;
+        }
+        tracing::warn!(chat = chat.channel.uri, "a question was declined: no connected client can show it");
+        let response = ChatInputResponseKind::Decline;
+        calls::settle_question(ledger, step, key, id.to_owned(), response);
+        step.send_to_agent(key, Command::Answer { run, request_id, response, answers: Default::default() });
     }
-    let Some(chat) = ledger.channels.chats.known(key) else { return };
-    let Some((run, request_id)) = chat.run.as_ref().map(|run| (run.id, run.first_id(id).to_owned())) else {
-        return;
-    };
-    if chat.conversation.question(id).is_none_or(|question| question.response.is_some()) {
-        return;
-    }
-    tracing::warn!(chat = chat.channel.uri, "a question was declined: no connected client can show it");
-    let response = ChatInputResponseKind::Decline;
-    calls::settle_question(ledger, step, key, id.to_owned(), response);
-    step.send_to_agent(key, Command::Answer { run, request_id, response, answers: Default::default() });
-}
 
-fn may_questions_be_shown(ledger: &Ledger) -> bool {
-    let mut there =
-        ledger.presence.connections.values().filter(|client| client.client_id.is_some()).peekable();
-    there.peek().is_none() || there.any(|client| client.abilities.sees_questions)
+    /// Returns whether a client that shows questions can send an answer or is expected back, or
+    /// whether no client is left.
+    fn may_questions_be_shown(&self, ledger: &Ledger) -> bool {
+        let mut clients = ledger.presence.speakers().peekable();
+        !self.expected.is_empty()
+            || clients.peek().is_none()
+            || clients.any(|(_, client)| client.abilities.sees_questions)
+    }
 }

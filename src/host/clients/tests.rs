@@ -10,7 +10,7 @@ use serde_json::json;
 use super::Clients;
 use crate::host::chats::calls::{self, CallRef, Readiness};
 use crate::host::clients::disconnects::Disconnect;
-use crate::host::effects::{CallExtras, Command, ConnectionId, Output, Timer, ToolGate};
+use crate::host::effects::{Abilities, CallExtras, Command, ConnectionId, Output, Timer, ToolGate};
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
 use crate::host::testing::{
@@ -115,4 +115,25 @@ fn admitted_clients_are_remembered_up_to_a_limit() {
     }
     assert_eq!(clients.known.len(), CLIENTS_MAX);
     assert!(!clients.known.iter().any(|known| known == "renamed"), "the oldest is forgotten");
+}
+
+#[test]
+fn question_waits_only_for_clients_that_can_answer_and_see_it() {
+    let (mut ledger, mut clients) = (with_session(), Clients::default());
+    connect(&mut ledger, OTHER, "other");
+    let blind = Abilities { sees_questions: false, ..Abilities::default() };
+    outputs_of(|step| clients.note_abilities(&mut ledger, step, OTHER, blind));
+    start_turn(&mut ledger, "t");
+    let request = serde_json::from_value(json!({ "id": "q" })).unwrap();
+    outputs_of(|step| calls::ask(&mut ledger, step, CHAT, request));
+    // The client that sees questions may come back; then it sends nothing any more.
+    ledger.presence.leaving.insert(ME);
+    clients.expected.insert(ME);
+    assert!(outputs_of(|step| clients.decline_unseen_questions(&mut ledger, step)).is_empty());
+    ledger.presence.connections.remove(&ME);
+    assert!(outputs_of(|step| clients.decline_unseen_questions(&mut ledger, step)).is_empty());
+    connect(&mut ledger, ME, MY_ID);
+    clients.expected.clear();
+    let outputs = outputs_of(|step| clients.decline_unseen_questions(&mut ledger, step));
+    assert!(matches!(commands_in(&outputs)[..], [Command::Answer { .. }]), "{outputs:?}");
 }

@@ -47,12 +47,13 @@ impl Presence {
 
     /// Returns whether a client can still send.
     pub(in crate::host) fn can_speak(&self, client_id: &str) -> bool {
-        self.speakers().any(|id| id == client_id)
+        self.speakers().any(|(id, _)| id == client_id)
     }
 
-    fn speakers(&self) -> impl Iterator<Item = &str> {
+    /// Returns the clients that can still send.
+    pub(in crate::host) fn speakers(&self) -> impl Iterator<Item = (&str, &Connection)> {
         let speaks = |connection: &ConnectionId| !self.leaving.contains(connection);
         let clients = self.connections.iter().filter(move |(connection, _)| speaks(connection));
-        clients.filter_map(|(_, client)| client.client_id.as_deref())
+        clients.filter_map(|(_, client)| Some((client.client_id.as_deref()?, client)))
     }
 }

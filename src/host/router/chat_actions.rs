@@ -17,7 +17,7 @@ use crate::host::chats::turns::Ending;
 use crate::host::chats::{attached, calls, pending};
 use crate::host::configuration::{directories, selection};
 use crate::host::effects::{ChatKey, Command};
-use crate::host::limits::check_id;
+use crate::host::limits::{check_id, ID_BYTES_MAX};
 use crate::host::refusal::Refusal;
 use crate::host::{actions, catalogue, Host, Step};
 use crate::state::history::CompletedTurn;
@@ -120,7 +120,7 @@ impl Host {
             }
             return Err(Refusal::TurnRunsQueueInstead(active.id.clone()));
         }
-        check_id("turnId", &action.turn_id)?;
+        check_id("turnId", &action.turn_id, ID_BYTES_MAX)?;
         selection::check_message(&self.ledger, &self.agents, chat.session, &action.message)?;
         let attached = attached::resolve_attached(&self.ledger, &mut action.message)?;
         if let Some(id) = &action.queued_message_id {

@@ -11,7 +11,7 @@ use crate::host::changes::Changes;
 use crate::host::chats::calls;
 use crate::host::clients::disconnects::Disconnect;
 use crate::host::clients::shutdown::ShuttingDown;
-use crate::host::clients::{shutdown, Clients};
+use crate::host::clients::Clients;
 use crate::host::configuration::selection;
 use crate::host::effects::{ConnectionId, Output, Shutdown, Timer};
 use crate::host::ledger::{Connection, Ledger};
@@ -38,7 +38,7 @@ impl Host {
             self.clients.client_disconnected(&mut self.ledger, step, &client_id);
             self.relays.note_disconnected(client_id);
         }
-        shutdown::decline_unseen_questions(&mut self.ledger, step);
+        self.clients.decline_unseen_questions(&mut self.ledger, step);
         ahead::start_unsubscribed_timers(&mut self.ledger, step);
         step.emit(Output::Closed(connection));
     }
@@ -108,7 +108,7 @@ impl Host {
         } else {
             self.clients.decline_pending(&mut self.ledger, step);
         }
-        shutdown::decline_unseen_questions(&mut self.ledger, step);
+        self.clients.decline_unseen_questions(&mut self.ledger, step);
     }
 
     /// Cancels the turns of a disconnected client that have not ended in time.

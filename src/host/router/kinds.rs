@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use crate::host::actions::{read_action, Verdict};
 use crate::host::changes::Changes;
 use crate::host::channels::{Annotations, Changeset, Root, Terminal, Watch};
-use crate::host::clients::{shutdown, Clients};
+use crate::host::clients::Clients;
 use crate::host::effects::{ChannelId, ConnectionId};
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
@@ -98,7 +98,7 @@ impl Host {
                 Fact::Waits { chat, id, is_question } => {
                     self.clients.decline_without_clients(&mut self.ledger, step, chat, &id);
                     if is_question {
-                        shutdown::decline_unseen_question(&mut self.ledger, step, chat, &id);
+                        self.clients.decline_unseen_question(&mut self.ledger, step, chat, &id);
                     }
                 }
                 Fact::TurnEnded(chat) => {

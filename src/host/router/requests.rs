@@ -5,7 +5,6 @@
 
 use crate::host::catalogue::missed;
 use crate::host::clients::connections::{States, Subscribed};
-use crate::host::clients::shutdown;
 use crate::host::configuration::completions::CompletionTarget;
 use crate::host::effects::{
     ClientMessage, ConnectionId, DispatchMode, Frame, InternalRequest, Output, Resource, SessionOptions,
@@ -122,7 +121,7 @@ impl Host {
         route(&self.ledger, connection, &MethodName::Served(method))?;
         let answer = match request {
             InternalRequest::Note(abilities) => {
-                shutdown::note_abilities(&mut self.ledger, step, connection, abilities);
+                self.clients.note_abilities(&mut self.ledger, step, connection, abilities);
                 Answer::Json(NULL)
             }
             InternalRequest::Preview(uris) => {
