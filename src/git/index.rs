@@ -6,7 +6,7 @@
 //! Owns: the copy, the output of `git status`, and the limits on new files.
 //! Never: writes the user's index, or stores anything but regular files and links.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -116,6 +116,15 @@ pub struct Status {
     pub untracked: Vec<Vec<u8>>,
     /// Index entries of files that are staged or changed.
     pub entries: Vec<IndexEntry>,
+}
+
+impl Status {
+    /// Returns the number of untracked files without those that are only removed from the index,
+    /// which have an entry, too.
+    pub(super) fn new_files(&self) -> u64 {
+        let entries: HashSet<&[u8]> = self.entries.iter().map(|entry| &*entry.path).collect();
+        self.untracked.iter().filter(|path| !entries.contains(&***path)).count() as u64
+    }
 }
 
 /// Index entry of a file.
@@ -429,8 +438,7 @@ pub fn read_status(said: &[u8]) -> Status {
             _ => {}
         }
     }
-    // A file that is staged as removed and still exists counts twice: it is untracked, too.
-    status.uncommitted += status.untracked.len() as u64;
+    status.uncommitted += status.new_files();
     status
 }
 

@@ -16,7 +16,9 @@ use serde_json::{json, Value};
 
 use crate::host::catalogue::notes;
 use crate::host::changes::Changes;
-use crate::host::effects::{ChangesetKey, ChannelId, GitReport, GitWork, Output, RepositoryStatus, Timer};
+use crate::host::effects::{
+    ChangesetKey, ChannelId, GitReport, GitWork, Output, RepositoryStatus, Timer, UNWATCHED,
+};
 use crate::host::ledger::Ledger;
 use crate::host::model::SessionKey;
 use crate::host::Step;
@@ -45,7 +47,7 @@ const NOT_WATCHED: [&str; 9] = [
     "objects/**",
     "logs/**",
     "refs/ahp-sidecar/**",
-    "**/node_modules/**",
+    UNWATCHED,
 ];
 
 /// Reason why a status has become unknown, for people.
@@ -244,7 +246,7 @@ impl RepositoryStatuses {
         let follows = has_status_subscriber(ledger, session);
         let Some(number) = *refresh else {
             let status = self.of(session);
-            let is_known = status.has_files && !status.is_stale;
+            let is_known = status.has_files && !status.is_stale && status.trouble.is_none();
             let is_fresh = follows && is_known && !status.is_due && status.in_flight.is_none();
             if !is_fresh {
                 (status.is_due, status.wants_files, status.touched) = (true, true, None);

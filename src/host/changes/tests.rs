@@ -8,6 +8,7 @@ use serde_json::json;
 use super::Changes;
 use crate::host::effects::{Frame, GitReport, GitWork, Output, RepositoryStatus};
 use crate::host::ledger::Ledger;
+use crate::host::model::Subscription;
 use crate::host::testing::{outputs_of, with_session, ME, SESSION};
 use crate::wire::rpc::RequestId;
 
@@ -105,4 +106,24 @@ fn operation_on_an_unknown_changeset_is_answered_once() {
     assert!(matches!(outputs[..], [Output::Frame(ME, Frame::Error { .. })]), "{outputs:?}");
     assert!(!changes.holds_operations(None));
     assert!(outputs_of(|step| changes.settle_changesets(&mut ledger, step)).is_empty());
+}
+
+#[test]
+fn operation_after_a_failed_refresh_looks_again() {
+    let (mut changes, mut ledger) = changes(1000);
+    changes.statuses.request_refresh(&mut ledger, SESSION);
+    changes.statuses.status_of(SESSION).unwrap();
+    let mut asked = settle(&mut changes, &mut ledger);
+    let seen = RepositoryStatus { root: "file:///top".to_owned(), ..RepositoryStatus::default() };
+    report(&mut changes, &mut ledger, asked[0].0, GitReport::Seen(Box::new(seen)));
+    let uri = "ahp-session:/s/changeset/uncommitted".to_owned();
+    changes.restore_changesets(&mut ledger, [&uri]);
+    let channel = ledger.find(&uri).unwrap();
+    ledger.subscribe(ME, channel, Subscription::default());
+    assert!(changes.statuses.refreshed_since(&ledger, SESSION, &mut None), "it is known");
+    changes.statuses.request_refresh(&mut ledger, SESSION);
+    asked = settle(&mut changes, &mut ledger);
+    report(&mut changes, &mut ledger, asked[0].0, GitReport::Failed("no time".to_owned()));
+    assert!(!changes.statuses.refreshed_since(&ledger, SESSION, &mut None));
+    assert_eq!(settle(&mut changes, &mut ledger).len(), 1);
 }

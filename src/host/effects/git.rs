@@ -11,6 +11,9 @@ use crate::state::edits::FileDiff;
 /// Default size limit of a file whose content git checkpoints, in bytes.
 pub const CHECKPOINT_FILE_BYTES_MAX: u64 = 100 << 20;
 
+/// Glob of the files of a repository whose changes are not reported by its watch.
+pub const UNWATCHED: &str = "**/node_modules/**";
+
 /// Job for git in the repository that contains some directories.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitJob {

@@ -167,3 +167,17 @@ fn large_index_is_not_written() {
     assert!(matches!(statuses[..], [one] if one.ends_with(" -- dir/edited")), "{ran}");
     assert!(!ran.contains("write-tree"), "{ran}");
 }
+
+#[test]
+fn tracked_file_that_is_not_watched_is_seen_with_any_other() {
+    let repository =
+        Repository::with(&[("a", "1\n"), ("b/node_modules/c/d", "1\n"), ("node_modules/e", "1\n")]);
+    let asker = super::model::Asker::new(&repository);
+    assert_eq!(asker.look(None).uncommitted_count, 0);
+    for (round, changed) in ["b/node_modules/c/d", "node_modules/e"].into_iter().enumerate() {
+        repository.write("a", format!("{round}\n\n"));
+        repository.write(changed, "2\n");
+        let names = asker.look(Some(vec![&"a".to_owned()])).uncommitted.into_iter().map(|file| file.file);
+        assert!(names.collect::<Vec<_>>().contains(&uri(&repository.path(changed))), "{changed}");
+    }
+}
