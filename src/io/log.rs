@@ -356,9 +356,13 @@ impl Write for Sink {
         let Self::File(path, file, bytes) = self else { return io::stderr().write(line) };
         *bytes += line.len() as u64;
         if *bytes > FILE_BYTES_MAX {
-            fs::rename(&path, path.with_extension("log.1"))?;
-            *self = Self::open(path.clone());
-            return self.write(line);
+            if fs::rename(&path, path.with_extension("log.1")).is_ok() {
+                *self = Self::open(path.clone());
+                return self.write(line);
+            }
+            // The file must stay bounded.
+            file.set_len(0)?;
+            *bytes = line.len() as u64;
         }
         file.write(line)
     }
@@ -401,15 +405,18 @@ impl Log {
                 };
             let dropped = self.state.dropped.swap(0, Ordering::AcqRel);
             let written = if dropped > 0 {
-                writeln!(sink, "({dropped} lines of this log were dropped: nobody read them)")
+                writeln!(
+                    sink,
+                    "({dropped} lines of this log were dropped: they could not be written in time)"
+                )
             } else {
                 Ok(())
             };
             let written = written.and_then(|()| sink.write_all(&line));
             self.state.written.fetch_add(1, Ordering::AcqRel);
             if written.is_err() {
-                // The destination is broken for good.
-                return;
+                // A full disk, for one, may have room again.
+                self.state.dropped.fetch_add(dropped + 1, Ordering::AcqRel);
             }
         }
     }
@@ -423,6 +430,20 @@ mod tests {
     fn an_entry_is_one_line_that_no_terminal_obeys() {
         assert_eq!(one_line("WARN ä \"x\\n\"\n".as_bytes()), "WARN ä \"x\\n\"\n".as_bytes());
         assert_eq!(one_line(b"a\nERROR \x1b[31mb\n"), b"a\\nERROR \\u{1b}[31mb\n");
+    }
+
+    #[test]
+    fn file_that_cannot_be_renamed_begins_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("host.log");
+        fs::create_dir_all(path.with_extension("log.1").join("taken")).unwrap();
+        let file = File::options().create(true).append(true).open(&path).unwrap();
+        let mut sink = Sink::File(path.clone(), file, FILE_BYTES_MAX);
+        sink.write_all(b"one\n").unwrap();
+        sink.write_all(b"two\n").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\n");
+        let Sink::File(.., bytes) = sink else { panic!("it is on stderr") };
+        assert_eq!(bytes, 8);
     }
 
     #[test]
