@@ -14,7 +14,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -236,9 +236,20 @@ fn run_upkeep(
     mut configuration: Option<ConfigurationFile>,
     tell: &mpsc::UnboundedSender<UpkeepEvent>,
 ) {
+    let mut due = Instant::now() + EVERY;
     loop {
-        let is_pending = configuration.as_ref().is_some_and(ConfigurationFile::is_pending);
-        match orders.recv_timeout(if is_pending { SETTLED_AFTER } else { EVERY }) {
+        // Orders that arrive all the time delay no check.
+        if due <= Instant::now() {
+            let bound = socket.as_mut().and_then(SocketFile::look);
+            let read = configuration.as_mut().and_then(ConfigurationFile::look);
+            let read = read.map(|reading| UpkeepEvent::Configuration(Box::new(reading)));
+            if !bound.into_iter().chain(read).all(|news| tell.send(news).is_ok()) {
+                return;
+            }
+            let is_pending = configuration.as_ref().is_some_and(ConfigurationFile::is_pending);
+            due = Instant::now() + if is_pending { SETTLED_AFTER } else { EVERY };
+        }
+        match orders.recv_timeout(due.saturating_duration_since(Instant::now())) {
             Ok(reply) => {
                 // If the front has given up, the next check reports the change.
                 if let Some(configuration) = &mut configuration {
@@ -249,14 +260,7 @@ fn run_upkeep(
                 }
             }
             Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => {
-                let bound = socket.as_mut().and_then(SocketFile::look);
-                let read = configuration.as_mut().and_then(ConfigurationFile::look);
-                let read = read.map(|reading| UpkeepEvent::Configuration(Box::new(reading)));
-                if !bound.into_iter().chain(read).all(|news| tell.send(news).is_ok()) {
-                    return;
-                }
-            }
+            Err(RecvTimeoutError::Timeout) => {}
         }
     }
 }
@@ -310,6 +314,23 @@ mod tests {
         let _other = StateFolder::hold(folder.path()).unwrap();
         assert!(matches!(socket.look(), Some(UpkeepEvent::Replaced)));
         assert!(socket.look().is_none() && !path.exists(), "that is the other one's");
+    }
+
+    #[test]
+    fn checks_are_made_in_time_while_orders_arrive() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = StateFolder::hold(folder.path()).unwrap();
+        let path = folder.path().join("host.sock");
+        let socket = SocketFile::new(path.clone(), held.lock_id().unwrap().unwrap());
+        let (upkeep, mut news) = Upkeep::start(Some(socket), None).unwrap();
+        let until = Instant::now() + 10 * EVERY;
+        while news.is_empty() {
+            assert!(Instant::now() < until, "the socket is not bound");
+            // One order is always in the queue.
+            drop(upkeep.read_configuration());
+            thread::yield_now();
+        }
+        assert!(matches!(news.try_recv(), Ok(UpkeepEvent::Socket(_))));
     }
 
     #[test]
