@@ -6,12 +6,11 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, Semaphore};
 
 use crate::files::uris::path_of;
 use crate::host::effects::ConnectionId;
@@ -25,39 +24,40 @@ const STUCK_MAX: usize = 16;
 
 #[derive(Debug)]
 pub struct Directories {
-    looking: Arc<AtomicUsize>,
+    room: Arc<Semaphore>,
     findings: mpsc::UnboundedSender<(ConnectionId, Findings)>,
 }
 
 impl Directories {
     pub fn new() -> (Self, mpsc::UnboundedReceiver<(ConnectionId, Findings)>) {
         let (findings, found) = mpsc::unbounded_channel();
-        (Self { looking: Arc::default(), findings }, found)
+        (Self { room: Arc::new(Semaphore::new(STUCK_MAX)), findings }, found)
     }
 
     /// Checks the directories that a message of this connection names. Findings arrive within a
     /// few seconds. Must be called inside a tokio runtime.
     pub fn check(&self, connection: ConnectionId, uris: Vec<String>) {
+        self.check_by(check_directory, connection, uris);
+    }
+
+    fn check_by(&self, check: fn(&str) -> Result<(), String>, connection: ConnectionId, uris: Vec<String>) {
         let (tell, told) = oneshot::channel();
         let silent =
             uris.iter().map(|uri| (uri.clone(), Err("is on a file system that does not answer".to_owned())));
         let silent: Findings = silent.collect();
-        let looking = Arc::clone(&self.looking);
-        let has_room = looking.fetch_add(1, Ordering::Relaxed) < STUCK_MAX;
-        let work = move || {
-            let findings = uris.into_iter().map(|uri| (uri.clone(), check_all(&uri))).collect();
-            looking.fetch_sub(1, Ordering::Relaxed);
-            if tell.send(findings).is_err() {
-                tracing::warn!(
-                    "an answer about a working directory was dropped: the file system took too long"
-                );
+        if let Ok(room) = Arc::clone(&self.room).try_acquire_owned() {
+            let work = move || {
+                let findings = uris.into_iter().map(|uri| (uri.clone(), check(&uri))).collect();
+                drop(room);
+                if tell.send(findings).is_err() {
+                    tracing::warn!(
+                        "an answer about a working directory was dropped: the file system took too long"
+                    );
+                }
+            };
+            if let Err(error) = thread::Builder::new().name("directories".to_owned()).spawn(work) {
+                tracing::error!(%error, "working directories cannot be checked: the system starts no thread");
             }
-        };
-        if !has_room {
-            self.looking.fetch_sub(1, Ordering::Relaxed);
-        } else if let Err(error) = thread::Builder::new().name("directories".to_owned()).spawn(work) {
-            tracing::error!(%error, "working directories cannot be checked: the system starts no thread");
-            self.looking.fetch_sub(1, Ordering::Relaxed);
         }
         let found = self.findings.clone();
         tokio::spawn(async move {
@@ -70,7 +70,7 @@ impl Directories {
     }
 }
 
-fn check_all(uri: &str) -> Result<(), String> {
+fn check_directory(uri: &str) -> Result<(), String> {
     let path = path_of(uri).map_err(|error| error.message)?;
     match fs::metadata(&path) {
         Ok(there) if there.is_dir() => Ok(()),
@@ -81,5 +81,22 @@ fn check_all(uri: &str) -> Result<(), String> {
             ErrorKind::PermissionDenied => "may not be looked at".to_owned(),
             _ => format!("cannot be looked at: {error}"),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn check_that_panics_frees_its_place() {
+        let (directories, mut found) = Directories::new();
+        let (me, here) = (ConnectionId(1), vec!["file:///".to_owned()]);
+        for _ in 0..=STUCK_MAX {
+            directories.check_by(|_| panic!("the check fails on purpose"), me, here.clone());
+            assert!(found.recv().await.unwrap().1["file:///"].is_err());
+        }
+        directories.check(me, here);
+        assert_eq!(found.recv().await.unwrap().1["file:///"], Ok(()));
     }
 }
