@@ -28,10 +28,15 @@ pub(super) fn pass(folder: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> Resul
 
 pub(super) fn mount_of(folder: BorrowedFd<'_>, name: &OsStr) -> Result<MountId, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH;
-    match statx(folder, name, flags, StatxFlags::MNT_ID) {
-        Ok(known) if known.stx_mask & StatxFlags::MNT_ID.bits() != 0 => Ok(Some(known.stx_mnt_id)),
-        Ok(_) | Err(Errno::NOSYS) => Ok(None),
-        Err(error) => Err(error),
+    let known = statx(folder, name, flags, StatxFlags::MNT_ID);
+    or_unknown(known.map(|it| (it.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(it.stx_mnt_id)))
+}
+
+/// Takes a missing system call as a missing number; old container runtimes refuse the call.
+fn or_unknown(id: Result<MountId, Errno>) -> Result<MountId, Errno> {
+    match id {
+        Err(Errno::NOSYS | Errno::PERM) => Ok(None),
+        id => id,
     }
 }
 
@@ -76,4 +81,18 @@ pub(super) fn create_unnamed(folder: BorrowedFd<'_>, mode: Mode) -> Option<File>
 pub(super) fn give_name(folder: BorrowedFd<'_>, file: &File, name: &OsStr) -> io::Result<()> {
     let opened = format!("{OPENED}/{}", file.as_raw_fd());
     Ok(linkat(CWD, opened, folder, name, AtFlags::SYMLINK_FOLLOW)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_has_no_number_where_the_call_is_refused() {
+        assert_eq!(or_unknown(Ok(Some(3))), Ok(Some(3)));
+        for refused in [Errno::NOSYS, Errno::PERM] {
+            assert_eq!(or_unknown(Err(refused)), Ok(None));
+        }
+        assert_eq!(or_unknown(Err(Errno::NOENT)), Err(Errno::NOENT));
+    }
 }
