@@ -47,12 +47,28 @@ const KEY: &str = "api-key";
 pub fn is_required(failure: &AgentError) -> bool {
     let details = failure.data.as_ref().and_then(Value::as_object);
     let is_status = |name: &&str| details.and_then(|it| it.get(*name)?.as_i64()) == Some(UNAUTHORIZED);
-    let says_so =
-        |text: &str| text.split(|character: char| !character.is_alphanumeric()).any(|word| word == "401");
     failure.code == code::AUTH_REQUIRED
         || failure.code == UNAUTHORIZED
         || ["status", "statusCode", "code"].iter().any(is_status)
-        || says_so(&failure.to_string())
+        || names_unauthorized(&failure.to_string())
+}
+
+/// Returns whether a text names the HTTP status 401, and not another number 401.
+fn names_unauthorized(text: &str) -> bool {
+    let text = text.to_lowercase();
+    text.match_indices("401").any(|(at, number)| {
+        let (before, after) = (&text[..at], &text[at + number.len()..]);
+        if before.ends_with(char::is_alphanumeric) || after.starts_with(char::is_alphanumeric) {
+            return false;
+        }
+        let is_letter = |character: char| character.is_alphabetic();
+        let last = before.trim_end_matches(|character| !is_letter(character));
+        let next = after.trim_start_matches(|character| !is_letter(character));
+        let is_in_brackets = before.ends_with(['(', '[']) && after.starts_with([')', ']']);
+        let is_at_begin = before.is_empty() || before.ends_with(": ");
+        let is_named = ["status", "code", "error", "http"].iter().any(|name| last.ends_with(name));
+        is_at_begin || is_in_brackets || is_named || next.starts_with("unauthori")
+    })
 }
 
 /// Login that the agent needs, with the reason for people.
@@ -509,6 +525,22 @@ mod tests {
             Some(json!({ "message": "unexpected status 401 Unauthorized" }))
         )));
         assert!(is_required(&failure(-32603, "x", Some(json!({ "statusCode": 401 })))));
+        for said in [
+            "API Error: 401 {\"type\":\"error\"}",
+            "Request failed with status code 401",
+            "HTTP/1.1 401",
+            "failed (401)",
+            "{\"status\":401}",
+        ] {
+            assert!(is_required(&failure(-32603, said, None)), "{said}");
+        }
         assert!(!is_required(&failure(-32603, "1401 lines", Some(json!({ "status": 500 })))));
+        for said in
+            ["`a.rs` ends in line 401", "lines 390 to 401", "a.rs:401:7: no type", "error 2 in (401 lines)"]
+        {
+            let data = json!({ "lines": 401, "details": said });
+            assert!(!is_required(&failure(-32603, said, None)), "{said}");
+            assert!(!is_required(&failure(-32603, "x", Some(data))), "{said}");
+        }
     }
 }
