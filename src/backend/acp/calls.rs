@@ -38,13 +38,22 @@ const LEFT_OPEN_MAX: usize = 100;
 pub struct Calls {
     pub screens: Screens,
     calls: BTreeMap<String, TrackedCall>,
-    /// Calls of turns that are over, as the agent calls them; with what is known of those that were
-    /// open when the agent ended their turns: the agent may go on with them in another turn.
-    past: BTreeMap<String, Option<Box<TrackedCall>>>,
+    /// Calls of ended turns, by the agent's ids.
+    past: BTreeMap<String, PastCall>,
+    /// Number of calls of ended turns so far.
+    ended: u64,
     /// Calls that have another name in the turn than the agent's, by that.
     renamed: BTreeMap<String, String>,
     offered: Arc<OfferedTools>,
     own_terminals: u64,
+}
+
+#[derive(Debug)]
+struct PastCall {
+    /// Position among the calls of all ended turns.
+    number: u64,
+    /// Call that was open when the agent ended its turn: the agent may go on with it in another.
+    left_open: Option<Box<TrackedCall>>,
 }
 
 #[derive(Debug, Default)]
@@ -189,8 +198,8 @@ impl Calls {
     pub fn updated(&mut self, said: CallReport) -> Vec<TurnEvent> {
         let id = &*said.update.tool_call_id.0;
         let says_more = said.more.content.is_some();
-        if let Some(left_open) = self.past.get_mut(id) {
-            let Some(call) = left_open.take().filter(|call| says_more || call.changes_files()) else {
+        if let Some(past) = self.past.get_mut(id) {
+            let Some(call) = past.left_open.take().filter(|call| says_more || call.changes_files()) else {
                 tracing::debug!(id, "an update of a tool call was ignored: its turn is over");
                 return Vec::new();
             };
@@ -298,7 +307,7 @@ impl Calls {
     /// left open and has new content or file changes.
     pub fn may_go_on(&self, id: &str, says_more: bool) -> bool {
         let may = |call: &TrackedCall| says_more || call.changes_files();
-        self.past.get(id).is_none_or(|left_open| left_open.as_deref().is_some_and(may))
+        self.past.get(id).is_none_or(|past| past.left_open.as_deref().is_some_and(may))
     }
 
     /// Ends the turn; returns the events that close the agent's own terminals. A cancelled turn
@@ -310,22 +319,18 @@ impl Calls {
             told.extend(call.agent_terminal_events(id));
         }
         let (renamed, calls) = (std::mem::take(&mut self.renamed), std::mem::take(&mut self.calls));
-        if self.past.len() + calls.len() > PAST_MAX {
-            self.past.clear();
-        }
-        let is_open = |call: &TrackedCall| !cancelled && call.may_be_left_open();
-        let open = self.past.values().flatten().count() + calls.values().filter(|call| is_open(call)).count();
-        if open > LEFT_OPEN_MAX {
-            // Those of earlier turns go first.
-            self.past.values_mut().for_each(|left_open| *left_open = None);
-        }
-        let mut room = LEFT_OPEN_MAX;
-        for (id, call) in calls.into_iter().take(PAST_MAX) {
-            let left_open = (is_open(&call) && room > 0).then(|| Box::new(call.left()));
-            room -= usize::from(left_open.is_some());
+        for (id, call) in calls {
+            self.ended += 1;
+            let is_open = !cancelled && call.may_be_left_open();
+            let (number, left_open) = (self.ended, is_open.then(|| Box::new(call.left())));
             let own = renamed.iter().find(|(_, name)| **name == id).map(|(own, _)| own.clone());
-            self.past.insert(own.unwrap_or(id), left_open);
+            self.past.insert(own.unwrap_or(id), PastCall { number, left_open });
         }
+        let first = first_of_latest(self.past.values(), PAST_MAX);
+        self.past.retain(|_, past| past.number >= first);
+        let open = self.past.values().filter(|past| past.left_open.is_some());
+        let first = first_of_latest(open, LEFT_OPEN_MAX);
+        self.past.values_mut().filter(|past| past.number < first).for_each(|past| past.left_open = None);
         self.screens.end_turn();
         told
     }
@@ -396,5 +401,52 @@ impl Calls {
             told.extend(call.agent_terminal_events(id));
         }
         told
+    }
+}
+
+/// Returns the number of the oldest call among the latest ones, `max` of them at most.
+fn first_of_latest<'a>(calls: impl Iterator<Item = &'a PastCall>, max: usize) -> u64 {
+    let mut numbers: Vec<u64> = calls.map(|call| call.number).collect();
+    numbers.sort_unstable();
+    numbers.get(numbers.len().saturating_sub(max)).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(id: &str, status: &str) -> CallReport {
+        let said = json!({ "toolCallId": id, "title": "t", "status": status });
+        to_raw_value(&said).unwrap().try_into().unwrap()
+    }
+
+    /// Runs a turn with calls of these ids, which end with it or are left open.
+    fn turn(calls: &mut Calls, ids: impl IntoIterator<Item = String>, status: &str) {
+        for id in ids {
+            calls.begun(report(&id, "in_progress"));
+            calls.updated(report(&id, status));
+        }
+        assert!(calls.end_turn(false).is_empty());
+    }
+
+    #[test]
+    fn oldest_calls_of_ended_turns_are_forgotten_first() {
+        let mut calls = Calls::default();
+        turn(&mut calls, ["z".to_owned()], "completed");
+        turn(&mut calls, (1..PAST_MAX).map(|number| format!("b{number}")), "completed");
+        assert!(!calls.may_go_on("z", true) && !calls.may_go_on("b1", true));
+        turn(&mut calls, ["a".to_owned()], "completed");
+        assert!(calls.may_go_on("z", true) && !calls.may_go_on("b1", true) && !calls.may_go_on("a", true));
+        assert_eq!(calls.past.len(), PAST_MAX);
+    }
+
+    #[test]
+    fn oldest_calls_that_were_left_open_are_closed_first() {
+        let mut calls = Calls::default();
+        turn(&mut calls, ["z".to_owned()], "in_progress");
+        turn(&mut calls, (1..LEFT_OPEN_MAX).map(|number| format!("b{number}")), "in_progress");
+        assert!(calls.may_go_on("z", true) && calls.may_go_on("b1", true));
+        turn(&mut calls, ["a".to_owned()], "in_progress");
+        assert!(!calls.may_go_on("z", true) && calls.may_go_on("b1", true) && calls.may_go_on("a", true));
     }
 }
