@@ -116,11 +116,10 @@ impl Files {
             FileRequest::Write { write, .. } => write.content.len(),
             FileRequest::Find(launch) => launch.bytes(),
         };
-        let room = u32::try_from(1 + bytes / PIECE_BYTES)
-            .ok()
-            .filter(|_| bytes <= TEXT_BYTES_MAX)
-            .and_then(|pieces| Arc::clone(&self.room).try_acquire_many_owned(pieces).ok())
-            .ok_or(RequestError::TextTooLong(TEXT_BYTES_MAX))?;
+        let pieces = u32::try_from(1 + bytes / PIECE_BYTES).ok().filter(|_| bytes <= TEXT_BYTES_MAX);
+        let pieces = pieces.ok_or(RequestError::TextTooLong(TEXT_BYTES_MAX))?;
+        let room = Arc::clone(&self.room).try_acquire_many_owned(pieces);
+        let room = room.map_err(|_| RequestError::TooManyRequests)?;
         self.queue(FileWork::Do(request, asked), Some(room));
         Ok(())
     }
