@@ -5,7 +5,7 @@
 //! replay contains no notifications.
 //! Never: reads the store. Actions older than memory, and their sessions, were read beforehand.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use ahp_types::notifications::{
     PartialSessionSummary, SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams,
@@ -20,6 +20,9 @@ use crate::host::model::{Session, SessionKey};
 use crate::host::{watches, Step, StoredSummary};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::to_sorted_json;
+
+/// Minimum number of disposed sessions that are remembered: no store read takes that long.
+const DISPOSED_MIN: usize = 1000;
 
 #[derive(Debug, Default)]
 pub(in crate::host) struct Missed {
@@ -74,6 +77,31 @@ impl EvictedSessions {
     }
 }
 
+/// Sessions disposed of by this process: the actions in memory may include theirs, and a store read
+/// that began earlier may still return them.
+#[derive(Debug, Default)]
+pub(in crate::host) struct DisposedSessions {
+    keys: HashSet<SessionKey>,
+    /// Sessions in the order of their disposal, each with the head of the sequence at that time.
+    order: VecDeque<(SessionKey, u64)>,
+}
+
+impl DisposedSessions {
+    /// Records the disposal of a session, and drops the oldest records that have no actions after
+    /// `floor`.
+    pub(in crate::host) fn note(&mut self, key: SessionKey, head: u64, floor: u64) {
+        self.keys.insert(key);
+        self.order.push_back((key, head));
+        while self.order.len() > DISPOSED_MIN && self.order[0].1 <= floor {
+            self.order.pop_front().map(|(key, _)| self.keys.remove(&key));
+        }
+    }
+
+    pub(in crate::host) fn contains(&self, key: SessionKey) -> bool {
+        self.keys.contains(&key)
+    }
+}
+
 impl Missed {
     fn add_stored(&mut self, kept: &StoredSummary, cursor: u64) {
         let list = if kept.shown_at > cursor { &mut self.stored_added } else { &mut self.stored_changed };
@@ -102,7 +130,7 @@ impl Catalogue {
         };
         let was_removed = |kept: &Option<StoredSummary>| kept.as_ref().is_none_or(|kept| kept.is_removed);
         let is_gone =
-            |key: &SessionKey| self.disposed.contains(key) || kept.get(key).is_some_and(was_removed);
+            |key: &SessionKey| self.disposed.contains(*key) || kept.get(key).is_some_and(was_removed);
         let chats_let_go = self.evicted.by_chats(cursor);
         let mut dropped = BTreeSet::new();
         let recent = ledger.actions_since(cursor);
@@ -127,7 +155,7 @@ impl Catalogue {
             }
         }
         let is_absent =
-            |key: &SessionKey| !ledger.channels.sessions.contains_key(key) && !self.disposed.contains(key);
+            |key: &SessionKey| !ledger.channels.sessions.contains_key(key) && !self.disposed.contains(*key);
         for (key, kept) in &kept {
             // The record in memory is at least as recent as the store's.
             let is_told = !dropped.contains(key) && is_absent(key);

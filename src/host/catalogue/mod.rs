@@ -22,8 +22,6 @@ pub(in crate::host) mod summaries;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
-
 use ahp_types::actions::{
     ChatActivityChangedAction, ChatIsReadChangedAction, PartialChatSummary, SessionActivityChangedAction,
     SessionChatAddedAction, SessionChatUpdatedAction, SessionInputNeededRemovedAction,
@@ -35,7 +33,7 @@ use ahp_types::state::{
     SessionToolConfirmationRequest, ToolCallConfirmationState, ToolCallRunningState, ToolCallState,
 };
 
-use crate::host::catalogue::missed::EvictedSessions;
+use crate::host::catalogue::missed::{DisposedSessions, EvictedSessions};
 use crate::host::effects::ChatKey;
 use crate::host::ledger::Ledger;
 use crate::host::model::{Session, SessionKey, TitleBy};
@@ -64,8 +62,7 @@ pub(in crate::host) struct Catalogue {
     /// Number of uses of all sessions at the last search for idle ones.
     pub(in crate::host) last_eviction_use: u64,
     pub(in crate::host) evicted: EvictedSessions,
-    /// Sessions disposed of by this process; a store read that began earlier may still return them.
-    pub(in crate::host) disposed: HashSet<SessionKey>,
+    pub(in crate::host) disposed: DisposedSessions,
 }
 
 impl Catalogue {
@@ -75,7 +72,7 @@ impl Catalogue {
             is_due: false,
             last_eviction_use: 0,
             evicted: EvictedSessions::default(),
-            disposed: HashSet::new(),
+            disposed: DisposedSessions::default(),
         }
     }
 }

@@ -60,7 +60,7 @@ impl Catalogue {
     pub(in crate::host) fn update_from_memory(&self, ledger: &Ledger, page: &Page, listed: &mut Listed) {
         let sessions = &ledger.channels.sessions;
         let is_known =
-            |place: &ListPosition| sessions.contains_key(&place.key) || self.disposed.contains(&place.key);
+            |place: &ListPosition| sessions.contains_key(&place.key) || self.disposed.contains(place.key);
         listed.sessions.retain(|(place, _)| !is_known(place));
         let told = sessions.iter().filter(|(_, session)| !session.ahead);
         let told = told.map(|(key, session)| {

@@ -29,7 +29,7 @@ fn keys(listed: &Listed) -> Vec<u64> {
 #[test]
 fn page_of_the_list_has_sessions_as_memory_knows_them() {
     let (ledger, mut catalogue) = (with_session(), Catalogue::new(usize::MAX));
-    catalogue.disposed.insert(SessionKey(60));
+    catalogue.disposed.note(SessionKey(60), 0, 0);
     let all = Page { after: None, limit: 10 };
     let mut page = listed(&[60, 50, SESSION.0]);
     catalogue.update_from_memory(&ledger, &all, &mut page);
@@ -71,4 +71,16 @@ fn title_from_a_message_is_its_first_line_that_shows_something() {
     assert_eq!(title_from(" \n\t\n"), None);
     assert_eq!(title_from("\u{1b}"), None);
     assert_eq!(title_from(&"ä".repeat(81)).map(|title| title.chars().count()), Some(80));
+}
+
+#[test]
+fn disposed_sessions_are_remembered_while_they_have_actions_in_memory() {
+    let mut catalogue = Catalogue::new(usize::MAX);
+    // The actions of the last 3,000 disposals are in memory.
+    (0..10_000).for_each(|key| catalogue.disposed.note(SessionKey(key), key, key.saturating_sub(3000)));
+    let known = (0..10_000).filter(|key| catalogue.disposed.contains(SessionKey(*key)));
+    assert_eq!(known.collect::<Vec<_>>(), (7000..10_000).collect::<Vec<_>>());
+    // Store reads that began a while ago may still return the latest ones.
+    catalogue.disposed.note(SessionKey(10_000), 10_000, 10_000);
+    assert!(!catalogue.disposed.contains(SessionKey(9000)) && catalogue.disposed.contains(SessionKey(9001)));
 }

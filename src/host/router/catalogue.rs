@@ -70,7 +70,7 @@ impl Host {
         annotations::remove_annotations_of(&mut self.ledger, key);
         self.ledger.unlink(key.into());
         let Some(session) = self.ledger.channels.sessions.remove(&key) else { return Ok(()) };
-        self.catalogue.disposed.insert(key);
+        self.catalogue.disposed.note(key, self.ledger.head(), self.ledger.floor());
         self.summaries.remove(&mut self.ledger, key);
         if session.ahead {
             return Ok(());

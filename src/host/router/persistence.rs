@@ -39,7 +39,7 @@ impl Host {
     /// once, with an error that is resumable if its agent can resume.
     pub(in crate::host) fn restore(&mut self, step: &mut Step<'_>, loaded: LoadedSession) {
         let LoadedSession { key, uris, deaths, made } = loaded;
-        if self.catalogue.disposed.contains(&key)
+        if self.catalogue.disposed.contains(key)
             || uris.iter().any(|uri| self.ledger.channels.by_uri.contains_key(uri))
         {
             return;
