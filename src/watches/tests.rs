@@ -680,3 +680,31 @@ fn what_has_too_long_a_path_is_left_out_alone() {
         }
     }
 }
+
+/// Notifier to which each folder is gone when it is registered.
+#[derive(Debug)]
+struct Fleeting;
+
+impl System for Fleeting {
+    fn says(&self) -> bool {
+        true
+    }
+
+    fn register(&mut self, _folder: &Path) -> Result<Registration, WatchTrouble> {
+        Err(WatchTrouble::Gone)
+    }
+
+    fn release(&mut self, _folder: &Path) {}
+
+    fn read_events(&mut self, _said: &mut SystemReport) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn path_that_changes_at_each_attempt_is_refused() {
+    let (_folder, top) = folder();
+    let mut engine = Engine::new(Box::new(Fleeting), Arc::default(), ENTRIES_MAX);
+    let refused = engine.begin(&all_below(&top).channel()).unwrap_err();
+    assert!(refused.error.message.contains("changes"), "{}", refused.error);
+}

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -266,6 +267,7 @@ impl WatchedTree {
                 }
             }
         }
+        self.trouble = Some(WatchTrouble::Failed(io::Error::other("the path changes all the time")));
     }
 
     /// Adopts a resolution of the path; returns whether it differs from the previous one.
