@@ -24,6 +24,7 @@ use crate::codec::{InputLine, LineCodec};
 use crate::io::listen::access::AccessToken;
 use crate::io::listen::websocket::END_OF_INPUT;
 use crate::listening::host_of;
+use crate::os::sockets;
 use crate::store::folder;
 
 /// Maximum length of a message from the host, in bytes. The protocol itself sets no limit.
@@ -141,10 +142,7 @@ pub fn run(arguments: &ConnectArgs) -> anyhow::Result<Ended> {
     let destination = arguments.destination()?;
     let ended = runtime.block_on(async {
         match destination.address.strip_prefix("unix:") {
-            #[cfg(unix)]
             Some(path) => join_socket(path).await,
-            #[cfg(not(unix))]
-            Some(_) => bail!("this system has no Unix sockets"),
             None => join_websocket(&destination).await,
         }
     });
@@ -153,10 +151,10 @@ pub fn run(arguments: &ConnectArgs) -> anyhow::Result<Ended> {
     ended
 }
 
-#[cfg(unix)]
 async fn join_socket(path: &str) -> anyhow::Result<Ended> {
-    let stream = tokio::net::UnixStream::connect(path).await;
-    let (mut reader, mut writer) = stream.with_context(|| format!("cannot connect to {path}"))?.into_split();
+    let stream = sockets::connect(Path::new(path)).await;
+    let (mut reader, mut writer) =
+        sockets::split(stream.with_context(|| format!("cannot connect to {path}"))?);
     let up = async {
         tokio::io::copy(&mut tokio::io::stdin(), &mut writer).await?;
         writer.shutdown().await

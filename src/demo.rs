@@ -11,13 +11,15 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{bail, Context};
 use serde_json::Value;
 
+use crate::os::paths::NULL_DEVICE;
+
 /// Conversation: `# ` begins a remark, `> ` a line of the client. Recorded lines of the host are
 /// skipped, since the host sends them again.
 const CONVERSATION: &str = include_str!("../fixtures/demo/conversation.txt");
 
 /// Host arguments with which the output does not depend on machine and time.
 const ARGUMENTS: [&str; 6] =
-    ["--deterministic", "--ephemeral", "--config", "/dev/null", "--default-directory", "/"];
+    ["--deterministic", "--ephemeral", "--config", NULL_DEVICE, "--default-directory", "/"];
 
 /// Id of the request whose answer shows that all previous requests are answered.
 const ALL_ANSWERED: &str = "all answered";

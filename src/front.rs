@@ -1,7 +1,7 @@
 //! Front: the process that an editor has started, whose client the host of the state folder serves.
 //!
 //! Owns: finding the folder's host, starting it if there is none, lending it stdin and stdout
-//! (pipes, where those are terminals: [`pipes`]), requesting the settings of this front from it,
+//! (pipes, where those are terminals: [`LentPipes`]), requesting the settings of this front from it,
 //! and exiting with the status that it sends.
 //! Never: interprets the messages of its client. A host outlives the front that has started it,
 //! even if that is killed.
@@ -10,36 +10,28 @@
 //! over lock and listener, so that the folder stays locked and can be joined at any time. All other
 //! fronts retry until they can connect.
 
-mod pipes;
-
-use std::fs::{self, DirBuilder};
-use std::io::{self, BufRead, BufReader, IoSlice, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use rustix::process::geteuid;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
-pub use self::pipes::LentPipes;
 use crate::io::descriptors::no_thread;
 use crate::io::hello::{Hello, HelloLine, LEAVE};
 use crate::io::log::Log;
 use crate::io::run::print_urls;
 use crate::io::upkeep::{bind, is_taken};
 use crate::os::hangup::{self, LeaveReason, Parent};
+use crate::os::lending::{hand_over, LentPipes};
 use crate::os::signals::catch_signals;
-use crate::os::stdio;
+use crate::os::sockets::{connect_now, into_async, set_timeouts, split, BlockingStream, Listener, Stream};
+use crate::os::{facts, private, stdio};
 use crate::places;
 use crate::status::{EXIT_GONE, EXIT_STATE, EXIT_USAGE};
 use crate::store::folder::{holder_now, FolderError, Holder, StateFolder};
@@ -75,7 +67,7 @@ pub enum Joined {
 /// Host that serves the client of this front.
 #[derive(Debug)]
 pub struct HostProcess {
-    stream: BufReader<UnixStream>,
+    stream: BufReader<BlockingStream>,
     process: u32,
     version: String,
     differs: Vec<String>,
@@ -144,7 +136,7 @@ pub fn join(
     loop {
         let holder = Holder::of(folder).unwrap_or_default();
         if let Some(place) = holder.host.as_ref().filter(|place| !place.as_os_str().is_empty()) {
-            match UnixStream::connect(place).and_then(|stream| say_hello(stream, hello, begin, lent_pipes)) {
+            match connect_now(place).and_then(|stream| say_hello(stream, hello, begin, lent_pipes)) {
                 Ok(host) => return host.map(|host| Joined::Host(Box::new(host))),
                 Err(error) => last = is_taken(place).unwrap_or_else(|| error.to_string()),
             }
@@ -202,7 +194,7 @@ fn held_by_others(folder: &Path) -> Option<FolderError> {
 ///
 /// # Errors
 /// When another process holds the folder, or it cannot be used.
-pub fn hold(folder: &Path) -> Result<(StateFolder, anyhow::Result<(UnixListener, PathBuf)>), FolderError> {
+pub fn hold(folder: &Path) -> Result<(StateFolder, anyhow::Result<(Listener, PathBuf)>), FolderError> {
     let mut held = StateFolder::hold_for_host(folder)?;
     let listener = listen(held.path());
     held.announce(listener.as_ref().ok().map(|(_, place)| place.as_path()))?;
@@ -223,9 +215,9 @@ fn start_host(
             held.announce(Some(&place))?;
             let lock = held.lock()?.context("the folder has no lock")?;
             // The connection waits in the socket's backlog until the host accepts it.
-            let stream = UnixStream::connect(&place).context("its socket cannot be connected to")?;
+            let stream = connect_now(&place).context("its socket cannot be connected to")?;
             let mut command = start();
-            command.stdin(lock).stdout(OwnedFd::from(listener)).stderr(Stdio::null());
+            hand_over(&mut command, lock, listener);
             let child = command.spawn().context("this program cannot be started once more")?;
             Ok((stream, child))
         })
@@ -248,12 +240,12 @@ fn start_host(
 
 /// Listens in the state folder, or, if a socket's path there is too long or cannot be bound, in the
 /// user's runtime folder.
-fn listen(folder: &Path) -> anyhow::Result<(UnixListener, PathBuf)> {
+fn listen(folder: &Path) -> anyhow::Result<(Listener, PathBuf)> {
     let folder = folder.canonicalize()?;
     let inside = bind(&folder.join(SOCKET));
     let Err(error) = inside else { return Ok((inside?, folder.join(SOCKET))) };
-    let of_folder = fs::metadata(&folder)?;
-    let name = format!("host-{:x}-{:x}.sock", of_folder.dev(), of_folder.ino());
+    let (device, inode) = facts::behind(&folder)?.identity;
+    let name = format!("host-{device:x}-{inode:x}.sock");
     let place = runtime_folder().map(|folder| folder.join(name));
     let place = place.with_context(|| format!("{error}, and there is no other folder for its socket"))?;
     let listener = bind(&place).with_context(|| place.display().to_string())?;
@@ -262,17 +254,16 @@ fn listen(folder: &Path) -> anyhow::Result<(UnixListener, PathBuf)> {
 
 /// Returns a folder for sockets that only this user can access.
 fn runtime_folder() -> io::Result<PathBuf> {
-    let user = geteuid().as_raw();
     let folder = match places::runtime_folder() {
-        Some(folder) => folder.join("ahp-sidecar"),
-        None => std::env::temp_dir().join(format!("ahp-sidecar-{user}")),
+    Some(folder) => folder.join("ahp-sidecar"),
+        None => std::env::temp_dir().join(format!("ahp-sidecar-{}", private::this_user())),
     };
-    match DirBuilder::new().mode(0o700).create(&folder) {
+    match private::create_folder(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let there = fs::symlink_metadata(&folder)?;
-    if there.is_dir() && there.uid() == user && there.mode() & 0o077 == 0 {
+    let there = facts::at(&folder)?;
+    if there.is_folder() && private::is_ours(&there) && private::mode_for_others(&there) & 0o077 == 0 {
         Ok(folder)
     } else {
         Err(io::Error::other(format!("{} is not ours alone", folder.display())))
@@ -281,18 +272,17 @@ fn runtime_folder() -> io::Result<PathBuf> {
 
 /// Sends the hello to a host, and receives its answer. Fails if the host is gone.
 fn say_hello(
-    stream: UnixStream,
+    stream: BlockingStream,
     hello: &Hello,
     begin: Instant,
     lent_pipes: &LentPipes,
 ) -> io::Result<Result<HostProcess, NoHost>> {
     let left = JOIN_WITHIN.saturating_sub(begin.elapsed()).max(RETRY_INTERVAL);
-    stream.set_read_timeout(Some(left))?;
-    stream.set_write_timeout(Some(left))?;
+    set_timeouts(&stream, Some(left))?;
     let mut line = serde_json::to_vec(hello)?;
     line.push(b'\n');
     // A host that refuses the hello may not have read all of it.
-    let said = lent_pipes.with_ends(|files| lend(&stream, &line, files));
+    let said = lent_pipes.lend(&stream, &line);
     let mut stream = BufReader::new(stream);
     let mut answer = String::new();
     match stream.read_line(&mut answer) {
@@ -304,8 +294,7 @@ fn say_hello(
         }
         Err(error) => return Err(error),
     }
-    stream.get_ref().set_read_timeout(None)?;
-    stream.get_ref().set_write_timeout(None)?;
+    set_timeouts(stream.get_ref(), None)?;
     Ok(match serde_json::from_str(&answer) {
         Ok(HelloLine::Welcome { version, process, differs, listening, outdated }) => {
             Ok(HostProcess { stream, process, version, differs, listening, outdated })
@@ -316,18 +305,6 @@ fn say_hello(
             Err(NoHost::Refused { why, status: EXIT_STATE })
         }
     })
-}
-
-/// Sends a line, with the files to use as stdin and stdout attached to its first bytes.
-fn lend(stream: &UnixStream, line: &[u8], files: [BorrowedFd<'_>; 2]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut lent_pipes = SendAncillaryBuffer::new(&mut space);
-    if !lent_pipes.push(SendAncillaryMessage::ScmRights(&files)) {
-        return Err(io::Error::other("stdin and stdout cannot be lent"));
-    }
-    let sent = sendmsg(stream, &[IoSlice::new(line)], &mut lent_pipes, SendFlags::empty())?;
-    let mut stream = stream;
-    stream.write_all(line.get(sent..).unwrap_or_default())
 }
 
 /// Receiver of the reasons to exit. Signals are caught before the host serves the client, and
@@ -381,10 +358,9 @@ pub fn serve_until_over(
     let printing = lent_pipes.carry(stdio::take()?).map_err(no_thread)?;
     let read_ahead = stream.buffer().to_vec();
     let stream = stream.into_inner();
-    stream.set_nonblocking(true)?;
     let LeaveSignals { runtime, lost } = ears;
     let status = runtime.block_on(async {
-        let stream = tokio::net::UnixStream::from_std(stream)?;
+        let stream = into_async(stream)?;
         anyhow::Ok(follow_host(stream, read_ahead, lost, log).await)
     });
     runtime.shutdown_background();
@@ -399,12 +375,12 @@ pub fn serve_until_over(
 
 /// Receives the host's lines until it closes the connection. `None` if it has sent no exit status.
 async fn follow_host(
-    stream: tokio::net::UnixStream,
+    stream: Stream,
     read_ahead: Vec<u8>,
     mut lost: mpsc::UnboundedReceiver<LeaveReason>,
     log: &Log,
 ) -> Option<u8> {
-    let (reader, mut writer) = stream.into_split();
+    let (reader, mut writer) = split(stream);
     let reader = tokio::io::AsyncReadExt::chain(io::Cursor::new(read_ahead), reader);
     let mut lines = tokio::io::BufReader::new(reader).lines();
     let mut status = None;

@@ -1,6 +1,5 @@
 //! Entry point: parses arguments, and returns an exit status.
 
-use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use ahp_sidecar::backend::acp::{relay, Acp};
@@ -11,7 +10,7 @@ use ahp_sidecar::cli::{self, Cli, CliCommand, ServeOptions};
 use ahp_sidecar::config::{AgentSource, ConfigurationReading};
 use ahp_sidecar::connect::{self, Ended};
 use ahp_sidecar::demo;
-use ahp_sidecar::front::{self, Joined, LeaveSignals, LentPipes};
+use ahp_sidecar::front::{self, Joined, LeaveSignals};
 use ahp_sidecar::git;
 use ahp_sidecar::io::configuration::Configuration;
 use ahp_sidecar::io::fronts::HostSocket;
@@ -19,8 +18,9 @@ use ahp_sidecar::io::log::{Log, LogReaders};
 use ahp_sidecar::io::run::{serve, serve_fronts, Exit, RunOptions, StateError};
 use ahp_sidecar::io::{descriptors, log};
 use ahp_sidecar::listening::print_status;
+use ahp_sidecar::os::lending::LentPipes;
 use ahp_sidecar::os::process::{self, GuardProgram};
-use ahp_sidecar::os::{exe, hangup, limits, signals, stdio};
+use ahp_sidecar::os::{exe, hangup, limits, signals, sockets, stdio};
 use ahp_sidecar::sessions::{self, SessionsFailure};
 use ahp_sidecar::status::{EXIT_CUT, EXIT_FAILURE, EXIT_GONE, EXIT_STATE, EXIT_USAGE};
 use ahp_sidecar::store::folder::{self, LockId, StateFolder};
@@ -253,13 +253,13 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
     let log_readers = LogReaders::default();
     let taken = || -> anyhow::Result<_> {
         // Signals to the process group of the starting front must not reach the host.
-        rustix::process::setsid().context("this process cannot lead a session")?;
+        process::leave_session().context("this process cannot lead a session")?;
         let (lock, listener) = stdio::take()?;
         let StatePlace::Folder(asked) = &options.state else { bail!("a host keeps sessions in a folder") };
         let path = folder::chosen(asked.as_deref())?;
         let (held, place) = StateFolder::take_over(&path, lock)?;
         let place = place.context("nobody knows where to come to")?;
-        let listener = std::os::unix::net::UnixListener::from(OwnedFd::from(listener));
+        let listener = sockets::take_over(listener)?;
         let lock = lock_of(&held);
         Ok((
             held,

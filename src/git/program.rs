@@ -10,13 +10,13 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::isolation::SpareGitDirs;
+use crate::os::paths::from_bytes;
 use crate::os::process::{read_both, signal_of, PipeName};
 use crate::os::programs::program_at;
 
@@ -191,7 +191,7 @@ impl Git {
             Err(error) => return Err(error),
         };
         let origin = listed.split(|byte| *byte == 0).next().and_then(|first| first.strip_prefix(b"file:"));
-        git.system_config = origin.map(|path| PathBuf::from(OsStr::from_bytes(path)));
+        git.system_config = origin.map(|path| PathBuf::from(from_bytes(path).into_owned()));
         Ok(git)
     }
 

@@ -6,18 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, IoSliceMut, PipeReader, PipeWriter};
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener as Listener;
+use std::io::{self, PipeReader, PipeWriter};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
-use rustix::process::geteuid;
-use tokio::io::Interest;
-use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing_subscriber::filter::Targets;
@@ -34,7 +27,9 @@ use super::upkeep::{SocketFile, Upkeep};
 use crate::config::ConfigurationReading;
 use crate::host::effects::ConnectionId;
 use crate::os::hangup::{self, LeaveReason};
+use crate::os::lending;
 use crate::os::limits::are_files_exhausted;
+use crate::os::sockets::{foreign_peer, listen, AsyncListener, Listener, Stream};
 use crate::status::{EXIT_FAILURE, EXIT_STATE};
 use crate::store::folder::LockId;
 
@@ -85,7 +80,7 @@ pub struct JoinRequest {
     hello: Hello,
     stdin: File,
     stdout: File,
-    stream: UnixStream,
+    stream: Stream,
     /// Results of the preparation; `None` until it is done.
     prepared: Option<Preparation>,
 }
@@ -127,7 +122,7 @@ pub struct FrontServices<'a> {
 
 #[derive(Debug)]
 struct Front {
-    stream: Arc<UnixStream>,
+    stream: Arc<Stream>,
     /// Task that reads from the front, if the connection was opened.
     hears: Option<JoinHandle<()>>,
     /// Ends the threads on the front's stdin and stdout when it is dropped.
@@ -144,7 +139,7 @@ pub struct Fronts {
     join_requests: mpsc::UnboundedSender<JoinRequest>,
     served: BTreeMap<ConnectionId, Front>,
     /// Fronts of the last clients. They end when the host does, or when another client connects.
-    last: Vec<Arc<UnixStream>>,
+    last: Vec<Arc<Stream>>,
     /// Set once a front has arrived, even if it was refused.
     has_come: bool,
     /// Set if the socket's file belongs to another host.
@@ -159,8 +154,7 @@ impl Fronts {
     /// Listens for fronts. The receiver gets their hellos. Must be called inside a runtime.
     pub fn listen(place: HostSocket) -> io::Result<(Self, mpsc::UnboundedReceiver<JoinRequest>)> {
         let HostSocket { listener, path, settings, log_readers, stays, .. } = place;
-        listener.set_nonblocking(true)?;
-        let listener = UnixListener::from_std(listener)?;
+        let listener = listen(listener)?;
         let (join_requests, knocked) = mpsc::unbounded_channel();
         let listens = tokio::spawn(accept_all(listener, join_requests.clone()));
         let (served, last) = (BTreeMap::new(), Vec::new());
@@ -196,8 +190,7 @@ impl Fronts {
 
     /// Replaces the socket after its file was removed.
     pub fn listen_anew(&mut self, listener: Listener) {
-        let listener = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
-        match listener {
+        match listen(listener) {
             Ok(listener) => {
                 self.listens.abort();
                 self.listens = tokio::spawn(accept_all(listener, self.join_requests.clone()));
@@ -284,7 +277,7 @@ impl Fronts {
         &mut self,
         hello: &Hello,
         (stdin, stdout): (File, File),
-        stream: &Arc<UnixStream>,
+        stream: &Arc<Stream>,
         acceptor: &ConnectionAcceptor,
         (listening, outdated): (Vec<String>, Option<String>),
     ) -> io::Result<()> {
@@ -365,21 +358,21 @@ fn watch_reader((stdout, stopped): (File, PipeReader), receipts: Receipts) -> io
 }
 
 /// Sends a line to a front without waiting: a front that does not read loses the line.
-fn send(front: &UnixStream, told: &HelloLine) {
+fn send(front: &Stream, told: &HelloLine) {
     // An error is not logged: the log line would be sent to the same front.
     front.try_write(&told.to_line()).unwrap_or_default();
 }
 
-fn refuse(front: &UnixStream, why: String, status: u8) {
+fn refuse(front: &Stream, why: String, status: u8) {
     send(front, &HelloLine::Refused { why, status });
 }
 
-fn refuse_for_want_of_files(front: &UnixStream) {
+fn refuse_for_want_of_files(front: &Stream) {
     send(front, &HelloLine::Refused { why: descriptors::exhausted(), status: EXIT_FAILURE });
 }
 
 /// Reads from a front: any data asks to leave, and the end means that the front is gone.
-async fn read_leave(stream: Arc<UnixStream>, receipts: Receipts) {
+async fn read_leave(stream: Arc<Stream>, receipts: Receipts) {
     let mut said = [0; 256];
     while stream.readable().await.is_ok() {
         match stream.try_read(&mut said) {
@@ -396,10 +389,10 @@ async fn read_leave(stream: Arc<UnixStream>, receipts: Receipts) {
     receipts.report_closed_reader();
 }
 
-async fn accept_all(listener: UnixListener, join_requests: mpsc::UnboundedSender<JoinRequest>) {
+async fn accept_all(listener: AsyncListener, join_requests: mpsc::UnboundedSender<JoinRequest>) {
     // Fronts retry when their handshake is dropped.
     let (mut half_open, mut spare) = (HalfOpen::default(), SpareFile::open());
-    let refuse = async |stream: UnixStream| refuse_for_want_of_files(&stream);
+    let refuse = async |stream: Stream| refuse_for_want_of_files(&stream);
     loop {
         let stream = half_open::accept(&listener, &mut spare, refuse).await;
         let join_requests = join_requests.clone();
@@ -421,16 +414,15 @@ async fn accept_all(listener: UnixListener, join_requests: mpsc::UnboundedSender
 }
 
 /// Reads a front's hello. Returns `None` if the front was refused.
-async fn read_hello(stream: UnixStream) -> io::Result<Option<JoinRequest>> {
-    if stream.peer_cred()?.uid() != geteuid().as_raw() {
+async fn read_hello(stream: Stream) -> io::Result<Option<JoinRequest>> {
+    if foreign_peer(&stream)?.is_some() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let mut line = Vec::new();
     let mut lent = Vec::new();
     while line.last() != Some(&b'\n') {
         stream.readable().await?;
-        let received = stream.try_io(Interest::READABLE, || receive(&stream, &mut line, &mut lent));
-        match received {
+        match lending::receive(&stream, &mut line, &mut lent) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) if line.len() > LINE_BYTES_MAX => return Err(io::ErrorKind::FileTooLarge.into()),
             Ok(_) => {}
@@ -468,25 +460,4 @@ async fn read_hello(stream: UnixStream) -> io::Result<Option<JoinRequest>> {
     }
     let (stdin, stdout) = (stdin.into(), stdout.into());
     Ok(Some(JoinRequest { hello, stdin, stdout, stream, prepared: None }))
-}
-
-fn receive(stream: &UnixStream, line: &mut Vec<u8>, lent: &mut Vec<OwnedFd>) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut files = RecvAncillaryBuffer::new(&mut space);
-    let mut bytes = [0; 4096];
-    #[cfg(target_os = "linux")]
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    #[cfg(not(target_os = "linux"))]
-    let flags = RecvFlags::empty();
-    let received = recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut files, flags)?;
-    for message in files.drain() {
-        if let RecvAncillaryMessage::ScmRights(files) = message {
-            for file in files {
-                rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::CLOEXEC)?;
-                lent.push(file);
-            }
-        }
-    }
-    line.extend_from_slice(&bytes[..received.bytes]);
-    Ok(received.bytes)
 }

@@ -6,19 +6,20 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::descriptors::{self, SpareFile};
+use crate::os::limits::NumberedFile;
+use crate::os::sockets::{AsyncListener, Stream};
 
 /// Pause after a connection could not be accepted. A connection that ends may free a file.
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) trait Accepts {
-    type Stream: AsRawFd;
+    type Stream: NumberedFile;
 
     async fn accept(&self) -> io::Result<Self::Stream>;
 }
@@ -31,10 +32,10 @@ impl Accepts for TcpListener {
     }
 }
 
-impl Accepts for UnixListener {
-    type Stream = UnixStream;
+impl Accepts for AsyncListener {
+    type Stream = Stream;
 
-    async fn accept(&self) -> io::Result<UnixStream> {
+    async fn accept(&self) -> io::Result<Stream> {
         self.accept().await.map(|(stream, _)| stream)
     }
 }

@@ -9,8 +9,6 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::thread;
@@ -19,6 +17,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{AgentSource, ConfigurationReading, ConfigurationSeen, Stamp};
+use crate::os::facts::{self, Identity};
+use crate::os::sockets::{self, Listener};
+use crate::os::private;
 use crate::store::folder::{LockId, LockPlace};
 
 /// Interval of checks.
@@ -34,7 +35,7 @@ const READ_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub enum UpkeepEvent {
     /// New socket in place of the host's removed one.
-    Socket(UnixListener),
+    Socket(Listener),
     /// Loss of the folder: its lock was removed, and another process holds a new one.
     Replaced,
     /// New reading of the changed configuration file.
@@ -45,7 +46,7 @@ pub enum UpkeepEvent {
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    inode: Option<u64>,
+    file: Option<Identity>,
     lock: LockId,
     /// Lock that replaces a removed one.
     renewed: Option<File>,
@@ -67,8 +68,8 @@ pub struct ConfigurationFile {
 impl SocketFile {
     /// Records the current file of the socket.
     pub fn new(path: PathBuf, lock: LockId) -> Self {
-        let inode = inode_of(&path);
-        Self { path, inode, lock, renewed: None, is_replaced: false, is_in_trouble: false }
+        let file = identity_of(&path);
+        Self { path, file, lock, renewed: None, is_replaced: false, is_in_trouble: false }
     }
 
     /// Restores the lock if its file was removed, and the socket if its file is not the bound one.
@@ -90,14 +91,14 @@ impl SocketFile {
                 return is_new.then_some(UpkeepEvent::Replaced);
             }
         }
-        let inode = inode_of(&self.path);
-        if inode.is_some() && inode == self.inode {
+        let file = identity_of(&self.path);
+        if file.is_some() && file == self.file {
             return None;
         }
         match bind_in_its_folder(&self.path) {
             Ok(listener) => {
                 tracing::info!(path = %self.path.display(), "the socket of the host was removed, and is bound anew");
-                (self.inode, self.is_in_trouble) = (inode_of(&self.path), false);
+                (self.file, self.is_in_trouble) = (identity_of(&self.path), false);
                 Some(UpkeepEvent::Socket(listener))
             }
             Err(error) => {
@@ -111,23 +112,23 @@ impl SocketFile {
     }
 }
 
-fn inode_of(path: &Path) -> Option<u64> {
-    fs::symlink_metadata(path).ok().map(|there| there.ino())
+fn identity_of(path: &Path) -> Option<Identity> {
+    facts::at(path).ok().map(|there| there.identity)
 }
 
 /// Returns an error message if a path is neither free, a socket nor an empty file.
 pub fn is_taken(path: &Path) -> Option<String> {
     let there = fs::symlink_metadata(path).ok()?;
-    let is_free = there.file_type().is_socket() || there.is_file() && there.len() == 0;
+    let is_free = sockets::is_socket(path) || there.is_file() && there.len() == 0;
     (!is_free).then(|| format!("`{}` is no socket: move it away", path.display()))
 }
 
 /// Binds the socket. Creates its folder if that is gone, too: the user's runtime folder.
-fn bind_in_its_folder(path: &Path) -> io::Result<UnixListener> {
+fn bind_in_its_folder(path: &Path) -> io::Result<Listener> {
     match bind(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let folder = path.parent().ok_or(error)?;
-            fs::DirBuilder::new().mode(0o700).create(folder)?;
+            private::create_folder(folder)?;
             bind(path)
         }
         bound => bound,
@@ -136,7 +137,7 @@ fn bind_in_its_folder(path: &Path) -> io::Result<UnixListener> {
 
 /// Binds a socket that only its owner can connect to. Removes an existing socket or empty file, so
 /// the caller must hold the state folder.
-pub fn bind(path: &Path) -> io::Result<UnixListener> {
+pub fn bind(path: &Path) -> io::Result<Listener> {
     if let Some(why) = is_taken(path) {
         return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
     }
@@ -146,9 +147,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
         }
         _ => {}
     }
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    sockets::bind(path)
 }
 
 impl ConfigurationFile {

@@ -61,6 +61,11 @@ pub fn create_folders(path: &Path) -> io::Result<()> {
     half::create_folder(path, true)
 }
 
+/// Returns the id of the user of this process; 0 on Windows.
+pub fn this_user() -> u32 {
+    half::this_user()
+}
+
 /// Returns whether a file belongs to the user of this process.
 pub fn is_ours(known: &Facts) -> bool {
     known.user == half::this_user()

@@ -5,8 +5,6 @@
 //! Never: logs the token; waits.
 
 use std::fmt;
-#[cfg(unix)]
-use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -20,6 +18,8 @@ use tokio_tungstenite::tungstenite::http::header::{HeaderName, AUTHORIZATION, HO
 use tokio_tungstenite::tungstenite::http::StatusCode;
 
 use crate::files::small;
+use crate::os::facts::{self, Facts};
+use crate::os::private;
 
 const TOKEN_BYTES: usize = 32;
 
@@ -51,8 +51,7 @@ impl AccessToken {
     pub fn from_file(file: &Path) -> anyhow::Result<Self> {
         let name = file.display();
         let opened = small::open(file).with_context(|| format!("cannot read `{name}`"))?;
-        #[cfg(unix)]
-        check_is_private(&opened.metadata()?, file)?;
+        check_is_private(&facts::of(&opened)?, file)?;
         let token = small::read(opened).with_context(|| format!("cannot read `{name}`"))?;
         Self::said(token.trim()).with_context(|| format!("`{name}` holds no token"))
     }
@@ -85,14 +84,13 @@ impl AccessToken {
     }
 }
 
-#[cfg(unix)]
-fn check_is_private(file: &fs::Metadata, path: &Path) -> anyhow::Result<()> {
-    use std::os::unix::fs::MetadataExt;
-    let (path, owner) = (path.display(), file.uid());
-    if owner != rustix::process::geteuid().as_raw() {
+fn check_is_private(file: &Facts, path: &Path) -> anyhow::Result<()> {
+    let path = path.display();
+    if !private::is_ours(file) {
+        let owner = file.user;
         bail!("`{path}` belongs to another user ({owner}), who knows the token; copy it, and `chmod 600` the copy");
     }
-    let mode = file.mode() & 0o777;
+    let mode = private::mode_for_others(file) & 0o777;
     if mode & 0o077 != 0 {
         bail!(
             "`{path}` is open to other users (mode {mode:04o}), who know the token then: `chmod 600 {path}`"

@@ -6,13 +6,14 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-#[cfg(unix)]
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{bail, Context};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
+
+use crate::os::sockets;
 
 /// Address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +27,6 @@ pub enum Address {
         port: u16,
     },
     /// `unix:PATH`.
-    #[cfg(unix)]
     Unix(PathBuf),
 }
 
@@ -34,8 +34,10 @@ impl FromStr for Address {
     type Err = anyhow::Error;
 
     fn from_str(said: &str) -> anyhow::Result<Self> {
-        #[cfg(unix)]
         if let Some(path) = said.strip_prefix("unix:") {
+            if !sockets::EXIST {
+                bail!("`{said}`: this system has no such sockets; listen on ws://HOST:PORT instead");
+            }
             if path.is_empty() {
                 bail!("`{said}` names no file");
             }
@@ -74,7 +76,6 @@ impl fmt::Display for Address {
         match self {
             Self::WebSocket { host, port } if host.contains(':') => write!(f, "ws://[{host}]:{port}"),
             Self::WebSocket { host, port } => write!(f, "ws://{host}:{port}"),
-            #[cfg(unix)]
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -85,7 +86,6 @@ impl Address {
     pub fn host(&self) -> &str {
         match self {
             Self::WebSocket { host, .. } => host,
-            #[cfg(unix)]
             Self::Unix(_) => "",
         }
     }
@@ -97,7 +97,6 @@ impl Address {
                 let address = host.parse::<IpAddr>().map(|address| address.to_canonical());
                 address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
             }
-            #[cfg(unix)]
             Self::Unix(_) => true,
         }
     }
@@ -127,7 +126,6 @@ impl Address {
             Self::WebSocket { host, port } => {
                 Ok(Listener::Tcp(TcpListener::bind((host.as_str(), *port)).await?))
             }
-            #[cfg(unix)]
             Self::Unix(path) => Ok(Listener::Unix(unix::Socket::bind(path)?)),
         }
     }
@@ -139,7 +137,6 @@ pub enum Listener {
     /// Socket for WebSocket clients.
     Tcp(TcpListener),
     /// Socket for clients that send lines.
-    #[cfg(unix)]
     Unix(unix::Socket),
 }
 
@@ -148,31 +145,28 @@ impl Listener {
     pub fn local_addr(&self) -> io::Result<Option<SocketAddr>> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Some),
-            #[cfg(unix)]
             Self::Unix(_) => Ok(None),
         }
     }
 }
 
 /// Unix sockets.
-#[cfg(unix)]
 pub mod unix {
-    use std::fs::{self, Permissions};
+    use std::fs;
     use std::io;
-    use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
     use std::path::{Path, PathBuf};
     use std::time::Duration;
 
     use bytes::BytesMut;
-    use rustix::event::{poll, PollFd, PollFlags, Timespec};
-    use rustix::process::geteuid;
-    use tokio::net::unix::OwnedReadHalf;
-    use tokio::net::{UnixListener, UnixStream};
     use tokio::time::timeout;
 
     use crate::io::descriptors::{self, SpareFile};
     use crate::io::link::{ConnectionAcceptor, ConnectionSettings, OnClose};
     use crate::io::{half_open, sockets};
+    use crate::os::facts::{self, Identity};
+    use crate::os::sockets::{
+        bind, foreign_peer, has_listener, has_stopped_reading, is_socket, listen, split, AsyncListener, Stream,
+    };
     use crate::wire::errors::RpcError;
     use crate::wire::rpc::error_line;
 
@@ -182,23 +176,20 @@ pub mod unix {
     /// Listening socket with its file, which is removed on drop.
     #[derive(Debug)]
     pub struct Socket {
-        listener: UnixListener,
+        listener: AsyncListener,
         path: PathBuf,
-        inode: u64,
+        file: Identity,
     }
 
     impl Socket {
         /// Binds the socket, and removes a file without a listener that an earlier process has
         /// left.
         pub fn bind(path: &Path) -> io::Result<Self> {
-            let is_socket = fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket());
-            if is_socket && has_no_listener(path) {
+            if is_socket(path) && !has_listener(path) {
                 fs::remove_file(path)?;
             }
-            let listener = UnixListener::bind(path)?;
-            // A client that connects before the mode is set is still checked by its user id.
-            fs::set_permissions(path, Permissions::from_mode(0o600))?;
-            Ok(Self { listener, path: path.to_owned(), inode: fs::symlink_metadata(path)?.ino() })
+            let listener = listen(bind(path)?)?;
+            Ok(Self { listener, path: path.to_owned(), file: facts::at(path)?.identity })
         }
 
         /// Accepts clients of the user that the host runs as.
@@ -208,7 +199,7 @@ pub mod unix {
             terms: &ConnectionSettings,
         ) {
             let mut spare = SpareFile::open();
-            let refuse = async |stream: UnixStream| refuse_for_want_of_files(&stream);
+            let refuse = async |stream: Stream| refuse_for_want_of_files(&stream);
             loop {
                 let accepted = half_open::accept(&self.listener, &mut spare, refuse);
                 match timeout(LOOKED_FOR_EVERY, accepted).await {
@@ -225,23 +216,18 @@ pub mod unix {
             // A failure, for example because the folder is missing, is retried at the next check.
             if let Some(Ok(anew)) = is_gone.then(|| Self::bind(&self.path)) {
                 tracing::info!(path = %self.path.display(), "the socket of a listener was removed, and is bound anew");
-                // Dropping the old socket does not remove the new file, whose inode differs.
+                // Dropping the old socket does not remove the new file, whose identity differs.
                 *self = anew;
             }
         }
     }
 
-    fn has_no_listener(path: &Path) -> bool {
-        let asked = std::os::unix::net::UnixStream::connect(path);
-        asked.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-    }
-
-    fn open_connection(stream: UnixStream, acceptor: &ConnectionAcceptor, terms: &ConnectionSettings) {
-        match stream.peer_cred() {
-            Ok(peer) if may_connect(peer.uid()) => {}
-            Ok(peer) => {
+    fn open_connection(stream: Stream, acceptor: &ConnectionAcceptor, terms: &ConnectionSettings) {
+        match foreign_peer(&stream) {
+            Ok(None) => {}
+            Ok(Some(user)) => {
                 return tracing::warn!(
-                    user = peer.uid(),
+                    user,
                     "a client is not let in: its process belongs to another user"
                 )
             }
@@ -252,7 +238,7 @@ pub mod unix {
         let opened = sockets::open(
             acceptor,
             OnClose::Close,
-            stream.into_split(),
+            split(stream),
             BytesMut::new(),
             terms.clone(),
             has_stopped_reading,
@@ -264,40 +250,19 @@ pub mod unix {
     }
 
     /// Sends the error that no more files can be opened, without waiting for the client to read it.
-    fn refuse_for_want_of_files(stream: &UnixStream) {
+    fn refuse_for_want_of_files(stream: &Stream) {
         let line = error_line(None, &RpcError::unavailable(descriptors::exhausted()));
         stream.try_write(&line).unwrap_or_default();
-    }
-
-    /// Returns whether the peer has closed its reading side, too, and not only its writing side.
-    fn has_stopped_reading(stream: &OwnedReadHalf) -> bool {
-        let mut seen = [PollFd::new(stream.as_ref(), PollFlags::empty())];
-        poll(&mut seen, Some(&Timespec::default())).is_ok() && seen[0].revents().contains(PollFlags::HUP)
-    }
-
-    fn may_connect(user: u32) -> bool {
-        user == geteuid().as_raw()
     }
 
     impl Drop for Socket {
         fn drop(&mut self) {
             // Another process may have bound the path in the meantime.
-            if fs::symlink_metadata(&self.path).is_ok_and(|there| there.ino() == self.inode) {
+            if facts::at(&self.path).is_ok_and(|there| there.identity == self.file) {
                 if let Err(error) = fs::remove_file(&self.path) {
                     tracing::debug!(%error, path = %self.path.display(), "the socket of a listener cannot be removed");
                 }
             }
-        }
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use super::*;
-
-        #[test]
-        fn only_the_user_that_we_run_as_may_connect() {
-            let ours = geteuid().as_raw();
-            assert!(may_connect(ours) && !may_connect(ours + 1));
         }
     }
 }

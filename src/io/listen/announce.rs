@@ -4,7 +4,6 @@
 //! left behind if the process is killed.
 //! Never: touches other entries, or lets other users read the entry, which holds the token.
 
-use std::fs::DirBuilder;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -14,6 +13,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::notice::PublishedFile;
+use crate::os::private;
 
 /// Version of the registry's format.
 const SCHEMA: u32 = 2;
@@ -27,11 +27,7 @@ const PROTOCOL: &str = "0.9.0";
 /// Announces a listener and its token in this user data folder until the result is dropped.
 pub fn announce(user_data: &Path, at: SocketAddr, token: &str) -> io::Result<PublishedFile> {
     let folder = user_data.join("agent-host").join("local-endpoint").join("entries");
-    let mut builder = DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(&folder)?;
+    private::create_folders(&folder)?;
     let (process, instance) = (std::process::id(), Uuid::new_v4().to_string());
     let path = folder.join(name(process, &instance));
     let entry = json!({

@@ -197,7 +197,6 @@ impl BoundListener {
                 Listener::Tcp(listener) => {
                     accept_clients(listener, &address, &acceptor, &terms, &accepted).await
                 }
-                #[cfg(unix)]
                 Listener::Unix(listener) => listener.accept(&acceptor, &terms).await,
             }
         });

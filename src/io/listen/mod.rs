@@ -28,6 +28,7 @@ use self::address::Address;
 use super::descriptors::{self, SpareFile};
 use super::half_open::{self, HalfOpen};
 use super::link::{ConnectionAcceptor, ConnectionSettings};
+use crate::os::sockets::keep_alive;
 
 /// Addresses to listen on, with their settings.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -106,7 +107,7 @@ async fn open_connection(
         tokio::time::timeout(within, handshake::accept_websocket(&mut stream, &name, &listening)).await;
     match shaken {
         Ok(Ok(read_ahead)) => {
-            keep_alive(&stream);
+            configure(&stream);
             tracing::info!(?from, "a client is let in");
             if let Err(error) =
                 websocket::open(&acceptor, stream.into_split(), read_ahead, terms, listening.message_within)
@@ -121,9 +122,8 @@ async fn open_connection(
 }
 
 /// Enables keepalive, to detect vanished peers, and sends small messages without delay.
-fn keep_alive(stream: &TcpStream) {
-    #[cfg(unix)]
-    if let Err(error) = rustix::net::sockopt::set_socket_keepalive(stream, true) {
+fn configure(stream: &TcpStream) {
+    if let Err(error) = keep_alive(stream) {
         tracing::debug!(%error, "TCP keepalive cannot be turned on: a client whose machine is gone is not noticed");
     }
     if let Err(error) = stream.set_nodelay(true) {

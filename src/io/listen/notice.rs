@@ -4,11 +4,13 @@
 //! listener is active, and is left behind if the process is killed.
 //! Never: prints the token.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use crate::os::private;
 
 const FILE: &str = "listening.json";
 
@@ -50,11 +52,7 @@ impl PublishedFile {
             io::ErrorKind::NotFound => Ok(()),
             _ => Err(error),
         })?;
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        options.open(&new)?.write_all(content)?;
+        private::options().write(true).create_new(true).open(&new)?.write_all(content)?;
         fs::rename(&new, &path)?;
         Ok(Self(Some(path)))
     }

@@ -28,7 +28,7 @@ use self::windows as half;
 #[cfg(unix)]
 pub use self::half::lifeline;
 pub use self::half::{
-    arguments, run_if_asked, signal_name, signal_of, AgentPipe, AgentStdin, CommandOutput, Control, Guard,
+    arguments, leave_session, run_if_asked, signal_name, signal_of, AgentPipe, AgentStdin, CommandOutput, Control, Guard,
     GuardProgram, Lifeline, GUARD,
 };
 

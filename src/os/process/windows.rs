@@ -33,6 +33,11 @@ pub fn run_if_asked(_arguments: impl Iterator<Item = OsString>) -> Option<u8> {
     None
 }
 
+/// Does nothing: a process without a console gets no events of one.
+pub fn leave_session() -> io::Result<()> {
+    Ok(())
+}
+
 /// Returns `None`: there are no signals.
 pub fn signal_of(_status: ExitStatus) -> Option<i32> {
     None

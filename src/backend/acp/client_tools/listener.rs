@@ -6,10 +6,8 @@
 //! closed.
 
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::os::unix::net::UnixStream as Probe;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,8 +16,6 @@ use std::time::Duration;
 use agent_client_protocol_schema::v1::{EnvVariable, McpServer, McpServerStdio};
 use ahp_types::state::ToolDefinition;
 use anyhow::Context;
-use rustix::process::{geteuid, test_kill_process, Pid};
-use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, watch, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{timeout, Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -27,7 +23,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::server::{self, Lines, SharedTools, ToolServerEvent};
 use super::{relay, OfferedTools, SERVER};
 use crate::backend::secrets::Secret;
-use crate::os::exe;
+use crate::os::sockets::{bind, foreign_peer, has_listener, listen, AsyncListener, Stream};
+use crate::os::{exe, private};
 
 /// Prefix of the socket folders' names, followed by the process id.
 const FOLDER: &str = "ahp-sidecar-";
@@ -110,8 +107,7 @@ impl ToolListener {
 
     fn listen(&self) -> io::Result<OpenListener> {
         let folder = SocketFolder::make()?;
-        let listener = UnixListener::bind(folder.socket())?;
-        fs::set_permissions(folder.socket(), Permissions::from_mode(0o600))?;
+        let listener = listen(bind(&folder.socket())?)?;
         let stop = CancellationToken::new();
         tokio::spawn(accept(listener, Arc::clone(&self.links), stop.clone()));
         Ok(OpenListener { folder, _listening: stop.drop_guard() })
@@ -163,7 +159,7 @@ impl Drop for ToolServer {
     }
 }
 
-async fn accept(listener: UnixListener, links: LinksByToken, stop: CancellationToken) {
+async fn accept(listener: AsyncListener, links: LinksByToken, stop: CancellationToken) {
     let strangers = Arc::new(Semaphore::new(UNAUTHENTICATED_MAX));
     loop {
         let accepted = async {
@@ -187,11 +183,11 @@ async fn accept(listener: UnixListener, links: LinksByToken, stop: CancellationT
     }
 }
 
-fn is_of_this_user(stream: &UnixStream) -> bool {
-    stream.peer_cred().is_ok_and(|peer| peer.uid() == geteuid().as_raw())
+fn is_of_this_user(stream: &Stream) -> bool {
+    foreign_peer(stream).is_ok_and(|user| user.is_none())
 }
 
-async fn accept_client(stream: UnixStream, stranger: OwnedSemaphorePermit, links: LinksByToken) {
+async fn accept_client(stream: Stream, stranger: OwnedSemaphorePermit, links: LinksByToken) {
     let mut lines = Lines::new(stream);
     let token = match timeout(TOKEN_WITHIN, lines.next()).await {
         Ok(Some(token)) => token,
@@ -222,7 +218,7 @@ impl SocketFolder {
             remove_left_behind(&base);
             let number = uuid::Uuid::new_v4().as_fields().0;
             let folder = Self(base.join(format!("{FOLDER}{}-{number:08x}", std::process::id())));
-            match DirBuilder::new().mode(0o700).create(&folder.0) {
+            match private::create_folder(&folder.0) {
                 Ok(()) => return Ok(folder),
                 Err(error) => {
                     failed = error;
@@ -253,11 +249,8 @@ fn remove_left_behind(base: &Path) {
     for entry in entries.flatten() {
         let name = entry.file_name();
         let id = name.to_str().and_then(|name| name.strip_prefix(FOLDER)?.split_once('-')?.0.parse().ok());
-        let Some(process) = id.and_then(Pid::from_raw) else { continue };
-        let is_gone = test_kill_process(process) == Err(rustix::io::Errno::SRCH);
-        let nobody = [io::ErrorKind::ConnectionRefused, io::ErrorKind::NotFound];
-        let refused = |error: io::Error| nobody.contains(&error.kind());
-        if is_gone && Probe::connect(entry.path().join("tools")).is_err_and(refused) {
+        let Some(process) = id else { continue };
+        if !private::process_exists(process) && !has_listener(&entry.path().join("tools")) {
             // Fails for another user's folder.
             if let Err(error) = fs::remove_dir_all(entry.path()) {
                 tracing::debug!(%error, "the folder that a dead host has left cannot be removed");

@@ -5,10 +5,11 @@
 //! Never: interprets the bytes, or outlives the host or the agent.
 
 use std::io::{self, Read, Write};
-use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process;
 use std::thread;
+
+use crate::os::sockets;
 
 /// Command-line name of the relay mode.
 pub const MODE: &str = "relay-client-tools";
@@ -32,7 +33,7 @@ pub fn run() -> io::Result<()> {
         })
     };
     let (socket, token) = (said(SOCKET)?, said(TOKEN)?);
-    let mut host = UnixStream::connect(socket)?;
+    let mut host = sockets::connect_now(Path::new(&socket))?;
     host.write_all(token.as_encoded_bytes())?;
     host.write_all(b"\n")?;
     let to_agent = host.try_clone()?;
@@ -42,7 +43,7 @@ pub fn run() -> io::Result<()> {
         process::exit(0);
     })?;
     carry(io::stdin(), &host)?;
-    host.shutdown(Shutdown::Both)
+    sockets::shut_down(&host)
 }
 
 fn carry(mut from: impl Read, mut to: impl Write) -> io::Result<()> {

@@ -12,14 +12,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
 use tokio::io::AsyncWriteExt;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 use tokio_util::codec::FramedRead;
 
 use super::{refusal, OfferedTools};
 use crate::backend::acp::errors::code;
 use crate::codec::{InputLine, LineCodec};
+use crate::os::sockets::{split, ReadHalf, Stream, WriteHalf};
 
 /// Supported versions of MCP, newest first. The served methods are the same in all of them.
 const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
@@ -67,13 +66,13 @@ pub(super) struct SharedTools {
 }
 
 pub(super) struct Lines {
-    input: FramedRead<OwnedReadHalf, LineCodec>,
-    output: OwnedWriteHalf,
+    input: FramedRead<ReadHalf, LineCodec>,
+    output: WriteHalf,
 }
 
 impl Lines {
-    pub(super) fn new(stream: UnixStream) -> Self {
-        let (input, output) = stream.into_split();
+    pub(super) fn new(stream: Stream) -> Self {
+        let (input, output) = split(stream);
         Self { input: FramedRead::new(input, LineCodec::new(LINE_BYTES_MAX)), output }
     }
 

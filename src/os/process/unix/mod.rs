@@ -8,6 +8,7 @@ mod guards;
 pub mod lifeline;
 mod pipes;
 
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
@@ -20,6 +21,16 @@ pub(super) use self::guard::ProcessTree;
 pub use self::guard::{arguments, run_if_asked, GUARD};
 pub use self::guards::{Guard, GuardProgram};
 pub use self::pipes::{AgentPipe, AgentStdin, CommandOutput, Control, Lifeline};
+
+/// Makes this process the leader of a session and a group of its own: signals to the group of the
+/// process that has started it do not reach it.
+///
+/// # Errors
+/// When it leads a group already.
+pub fn leave_session() -> io::Result<()> {
+    rustix::process::setsid()?;
+    Ok(())
+}
 
 /// Returns the number of the signal that ended a process.
 pub fn signal_of(status: ExitStatus) -> Option<i32> {
