@@ -1,8 +1,8 @@
 //! Front: the process that an editor has started, whose client the host of the state folder serves.
 //!
 //! Owns: finding the folder's host, starting it if there is none, lending it stdin and stdout
-//! (pipes, where those are terminals: [`LentPipes`]), requesting the settings of this front from it,
-//! and exiting with the status that it sends.
+//! (pipes, where those are terminals: [`LentPipes`]), requesting the settings of this front from
+//! it, and exiting with the status that it sends.
 //! Never: interprets the messages of its client. A host outlives the front that has started it,
 //! even if that is killed.
 //!
@@ -30,7 +30,9 @@ use crate::io::upkeep::{bind, is_taken};
 use crate::os::hangup::{self, LeaveReason, Parent};
 use crate::os::lending::{hand_over, LentPipes};
 use crate::os::signals::catch_signals;
-use crate::os::sockets::{connect_now, into_async, set_timeouts, split, BlockingStream, Listener, Stream};
+use crate::os::sockets::{
+    connect_now, into_async, set_timeouts, split, BlockingStream, LocalListener, Stream,
+};
 use crate::os::{facts, private, stdio};
 use crate::places;
 use crate::status::{EXIT_GONE, EXIT_STATE, EXIT_USAGE};
@@ -194,7 +196,7 @@ fn held_by_others(folder: &Path) -> Option<FolderError> {
 ///
 /// # Errors
 /// When another process holds the folder, or it cannot be used.
-pub fn hold(folder: &Path) -> Result<(StateFolder, anyhow::Result<(Listener, PathBuf)>), FolderError> {
+pub fn hold(folder: &Path) -> Result<(StateFolder, anyhow::Result<(LocalListener, PathBuf)>), FolderError> {
     let mut held = StateFolder::hold_for_host(folder)?;
     let listener = listen(held.path());
     held.announce(listener.as_ref().ok().map(|(_, place)| place.as_path()))?;
@@ -240,7 +242,7 @@ fn start_host(
 
 /// Listens in the state folder, or, if a socket's path there is too long or cannot be bound, in the
 /// user's runtime folder.
-fn listen(folder: &Path) -> anyhow::Result<(Listener, PathBuf)> {
+fn listen(folder: &Path) -> anyhow::Result<(LocalListener, PathBuf)> {
     let folder = folder.canonicalize()?;
     let inside = bind(&folder.join(SOCKET));
     let Err(error) = inside else { return Ok((inside?, folder.join(SOCKET))) };

@@ -29,7 +29,7 @@ use crate::host::effects::ConnectionId;
 use crate::os::hangup::{self, LeaveReason};
 use crate::os::lending;
 use crate::os::limits::are_files_exhausted;
-use crate::os::sockets::{foreign_peer, listen, AsyncListener, Listener, Stream};
+use crate::os::sockets::{foreign_peer, listen, AsyncListener, LocalListener, Stream};
 use crate::status::{EXIT_FAILURE, EXIT_STATE};
 use crate::store::folder::LockId;
 
@@ -40,7 +40,7 @@ const HELLO_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct HostSocket {
     /// Socket that listens for fronts.
-    pub listener: Listener,
+    pub listener: LocalListener,
     /// Path of the socket, which is removed when the host ends.
     pub path: PathBuf,
     /// Settings that the host runs with: see [`Hello::settings`].
@@ -189,7 +189,7 @@ impl Fronts {
     }
 
     /// Replaces the socket after its file was removed.
-    pub fn listen_anew(&mut self, listener: Listener) {
+    pub fn listen_anew(&mut self, listener: LocalListener) {
         match listen(listener) {
             Ok(listener) => {
                 self.listens.abort();

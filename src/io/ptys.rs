@@ -21,7 +21,6 @@ mod questions;
 mod redactor;
 mod scanner;
 mod screen;
-mod shell;
 mod typing;
 
 use std::collections::HashMap;

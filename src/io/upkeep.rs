@@ -18,8 +18,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{AgentSource, ConfigurationReading, ConfigurationSeen, Stamp};
 use crate::os::facts::{self, Identity};
-use crate::os::sockets::{self, Listener};
 use crate::os::private;
+use crate::os::sockets::{self, LocalListener};
 use crate::store::folder::{LockId, LockPlace};
 
 /// Interval of checks.
@@ -35,7 +35,7 @@ const READ_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub enum UpkeepEvent {
     /// New socket in place of the host's removed one.
-    Socket(Listener),
+    Socket(LocalListener),
     /// Loss of the folder: its lock was removed, and another process holds a new one.
     Replaced,
     /// New reading of the changed configuration file.
@@ -124,7 +124,7 @@ pub fn is_taken(path: &Path) -> Option<String> {
 }
 
 /// Binds the socket. Creates its folder if that is gone, too: the user's runtime folder.
-fn bind_in_its_folder(path: &Path) -> io::Result<Listener> {
+fn bind_in_its_folder(path: &Path) -> io::Result<LocalListener> {
     match bind(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let folder = path.parent().ok_or(error)?;
@@ -137,7 +137,7 @@ fn bind_in_its_folder(path: &Path) -> io::Result<Listener> {
 
 /// Binds a socket that only its owner can connect to. Removes an existing socket or empty file, so
 /// the caller must hold the state folder.
-pub fn bind(path: &Path) -> io::Result<Listener> {
+pub fn bind(path: &Path) -> io::Result<LocalListener> {
     if let Some(why) = is_taken(path) {
         return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
     }

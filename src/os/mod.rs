@@ -19,6 +19,8 @@ pub mod pipes;
 pub mod private;
 pub mod process;
 pub mod programs;
+pub mod pty;
+pub mod shell;
 pub mod signals;
 pub mod sockets;
 pub mod stderr;

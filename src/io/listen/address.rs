@@ -165,7 +165,8 @@ pub mod unix {
     use crate::io::{half_open, sockets};
     use crate::os::facts::{self, Identity};
     use crate::os::sockets::{
-        bind, foreign_peer, has_listener, has_stopped_reading, is_socket, listen, split, AsyncListener, Stream,
+        bind, foreign_peer, has_listener, has_stopped_reading, is_socket, listen, split, AsyncListener,
+        Stream,
     };
     use crate::wire::errors::RpcError;
     use crate::wire::rpc::error_line;
@@ -226,10 +227,7 @@ pub mod unix {
         match foreign_peer(&stream) {
             Ok(None) => {}
             Ok(Some(user)) => {
-                return tracing::warn!(
-                    user,
-                    "a client is not let in: its process belongs to another user"
-                )
+                return tracing::warn!(user, "a client is not let in: its process belongs to another user")
             }
             Err(error) => {
                 return tracing::warn!(%error, "a client is not let in: the user of its process is unknown")

@@ -1,17 +1,14 @@
 //! Program in the foreground of a terminal.
 //!
-//! Owns: the default title of a terminal, and whether its program seems to wait for input.
+//! Owns: the default title of a terminal.
 //! Never: polls by itself: an idle terminal costs nothing.
 
-use std::os::fd::AsFd;
-
-use rustix::process::Pid;
-use rustix::termios::{tcgetattr, tcgetpgrp, LocalModes};
+use crate::os::pty::{self, ForegroundGroup, Typing};
 
 #[derive(Debug, Default)]
 pub struct Foreground {
     /// Foreground process group at the last check.
-    group: Option<Pid>,
+    group: Option<ForegroundGroup>,
     /// Last reported name; `None` at first, and after a program has set a title.
     told: Option<String>,
 }
@@ -19,13 +16,13 @@ pub struct Foreground {
 impl Foreground {
     /// Notes that the foreground program has set a title, which is kept while it is in the
     /// foreground.
-    pub fn is_called(&mut self, terminal: impl AsFd) {
-        (self.group, self.told) = (tcgetpgrp(terminal).ok(), None);
+    pub fn is_called(&mut self, terminal: &Typing) {
+        (self.group, self.told) = (pty::foreground(terminal), None);
     }
 
     /// Returns the name of the foreground program if both the program and its name have changed.
-    pub fn refresh(&mut self, terminal: impl AsFd) -> Option<String> {
-        let group = tcgetpgrp(terminal).ok()?;
+    pub fn refresh(&mut self, terminal: &Typing) -> Option<String> {
+        let group = pty::foreground(terminal)?;
         if self.group.replace(group) == Some(group) {
             return None;
         }
@@ -34,15 +31,7 @@ impl Foreground {
     }
 }
 
-fn name_of(group: Pid) -> Option<String> {
-    let name = std::fs::read_to_string(format!("/proc/{}/comm", group.as_raw_pid())).ok()?;
-    let name: String = name.chars().filter(|char| !char.is_control()).collect();
+fn name_of(group: ForegroundGroup) -> Option<String> {
+    let name: String = pty::name_of(group)?.chars().filter(|char| !char.is_control()).collect();
     (!name.is_empty()).then_some(name)
-}
-
-/// Returns whether the foreground program seems to wait for input: it reads single characters, or
-/// echo is off. A program that reads a line in the usual way cannot be told from one that works.
-pub fn seems_to_await_input(terminal: impl AsFd) -> bool {
-    let modes = tcgetattr(terminal).map(|modes| modes.local_modes);
-    modes.is_ok_and(|modes| !modes.contains(LocalModes::ICANON) || !modes.contains(LocalModes::ECHO))
 }

@@ -11,11 +11,11 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
 use crate::host::effects::PtyEvent;
+use crate::os::{private, shell};
 
 /// Subfolder of the state folder for the scripts.
 const FOLDER: &str = "shells";
@@ -72,14 +72,14 @@ impl ShellScripts {
             }
             _ => {}
         });
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        private::create_folders(folder)?;
         // The umask, or the creator of an existing folder, may have given it another mode.
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+        private::restrict_folder(folder)?;
         let folder = folder.join(uuid::Uuid::new_v4().simple().to_string());
-        fs::DirBuilder::new().mode(0o700).create(&folder)?;
+        private::create_folder(&folder)?;
         let script = ShellScript { folder };
         let path = script.folder.join(name);
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        let mut file = private::options().write(true).create_new(true).open(path)?;
         for text in texts {
             file.write_all(text.as_bytes())?;
         }
@@ -88,12 +88,12 @@ impl ShellScripts {
 
     /// Returns the start parameters with which this shell sends `word`. `None` for a shell without
     /// a script, and if the script cannot be written.
-    pub fn start(&self, shell: &Path, word: &str) -> Option<ShellStart> {
-        let name = shell.file_name()?.to_str()?;
+    pub fn start(&self, program: &Path, word: &str) -> Option<ShellStart> {
+        let name = program.file_stem()?.to_str()?;
         let (file, first, text) = match name {
             "bash" => {
                 // A login shell would not read the init file, so the script does the work of one.
-                let login = if cfg!(target_os = "macos") { "__ahp[11]=1\n" } else { "" };
+                let login = if shell::LOGS_IN { "__ahp[11]=1\n" } else { "" };
                 ("bash.sh", format!("__ahp=({word})\n{login}"), include_str!("integration/bash.sh"))
             }
             "zsh" => {
@@ -125,7 +125,7 @@ impl ShellScripts {
             "bash" => vec!["--init-file".to_owned(), path],
             "zsh" => {
                 environment.push(("ZDOTDIR", folder));
-                cfg!(target_os = "macos").then(|| "-l".to_owned()).into_iter().collect()
+                shell::LOGS_IN.then(|| "-l".to_owned()).into_iter().collect()
             }
             "fish" => {
                 let quoted = path.replace('\\', "\\\\").replace('\'', "\\'");
@@ -270,6 +270,8 @@ fn escaped(behind: &[u8]) -> (u8, usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

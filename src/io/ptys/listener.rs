@@ -13,6 +13,8 @@ use super::scanner::{OutputScanner, Scanned};
 use super::screen::ScreenModel;
 use crate::files::uris::uri_of;
 use crate::host::effects::{PtyEvent, ScreenSize};
+use crate::os::paths::from_bytes;
+use crate::os::shell;
 
 /// Maximum length of a title, in bytes.
 const TITLE_BYTES_MAX: usize = 1024;
@@ -216,14 +218,11 @@ impl PtyListenerState {
 fn directory_of(uri: &str) -> Option<String> {
     let rest = uri.strip_prefix("file://")?;
     let (host, path) = rest.split_at(rest.find('/')?);
-    let name = rustix::system::uname();
-    let name = name.nodename().to_string_lossy();
-    if !["", "localhost", &*name].contains(&host) {
+    if !["", "localhost", &*shell::host_name()].contains(&host) {
         return None;
     }
     let path: Vec<u8> = percent_encoding::percent_decode_str(path).collect();
-    let path = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(&path);
-    Some(uri_of(Path::new(path)))
+    Some(uri_of(Path::new(&*from_bytes(&path))))
 }
 
 #[cfg(test)]

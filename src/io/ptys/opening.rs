@@ -1,23 +1,18 @@
 //! Creation of a pseudo terminal and start of its program.
 //!
-//! Owns: opening the terminal, its size and environment, and starting the program under a guard.
+//! Owns: the environment, directory and arguments of the program.
 //! Never: reads or writes.
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::io::ioctl_fionbio;
-use rustix::pty::{grantpt, openpt, unlockpt, OpenptFlags};
-use rustix::termios::{tcgetattr, tcsetattr, tcsetwinsize, InputModes, OptionalActions, Winsize};
-use tokio::net::unix::pipe;
-
 use super::integration::{ShellScript, ShellScripts, ShellStart};
-use super::shell;
 use crate::files::uris::path_of;
 use crate::host::effects::{PtyLaunch, ScreenSize};
 use crate::os::process::{Control, Guard, GuardProgram, Guarded};
+use crate::os::pty::{self, Printed, Typing};
+use crate::os::shell;
 
 /// Variables that describe the terminal to every program in it.
 const ENVIRONMENT: [(&str, &str); 3] =
@@ -33,8 +28,8 @@ const ENVIRONMENT_OF_COMMANDS: [(&str, &str); 4] =
 /// Host side of a pseudo terminal with a running program. Read and written like a pipe.
 #[derive(Debug)]
 pub(super) struct OpenPty {
-    pub(super) printed: pipe::Receiver,
-    pub(super) typing: pipe::Sender,
+    pub(super) printed: Printed,
+    pub(super) typing: Typing,
     /// Control connection; closing it ends the program.
     pub(super) control: Control,
     /// Word that authenticates the reports of the shell; `None` for a program without a script.
@@ -52,8 +47,6 @@ pub(super) fn open(
     shell: &Path,
 ) -> io::Result<(Guard, OpenPty)> {
     let guards = guards.ok_or_else(|| io::Error::other("this host starts no programs"))?;
-    let (master, terminal) = open_terminal()?;
-    set_size(&master, launch.size)?;
     // The guard passes its own environment and directory to the program.
     let mut command = guards.command(Guarded::InTerminal, shell);
     command.envs(ENVIRONMENT).env("SHELL", shell);
@@ -70,7 +63,7 @@ pub(super) fn open(
             return Err(io::Error::other("its command line contains a NUL byte"));
         }
         Some(line) => {
-            command.args(["-c", line]).envs(ENVIRONMENT_OF_COMMANDS);
+            command.args(shell::command_arguments(shell, line)).envs(ENVIRONMENT_OF_COMMANDS);
         }
         None => {
             let fresh = uuid::Uuid::new_v4().simple().to_string();
@@ -88,49 +81,12 @@ pub(super) fn open(
     for name in NOT_OURS {
         command.env_remove(name);
     }
-    ioctl_fionbio(&master, true)?;
-    let printed = pipe::Receiver::from_owned_fd_unchecked(master.try_clone()?)?;
-    let typing = pipe::Sender::from_owned_fd_unchecked(master)?;
-    let (guard, control) = guards.start_in_terminal(command, terminal)?;
+    let ScreenSize { cols, rows } = launch.size;
+    let (guard, control, printed, typing) = pty::open(guards, command, (cols, rows))?;
     let (size, is_command) = (launch.size, launch.command.is_some());
     Ok((guard, OpenPty { printed, typing, control, word, script: read, size, is_command }))
 }
 
 fn in_directory(directory: &Path, error: &io::Error) -> io::Error {
     io::Error::other(format!("`{}`: {error}", directory.display()))
-}
-
-/// Opens a pseudo terminal; returns the host side and the program side.
-pub(super) fn open_terminal() -> io::Result<(OwnedFd, OwnedFd)> {
-    #[cfg(target_os = "linux")]
-    let (master, terminal) = {
-        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-        let master = openpt(flags)?;
-        grantpt(&master)?;
-        unlockpt(&master)?;
-        let terminal = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
-        (master, terminal)
-    };
-    #[cfg(not(target_os = "linux"))]
-    let (master, terminal) = {
-        use rustix::fs::{Mode, OFlags};
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
-        rustix::io::fcntl_setfd(&master, rustix::io::FdFlags::CLOEXEC)?;
-        grantpt(&master)?;
-        unlockpt(&master)?;
-        let name = rustix::pty::ptsname(&master, Vec::new())?;
-        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let terminal = rustix::fs::open(name, flags, Mode::empty())?;
-        (master, terminal)
-    };
-    // Erasing deletes whole UTF-8 characters, not bytes.
-    let mut modes = tcgetattr(&terminal)?;
-    modes.input_modes |= InputModes::IUTF8;
-    tcsetattr(&terminal, OptionalActions::Now, &modes)?;
-    Ok((master, terminal))
-}
-
-pub(super) fn set_size(master: impl AsFd, size: ScreenSize) -> io::Result<()> {
-    let ScreenSize { cols, rows } = size;
-    Ok(tcsetwinsize(master, Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 })?)
 }

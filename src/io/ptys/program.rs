@@ -7,21 +7,22 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch, OwnedSemaphorePermit};
 use tokio::task::yield_now;
 use tokio::time::{sleep, sleep_until, Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::foreground::{seems_to_await_input, Foreground};
+use super::foreground::Foreground;
 use super::integration::{ShellScript, ShellScripts};
 use super::listener::{HeardOutput, PtyListener};
-use super::opening::{open, set_size, OpenPty};
+use super::opening::{open, OpenPty};
 use super::typing::InputQueue;
-use super::{shell, PtyReports};
+use super::PtyReports;
 use crate::host::effects::{PtyCommand, PtyEvent, PtyLaunch};
 use crate::os::limits::limit_behind;
 use crate::os::process::{Control, Guard, GuardProgram, GuardReport};
+use crate::os::pty::{seems_to_await_input, set_size, Printed, Typing};
+use crate::os::shell;
 use crate::wire::escapes::take_text;
 
 /// Minimum interval of output reports, unless [`REPORT_BYTES_MAX`] is reached before.
@@ -120,8 +121,8 @@ enum ProgramStage {
 }
 
 struct Program {
-    printed: pipe::Receiver,
-    screen: pipe::Sender,
+    printed: Printed,
+    screen: Typing,
     /// Connection to the guard. Closing it makes the guard end the program.
     control: Control,
     reports: PtyReports,
@@ -303,7 +304,7 @@ impl Program {
             }
             PtyCommand::Resize(size) => {
                 self.listener.resize(size);
-                if let Err(error) = set_size(&self.screen, size) {
+                if let Err(error) = set_size(&self.screen, (size.cols, size.rows)) {
                     tracing::debug!(%error, "the size of a terminal cannot be changed");
                 }
             }

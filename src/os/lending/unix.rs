@@ -18,7 +18,7 @@ use rustix::net::{
 use tokio::io::Interest;
 
 use super::Printing;
-use crate::os::sockets::{BlockingStream, Listener, Stream};
+use crate::os::sockets::{BlockingStream, LocalListener, Stream};
 use crate::os::stdio::{wait_until_readable, wait_until_writable};
 
 /// File that a front has lent.
@@ -152,6 +152,6 @@ fn receive_now(stream: &Stream, line: &mut Vec<u8>, lent: &mut Vec<LentFile>) ->
 }
 
 /// Hands the lock of a folder and a listener over to a host that is about to start.
-pub fn hand_over(command: &mut Command, lock: File, listener: Listener) {
+pub fn hand_over(command: &mut Command, lock: File, listener: LocalListener) {
     command.stdin(lock).stdout(OwnedFd::from(listener)).stderr(Stdio::null());
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::process::Command;
 
 use super::Printing;
-use crate::os::sockets::{BlockingStream, Listener, Stream};
+use crate::os::sockets::{BlockingStream, LocalListener, Stream};
 
 pub type LentFile = File;
 
@@ -33,6 +33,6 @@ pub fn receive(_stream: &Stream, _line: &mut Vec<u8>, _lent: &mut Vec<LentFile>)
     Err(io::ErrorKind::Unsupported.into())
 }
 
-pub fn hand_over(_command: &mut Command, _lock: File, listener: Listener) {
+pub fn hand_over(_command: &mut Command, _lock: File, listener: LocalListener) {
     match listener {}
 }

@@ -28,8 +28,8 @@ use self::windows as half;
 #[cfg(unix)]
 pub use self::half::lifeline;
 pub use self::half::{
-    arguments, leave_session, run_if_asked, signal_name, signal_of, AgentPipe, AgentStdin, CommandOutput, Control, Guard,
-    GuardProgram, Lifeline, GUARD,
+    arguments, leave_session, run_if_asked, signal_name, signal_of, AgentPipe, AgentStdin, CommandOutput,
+    Control, Guard, GuardProgram, Lifeline, GUARD,
 };
 
 /// Time for an agent to exit after its stdin has ended, and for any program to exit when asked to.

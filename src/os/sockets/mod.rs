@@ -14,9 +14,9 @@ use self::unix as half;
 use self::windows as half;
 
 pub use self::half::{
-    bind, connect, connect_now, foreign_peer, has_listener, has_stopped_reading, into_async, is_socket, keep_alive, listen,
-    set_timeouts, shut_down, split, take_over, AsyncListener, BlockingStream, Listener, ReadHalf, Stream, WriteHalf,
-    EXIST,
+    bind, connect, connect_now, foreign_peer, has_listener, has_stopped_reading, into_async, is_socket,
+    keep_alive, listen, set_timeouts, shut_down, split, take_over, AsyncListener, BlockingStream,
+    LocalListener, LocalReadHalf, LocalWriteHalf, Stream, EXIST,
 };
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ use tokio::net::TcpStream;
 
 use crate::os::private;
 
-pub use std::os::unix::net::{UnixListener as Listener, UnixStream as BlockingStream};
-pub use tokio::net::unix::{OwnedReadHalf as ReadHalf, OwnedWriteHalf as WriteHalf};
+pub use std::os::unix::net::{UnixListener as LocalListener, UnixStream as BlockingStream};
+pub use tokio::net::unix::{OwnedReadHalf as LocalReadHalf, OwnedWriteHalf as LocalWriteHalf};
 pub use tokio::net::{UnixListener as AsyncListener, UnixStream as Stream};
 
 /// Set if the system has sockets in the file system.
@@ -28,8 +28,8 @@ pub const EXIST: bool = true;
 ///
 /// # Errors
 /// When the path is in use, too long, or in no folder of this user.
-pub fn bind(path: &Path) -> io::Result<Listener> {
-    let listener = Listener::bind(path)?;
+pub fn bind(path: &Path) -> io::Result<LocalListener> {
+    let listener = LocalListener::bind(path)?;
     // A client that connects before the mode is set is still checked by its user id.
     private::restrict_file(path)?;
     Ok(listener)
@@ -39,7 +39,7 @@ pub fn bind(path: &Path) -> io::Result<Listener> {
 ///
 /// # Errors
 /// When the system refuses the mode without blocking.
-pub fn listen(listener: Listener) -> io::Result<AsyncListener> {
+pub fn listen(listener: LocalListener) -> io::Result<AsyncListener> {
     listener.set_nonblocking(true)?;
     AsyncListener::from_std(listener)
 }
@@ -48,14 +48,14 @@ pub fn listen(listener: Listener) -> io::Result<AsyncListener> {
 ///
 /// # Errors
 /// On systems without such sockets.
-pub fn take_over(listener: File) -> io::Result<Listener> {
-    Ok(Listener::from(OwnedFd::from(listener)))
+pub fn take_over(listener: File) -> io::Result<LocalListener> {
+    Ok(LocalListener::from(OwnedFd::from(listener)))
 }
 
 /// Connects to a socket, for use in the current runtime.
 ///
 /// # Errors
-/// When nobody listens, or the system refuses.
+/// When no process listens, or the system refuses.
 pub async fn connect(path: &Path) -> io::Result<Stream> {
     Stream::connect(path).await
 }
@@ -63,7 +63,7 @@ pub async fn connect(path: &Path) -> io::Result<Stream> {
 /// Connects to a socket, for blocking use.
 ///
 /// # Errors
-/// When nobody listens, or the system refuses.
+/// When no process listens, or the system refuses.
 pub fn connect_now(path: &Path) -> io::Result<BlockingStream> {
     BlockingStream::connect(path)
 }
@@ -95,7 +95,7 @@ pub fn into_async(stream: BlockingStream) -> io::Result<Stream> {
 }
 
 /// Splits a stream into its two directions.
-pub fn split(stream: Stream) -> (ReadHalf, WriteHalf) {
+pub fn split(stream: Stream) -> (LocalReadHalf, LocalWriteHalf) {
     stream.into_split()
 }
 
@@ -128,7 +128,7 @@ pub fn foreign_peer(stream: &Stream) -> io::Result<Option<u32>> {
 }
 
 /// Returns whether the peer has closed its reading side, too, and not only its writing side.
-pub fn has_stopped_reading(stream: &ReadHalf) -> bool {
+pub fn has_stopped_reading(stream: &LocalReadHalf) -> bool {
     let mut seen = [PollFd::new(stream.as_ref(), PollFlags::empty())];
     poll(&mut seen, Some(&Timespec::default())).is_ok() && seen[0].revents().contains(PollFlags::HUP)
 }

@@ -9,17 +9,17 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::net::windows::named_pipe::NamedPipeServer;
+use tokio::net::TcpStream;
 
 pub const EXIST: bool = false;
 
 pub type Stream = NamedPipeServer;
-pub type ReadHalf = tokio::io::ReadHalf<Stream>;
-pub type WriteHalf = tokio::io::WriteHalf<Stream>;
+pub type LocalReadHalf = tokio::io::ReadHalf<Stream>;
+pub type LocalWriteHalf = tokio::io::WriteHalf<Stream>;
 
 #[derive(Debug)]
-pub enum Listener {}
+pub enum LocalListener {}
 
 #[derive(Debug)]
 pub enum AsyncListener {}
@@ -31,7 +31,7 @@ fn missing() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "this system has no sockets in the file system")
 }
 
-impl Listener {
+impl LocalListener {
     pub fn set_nonblocking(&self, _: bool) -> io::Result<()> {
         match *self {}
     }
@@ -85,15 +85,15 @@ impl Write for &BlockingStream {
     }
 }
 
-pub fn bind(_path: &Path) -> io::Result<Listener> {
+pub fn bind(_path: &Path) -> io::Result<LocalListener> {
     Err(missing())
 }
 
-pub fn listen(listener: Listener) -> io::Result<AsyncListener> {
+pub fn listen(listener: LocalListener) -> io::Result<AsyncListener> {
     match listener {}
 }
 
-pub fn take_over(_listener: File) -> io::Result<Listener> {
+pub fn take_over(_listener: File) -> io::Result<LocalListener> {
     Err(missing())
 }
 
@@ -117,7 +117,7 @@ pub fn into_async(stream: BlockingStream) -> io::Result<Stream> {
     match stream {}
 }
 
-pub fn split(stream: Stream) -> (ReadHalf, WriteHalf) {
+pub fn split(stream: Stream) -> (LocalReadHalf, LocalWriteHalf) {
     tokio::io::split(stream)
 }
 
@@ -137,6 +137,6 @@ pub fn foreign_peer(_stream: &Stream) -> io::Result<Option<u32>> {
     Err(missing())
 }
 
-pub fn has_stopped_reading(_stream: &ReadHalf) -> bool {
+pub fn has_stopped_reading(_stream: &LocalReadHalf) -> bool {
     false
 }

@@ -18,7 +18,7 @@ use tokio_util::codec::FramedRead;
 use super::{refusal, OfferedTools};
 use crate::backend::acp::errors::code;
 use crate::codec::{InputLine, LineCodec};
-use crate::os::sockets::{split, ReadHalf, Stream, WriteHalf};
+use crate::os::sockets::{split, LocalReadHalf, LocalWriteHalf, Stream};
 
 /// Supported versions of MCP, newest first. The served methods are the same in all of them.
 const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
@@ -66,8 +66,8 @@ pub(super) struct SharedTools {
 }
 
 pub(super) struct Lines {
-    input: FramedRead<ReadHalf, LineCodec>,
-    output: WriteHalf,
+    input: FramedRead<LocalReadHalf, LineCodec>,
+    output: LocalWriteHalf,
 }
 
 impl Lines {

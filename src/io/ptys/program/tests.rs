@@ -10,10 +10,10 @@ use rustix::termios::{tcgetattr, tcsetattr, OptionalActions, Termios};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
-use super::super::opening::open_terminal;
 use super::super::PtyReport;
 use super::*;
 use crate::host::effects::{ScreenSize, TerminalKey, TypedText};
+use crate::os::pty::{ends_of, open_terminal};
 
 /// Terminal in which the test acts as the program and its guard.
 struct Opened {
@@ -30,10 +30,8 @@ impl Opened {
         modes.make_raw();
         tcsetattr(&terminal, OptionalActions::Now, &modes).unwrap();
         ioctl_fionbio(&terminal, true).unwrap();
-        ioctl_fionbio(&master, true).unwrap();
         let (control, mut guard) = UnixStream::pair().unwrap();
-        let printed = pipe::Receiver::from_owned_fd_unchecked(master.try_clone().unwrap()).unwrap();
-        let typing = pipe::Sender::from_owned_fd_unchecked(master).unwrap();
+        let (printed, typing) = ends_of(master).unwrap();
         let (sender, mut heard) = mpsc::unbounded_channel();
         let reports = PtyReports::new(TerminalKey(1), sender);
         let size = ScreenSize { cols: 80, rows: 24 };
