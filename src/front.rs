@@ -257,7 +257,7 @@ fn listen(folder: &Path) -> anyhow::Result<(LocalListener, PathBuf)> {
 /// Returns a folder for sockets that only this user can access.
 fn runtime_folder() -> io::Result<PathBuf> {
     let folder = match places::runtime_folder() {
-    Some(folder) => folder.join("ahp-sidecar"),
+        Some(folder) => folder.join("ahp-sidecar"),
         None => std::env::temp_dir().join(format!("ahp-sidecar-{}", private::this_user())),
     };
     match private::create_folder(&folder) {
