@@ -4,11 +4,13 @@
 //! junk, rate-limited logging of junk, and giving up an agent that writes nothing but junk.
 //! Never: reads past a message that its receiver has not taken.
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use memchr::memchr;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
@@ -144,6 +146,7 @@ async fn read_what_is_there(
 /// Handles a line; returns the reason if the agent must be given up.
 async fn read_line(line: &[u8], shared: &Shared, junk: &mut Junk) -> Option<String> {
     tracing::trace!(agent = shared.agent, "< {}", String::from_utf8_lossy(line));
+    let line = &*with_whole_characters(line);
     let mut taken = false;
     if let Ok(frame) = serde_json::from_slice(line) {
         taken = shared.handle(frame).await;
@@ -163,6 +166,30 @@ async fn read_line(line: &[u8], shared: &Shared, junk: &mut Junk) -> Option<Stri
         return None;
     }
     junk.note(line)
+}
+
+/// Returns the line with a replacement character in place of each escaped surrogate that lacks its
+/// other half, as agents write it that cut strings of UTF-16: it is JSON, but not Unicode text.
+fn with_whole_characters(line: &[u8]) -> Cow<'_, [u8]> {
+    let mut whole = Cow::Borrowed(line);
+    let unit_at = |at: usize| {
+        let digits = line.get(at..at + 6)?.strip_prefix(b"\\u")?;
+        u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    };
+    let mut at = 0;
+    while let Some(escape) = memchr(b'\\', &line[at..]).map(|found| at + found) {
+        at = escape
+            + match (unit_at(escape), unit_at(escape + 6)) {
+                (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
+                (Some(0xd800..=0xdfff), _) => {
+                    whole.to_mut()[escape + 2..escape + 6].copy_from_slice(b"fffd");
+                    6
+                }
+                _ => 2,
+            };
+        at = at.min(line.len());
+    }
+    whole
 }
 
 /// Returns the JSON objects in a line that is not exactly one message: several messages, a message

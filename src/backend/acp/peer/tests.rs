@@ -60,6 +60,22 @@ async fn messages_are_found_among_junk() {
 }
 
 #[tokio::test]
+async fn halves_of_characters_are_replaced() {
+    let texts = [
+        (r"a\ud83d", r"a\ufffd"),
+        (r"\uDE00b\n", r"\ufffdb\n"),
+        (r"\ud83d\ude00", r"\ud83d\ude00"),
+        (r"\uD83D\uD83D\uDE00\uD83D", r"\ufffd\uD83D\uDE00\ufffd"),
+        (r"\\ud83d\\", r"\\ud83d\\"),
+        (r"\u00e9\udfffx", r"\u00e9\ufffdx"),
+    ];
+    let output = texts.map(|(text, _)| update(text) + "\n").concat() + "\\ud83d\\u";
+    let (updates, how) = heard(output.as_bytes()).await;
+    assert_eq!(updates, texts.map(|(_, text)| format!("\"{text}\"")));
+    assert_eq!(how, "it ended");
+}
+
+#[tokio::test]
 async fn a_stream_that_is_junk_throughout_is_quoted() {
     let (_, how) = heard(b"command not found: agent\nusage: ...\n").await;
     assert!(how.contains("does not speak ACP") && how.contains("command not found: agent"), "{how}");
