@@ -15,6 +15,7 @@ use crate::host::clients::Clients;
 use crate::host::configuration::selection;
 use crate::host::effects::{ConnectionId, Output, Shutdown, Timer};
 use crate::host::ledger::{Connection, Ledger};
+use crate::host::terminals::ptys;
 use crate::host::{Host, Step};
 
 use super::kinds;
@@ -95,7 +96,8 @@ impl Host {
             }
             Shutdown::Drain(limit)
                 if !self.clients.chats_of_disconnected(&self.ledger, connection).is_empty()
-                    || self.relays.has_pending_of(connection) =>
+                    || self.relays.has_pending_of(connection)
+                    || ptys::are_starting(&self.ledger, Some(connection)) =>
             {
                 step.emit(Output::Timer(Timer::Disconnect(connection), limit));
             }
@@ -134,7 +136,9 @@ impl Host {
             return;
         }
         let disconnects = self.clients.disconnects.iter().filter(|(_, disconnect)| !disconnect.over);
+        let is_starting = |connection: &ConnectionId| ptys::are_starting(&self.ledger, Some(*connection));
         let over: Vec<ConnectionId> = disconnects
+            .filter(|(connection, disconnect)| disconnect.cancelling || !is_starting(connection))
             .map(|(connection, _)| *connection)
             .filter(|connection| self.clients.chats_of_disconnected(&self.ledger, *connection).is_empty())
             .filter(|connection| !self.relays.has_pending_of(*connection))
@@ -195,6 +199,7 @@ impl Host {
 pub(super) fn check_done(ledger: &Ledger, clients: &mut Clients, changes: &Changes, step: &mut Step<'_>) {
     let Some(state) = clients.shutdown.as_mut().filter(|state| !state.done) else { return };
     let works = !calls::running_chats(ledger).is_empty()
+        || !state.cancelling && ptys::are_starting(ledger, None)
         || changes.checkpoints.has_jobs_to_await()
         || changes.holds_operations(None);
     if !works {

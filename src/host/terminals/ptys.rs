@@ -284,6 +284,12 @@ pub(crate) fn send_terminal_list(ledger: &mut Ledger, step: &mut Step<'_>) {
     }
 }
 
+/// Returns whether a client, of this connection if it is named, waits for a shell to start.
+pub(crate) fn are_starting(ledger: &Ledger, of: Option<ConnectionId>) -> bool {
+    let asked = ledger.channels.terminals.values().filter_map(|it| it.pty.as_ref()?.asked.as_ref());
+    asked.map(|(connection, _)| *connection).any(|connection| of.is_none_or(|of| of == connection))
+}
+
 pub(crate) fn remove_pty(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     let Some(terminal) = ledger.channels.terminals.get_mut(&key) else { return };
     let asked = terminal.pty.as_mut().and_then(|pty| pty.asked.take());

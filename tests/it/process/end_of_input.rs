@@ -42,6 +42,19 @@ fn last_line_without_a_newline_is_served_if_complete() {
 }
 
 #[test]
+fn terminal_that_is_starting_at_the_end_of_input_is_answered() {
+    let claim = json!({ "kind": "client", "clientId": "me" });
+    let create = line(json!({ "id": "terminal", "method": "createTerminal", "params":
+        { "channel": "ahp-terminal:/t", "claim": claim } }));
+    for arguments in [&[][..], &["--deterministic"]] {
+        let mut process = say_and_end(arguments, &(opening() + &create));
+        let answers: Vec<_> = process.rest().into_iter().filter(|it| it["id"] == "terminal").collect();
+        assert_eq!(answers, [json!({ "jsonrpc": "2.0", "id": "terminal", "result": null })]);
+        assert_eq!(process.wait().code(), Some(0));
+    }
+}
+
+#[test]
 fn running_turn_finishes_after_the_end_of_input() {
     let mut process = say_and_end(&[], &(opening() + &turn("/stream 2000 10\n/sleep 50\n/stream 2000 10")));
     let mut texts = [String::new(), String::new()];
