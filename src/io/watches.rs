@@ -4,20 +4,18 @@
 //! messages. A host with a fixed clock has no thread and scans on request.
 //! Never: decides what may be watched, or notifies clients; changes wait while clients do not read.
 
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::files::folders::HostFile;
 use crate::host::effects::ConnectionId;
+use crate::os::watch::{Notifier, Wakeup};
 use crate::watches::engine::{Engine, WatchRefusal, WatchReport, ENTRIES_MAX};
-use crate::watches::system::NoNotifier;
+use crate::watches::system::{NoNotifier, WatchTrouble};
 use crate::wire::errors::RpcError;
 
 /// Time for which events are collected after the first one, to be processed together.
@@ -74,29 +72,21 @@ enum WatchCommand {
 #[derive(Debug)]
 struct WatcherQueue {
     commands: Mutex<Vec<WatchCommand>>,
-    waker: UnixStream,
-    wakeups: UnixStream,
+    wakeup: Wakeup,
 }
 
 impl WatcherQueue {
     fn new() -> io::Result<Self> {
-        let (bell, ear) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        ear.set_nonblocking(true)?;
-        Ok(Self { commands: Mutex::default(), waker: bell, wakeups: ear })
+        Ok(Self { commands: Mutex::default(), wakeup: Wakeup::new()? })
     }
 
     fn send(&self, command: WatchCommand) {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
-        // A full waker is awake already.
-        if let Err(error) = (&self.waker).write(&[0]) {
-            tracing::trace!(%error, "the thread that watches files need not be woken");
-        }
+        self.wakeup.wake();
     }
 
     fn take(&self) -> Vec<WatchCommand> {
-        let mut rung = [0; 64];
-        while matches!((&self.wakeups).read(&mut rung), Ok(1..)) {}
+        self.wakeup.clear();
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -226,7 +216,7 @@ impl Watches {
         let (Some(watcher), Some(told)) = (&self.watcher, self.told.take()) else { return Ok(()) };
         let (watcher, own) = (Arc::clone(watcher), Arc::clone(&self.own));
         let work = move || {
-            let mut engine = engine(own);
+            let mut engine = engine(own, &watcher.wakeup);
             watch(&mut engine, &watcher, &told);
         };
         thread::Builder::new().name("watches".to_owned()).spawn(work).map(drop)
@@ -241,20 +231,14 @@ impl Drop for Watches {
     }
 }
 
-#[cfg(target_os = "linux")]
-fn engine(own: Arc<[HostFile]>) -> Engine {
-    match crate::watches::system::Inotify::new() {
+fn engine(own: Arc<[HostFile]>, wakeup: &Wakeup) -> Engine {
+    match Notifier::new(wakeup).map_err(WatchTrouble::from) {
         Ok(system) => Engine::new(Box::new(system), own, POLLED_ENTRIES_MAX),
         Err(trouble) => {
             tracing::warn!(?trouble, "the system cannot watch files: small folders are polled");
             Engine::without_system(trouble, own, POLLED_ENTRIES_MAX)
         }
     }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn engine(own: Arc<[HostFile]>) -> Engine {
-    Engine::new(Box::new(NoNotifier), own, POLLED_ENTRIES_MAX)
 }
 
 /// Carries out queued commands. Returns false after a command to stop.
@@ -322,16 +306,8 @@ fn watch(engine: &mut Engine, watcher: &Arc<WatcherQueue>, told: &mpsc::Sender<W
 
 fn wait(engine: &Engine, watcher: &WatcherQueue, until: Option<Instant>) {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    // A time that does not fit is no limit.
-    let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-    let mut heard = vec![PollFd::new(&watcher.wakeups, PollFlags::IN)];
-    let queue = engine.queue();
-    heard.extend(queue.as_ref().map(|queue| PollFd::new(queue, PollFlags::IN)));
-    match poll(&mut heard, timeout.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => {}
-        Err(error) => {
-            tracing::error!(%error, "file events of the system cannot be waited for, so changes are noticed late");
-            thread::sleep(POLL_INTERVAL);
-        }
+    if let Err(error) = watcher.wakeup.wait(engine.notifier(), left) {
+        tracing::error!(%error, "file events of the system cannot be waited for, so changes are noticed late");
+        thread::sleep(POLL_INTERVAL);
     }
 }

@@ -26,4 +26,5 @@ pub mod sockets;
 pub mod stderr;
 pub mod stdio;
 pub mod walk;
+pub mod watch;
 pub mod write;

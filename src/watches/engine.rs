@@ -4,7 +4,6 @@
 //! Never: waits; the caller drives it.
 
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use ahp_types::state::ResourceChangeType;
 
 use super::changes::PathChanges;
 use super::path_resolution;
-use super::system::{NoNotifier, System, SystemReport, WatchTrouble};
+use super::system::{NoNotifier, Notifier, System, SystemReport, WatchTrouble};
 use super::tree::WatchedTree;
 use crate::files::folders::HostFile;
 use crate::files::uris::path_of;
@@ -93,9 +92,14 @@ impl Engine {
         Self { no_room, ..Self::new(Box::new(NoNotifier), own, looked_at_max) }
     }
 
-    /// Returns the descriptor that becomes readable when the system reports something.
-    pub fn queue(&self) -> Option<BorrowedFd<'_>> {
-        self.system.queue()
+    /// Returns the notifier of the system, to wait for it; `None` without any.
+    pub fn notifier(&self) -> Option<&Notifier> {
+        self.system.notifier()
+    }
+
+    #[cfg(test)]
+    pub(super) fn catch_up(&self) {
+        self.system.catch_up();
     }
 
     #[cfg(test)]
@@ -171,6 +175,7 @@ impl Engine {
     /// Simulates a loss of notifications.
     #[cfg(test)]
     pub fn forget(&mut self) {
+        self.catch_up();
         self.read_events();
         self.said = SystemReport { forgot: true, ..SystemReport::default() };
     }

@@ -6,10 +6,9 @@
 //! creation of a folder and its registration. An entry that is created and removed at once causes
 //! no report, and lost notifications are made up for by a full scan.
 //!
-//! On Linux, folders are registered one at a time, so that excluded folders cost nothing. (The
-//! crate `notify` receives an event for every opened file, follows links, and drops a registration
-//! when it learns late of the end of an earlier folder at the same path.) On other systems, and
-//! where the system's limit is exhausted, small folders are polled every few seconds.
+//! Folders are registered one at a time, so that excluded folders cost nothing on Linux
+//! ([`crate::os::watch`]). Where the system's limit is exhausted, small folders are polled every few
+//! seconds.
 //!
 //! Owns: [`globs`] (exclusions), [`changes`] (pending changes, and how they are merged),
 //! [`path_resolution`] (where a path leads), `tree`, `system`, and [`engine`] (all watches, as a

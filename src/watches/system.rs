@@ -4,15 +4,12 @@
 //! notifications: changed paths, or a loss of notifications.
 //! Never: scans a folder, or registers more than one folder per call.
 
-use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::io::Errno;
-
-#[cfg(target_os = "linux")]
-pub use linux::Inotify;
+use crate::os::walk::is_too_long;
+use crate::os::watch::WatchError;
+pub use crate::os::watch::{Notifier, Registration, SystemReport};
 
 /// Reason why something cannot be watched.
 #[derive(Debug)]
@@ -41,29 +38,20 @@ impl WatchTrouble {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::Gone,
             io::ErrorKind::PermissionDenied => Self::Denied,
-            _ if error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()) => Self::TooLong,
+            _ if is_too_long(&error) => Self::TooLong,
             _ => Self::Failed(error),
         }
     }
 }
 
-/// Number of a folder's registration, which changes when another folder takes its path.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Registration(pub i64);
-
-/// Notifications since the last report.
-#[derive(Debug, Default)]
-pub struct SystemReport {
-    /// Changed paths.
-    pub touched: BTreeSet<PathBuf>,
-    /// Set if the system has dropped notifications.
-    pub forgot: bool,
-}
-
-impl SystemReport {
-    /// Returns whether no scan is needed.
-    pub fn is_nothing(&self) -> bool {
-        self.touched.is_empty() && !self.forgot
+impl From<WatchError> for WatchTrouble {
+    fn from(error: WatchError) -> Self {
+        match error {
+            WatchError::Gone => Self::Gone,
+            WatchError::Full(folders_max) => Self::Folders(folders_max),
+            WatchError::NoRoom(setting) => Self::NoRoom(setting),
+            WatchError::Failed(error) => Self::of(error),
+        }
     }
 }
 
@@ -92,10 +80,14 @@ pub trait System: std::fmt::Debug {
     /// Undoes one `pass`; the last one ends the watch.
     fn leave(&mut self, _step: &Path) {}
 
-    /// Returns a descriptor that is readable when notifications are pending; `None` without any.
-    fn queue(&self) -> Option<BorrowedFd<'_>> {
+    /// Returns the notifier of the system, to wait for it; `None` without any.
+    fn notifier(&self) -> Option<&Notifier> {
         None
     }
+
+    /// Waits until all earlier changes are pending notifications.
+    #[cfg(test)]
+    fn catch_up(&self) {}
 
     /// Returns the number of folders registered for their content.
     #[cfg(test)]
@@ -130,257 +122,42 @@ impl System for NoNotifier {
     }
 }
 
-#[cfg(target_os = "linux")]
-mod linux {
-    use std::collections::HashMap;
-    use std::ffi::OsStr;
-    use std::fs;
-    use std::io;
-    use std::mem::MaybeUninit;
-    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-    use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::fs::MetadataExt;
-    use std::path::{Path, PathBuf};
-
-    use rustix::fs::inotify::{add_watch, init, remove_watch, CreateFlags, ReadFlags, Reader, WatchFlags};
-    use rustix::io::Errno;
-
-    use super::{Registration, System, SystemReport, WatchTrouble};
-
-    const FOLDERS_MAX: usize = 8192;
-
-    /// Divisor of the user's limit of watches, which all programs share.
-    const PART: usize = 10;
-
-    /// File in which the system states its limit.
-    const WATCHES: &str = "/proc/sys/fs/inotify/max_user_watches";
-
-    /// Maximum number of changed paths that are remembered until they are scanned.
-    const TOUCHED_MAX: usize = 50_000;
-
-    /// Events of a watched folder. Opening or reading a file is not among them.
-    const MASK: WatchFlags = WatchFlags::ATTRIB
-        .union(WatchFlags::CREATE)
-        .union(WatchFlags::DELETE)
-        .union(WatchFlags::DELETE_SELF)
-        .union(WatchFlags::MODIFY)
-        .union(WatchFlags::MOVE_SELF)
-        .union(WatchFlags::MOVED_FROM)
-        .union(WatchFlags::MOVED_TO)
-        .union(WatchFlags::DONT_FOLLOW)
-        .union(WatchFlags::EXCL_UNLINK)
-        .union(WatchFlags::ONLYDIR);
-
-    /// Events of a path on the way to a watched one, added to those of an existing watch.
-    const MASK_OF_STEP: WatchFlags = WatchFlags::ATTRIB
-        .union(WatchFlags::DELETE_SELF)
-        .union(WatchFlags::MOVE_SELF)
-        .union(WatchFlags::DONT_FOLLOW)
-        .union(WatchFlags::MASK_ADD);
-
-    /// Notifier that uses Linux inotify.
-    #[derive(Debug)]
-    pub struct Inotify {
-        queue: OwnedFd,
-        folders: HashMap<PathBuf, WatchedPath>,
-        /// Paths by watch descriptor. A folder has one descriptor, whatever its path.
-        paths: HashMap<i32, PathBuf>,
-        folders_max: usize,
-        /// Paths to scan besides those that the system reports.
-        besides: Vec<PathBuf>,
+impl System for Notifier {
+    fn says(&self) -> bool {
+        true
     }
 
-    #[derive(Debug, Default)]
-    struct WatchedPath {
-        /// Watch descriptor; `None` once the folder is gone.
-        number: Option<i32>,
-        /// Number of registrations for its content.
-        times: usize,
-        /// Number of registrations for a path through it.
-        passes: usize,
+    fn register(&mut self, folder: &Path) -> Result<Registration, WatchTrouble> {
+        Ok(self.register(folder)?)
     }
 
-    impl Inotify {
-        /// Creates an inotify instance without watches.
-        ///
-        /// # Errors
-        /// When the user's limit of inotify instances is exhausted.
-        pub fn new() -> Result<Self, WatchTrouble> {
-            let queue = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|error| match error {
-                Errno::MFILE => WatchTrouble::NoRoom("fs.inotify.max_user_instances"),
-                error => WatchTrouble::Failed(error.into()),
-            })?;
-            let watches = fs::read_to_string(WATCHES).ok().and_then(|text| text.trim().parse::<usize>().ok());
-            let folders_max = watches.map_or(FOLDERS_MAX, |all| FOLDERS_MAX.min(all / PART));
-            let (folders, paths, besides) = (HashMap::new(), HashMap::new(), Vec::new());
-            Ok(Self { queue, folders, paths, folders_max, besides })
-        }
-
-        /// Sets the maximum number of watched folders.
-        #[cfg(test)]
-        pub fn limit_to(&mut self, folders_max: usize) {
-            self.folders_max = folders_max;
-        }
-
-        /// Handles a descriptor known by another path: its folder was moved, or is mounted twice.
-        fn is_elsewhere(&mut self, number: i32, folder: &Path) -> Result<(), WatchTrouble> {
-            let Some(before) = self.paths.get(&number).filter(|before| *before != folder).cloned() else {
-                return Ok(());
-            };
-            if is_same(&before, folder) {
-                // The folder is mounted twice, and is watched at the other path.
-                return Err(WatchTrouble::Gone);
-            }
-            if let Some(asked) = self.folders.get_mut(&before) {
-                asked.number = None;
-            }
-            self.besides.push(before);
-            Ok(())
-        }
-
-        /// Adds a watch and records its descriptor. The caller counts registrations.
-        fn add(
-            &mut self,
-            path: &Path,
-            mask: WatchFlags,
-        ) -> Result<(Registration, &mut WatchedPath), WatchTrouble> {
-            let is_watched = self.folders.get(path).is_some_and(|asked| asked.number.is_some());
-            if !is_watched && self.paths.len() >= self.folders_max {
-                return Err(WatchTrouble::Folders(self.folders_max));
-            }
-            let number = add_watch(&self.queue, path, mask).map_err(|error| match error {
-                Errno::NOSPC => WatchTrouble::NoRoom("fs.inotify.max_user_watches"),
-                Errno::LOOP => WatchTrouble::Gone,
-                error => WatchTrouble::of(error.into()),
-            })?;
-            self.is_elsewhere(number, path)?;
-            self.paths.insert(number, path.to_owned());
-            let asked = self.folders.entry(path.to_owned()).or_default();
-            let before = asked.number.replace(number).filter(|before| *before != number);
-            if before.is_some_and(|before| self.paths.remove(&before).is_some()) {
-                // Another folder has taken the path, which other watches may not know.
-                self.besides.push(path.to_owned());
-            }
-            if let Some(before) = before {
-                forget(&self.queue, before);
-            }
-            Ok((Registration(number.into()), asked))
-        }
-
-        /// Ends the watch of a path without registrations.
-        fn settle(&mut self, path: &Path) {
-            let Some(asked) = self.folders.get(path) else { return };
-            if asked.times > 0 || asked.passes > 0 {
-                return;
-            }
-            let number = asked.number;
-            self.folders.remove(path);
-            if let Some(number) = number {
-                self.paths.remove(&number);
-                forget(&self.queue, number);
-            }
-        }
-
-        fn add_event(&mut self, number: i32, what: ReadFlags, name: Option<&OsStr>, said: &mut SystemReport) {
-            if what.contains(ReadFlags::QUEUE_OVERFLOW) || said.touched.len() > TOUCHED_MAX {
-                said.forgot = true;
-                return;
-            }
-            let Some(folder) = self.paths.get(&number) else { return };
-            if what.contains(ReadFlags::IGNORED) {
-                if let Some(asked) = self.folders.get_mut(folder).filter(|it| it.number == Some(number)) {
-                    asked.number = None;
-                }
-                said.touched.extend(self.paths.remove(&number));
-                return;
-            }
-            said.touched.insert(match name {
-                Some(name) => folder.join(name),
-                None => folder.clone(),
-            });
-        }
+    fn release(&mut self, folder: &Path) {
+        self.release(folder);
     }
 
-    impl System for Inotify {
-        fn says(&self) -> bool {
-            true
-        }
-
-        fn queue(&self) -> Option<BorrowedFd<'_>> {
-            Some(self.queue.as_fd())
-        }
-
-        #[cfg(test)]
-        fn count(&self) -> usize {
-            self.folders.values().filter(|asked| asked.times > 0 && asked.number.is_some()).count()
-        }
-
-        fn register(&mut self, folder: &Path) -> Result<Registration, WatchTrouble> {
-            let (registration, asked) = self.add(folder, MASK)?;
-            asked.times += 1;
-            Ok(registration)
-        }
-
-        fn release(&mut self, folder: &Path) {
-            let Some(asked) = self.folders.get_mut(folder).filter(|asked| asked.times > 0) else { return };
-            asked.times -= 1;
-            if asked.times == 0 && asked.passes > 0 {
-                // The content is not needed any more; only the path through the folder is.
-                let is_there = asked.number.is_some();
-                let only = MASK_OF_STEP.difference(WatchFlags::MASK_ADD);
-                if let Some(Err(trouble)) = is_there.then(|| self.add(folder, only).map(drop)) {
-                    tracing::debug!(
-                        ?trouble,
-                        "the watch of a folder on the path to a watched one cannot be narrowed"
-                    );
-                }
-            }
-            self.settle(folder);
-        }
-
-        fn pass(&mut self, step: &Path) -> Result<Registration, WatchTrouble> {
-            // A new folder may be here whose content is registered, so all events are needed.
-            let is_listened_to = self.folders.get(step).is_some_and(|asked| asked.times > 0);
-            let (registration, asked) = self.add(step, if is_listened_to { MASK } else { MASK_OF_STEP })?;
-            asked.passes += 1;
-            Ok(registration)
-        }
-
-        fn leave(&mut self, step: &Path) {
-            let Some(asked) = self.folders.get_mut(step).filter(|asked| asked.passes > 0) else { return };
-            asked.passes -= 1;
-            self.settle(step);
-        }
-
-        fn read_events(&mut self, said: &mut SystemReport) -> io::Result<()> {
-            let queue = self.queue.try_clone()?;
-            let mut buffer = [MaybeUninit::uninit(); 16 << 10];
-            let mut reader = Reader::new(queue, &mut buffer);
-            loop {
-                match reader.next() {
-                    Ok(event) => {
-                        let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
-                        self.add_event(event.wd(), event.events(), name, said);
-                    }
-                    Err(Errno::AGAIN) => break,
-                    Err(Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            said.touched.extend(self.besides.drain(..));
-            Ok(())
-        }
+    fn pass(&mut self, step: &Path) -> Result<Registration, WatchTrouble> {
+        Ok(self.pass(step)?)
     }
 
-    /// Removes a watch of the system. A watch that has ended by itself is not an error.
-    fn forget(queue: &OwnedFd, number: i32) {
-        if let Err(error) = remove_watch(queue, number) {
-            tracing::debug!(%error, "a folder's watch cannot be removed");
-        }
+    fn leave(&mut self, step: &Path) {
+        self.leave(step);
     }
 
-    fn is_same(one: &Path, other: &Path) -> bool {
-        let known = |path: &Path| fs::symlink_metadata(path).map(|known| (known.dev(), known.ino())).ok();
-        known(one).is_some_and(|one| known(other) == Some(one))
+    fn notifier(&self) -> Option<&Notifier> {
+        Some(self)
+    }
+
+    #[cfg(test)]
+    fn catch_up(&self) {
+        self.catch_up();
+    }
+
+    #[cfg(test)]
+    fn count(&self) -> usize {
+        self.count()
+    }
+
+    fn read_events(&mut self, said: &mut SystemReport) -> io::Result<()> {
+        self.read_events(said)
     }
 }

@@ -14,9 +14,10 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::engine::{Engine, ENTRIES_MAX};
-use super::system::{NoNotifier, Registration, System, SystemReport, WatchTrouble};
+use super::system::{NoNotifier, Notifier, Registration, System, SystemReport, WatchTrouble};
 use crate::files::folders::HostFile;
 use crate::files::uris::{path_of, uri_of};
+use crate::os::watch::Wakeup;
 use crate::wire::watches::Watched;
 
 /// Watched folder, with the engine that the test drives step by step.
@@ -27,14 +28,12 @@ struct Scene {
     channel: String,
 }
 
-#[cfg(target_os = "linux")]
-fn system() -> Box<dyn System + Send> {
-    Box::new(super::system::Inotify::new().unwrap())
+fn notifier() -> Notifier {
+    Notifier::new(&Wakeup::new().unwrap()).unwrap()
 }
 
-#[cfg(not(target_os = "linux"))]
 fn system() -> Box<dyn System + Send> {
-    Box::new(NoNotifier)
+    Box::new(notifier())
 }
 
 fn folder() -> (TempDir, PathBuf) {
@@ -64,6 +63,7 @@ impl Scene {
 
     /// Returns the changes reported since the last call.
     fn told(&mut self) -> Vec<(String, ResourceChangeType)> {
+        self.engine.catch_up();
         self.engine.read_events();
         self.engine.process_events();
         self.engine.poll();
@@ -169,6 +169,7 @@ fn names_are_told_as_their_client_spells_them() {
     let channel = Watched { uri: uri.clone(), ..all_below(&top) }.channel();
     engine.begin(&channel).unwrap();
     make(&top, "real/ä b");
+    engine.catch_up();
     engine.read_events();
     engine.process_events();
     engine.poll();
@@ -244,6 +245,7 @@ fn what_is_the_hosts_own_is_not_watched() {
         assert_eq!(refused.error.code, -32009);
         engine.begin(&all_below(&top).channel()).unwrap();
         make(&top, "state/host.log");
+        engine.catch_up();
         engine.read_events();
         engine.process_events();
         engine.poll();
@@ -281,6 +283,10 @@ impl System for Tight {
 
     fn leave(&mut self, step: &Path) {
         self.system.leave(step);
+    }
+
+    fn catch_up(&self) {
+        self.system.catch_up();
     }
 
     fn count(&self) -> usize {
@@ -336,7 +342,7 @@ fn no_more_folders_are_watched_than_may_be() {
     ["a/", "b/"].iter().for_each(|folder| make(&top, folder));
     let on_the_way = top.ancestors().skip(1).count();
     let engine = |folders_max| {
-        let mut system = super::system::Inotify::new().unwrap();
+        let mut system = notifier();
         system.limit_to(on_the_way + folders_max);
         Engine::new(Box::new(system), Arc::default(), ENTRIES_MAX)
     };
@@ -347,6 +353,7 @@ fn no_more_folders_are_watched_than_may_be() {
     engine.begin(&Watched { recursive: false, ..all_below(&top) }.channel()).unwrap();
     assert_eq!(engine.folder_count(), 3, "one folder counts once");
     make(&top, "c/");
+    engine.catch_up();
     engine.read_events();
     engine.process_events();
     let mut all = Vec::new();
