@@ -10,6 +10,8 @@ use percent_encoding::{percent_decode_str, percent_encode, AsciiSet, NON_ALPHANU
 
 pub use ahp_types::common::ROOT_RESOURCE_URI as ROOT;
 
+use crate::os::paths::HAS_DRIVES;
+
 /// Prefix of the encoded session URI in the URI of its default chat.
 const DEFAULT_CHAT: &str = "ahp-chat://default/";
 
@@ -119,11 +121,15 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'@');
 
 /// Returns the canonical form of a `file:` URI: no authority, empty segments, `.` or `..`, and no
-/// needless escapes. Does not resolve symbolic links.
+/// needless escapes; on Windows, the letter of the drive is small. Does not resolve symbolic links.
 ///
 /// # Errors
 /// The reason, to be printed behind the URI.
 pub fn canonical_file(uri: &str) -> Result<String, &'static str> {
+    canonical(uri, HAS_DRIVES)
+}
+
+fn canonical(uri: &str, has_drives: bool) -> Result<String, &'static str> {
     let (scheme, rest) = uri.split_once(':').ok_or("is no URI")?;
     if !scheme.eq_ignore_ascii_case("file") {
         return Err("is no `file:` URI");
@@ -149,18 +155,27 @@ pub fn canonical_file(uri: &str) -> Result<String, &'static str> {
         return Err("holds a NUL");
     }
     let mut segments: Vec<&[u8]> = Vec::new();
+    let is_drive =
+        |segment: &[u8]| has_drives && matches!(segment, [letter, b':'] if letter.is_ascii_alphabetic());
     for segment in bytes.split(|byte| *byte == b'/') {
         match segment {
             b"" | b"." => {}
+            // There is nothing above a drive.
+            b".." if segments.len() == 1 && is_drive(segments[0]) => {}
             b".." => {
                 segments.pop();
             }
             segment => segments.push(segment),
         }
     }
+    let drive = segments.first().filter(|first| is_drive(first)).map(|drive| drive.to_ascii_lowercase());
+    let is_drive_alone = drive.is_some() && segments.len() == 1;
+    if let (Some(drive), Some(first)) = (&drive, segments.first_mut()) {
+        *first = drive;
+    }
     let segments: Vec<String> =
         segments.into_iter().map(|segment| percent_encode(segment, ESCAPED).to_string()).collect();
-    Ok(format!("file:///{}", segments.join("/")))
+    Ok(format!("file:///{}{}", segments.join("/"), if is_drive_alone { "/" } else { "" }))
 }
 
 #[cfg(test)]
@@ -192,6 +207,20 @@ mod tests {
         {
             assert!(canonical_file(none).is_err(), "{none}");
         }
+    }
+
+    #[test]
+    fn drive_has_one_spelling_where_there_are_drives() {
+        for uri in ["file:///c%3A/a%20b", "file:///C:/x/../a b", "file:/C%3a/a%20b/", "file:///c:/../a b"] {
+            assert_eq!(canonical(uri, true).as_deref(), Ok("file:///c:/a%20b"), "{uri}");
+        }
+        for uri in ["file:///C:", "file:///c%3A/", "file:///c:/..", "file:///x/../C:/."] {
+            assert_eq!(canonical(uri, true).as_deref(), Ok("file:///c:/"), "{uri}");
+        }
+        assert_eq!(canonical("file:///C:/D:/", true).as_deref(), Ok("file:///c:/D:"));
+        assert_eq!(canonical("file:///CC:/", true).as_deref(), Ok("file:///CC:"));
+        assert_eq!(canonical("file:///C:/..", false).as_deref(), Ok("file:///"));
+        assert_eq!(canonical("file:///C:/x", false).as_deref(), Ok("file:///C:/x"));
     }
 
     #[test]

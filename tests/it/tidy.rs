@@ -419,7 +419,7 @@ fn systems_are_told_apart_in_one_folder() {
 /// Modules and items of other layers that each layer may use.
 const LAYERS: [(&str, &[&str]); 11] = [
     ("os", &[]),
-    ("wire", &[]),
+    ("wire", &["os::paths"]),
     ("state", &["wire"]),
     ("host", &["wire", "state"]),
     ("files", &["os", "wire"]),

@@ -12,6 +12,7 @@ fn path_of_windows_has_one_uri() {
         (r"c:\a b\ä%.txt", "/c:/a%20b/%C3%A4%25.txt"),
         (r"\\?\C:\x", "/c:/x"),
         (r"C:/x/y", "/c:/x/y"),
+        (r"C:\x (1)\y&z!#.txt", "/c:/x%20(1)/y&z!%23.txt"),
         (r"C:\", "/c:/"),
         (r"C:", "/c:/"),
         (r"\\server\share\x y", "server/share/x%20y"),

@@ -5,9 +5,24 @@
 //! Owns: the half for Windows, as pure functions.
 //! Never: asks the file system.
 
-use percent_encoding::utf8_percent_encode;
+use percent_encoding::{utf8_percent_encode, AsciiSet};
 
-use super::ESCAPED;
+/// Characters escaped in a name: all but those that RFC 3986 allows there, as in the canonical
+/// spelling of URIs.
+const ESCAPED: &AsciiSet = &super::ESCAPED
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b':')
+    .remove(b'@');
 
 /// Maximum length of a path, in bytes: 32,767 UTF-16 units.
 const BYTES_MAX: usize = 3 * 32_767;
