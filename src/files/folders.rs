@@ -488,8 +488,7 @@ impl PathWalk<'_> {
 /// Returns the links on the way of an absolute path, and last its target, even if that is missing.
 fn links_and_target(path: &Path) -> Vec<PathBuf> {
     let mut ways = Vec::new();
-    let root = path.ancestors().last().map(Path::to_owned).unwrap_or_default();
-    let (mut done, mut links) = (root.clone(), 0);
+    let (mut done, mut links) = (root_of(path), 0);
     let mut ahead: Vec<OsString> = parts(path).rev().collect();
     while let Some(part) = ahead.pop() {
         if part == ".." {
@@ -501,7 +500,7 @@ fn links_and_target(path: &Path) -> Vec<PathBuf> {
             Ok(target) if links < LINKS_MAX => {
                 links += 1;
                 if target.is_absolute() {
-                    done.clone_from(&root);
+                    done = root_of(&target);
                 }
                 ahead.extend(parts(&target).rev());
                 ways.push(here);
@@ -511,6 +510,11 @@ fn links_and_target(path: &Path) -> Vec<PathBuf> {
     }
     ways.push(done);
     ways
+}
+
+/// Returns the topmost folder of an absolute path.
+pub fn root_of(path: &Path) -> PathBuf {
+    path.ancestors().last().map(Path::to_owned).unwrap_or_default()
 }
 
 /// Returns the names and `..` of a path, without its root and `.`.

@@ -172,6 +172,7 @@ pub(super) fn temporary_name() -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::unfinished::Unfinished;
 
     #[test]
     fn what_is_written_has_no_name_before_it_is_whole() {
@@ -190,5 +191,23 @@ mod tests {
             new.replace_target(place.name.as_ref().unwrap()).unwrap();
             assert_eq!((names(), std::fs::read_to_string(&path).unwrap()), (1, content.to_owned()));
         }
+    }
+
+    #[test]
+    fn temporary_file_of_a_killed_process_is_removed_at_the_next_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let (notes, work) = (folder.path().join("notes"), folder.path().join("work"));
+        std::fs::create_dir(&work).unwrap();
+        let path = work.canonicalize().unwrap().join("file");
+        let (unfinished, _) = Unfinished::open(notes.clone()).unwrap();
+        let folders = Folders::new(vec![work.clone()]).remembering(Some(unfinished));
+        let place = folders.find(&path, MissingFolders::Fails, FinalLink::Followed).unwrap();
+        let new = ReplacementFile::of(&folders, &place, place.name.as_ref().unwrap()).unwrap();
+        new.fill(b"new", None, KeptRanges::NOTHING).unwrap();
+        // A killed process drops nothing.
+        std::mem::forget(new);
+        let (_, left) = Unfinished::open(notes).unwrap();
+        left.recover();
+        assert_eq!(std::fs::read_dir(&work).unwrap().count(), 0);
     }
 }

@@ -353,7 +353,8 @@ impl Folders {
                 copying.copy_below(folder, &made, 0)?;
                 copying.end(&made, &known)?;
                 copy = copying.copy;
-                copy.made = Some(made);
+                // An open folder cannot be renamed on every system.
+                copy.made = (!copy.to_close.is_empty()).then_some(made);
             }
         }
         Ok(copy)

@@ -253,7 +253,8 @@ pub(in crate::os) mod half {
             size: known.file_size(),
             modified: time_of(known.last_write_time()),
             changed: (0, 0),
-            mode: if has(READ_ONLY) { bits & 0o555 } else { bits },
+            // The attribute means nothing on a folder.
+            mode: if has(READ_ONLY) && kind != FileKind::Folder { bits & 0o555 } else { bits },
             links: known.number_of_links(),
             user: 0,
             group: 0,

@@ -11,6 +11,7 @@ pub mod blocking;
 pub mod exe;
 pub mod facts;
 pub mod hangup;
+pub mod homes;
 pub mod lending;
 pub mod limits;
 pub mod links;

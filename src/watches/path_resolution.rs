@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::system::WatchTrouble;
-use crate::files::folders::{parts, HostFile, LINKS_MAX};
+use crate::files::folders::{parts, root_of, HostFile, LINKS_MAX};
 use crate::os::facts::{self, FileKind, Identity};
 use crate::os::walk::too_many_links;
 
@@ -33,9 +33,9 @@ pub struct PathResolution {
 impl PathResolution {
     /// Resolves an absolute path as far as it exists.
     pub fn follow(path: &Path, own: &[HostFile]) -> Self {
-        let top = path.ancestors().last().map(Path::to_owned).unwrap_or_default();
+        let top = root_of(path);
         let (mut way, mut links) = (Self::at(top.clone()), 0);
-        way.pass(top.clone());
+        way.pass(top);
         let mut ahead: Vec<OsString> = parts(path).rev().collect();
         while let Some(part) = ahead.pop() {
             if part == ".." {
@@ -62,7 +62,7 @@ impl PathResolution {
                 match target {
                     Ok(target) => {
                         if target.is_absolute() {
-                            way.nearest.clone_from(&top);
+                            way.nearest = root_of(&target);
                         }
                         way.root.clone_from(&way.nearest);
                         ahead.extend(parts(&target).rev());

@@ -256,7 +256,7 @@ fn a_copy_that_fails_leaves_nothing_even_where_its_folders_are_closed() {
     assert!(opened.unwrap().success());
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(portable)))]
 #[test]
 fn nothing_is_made_where_the_kernel_shows_what_is_no_file() {
     let mut tested = 0;

@@ -45,11 +45,11 @@ pub(super) fn version(known: &Facts) -> FileVersion {
 #[derive(Default)]
 pub(super) struct CreatedCopy {
     pub(super) record: CopyRecord,
-    /// Created folder; `None` if a file or link was copied.
+    /// Created folder; `None` if all modes are final, or a file or link was copied.
     pub(super) made: Option<Folder>,
     /// Modes that deny the owner access to copied folders, the innermost first. They are set last,
     /// since they would prevent a cleanup.
-    to_close: Vec<PendingMode>,
+    pub(super) to_close: Vec<PendingMode>,
 }
 
 pub(super) struct PendingMode {
