@@ -173,6 +173,7 @@ fn a_change_for_which_there_is_no_room_leaves_a_large_file_as_it_was() {
     }
 }
 
+#[cfg(not(portable))]
 #[test]
 fn what_is_mounted_again_in_a_folder_is_neither_removed_nor_copied() {
     let Some(ground) = ground() else {

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, PipeReader};
+use std::os::fd::AsFd;
 
 use tokio::io::{unix::AsyncFd, Interest};
 
@@ -22,9 +23,9 @@ pub(super) fn watch(
     runtime.block_on(async {
         // Deprecated because it cannot enforce that the file stays open, as it does here.
         #[allow(deprecated)]
-        let reader = stdout.map(|stdout| AsyncFd::with_interest(stdout, Interest::WRITABLE));
+        let reader = stdout.map(|stdout| AsyncFd::with_interest(stdout.as_fd(), Interest::WRITABLE));
         #[allow(deprecated)]
-        let stop = stop.map(|stop| AsyncFd::with_interest(stop, Interest::READABLE)).transpose()?;
+        let stop = stop.map(|stop| AsyncFd::with_interest(stop.as_fd(), Interest::READABLE)).transpose()?;
         let is_stopped = async {
             match &stop {
                 Some(stop) => stop.readable().await.map(drop),

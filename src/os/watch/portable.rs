@@ -9,16 +9,17 @@
 //! Never: forgets a path without setting `forgot`.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use notify::event::{EventKind, ModifyKind};
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 
 use super::{Registration, SystemReport, WatchError, FOLDERS_MAX, TOUCHED_MAX};
-use crate::os::facts::{self, Identity};
+use crate::os::facts::{self, FileKind, Identity};
 
 /// Set if the system watches all that is below a folder for the price of one watch.
 const IS_DEEP: bool = cfg!(any(target_vendor = "apple", windows));
@@ -83,8 +84,8 @@ pub struct Notifier {
     shared: Arc<Shared>,
     /// Folders that the system watches, with all below them if it does so.
     roots: BTreeSet<PathBuf>,
-    /// Paths on the way to watched ones, with their identities and numbers of registrations.
-    steps: HashMap<PathBuf, (Option<Identity>, usize)>,
+    /// Paths on the way to watched ones, with their versions and numbers of registrations.
+    steps: HashMap<PathBuf, (Option<PathVersion>, usize)>,
     compared_at: Instant,
     /// Set if a folder was released since the watches of the system were last chosen.
     has_released: bool,
@@ -92,6 +93,22 @@ pub struct Notifier {
     last_number: i64,
     #[cfg(test)]
     cookies: tempfile::TempDir,
+}
+
+/// Facts that tell a file from a later one at its path, which may have the same inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PathVersion {
+    identity: Identity,
+    kind: FileKind,
+    created: Option<SystemTime>,
+}
+
+impl PathVersion {
+    fn at(path: &Path) -> io::Result<Self> {
+        let metadata = fs::symlink_metadata(path)?;
+        let known = facts::complete(&metadata, path)?;
+        Ok(Self { identity: known.identity, kind: known.kind, created: metadata.created().ok() })
+    }
 }
 
 /// State that the thread of `notify` shares.
@@ -111,8 +128,8 @@ struct SharedState {
 #[derive(Debug, Default)]
 struct RegisteredFolder {
     times: usize,
-    /// Identity at the last registration; `None` once the folder was moved or removed.
-    identity: Option<Identity>,
+    /// Version at the last registration; `None` once the folder was moved or removed.
+    version: Option<PathVersion>,
     number: i64,
 }
 
@@ -136,7 +153,7 @@ impl SharedState {
             let is_registered = folder.is_some();
             if let Some(folder) = folder.filter(|_| is_end) {
                 // The system may have ended its watch, or watch another folder now.
-                folder.identity = None;
+                folder.version = None;
             }
             let is_in_one = || path.parent().is_some_and(|parent| self.folders.contains_key(parent));
             if is_registered || is_in_one() {
@@ -201,7 +218,7 @@ impl Notifier {
     #[cfg(test)]
     pub fn catch_up(&self) {
         let file = self.cookie_folder().join(uuid::Uuid::new_v4().to_string());
-        std::fs::write(&file, "").unwrap();
+        fs::write(&file, "").unwrap();
         let unsettled = |state: &mut SharedState| !state.said.touched.contains(&file) && !state.said.forgot;
         let state = lock(&self.shared.state);
         let (mut state, waited) =
@@ -216,39 +233,52 @@ impl Notifier {
     /// # Errors
     /// When the folder cannot be watched.
     pub fn register(&mut self, folder: &Path) -> Result<Registration, WatchError> {
-        let known = facts::at(folder).map_err(WatchError::Failed)?;
-        if !known.is_folder() {
+        let known = PathVersion::at(folder).map_err(WatchError::Failed)?;
+        if known.kind != FileKind::Folder {
             return Err(WatchError::Gone);
         }
-        let (is_new, is_another) = {
-            let state = lock(&self.shared.state);
-            let before = state.folders.get(folder);
-            if before.is_none() && state.folders.len() >= self.folders_max {
-                return Err(WatchError::Full(self.folders_max));
-            }
-            (before.is_none(), before.is_none_or(|before| before.identity != Some(known.identity)))
-        };
-        if is_another && self.roots.remove(folder) {
-            self.unwatch(folder);
+        let is_new = !self.renew(folder, known)?;
+        if is_new && lock(&self.shared.state).folders.len() >= self.folders_max {
+            return Err(WatchError::Full(self.folders_max));
         }
-        let is_covered = self.roots.iter().any(|root| covers(root, folder));
-        if !is_covered {
+        if !self.roots.iter().any(|root| covers(root, folder)) {
             self.watch(folder)?;
         }
         let mut state = lock(&self.shared.state);
         let registered = state.folders.entry(folder.to_owned()).or_default();
-        registered.times += 1;
-        registered.identity = Some(known.identity);
-        if is_another {
+        if is_new {
             self.last_number += 1;
-            registered.number = self.last_number;
+            (registered.version, registered.number) = (Some(known), self.last_number);
         }
-        let number = registered.number;
-        if is_another && !is_new {
-            // Another folder has taken the path, which other users may not know.
+        registered.times += 1;
+        Ok(Registration(registered.number))
+    }
+
+    /// Watches the folder that has taken the path of a registered one, if one has. Returns whether a
+    /// folder is registered at this path.
+    fn renew(&mut self, folder: &Path, version: PathVersion) -> Result<bool, WatchError> {
+        let shared = Arc::clone(&self.shared);
+        let before = match lock(&shared.state).folders.get(folder) {
+            Some(registered) => registered.version,
+            None => return Ok(false),
+        };
+        if before == Some(version) {
+            return Ok(true);
+        }
+        if self.roots.remove(folder) {
+            self.unwatch(folder);
+            self.watch(folder)?;
+        }
+        let mut state = lock(&shared.state);
+        if let Some(registered) = state.folders.get_mut(folder) {
+            self.last_number += 1;
+            (registered.version, registered.number) = (Some(version), self.last_number);
+        }
+        if before.is_some() {
+            // Other users do not know yet that another folder has taken the path.
             state.said.touched.insert(folder.to_owned());
         }
-        Ok(Registration(number))
+        Ok(true)
     }
 
     /// Undoes one `register`; the last one ends the watch.
@@ -267,9 +297,10 @@ impl Notifier {
     /// # Errors
     /// When the path cannot be watched.
     pub fn pass(&mut self, step: &Path) -> Result<Registration, WatchError> {
-        let known = facts::at(step).map_err(WatchError::Failed)?.identity;
-        let (identity, passes) = self.steps.entry(step.to_owned()).or_default();
-        (*identity, *passes) = (Some(known), *passes + 1);
+        let known = PathVersion::at(step).map_err(WatchError::Failed)?;
+        self.renew(step, known)?;
+        let (version, passes) = self.steps.entry(step.to_owned()).or_default();
+        (*version, *passes) = (Some(known), *passes + 1);
         Ok(Registration::default())
     }
 
@@ -306,19 +337,19 @@ impl Notifier {
 
     fn compare_steps(&mut self, said: &mut SystemReport) {
         self.compared_at = Instant::now();
-        for (step, (identity, _)) in &mut self.steps {
-            let now = facts::at(step).ok().map(|known| known.identity);
-            if now != *identity {
-                *identity = now;
+        for (step, (version, _)) in &mut self.steps {
+            let now = PathVersion::at(step).ok();
+            if now != *version {
+                *version = now;
                 said.touched.insert(step.clone());
             }
         }
         let mut state = lock(&self.shared.state);
         for root in &self.roots {
             let Some(registered) = state.folders.get_mut(root) else { continue };
-            let now = facts::at(root).ok().map(|known| known.identity);
-            if registered.identity.is_some() && now != registered.identity {
-                registered.identity = None;
+            let now = PathVersion::at(root).ok();
+            if registered.version.is_some() && now != registered.version {
+                registered.version = None;
                 said.touched.insert(root.clone());
             }
         }
