@@ -388,10 +388,6 @@ const WORDS_OF_SYSTEMS: [&str; 12] = [
     "UnixListener",
 ];
 
-/// Files outside of `src/os` that still name such interfaces. The list may only shrink.
-const STILL_OF_A_SYSTEM: &[&str] =
-    &["src/io/watches.rs", "src/places.rs", "src/watches/engine.rs", "src/watches/system.rs"];
-
 /// Only `src/os` knows which system it runs on. Tests may know, too.
 #[test]
 fn systems_are_told_apart_in_one_folder() {
@@ -409,11 +405,7 @@ fn systems_are_told_apart_in_one_folder() {
             found.insert(name);
         }
     }
-    let listed: BTreeSet<String> = STILL_OF_A_SYSTEM.iter().map(|name| (*name).to_owned()).collect();
-    let new: Vec<_> = found.difference(&listed).collect();
-    assert!(new.is_empty(), "what differs between systems belongs into src/os: {new:#?}");
-    let mended: Vec<_> = listed.difference(&found).collect();
-    assert!(mended.is_empty(), "take these off the list: {mended:#?}");
+    assert!(found.is_empty(), "what differs between systems belongs into src/os: {found:#?}");
 }
 
 /// Modules and items of other layers that each layer may use.
