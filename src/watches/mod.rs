@@ -7,8 +7,8 @@
 //! no report, and lost notifications are made up for by a full scan.
 //!
 //! Folders are registered one at a time, so that excluded folders cost nothing on Linux
-//! ([`crate::os::watch`]). Where the system's limit is exhausted, small folders are polled every few
-//! seconds.
+//! ([`crate::os::watch`]). Where the system's limit is exhausted, small folders are polled every
+//! few seconds.
 //!
 //! Owns: [`globs`] (exclusions), [`changes`] (pending changes, and how they are merged),
 //! [`path_resolution`] (where a path leads), `tree`, `system`, and [`engine`] (all watches, as a

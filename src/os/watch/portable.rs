@@ -81,7 +81,7 @@ impl Wakeup {
 #[derive(Debug)]
 pub struct Notifier {
     watcher: RecommendedWatcher,
-    shared: Arc<Shared>,
+    shared: Arc<SharedNotifications>,
     /// Folders that the system watches, with all below them if it does so.
     roots: BTreeSet<PathBuf>,
     /// Paths on the way to watched ones, with their versions and numbers of registrations.
@@ -113,7 +113,7 @@ impl PathVersion {
 
 /// State that the thread of `notify` shares.
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedNotifications {
     state: Mutex<SharedState>,
     #[cfg(test)]
     reported: Condvar,
@@ -169,7 +169,7 @@ impl Notifier {
     /// # Errors
     /// When the system has no room for it.
     pub fn new(wakeup: &Wakeup) -> Result<Self, WatchError> {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<SharedNotifications>::default();
         let (state, wakeup) = (Arc::clone(&shared), wakeup.clone());
         let watcher = notify::recommended_watcher(move |event| {
             lock(&state.state).add(event);
