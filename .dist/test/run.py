@@ -91,8 +91,10 @@ def check_archive(dist, folder):
     absent = [part["name"] for part in bill["components"] if f"{part['name']} {part['version']} (" not in third_party]
     assert not absent, absent
     if sys.platform == "linux":
-        completed = run("bash", "-c", f"source {inside}/completions/ahp-sidecar.bash; COMP_WORDS=(ahp-sidecar ses); "
-                        "COMP_CWORD=1; _ahp-sidecar ahp-sidecar ses ahp-sidecar; echo ${COMPREPLY[@]}")
+        script = (f"source {inside}/completions/ahp-sidecar.bash; set -- $(complete -p ahp-sidecar); "
+                  "while [ $1 != -F ]; do shift; done; COMP_WORDS=(ahp-sidecar ses) COMP_CWORD=1; "
+                  "$2 ahp-sidecar ses ahp-sidecar; echo ${COMPREPLY[@]}")
+        completed = run("bash", "-c", script)
         assert completed.split() == ["sessions"], completed
 
 
