@@ -20,9 +20,10 @@ use super::outbox::{Outbox, OutboxLimits};
 use super::states::OngoingWrite;
 use super::unanswered::UnansweredRequests;
 use crate::codec::InputLine;
-use crate::host::effects::{ConnectionId, Shutdown};
+use crate::host::effects::{ConnectionId, Frame, Shutdown};
 use crate::versions::dialect::Dialect;
 use crate::versions::Outgoing;
+use crate::wire::rpc::RequestId;
 
 /// Maximum number of batches of lines that a connection may queue for the loop.
 const BATCHES_MAX: usize = 2;
@@ -147,6 +148,7 @@ impl ConnectionAcceptor {
             outbox: Outbox::new(OutboxLimits { patience, ..self.limits }, self.backlog.clone()),
             held: None,
             unanswered: UnansweredRequests::default(),
+            uncommitted_answers: Vec::new(),
             nobody_reads: false,
             writing: None,
             behind_bytes: 0,
@@ -338,6 +340,8 @@ pub struct Link {
     pub held: Option<Box<HeldMessage>>,
     /// Requests that are answered elsewhere. The outbox counts a state that is being written.
     pub unanswered: UnansweredRequests,
+    /// Ids of unanswered requests whose answers wait for a commit.
+    pub uncommitted_answers: Vec<RequestId>,
     /// Set if output is dropped because the client does not read any more.
     pub nobody_reads: bool,
     /// Message that another thread writes in pieces, and the messages behind it.
@@ -480,6 +484,20 @@ impl Link {
     pub fn stop_receiving(&mut self) {
         self.has_ended = true;
         self.held = None;
+    }
+
+    /// Notes that a frame is committed and about to be queued.
+    pub fn note_committed(&mut self, frame: &Frame) {
+        if self.uncommitted_answers.is_empty() {
+            return;
+        }
+        let waiting = |id| self.uncommitted_answers.iter().position(|it| it == id);
+        if let Some(at) = frame.answers().and_then(waiting) {
+            let id = self.uncommitted_answers.swap_remove(at);
+            if !self.unanswered.settle(&id) {
+                tracing::error!(?id, "a mistake of this program: an answer belongs to no request");
+            }
+        }
     }
 
     /// Returns whether only answers that are made elsewhere keep the connection open.

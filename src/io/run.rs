@@ -375,10 +375,7 @@ impl Sidecar {
         match outcome {
             JobOutcome::Frame(frame) => self.answer(connection, &frame),
             // The core is always answered, even if the connection is closed.
-            JobOutcome::Core(id, input) => {
-                self.mark_answered(connection, &id);
-                self.feed(*input);
-            }
+            JobOutcome::Core(id, input) => self.feed_answer(connection, &id, *input),
         }
     }
 

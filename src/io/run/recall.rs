@@ -220,8 +220,8 @@ impl Sidecar {
         if began.is_some_and(|began| !self.changes.list_has_changed(began)) {
             return self.answer(connection, &answer);
         }
-        if self.mark_answered(connection, &id) {
-            self.feed(Input::Listed { connection, id, page, listed });
+        if self.links.get_mut(connection).is_some() {
+            self.feed_answer(connection, &id.clone(), Input::Listed { connection, id, page, listed });
         }
     }
 

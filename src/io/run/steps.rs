@@ -20,7 +20,8 @@ use crate::wire::rpc::RequestId;
 impl Sidecar {
     pub(super) fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
         // Frames for a closed connection are dropped.
-        if self.links.get_mut(connection).is_some() {
+        if let Some(link) = self.links.get_mut(connection) {
+            link.note_committed(frame);
             self.edges.translate_frame(connection, frame, &mut self.told);
             self.send(connection, is_answer(frame), false);
         }
@@ -78,6 +79,17 @@ impl Sidecar {
             tracing::error!(?connection, ?id, "a second answer to a request was dropped");
         }
         is_pending
+    }
+
+    /// Feeds the core what it needs to answer a request. The connection stays open until the answer
+    /// is committed.
+    pub(super) fn feed_answer(&mut self, connection: ConnectionId, id: &RequestId, input: Input) {
+        self.feed(input);
+        match self.links.get_mut(connection) {
+            Some(link) if answers(&self.outputs, connection, id) => link.uncommitted_answers.push(id.clone()),
+            Some(_) => drop(self.mark_answered(connection, id)),
+            None => {}
+        }
     }
 
     fn expect_answer(&mut self, connection: ConnectionId, id: &RequestId) {

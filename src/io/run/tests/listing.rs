@@ -115,3 +115,27 @@ async fn second_answer_to_a_request_is_dropped() {
     world.settle().await;
     assert_eq!(client.answers(), [pinged]);
 }
+
+#[tokio::test]
+async fn list_that_waits_for_a_commit_is_sent_after_the_end_of_input() {
+    let folder = folder();
+    let (mut world, other, mut lists) = with_three(&folder).await;
+    let id = lists.asks("listSessions", json!({}));
+    world.settle().await;
+    let read = world.read_next();
+    lists.lines = None;
+    world.settle().await;
+    let mut untold = Vec::new();
+    other.dispatches(ONE, json!({ "type": "session/titleChanged", "title": "Another" }));
+    while untold.is_empty() {
+        world.go_on_without_store(&mut untold).await;
+    }
+    world.deliver(read);
+    world.go_on_without_store(&mut untold).await;
+    assert!(lists.looks().is_empty() && !lists.chunks.is_closed());
+    for event in untold {
+        assert_eq!(world.sidecar.take_in(event).unwrap(), None);
+    }
+    world.settle().await;
+    assert_eq!((lists.answers(), lists.chunks.is_closed()), (vec![id], true));
+}
