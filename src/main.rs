@@ -18,9 +18,10 @@ use ahp_sidecar::io::log::{Log, LogReaders};
 use ahp_sidecar::io::run::{serve, serve_fronts, Exit, RunOptions, StateError};
 use ahp_sidecar::io::{descriptors, log};
 use ahp_sidecar::listening::print_status;
+use ahp_sidecar::os::exe::{self, KeptProgram};
 use ahp_sidecar::os::lending::LentPipes;
 use ahp_sidecar::os::process::{self, GuardProgram};
-use ahp_sidecar::os::{exe, hangup, limits, signals, sockets, stdio};
+use ahp_sidecar::os::{hangup, limits, signals, sockets, stdio};
 use ahp_sidecar::sessions::{self, SessionsFailure};
 use ahp_sidecar::status::{EXIT_CUT, EXIT_FAILURE, EXIT_GONE, EXIT_STATE, EXIT_USAGE};
 use ahp_sidecar::store::folder::{self, LockId, StateFolder};
@@ -195,7 +196,7 @@ fn serve_here(
         }
         _ => (None, None),
     };
-    let (options, agents) = equipped(serving, options, agents);
+    let (options, agents, _kept) = equipped(serving, options, agents);
     status_of(serve(options, agents, held, place))
 }
 
@@ -211,7 +212,7 @@ fn lock_of(held: &StateFolder) -> Option<LockId> {
 fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: ReadAgents, log: &Log) -> u8 {
     let parent = options.watch_parent.then(hangup::parent).flatten();
     let StatePlace::Folder(asked) = &options.state else {
-        let (options, agents) = equipped(serving, options, agents);
+        let (options, agents, _kept) = equipped(serving, options, agents);
         return status_of(serve(options, agents, None, None));
     };
     let folder = match folder::chosen(asked.as_deref()) {
@@ -240,7 +241,7 @@ fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: R
         },
         Ok(Joined::Alone(folder, why)) => {
             tracing::warn!("this client gets a host of its own: {why:#}");
-            let (options, agents) = equipped(serving, options, agents);
+            let (options, agents, _kept) = equipped(serving, options, agents);
             status_of(serve(options, agents, Some(folder), None))
         }
         Err(refusal) => failed(&refusal, refusal.status()),
@@ -290,13 +291,14 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
             return ExitCode::from(EXIT_FAILURE);
         }
     };
-    let (options, agents) = equipped(serving, options, agents);
+    let (options, agents, _kept) = equipped(serving, options, agents);
     let status = status_of(serve_fronts(options, agents, held, place));
     log.flush_briefly();
     ExitCode::from(status)
 }
 
 type ReadAgents = (AgentSource, ConfigurationReading);
+type EquippedAgents = (Configuration, Vec<Box<dyn Backend>>);
 
 /// Adds the guard and the agents, of which the first is the default. All programs share one kind of
 /// guard, so that each guard knows the others.
@@ -304,9 +306,10 @@ fn equipped(
     serving: &ServeOptions,
     options: RunOptions,
     (source, reading): ReadAgents,
-) -> (RunOptions, (Configuration, Vec<Box<dyn Backend>>)) {
+) -> (RunOptions, EquippedAgents, Option<KeptProgram>) {
     // Programs of the host must not inherit a client's token.
     std::env::remove_var(connect::TOKEN_VARIABLE);
+    let kept = keep_program(&options);
     let guard = this_program(limits::raise());
     let guards = guard.clone();
     let make = move |agent| Box::new(Acp::new(agent, guards.clone())) as Box<dyn Backend>;
@@ -316,7 +319,14 @@ fn equipped(
         Some(resource) => backends.push(Box::new(GuardedScript { resource: resource.clone() })),
         None => backends.push(Box::new(Script)),
     }
-    (RunOptions { guard: Some(guard), ..options }, (configuration, backends))
+    (RunOptions { guard: Some(guard), ..options }, (configuration, backends), kept)
+}
+
+/// Keeps this program in the state folder, if the system needs that to start it again.
+fn keep_program(options: &RunOptions) -> Option<KeptProgram> {
+    let StatePlace::Folder(asked) = &options.state else { return None };
+    let kept = exe::keep(&folder::chosen(asked.as_deref()).ok()?);
+    kept.inspect_err(|error| tracing::debug!(%error, "after an update, no agent can be started")).ok()
 }
 
 fn status_of(served: anyhow::Result<Exit>) -> u8 {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use super::isolation::SpareGitDirs;
 use crate::os::paths::from_bytes;
 use crate::os::process::{read_both, signal_of, PipeName};
-use crate::os::programs::program_at;
+use crate::os::programs::{git_is_missing, program_at};
 
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
 
@@ -168,6 +168,10 @@ impl Git {
         let Some(path) = found.into_iter().find_map(|path| program_at(&path)) else {
             return Err(GitError::Missing("there is no program `git` on the host's PATH".to_owned()));
         };
+        if git_is_missing(&path) {
+            let why = "git is not installed: install the developer tools with `xcode-select --install`";
+            return Err(GitError::Missing(why.to_owned()));
+        }
         let mut git = Self {
             path,
             version: String::new(),

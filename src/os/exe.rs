@@ -1,11 +1,11 @@
 //! Path of this program, which starts itself in several modes.
 //!
-//! Owns: a path that works even if the file was replaced after this process started, where the
-//! system has one.
+//! Owns: a path that works even if the file was replaced after this process started; keeping the
+//! program where the system has no such path.
 //! Never: starts a program.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Returns a path by which this process can start this program again.
@@ -50,11 +50,66 @@ mod half {
     }
 }
 
-#[cfg(any(portable, not(target_os = "linux")))]
+/// Unix without a path to the file of a running program: the host keeps a link to its own.
+#[cfg(all(unix, any(portable, not(target_os = "linux"))))]
+mod half {
+    use std::fs;
+    use std::io;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+    use std::sync::OnceLock;
+
+    use crate::os::private;
+
+    /// Beginning of a link's name; the process id follows.
+    const LINK: &str = "program-";
+
+    static KEPT: OnceLock<PathBuf> = OnceLock::new();
+
+    pub fn own_path() -> io::Result<PathBuf> {
+        KEPT.get().map_or_else(std::env::current_exe, |path| Ok(path.clone()))
+    }
+
+    pub fn path_for_others() -> io::Result<PathBuf> {
+        own_path()
+    }
+
+    pub fn name(_: &mut Command) {}
+
+    pub fn keep(folder: &Path) -> io::Result<PathBuf> {
+        remove_left_behind(folder)?;
+        let link = std::path::absolute(folder)?.join(format!("{LINK}{}", std::process::id()));
+        let program = std::env::current_exe()?;
+        // A link cannot lead to another file system.
+        fs::hard_link(&program, &link).or_else(|_| fs::copy(&program, &link).map(drop))?;
+        // This process keeps one program only.
+        KEPT.set(link.clone()).unwrap_or_default();
+        Ok(link)
+    }
+
+    /// Removes the links of processes that were killed.
+    fn remove_left_behind(folder: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let process = name.to_str().and_then(|name| name.strip_prefix(LINK)?.parse().ok());
+            if process.is_some_and(|process| !private::process_exists(process)) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Windows: the file of a running program can be moved, but neither replaced nor removed.
+#[cfg(windows)]
 mod half {
     use std::io;
+    use std::os::windows::process::CommandExt;
     use std::path::PathBuf;
     use std::process::Command;
+
+    const CREATE_NO_WINDOW: u32 = 0x0800_0000;
 
     pub fn own_path() -> io::Result<PathBuf> {
         std::env::current_exe()
@@ -64,5 +119,58 @@ mod half {
         own_path()
     }
 
-    pub fn name(_: &mut Command) {}
+    pub fn name(command: &mut Command) {
+        command.creation_flags(CREATE_NO_WINDOW);
+    }
+}
+
+/// Program that a host keeps for itself. Removed on drop.
+#[derive(Debug)]
+pub struct KeptProgram(#[cfg(all(unix, any(portable, not(target_os = "linux"))))] PathBuf);
+
+/// Keeps this program in a folder for as long as the result lives, where the system could not start
+/// it again after an update. Does nothing elsewhere.
+///
+/// # Errors
+/// When the folder cannot be written.
+#[cfg(all(unix, any(portable, not(target_os = "linux"))))]
+pub fn keep(folder: &Path) -> io::Result<KeptProgram> {
+    half::keep(folder).map(KeptProgram)
+}
+
+/// Does nothing: the system can start this program again after an update.
+///
+/// # Errors
+/// Never.
+#[cfg(not(all(unix, any(portable, not(target_os = "linux")))))]
+pub fn keep(_folder: &Path) -> io::Result<KeptProgram> {
+    Ok(KeptProgram())
+}
+
+impl Drop for KeptProgram {
+    fn drop(&mut self) {
+        #[cfg(all(unix, any(portable, not(target_os = "linux"))))]
+        if let Err(error) = std::fs::remove_file(&self.0) {
+            tracing::debug!(%error, "the kept program is gone already");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_program_can_be_started_until_it_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("program-0"), "left behind").unwrap();
+        let kept = keep(folder.path()).unwrap();
+        let path = own_path();
+        assert!(path.exists(), "{path:?}");
+        drop(kept);
+        let is_kept = path.starts_with(folder.path());
+        assert_eq!(is_kept, cfg!(any(portable, target_os = "macos")));
+        assert_eq!(folder.path().join("program-0").exists(), !is_kept);
+        assert!(!is_kept || !path.exists());
+    }
 }

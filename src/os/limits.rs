@@ -18,6 +18,9 @@ mod half {
     use rustix::io::Errno;
     use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
+    /// Number beyond which macOS refuses a soft limit, even below the hard limit.
+    const MOST_FILES: Option<u64> = if cfg!(target_os = "macos") { Some(10_240) } else { None };
+
     /// Returns a note about the system limit behind an error, to append to a message; empty if
     /// none.
     pub fn limit_behind(error: &io::Error) -> &'static str {
@@ -44,8 +47,9 @@ mod half {
     /// child processes must get; `None` if the limit has not changed.
     pub fn raise() -> Option<u64> {
         let limits = getrlimit(Resource::Nofile);
-        let given = limits.current.filter(|given| limits.maximum.is_none_or(|most| *given < most))?;
-        match setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }) {
+        let most = limits.maximum.into_iter().chain(MOST_FILES).min();
+        let given = limits.current.filter(|given| most.is_none_or(|most| *given < most))?;
+        match setrlimit(Resource::Nofile, Rlimit { current: most, ..limits }) {
             Ok(()) => Some(given),
             Err(error) => {
                 tracing::debug!(%error, "the limit of open files cannot be raised");

@@ -4,7 +4,7 @@
 //! split into words.
 //! Never: starts a program, or searches folders.
 
-pub use half::{program_at, split};
+pub use half::{git_is_missing, program_at, split};
 
 /// Error: a command line with an open quote.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +14,7 @@ pub struct OpenQuote;
 #[cfg(unix)]
 mod half {
     use std::path::{Path, PathBuf};
+    use std::process::Stdio;
 
     use rustix::fs::{access, Access};
 
@@ -23,6 +24,17 @@ mod half {
     /// of its name may be left out.
     pub fn program_at(path: &Path) -> Option<PathBuf> {
         (path.is_file() && access(path, Access::EXEC_OK).is_ok()).then(|| path.to_owned())
+    }
+
+    /// Returns whether a program named `git` is the stub of macOS, which opens a window that asks to
+    /// install the developer tools.
+    pub fn git_is_missing(path: &Path) -> bool {
+        let asked = || {
+            let mut asked = std::process::Command::new("/usr/bin/xcode-select");
+            asked.arg("-p").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            asked.status().is_ok_and(|status| status.success())
+        };
+        cfg!(target_os = "macos") && path == Path::new("/usr/bin/git") && !asked()
     }
 
     /// Splits a command line by the rules of the system: those of a shell, without expansions, and
@@ -59,6 +71,10 @@ mod half {
             PathBuf::from(name)
         };
         endings().map(with).find(|file| file.is_file())
+    }
+
+    pub fn git_is_missing(_path: &Path) -> bool {
+        false
     }
 
     pub fn split(line: &str) -> Result<Vec<String>, OpenQuote> {

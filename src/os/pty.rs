@@ -114,6 +114,7 @@ mod half {
         std::fs::read_to_string(format!("/proc/{}/comm", group.as_raw_pid())).ok()
     }
 
+    /// Returns the name of the program that leads a process group; `None` if it has ended.
     #[cfg(any(portable, not(target_os = "linux")))]
     pub fn name_of(group: ForegroundGroup) -> Option<String> {
         use std::process::{Command, Stdio};

@@ -81,6 +81,7 @@ mod half {
         pwritev2(stdout, &[io::IoSlice::new(bytes)], HERE, ReadWriteFlags::NOWAIT).unwrap_or(0)
     }
 
+    /// Writes nothing: the system cannot write without blocking unless the file's mode is changed.
     #[cfg(any(portable, not(target_os = "linux")))]
     pub fn write_at_once(_stdout: &File, _bytes: &[u8]) -> usize {
         0

@@ -129,6 +129,7 @@ pub fn foreign_peer(stream: &Stream) -> io::Result<Option<u32>> {
 
 /// Returns whether the peer has closed its reading side, too, and not only its writing side.
 pub fn has_stopped_reading(stream: &LocalReadHalf) -> bool {
-    let mut seen = [PollFd::new(stream.as_ref(), PollFlags::empty())];
+    // macOS reports nothing to a process that asks for nothing.
+    let mut seen = [PollFd::new(stream.as_ref(), PollFlags::OUT)];
     poll(&mut seen, Some(&Timespec::default())).is_ok() && seen[0].revents().contains(PollFlags::HUP)
 }
