@@ -12,8 +12,8 @@ pub fn runtime_folder() -> Option<PathBuf> {
     named("XDG_RUNTIME_DIR").filter(|_| !cfg!(any(target_vendor = "apple", windows)))
 }
 
-/// Returns a standard folder: the one that a variable names, or one below the home folder. macOS has
-/// one for all purposes.
+/// Returns a standard folder: the one that a variable names, or one below the home folder. macOS
+/// has one for all purposes.
 pub fn base(xdg: &str, below_home: &str, on_windows: &str) -> Option<PathBuf> {
     if cfg!(windows) {
         named(on_windows)

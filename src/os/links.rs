@@ -6,9 +6,9 @@
 use std::io;
 use std::path::Path;
 
-/// Creates a link at `link` that leads to `target`, which may be missing. On Windows, where symbolic
-/// links are a privilege, it may be a junction of a folder or another name of a file instead, and
-/// nothing for a missing target.
+/// Creates a link at `link` that leads to `target`, which may be missing. On Windows, where
+/// symbolic links are a privilege, it may be a junction of a folder or another name of a file
+/// instead, and nothing for a missing target.
 ///
 /// # Errors
 /// When the path is taken, or the file system has none of these.

@@ -20,8 +20,9 @@ mod half {
     /// Set if a terminal window of this system starts the shell as a login shell.
     pub const LOGS_IN: bool = cfg!(target_os = "macos");
 
-    /// Returns the user's shell: `$SHELL`, else the shell of the account; each only if `/etc/shells`
-    /// lists it. Falls back to [`SH`]. On Windows, PowerShell or else the command prompt.
+    /// Returns the user's shell: `$SHELL`, else the shell of the account; each only if
+    /// `/etc/shells` lists it. Falls back to [`SH`]. On Windows, PowerShell or else the command
+    /// prompt.
     pub fn of_user() -> PathBuf {
         let shells = fs::read_to_string("/etc/shells").unwrap_or_default();
         let asked = std::env::var_os("SHELL").map(PathBuf::from);

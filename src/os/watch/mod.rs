@@ -4,8 +4,8 @@
 //! unless the report says so.
 //!
 //! On Linux, each folder has a watch of its own in the kernel, so that folders that are left out
-//! cost nothing. Elsewhere, the crate `notify` carries it: macOS and Windows watch all that is below
-//! a folder at once, and report by a thread.
+//! cost nothing. Elsewhere, the crate `notify` carries it: macOS and Windows watch all that is
+//! below a folder at once, and report by a thread.
 //!
 //! Owns: registration of folders, once for all users and within the limits; the pending
 //! notifications; and waiting for them.

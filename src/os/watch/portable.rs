@@ -1,9 +1,9 @@
 //! Notifications by the crate `notify`, which reports them from a thread of its own.
 //!
 //! Where the system watches all that is below a folder, the topmost registered folders are watched,
-//! and notifications about folders that are not registered are dropped at once. Folders and links on
-//! the way to a watched one are compared every second, since not every system reports that they are
-//! moved.
+//! and notifications about folders that are not registered are dropped at once. Folders and links
+//! on the way to a watched one are compared every second, since not every system reports that they
+//! are moved.
 //!
 //! Owns: the half for macOS, Windows and other systems, and for Linux when it stands in for them.
 //! Never: forgets a path without setting `forgot`.
@@ -254,8 +254,8 @@ impl Notifier {
         Ok(Registration(registered.number))
     }
 
-    /// Watches the folder that has taken the path of a registered one, if one has. Returns whether a
-    /// folder is registered at this path.
+    /// Watches the folder that has taken the path of a registered one, if one has. Returns whether
+    /// a folder is registered at this path.
     fn renew(&mut self, folder: &Path, version: PathVersion) -> Result<bool, WatchError> {
         let shared = Arc::clone(&self.shared);
         let before = match lock(&shared.state).folders.get(folder) {
