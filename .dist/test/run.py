@@ -68,7 +68,7 @@ def check_sums(dist, _):
             for member in archive.getmembers():
                 assert member.mode == (0o755 if member.name.endswith("/ahp-sidecar") else 0o644), member.name
                 content = archive.extractfile(member).read()
-                for place in (Path.home(), ROOT):
+                for place in (Path.home() / ".cargo", Path.home() / ".rustup", ROOT):
                     assert f"{place}/".encode() not in content, f"{member.name} in {path.name} names {place}"
 
 
