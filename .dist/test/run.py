@@ -200,6 +200,7 @@ def check_extension(dist, folder):
     with zipfile.ZipFile(found[0]) as archive:
         archive.extractall(folder)
         program = next(info for info in archive.infolist() if info.filename.startswith("extension/bin/"))
+        assert {"extension/LICENSE.txt", "extension/THIRD-PARTY.txt"} <= set(archive.namelist()), archive.namelist()
         mode = program.external_attr >> 16
         assert mode & 0o111, f"{program.filename} has mode {mode:o}"
         (folder / program.filename).chmod(mode & 0o777)
