@@ -28,7 +28,7 @@ pub enum ArchiveError {
     #[error("there is no session {0}{1}")]
     NotFound(String, &'static str),
     /// The URI of the session, or of one of its chats, belongs to another listed session.
-    #[error("{0} is in use: dispose of that session first")]
+    #[error("an existing session uses the URI {0}: dispose of that session first")]
     InUse(String),
     /// Failure of the store.
     #[error(transparent)]
@@ -100,7 +100,7 @@ impl Archive {
         schema::refuse_what_is_lost(path, mark)?;
         let (connection, version) = schema::look_into(path)?;
         if version == 0 {
-            return Err(StoreError::Lost(path.display().to_string(), "holds nothing"));
+            return Err(StoreError::Lost(path.display().to_string(), "contains no tables"));
         }
         if version < schema::NEWEST {
             if let Err(error) = bring_up_to_date(&connection, mark.reserved()) {
@@ -109,7 +109,7 @@ impl Archive {
                 }
                 // The columns that list sessions are the same in all versions. Running turns count
                 // as damaged.
-                tracing::warn!(%error, "an older store is damaged: it is read as it is");
+                tracing::warn!(%error, "a store of an older version is damaged and cannot be migrated: it is read in its old format");
                 if !connection.is_autocommit() {
                     connection.execute_batch("ROLLBACK")?;
                 }

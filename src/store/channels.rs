@@ -29,7 +29,7 @@ pub(super) fn all(connection: &Connection) -> Vec<ChannelRow> {
             }
             Some(id) => Ok(ChannelRow { id, body }),
             None => Err(StoreError::Damaged(format!(
-                "the channel {} of the kind `{kind}`, which this program does not know,",
+                "the channel {} of the unknown kind `{kind}`",
                 name.key
             ))),
         }

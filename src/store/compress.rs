@@ -25,7 +25,7 @@ pub(super) fn compressed(plain: &[u8]) -> Cow<'_, [u8]> {
         Ok(small) if small.len() <= plain.len() / 8 * 7 => small.into(),
         Ok(_) => plain.into(),
         Err(error) => {
-            tracing::debug!(%error, "something is kept as large as it is");
+            tracing::debug!(%error, "a value cannot be compressed: it is stored uncompressed");
             plain.into()
         }
     }

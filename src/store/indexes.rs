@@ -36,7 +36,7 @@ pub(super) fn are_complete(connection: &Connection) -> Result<bool, StoreError> 
         for order in ["ASC", "DESC"] {
             match misses_a_row(connection, &index, order) {
                 Ok(true) => {
-                    tracing::error!(index = index.name, "an index is damaged: it does not name every row");
+                    tracing::error!(index = index.name, "an index is damaged: it lacks entries");
                     return Ok(false);
                 }
                 Ok(false) => break,

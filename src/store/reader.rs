@@ -220,7 +220,7 @@ impl Reader {
                 }
                 // Numbers are skipped only where another process began.
                 if action.server_seq != last + 1 && !rows::is_life(&snapshot, action.server_seq - 1)? {
-                    return Err(StoreError::Damaged(format!("the log behind the action {last}")));
+                    return Err(StoreError::Damaged(format!("the log after the action {last}")));
                 }
                 last = action.server_seq;
                 actions.push((target, action));
@@ -421,6 +421,6 @@ pub(super) fn list_all(connection: &Connection) -> Result<Vec<(SessionKey, Optio
 
 fn damaged_summary(connection: &Connection, key: SessionKey, modified_at: &str) -> Bytes {
     let uri = rows::uri_of(connection, key);
-    tracing::error!(uri, key = key.0, "the row of a session is damaged: the list says so");
+    tracing::error!(uri, key = key.0, "the row of a session is damaged: the list of sessions has a placeholder for it");
     summary_of_damaged_session(uri, modified_at)
 }

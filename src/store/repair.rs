@@ -63,12 +63,12 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
         let is_there = is_there(connection, &table.name)?;
         match table.name.as_str() {
             "sessions" if !is_there => {
-                return Err(StoreError::Damaged("the table of sessions is missing, so the store".to_owned()));
+                return Err(StoreError::Damaged("the store (its table of sessions is missing)".to_owned()));
             }
             name if DISPENSABLE.contains(&name) => {
                 let (rows, all) = if is_there { readable(connection, name) } else { (Vec::new(), false) };
                 if !all {
-                    tracing::warn!(table = name, rows = rows.len(), "a table is damaged: it is made again");
+                    tracing::warn!(table = name, rows = rows.len(), "a table is damaged: it is rebuilt from its readable rows");
                 }
                 if !all && name == "meta" {
                     // Leaves room, so that no key of a purged session is assigned again.
@@ -83,13 +83,13 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
                     plan.spoiled = running(connection);
                 }
                 if !all || version == schema::NEWEST && !can_append(connection)? {
-                    tracing::warn!(rows = rows.len(), "the log of actions is damaged: it is made again");
+                    tracing::warn!(rows = rows.len(), "the log of actions is damaged: it is rebuilt from its readable rows");
                     plan.tables.push((table, rows));
                 }
             }
             // The counts are recomputed, since a missing row cannot be detected.
             "shared_texts" if !is_there || !readable(connection, "shared_texts").1 => {
-                tracing::warn!("the table of what turns share is damaged: it is made again");
+                tracing::warn!("the table of texts that turns share is damaged: it is rebuilt");
                 if self::is_there(connection, "turns")? {
                     plan.uses = use_counts::count(connection)?;
                 }
@@ -97,13 +97,13 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
             }
             // Without these rows, a content that is already stored is stored once more.
             "contents" if !is_there || !readable(connection, "contents").1 => {
-                tracing::warn!("the table of where contents are found is damaged: it is made again");
+                tracing::warn!("the index of large contents is damaged: it is emptied, and contents may be stored twice");
                 plan.tables.push((table, Vec::new()));
             }
             name if !is_there => {
                 tracing::error!(
                     table = name,
-                    "a table is gone from the store, and with it what sessions had in it"
+                    "a table of the store is missing: its data is lost, and it is created empty"
                 );
                 plan.tables.push((table, Vec::new()));
             }
@@ -153,7 +153,7 @@ pub(super) fn make_all(connection: &Connection, plan: &Plan) -> Result<(), Store
 
 fn last_key_in(connection: &Connection) -> u64 {
     last_key(connection).unwrap_or_else(|error| {
-        tracing::debug!(%error, "the last key that was given cannot be read");
+        tracing::debug!(%error, "the last assigned key cannot be read");
         0
     })
 }
@@ -183,7 +183,7 @@ pub(super) fn check_complete(connection: &Connection) -> Result<(), StoreError> 
     let names: BTreeSet<String> = names.collect::<Result<_, _>>()?;
     match schema::OBJECTS.iter().find(|name| !names.contains(**name)) {
         None => Ok(()),
-        Some(name) => Err(StoreError::Damaged(format!("the list of tables, in which `{name}` is missing,"))),
+        Some(name) => Err(StoreError::Damaged(format!("the schema of the store (`{name}` is missing)"))),
     }
 }
 
@@ -307,7 +307,7 @@ fn make_index(connection: &Connection, index: &SchemaObject) -> Result<(), Store
             let trashed = connection.execute(sql, [])?;
             tracing::error!(
                 trashed,
-                "there are two sessions of one URI: the older one is put into the trash"
+                "two sessions have the same URI: the older one was moved to the trash"
             );
             Ok(connection.execute_batch(&index.sql)?)
         }
@@ -323,9 +323,9 @@ fn should_be_made_again(connection: &Connection, index: &SchemaObject) -> bool {
     let sql = format!("SELECT count(*) FROM {} NOT INDEXED", index.table);
     let can_be = connection.query_row(&sql, [], |_| Ok(())).is_ok();
     if can_be {
-        tracing::warn!(index = index.name, "an index is damaged: it is made again");
+        tracing::warn!(index = index.name, "an index is damaged: it is rebuilt");
     } else {
-        tracing::error!(index = index.name, "an index and its table are damaged: it cannot be made again");
+        tracing::error!(index = index.name, "an index cannot be rebuilt: its table is damaged too");
     }
     can_be
 }

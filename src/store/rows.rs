@@ -40,7 +40,7 @@ pub(super) fn readable<T>(
     };
     let rows = rows().unwrap_or_else(|error| vec![Err(error)]);
     let sound = rows.into_iter().filter_map(|row| {
-        row.map_err(|error| tracing::error!(%error, sql, "a row of the store is left out")).ok()
+        row.map_err(|error| tracing::error!(%error, sql, "a damaged row of the store is skipped")).ok()
     });
     sound.collect()
 }
@@ -127,7 +127,7 @@ pub(super) fn actions(row: &Row<'_>) -> Result<(ChannelId, Vec<ActionLine>), Sto
     let lines = unpacked.ok_or_else(|| StoreError::Damaged(damaged()))?;
     let id = channel.id().ok_or_else(|| {
         StoreError::Damaged(format!(
-            "{}, on a channel of the kind `{}`, which this program does not know,",
+            "{} (its channel has the unknown kind `{}`)",
             damaged(),
             channel.kind
         ))
@@ -462,7 +462,7 @@ impl StoredChat {
         let target = chat.key.into();
         let lines = running::check(connection, target, chat.as_of)
             .and_then(|()| actions_on(connection, target, chat.as_of, is_needed))
-            .map_err(|error| error.on(|| format!("what runs in the chat {}", chat.uri)))?;
+            .map_err(|error| error.on(|| format!("the running turn of the chat {}", chat.uri)))?;
         Ok(lines.into_iter().map(|action| action.line).collect())
     }
 }

@@ -32,7 +32,7 @@ impl LoggedRow<'_> {
 /// Checks that all actions on a channel after this number are in the log. Damage that affects only
 /// other channels is ignored.
 pub(super) fn check(connection: &Connection, target: ChannelId, after: u64) -> Result<(), StoreError> {
-    let damaged = |number: u64| StoreError::Damaged(format!("the log behind the action {number}"));
+    let damaged = |number: u64| StoreError::Damaged(format!("the log after the action {number}"));
     let ours = ChannelName::of(target);
     // Numbers up to this one may be missing: they were pruned.
     let pruned = rows::number(connection, "pruned")?.unwrap_or(0);

@@ -57,7 +57,7 @@ impl TextSource for StoredText {
         let reader = self.texts.reader.lock().unwrap_or_else(PoisonError::into_inner);
         match turns::text_of(&reader, self.name) {
             Ok(Some(text)) => Ok(text),
-            Ok(None) => Err("its text is not what was written".to_owned()),
+            Ok(None) => Err("its text is damaged".to_owned()),
             Err(error) => Err(error.to_string()),
         }
     }

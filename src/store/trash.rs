@@ -66,7 +66,7 @@ pub(super) fn purge_chat(connection: &Connection, chat: ChatKey) -> Result<(), S
 fn forget(connection: &Connection, is_gone: impl Fn(ChannelId) -> bool) -> Result<(), StoreError> {
     match rows::empty_actions(connection, is_gone) {
         Err(error) if error.is_damage() => {
-            tracing::warn!(%error, "the log is damaged: what was removed may be in it until it is old");
+            tracing::warn!(%error, "the log of actions is damaged: actions of a removed session may stay in it until they are pruned");
             Ok(())
         }
         emptied => emptied,

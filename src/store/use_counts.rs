@@ -69,7 +69,7 @@ pub(super) fn use_all_once_more(
     connection
         .prepare_cached(&sql)?
         .execute(parameters)
-        .map_err(damaged_if(|| "the numbers of the turns that have texts".to_owned()))?;
+        .map_err(damaged_if(|| "the table of use counts".to_owned()))?;
     Ok(())
 }
 
@@ -125,7 +125,7 @@ pub(super) fn uses(connection: &Connection, text: i64) -> Result<Option<TextUses
         .prepare_cached("SELECT uses, sum FROM shared_texts WHERE key = ?1")?
         .query_row(params![text], |row| Ok((TextUses(row.get(0)?), row.get::<_, u32>(1)?)))
         .optional();
-    match found.map_err(damaged_if(|| format!("the number of the turns that have the text {text}"))) {
+    match found.map_err(damaged_if(|| format!("the use count of the text {text}"))) {
         Ok(found) => Ok(found.map(|(uses, sum)| uses.checked(text, Some(sum)))),
         Err(error) if error.is_damage() => Ok(Some(TextUses::UNKNOWN)),
         Err(error) => Err(error),
@@ -158,9 +158,9 @@ pub(super) fn count(connection: &Connection) -> Result<Vec<(i64, TextUses)>, Sto
     });
     // An unreadable text may have any of the contents.
     if let Err(error) = counted {
-        tracing::warn!(%error, "it is not known how many texts have a content: all of them stay for good");
+        tracing::warn!(%error, "the use counts of large contents cannot be recounted: unused ones are never removed");
         let found = contents::found(connection).unwrap_or_else(|error| {
-            tracing::warn!(%error, "it is not known which contents there are, either");
+            tracing::warn!(%error, "the large contents cannot be listed");
             Vec::new()
         });
         let found = found.into_iter().chain(contents.into_keys());

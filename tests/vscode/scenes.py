@@ -249,7 +249,7 @@ def the_host_is_killed_in_mid_turn(stage):
     window.responds("killed")
     stage.host.kill()
     stage.host.start()
-    window.until("the end of the turn by an error", lambda: "ended while the turn ran" in window.response())
+    window.until("the end of the turn by an error", lambda: "ended during the turn" in window.response())
     assert "killed" in window.response(), window.response()
     window.idle()
     window.send("/say it goes on")

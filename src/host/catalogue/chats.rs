@@ -60,7 +60,7 @@ pub(in crate::host) fn chats_capability(
     let agent = agent.ok_or_else(|| RpcError::provider_not_found(provider))?;
     let can = agent.info.capabilities.as_ref().and_then(|can| can.multiple_chats.clone());
     can.ok_or_else(|| {
-        RpcError::invalid_params(format_args!("the agent `{provider}` has one chat in a session"))
+        RpcError::invalid_params(format_args!("the agent `{provider}` supports only one chat per session"))
     })
 }
 
@@ -108,7 +108,7 @@ pub(in crate::host) fn beginning_of(
     source: Option<ChatSource>,
 ) -> Result<Beginning, RpcError> {
     let cannot = |what: &str| {
-        Err(RpcError::invalid_params(format_args!("`source`: the agent of this session makes no {what}")))
+        Err(RpcError::invalid_params(format_args!("`source`: the agent of this session does not support {what}")))
     };
     match source {
         None => Ok(Beginning::default()),
@@ -118,7 +118,7 @@ pub(in crate::host) fn beginning_of(
             let (from, chat) = source_chat(ledger, key, &source.chat)?;
             let Some(turns) = chat.conversation.history().through(&source.turn_id) else {
                 return Err(RpcError::invalid_params(format_args!(
-                    "`source.turnId`: no turn `{}` is over in that chat",
+                    "`source.turnId`: that chat has no completed turn `{}`",
                     source.turn_id
                 )));
             };
@@ -145,7 +145,7 @@ pub(in crate::host) fn beginning_of(
                 }
                 (None, _) => {
                     return Err(RpcError::invalid_params(format_args!(
-                        "`source.turnId`: no turn `{}` in that chat",
+                        "`source.turnId`: that chat has no turn `{}`",
                         source.turn_id
                     )));
                 }
@@ -169,7 +169,7 @@ fn source_chat<'a>(ledger: &'a Ledger, key: SessionKey, uri: &str) -> Result<(Ch
     let chat = ledger.find_chat(uri);
     let found = chat.and_then(|key| ledger.channels.chats.known(key).map(|chat| (key, chat)));
     found.filter(|(_, chat)| chat.session == key).ok_or_else(|| {
-        RpcError::invalid_params(format_args!("`source.chat`: `{uri}` is no chat of this session"))
+        RpcError::invalid_params(format_args!("`source.chat`: this session has no chat `{uri}`"))
     })
 }
 

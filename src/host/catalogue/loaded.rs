@@ -153,7 +153,7 @@ pub(in crate::host) fn end_interrupted_turn(
             .is_some_and(|always| always || ledger.channels.chats.known(key).is_some_and(Chat::can_resume));
         // A command must not run twice, and an agent cannot resume a turn that it began by itself.
         let resumable = resumable && !is_command && !is_own;
-        let message = "the host ended while the turn ran".to_owned();
+        let message = "the host ended during the turn".to_owned();
         Ending::Failed { kind: "interrupted".to_owned(), message, resumable }
     };
     turns::end_turn_without_advance(ledger, step, key, ending, None);
@@ -162,8 +162,8 @@ pub(in crate::host) fn end_interrupted_turn(
 fn abandoned_turn_message(deaths: u32) -> String {
     let times = if deaths == 1 { "once".to_owned() } else { format!("{deaths} times in a row") };
     format!(
-        "the host ended while the turn ran, and then {times} while it was taken up: it cannot be resumed; what was said \
-        is kept, and a new message begins a new turn"
+        "the host ended during the turn, and then {times} while it restored the turn, so the turn cannot be resumed; \
+         its text is kept, and a new message begins a new turn"
     )
 }
 
@@ -217,7 +217,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
     let state = body.state.into_owned();
     let mut context = turns;
     if context.len() < body.context_turns {
-        return Err("not all is there that the chat goes on from".to_owned());
+        return Err("turns that the chat continues from are missing".to_owned());
     }
     let history: History = context.drain(body.context_turns..).collect();
     // Facts of older stores' turns are computed here, off the main loop; the host needs all.
@@ -235,7 +235,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
             continue;
         }
         if conversation.apply(&envelope.action) != ReduceOutcome::Applied {
-            return Err(format!("the saved action {} does not fit its chat", envelope.server_seq));
+            return Err(format!("the stored action {} is invalid for its chat", envelope.server_seq));
         }
         consumed.extend(rows::consumed_by(&envelope).map(str::to_owned));
     }

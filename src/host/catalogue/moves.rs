@@ -33,7 +33,7 @@ pub(in crate::host) fn check_may_join(
     }
     if to.state.chats.len() >= CHATS_MAX {
         return Err(RpcError::invalid_params(format_args!(
-            "`destination.session`: {CHATS_MAX} chats are in it, which is all that it holds"
+            "`destination.session`: that session has {CHATS_MAX} chats already, the maximum"
         )));
     }
     Ok(())
@@ -44,7 +44,7 @@ pub(in crate::host) fn check_movable(ledger: &Ledger, key: ChatKey) -> Result<Se
     let chat = ledger.channels.chats.needed(key)?;
     if chat.conversation.state().movable != Some(true) {
         return Err(RpcError::invalid_params(
-            "`channel`: this chat is not movable; a session's default chat stays with it",
+            "`channel`: the default chat of a session cannot be moved",
         ));
     }
     Ok(chat.session)
@@ -65,7 +65,7 @@ pub(in crate::host) fn check_anchor(
         return Ok(());
     }
     Err(RpcError::invalid_params(format_args!(
-        "`destination.after`: `{after}` is no chat of `{}`",
+        "`destination.after`: the session `{}` has no chat `{after}`",
         session.channel.uri
     )))
 }

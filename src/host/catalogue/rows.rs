@@ -219,7 +219,7 @@ pub fn consumed_by(envelope: &ActionEnvelope) -> Option<&str> {
 }
 
 pub(in crate::host) fn read<T: for<'a> Deserialize<'a>>(what: &str, json: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(json).map_err(|error| format!("the saved {what} cannot be read: {error}"))
+    serde_json::from_slice(json).map_err(|error| format!("the stored {what} cannot be read: {error}"))
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)]

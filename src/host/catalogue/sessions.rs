@@ -101,7 +101,7 @@ pub(in crate::host) fn create_session(
         return Err(RpcError::session_already_exists(&uri));
     }
     if parse_changeset_uri(&uri).is_some() {
-        return Err(RpcError::invalid_params("`channel`: changesets are called so, and no session is"));
+        return Err(RpcError::invalid_params("`channel`: a session cannot have the URI of a changeset"));
     }
     if !may_name_a_session(&uri) {
         return Err(RpcError::invalid_params(
@@ -166,7 +166,7 @@ fn check_active_client(
     let own =
         ledger.presence.connections.get(&connection).and_then(|connection| connection.client_id.as_deref());
     if own != Some(&client.client_id) {
-        return Err(RpcError::invalid_params("`activeClient.clientId` must be this client's own"));
+        return Err(RpcError::invalid_params("`activeClient.clientId` must be the client id of this connection"));
     }
     if !nesting_fits(&to_json(client), ACTION_NESTING_MAX) {
         return Err(RpcError::invalid_params(format_args!(
@@ -198,7 +198,7 @@ pub(in crate::host) fn page_of(params: &ListSessionsParams) -> Result<Page, RpcE
     let after = match params.cursor.as_deref() {
         None => None,
         Some(cursor) => Some(read_cursor(cursor).ok_or_else(|| {
-            RpcError::invalid_params("`cursor` is none of ours; leave it out to begin anew")
+            RpcError::invalid_params("`cursor` was not issued by this host; omit it to get the first page")
         })?),
     };
     Ok(Page { after, limit })
@@ -233,7 +233,7 @@ fn new_directories(
     let several = capabilities.is_some_and(|can| can.multiple_working_directories.is_some());
     if directories.len() > 1 && !several {
         return Err(RpcError::invalid_params(format_args!(
-            "`workingDirectories`: the agent `{}` works in one directory",
+            "`workingDirectories`: the agent `{}` supports only one working directory",
             agent.info.provider
         )));
     }

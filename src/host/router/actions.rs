@@ -246,7 +246,7 @@ pub(super) fn growing_member(
             // A draft replaces the previous one.
             let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
             let chat = ledger.channels.chats.known_mut(id.key.into())?;
-            return Some(("the chat, without its turns,", chat.conversation.bytes_without_turns(with_draft)));
+            return Some(("the chat (without its turns)", chat.conversation.bytes_without_turns(with_draft)));
         }
         _ => return None,
     };

@@ -30,10 +30,10 @@ impl Host {
         let channel = session.channel.uri.clone();
         tracing::info!(
             session = channel,
-            "a session is disposed of: its client has gone before its first turn"
+            "an unused session is disposed of: its client has disconnected before the first turn"
         );
         if let Err(error) = self.dispose_session(step, &DisposeSessionParams { channel, meta: None }) {
-            tracing::warn!(%error, "a session whose client has gone before its first turn cannot be disposed of");
+            tracing::warn!(%error, "an unused session cannot be disposed of");
         }
     }
 

@@ -36,7 +36,7 @@ impl Host {
         let can = catalogue::chats::chats_capability(&self.agents, session)?;
         if session.state.chats.len() >= CHATS_MAX {
             return Err(RpcError::invalid_params(format_args!(
-                "{CHATS_MAX} chats are in this session, which is all that it holds"
+                "this session has {CHATS_MAX} chats already, the maximum"
             )));
         }
         let own = default_chat_of(&session.channel.uri);
@@ -99,7 +99,7 @@ impl Host {
         let mut others = session.state.chats.iter().filter(|row| row.resource != params.channel);
         let Some(heir) = others.next().map(|row| row.resource.clone()) else {
             return Err(RpcError::invalid_params(
-                "`channel`: a session keeps its last chat; dispose of the session",
+                "`channel`: the last chat of a session cannot be disposed of; dispose of the session instead",
             ));
         };
         // Steering messages that the agent has not accepted have no next turn.

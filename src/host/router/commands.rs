@@ -199,7 +199,7 @@ impl Host {
     pub(super) fn command_timed_out(&mut self, step: &mut Step<'_>, key: TerminalKey) {
         if self.ledger.channels.terminals.get(&key).is_some_and(Terminal::is_command) {
             let minutes = COMMAND_TIMEOUT.as_secs() / 60;
-            let why = format!("the command was ended: it had run for {minutes} minutes, the limit");
+            let why = format!("the command was stopped after {minutes} minutes, the limit for commands");
             self.command_finished(step, key, Err(why));
         }
     }

@@ -128,7 +128,7 @@ impl Host {
             tracing::info!(
                 client = params.client_id,
                 bytes,
-                "a client has reconnected: it gets the actions that it missed"
+                "a client has reconnected: the missed actions are replayed"
             );
             result.extend_from_slice(b"],\"missing\":");
             result.extend_from_slice(&to_json(&missing));

@@ -50,7 +50,7 @@ pub(super) fn move_chat(
             Ok(MoveChatResult { session: move_to_new_session(ledger, agents, changes, step, key)? })
         }
         ChatMoveDestination::Unknown(_) => Err(RpcError::invalid_params(
-            "`destination` must be a `newSession`, or a `session` that it names",
+            "`destination` must be a `newSession`, or a `session` with the URI of a session",
         )),
     }
 }
@@ -132,7 +132,7 @@ pub(super) fn move_to_new_session(
     let summary = ledger
         .channels
         .summary(to)
-        .ok_or_else(|| RpcError::internal("a session that was just made is gone"))?;
+        .ok_or_else(|| RpcError::internal("the new session is missing"))?;
     if let Some(session) = ledger.channels.sessions.known_mut(to) {
         session.sent_summary = summary.clone();
     }

@@ -26,7 +26,7 @@ impl Host {
     pub(in crate::host) fn agent_reports(&mut self, step: &mut Step<'_>, key: ChatKey, event: Event) {
         // An agent may report until it learns that its chat is gone.
         let Some(chat) = self.ledger.channels.chats.get_mut(&key) else {
-            tracing::debug!(?key, "an event of an agent was ignored: its chat is gone");
+            tracing::debug!(?key, "an event of an agent was ignored: its chat no longer exists");
             return;
         };
         match event {
@@ -151,7 +151,7 @@ impl Host {
         let session = chat.session;
         let gone =
             |resumable| Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable };
-        tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent has died");
+        tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent has failed to start or has ended unexpectedly");
         terminals::end_terminals_of(&mut self.ledger, step, key);
         progress::clear_opening_wait(&mut self.ledger, step, key);
         progress::opening_finished(&mut self.ledger, step, key);

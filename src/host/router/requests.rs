@@ -47,7 +47,7 @@ impl Host {
                     if IGNORED.contains(&name) {
                         return tracing::debug!(
                             method = name,
-                            "a notification that means nothing here was ignored"
+                            "a notification that this host does not use was ignored"
                         );
                     }
                     // A notification has no answer, so only the log can report the error.
@@ -56,7 +56,7 @@ impl Host {
                 return;
             }
             ClientMessage::Protocol(Incoming::Malformed { id, error }) => {
-                tracing::debug!(%error, "a line was refused: it is no JSON-RPC message");
+                tracing::debug!(%error, "a line was rejected: it is not a JSON-RPC message");
                 return step.emit(Output::Frame(connection, Frame::Error { id, error }));
             }
             ClientMessage::Protocol(Incoming::Response(reply)) => {
@@ -284,7 +284,7 @@ fn route(ledger: &Ledger, connection: ConnectionId, name: &MethodName) -> Result
     }
     match method {
         Some(Method::Initialize) if live => Err(RpcError::invalid_request(
-            "this connection is open already: `initialize` comes once, at first",
+            "this connection is initialized already: `initialize` is sent once, as the first message",
         )),
         Some(method) => Ok(method),
         None => Err(RpcError::method_not_found(name.as_str())),

@@ -25,7 +25,7 @@ impl Host {
     /// Ends a chat's turn if it exceeds the size limit.
     pub(super) fn end_if_too_large(&mut self, step: &mut Step<'_>, key: ChatKey) {
         if limits::is_too_large(&self.ledger, key) {
-            tracing::warn!(?key, "a turn was ended: it is larger than a turn may be");
+            tracing::warn!(?key, "a turn was ended: it exceeds the size limit");
             self.end_turn(step, key, limits::too_large(&self.ledger), None);
         }
     }
