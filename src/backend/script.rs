@@ -519,10 +519,7 @@ impl ScriptAgent {
                 Ok(())
             }
             Some(command) => {
-                tracing::debug!(
-                    ?command,
-                    "a command of the host was ignored: it does not fit the state of the turn"
-                );
+                tracing::debug!(?command, "a command of the host was ignored: its turn is over");
                 Ok(())
             }
         }

@@ -56,7 +56,7 @@ impl CompletedTurn {
         }
         match serde_json::from_slice::<Named>(&text) {
             Ok(Named { id }) => Ok(Self::new(&id, text)),
-            Err(error) => Err(format!("the saved turn cannot be read: {error}")),
+            Err(error) => Err(format!("the stored turn cannot be read: {error}")),
         }
     }
 
@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn what_is_no_turn_is_refused_when_it_comes_and_logged_when_it_is_read() {
         let error = CompletedTurn::from_stored(Bytes::from_static(b"{}")).unwrap_err();
-        assert!(error.starts_with("the saved turn cannot be read: "), "{error}");
+        assert!(error.starts_with("the stored turn cannot be read: "), "{error}");
         assert_eq!(turn("a", "1").read(), None, "a message has more to it");
     }
 }

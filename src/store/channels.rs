@@ -28,10 +28,9 @@ pub(super) fn all(connection: &Connection) -> Vec<ChannelRow> {
                 Err(StoreError::Damaged(format!("the channel {} of the kind `{kind}`", name.key)))
             }
             Some(id) => Ok(ChannelRow { id, body }),
-            None => Err(StoreError::Damaged(format!(
-                "the channel {} of the unknown kind `{kind}`",
-                name.key
-            ))),
+            None => {
+                Err(StoreError::Damaged(format!("the channel {} of the unknown kind `{kind}`", name.key)))
+            }
         }
     })
 }

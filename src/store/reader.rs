@@ -421,6 +421,10 @@ pub(super) fn list_all(connection: &Connection) -> Result<Vec<(SessionKey, Optio
 
 fn damaged_summary(connection: &Connection, key: SessionKey, modified_at: &str) -> Bytes {
     let uri = rows::uri_of(connection, key);
-    tracing::error!(uri, key = key.0, "the row of a session is damaged: the list of sessions has a placeholder for it");
+    tracing::error!(
+        uri,
+        key = key.0,
+        "the row of a session is damaged: the list of sessions has a placeholder for it"
+    );
     summary_of_damaged_session(uri, modified_at)
 }

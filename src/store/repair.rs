@@ -68,7 +68,11 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
             name if DISPENSABLE.contains(&name) => {
                 let (rows, all) = if is_there { readable(connection, name) } else { (Vec::new(), false) };
                 if !all {
-                    tracing::warn!(table = name, rows = rows.len(), "a table is damaged: it is rebuilt from its readable rows");
+                    tracing::warn!(
+                        table = name,
+                        rows = rows.len(),
+                        "a table is damaged: it is rebuilt from its readable rows"
+                    );
                 }
                 if !all && name == "meta" {
                     // Leaves room, so that no key of a purged session is assigned again.
@@ -83,7 +87,10 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
                     plan.spoiled = running(connection);
                 }
                 if !all || version == schema::NEWEST && !can_append(connection)? {
-                    tracing::warn!(rows = rows.len(), "the log of actions is damaged: it is rebuilt from its readable rows");
+                    tracing::warn!(
+                        rows = rows.len(),
+                        "the log of actions is damaged: it is rebuilt from its readable rows"
+                    );
                     plan.tables.push((table, rows));
                 }
             }
@@ -97,7 +104,9 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
             }
             // Without these rows, a content that is already stored is stored once more.
             "contents" if !is_there || !readable(connection, "contents").1 => {
-                tracing::warn!("the index of large contents is damaged: it is emptied, and contents may be stored twice");
+                tracing::warn!(
+                    "the index of large contents is damaged: it is emptied, and contents may be stored twice"
+                );
                 plan.tables.push((table, Vec::new()));
             }
             name if !is_there => {
@@ -305,10 +314,7 @@ fn make_index(connection: &Connection, index: &SchemaObject) -> Result<(), Store
                 WHERE removed_at IS NULL AND key NOT IN
                     (SELECT max(key) FROM sessions NOT INDEXED WHERE removed_at IS NULL GROUP BY uri)";
             let trashed = connection.execute(sql, [])?;
-            tracing::error!(
-                trashed,
-                "two sessions have the same URI: the older one was moved to the trash"
-            );
+            tracing::error!(trashed, "two sessions have the same URI: the older one was moved to the trash");
             Ok(connection.execute_batch(&index.sql)?)
         }
         made => Ok(made?),

@@ -126,11 +126,7 @@ pub(super) fn actions(row: &Row<'_>) -> Result<(ChannelId, Vec<ActionLine>), Sto
     let unpacked = restored(packed, u64::MAX).and_then(|packed| unpack(first, last, &packed));
     let lines = unpacked.ok_or_else(|| StoreError::Damaged(damaged()))?;
     let id = channel.id().ok_or_else(|| {
-        StoreError::Damaged(format!(
-            "{} (its channel has the unknown kind `{}`)",
-            damaged(),
-            channel.kind
-        ))
+        StoreError::Damaged(format!("{} (its channel has the unknown kind `{}`)", damaged(), channel.kind))
     })?;
     Ok((id, lines))
 }

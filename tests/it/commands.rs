@@ -228,7 +228,7 @@ const TOLD_BYTES: usize = 64 << 10;
 
 #[test]
 fn tool_call_of_a_command_line_shows_the_latest_output_up_to_its_limit() {
-    let left_out = "(What came before is left out.)\n";
+    let left_out = "(Earlier output is omitted.)\n";
     for (bytes, is_cut) in [(TEXT_BYTES - 1, false), (TEXT_BYTES, false), (TEXT_BYTES + 1, true)] {
         let content = Chat::new(Limits::default()).ran("t", "!a", &format!("{}y", "x".repeat(bytes - 1)));
         let text = content[1]["text"].as_str().unwrap();

@@ -350,7 +350,7 @@ def a_real_agent_runs_a_command(stage):
     window.responds("from the 42 shell")
     window.idle()
     # VS Code says settings of its own with each session.
-    assert "has not taken" not in window.chat(), window.chat()
+    assert "did not accept" not in window.chat(), window.chat()
     assert window.models()[0] not in ("", "Default"), window.models()
 
 

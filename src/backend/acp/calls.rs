@@ -256,7 +256,7 @@ impl Calls {
             return vec![next];
         }
         call.stage = CallStage::Over;
-        vec![call.done(id, false, Some("the agent does not ask any more".to_owned()))]
+        vec![call.done(id, false, Some("the agent has withdrawn its permission request".to_owned()))]
     }
 
     /// Removes and returns the permission requests that get no answer: of ended calls, or all.

@@ -45,7 +45,7 @@ impl OfferedTools {
                 schema.as_object().is_some_and(|it| it.get("type").is_none_or(|kind| kind == "object"))
             });
             if !takes_an_object || offers.iter().any(|offer| offer.name == name) {
-                tracing::warn!(tool = tool.name, "a client's tool is not offered to agents: its input is no object, or another tool has its name");
+                tracing::warn!(tool = tool.name, "a client's tool is not offered to agents: its input schema is not an object, or another tool has the same name");
                 continue;
             }
             offers.push(ToolOffer { name, tool });
@@ -144,7 +144,7 @@ pub fn result(result: &ToolCallResult) -> Value {
     let mut content: Vec<Value> = result.content.iter().flatten().filter_map(said_of).collect();
     let why = result.error.as_ref().and_then(|error| error.get("message")).and_then(Value::as_str);
     if !result.success {
-        let why = why.unwrap_or("the tool has failed, and does not say why");
+        let why = why.unwrap_or("the tool failed without a reason");
         if !content.iter().any(|said| said["text"] == why) {
             content.push(json!({ "type": "text", "text": why }));
         }

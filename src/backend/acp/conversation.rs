@@ -64,7 +64,8 @@ use crate::host::effects::{
 };
 
 /// Notice to the user that the agent received the conversation so far as text.
-const TOLD_ANEW: &str = "The agent did not remember this conversation and was told what had been said in it.";
+const TOLD_ANEW: &str =
+    "The agent could not resume this conversation. It received the conversation so far as text.";
 
 /// Text for the agent before the selected part that a side chat is about.
 const ABOUT: &str =
@@ -88,7 +89,7 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: HostLine)
                 conversation.updated(&update);
             }
             let ended = conversation.serve(commands, reports).await;
-            ended.with_context(|| format!("the agent `{name}` has died"))
+            ended.with_context(|| format!("the agent `{name}` has ended unexpectedly"))
         }
         Err(error) => {
             reports.report(described).await;
@@ -359,10 +360,7 @@ impl AcpConversation {
                 self.moved = true;
                 self.work_in(&directories);
             }
-            command => tracing::debug!(
-                ?command,
-                "a command of the host was ignored: it does not fit the state of the turn"
-            ),
+            command => tracing::debug!(?command, "a command of the host was ignored: its turn is over"),
         }
         Next::Hear
     }
@@ -456,7 +454,7 @@ impl AcpConversation {
                 agent = self.agent.spec.name,
                 "the agent is stopped: it did not cancel its turn in time"
             );
-            self.running.end("it did not give up a turn that was cancelled, and was stopped");
+            self.running.end("it did not end a cancelled turn in time, and was stopped");
         }
         Next::Hear
     }

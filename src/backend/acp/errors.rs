@@ -24,17 +24,17 @@ pub mod code {
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     // Invalid requests.
-    #[error("this method is not served")]
+    #[error("the method is not supported")]
     MethodNotServed,
-    #[error("the parameters do not fit")]
+    #[error("the params are invalid")]
     ParamsDoNotFit,
-    #[error("the parameters do not fit: {0}")]
+    #[error("the params are invalid: {0}")]
     ParamsUnreadable(serde_json::Error),
     #[error("the id is too long")]
     IdTooLong,
-    #[error("a request with this id is not answered yet")]
+    #[error("another request with this id is still unanswered")]
     IdTaken,
-    #[error("too many requests of this agent wait for an answer")]
+    #[error("too many requests of this agent are unanswered")]
     TooManyRequests,
     #[error("withdrawn")]
     Withdrawn,
@@ -44,19 +44,19 @@ pub enum RequestError {
     NoSuchSession,
     #[error("the session is closed")]
     SessionClosed,
-    #[error("no turn runs")]
+    #[error("no turn is running")]
     NoTurnRuns,
     #[error("the turn was cancelled")]
     TurnCancelled,
 
     // Files.
-    #[error("a text has at most {0} bytes")]
+    #[error("the text exceeds {0} bytes")]
     TextTooLong(usize),
     #[error("`{}`: {refusal}", path.display())]
     Path { path: PathBuf, refusal: PathRefusal },
-    #[error("`{}`: it is more than {max} bytes: ask for fewer lines", path.display())]
+    #[error("`{}`: the requested text exceeds {max} bytes; request fewer lines", path.display())]
     FileTooLong { path: PathBuf, max: usize },
-    #[error("`{}`: that line is more than {max} bytes away", path.display())]
+    #[error("`{}`: the requested line begins after the first {max} bytes", path.display())]
     LineTooFar { path: PathBuf, max: u64 },
     #[error("`{}`: it is not UTF-8 text", .0.display())]
     NotText(PathBuf),
@@ -67,17 +67,17 @@ pub enum RequestError {
     NotTried(io::Error),
 
     // Terminals.
-    #[error("`{}` is no variable", .0.escape_debug())]
+    #[error("the environment variable `{}` has an invalid name or value", .0.escape_debug())]
     NoVariable(String),
-    #[error("a command holds no NUL")]
+    #[error("a command must not contain NUL characters")]
     Nul,
-    #[error("there are {0} terminals that are not released")]
+    #[error("the session has {0} unreleased terminals, the maximum")]
     TooManyTerminals(usize),
     #[error("there is no terminal `{}`", .0.escape_debug())]
     NoTerminal(String),
-    #[error("`{0}`: No such file on the search path")]
+    #[error("`{0}`: no such program on the search path (`PATH`)")]
     NotOnSearchPath(String),
-    #[error("`{}` is not a path that is text", .0.display())]
+    #[error("the path `{}` is not UTF-8", .0.display())]
     PathNotText(PathBuf),
     /// The guard reports that the command could not be started.
     #[error("`{title}` cannot be started: {why}")]

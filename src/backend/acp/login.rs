@@ -73,7 +73,7 @@ fn names_unauthorized(text: &str) -> bool {
 
 /// Login that the agent needs, with the reason for people.
 #[derive(Debug, thiserror::Error)]
-#[error("you must log in to it first: {0}")]
+#[error("it requires a login: {0}")]
 pub struct LoginRequired(pub String);
 
 #[derive(Debug, Clone, PartialEq)]
@@ -242,19 +242,23 @@ pub fn advice(methods: &[LoginMethod]) -> String {
         let said = method.description.as_ref().filter(|said| !said.is_empty());
         match (&method.token, said) {
             (TokenPurpose::Variable(variable), _) => {
-                format!("give your client the key for \"{name}\" (or start the host with `{variable}` set)")
+                format!(
+                    "enter the key for \"{name}\" in your client (or start the host with `{variable}` set)"
+                )
             }
-            (TokenPurpose::Key { .. }, _) => format!("give your client the key for \"{name}\""),
-            (TokenPurpose::Consent, _) => format!("have your client log in by \"{name}\""),
-            (TokenPurpose::Nothing, Some(said)) => format!("outside of the host, \"{name}\": {said}"),
-            (TokenPurpose::Nothing, None) => format!("outside of the host, \"{name}\""),
+            (TokenPurpose::Key { .. }, _) => format!("enter the key for \"{name}\" in your client"),
+            (TokenPurpose::Consent, _) => format!("log in with \"{name}\" in your client"),
+            (TokenPurpose::Nothing, Some(said)) => {
+                format!("log in with \"{name}\" outside of the host: {said}")
+            }
+            (TokenPurpose::Nothing, None) => format!("log in with \"{name}\" outside of the host"),
         }
     };
     match methods {
         [] => "Log in with the agent's own program, outside of the host: `ahp-sidecar help first-agent` says how for \
                some agents."
             .to_owned(),
-        methods => format!("What can be done: {}.", methods.iter().map(one).collect::<Vec<_>>().join("; or ")),
+        methods => format!("Ways to log in: {}.", methods.iter().map(one).collect::<Vec<_>>().join("; or ")),
     }
 }
 
@@ -342,7 +346,7 @@ impl RunningAgent {
         let _only_one = match self.login.at_work.try_lock() {
             Ok(locked) => locked,
             Err(_) => {
-                tell(reports, "Waiting for a login that is under way").await;
+                tell(reports, "Waiting for another login to finish").await;
                 self.login.at_work.lock().await
             }
         };
@@ -353,24 +357,23 @@ impl RunningAgent {
             // A login may have been done elsewhere. The caller holds one lease.
             None => Ok(!self.end_for_login(1)),
             Some(LoginStep::StartAnew) => {
-                self.end("it was started anew, to be logged in");
+                self.end("it was restarted to log in");
                 Ok(false)
             }
             Some(LoginStep::Ask(asked)) => {
                 tell(reports, &format!("Waiting for the login: {}", asked.name())).await;
                 let mut attempt = LoginAttempt::begin(self.connection.listen(), &self.login, *asked);
                 let answer = timeout(LOGIN_TIMEOUT, attempt.answer(reports)).await;
-                let answer = answer
-                    .map_err(|_| LoginRequired(format!("nobody has logged in within {LOGIN_TIMEOUT:?}")))?;
+                let answer = answer.map_err(|_| {
+                    LoginRequired(format!("the login was not completed within {LOGIN_TIMEOUT:?}"))
+                })?;
                 let Some(answer) = answer else {
                     anyhow::bail!(
-                        "it ended while it was asked for `authenticate`: {}",
+                        "it ended before it answered `authenticate`: {}",
                         self.connection.ended().await
                     )
                 };
-                answer.map_err(|failure| {
-                    LoginRequired(format!("it has answered `authenticate` with: {failure}"))
-                })?;
+                answer.map_err(|failure| LoginRequired(format!("it rejected `authenticate`: {failure}")))?;
                 self.login.set_needed(false);
                 Ok(true)
             }
@@ -469,7 +472,11 @@ mod tests {
         );
         assert!(of(Value::Null).is_empty());
         let advice = advice(&methods);
-        for said in ["log in by \"Log in\"", "(or start the host with `KEY` set)", "\"Terminal\": Run it"] {
+        for said in [
+            "log in with \"Log in\"",
+            "(or start the host with `KEY` set)",
+            "\"Terminal\" outside of the host: Run it",
+        ] {
             assert!(advice.contains(said), "{advice}");
         }
     }

@@ -65,9 +65,9 @@ pub fn misfit(config: &SessionConfigState, id: &str, value: &Value) -> Option<St
     let values = match &property.r#enum {
         Some(values) if !values.contains(value) => list(&mut values.iter().map(Value::to_string)),
         None if !value.is_boolean() => "true, false".to_owned(),
-        _ => return Some(format!("the agent has not taken `{id}` = {value}; it stays {now}")),
+        _ => return Some(format!("the agent did not accept `{id}` = {value}; its value is still {now}")),
     };
-    Some(format!("the option `{id}` has no value {value}; its values: {values}; it stays {now}"))
+    Some(format!("the option `{id}` does not allow {value}; allowed: {values}; its value is still {now}"))
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -353,7 +353,7 @@ impl Setting {
 
 fn read<'a, T: Deserialize<'a>>(json: &'a str) -> Option<T> {
     serde_json::from_str(json)
-        .inspect_err(|error| tracing::debug!(%error, "what an agent says of its settings cannot be read"))
+        .inspect_err(|error| tracing::debug!(%error, "an agent's description of its settings is invalid"))
         .ok()
 }
 
@@ -471,9 +471,9 @@ mod tests {
             (
                 "mode",
                 json!("c"),
-                "the option `mode` has no value \"c\"; its values: \"a\", \"b\"; it stays \"a\"",
+                "the option `mode` does not allow \"c\"; allowed: \"a\", \"b\"; its value is still \"a\"",
             ),
-            ("mode", json!("b"), "the agent has not taken `mode` = \"b\"; it stays \"a\""),
+            ("mode", json!("b"), "the agent did not accept `mode` = \"b\"; its value is still \"a\""),
             ("speed", json!(true), "the agent has no option `speed`; its options: `mode`, `effort`"),
         ] {
             assert_eq!(misfit(&now, id, &value).as_deref(), Some(sentence));

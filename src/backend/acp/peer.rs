@@ -333,7 +333,7 @@ impl Shared {
         let mut routes = self.routes();
         if routes.left.contains(session) {
             let agent = &self.agent;
-            return tracing::debug!(agent, session, "an update was ignored: the host has left its session");
+            return tracing::debug!(agent, session, "an update was ignored: its session is closed");
         }
         routes.unclaimed_bytes += session.len() + update.get().len();
         routes.unclaimed.push_back((session.to_owned(), update.to_owned()));
@@ -398,7 +398,7 @@ impl Shared {
         match method {
             "session/update" => {
                 let Ok(Subject { session: Some(session), update: Some(update), .. }) = about() else {
-                    tracing::warn!(agent = self.agent, "an update of the agent was ignored: it does not fit");
+                    tracing::warn!(agent = self.agent, "an update of the agent was ignored: it is invalid");
                     return;
                 };
                 let receiver = self.routes().sessions.get(session.as_ref()).copied();

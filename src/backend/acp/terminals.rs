@@ -33,7 +33,7 @@ use crate::host::effects::{Event, RunId};
 const TERMINALS_MAX: usize = 64;
 
 /// Note to the agent after the output of a command that continues in the background.
-const GOES_ON: &str = "\n(The user has the command go on in the background.)\n";
+const GOES_ON: &str = "\n(The user has moved the command to the background.)\n";
 
 /// Interval between updates of a running command's output in its call, as text.
 const SHOW_EVERY: Duration = Duration::from_millis(250);

@@ -108,7 +108,9 @@ pub(in crate::host) fn beginning_of(
     source: Option<ChatSource>,
 ) -> Result<Beginning, RpcError> {
     let cannot = |what: &str| {
-        Err(RpcError::invalid_params(format_args!("`source`: the agent of this session does not support {what}")))
+        Err(RpcError::invalid_params(format_args!(
+            "`source`: the agent of this session does not support {what}"
+        )))
     };
     match source {
         None => Ok(Beginning::default()),

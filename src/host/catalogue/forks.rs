@@ -39,7 +39,10 @@ pub(in crate::host) fn beginning_from(
     let session = catalogue::chats::usable_session(ledger, key)?;
     let provider = params.provider.get_or_insert_with(|| session.state.provider.clone());
     if *provider != session.state.provider {
-        return Err(invalid(format!("`: the session belongs to another agent, `{}`", session.state.provider)));
+        return Err(invalid(format!(
+            "`: the session belongs to another agent, `{}`",
+            session.state.provider
+        )));
     }
     params.config.get_or_insert_with(|| session.config.clone());
     if params.working_directories.is_none() {
@@ -48,13 +51,13 @@ pub(in crate::host) fn beginning_from(
     let from = ledger.channels.own_chat(key);
     let chat = from.and_then(|from| Some((from, ledger.channels.chats.known(from)?)));
     let Some((from, chat)) = chat else {
-        return Err(RpcError::internal(format_args!(
-            "the session `{}` has no default chat",
-            source.session
-        )));
+        return Err(RpcError::internal(format_args!("the session `{}` has no default chat", source.session)));
     };
     let Some(turns) = chat.conversation.history().through(&source.turn_id) else {
-        return Err(invalid(format!(".turnId`: the default chat of that session has no completed turn `{}`", source.turn_id)));
+        return Err(invalid(format!(
+            ".turnId`: the default chat of that session has no completed turn `{}`",
+            source.turn_id
+        )));
     };
     Ok(Beginning {
         origin: ChatOrigin::Fork { chat: chat.channel.uri.clone(), turn_id: source.turn_id },

@@ -43,9 +43,7 @@ pub(in crate::host) fn check_may_join(
 pub(in crate::host) fn check_movable(ledger: &Ledger, key: ChatKey) -> Result<SessionKey, RpcError> {
     let chat = ledger.channels.chats.needed(key)?;
     if chat.conversation.state().movable != Some(true) {
-        return Err(RpcError::invalid_params(
-            "`channel`: the default chat of a session cannot be moved",
-        ));
+        return Err(RpcError::invalid_params("`channel`: the default chat of a session cannot be moved"));
     }
     Ok(chat.session)
 }

@@ -323,6 +323,6 @@ mod tests {
         let older = PLAIN_CHAT.replace("\"handle\":null,", "").replace("\"resumes\":false,", "");
         assert_eq!(ChatBody::read(older.as_bytes()).unwrap().to_json(), PLAIN_CHAT);
         let error = ChatBody::read(SESSION.as_bytes()).unwrap_err();
-        assert!(error.starts_with("the saved chat cannot be read: "), "{error}");
+        assert!(error.starts_with("the stored chat cannot be read: "), "{error}");
     }
 }

@@ -166,7 +166,9 @@ fn check_active_client(
     let own =
         ledger.presence.connections.get(&connection).and_then(|connection| connection.client_id.as_deref());
     if own != Some(&client.client_id) {
-        return Err(RpcError::invalid_params("`activeClient.clientId` must be the client id of this connection"));
+        return Err(RpcError::invalid_params(
+            "`activeClient.clientId` must be the client id of this connection",
+        ));
     }
     if !nesting_fits(&to_json(client), ACTION_NESTING_MAX) {
         return Err(RpcError::invalid_params(format_args!(

@@ -129,10 +129,8 @@ pub(super) fn move_to_new_session(
     ledger.mark_dirty(to.into());
     ahead::count_sessions(ledger, step, 1);
     transfer_chat(ledger, agents, changes, step, key, to);
-    let summary = ledger
-        .channels
-        .summary(to)
-        .ok_or_else(|| RpcError::internal("the new session is missing"))?;
+    let summary =
+        ledger.channels.summary(to).ok_or_else(|| RpcError::internal("the new session is missing"))?;
     if let Some(session) = ledger.channels.sessions.known_mut(to) {
         session.sent_summary = summary.clone();
     }

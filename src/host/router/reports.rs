@@ -151,7 +151,12 @@ impl Host {
         let session = chat.session;
         let gone =
             |resumable| Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable };
-        tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent has failed to start or has ended unexpectedly");
+        tracing::warn!(
+            chat = chat.channel.uri,
+            kind,
+            reason,
+            "an agent has failed to start or has ended unexpectedly"
+        );
         terminals::end_terminals_of(&mut self.ledger, step, key);
         progress::clear_opening_wait(&mut self.ledger, step, key);
         progress::opening_finished(&mut self.ledger, step, key);

@@ -53,7 +53,7 @@ const OUTPUT_BYTES_MAX: usize = 16 << 10;
 const AGENT_BYTES_MAX: usize = 64 << 10;
 
 /// Mark in front of text whose beginning was cut.
-const TRUNCATION_NOTE: &str = "(What came before is left out.)\n";
+const TRUNCATION_NOTE: &str = "(Earlier output is omitted.)\n";
 
 /// Activity of a chat whose command seems to wait for input.
 const WAITS: &str = "The command seems to wait for something to be typed into its terminal";

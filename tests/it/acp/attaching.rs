@@ -32,9 +32,8 @@ fn refusals(notes: &Path) -> (usize, usize) {
     (count, refused.len())
 }
 
-const WHY: &str =
-    "The agent has refused the message because of what is attached (`a.png`): 'file part media type \
-    image/png' functionality not supported. (-32603). It was sent again without that.";
+const WHY: &str = "The agent rejected the message with its attachments (`a.png`): 'file part media type \
+    image/png' functionality not supported. (-32603). The message was sent again without them.";
 
 #[test]
 fn message_refused_for_its_attachments_is_sent_again_without_them() {
@@ -84,7 +83,7 @@ fn session_broken_by_an_attachment_is_replaced_by_one_with_the_history() {
     watched.turn("t1", "say one");
     watched.begin_with_picture("t2", "prompt");
     assert_eq!(watched.ending("t2")["type"], "chat/turnComplete");
-    let anew = "The agent did not remember this conversation and was told what had been said in it.";
+    let anew = "The agent could not resume this conversation. It received the conversation so far as text.";
     assert_eq!(watched.notices(), [WHY, anew]);
     let said = watched.answer_text();
     assert!(said.contains("The user:\\nsay one"), "{said}");

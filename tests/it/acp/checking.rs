@@ -109,8 +109,8 @@ fn agents_check_reports_each_problem_with_its_exit_status() {
     let checked = Checked::new(&["--login", "out"]);
     let (status, said, _) = checked.check(&["--ephemeral"]);
     assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("login     NEEDED: the agent `a0`: you must log in to it first"), "{said}");
-    assert!(said.contains("What can be done: have your client log in"), "{said}");
+    assert!(said.contains("login     NEEDED: the agent `a0`: it requires a login: "), "{said}");
+    assert!(said.contains("Ways to log in: log in with "), "{said}");
     assert!(said.contains("is        The tests' agent 1\n"), "{said}");
     let (status, said, _) = checked.check(&["--ephemeral", "--agent", "none=no-such-agent --acp", "none"]);
     assert_eq!(status, Some(1), "{said}");
@@ -134,7 +134,7 @@ fn agents_check_warns_when_a_session_begins_in_a_mode_without_permissions() {
     checked.configure("[agents.a0.config]\nmode = \"aks\"\n");
     let (status, said, _) = checked.check(&["--ephemeral"]);
     assert_eq!(status, Some(1), "{said}");
-    let why = "CONFIG    the option `mode` has no value \"aks\"; its values: \"ask\", \"plan\", ";
+    let why = "CONFIG    the option `mode` does not allow \"aks\"; allowed: \"ask\", \"plan\", ";
     assert!(said.contains(why) && said.contains("correct it in `[agents.a0.config]`\n"), "{said}");
     assert!(!said.contains("ASKS NOT"), "{said}");
 }

@@ -223,7 +223,7 @@ fn client_tool_call_of_a_cancelled_turn_is_refused() {
 fn client_tool_call_beyond_the_limit_of_1000_pending_calls_fails() {
     let mut watched = begun(&["--mcp", "always"]);
     let said = watched.turn("t1", "client_nag look 1001");
-    assert_eq!(said, "error: too many calls of tools of clients wait for an answer");
+    assert_eq!(said, "error: too many calls of clients' tools are in progress");
     assert_eq!(watched.received("chat/toolCallStart").len(), 1000);
     watched.leave();
 }
@@ -246,7 +246,7 @@ fn client_tool_call_withdrawn_by_the_agent_ends() {
     let over = watched.action_where(|action| {
         action["type"] == "chat/toolCallComplete" && action["toolCallId"] == begun["toolCallId"]
     });
-    assert_eq!(over["result"]["error"]["message"], "the agent has given the call up");
+    assert_eq!(over["result"]["error"]["message"], "the agent has cancelled the call");
     assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
     watched.leave();
 }

@@ -187,13 +187,13 @@ fn unknown_starting_value_is_reported_with_the_available_ones() {
     assert_eq!(watched.values()["mode"], "ask");
     watched.turn("t1", "say hello");
     let why = [
-        "the option `mode` has no value \"fly\"; its values: \"ask\", \"plan\", \"code\", \"locked\", \"autopilot\"; \
-         it stays \"ask\"",
+        "the option `mode` does not allow \"fly\"; allowed: \"ask\", \"plan\", \"code\", \"locked\", \"autopilot\"; \
+         its value is still \"ask\"",
         "the agent has no option `speed`; its options: `mode`, `model`, `effort`, `theme`, `brave`",
     ];
     let answer = [" (Unknown value for mode (-32602))", ""];
     let notice = |at: usize| {
-        format!("The configuration of the agent `a0` cannot be followed: {}{}.", why[at], answer[at])
+        format!("A configured setting of the agent `a0` cannot be applied: {}{}.", why[at], answer[at])
     };
     assert_eq!(watched.notices(), [notice(0), notice(1)]);
     let folder = watched.leave().unwrap();
@@ -357,7 +357,7 @@ fn option_changes_are_understood_in_the_forms_of_older_agents() {
     let mut watched = with(&["--sets", "stays"]).start();
     watched.configured(&json!({ "mode": "plan" }));
     watched.turn("t1", "say hello");
-    assert_eq!(watched.notices(), ["The agent has not taken `mode` = \"plan\": it stays with \"ask\""]);
+    assert_eq!(watched.notices(), ["The agent did not accept `mode` = \"plan\": its value is still \"ask\""]);
     watched.leave();
 }
 
@@ -445,7 +445,7 @@ fn option_is_refused_when_the_agent_does_not_answer_in_time() {
     watched.configured(&json!({}));
     watched.configure(json!({ "mode": "plan" }));
     watched.turn("t1", "say hello");
-    let notice = format!("The agent has not taken `mode` = \"plan\": it did not answer within {seconds}s");
+    let notice = format!("The agent did not accept `mode` = \"plan\": it did not answer within {seconds}s");
     assert_eq!(watched.notices(), [notice]);
     assert_eq!(watched.values()["mode"], "ask");
     watched.leave();

@@ -84,11 +84,14 @@ fn notices_and_compaction_summaries_are_separated_from_the_answer() {
     assert_eq!(kinds, ["markdown", notice, notice, notice, "markdown"]);
     assert_eq!(parts[1]["content"], "Quota\n\nNearly used up.");
     assert_eq!(parts[1]["_meta"], json!({ "acp.severity": "warning", "acp.meta": { "left": 3 } }));
-    assert_eq!(parts[2]["content"], "What was said before was summed up to make room.\n\nThey said hello.");
-    assert_eq!(parts[3]["content"], "What was said before could not be summed up.\n\nno room");
+    assert_eq!(
+        parts[2]["content"],
+        "The conversation so far was summarized to free room in the model's context.\n\nThey said hello."
+    );
+    assert_eq!(parts[3]["content"], "The conversation so far could not be summarized.\n\nno room");
     let activities: Vec<&Value> =
         watched.received("chat/activityChanged").into_iter().map(|action| &action["activity"]).collect();
-    assert_eq!(activities, [&json!("Summing up the conversation"), &Value::Null]);
+    assert_eq!(activities, [&json!("Summarizing the conversation"), &Value::Null]);
     watched.leave();
 }
 

@@ -52,7 +52,7 @@ const WAYS: &[Way] = &[
     way("exits in a frame", "half", Died(&["ended with status 0"])),
     way("ends its output", "close_stdout", Died(&["it ended"])),
     way("floods stderr and exits", "flood_stderr 20000\ndie 5", Died(&["ended with status 5", "zzz"])),
-    way("does not read answers", "ask_for_ever", Died(&["does not read what it is told"])),
+    way("does not read answers", "ask_for_ever", Died(&["does not read its stdin"])),
     way("fails", "error -32603 The model is ill", Failed("agentError", "The model is ill")),
     way("fails in words of its own", r#"answer {"error":"ill"}"#, Failed("agentError", "ill")),
     way(
@@ -270,15 +270,15 @@ const BEGINNINGS: &[(&str, &str, &[&str])] = &[
     ("initialize", "bad-error", &["answered `initialize` with", "Something went wrong"]),
     ("initialize", "wrong", &["answer to `initialize` does not fit"]),
     ("initialize", "nothing", &["answer to `initialize` does not fit"]),
-    ("session/new", "die", &["ended while it was asked for `session/new`", "ended with status 9"]),
-    ("session/new", "kill", &["ended while it was asked for `session/new`", "signal 9"]),
+    ("session/new", "die", &["ended before it answered `session/new`", "ended with status 9"]),
+    ("session/new", "kill", &["ended before it answered `session/new`", "signal 9"]),
     ("session/new", "silence", &["did not answer `session/new`"]),
-    ("session/new", "half", &["ended while it was asked for `session/new`"]),
-    ("session/new", "close", &["ended while it was asked for `session/new`"]),
-    ("session/new", "error", &["answered `session/new` with", "Something went wrong"]),
-    ("session/new", "bad-error", &["answered `session/new` with", "Something went wrong"]),
-    ("session/new", "wrong", &["answer to `session/new` does not fit"]),
-    ("session/new", "nothing", &["answer to `session/new` does not fit"]),
+    ("session/new", "half", &["ended before it answered `session/new`"]),
+    ("session/new", "close", &["ended before it answered `session/new`"]),
+    ("session/new", "error", &["rejected `session/new`: ", "Something went wrong"]),
+    ("session/new", "bad-error", &["rejected `session/new`: ", "Something went wrong"]),
+    ("session/new", "wrong", &["answer to `session/new` is invalid"]),
+    ("session/new", "nothing", &["answer to `session/new` is invalid"]),
 ];
 
 /// The first process fails when it is to begin, and the second one when it is to go on: the session

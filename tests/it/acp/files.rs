@@ -137,7 +137,7 @@ fn large_file_is_refused_whole_but_readable_in_parts() {
     watched.put("large", line.repeat((16 << 20) / line.len() + 1));
     let part = r#"call fs/read_text_file {"path":"$CWD/large","line":1048577,"limit":5}"#.to_owned();
     let answers = watched.answers("t1", &[read("$CWD/large"), part]);
-    assert!(answers[0].contains("more than 16777216 bytes: ask for fewer lines"), "{}", answers[0]);
+    assert!(answers[0].contains("exceeds 16777216 bytes; request fewer lines"), "{}", answers[0]);
     assert_eq!(answers[1], r#"{"content": "0123456789abcde\n"}"#);
     watched.leave();
 }
@@ -210,7 +210,7 @@ fn requests_before_the_session_is_open_are_refused() {
     watched.session();
     assert_eq!(watched.turn("t1", "late_answer"), "error -32602: no such session");
     watched.wait_for_agents(0);
-    assert_eq!(watched.turn("t2", "late_answer"), "error -32602: no turn runs");
+    assert_eq!(watched.turn("t2", "late_answer"), "error -32602: no turn is running");
     watched.leave();
 }
 

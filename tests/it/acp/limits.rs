@@ -12,7 +12,7 @@ fn turn_beyond_its_time_limit_is_cancelled_and_ends_with_an_error() {
         let ending = watched.ending("t1");
         assert_eq!(ending["type"], "chat/error", "{script}: {ending}");
         assert_eq!(ending["part"]["error"]["errorType"], "turnTimedOut", "{script}: {ending}");
-        assert!(ending["part"]["error"]["message"].as_str().unwrap().contains("longer than 400ms"));
+        assert!(ending["part"]["error"]["message"].as_str().unwrap().contains("its time limit of 400ms"));
         assert_eq!(ending["part"]["resumable"], false);
         assert!(watched.answer_text().starts_with("begun"), "{script}: {}", watched.answer_text());
         let said = watched.turn("t2", "say ok");

@@ -98,7 +98,7 @@ fn api_key_reaches_the_agent_with_authenticate_in_the_form_that_it_reads() {
         assert!(asked.contains(&format!("{API_KEY} required")), "{asked:?}");
         watched.push(API_KEY, "bad");
         let (why, asked) = watched.failed_session("second");
-        assert!(why.contains("`authenticate` with: the key is no good"), "{why}");
+        assert!(why.contains("rejected `authenticate`: the key is no good"), "{why}");
         assert!(asked.contains(&format!("{API_KEY} expired")), "{asked:?}");
         watched.push(API_KEY, GOOD_KEY);
         watched.session_works();
@@ -200,7 +200,10 @@ fn login_method_that_needs_a_terminal_is_explained_but_is_no_resource() {
     let mut watched = Setting::with(&["--login", "out", "--way", "terminal"]).start();
     let (why, asked) = watched.failed_session("first");
     assert_eq!(asked, [format!("{BROWSER} required"), format!("{KEY} required")]);
-    assert!(why.contains("outside of the host, \"Terminal\": Run `agent login` in a terminal"), "{why}");
+    assert!(
+        why.contains("log in with \"Terminal\" outside of the host: Run `agent login` in a terminal"),
+        "{why}"
+    );
     let state =
         watched.answer_to(96, "subscribe", json!({ "channel": "ahp-session:/first" }), &mut Vec::new());
     let state = &state["result"]["snapshot"]["state"];
@@ -216,7 +219,7 @@ fn unauthorized_error_of_the_model_requires_a_login_whatever_its_code() {
     let error = &watched.ending("t1")["part"]["error"];
     assert_eq!(error["errorType"], "authRequired", "{error}");
     let why = error["message"].as_str().unwrap();
-    assert!(why.contains("401 Unauthorized (-32603). What can be done"), "{why}");
+    assert!(why.contains("401 Unauthorized (-32603). Ways to log in"), "{why}");
     watched.leave();
     let mut watched = Setting::with(&[]).start();
     watched.session();
@@ -258,13 +261,10 @@ fn agent_is_logged_in_with_the_method_that_the_client_chooses() {
     for (resource, token) in [(BROWSER, "go on"), (KEY, GOOD_KEY)] {
         let mut watched = Setting::with(&["--login", "out"]).start();
         let (why, asked) = watched.failed_session("first");
-        assert!(why.contains("log in to it first"), "{why}");
+        assert!(why.contains("it requires a login"), "{why}");
         // What the agent says, and what to do.
-        assert!(
-            why.contains("Authentication required (-32000). What can be done: have your client"),
-            "{why}"
-        );
-        assert!(why.contains("give your client the key for \"Key\""), "{why}");
+        assert!(why.contains("Authentication required (-32000). Ways to log in: log in with"), "{why}");
+        assert!(why.contains("enter the key for \"Key\" in your client"), "{why}");
         assert_eq!(asked, [format!("{BROWSER} required"), format!("{KEY} required")]);
         let error = watched.refused_session("second");
         assert_eq!(error["code"], -32007, "{error}");
@@ -300,7 +300,7 @@ fn failed_login_is_reported_and_another_method_still_works() {
     watched.failed_session("first");
     watched.push(BROWSER, "go on");
     let (why, asked) = watched.failed_session("second");
-    assert!(why.contains("`authenticate` with: the browser was closed"), "{why}");
+    assert!(why.contains("rejected `authenticate`: the browser was closed"), "{why}");
     assert_eq!(asked, [format!("{BROWSER} expired"), format!("{KEY} required")]);
     // Another way still leads in.
     watched.push(KEY, GOOD_KEY);
@@ -391,7 +391,7 @@ fn login_methods_of_an_agent_are_restored_by_the_next_host() {
     let mut folder = tempfile::tempdir().unwrap();
     // The second one is given no time to say anything.
     for (limits, failure) in [
-        ("", Some("log in to it first")),
+        ("", Some("it requires a login")),
         ("start_seconds = 0.001\n", Some("did not answer `initialize`")),
         ("", None),
     ] {

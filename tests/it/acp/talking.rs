@@ -290,8 +290,8 @@ fn agent_errors_and_stop_reasons_end_the_turn_with_their_error_type() {
         ("error 401 Who are you", "authRequired", "Who are you (401)"),
         ("error -32000 Please log in", "authRequired", "log in"),
         ("end refusal", "refusal", "refuses"),
-        ("end max_tokens", "maxTokens", "as much as it may"),
-        ("end max_turn_requests", "maxTurnRequests", "as often as it may"),
+        ("end max_tokens", "maxTokens", "reached the token limit of the model"),
+        ("end max_turn_requests", "maxTurnRequests", "limit of model requests"),
     ] {
         let turn = script.replace(' ', "-");
         watched.begin(&turn, script);

@@ -95,16 +95,19 @@ fn command_that_cannot_be_started_is_an_error() {
     fs::set_permissions(&file, mode).unwrap();
     let path = json!([{ "name": "PATH", "value": ":.:/usr/bin:/bin" }]);
     let refused = [
-        (json!({ "command": "no-such-program" }), "No such file on the search path"),
-        (json!({ "command": "" }), "No such file"),
+        (json!({ "command": "no-such-program" }), "no such program on the search path"),
+        (json!({ "command": "" }), "no such program"),
         (json!({ "command": "./no-such-program" }), "cannot be started: No such file"),
         (json!({ "command": "/" }), "cannot be started"),
         (json!({ "command": "true", "cwd": "/usr" }), "it is outside of the session's working directories"),
         (json!({ "command": "true", "cwd": "sub" }), "it is not an absolute path"),
         (json!({ "command": "true", "cwd": "$CWD/none" }), "No such file"),
-        (json!({ "command": "true", "env": [{ "name": "A=B", "value": "" }] }), "`A=B` is no variable"),
-        (json!({ "command": "ls-of-mine", "env": path }), "No such file on the search path"),
-        (json!({ "args": [] }), "the parameters do not fit"),
+        (
+            json!({ "command": "true", "env": [{ "name": "A=B", "value": "" }] }),
+            "the environment variable `A=B` has an invalid name or value",
+        ),
+        (json!({ "command": "ls-of-mine", "env": path }), "no such program on the search path"),
+        (json!({ "args": [] }), "the params are invalid"),
     ];
     let steps: Vec<String> = refused.iter().map(|(command, _)| create(command.clone())).collect();
     for (said, (command, why)) in watched.says("t1", &steps).iter().zip(&refused) {
@@ -281,7 +284,7 @@ fn command_claimed_by_the_user_continues_in_the_background() {
     watched.ending("t1");
     let said = watched.answer_text();
     assert!(said.contains(r#"{"exitCode": null, "signal": null}"#), "{said}");
-    assert!(said.contains("go on in the background"), "{said}");
+    assert!(said.contains("moved the command to the background"), "{said}");
     assert_eq!(watched.received("chat/backgroundWorkSet")[0]["work"]["terminal"], terminal);
     assert!(watched.received("chat/backgroundWorkRemoved").is_empty());
     // What a later turn does is nothing to it.
@@ -374,7 +377,7 @@ fn terminal_beyond_the_limit_of_64_is_refused() {
     let steps: Vec<String> = (0..65).map(|_| create(json!({ "command": "true" }))).collect();
     let said = watched.says("t1", &steps);
     assert_eq!(said[63], json!({ "terminalId": "terminal-64" }));
-    assert_eq!(said[64], "error -32602: there are 64 terminals that are not released");
+    assert_eq!(said[64], "error -32602: the session has 64 unreleased terminals, the maximum");
     let said = watched.says("t2", &[about("release"), create(json!({ "command": "true" }))]);
     assert_eq!(said[1], json!({ "terminalId": "terminal-65" }));
     watched.leave();

@@ -144,8 +144,9 @@ impl TrackedCall {
             ToolResultContent::Text(ToolResultTextContent { text }) => Some(text.clone()),
             _ => None,
         });
-        let error =
-            why.or(first_text).unwrap_or_else(|| "the agent says that the call has failed".to_owned());
+        let error = why
+            .or(first_text)
+            .unwrap_or_else(|| "the agent reported a failure of the call, without a reason".to_owned());
         let outcome = ToolOutcome {
             success,
             message: self.message().into(),

@@ -37,7 +37,7 @@ impl Calls {
 
     pub fn withdraw_tool_call(&mut self, id: &str) -> Option<TurnEvent> {
         let call = self.calls.get_mut(id).filter(|call| call.stage != CallStage::Over)?;
-        Some(call.done(id, false, Some("the agent has given the call up".to_owned())))
+        Some(call.done(id, false, Some("the agent has cancelled the call".to_owned())))
     }
 
     pub fn is_denied(&self, id: &str) -> bool {

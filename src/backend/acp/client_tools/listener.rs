@@ -80,7 +80,8 @@ impl ToolListener {
         let mut open = self.open.lock().await;
         let listening = match &mut *open {
             Some(open) => open,
-            open => open.insert(self.listen().context("there is no place for a socket")?),
+            open => open
+                .insert(self.listen().context("no folder for the socket of the MCP server can be created")?),
         };
         let token = uuid::Uuid::new_v4().simple().to_string();
         let (tools, offered) = watch::channel(Arc::new(OfferedTools::new(tools)));
@@ -118,7 +119,7 @@ impl ToolServer {
     /// Returns the entry for the agent's list of MCP servers.
     pub fn entry(&self) -> anyhow::Result<McpServer> {
         let server = McpServerStdio::new(SERVER, exe::path_for_others()?).args(vec![relay::MODE.to_owned()]);
-        let socket = self.socket.to_str().context("the socket has no name that an agent can be told")?;
+        let socket = self.socket.to_str().context("the path of the MCP server's socket is not UTF-8")?;
         let variables = [(relay::SOCKET, socket), (relay::TOKEN, &self.token)];
         let variables = variables.map(|(name, value)| EnvVariable::new(name, value));
         Ok(McpServer::Stdio(server.env(variables.to_vec())))
@@ -174,9 +175,11 @@ async fn accept(listener: AsyncListener, links: LinksByToken, stop: Cancellation
             Ok((stream, stranger)) if is_of_this_user(&stream) => {
                 tokio::spawn(accept_client(stream, stranger, Arc::clone(&links)));
             }
-            Ok(_) => tracing::warn!("a connection to the tools of clients was refused: it is another user's"),
+            Ok(_) => tracing::warn!(
+                "a connection to the MCP server for clients' tools was rejected: it is from another user"
+            ),
             Err(error) => {
-                tracing::warn!(%error, "an agent's connection to the tools of clients cannot be accepted");
+                tracing::warn!(%error, "a connection to the MCP server for clients' tools cannot be accepted");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -189,16 +192,19 @@ fn is_of_this_user(stream: &Stream) -> bool {
 
 async fn accept_client(stream: Stream, stranger: OwnedSemaphorePermit, links: LinksByToken) {
     let mut lines = Lines::new(stream);
-    let token = match timeout(TOKEN_WITHIN, lines.next()).await {
-        Ok(Some(token)) => token,
-        _ => return tracing::warn!("a connection to the tools of clients was refused: it gave no token"),
-    };
+    let token =
+        match timeout(TOKEN_WITHIN, lines.next()).await {
+            Ok(Some(token)) => token,
+            _ => return tracing::warn!(
+                "a connection to the MCP server for clients' tools was rejected: it sent no token in time"
+            ),
+        };
     let link = all(&links).get(&token).cloned();
     drop(stranger);
     match link {
         Some(link) => server::serve(lines, link).await,
         None => tracing::warn!(
-            "a connection to the tools of clients was refused: its token belongs to no session"
+            "a connection to the MCP server for clients' tools was rejected: its token is unknown, since its session may have ended"
         ),
     }
 }
@@ -253,7 +259,7 @@ fn remove_left_behind(base: &Path) {
         if !private::process_exists(process) && !has_listener(&entry.path().join("tools")) {
             // Fails for another user's folder.
             if let Err(error) = fs::remove_dir_all(entry.path()) {
-                tracing::debug!(%error, "the folder that a dead host has left cannot be removed");
+                tracing::debug!(%error, "the socket folder of a host that has crashed cannot be removed");
             }
         }
     }

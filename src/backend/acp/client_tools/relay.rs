@@ -29,7 +29,9 @@ const CHUNK: usize = 64 << 10;
 pub fn run() -> io::Result<()> {
     let said = |name| {
         std::env::var_os(name).ok_or_else(|| {
-            io::Error::other(format!("{name} is not set: only an agent of a running host starts this"))
+            io::Error::other(format!(
+                "{name} is not set: this command is internal, and only agents of a running host start it"
+            ))
         })
     };
     let (socket, token) = (said(SOCKET)?, said(TOKEN)?);

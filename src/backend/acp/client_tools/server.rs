@@ -50,7 +50,7 @@ impl ClientToolCall {
         if self.results.send((self.number, result)).is_err() {
             tracing::debug!(
                 tool = self.tool,
-                "the result of a client's tool was dropped: the agent does not wait for it any more"
+                "the result of a client's tool was dropped: the agent no longer waits for it"
             );
         }
     }
@@ -82,7 +82,7 @@ impl Lines {
             Ok(InputLine::Complete(line)) => Some(String::from_utf8_lossy(&line).trim().to_owned()),
             Ok(InputLine::Unterminated(_) | InputLine::TooLong) => None,
             Err(error) => {
-                tracing::debug!(%error, "a connection to the tools of clients cannot be read");
+                tracing::debug!(%error, "a connection to the MCP server for clients' tools cannot be read");
                 None
             }
         }
@@ -135,7 +135,7 @@ pub(super) async fn serve(mut lines: Lines, mut link: SharedTools) {
         };
         let Some(said) = said else { continue };
         if let Err(error) = lines.send(said).await {
-            tracing::debug!(%error, "a connection to the tools of clients cannot be written to");
+            tracing::debug!(%error, "a connection to the MCP server for clients' tools cannot be written to");
             break;
         }
     }
@@ -150,7 +150,7 @@ impl ServedConnection {
     /// Handles a message; returns the immediate answer, if there is one.
     async fn receive(&mut self, line: &str) -> Option<Value> {
         let Ok(Message { id, method, params }) = serde_json::from_str::<Message<'_>>(line) else {
-            return Some(failed(Value::Null, code::INVALID_REQUEST, "this is no request"));
+            return Some(failed(Value::Null, code::INVALID_REQUEST, "the line is not a JSON-RPC request"));
         };
         let id = id.and_then(|id| serde_json::from_str::<Value>(id.get()).ok());
         match (method?, id) {
@@ -179,14 +179,20 @@ impl ServedConnection {
             "tools/list" => {
                 let offered = Arc::clone(&self.link.tools.borrow());
                 let tools = offered.listed();
-                tracing::debug!(tools = ?offered.names(), "an agent has listed the tools of clients");
+                tracing::debug!(tools = ?offered.names(), "an agent has listed clients' tools");
                 self.listens = true;
                 self.link.lists.send_replace(Some(offered));
                 self.tell(ToolServerEvent::Listed).await;
                 json!({ "tools": tools })
             }
             "tools/call" => return self.called(id, params).await,
-            _ => return Some(failed(id, code::METHOD_NOT_FOUND, "this server has tools, and nothing else")),
+            _ => {
+                return Some(failed(
+                    id,
+                    code::METHOD_NOT_FOUND,
+                    "the method is not supported: this MCP server offers only tools",
+                ))
+            }
         };
         Some(json!({ "id": id, "result": result }))
     }
@@ -225,7 +231,9 @@ impl ServedConnection {
 
     async fn tell(&self, heard: ToolServerEvent) {
         if self.link.said.send(heard).await.is_err() {
-            tracing::debug!("a request for the tools of clients was refused: the session is closed");
+            tracing::debug!(
+                "a request to the MCP server for clients' tools was rejected: the session is closed"
+            );
         }
     }
 }

@@ -68,10 +68,10 @@ impl AcpConversation {
         let agent = &self.agent.spec.name;
         if !sent.is_sent_again {
             sent.is_sent_again = true;
-            tracing::warn!(agent, %failure, ?prompt, "the agent has refused a message with attachments, which is sent again without them");
+            tracing::warn!(agent, %failure, ?prompt, "the agent has rejected a message with attachments; it is sent again without them");
             let notice = format!(
-                "The agent has refused the message because of what is attached ({}): {failure}. It was sent again \
-                 without that.",
+                "The agent rejected the message with its attachments ({}): {failure}. The message was sent again \
+                 without them.",
                 sent.names
             );
             self.pending.push_back(Event::Turn(run, TurnEvent::Notice(text::message(&notice))));
@@ -82,7 +82,7 @@ impl AcpConversation {
             }
             return Some(Next::Hear);
         }
-        tracing::warn!(agent, %failure, "a session of the agent is left: the attachments that it has refused have spoiled it");
+        tracing::warn!(agent, %failure, "a new session of the agent is opened: rejected attachments have made the present one unusable");
         self.sent_attachments = None;
         self.agent.history().without_attachments.insert(self.chat);
         self.close();

@@ -20,13 +20,13 @@ use crate::backend::acp::peer::PeerMessage;
 use crate::host::effects::Event;
 
 /// Reason why tools do not reach an agent whose operator has disabled them.
-const TURNED_OFF: &str = "`client_tools = false` is set for this agent";
+const TURNED_OFF: &str = "clients' tools are disabled for this agent (`client_tools = false`)";
 
 /// Reason why a call that needed the user's permission is refused.
-const DENIED: &str = "the user does not allow this call";
+const DENIED: &str = "the user denied this call";
 
 /// Reason why tools do not reach an agent that ignores such MCP servers.
-const NOT_STARTED: &str = "the agent has not started the MCP server that it was given";
+const NOT_STARTED: &str = "the agent has not started the MCP server that offers clients' tools";
 
 #[derive(Debug)]
 pub(super) struct ClientTools {
@@ -51,7 +51,10 @@ impl ClientTools {
             match served {
                 Ok((told, serving)) => (server, entry) = (Ok(serving), Some(told)),
                 Err(error) => {
-                    tracing::warn!(agent = agent.spec.name, "tools of clients are not served: {error:#}");
+                    tracing::warn!(
+                        agent = agent.spec.name,
+                        "the MCP server for clients' tools cannot be started: {error:#}"
+                    );
                     server = Err(format!("{error:#}"));
                 }
             }
@@ -103,7 +106,10 @@ impl AcpConversation {
         let must = loses_nothing && server.is_ok_and(ToolServer::is_out_of_date);
         if must {
             let agent = &self.agent.spec.name;
-            tracing::info!(agent, "the agent's session is opened anew, so that it gets the tools of clients");
+            tracing::info!(
+                agent,
+                "the agent's session is reopened, so that the agent lists the tools of clients"
+            );
             if self.is_new {
                 // The session has no turns, so a new one is equivalent.
                 self.pending.push_back(Event::Handle(None));
@@ -134,10 +140,11 @@ impl AcpConversation {
     /// Passes a call to a client, or refuses it if no turn is running for it.
     pub(super) fn handle_tool_call(&mut self, called: ClientToolCall) {
         if !self.run.as_ref().is_some_and(PromptRun::goes_on) {
-            return called.answer(refusal("no turn runs: a tool of a client can be called in a turn only"));
+            return called
+                .answer(refusal("no turn is running: clients' tools can be called only during a turn"));
         }
         if self.client_tools.waiting.len() >= REQUESTS_MAX {
-            return called.answer(refusal("too many calls of tools of clients wait for an answer"));
+            return called.answer(refusal("too many calls of clients' tools are in progress"));
         }
         let (id, event) = self.calls.wants(&called.tool, &called.arguments, &called.mentions);
         if let Some(result) = self.client_tools.early.remove(&id) {
@@ -190,7 +197,11 @@ impl AcpConversation {
             Err(_) => self.client_tools.unreachable.clone().into(),
         };
         let note = (!offered.is_empty()).then(|| {
-            tracing::info!(agent = self.agent.spec.name, why, "the tools of clients do not reach the agent");
+            tracing::info!(
+                agent = self.agent.spec.name,
+                why,
+                "clients' tools are not available to the agent"
+            );
             json!({ "reach": false, "tools": offered.names(), "why": why })
         });
         self.note(extra_meta::CLIENT_TOOLS, note);

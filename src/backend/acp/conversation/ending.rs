@@ -22,7 +22,7 @@ impl AcpConversation {
         let refused = matches!(failure.code, code::RESOURCE_NOT_FOUND | code::INVALID_PARAMS);
         let untouched = self.run.as_ref().is_some_and(|run| !run.told && run.cancelled.is_none());
         if self.is_known && refused && untouched {
-            tracing::info!(agent = self.agent.spec.name, %failure, "the agent has forgotten its session, which is resumed or loaded again");
+            tracing::info!(agent = self.agent.spec.name, %failure, "the agent no longer knows its session: the session is resumed, loaded or created again");
             return true;
         }
         false
@@ -37,7 +37,7 @@ impl AcpConversation {
                     Ok(answer) => self.apply_prompt_answer(answer),
                     Err(error) => {
                         // The answer ends the turn, although its stop reason is unknown.
-                        tracing::warn!(agent = self.agent.spec.name, %error, "an answer to `session/prompt` does not fit: {answer}");
+                        tracing::warn!(agent = self.agent.spec.name, %error, "the agent's answer to `session/prompt` is invalid: {answer}");
                         TurnEnd::Complete
                     }
                 }
@@ -75,7 +75,7 @@ impl AcpConversation {
         match limit {
             Some(limit) => TurnEnd::Failed {
                 kind: "turnTimedOut".to_owned(),
-                message: format!("the turn took longer than {limit:?}, which is its limit"),
+                message: format!("the turn exceeded its time limit of {limit:?}"),
                 resumable: false,
             },
             None => TurnEnd::Cancelled,
@@ -148,11 +148,11 @@ impl AcpConversation {
 fn ending(reason: StopReason) -> TurnEnd {
     let (kind, message) = match reason {
         StopReason::Cancelled => return TurnEnd::Cancelled,
-        StopReason::MaxTokens => ("maxTokens", "the agent has said as much as it may"),
+        StopReason::MaxTokens => ("maxTokens", "the answer reached the token limit of the model"),
         StopReason::MaxTurnRequests => {
-            ("maxTurnRequests", "the agent has asked its model as often as it may")
+            ("maxTurnRequests", "the turn reached the agent's limit of model requests")
         }
-        StopReason::Refusal => ("refusal", "the agent refuses to go on"),
+        StopReason::Refusal => ("refusal", "the agent refused to continue"),
         _ => return TurnEnd::Complete,
     };
     TurnEnd::Failed { kind: kind.to_owned(), message: message.to_owned(), resumable: false }

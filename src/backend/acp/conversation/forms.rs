@@ -237,7 +237,7 @@ impl AskedField {
                 check_range(chosen.len() as f64, min, max, "must have a number of choices of")?;
                 Ok(Some(json!(chosen)))
             }
-            _ => Err("is of another kind than the question".to_owned()),
+            _ => Err("does not match the kind of the question".to_owned()),
         }
     }
 
@@ -265,7 +265,7 @@ impl AskedField {
         if is_so {
             return Ok(());
         }
-        Err(format!("must be of the form `{format}`"))
+        Err(format!("must have the format `{format}`"))
     }
 }
 
@@ -369,10 +369,10 @@ mod tests {
             ("name", json!("a"), "must have a length of at least 2"),
             ("name", json!("abcde"), "must have a length of at most 4"),
             ("name", json!("a b"), "must match `^\\w+$`"),
-            ("mail", json!("nobody"), "must be of the form `email`"),
-            ("page", json!("no page"), "must be of the form `uri`"),
-            ("day", json!("today"), "must be of the form `date`"),
-            ("when", json!("2026-02-03"), "must be of the form `date-time`"),
+            ("mail", json!("nobody"), "must have the format `email`"),
+            ("page", json!("no page"), "must have the format `uri`"),
+            ("day", json!("today"), "must have the format `date`"),
+            ("when", json!("2026-02-03"), "must have the format `date-time`"),
             ("count", json!(0), "must be at least 1"),
             ("count", json!(6), "must be at most 5"),
             ("count", json!(1.5), "must be a whole number"),
@@ -380,7 +380,7 @@ mod tests {
             ("size", json!("=m"), "must be one of s, l"),
             ("tags", json!(["x", "q"]), "must be among x, y, z"),
             ("tags", json!(["x", "y", "z"]), "must have a number of choices of at most 2"),
-            ("count", json!("many"), "is of another kind than the question"),
+            ("count", json!("many"), "does not match the kind of the question"),
         ] {
             let mut answers = good.clone();
             answers[id] = value;

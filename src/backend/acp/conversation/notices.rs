@@ -21,7 +21,7 @@ const COMPACTIONS_MAX: usize = 16;
 const SUMMARY_BYTES_MAX: usize = 64 << 10;
 
 /// Activity shown to the user during a compaction.
-const COMPACTING: &str = "Summing up the conversation";
+const COMPACTING: &str = "Summarizing the conversation";
 
 #[derive(Debug, Default)]
 pub(super) struct Compactions {
@@ -93,9 +93,13 @@ impl AcpConversation {
             }
         }
         let mut text = match update.status {
-            CompactionStatus::Completed => "What was said before was summed up to make room.".to_owned(),
-            CompactionStatus::Failed => "What was said before could not be summed up.".to_owned(),
-            CompactionStatus::Cancelled => "What was said before was not summed up.".to_owned(),
+            CompactionStatus::Completed => {
+                "The conversation so far was summarized to free room in the model's context.".to_owned()
+            }
+            CompactionStatus::Failed => "The conversation so far could not be summarized.".to_owned(),
+            CompactionStatus::Cancelled => {
+                "The conversation so far was not summarized: the agent cancelled that.".to_owned()
+            }
             _ => return self.tell(TurnEvent::Activity(Some(COMPACTING.to_owned()))),
         };
         let summary = run.compactions.open.remove(&id).unwrap_or_default();

@@ -62,7 +62,7 @@ impl AcpConversation {
             // started.
             let (starting, tokens) = (Arc::clone(agent), open.tokens.clone());
             let started = tokio::spawn(async move { starting.start(&tokens).await });
-            let used = started.await.context("it was not started")??;
+            let used = started.await.context("it could not be started")??;
             let running = used.running();
             if !running.log_in(&open.tokens, reports).await? {
                 continue;
@@ -83,7 +83,7 @@ impl AcpConversation {
                 opened => return opened,
             }
         }
-        bail!("it needs a login, whatever is done about that")
+        bail!("it still requires a login after every available login step")
     }
 
     async fn open_with_agent(
@@ -125,7 +125,7 @@ impl AcpConversation {
                 let answer = ask(&mut receiver, "session/new", &params, limit, &mut early).await?;
                 let answer = answer.map_err(|failure| refused("session/new", &failure))?;
                 let made: NewSessionResponse =
-                    serde_json::from_str(answer.get()).context("its answer to `session/new` does not fit")?;
+                    serde_json::from_str(answer.get()).context("its answer to `session/new` is invalid")?;
                 let session = made.session_id;
                 let settings = Settings::of_session(&mut Vec::new(), &answer);
                 early = receiver.subscribe(&session.0);
@@ -223,7 +223,7 @@ async fn fork(
         }
     };
     let made: ForkSessionResponse =
-        serde_json::from_str(answer.get()).context("its answer to `session/fork` does not fit")?;
+        serde_json::from_str(answer.get()).context("its answer to `session/fork` is invalid")?;
     of_session.extend(receiver.subscribe(&made.session_id.0));
     Ok(Some((made.session_id, answer)))
 }
@@ -239,7 +239,7 @@ async fn ask(
 ) -> anyhow::Result<Result<Box<RawValue>, AgentError>> {
     match receiver.ask(method, params, limit, |receiver, said| hear(receiver, said, of_session)).await? {
         Some(answer) => Ok(answer),
-        None => bail!("it ended while it was asked for `{method}`: {}", receiver.connection().ended().await),
+        None => bail!("it ended before it answered `{method}`: {}", receiver.connection().ended().await),
     }
 }
 
@@ -273,7 +273,7 @@ async fn transcript_so_far(open: &OpenConversation) -> anyhow::Result<Option<Str
     }
     let (history, attached) = (open.history.clone(), open.attached.clone());
     let told = spawn_blocking(move || content::transcript(&history, &attached));
-    Ok(Some(told.await.context("what was said before cannot be told")?))
+    Ok(Some(told.await.context("the conversation so far cannot be read")?))
 }
 
 /// Creates the error for a refused request, for people.
@@ -281,7 +281,7 @@ pub(super) fn refused(method: &str, failure: &AgentError) -> anyhow::Error {
     if login::is_required(failure) {
         return login::LoginRequired(failure.to_string()).into();
     }
-    anyhow!("it answered `{method}` with: {failure}")
+    anyhow!("it rejected `{method}`: {failure}")
 }
 
 /// Returns the folder in which the agent works, and the additional folders.
@@ -291,10 +291,10 @@ fn directories(agent: &Agent, open: &OpenConversation) -> anyhow::Result<(PathBu
     let first = match (folders.pop_front(), &agent.spec.directory) {
         (Some(folder), _) => folder,
         (None, Some(folder)) => folder.clone(),
-        (None, None) => std::env::current_dir().context("there is no folder to work in")?,
+        (None, None) => std::env::current_dir().context("there is no working directory")?,
     };
     if !Path::new(&first).is_dir() {
-        bail!("`{}` is not a folder", first.display());
+        bail!("the working directory `{}` is not a folder", first.display());
     }
     Ok((first, folders.into()))
 }

@@ -128,7 +128,7 @@ impl AcpConversation {
                 tracing::warn!(
                     agent = self.agent.spec.name,
                     error,
-                    "a question of the agent was refused: it is not understood"
+                    "a question of the agent was rejected: its params are invalid"
                 );
                 self.receiver.answer(&request, Err(RequestError::ParamsDoNotFit));
             }
@@ -285,7 +285,7 @@ impl Elicitation {
                 let message = Some(said.join("\n\n")).filter(|message| !message.is_empty());
                 Ok(ShownQuestion { message, url: None, fields: form.questions() })
             }
-            mode => Err(format!("the mode `{mode}` was not offered")),
+            mode => Err(format!("the mode `{mode}` is not supported")),
         }
     }
 }

@@ -77,7 +77,7 @@ impl AcpConversation {
                 tracing::debug!(
                     agent = self.agent.spec.name,
                     method,
-                    "a request of the agent was refused: its method is not served"
+                    "a request of the agent was rejected: the method is not supported"
                 );
                 self.receiver.answer(&request, Err(RequestError::MethodNotServed));
             }
@@ -100,7 +100,7 @@ impl AcpConversation {
                 }
             }
             Err(error) => {
-                tracing::warn!(agent = self.agent.spec.name, %error, "a request of the agent was refused: its params do not fit");
+                tracing::warn!(agent = self.agent.spec.name, %error, "a request of the agent was rejected: its params are invalid");
                 self.receiver.answer(&request, Err(RequestError::ParamsDoNotFit));
             }
         }

@@ -131,9 +131,12 @@ impl Settings {
             if self.starting.remove(&id) {
                 if let Some(misfit) = misfit(&self.now(), &id, &value) {
                     let why = tried.remove(&id).flatten().map(|why| format!(" ({why})")).unwrap_or_default();
-                    tracing::warn!(agent, "the configuration of the agent cannot be followed: {misfit}{why}");
+                    tracing::warn!(
+                        agent,
+                        "a configured setting of the agent cannot be applied: {misfit}{why}"
+                    );
                     let notice = format!(
-                        "The configuration of the agent `{agent}` cannot be followed: {misfit}{why}."
+                        "A configured setting of the agent `{agent}` cannot be applied: {misfit}{why}."
                     );
                     self.refused.push(text::message(&notice));
                 }
@@ -142,16 +145,22 @@ impl Settings {
             // Initial values are not validated, and clients add settings of their own: the host
             // drops those that the agent does not offer.
             if self.opening.is_some() && !self.options.offers(&id, &value) {
-                tracing::info!(agent, setting = id, "a setting was left out: the agent does not offer it");
+                tracing::info!(
+                    agent,
+                    setting = id,
+                    "a setting was skipped: the agent has no such option or value"
+                );
                 continue;
             }
             let why = match self.options.value(&id) {
                 Some(now) if *now == value => continue,
-                Some(now) => tried.remove(&id).flatten().unwrap_or_else(|| format!("it stays with {now}")),
+                Some(now) => {
+                    tried.remove(&id).flatten().unwrap_or_else(|| format!("its value is still {now}"))
+                }
                 None => tried.remove(&id).flatten().unwrap_or_else(|| "it has no such setting".to_owned()),
             };
             tracing::warn!(agent, setting = id, why, "the agent has refused a setting");
-            self.refused.push(text::message(&format!("The agent has not taken `{id}` = {value}: {why}")));
+            self.refused.push(text::message(&format!("The agent did not accept `{id}` = {value}: {why}")));
         }
     }
 

@@ -79,7 +79,7 @@ impl AcpConversation {
         } else {
             tracing::info!(
                 agent = self.agent.spec.name,
-                "a message that was added to a turn is that of the next one: the agent has not taken it in: {answer:?}"
+                "the agent has not accepted a message during its turn: the message begins the next turn: {answer:?}"
             );
             self.tell(TurnEvent::NotSteered(id));
         }

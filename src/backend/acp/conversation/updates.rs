@@ -130,19 +130,19 @@ impl AcpConversation {
             SessionUpdate::AgentMessageChunk(chunk) if self.run.is_none() && !is_blank(&chunk) => {
                 tracing::warn!(
                     agent = self.agent.spec.name,
-                    "text of the agent is not shown, because no turn runs: {raw}"
+                    "text of the agent is not shown: no turn is running: {raw}"
                 );
             }
             SessionUpdate::Notice(notice) if !runs => {
                 let (title, why) = (&notice.title, notice.description.as_deref().unwrap_or_default());
                 tracing::warn!(
                     agent = self.agent.spec.name,
-                    "a notice of the agent is not shown, because no turn runs: {title} {why}"
+                    "a notice of the agent is not shown: no turn is running: {title} {why}"
                 );
             }
             _ if !runs => tracing::debug!(
                 agent = self.agent.spec.name,
-                "an update of the agent was ignored, because no turn runs: {raw}"
+                "an update of the agent was ignored: no turn is running: {raw}"
             ),
             SessionUpdate::AgentMessageChunk(chunk) => self.handle_chunk(TextKind::Markdown, chunk, raw),
             SessionUpdate::AgentThoughtChunk(chunk) => self.handle_chunk(TextKind::Reasoning, chunk, raw),

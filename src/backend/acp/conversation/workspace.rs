@@ -191,7 +191,9 @@ impl AcpConversation {
                 let told = self.calls.updated(said);
                 self.send_call_events(told);
             }
-            Err(error) => tracing::error!(%error, call, "what was written cannot be shown"),
+            Err(error) => {
+                tracing::error!(%error, call, "the change of a file cannot be shown in its tool call")
+            }
         }
     }
 
@@ -219,7 +221,9 @@ impl AcpConversation {
                 let told = self.calls.begun(said);
                 self.send_call_events(told);
             }
-            Err(error) => tracing::error!(%error, name, "a call that is not the agent's cannot be shown"),
+            Err(error) => {
+                tracing::error!(%error, name, "a file or command request of the agent cannot be shown as a tool call")
+            }
         }
     }
 }

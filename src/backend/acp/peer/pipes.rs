@@ -122,7 +122,7 @@ async fn read(mut output: impl AsyncRead + Unpin, shared: &Shared) -> Option<Str
             shared.notify_drained().await;
         }
         if shared.waiting_bytes.load(Ordering::Acquire) > WAITING_BYTES_MAX {
-            return Some("it does not read what it is told".to_owned());
+            return Some("it does not read its stdin".to_owned());
         }
     }
     junk.all()
@@ -256,7 +256,7 @@ impl Junk {
 
     /// Records a line of junk; returns the reason once the agent must be given up for only junk.
     fn note(&mut self, line: &[u8]) -> Option<String> {
-        self.log(line, "a line that is no message was skipped");
+        self.log(line, "a line of the agent's output was skipped: it is not a JSON-RPC message");
         if self.heard {
             return None;
         }
@@ -270,7 +270,7 @@ impl Junk {
     }
 
     fn inside(&mut self, line: &[u8]) {
-        self.log(line, "messages that are not alone on a line were taken out of it");
+        self.log(line, "the agent printed messages and other text on one line: the messages were extracted");
     }
 
     /// Returns the reason at the end of a stream that was nothing but junk.
@@ -279,7 +279,7 @@ impl Junk {
     }
 
     fn reason(&self) -> String {
-        format!("it does not speak ACP, it said:\n{}", self.quoted.trim_end())
+        format!("it does not speak ACP; its output:\n{}", self.quoted.trim_end())
     }
 
     fn log(&mut self, line: &[u8], what: &str) {

@@ -24,7 +24,7 @@ const KEPT_BYTES_MAX: usize = 1 << 20;
 pub const SHOWN_BYTES_MAX: usize = 16 << 10;
 
 /// Text before output whose beginning is left out.
-pub const LEFT_OUT: &str = "(What came before is left out.)\n";
+pub const LEFT_OUT: &str = "(Earlier output is omitted.)\n";
 
 /// Flags for changes of screens, with the notifier of their conversation, which clears the flags.
 #[derive(Debug, Default)]
@@ -69,7 +69,7 @@ impl CommandExit {
 
     fn to_text(&self) -> String {
         match (&self.signal, self.status) {
-            (Some(signal), _) => format!("The command was ended by {signal}."),
+            (Some(signal), _) => format!("The command was killed by {signal}."),
             (None, Some(status)) => format!("The command ended with status {status}."),
             (None, None) => "The command has ended.".to_owned(),
         }
