@@ -303,7 +303,7 @@ fn describe(agent: &CheckedAgent, lines: &mut PrintedAgent) {
                 "WAITING",
                 &format!(
                     "it is still starting after {seconds} s: wait longer with `--timeout SECONDS`. A host waits \
-                     {limit} s for each of its first answers: where it needs more, set `start_seconds`"
+                     {limit} s for each of its first answers: if the agent needs more, set `start_seconds`"
                 ),
             );
         }
@@ -370,7 +370,7 @@ fn describe_modes(agent: &CheckedAgent, config: Option<&SessionConfigState>, lin
     };
     lines.add(
         "ASKS NOT",
-        &format!("a new session begins in the mode `{now}`, in which it does not ask: {advice}"),
+        &format!("a new session begins in the mode `{now}`, in which the agent does not ask: {advice}"),
     );
 }
 
@@ -396,7 +396,7 @@ fn describe_settings(config: Option<&SessionConfigState>, lines: &mut PrintedAge
 
 fn list(items: Vec<String>) -> String {
     if items.is_empty() {
-        return "none that it says".to_owned();
+        return "none reported".to_owned();
     }
     items.join(", ")
 }

@@ -236,7 +236,7 @@ impl WhichAgents {
 fn read_version(name: &str) -> Result<Dialect, String> {
     Dialect::from_name(name).ok_or_else(|| {
         let names: Vec<&str> = Dialect::ALL.iter().map(|dialect| dialect.name()).collect();
-        format!("it is none of {}", names.join(", "))
+        format!("it must be one of {}", names.join(", "))
     })
 }
 
@@ -320,7 +320,8 @@ impl ServeOptions {
     /// When `--log` is no filter.
     pub fn log_filter(&self) -> anyhow::Result<(Targets, Option<String>)> {
         if let Some(filter) = &self.log {
-            let parsed = filter.parse().with_context(|| format!("--log: `{filter}` is no filter"))?;
+            let parsed =
+                filter.parse().with_context(|| format!("--log: `{filter}` is not a valid log filter"))?;
             return Ok((parsed, None));
         }
         let warnings = Targets::new().with_default(tracing::Level::WARN);
@@ -328,7 +329,8 @@ impl ServeOptions {
         match asked.to_str().and_then(|filter| filter.parse().ok()) {
             Some(parsed) => Ok((parsed, None)),
             None => {
-                let complaint = format!("RUST_LOG: {asked:?} is no filter of this program; `warn` is used");
+                let complaint =
+                    format!("RUST_LOG: {asked:?} is not a valid log filter; `warn` is used instead");
                 Ok((warnings, Some(complaint)))
             }
         }
@@ -391,7 +393,7 @@ impl ServeOptions {
             [("--max-frame-bytes", self.max_frame_bytes), ("--max-turn-bytes", self.max_turn_bytes)]
         {
             if bytes > ASKED_BYTES_MAX {
-                bail!("{flag}: {bytes} bytes are too many, {ASKED_BYTES_MAX} are the most");
+                bail!("{flag}: {bytes} bytes exceed the maximum of {ASKED_BYTES_MAX} bytes");
             }
         }
         let write_roots = self.write_root.iter().map(|folder| {
@@ -402,7 +404,7 @@ impl ServeOptions {
         // A host listens when a front asks it to, also where that front has started it.
         let listening = if self.as_host { None } else { self.listen.listening()? };
         if stays && listening.is_none() {
-            bail!("serve: nobody could connect; say where with --listen");
+            bail!("serve: no client could connect: choose an address with `--listen`");
         }
         Ok(RunOptions {
             stays,

@@ -46,7 +46,7 @@ pub(crate) enum Refusal {
     // Targets of actions.
     #[error("the session cannot be read: {0}")]
     SessionUnreadable(String),
-    #[error("nothing can be kept now: {0}")]
+    #[error("nothing can be stored now: {0}")]
     NothingIsKept(String),
     #[error("the chat is gone")]
     ChatGone,
@@ -97,7 +97,7 @@ pub(crate) enum Refusal {
     NothingUpdated,
     #[error("`origin.session` is `{0}`, and these are the annotations of another session")]
     OriginOfOtherSession(String),
-    #[error("{0} annotations are in this session, which is all that it holds")]
+    #[error("this session has {0} annotations already, the maximum")]
     TooManyAnnotations(usize),
     #[error("an annotation has at most {0} entries")]
     TooManyEntries(usize),
@@ -105,7 +105,7 @@ pub(crate) enum Refusal {
     EntryTooLarge { id: String, max: usize },
     #[error("there is no room for it: the annotations of a session have at most {}", human_size(*.0))]
     AnnotationsTooLarge(usize),
-    #[error("what is watched is changed by `resourceWrite` and the like")]
+    #[error("a watch accepts no actions: files are changed by `resourceWrite` and related requests")]
     WatchesAreNotDispatchedTo,
     #[cfg(test)]
     #[error("the sample is gone")]
@@ -138,7 +138,7 @@ pub(crate) enum Refusal {
     PendingTakenUp(String),
     #[error("a pending message of the other kind has the id `{0}`")]
     PendingOfOtherKind(String),
-    #[error("{0} messages are queued in this chat, which is all that it holds")]
+    #[error("this chat has {0} queued messages already, the maximum")]
     QueueFull(usize),
     #[error("no message is queued")]
     NothingQueued,
@@ -150,15 +150,15 @@ pub(crate) enum Refusal {
     AttachedMissing(String),
     #[error("the attached annotations `{0}` are not there")]
     AttachedAnnotationsMissing(String),
-    #[error("no turn `{turn}` is over in the attached chat `{chat}`")]
+    #[error("the attached chat `{chat}` has no completed turn `{turn}`")]
     AttachedTurnNotOver { turn: String, chat: String },
-    #[error("what is attached to the messages that wait is all that this chat holds")]
+    #[error("the attachments of the queued messages of this chat have their maximum size")]
     AttachedFull,
 
     // Tool calls and questions.
     #[error("no such tool call: `{0}`")]
     NoSuchCall(String),
-    #[error("tool call `{0}` waits for no permission")]
+    #[error("tool call `{0}` does not wait for a permission")]
     NoPermissionWanted(String),
     #[error("tool call `{0}` has no result to confirm")]
     NoResultToConfirm(String),
@@ -191,7 +191,7 @@ pub(crate) enum Refusal {
     // Sessions.
     #[error("there is nothing to configure in this session")]
     NothingToConfigure,
-    #[error("`{0}` is no chat of this session")]
+    #[error("this session has no chat `{0}`")]
     NoChatOfSession(String),
     #[error("a session always has a default chat")]
     DefaultChatNeeded,

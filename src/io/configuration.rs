@@ -18,8 +18,8 @@ use crate::config::{AgentSource, ConfigurationReading, ConfigurationSeen};
 
 /// Warning for a window whose configuration file could not be reread before the window was served.
 const OTHER_CONTENT: &str =
-    "the host has another content of the configuration file than this window has read: the file has \
-    changed again since, or takes too long to be read; the host takes it up when it can";
+    "the host still uses an earlier content of the configuration file: the file has changed again, or \
+    reading it takes too long; the host applies the new content as soon as it can read it";
 
 /// Factory for the backend of an agent.
 pub type MakeBackend = Box<dyn Fn(AgentSpec) -> Box<dyn Backend> + Send>;
@@ -84,7 +84,7 @@ impl Configuration {
             Some(file) => format!("`{}`", file.display()),
             None => "none".to_owned(),
         };
-        let file = format!("the configuration file ({} here, {} there)", path(front), path(&self.seen));
+        let file = format!("the configuration file ({} here, {} in the host)", path(front), path(&self.seen));
         let agents = |seen: &ConfigurationSeen| seen.agents.clone().unwrap_or_default();
         let differ = super::hello::differences(&agents(front), &agents(&self.seen));
         std::iter::once(file).chain(differ.into_iter().map(|name| format!("the agent `{name}`"))).collect()
@@ -123,13 +123,16 @@ impl Configuration {
         });
         let offered = offered.collect();
         let names: Vec<&str> = self.agents.iter().map(|agent| agent.name.as_str()).collect();
-        tracing::info!(agents = names.join(", "), "the configuration file has changed, and is taken up");
+        tracing::info!(
+            agents = names.join(", "),
+            "the configuration file has changed: its agents are in effect"
+        );
         Some(offered)
     }
 }
 
 fn sentence(why: &str) -> String {
-    format!("the configuration file is not taken up, and the host goes on with the agents that it has: {why}")
+    format!("the changed configuration file is not applied, and the host keeps its present agents: {why}")
 }
 
 #[cfg(test)]

@@ -378,7 +378,7 @@ impl Disk {
             in_trouble: self.trouble.is_some(),
         });
         if self.steps.send(StepToCommit { number: self.last_step, records, bytes }).is_err() {
-            tracing::error!("the thread that commits has ended; nothing goes out any more");
+            tracing::error!("the commit thread of the store has ended: clients receive no further changes; restart the host");
         }
         Vec::new()
     }
@@ -404,8 +404,8 @@ fn commit_all(
         while let Err(error) = writer.commit(&records) {
             let (reason, is_for_good) = (error.to_string(), error.is_for_good());
             if said != reason {
-                let then = if is_for_good { "that is the end of it" } else { "it is tried again" };
-                tracing::error!(reason, "nothing can be committed; {then}");
+                let then = if is_for_good { "restart the host" } else { "the host tries again" };
+                tracing::error!(reason, "changes cannot be stored; {then}");
                 said.clone_from(&reason);
             }
             let is_long = began.elapsed() >= patience;
@@ -439,7 +439,7 @@ fn run_catching(
     if catch_unwind(AssertUnwindSafe(commit)).is_ok() {
         return true;
     }
-    let reason = "committing failed inside; the log has the details".to_owned();
+    let reason = "an internal error occurred while changes were stored; the log has the details".to_owned();
     let trouble = StoreFailure { reason, is_long: true, is_for_good: true };
     if tell.send(CommitEvent::Failing(trouble)).is_ok() {
         while steps.recv().is_ok() {}
@@ -474,7 +474,7 @@ fn next_step(writer: &Mutex<Writer>, steps: &Receiver<StepToCommit>) -> Option<S
 
 fn tidy_some(writer: &mut Writer) -> Due {
     writer.tidy_some().unwrap_or_else(|error| {
-        tracing::warn!(%error, "the store cannot be tidied up; it is tried again later");
+        tracing::warn!(%error, "the store cannot be cleaned up; the host tries again later");
         Due::Later
     })
 }
@@ -497,7 +497,7 @@ mod tests {
             steps.send(StepToCommit { number, records: Vec::new(), bytes: 0 }).unwrap();
         }
         let Some(CommitEvent::Failing(trouble)) = told.blocking_recv() else { panic!() };
-        assert!(trouble.is_for_good && trouble.reason.contains("failed inside"), "{trouble:?}");
+        assert!(trouble.is_for_good && trouble.reason.contains("internal error"), "{trouble:?}");
         drop(steps);
         assert!(!committing.join().unwrap());
     }

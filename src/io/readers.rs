@@ -128,7 +128,7 @@ impl Task {
     fn failing(&self) -> Box<dyn FnOnce() -> FinishedRead> {
         match self {
             Self::Recall(wanted) => {
-                let why = "reading it failed inside; the log has the details";
+                let why = "an internal error occurred while it was read; the log has the details";
                 let unreadable = wanted.uris.iter().map(|uri| (uri.clone(), why.to_owned()));
                 let nothing = ReadResult {
                     version: wanted.client.as_ref().map(|_| None),

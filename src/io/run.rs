@@ -277,7 +277,7 @@ impl Sidecar {
         self.start_resources();
         let written = self.links.iter().all(|link| link.outbox.bytes() == 0);
         if self.input_has_ended && self.persistence.has_failed_for_good() && written {
-            bail!("the store took nothing any more: what was not told is lost");
+            bail!("the store has failed for good: changes that were not yet sent to clients are lost");
         }
         Ok(self.finished())
     }

@@ -62,7 +62,9 @@ impl StoreFailure {
             RpcError::unavailable(&self.reason)
         } else {
             let reason = &self.reason;
-            RpcError::unavailable(format_args!("{reason}; it is done when it can be kept after all"))
+            RpcError::unavailable(format_args!(
+                "{reason}; the request takes effect once the store works again"
+            ))
         }
     }
 }

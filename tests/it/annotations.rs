@@ -72,7 +72,7 @@ fn annotations_per_session_are_limited_to_1000() {
         session.is_taken(set(&number.to_string(), &[entry("e", "x")]));
     }
     session.is_taken(set("last", &[entry("e", "x")]));
-    let full = "1000 annotations are in this session, which is all that it holds";
+    let full = "this session has 1000 annotations already, the maximum";
     session.is_refused(set("more", &[entry("e", "x")]), full);
     // One that is there may become another.
     session.is_taken(set("last", &[entry("e", "y")]));

@@ -214,10 +214,10 @@ fn invalid_changed_config_file_is_reported_and_windows_still_start() {
         let mut said = String::new();
         stderr.read_to_string(&mut said).unwrap();
         let told = said.lines().filter(|line| line.contains("config.toml")).collect::<Vec<_>>();
-        assert!(told.len() == 1 && told[0].contains("is not taken up"), "round {round}: {said}");
+        assert!(told.len() == 1 && told[0].contains("is not applied"), "round {round}: {said}");
     }
     let log = fs::read_to_string(windows.folder.join("host.log")).unwrap();
-    assert_eq!(log.matches("is not taken up").count(), 1, "{log}");
+    assert_eq!(log.matches("is not applied").count(), 1, "{log}");
     windows.write(&described(&["b"]));
     assert_eq!(announced_agents(&mut first), ["b", "script"]);
     assert_eq!(first.end(), Some(0));

@@ -227,7 +227,7 @@ fn queue_length_is_limited() {
     chat.happened();
     chat.queue("the last one");
     assert_eq!(chat.happened().1, ["chat/pendingMessageSet"]);
-    let reason = "1000 messages are queued in this chat, which is all that it holds";
+    let reason = "this chat has 1000 queued messages already, the maximum";
     assert_eq!(chat.queue("one too many").as_deref(), Some(reason));
     assert_eq!(chat.happened().1, [""; 0]);
     // What is there may be changed, what is no queued message may be set, and room that is made is

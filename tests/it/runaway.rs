@@ -223,7 +223,7 @@ fn first_request_on_a_full_disk_is_answered() {
         client.fill_disk(true);
         let answer = client.about("createSession", BUSY);
         assert_unavailable(&answer, "disk");
-        if answer["error"]["message"].as_str().unwrap().contains("it is done when") {
+        if answer["error"]["message"].as_str().unwrap().contains("the request takes effect once") {
             break;
         }
         client.fill_disk(false);
@@ -280,6 +280,6 @@ fn broken_store_is_logged_once_and_every_request_is_answered() {
         client.process.rest();
         assert_eq!(client.process.wait().code(), Some(1), "nothing of it was kept");
         let log = fs::read_to_string(log).unwrap();
-        assert_eq!(log.matches("nothing can be committed").count(), 1, "{log}");
+        assert_eq!(log.matches("changes cannot be stored").count(), 1, "{log}");
     }
 }

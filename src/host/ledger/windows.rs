@@ -101,7 +101,7 @@ impl Ledger {
             None => None,
             Some(cursor) => Some(
                 read_cursor(key, cursor).and_then(|id| turns.position_of(&id)).map(|at| at + 1).ok_or_else(
-                    || RpcError::invalid_params("`cursor` is none of this chat's; subscribe to begin anew"),
+                    || RpcError::invalid_params("`cursor` does not belong to this chat; subscribe again"),
                 )?,
             ),
         };

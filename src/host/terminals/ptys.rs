@@ -199,11 +199,11 @@ pub(crate) fn check_pty_limit(ledger: &Ledger, client: Option<&str>) -> Result<(
         of_client += usize::from(client == Some(&pty.made_by));
     }
     if all >= max {
-        return Err(format!("{max} terminals run, which is all that this host has"));
+        return Err(format!("this host has {max} running terminals already, the maximum"));
     }
     if of_client >= PTYS_PER_CLIENT_MAX {
         let max = PTYS_PER_CLIENT_MAX;
-        return Err(format!("{max} terminals of this client run, which is all that it may have"));
+        return Err(format!("this client has {max} running terminals already, the maximum"));
     }
     Ok(())
 }

@@ -52,9 +52,9 @@ impl Sidecar {
             tracing::warn!(
                 ?connection,
                 bytes,
-                "a client is cut off: it does not read what waits for it; it gets everything when it reconnects"
+                "a client is disconnected: it does not read its pending output; it receives everything when it reconnects"
             );
-            self.give_up(connection, "its client does not read what waits for it".to_owned());
+            self.give_up(connection, "its client does not read its pending output".to_owned());
         }
         self.cut_off_largest();
     }
@@ -74,12 +74,12 @@ impl Sidecar {
                 ?connection,
                 bytes = of_largest,
                 all = bytes,
-                "a client is cut off: all connections together hold more than --client-memory ({total} bytes), and \
-                 this one most; it gets everything when it reconnects"
+                "a client is disconnected: all connections together exceed `--client-memory` ({total} bytes), and this \
+                 one has the most; it receives everything when it reconnects"
             );
             let why = format!(
-                "all clients together hold more than {total} bytes in memory, and this one most ({of_largest}): \
-                 reconnect"
+                "all connections together exceed {total} bytes of memory, and this one has the most \
+                 ({of_largest}): reconnect"
             );
             self.give_up(connection, why);
             bytes = self.bytes_of_clients();

@@ -129,8 +129,9 @@ impl Sidecar {
             UpkeepEvent::Replaced => {
                 tracing::error!("another process holds the state folder: its lock was removed");
                 self.fronts.iter_mut().for_each(Fronts::are_replaced);
-                return self
-                    .receive_leave_reason(LeaveReason::Asked("the state folder is another process's"));
+                return self.receive_leave_reason(LeaveReason::Asked(
+                    "another process has taken over the state folder",
+                ));
             }
             UpkeepEvent::Socket(listener) => {
                 if let Some(fronts) = self.fronts.as_mut().filter(|_| self.leave_by.is_none()) {
@@ -158,7 +159,7 @@ impl Sidecar {
         let Some(link) = self.links.get_mut(connection) else { return };
         tracing::info!(
             connection = connection.0,
-            "a client is disconnected as soon as what waits for it is written"
+            "a client is disconnected as soon as its pending output is written"
         );
         link.stop_receiving();
         link.has_departed = true;

@@ -31,7 +31,8 @@ const _: () = assert!(
 );
 
 /// Reason why a client whose input has ended misses output.
-pub(super) const UNSENT_REASON: &str = "the store took nothing to the end: what was not told is lost";
+pub(super) const UNSENT_REASON: &str =
+    "the store failed until the end: changes that were not yet sent to clients are lost";
 
 /// Returns how long to wait for a blocked file system once everything else has ended.
 pub(super) fn file_system_timeout(how: Shutdown) -> Duration {
@@ -46,7 +47,7 @@ impl Sidecar {
     pub(super) fn receive_leave_reason(&mut self, loss: LeaveReason) -> Option<Exit> {
         let why = match loss {
             LeaveReason::Reader => return Some(Exit::Done),
-            LeaveReason::Parent => "the parent process is gone",
+            LeaveReason::Parent => "the parent process has ended",
             LeaveReason::Asked(signal) => signal,
         };
         self.leave(why).then_some(Exit::Done)

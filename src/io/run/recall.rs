@@ -27,7 +27,7 @@ impl Sidecar {
         let interrupted = match self.reader().map(Reader::interrupted) {
             Some(Ok(interrupted)) => interrupted,
             Some(Err(error)) => {
-                tracing::error!(%error, "the turns that the last end of the host interrupted cannot be looked for");
+                tracing::error!(%error, "the turns that the end of the previous host interrupted cannot be listed");
                 return;
             }
             None => return,
@@ -119,7 +119,7 @@ impl Sidecar {
         wanted.uris.retain(|uri| {
             let is_held = self.persistence.holds(uri);
             if is_held {
-                held.cannot_read(uri.clone(), "its newest state is not kept yet".to_owned(), &self.changes);
+                held.cannot_read(uri.clone(), "its newest state is not stored yet".to_owned(), &self.changes);
             }
             !is_held
         });

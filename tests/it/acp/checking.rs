@@ -127,7 +127,7 @@ fn agents_check_warns_when_a_session_begins_in_a_mode_without_permissions() {
     let (status, said, _) = checked.check(&["--ephemeral"]);
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("modes     ask, plan, code, locked, autopilot* (current)\n"), "{said}");
-    let warning = "  ASKS NOT  a new session begins in the mode `autopilot`, in which it does not ask: to be asked, write\n\
+    let warning = "  ASKS NOT  a new session begins in the mode `autopilot`, in which the agent does not ask: to be asked, write\n\
                    \x20           [agents.a0.config]\n            mode = \"ask\"\n";
     assert!(said.contains(warning), "{said}");
     // One that the agent does not have: it would begin in another mode than its operator believes.

@@ -97,13 +97,13 @@ fn client_with_the_largest_message_is_closed_at_the_total_limit_and_may_return()
     begin_message(&mut small, 2 << 20, (2 << 20) - 2);
     let (code, reason) = closed(&mut large);
     assert_eq!(code, CloseCode::Again);
-    assert!(reason.contains("hold more than 4194304 bytes") && reason.contains("reconnect"), "{reason}");
+    assert!(reason.contains("exceed 4194304 bytes of memory") && reason.contains("reconnect"), "{reason}");
     // Its message was blank, and is none.
     small.socket.get_mut().write_all(b"  ").unwrap();
     small.is_served();
     let mut back = host.connect();
     back.initializes("large", "1.0.0");
     let log = host.leave();
-    let told = log.iter().filter(|line| line.contains("all connections together hold more")).count();
+    let told = log.iter().filter(|line| line.contains("all connections together exceed")).count();
     assert_eq!(told, 1, "{log:?}");
 }

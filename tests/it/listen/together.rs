@@ -171,7 +171,7 @@ fn slow_client_is_disconnected_after_stall_timeout() {
         let answer = client.asks("subscribe", json!({ "channel": CHAT }));
         assert!(answer["result"]["snapshot"].is_object(), "{answer}");
     }
-    let cut = "it does not read what waits for it";
+    let cut = "it does not read its pending output";
     // More than may wait for it, and what the system keeps of it.
     for turn in ["t1", "t2"] {
         starts_turn(&mut reads, turn, "/stream 40 1000000");

@@ -192,13 +192,14 @@ fn is_of_this_user(stream: &Stream) -> bool {
 
 async fn accept_client(stream: Stream, stranger: OwnedSemaphorePermit, links: LinksByToken) {
     let mut lines = Lines::new(stream);
-    let token =
-        match timeout(TOKEN_WITHIN, lines.next()).await {
-            Ok(Some(token)) => token,
-            _ => return tracing::warn!(
+    let token = match timeout(TOKEN_WITHIN, lines.next()).await {
+        Ok(Some(token)) => token,
+        _ => {
+            return tracing::warn!(
                 "a connection to the MCP server for clients' tools was rejected: it sent no token in time"
-            ),
-        };
+            )
+        }
+    };
     let link = all(&links).get(&token).cloned();
     drop(stranger);
     match link {
