@@ -290,7 +290,7 @@ Exit status:
   2  wrong usage, or an invalid configuration
   3  the state folder is unusable, locked by another ahp-sidecar, has another purpose, or has lost its store; there is no home folder for it; or its host has other settings, another internal protocol, or cannot be joined
   4  done, but a question was declined because no client was left to answer it, or a turn was cut by the drain timeout
-  5  the host of the state folder is gone: start again and `reconnect`"#;
+  5  the host of the state folder has ended: start again, and send `reconnect`"#;
 
 /// Maximum time that a turn waits for the checkpoint of its folder, in milliseconds.
 const KEPT_WITHIN_MS: u64 = 2000;

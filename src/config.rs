@@ -237,16 +237,14 @@ fn advice(text: &str) -> Option<String> {
             let below = entry.as_table().and_then(|below| below.iter().find(|(_, entry)| is_agent(entry)));
             match (below, words(entry)) {
                 _ if is_agent(entry) => {
-                    Some(format!("`[{name}]` is no section of this file: write `[agents.{name}]`"))
+                    Some(format!("`[{name}]` is not a section of this file: write `[agents.{name}]`"))
                 }
-                (Some((agent, _)), _) => {
-                    Some(format!("`[{name}.{agent}]` is no section of this file: write `[agents.{agent}]`"))
-                }
+                (Some((agent, _)), _) => Some(format!(
+                    "`[{name}.{agent}]` is not a section of this file: write `[agents.{agent}]`"
+                )),
                 (None, Some(words)) => {
                     let section = section(name, words);
-                    Some(format!(
-                        "`{name}` stands in no section: for an agent of this name write\n\n{section}"
-                    ))
+                    Some(format!("`{name}` is in no section: for an agent of this name, write\n\n{section}"))
                 }
                 (None, None) => None,
             }
@@ -255,7 +253,7 @@ fn advice(text: &str) -> Option<String> {
     agents.iter().find_map(|(name, entry)| {
         let Some(entry) = entry.as_table() else {
             let section = section(name, words(entry)?);
-            return Some(format!("`{name}` below `[agents]` is no section: write\n\n{section}"));
+            return Some(format!("`{name}` below `[agents]` is not a section: write\n\n{section}"));
         };
         if let Some(command @ toml::Value::Array(_)) = entry.get("command") {
             let section = section(name, words(command)?);
@@ -286,10 +284,12 @@ fn section(name: &str, mut words: Vec<String>) -> String {
 fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
     let fits = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
     if !name.starts_with(|first: char| first.is_ascii_alphabetic()) || !name.chars().all(fits) {
-        bail!("the name `{name}` is not a letter followed by letters, digits, `-`, `_` and `.`");
+        bail!("the name `{name}` must be a letter, followed by letters, digits, `-`, `_` and `.`");
     }
     if name == script::PROVIDER {
-        bail!("the name `{name}` is that of the agent that is built in: choose another one, such as `my-{name}`");
+        bail!(
+            "the name `{name}` is reserved for the built-in agent: choose another one, such as `my-{name}`"
+        );
     }
     if agent.command.as_os_str().is_empty() {
         bail!("there is no command");
@@ -314,7 +314,7 @@ fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
         let value = match value {
             toml::Value::String(value) => value.into(),
             toml::Value::Boolean(value) => value.into(),
-            value => bail!("`config.{id}` is {value}, which is neither a text nor `true` or `false`"),
+            value => bail!("`config.{id}` is {value}, and must be a string, `true` or `false`"),
         };
         Ok((id, value))
     });
@@ -371,7 +371,7 @@ mod tests {
         assert!(failure(&["a='x"]).contains("cannot be split"));
         assert!(failure(&["a b=x"]).contains("the name `a b`"));
         assert!(failure(&["=x"]).contains("the name ``"));
-        assert!(failure(&["script=x"]).contains("the name `script` is that of the agent that is built in"));
+        assert!(failure(&["script=x"]).contains("the name `script` is reserved for the built-in agent"));
         assert!(failure(&["a=x", "a=y"]).contains("two agents with the name `a`"));
     }
 
@@ -436,10 +436,7 @@ mod tests {
         assert!(failure("[agents.a]\ncommand = 'x'\nidle_seconds = 1e10").contains("idle_seconds"));
         assert!(failure("[agents.a]\ncommand = 'x'\ndirectory = 'no/such'").contains("/no/such"));
         let of_config = failure("[agents.a]\ncommand = 'x'\n[agents.a.config]\neffort = 3");
-        assert!(
-            of_config.contains("[agents.a]: `config.effort` is 3, which is neither a text"),
-            "{of_config}"
-        );
+        assert!(of_config.contains("[agents.a]: `config.effort` is 3, and must be a string"), "{of_config}");
     }
 
     #[test]
@@ -451,12 +448,12 @@ mod tests {
             ("[agents]\na = ['x y', '--acp']", section),
             ("[agents.a]\ncommand = ['x y', '--acp']", section),
             ("[agents.a]\ncommand = 'x'\nargs = '--acp --fast'", "write `args = [\"--acp\", \"--fast\"]`"),
-            ("[a]\ncommand = 'x'", "`[a]` is no section of this file: write `[agents.a]`"),
-            ("[agent.a]\ncommand = 'x'", "`[agent.a]` is no section of this file: write `[agents.a]`"),
-            ("a = 'x -y'", "`a` stands in no section: for an agent of this name write\n\n[agents.a]"),
+            ("[a]\ncommand = 'x'", "`[a]` is not a section of this file: write `[agents.a]`"),
+            ("[agent.a]\ncommand = 'x'", "`[agent.a]` is not a section of this file: write `[agents.a]`"),
+            ("a = 'x -y'", "`a` is in no section: for an agent of this name, write\n\n[agents.a]"),
             (
                 "[agents.script]\ncommand = 'x'",
-                "[agents.script]: the name `script` is that of the agent that is built in: choose another one",
+                "[agents.script]: the name `script` is reserved for the built-in agent: choose another one",
             ),
         ] {
             let said = failure(mistake);

@@ -211,8 +211,8 @@ impl Fronts {
         self.coming_again -= usize::from(join_request.prepared.is_some());
         if !differ.is_empty() {
             let why = format!(
-                "the host that serves this state folder (process {}) runs with other settings than these ({}): end the \
-                 other windows, say the same here, or have another folder with --state-dir",
+                "the host that serves this state folder (process {}) runs with other settings ({}): end the other \
+                 windows, use its settings here, or choose another folder with `--state-dir`",
                 std::process::id(),
                 differ.join(", ")
             );
@@ -433,9 +433,8 @@ async fn read_hello(stream: Stream) -> io::Result<Option<JoinRequest>> {
     let any: HelloVersion = serde_json::from_slice(&line)?;
     if any.link != LINK {
         let why = format!(
-            "the host that serves this state folder (process {}, version {}) and this program (version {}) do not \
-             understand each other (link {LINK} and {}): end the other windows, or have another folder with \
-             --state-dir",
+            "the host that serves this state folder (process {}, version {}) and this program (version {}) are \
+             incompatible (link {LINK} and {}): end the other windows, or choose another folder with `--state-dir`",
             std::process::id(),
             env!("CARGO_PKG_VERSION"),
             any.version,

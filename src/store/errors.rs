@@ -19,21 +19,21 @@ pub enum StoreError {
     #[error("{0} is not a store of this program; it was not touched")]
     Foreign(String),
     /// A row differs from what was written.
-    #[error("{0} is damaged: it is not what was written")]
+    #[error("{0} is damaged")]
     Damaged(String),
     /// The database existed and is missing or empty now.
     #[error(
-        "{0} {1}, although sessions were kept in it; nothing was changed: put a copy of it back, or remove the folder to begin anew"
+        "the database {0} {1}, although sessions were stored in it. Nothing was changed. Restore the file from a backup, or remove its folder to start without sessions"
     )]
     Lost(String, &'static str),
     /// Damage that cannot be repaired, and leaves some sessions readable.
     #[error(
-        "{0}; nothing was removed: `ahp-sidecar sessions list` and `sessions export URI` still read what can be read, and `sessions restore --from FILE` brings it into another folder"
+        "the store cannot be repaired: {0}. Nothing was removed. `ahp-sidecar sessions list` and `sessions export URI` still read the undamaged sessions; `sessions restore --from FILE` imports an export into another state folder"
     )]
     BeyondMending(Box<StoreError>),
     /// Damage that cannot be repaired and hides all sessions.
     #[error(
-        "{0}; no session can be found in it any more, and nothing was removed: put a copy of it back, or remove the folder to begin anew"
+        "the store cannot be repaired, and no session in it is readable: {0}. Nothing was removed. Restore the database from a backup, or remove the state folder to start without sessions"
     )]
     BeyondReading(Box<StoreError>),
     /// The mark beside the database cannot be read or written.
@@ -41,12 +41,12 @@ pub enum StoreError {
     Mark(String, io::Error),
     /// Restoring the session has ended so many consecutive processes that it is not tried again.
     #[error(
-        "the host has ended {0} times in a row while the turn that ran in it was taken up, so it is left alone; \
-        `--quarantine-after 0` has it tried again, and `ahp-sidecar sessions export` writes down what is in it"
+        "the session is quarantined: the host has ended {0} times in a row while it restored the interrupted turn. \
+        `--quarantine-after 0` restores the session anyway; `ahp-sidecar sessions export` exports it"
     )]
     LeftAlone(u32),
     /// A file of the database was moved or removed while it was open.
-    #[error("{0} is gone: it was moved or removed while it was in use ({1})")]
+    #[error("{0} was moved or removed while the host had it open ({1})")]
     Gone(String, io::Error),
     /// Other error of SQLite.
     #[error("the store failed: {0}{limit}", limit = file_limit(.0))]
@@ -92,7 +92,7 @@ impl StoreError {
     /// Names the damaged object in an error about damage.
     pub(super) fn on(self, what: impl Fn() -> String) -> Self {
         match self {
-            Self::Damaged(row) => Self::Damaged(format!("{row}, of {},", what())),
+            Self::Damaged(row) => Self::Damaged(format!("{row} of {}", what())),
             Self::Sqlite(error) => damaged_if(what)(error),
             other => other,
         }
@@ -115,7 +115,7 @@ fn file_limit(error: &rusqlite::Error) -> String {
 fn file_limit_now() -> String {
     match file_size_max() {
         Some(bytes) => {
-            format!(" (no file of this process may be larger than {bytes} bytes, see `ulimit -f`)")
+            format!(" (the file size limit of this process is {bytes} bytes, see `ulimit -f`)")
         }
         None => String::new(),
     }

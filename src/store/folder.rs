@@ -19,12 +19,12 @@ use crate::places;
 pub enum FolderError {
     /// No folder is named, and there is no home folder.
     #[error(
-        "no home folder is known that sessions could be kept in: give a folder with --state-dir, or serve without one with --ephemeral"
+        "there is no default state folder, since no home folder is set: choose a folder with `--state-dir`, or run without stored sessions (`--ephemeral`)"
     )]
     Homeless,
     /// Another process holds the folder.
     #[error(
-        "the state folder {folder} is held by {holder}: end that, give another folder with --state-dir, or serve without one with --ephemeral"
+        "the state folder {folder} is in use by {holder}: end that process, choose another folder with `--state-dir`, or run without stored sessions (`--ephemeral`)"
     )]
     Held {
         /// Path of the folder.
@@ -33,7 +33,7 @@ pub enum FolderError {
         holder: String,
     },
     /// The folder belongs to another user.
-    #[error("the state folder {folder} {what}: give another one with --state-dir, or serve without one with --ephemeral")]
+    #[error("the state folder {folder} {what}: choose another folder with `--state-dir`, or run without stored sessions (`--ephemeral`)")]
     Foreign {
         /// Path of the folder.
         folder: String,
@@ -42,7 +42,7 @@ pub enum FolderError {
     },
     /// Other users can read the folder, and it has content that is no store.
     #[error(
-        "the state folder {folder} has another purpose: it is open to others (mode {mode:03o}), and no sessions are in it; it was left as it is: if it is meant for sessions, `chmod 700` it, else name a folder with --state-dir that is not there yet, or serve without one with --ephemeral"
+        "the state folder {folder} is accessible to other users (mode {mode:03o}) and contains no sessions, so it seems to be for something else. It was not changed. To use it, run `chmod 700` on it; otherwise choose a new folder with `--state-dir`, or run without stored sessions (`--ephemeral`)"
     )]
     Open {
         /// Path of the folder.
@@ -52,7 +52,7 @@ pub enum FolderError {
     },
     /// The folder cannot be created or opened.
     #[error(
-        "the state folder {folder} cannot be used ({error}): give another one with --state-dir, or serve without one with --ephemeral"
+        "the state folder {folder} cannot be used ({error}): choose another folder with `--state-dir`, or run without stored sessions (`--ephemeral`)"
     )]
     Io {
         /// Path of the folder.

@@ -15,8 +15,9 @@ use crate::os::{private, write};
 pub(super) const FILE_NAME: &str = "sessions.made";
 
 const ABOUT: &str =
-    "The sessions of ahp-sidecar are in the file sessions.sqlite beside this one. While this file \
-    is here, no new store is begun when that one is gone or empty. To begin anew, remove the whole folder.\n";
+    "The sessions of ahp-sidecar are in the file sessions.sqlite in this folder. While this file exists, \
+    ahp-sidecar does not create a new database if that file is missing or empty. To start without \
+    sessions, remove the whole folder.\n";
 
 /// State of the database, as the mark says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -109,7 +109,7 @@ pub(super) fn refuse_what_is_lost(path: &Path, mark: Mark) -> Result<(), StoreEr
     match bytes_of(path) {
         Ok(0) if was_made || was_written() => lost("is empty"),
         Err(error) if error.kind() == io::ErrorKind::NotFound && (was_made || was_written()) => {
-            lost("is gone")
+            lost("does not exist")
         }
         _ => Ok(()),
     }
@@ -151,7 +151,7 @@ pub(super) fn open(path: &Path, mark: Mark) -> Result<Connection, StoreError> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let version = version_of(&connection, path)?;
     if version == 0 && matches!(mark, Mark::Made { .. }) {
-        return Err(StoreError::Lost(path.display().to_string(), "holds nothing any more"));
+        return Err(StoreError::Lost(path.display().to_string(), "contains no tables"));
     }
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     turns::register_functions(&connection)?;

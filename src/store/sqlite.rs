@@ -116,7 +116,7 @@ impl Writer {
             if !error.is_damage() {
                 return Err(error);
             }
-            tracing::error!(%error, "the store is damaged: what can be made again is made again");
+            tracing::error!(%error, "the store is damaged and is being repaired");
             mend_all(&mut connection, Some(mark.reserved()))?;
             begin(&mut connection, &options, mark.reserved())
         });
@@ -174,19 +174,19 @@ impl Writer {
         }
         let mut written = self.write(records, reserve_up_to);
         if written.as_ref().is_err_and(StoreError::is_damage) && std::mem::take(&mut self.may_mend) {
-            tracing::error!("the store is damaged: what can be made again is made again");
+            tracing::error!("the store is damaged and is being repaired");
             written = mend_all(&mut self.connection, None).and_then(|()| self.write(records, reserve_up_to));
         }
         self.may_mend |= written.is_ok();
         if written.is_err() {
             // Where no file may grow, the next attempt has the room that the log takes now.
             space::empty_log(&self.connection)
-                .unwrap_or_else(|error| tracing::debug!(%error, "SQLite's log cannot be emptied either"));
+                .unwrap_or_else(|error| tracing::debug!(%error, "the write-ahead log of the store cannot be checkpointed after a failed commit"));
         }
         if sync {
             // What is synced too often is safe too.
             self.connection.pragma_update(None, "synchronous", "normal").unwrap_or_else(
-                |error| tracing::warn!(%error, "commits cannot be left unsynced: each is synced until the next one that has to be"),
+                |error| tracing::warn!(%error, "`PRAGMA synchronous` cannot be reset: further commits are synced to disk, and slower"),
             );
         }
         written?;
@@ -194,7 +194,7 @@ impl Writer {
         if let Some(reserved) = reserve_up_to {
             self.reserved = reserved;
             Mark::Made { reserved }.update(&self.path).unwrap_or_else(
-                |error| tracing::warn!(%error, "the mark beside the store cannot be written"),
+                |error| tracing::warn!(%error, "`sessions.made`, beside the store, cannot be updated"),
             );
         }
         self.prune(records);
@@ -245,7 +245,7 @@ impl Writer {
             return false;
         }
         let is_kept = self.write_without_waiting(records).unwrap_or_else(|error| {
-            tracing::debug!(%error, "a commit is handed to the thread that may wait for the disk");
+            tracing::debug!(%error, "a commit on the main thread failed: the commit thread repeats it");
             false
         });
         let took = begin.elapsed();
@@ -266,7 +266,7 @@ impl Writer {
         }
         self.log_may_begin = true;
         if let Err(error) = space::empty_log(&self.connection) {
-            tracing::warn!(%error, "SQLite's log cannot be written into its database");
+            tracing::warn!(%error, "the write-ahead log of the store cannot be checkpointed: it grows");
         }
     }
 
@@ -339,7 +339,7 @@ impl Writer {
     fn remove_old_actions(&mut self) {
         self.unpruned = Some(Unpruned::default());
         if let Err(error) = remove_old_actions(&mut self.connection, &self.options.window) {
-            tracing::warn!(%error, "old actions cannot be removed");
+            tracing::warn!(%error, "actions beyond the replay window cannot be removed from the store");
         }
     }
 }
@@ -353,7 +353,7 @@ fn beyond_mending(error: StoreError, path: &Path) -> StoreError {
     match schema::look_into(path).and_then(|(connection, _)| indexes::named(&connection)) {
         Ok(_) => StoreError::BeyondMending(Box::new(error)),
         Err(other) => {
-            tracing::debug!(error = %other, "the sessions of the damaged store cannot be listed either");
+            tracing::debug!(error = %other, "the sessions of the damaged store cannot be listed");
             StoreError::BeyondReading(Box::new(error))
         }
     }
@@ -403,7 +403,8 @@ fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Resu
     let reserved = last_reserved(&transaction)?;
     if told > reserved {
         tracing::warn!(
-            "the store is older than the last one that was used here, or its newest changes are lost: clients are told states anew"
+            "the store lacks the newest changes that clients have received, for example because a backup was \
+             restored: reconnecting clients get snapshots"
         );
     }
     let head = reserved.max(told);
@@ -436,7 +437,7 @@ fn mend_all(connection: &mut Connection, told: Option<u64>) -> Result<(), StoreE
     if told.is_none() || !error.is_damage() {
         return Err(error);
     }
-    tracing::error!(%error, "the store is written anew");
+    tracing::error!(%error, "the repair failed on damaged pages: the database is rewritten from its readable rows");
     in_transaction(connection, |now| repair::drop_damaged(now, &plan))?;
     space::write_anew(connection)?;
     in_transaction(connection, |now| repair::make_all(now, &plan))
@@ -455,7 +456,10 @@ fn in_transaction(
 fn last_agents(connection: &Connection) -> Result<Option<u32>, StoreError> {
     match rows::number(connection, "agents") {
         Err(StoreError::Damaged(what)) => {
-            tracing::warn!(what, "a damaged row: clients are told the agents anew");
+            tracing::warn!(
+                what,
+                "the stored checksum of the agents is damaged: the agents are sent to clients again"
+            );
             Ok(None)
         }
         found => Ok(found?.and_then(|sum| u32::try_from(sum).ok())),
@@ -490,7 +494,7 @@ pub(super) fn last_reserved(connection: &Connection) -> Result<u64, StoreError> 
             "the number `reserved` is missing".to_owned()
         }
     };
-    tracing::error!(lost, "a damaged row: the sequence goes on far behind every number that was given");
+    tracing::error!(lost, "the last reserved sequence number is damaged or missing: the sequence skips ahead, so that no number is assigned twice");
     let known =
         "SELECT max(ifnull((SELECT max(last) FROM actions), 0), ifnull((SELECT max(start) FROM lives), 0))";
     Ok(number(connection, known)?.saturating_add(LEAP))
@@ -537,7 +541,10 @@ fn keep_session(connection: &Connection, row: &SessionRow) -> Result<(), StoreEr
         {
             let sql = "SELECT key FROM sessions WHERE uri = ?1 AND removed_at IS NULL";
             let other = connection.query_row(sql, params![row.uri], |row| row.get(0))?;
-            tracing::error!(uri = row.uri, "two sessions of one URI: the older one is put into the trash");
+            tracing::error!(
+                uri = row.uri,
+                "two sessions have the same URI: the older one was moved to the trash"
+            );
             trash::put(connection, SessionKey(unsigned(other)), Some(unix_ms()))?;
             rows::put_session(connection, row)
         }

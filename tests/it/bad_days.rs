@@ -90,7 +90,7 @@ fn folder_with_another_purpose_is_refused_and_not_changed() {
     fs::write(folder.join("file"), "somebody's").unwrap();
     fs::set_permissions(&folder, Permissions::from_mode(0o1777)).unwrap();
     let stderr = refused(sidecar_on(&folder), 3);
-    assert!(stderr.contains("another purpose") && stderr.contains("--ephemeral"), "{stderr}");
+    assert!(stderr.contains("for something else") && stderr.contains("--ephemeral"), "{stderr}");
     refused(sessions("list", &folder), 3);
     refused(sessions("purge", &folder), 3);
     assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o7777, 0o1777);

@@ -264,7 +264,7 @@ fn visit(folder: &Path, round: u32, what: &str, may_miss: bool) -> Seen {
         Ok(seen) => Some(seen),
         Err(Ended) => {
             assert_eq!(status.code(), Some(3), "{what}: {complaints}");
-            let way_out = ["sessions list", "begin anew", "was not touched", "cannot be used"];
+            let way_out = ["sessions list", "start without sessions", "was not touched", "cannot be used"];
             assert!(way_out.iter().any(|way| complaints.contains(way)), "{what}: {complaints}");
             if complaints.contains("sessions list") {
                 let mut list = program();

@@ -171,7 +171,7 @@ impl RunningAgent {
     pub fn end_for_login(&self, users: usize) -> bool {
         let is_free = self.login.is_needed() && self.leases().count <= users;
         if is_free {
-            self.end("it was started anew, since somebody may have logged in to it elsewhere");
+            self.end("it was restarted, since a login may have been made outside of the host");
         }
         is_free
     }
@@ -198,7 +198,7 @@ impl RunningAgent {
                 let (now, mut uses) = (Instant::now(), self.leases());
                 let idle_since = if uses.count == 0 { uses.since } else { now };
                 if idle_since + idle_limit <= now {
-                    uses.ended_by_us.get_or_insert("it was not used");
+                    uses.ended_by_us.get_or_insert("it was idle");
                     break;
                 }
                 idle_since + idle_limit
@@ -208,7 +208,7 @@ impl RunningAgent {
                 () = tokio::time::sleep_until(next) => {}
             }
         }
-        tracing::info!("an agent that was not used is stopped");
+        tracing::info!("an idle agent is stopped");
         self.connection.stop();
     }
 }
@@ -307,7 +307,7 @@ impl Agent {
                 None => {
                     let seconds = (RESTART_REFUSED_FOR - ago).as_secs() + 1;
                     bail!(
-                        "it has died {deaths} times in a row and is not started again for {seconds} s; {how}"
+                        "it has failed {deaths} times in a row and is not restarted for {seconds} s; the last time: {how}"
                     );
                 }
             }
@@ -329,7 +329,7 @@ impl Agent {
         }
         tracing::info!(
             agent = name,
-            "the agent is started once more: it is one that is offered other capabilities"
+            "the agent is restarted: it is offered other client capabilities than at its first start"
         );
         running.connection.stop();
         running.connection.ended().await;
@@ -341,7 +341,7 @@ impl Agent {
         let (connection, environment, secrets) = {
             let mut past = self.history();
             if past.closed {
-                bail!("the host is leaving");
+                bail!("the host is shutting down");
             }
             let environment = login::environment(past.login_methods.as_deref().unwrap_or_default(), tokens);
             let secrets = environment.values().map(|token| Secret::register(token.secret())).collect();
@@ -420,11 +420,11 @@ async fn initialize(
         .client_capabilities(capabilities(offers))
         .client_info(Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")));
     let Some(answer) = receiver.ask("initialize", &hello, limit, |_, _| ()).await? else { return Ok(None) };
-    let answer = answer.map_err(|failure| anyhow!("it answered `initialize` with: {failure}"))?;
+    let answer = answer.map_err(|failure| anyhow!("it rejected `initialize`: {failure}"))?;
     let hello: InitializeResponse =
-        serde_json::from_str(answer.get()).context("its answer to `initialize` does not fit")?;
+        serde_json::from_str(answer.get()).context("its answer to `initialize` is invalid")?;
     if hello.protocol_version != ProtocolVersion::V1 {
-        bail!("it speaks version {} of ACP only, and we version 1", hello.protocol_version);
+        bail!("it supports only version {} of ACP; the host supports version 1", hello.protocol_version);
     }
     Ok(Some((hello, answer)))
 }

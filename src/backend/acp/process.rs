@@ -56,7 +56,9 @@ impl Process {
         if let Some(directory) = &agent.directory {
             if !directory.is_dir() {
                 let directory = directory.display();
-                anyhow::bail!("`{name}` cannot be started: `{directory}`, where it is to run, is no folder");
+                anyhow::bail!(
+                    "`{name}` cannot be started: its working directory `{directory}` is not a folder"
+                );
             }
             command.current_dir(directory);
         }
@@ -90,7 +92,7 @@ impl Process {
             return how;
         }
         let said: Vec<&str> = lines.iter().map(String::as_str).collect();
-        format!("{how}; the last that it said on stderr:\n{}", said.join("\n"))
+        format!("{how}; its last output on stderr:\n{}", said.join("\n"))
     }
 }
 
@@ -100,7 +102,7 @@ fn how_it_ended(status: ExitStatus) -> String {
             format!("it ended with status {code} (signal {})", code - BY_SIGNAL)
         }
         (Some(code), _) => format!("it ended with status {code}"),
-        (None, Some(signal)) => format!("it was ended by signal {signal}"),
+        (None, Some(signal)) => format!("it was killed by signal {signal}"),
         (None, None) => "it ended".to_owned(),
     }
 }

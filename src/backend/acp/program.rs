@@ -36,7 +36,7 @@ pub fn find(
             {
                 let (command, arguments) = (command.display(), toml::Value::from(arguments.to_vec()));
                 anyhow!(
-                    "it is not installed: there is no program `{command}`; if the rest is its arguments, write \
+                    "it is not installed: there is no program `{command}`. If this is a program with arguments, write \
                      `command = \"{program}\"` and `args = {arguments}`"
                 )
             }
@@ -44,7 +44,7 @@ pub fn find(
         }
     })?;
     if let Some((interpreter, advice)) = missing_interpreter(&found, directory, environment) {
-        bail!("the command `{}` is run by `{interpreter}`, which {advice}", found.display());
+        bail!("the script `{}` needs the interpreter `{interpreter}`, which {advice}", found.display());
     }
     Ok(found)
 }
@@ -79,7 +79,7 @@ fn missing_interpreter(
     let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
     let interpreter = Path::new(words.next()?);
     if interpreter.is_absolute() && !interpreter.exists() {
-        return Some((interpreter.display().to_string(), "is not there: install it".to_owned()));
+        return Some((interpreter.display().to_string(), "does not exist: install it".to_owned()));
     }
     if interpreter.file_name() != Some(OsStr::new("env")) {
         return None;
@@ -90,7 +90,7 @@ fn missing_interpreter(
     find_file(Path::new(name), directory, &environment).err()?;
     let what = if name == NODE { "install Node.js" } else { "install it" };
     let advice = format!(
-        "is in none of the folders of the search path: {what}, or have the configuration name its folder, as in \
+        "is not on the search path: {what}, or add its folder in the configuration, as in \
          `env = {{ PATH = \"/folder/of/{name}:/usr/bin:/bin\" }}`"
     );
     Some((name.to_owned(), advice))
@@ -119,8 +119,8 @@ fn find_file(
     found.with_context(|| {
         let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
         format!(
-            "it is not installed: the command `{}` is in none of the folders of the search path ({}); install it, \
-             or have the configuration name its whole path",
+            "it is not installed: the command `{}` is not on the search path ({}). Install it, or configure its \
+             absolute path",
             command.display(),
             folders.join(", ")
         )
@@ -146,7 +146,7 @@ mod tests {
         let environment = BTreeMap::from([("PATH".to_owned(), path)]);
         let find = |command: &str| find(Path::new(command), Some(folder.path()), &environment);
         let said = find("tool").unwrap_err().to_string();
-        assert!(said.contains("the command `tool` is in none"), "{said}");
+        assert!(said.contains("the command `tool` is not on the search path"), "{said}");
         assert!(said.contains(&format!("({}, {})", one.display(), two.display())), "{said}");
         assert!(find("two/tool").unwrap_err().to_string().contains("is no program that can be run"));
         assert!(find("two/other").unwrap_err().to_string().contains("two/other` is not there"));
@@ -177,7 +177,10 @@ mod tests {
         for first_line in ["#!/usr/bin/env node", "#!/usr/bin/env -S node --quiet"] {
             write(&script, &format!("{first_line}\nrest"));
             let said = find().unwrap_err().to_string();
-            assert!(said.contains("agent` is run by `node`, which is in none of the folders"), "{said}");
+            assert!(
+                said.contains("agent` needs the interpreter `node`, which is not on the search path"),
+                "{said}"
+            );
             assert!(said.contains("install Node.js") && said.contains("env = { PATH ="), "{said}");
         }
         // Installed beside it.
@@ -191,7 +194,7 @@ mod tests {
         assert!(find()
             .unwrap_err()
             .to_string()
-            .contains("run by `/no/such/interpreter`, which is not there"));
+            .contains("needs the interpreter `/no/such/interpreter`, which does not exist"));
         for others in ["#!/bin/sh\n", "#!", "", "\x7fELF", "#!/usr/bin/env\n"] {
             write(&script, others);
             assert_eq!(find().unwrap(), script, "{others:?}");

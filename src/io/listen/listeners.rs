@@ -87,7 +87,7 @@ impl Listeners {
         // Held while binding, so that a concurrent request for the same address finds the listener.
         let mut registry = self.0.lock().await;
         if registry.is_closed {
-            bail!("the host is leaving");
+            bail!("the host is shutting down");
         }
         let settings = Arc::new(settings);
         let (mut urls, mut bound) = (Vec::new(), Vec::new());

@@ -239,9 +239,9 @@ fn agents_check_answers_each_wrong_configuration_with_the_correction() {
     let config = folder.join("config.toml");
     for (text, status, advice) in [
         ("[agents.x]\ncommand = \"no-such acp\"", 1, r#"write `command = "no-such"` and `args = ["acp"]`"#),
-        ("[agents.script]\ncommand = \"x\"", 2, "the name `script` is that of the agent that is built in"),
+        ("[agents.script]\ncommand = \"x\"", 2, "the name `script` is reserved for the built-in agent"),
         ("[agents]\nx = \"no-such acp\"", 2, "write\n\n[agents.x]\ncommand = \"no-such\"\nargs = [\"acp\"]"),
-        (&format!("[agents.x]\ncommand = {script:?}"), 1, "`no-such-node`, which is in none of the folders"),
+        (&format!("[agents.x]\ncommand = {script:?}"), 1, "`no-such-node`, which is not on the search path"),
         (&format!("[agents.x]\ncommand = {folder:?}"), 1, "is a folder: name the program in it"),
     ] {
         fs::write(&config, text).unwrap();
@@ -265,7 +265,7 @@ fn agents_check_beside_a_running_host_warns_that_nothing_is_stored() {
     let (status, said, complaint) = checked.check(&["--state-dir", &state]);
     assert_eq!(status, Some(3), "{complaint}");
     assert!(said.contains("is        The tests' agent 1"), "{said}");
-    assert!(complaint.contains("nothing of this is remembered") && complaint.contains("is held by another"));
+    assert!(complaint.contains("the results were not stored") && complaint.contains("is in use by another"));
     ended(process);
 }
 

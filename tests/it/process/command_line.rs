@@ -61,7 +61,7 @@ fn invalid_arguments_are_refused_with_status_2_before_anything_is_served() {
         (&["--max-turn-bytes", "268435457"], "268435456 are the most"),
         (&["--state-dir", "x", "--ephemeral"], "--ephemeral"),
         (&["--agent", "a"], "NAME=COMMAND LINE"),
-        (&["--agent", "script=x"], "the name `script` is that of the agent that is built in"),
+        (&["--agent", "script=x"], "the name `script` is reserved for the built-in agent"),
         (&["--config", "/no/such/file"], "/no/such/file"),
         (&["--log", "ahp_sidecar=shout"], "--log"),
         (&["--default-directory", "/no/such/folder"], "/no/such/folder"),
