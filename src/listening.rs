@@ -187,7 +187,7 @@ pub fn print_status(arguments: &StatusArgs) -> anyhow::Result<()> {
         format!("{status}\n")
     } else {
         let first = match (process, &notice) {
-            (None, _) => format!("nothing runs on {}\n", place.display()),
+            (None, _) => format!("no host runs on {}\n", place.display()),
             (Some(process), Some(_)) => {
                 format!("process {process} runs on {}, and listens on:\n", place.display())
             }

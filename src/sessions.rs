@@ -175,7 +175,7 @@ fn act(verb: &SessionsVerb, archive: &mut Archive, out: &mut dyn Write) -> anyho
 
 fn list_line(entry: &ArchivedSession) -> anyhow::Result<String> {
     let summary: SessionSummary = serde_json::from_slice(&entry.summary)
-        .with_context(|| format!("the summary of the session {} is none", entry.key.0))?;
+        .with_context(|| format!("the summary of the session {} is invalid", entry.key.0))?;
     let mark = if entry.removed_at.is_some() { "trash" } else { "-" };
     let said = |number: fn(Extent) -> u64| {
         entry.extent.map_or("damaged".to_owned(), |extent| number(extent).to_string())

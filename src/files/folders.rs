@@ -403,7 +403,7 @@ impl Folders {
     /// Refuses to create a folder nested so deep that a recursive removal would refuse it.
     pub(super) fn must_not_be_too_deep(&self, path: &Path) -> Result<(), PathRefusal> {
         match self.above(path).is_some_and(|(_, rest)| rest.components().count() > DEPTH_MAX) {
-            true => Err(PathRefusal::Unfit(format!("folders are not made more than {DEPTH_MAX} deep"))),
+            true => Err(PathRefusal::Unfit(format!("folders are created at most {DEPTH_MAX} deep"))),
             false => Ok(()),
         }
     }
@@ -420,9 +420,9 @@ impl Folders {
     pub(super) fn must_hold_no_top(&self, place: &ResolvedPath) -> Result<(), PathRefusal> {
         let mut tops = self.folders.iter().flat_map(|folder| folder.links.iter().chain([&folder.real]));
         match tops.any(|top| top.starts_with(&place.path)) {
-            true => {
-                Err(PathRefusal::Unfit("somebody works in this folder, or in one that is in it".to_owned()))
-            }
+            true => Err(PathRefusal::Unfit(
+                "the folder, or one below it, is a working directory of a session".to_owned(),
+            )),
             false => Ok(()),
         }
     }

@@ -12,7 +12,7 @@ use super::writing::{WritePosition, WriteRequest, PERMISSIONS};
 use crate::os::facts;
 
 /// Message for a file that is not reverted because one of its two texts is not stored.
-pub const UNKNOWN_SIDE: &str = "what was in it is not known any more";
+pub const UNKNOWN_SIDE: &str = "its earlier content is no longer known";
 
 /// Result of reverting a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

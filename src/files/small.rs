@@ -44,7 +44,7 @@ pub fn read(mut file: File) -> io::Result<String> {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 let left = until.saturating_duration_since(Instant::now());
                 let is_late =
-                    io::Error::new(ErrorKind::TimedOut, format!("its end has not come in {WITHIN:?}"));
+                    io::Error::new(ErrorKind::TimedOut, format!("it did not end within {WITHIN:?}"));
                 if left.is_zero() {
                     return Err(is_late);
                 }
@@ -59,7 +59,7 @@ pub fn read(mut file: File) -> io::Result<String> {
             ));
         }
     }
-    String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is no UTF-8"))
+    String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not UTF-8"))
 }
 
 #[cfg(test)]
@@ -88,7 +88,7 @@ mod tests {
         drop(writer);
         assert_eq!(reader.join().unwrap().unwrap(), "half and half");
         let (reading, _writer) = (open(&pipe).unwrap(), File::options().write(true).open(&pipe).unwrap());
-        assert!(read(reading).unwrap_err().to_string().contains("its end has not come"));
+        assert!(read(reading).unwrap_err().to_string().contains("it did not end within"));
     }
 
     #[test]
@@ -99,6 +99,6 @@ mod tests {
         assert!(text_of(folder.path()).is_err());
         let file = folder.path().join("file");
         std::fs::write(&file, b"\xff").unwrap();
-        assert_eq!(text_of(&file).unwrap_err(), "it is no UTF-8");
+        assert_eq!(text_of(&file).unwrap_err(), "it is not UTF-8");
     }
 }

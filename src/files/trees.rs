@@ -479,5 +479,5 @@ fn partly(done: &Tally, what: &str, refusal: PathRefusal) -> PathRefusal {
 }
 
 fn name_of(place: &ResolvedPath) -> Result<&OsString, PathRefusal> {
-    place.name.as_ref().ok_or_else(|| PathRefusal::Unfit("it is a folder that somebody works in".to_owned()))
+    place.name.as_ref().ok_or_else(|| PathRefusal::Unfit("it is a working directory of a session".to_owned()))
 }

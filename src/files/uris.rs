@@ -24,7 +24,7 @@ pub fn path_of(uri: &str) -> Result<PathBuf, RpcError> {
     let wrong = |what: &str| Err(RpcError::invalid_params(format_args!("`{uri}` {what}")));
     let rest = match uri.split_once(':') {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("file") => rest,
-        _ => return wrong("is of no scheme that this host serves"),
+        _ => return wrong("has a scheme that this host does not support"),
     };
     if rest.contains(['?', '#']) {
         return wrong("has a query or a fragment");

@@ -258,9 +258,7 @@ fn change(
         return change_in_place(file, writing.content, kept);
     }
     if kept.bytes() > KEPT_BYTES_MAX {
-        return Err(PathRefusal::Unfit(format!(
-            "more than {KEPT_BYTES_MAX} bytes of it would be written anew"
-        )));
+        return Err(PathRefusal::Unfit(format!("more than {KEPT_BYTES_MAX} bytes of it would be rewritten")));
     }
     let made = ReplacementFile::of(folders, place, name).and_then(|new| {
         new.fill(writing.content, Some((&file, &known)), kept)?;

@@ -163,7 +163,7 @@ fn versions_of(repository: &Repository, checkpoint: &Checkpoint) -> Result<Versi
 fn must_be_named(checkpoint: &Checkpoint) -> Result<(), GitError> {
     match is_id(&checkpoint.commit) && is_id(&checkpoint.tree) {
         true => Ok(()),
-        false => Err(GitError::Beyond("this state is not kept".to_owned())),
+        false => Err(GitError::Beyond("this state was not checkpointed".to_owned())),
     }
 }
 

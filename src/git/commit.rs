@@ -91,7 +91,7 @@ fn try_to_commit(
     must_not_be_in_progress(repository)?;
     if let Some(link) = link_in_reflogs(repository) {
         return refused(format!(
-            "`{}` is a symbolic link, and git would write into what it leads to",
+            "`{}` is a symbolic link, and git would write to its target",
             link.display()
         ));
     }
@@ -143,7 +143,7 @@ struct MadeCommit<'a> {
 fn move_head(repository: &Repository, made: &MadeCommit<'_>) -> Result<(), CommitFailure> {
     let theirs = repository.own.join("index");
     let index_lock = Lock::of(&theirs)?.ok_or_else(|| {
-        CommitFailure::Refused("somebody else works on the repository: its `index.lock` is there".to_owned())
+        CommitFailure::Refused("another process is using the repository: its `index.lock` exists".to_owned())
     })?;
     let head_lock = match repository.has_head_file() {
         true => Some(
@@ -154,7 +154,7 @@ fn move_head(repository: &Repository, made: &MadeCommit<'_>) -> Result<(), Commi
     remember_begun((&index_lock, head_lock.as_ref()), repository, made.id)?;
     index_lock.fill(made.index.path(), &theirs)?;
     if stamp_of(&theirs)? != made.stamp {
-        return refused("the index was changed meanwhile");
+        return refused("another process has changed the index meanwhile");
     }
     if is_elsewhere(repository)? {
         return refused(MOVED_MEANWHILE);
@@ -192,7 +192,7 @@ fn must_know_who_commits(repository: &Repository) -> Result<(), CommitFailure> {
             Ok(_) => {}
             Err(GitError::Failed { .. }) => {
                 return refused(
-                    "git does not know who commits: set `user.name` and `user.email` in its configuration",
+                    "git has no identity for commits: set `user.name` and `user.email` in its configuration",
                 );
             }
             Err(error) => return Err(error.into()),
@@ -229,7 +229,7 @@ fn must_not_be_in_progress(repository: &Repository) -> Result<(), CommitFailure>
                     Err(error) => return Err(error.into()),
                 };
         if exists {
-            return refused(format!("{what} is under way in the repository"));
+            return refused(format!("{what} is in progress in the repository"));
         }
     }
     Ok(())
@@ -260,7 +260,7 @@ fn back_up_staged(repository: &Repository, status: &Status, kept: (&str, u64)) -
     conversions::keep_reachable(repository, kept, &lost)
 }
 
-const IS_LOCKED: &str = "git does not let the branch be changed: somebody else works on the repository, or has left a lock of `HEAD` or of the branch behind";
+const IS_LOCKED: &str = "git cannot move the branch: another process is using the repository, or has left a lock of `HEAD` or of the branch behind";
 
 const MOVED_MEANWHILE: &str = "something else was committed or checked out meanwhile";
 
@@ -303,7 +303,9 @@ fn filters_must_be_off(repository: &Repository, status: &Status) -> Result<(), C
     match filters.iter().find(is_off) {
         Some(found) => {
             let [path, filter] = [&found.path, &found.value].map(|text| String::from_utf8_lossy(text));
-            refused(format!("`{path}` goes through the filter `{filter}`, which is not run here"))
+            refused(format!(
+                "`{path}` needs the filter `{filter}`, which the host does not run: commit with git"
+            ))
         }
         None => Ok(()),
     }

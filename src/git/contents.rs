@@ -24,7 +24,7 @@ pub fn content_of(repository: &Repository, content: &GitContent, file: &str) -> 
             let id = repository.run(["hash-object", "--no-filters", "--stdin"]).reads(link).line()?;
             match id == content.blob {
                 true => Ok(text),
-                false => Err(GitError::Beyond("the link leads elsewhere by now".to_owned())),
+                false => Err(GitError::Beyond("the link has another target now".to_owned())),
             }
         }
         found => found,
@@ -64,7 +64,7 @@ pub fn is_id(blob: &str) -> bool {
 
 fn must_be_readable(repository: &Repository, blob: &str, bytes_max: u64) -> Result<(), GitError> {
     if !is_id(blob) {
-        return Err(GitError::Beyond("this content is not kept".to_owned()));
+        return Err(GitError::Beyond("this content was not checkpointed".to_owned()));
     }
     let size = repository.run(["cat-file", "-s", blob]).line()?;
     if size.parse::<u64>().is_ok_and(|size| size > bytes_max) {

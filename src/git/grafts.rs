@@ -198,7 +198,7 @@ fn folders_of(
 }
 
 fn misunderstood() -> GitError {
-    GitError::Beyond("what git says of a folder cannot be read".to_owned())
+    GitError::Beyond("the output of git about a folder cannot be parsed".to_owned())
 }
 
 /// Parses a tree in git's binary format, with ids of `id_bytes` bytes.

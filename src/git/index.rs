@@ -380,7 +380,9 @@ pub fn chosen(repository: &Repository, status: &Status) -> Result<ChosenFiles, G
     }
     if left_out.len() > NAMES_MAX {
         let count = left_out.len();
-        return Err(GitError::Beyond(format!("{count} new files are too many to be kept")));
+        return Err(GitError::Beyond(format!(
+            "{count} new files are too many for a checkpoint (limit {NAMES_MAX})"
+        )));
     }
     Ok(ChosenFiles { left_out, taken, large })
 }

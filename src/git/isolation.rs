@@ -270,6 +270,6 @@ pub fn private_folder(path: &Path) -> io::Result<()> {
     if known.is_folder() && private::is_ours(&known) && private::mode_for_others(&known) & 0o022 == 0 {
         return Ok(());
     }
-    let why = format!("others may write to `{}`, so git is not run with files in it", path.display());
+    let why = format!("other users can write to `{}`, so the host runs no git there", path.display());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }

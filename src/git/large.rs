@@ -233,11 +233,11 @@ pub fn not_checkpointed(version: &str, limits: FileLimits) -> String {
         Some(size) if size > limits.each => format!("{}, limit {}", shown(size), shown(limits.each)),
         Some(size) => {
             format!(
-                "{}: git refuses it or had no time for it, it is unreadable, or one of too many",
+                "{}: git rejected it or took too long, it is unreadable, or there were too many files",
                 shown(size)
             )
         }
-        None => "nobody has said what it was".to_owned(),
+        None => "the agent did not report it".to_owned(),
     };
     format!("its content was not checkpointed ({why}), so it cannot be reverted")
 }

@@ -87,7 +87,7 @@ pub enum GitError {
     #[error("git took longer than {} ms", .0.as_millis())]
     Late(Duration),
     /// The output exceeded the limit.
-    #[error("git said more than {OUTPUT_BYTES_MAX} bytes")]
+    #[error("git printed more than {OUTPUT_BYTES_MAX} bytes")]
     TooMuch,
     /// The run failed.
     #[error("git failed: {trouble}")]

@@ -122,7 +122,7 @@ impl Repository {
             return unusable("the repository is the whole home folder, or the whole disk");
         }
         if !folders.iter().all(|folder| folder.starts_with(&root)) {
-            return unusable("the repository keeps its files elsewhere");
+            return unusable("the working tree of the repository is elsewhere (`core.worktree`)");
         }
         let head = head_of(&own)?;
         let included_for = IncludedFor { git_dir: &own, branch: branch_in(&head) };
@@ -131,11 +131,11 @@ impl Repository {
         let is_trusted = |path: &PathBuf| facts::at(path).is_ok_and(|known| private::is_trusted(&known));
         if ![&root, &dot_git, &own, &common].into_iter().all(is_trusted) && !is_safe(&of_the_user, &root) {
             return unusable(
-                "git does not trust this repository: it belongs to somebody else (`safe.directory`)",
+                "git does not trust this repository: it belongs to another user (see `safe.directory`)",
             );
         }
         if root != found {
-            return unusable("the repository keeps its files elsewhere");
+            return unusable("the working tree of the repository is elsewhere (`core.worktree`)");
         }
         files.push(common.join("config"));
         files.extend(format.has_own_settings.then(|| own.join("config.worktree")));
@@ -151,9 +151,7 @@ impl Repository {
             let folder = common.join("lfs");
             if folder.is_symlink() {
                 let folder = folder.display();
-                return unusable(format!(
-                    "`{folder}` is a symbolic link, and LFS would write into what it leads to"
-                ));
+                return unusable(format!("`{folder}` is a symbolic link, and LFS would write to its target"));
             }
             fs::create_dir_all(folder)?;
             // A URL without a host takes precedence over that of the repository's `.lfsconfig`, so
@@ -303,7 +301,7 @@ fn must_be_regular(
     for path in of_git.chain(of_own).chain(branch).chain(named) {
         let is_other = |known: &fs::Metadata| !known.is_file() && !known.is_dir();
         if fs::metadata(&path).is_ok_and(|known| is_other(&known)) {
-            return unusable(format!("`{}` is no regular file", path.display()));
+            return unusable(format!("`{}` is not a regular file", path.display()));
         }
     }
     Ok(())
@@ -385,7 +383,7 @@ fn named_by(file: &Path) -> Result<PathBuf, NoRepository> {
     let text = first_of(file)?;
     match text.strip_prefix(GIT_FILE) {
         Some(named) => Ok(joined(file.parent().unwrap_or(file), named)),
-        None => unusable(format!("`{}` stands for no git directory", file.display())),
+        None => unusable(format!("`{}` does not name a git directory", file.display())),
     }
 }
 
@@ -480,7 +478,7 @@ impl Format {
         match &self.worktree {
             Some(worktree) => match canonical(&own.join(worktree)) {
                 Ok(root) => Ok(root),
-                Err(_) => unusable("the repository keeps its files elsewhere"),
+                Err(_) => unusable("the working tree of the repository is elsewhere (`core.worktree`)"),
             },
             None if self.is_bare => bare(),
             None => Ok(found),

@@ -230,7 +230,7 @@ fn revert_state_of(
     match (found.contents.get(&path), found.versions.get(path.as_os_str().as_encoded_bytes())) {
         (None, Some(version)) if exists => return not_kept(version),
         (None, _) if exists => {
-            return refused("something that git ignores, or that is no regular file, is there now");
+            return refused("a file that git ignores, or something that is not a regular file, is there now");
         }
         _ => {}
     }
@@ -389,7 +389,7 @@ fn must_not_be_for_a_filter(repository: &Repository, path: &Path, content: &[u8]
     match conversions::is_for_a_filter(repository, below, content) {
         Ok(false) => Ok(()),
         Ok(true) => {
-            Err("it goes through a filter (LFS), which is not run here: `git checkout` does that".to_owned())
+            Err("it needs a filter (LFS), which the host does not run: use `git checkout`".to_owned())
         }
         Err(error) => Err(error.to_string()),
     }
@@ -401,7 +401,7 @@ fn way_must_be_free(repository: &Repository, path: &Path) -> Result<(), String> 
     let above = path.ancestors().skip(1).take_while(|above| *above != repository.root);
     let is_taken = |above: &Path| fs::symlink_metadata(above).is_ok_and(|known| !known.is_dir());
     match above.into_iter().find(|above| above.starts_with(&repository.root) && is_taken(above)) {
-        Some(above) => Err(format!("`{}` stands where its folder was", above.display())),
+        Some(above) => Err(format!("`{}` is in the place of its folder", above.display())),
         None => Ok(()),
     }
 }

@@ -120,7 +120,7 @@ fn base_of(
         }
         repository.until.check()?;
     }
-    let note = Some("compared with what was committed last".to_owned());
+    let note = Some("compared with the last commit".to_owned());
     Ok(BranchBase { commit: head.to_owned(), name: None, note })
 }
 

@@ -66,7 +66,8 @@ pub(super) fn is_too_large(ledger: &Ledger, key: ChatKey) -> bool {
 
 /// Returns the ending of a turn that is too large.
 pub(super) fn too_large(ledger: &Ledger) -> Ending {
-    let message = format!("the turn was ended: it had more than {}", human_size(ledger.limits.turn_bytes));
+    let message =
+        format!("the turn was ended: it exceeds the limit of {}", human_size(ledger.limits.turn_bytes));
     Ending::Failed { kind: TOO_LARGE.to_owned(), message, resumable: false }
 }
 

@@ -74,12 +74,12 @@ fn check_directory(uri: &str) -> Result<(), String> {
     let path = path_of(uri).map_err(|error| error.message)?;
     match fs::metadata(&path) {
         Ok(there) if there.is_dir() => Ok(()),
-        Ok(_) => Err("is no directory".to_owned()),
+        Ok(_) => Err("is not a directory".to_owned()),
         Err(error) => Err(match error.kind() {
             ErrorKind::NotFound => "does not exist".to_owned(),
-            ErrorKind::NotADirectory => "is no directory".to_owned(),
-            ErrorKind::PermissionDenied => "may not be looked at".to_owned(),
-            _ => format!("cannot be looked at: {error}"),
+            ErrorKind::NotADirectory => "is not a directory".to_owned(),
+            ErrorKind::PermissionDenied => "is not accessible: permission denied".to_owned(),
+            _ => format!("cannot be read: {error}"),
         }),
     }
 }

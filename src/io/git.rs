@@ -275,7 +275,8 @@ fn in_order(taken: &RevertRequest, outcomes: Vec<RevertOutcome>) -> Vec<RevertOu
     let mut said = of_git.split_off(kept.min(of_git.len())).into_iter();
     let mut of_git = of_git.into_iter();
     let each = taken.files.iter().map(|file| if file.kept.is_some() { of_git.next() } else { said.next() });
-    each.map(|outcome| outcome.unwrap_or(RevertOutcome::Refused("git has not said it".to_owned()))).collect()
+    each.map(|outcome| outcome.unwrap_or(RevertOutcome::Refused("git did not report the outcome".to_owned())))
+        .collect()
 }
 
 /// Counts a process until it has ended.

@@ -145,8 +145,8 @@ pub(super) fn restore_from(archive: &mut Archive, path: &Path) -> anyhow::Result
 fn read_export(export: impl BufRead, mut reading: Reading<'_>) -> anyhow::Result<String> {
     let mut lines = export.lines().enumerate();
     let first = lines.next().context("it is empty")?.1?;
-    let header: Header = serde_json::from_str(&first).context("it is no exported session")?;
-    ensure!(header.format == FORMAT, "it is no exported session");
+    let header: Header = serde_json::from_str(&first).context("it is not an exported session")?;
+    ensure!(header.format == FORMAT, "it is not an exported session");
     ensure!(header.version <= FORMAT_VERSION, "it was written by a newer version of this program");
     for (number, line) in lines.by_ref() {
         let at = || format!("line {}", number + 1);

@@ -33,7 +33,7 @@ pub(super) fn show(archive: &Archive, uri: &str, out: &mut dyn Write) -> anyhow:
         shown?;
     }
     out.flush()?;
-    ensure!(archive.check(key).is_ok() && damage == 0, "not everything of {uri} can be read");
+    ensure!(archive.check(key).is_ok() && damage == 0, "some content of {uri} is damaged and cannot be read");
     Ok(())
 }
 

@@ -277,14 +277,14 @@ fn failed(uri: &str, trouble: &WatchTrouble) -> RpcError {
         WatchTrouble::Denied => RpcError::permission_denied(uri),
         WatchTrouble::Own => RpcError::own_file(uri),
         WatchTrouble::Folders(max) => RpcError::invalid_params(format_args!(
-            "`{uri}`: more than {max} folders are not watched, of all clients together; exclude some"
+            "`{uri}`: all clients together can watch at most {max} folders; exclude some"
         )),
         WatchTrouble::Entries(max) => RpcError::invalid_params(format_args!(
             "`{uri}`: there are more than {max} files and folders; exclude some"
         )),
         WatchTrouble::TooLong => RpcError::invalid_params(format_args!("`{uri}` is longer than any path")),
         WatchTrouble::NoRoom(setting) => RpcError::unavailable(format_args!(
-            "`{uri}`: the system watches no more for this user; `{setting}` says how much"
+            "`{uri}`: the system's limit of watches for this user is reached; raise `{setting}`"
         )),
         WatchTrouble::Failed(error) => RpcError::unavailable(format_args!("`{uri}`: {error}")),
     }

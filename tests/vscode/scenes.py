@@ -102,7 +102,7 @@ def an_agent_goes_on_by_itself(stage):
     window = stage.window("Script")
     window.send("/say goes on\n/later 1500 /say by itself\\n/ask rm {\"this\":1}\\n/say all done")
     window.responds("goes on")
-    window.shows("The agent goes on by itself.")
+    window.shows("The agent continues by itself.")
     window.responds("by itself")
     window.press("Allow once")
     window.responds("all done")

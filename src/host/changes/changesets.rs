@@ -109,9 +109,9 @@ fn key_of(uri: &str) -> ChangesetKey {
 
 fn description_of(what: &str, kept: &CheckpointedFolder) -> String {
     let source = match kept.root {
-        Some(_) => format!("What has changed in the repository in this {what}"),
+        Some(_) => format!("Changes in the repository during this {what}"),
         None => {
-            format!("What the agent says that it has changed in this {what}, without what its commands have")
+            format!("Changes that the agent has reported in this {what}, without those of its commands")
         }
     };
     match &kept.note {
@@ -149,12 +149,12 @@ fn rows_of_session(session: &str, kept: &CheckpointedFolder, base_note: Option<&
             None => what.to_owned(),
         };
         let branch = changeset_uri(session, &ChangesetScope::Branch);
-        let what = described("What the branch has changed, committed or not");
+        let what = described("Changes of the branch, committed or not");
         rows.insert(0, row("Branch Changes", branch, what, "branch"));
         let uncommitted = changeset_uri(session, &ChangesetScope::Uncommitted);
-        let what = "What is not committed in the repository".to_owned();
+        let what = "Uncommitted changes in the repository".to_owned();
         rows.insert(1, row("Uncommitted Changes", uncommitted, what, "uncommitted"));
-        let what = "What has changed in the repository between the ends of two turns".to_owned();
+        let what = "Changes in the repository between the ends of two turns".to_owned();
         rows.push(row("Compare Turns", compare_template(session), what, "compare-turns"));
     }
     rows
@@ -530,7 +530,7 @@ fn hides_changes(chat: &Chat, id: &str) -> bool {
 }
 
 fn unknown_changes() -> ErrorInfo {
-    let message = "the agent says of no file that it has changed it; what its commands and tools have changed is not known";
+    let message = "the agent has reported no changed file; changes by its commands and tools are not known";
     error_info("changesUnknown".to_owned(), message)
 }
 

@@ -130,7 +130,7 @@ impl Checkpoints {
         let (chat, run) = (*chat, *run);
         // A later report would show the folder after the turn has begun.
         self.jobs.remove(&number);
-        let why = "the folder could not be kept in time before the last turn".to_owned();
+        let why = "the folder could not be checkpointed in time before the last turn".to_owned();
         self.turn_begins_without_checkpoint(ledger, (chat, run), Some(why), false)
     }
 

@@ -40,7 +40,7 @@ pub(in crate::host) struct RequestedCommit {
 pub(in crate::host) fn commit_operation() -> ChangesetOperation {
     let commit = operation(COMMIT, "Commit", "git-commit", vec![ChangesetOperationScope::Changeset]);
     let confirmation =
-        "All files that are shown are committed, under the name of the session. No hooks are run, and the commit is not signed.";
+        "All shown files are committed, with the title of the session as the message. No hooks run, and the commit is not signed.";
     ChangesetOperation { confirmation: Some(confirmation.into()), group: Some(COMMIT.to_owned()), ..commit }
 }
 
@@ -58,7 +58,7 @@ impl Changes {
             None if of_session.title_by == TitleBy::Nobody => "",
             None => of_session.state.title.as_str(),
             Some(Value::String(message)) => message,
-            Some(_) => return Err(RpcError::invalid_params("`_meta.message` is no text")),
+            Some(_) => return Err(RpcError::invalid_params("`_meta.message` must be a string")),
         };
         if message.trim().is_empty() || message.len() > MESSAGE_BYTES_MAX || message.contains('\0') {
             return Err(RpcError::invalid_params(format_args!(

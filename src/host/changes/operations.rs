@@ -143,7 +143,7 @@ impl Changes {
             use ChangesetOperationScope::{Changeset, Resource};
             let discard = operation(DISCARD, "Discard Changes", "discard", vec![Changeset, Resource]);
             let confirmation =
-                "Files become again what they were before. What was changed since stays as it is.";
+                "The files get their earlier content back. Files that have changed since stay as they are.";
             operations.push(ChangesetOperation { confirmation: Some(confirmation.into()), ..discard });
             if *scope == ChangesetScope::Uncommitted {
                 operations.push(commit_operation());
@@ -350,7 +350,9 @@ impl Changes {
             None => None,
             Some(ChangesetOperationTarget::Resource { resource, .. }) if id == DISCARD => Some(resource),
             Some(_) => {
-                return Err(RpcError::invalid_params(format_args!("`target`: `{id}` is not done to that")));
+                return Err(RpcError::invalid_params(format_args!(
+                    "`target`: `{id}` does not apply to this target"
+                )));
             }
         };
         if id == COMMIT {

@@ -51,7 +51,7 @@ const NOT_WATCHED: [&str; 9] = [
 ];
 
 /// Reason why a status has become unknown, for people.
-pub(in crate::host) const REPOSITORY_GONE: &str = "the repository is not there any more";
+pub(in crate::host) const REPOSITORY_GONE: &str = "the repository no longer exists";
 
 /// Member of a session's `_meta` with the status.
 const GIT: &str = "git";

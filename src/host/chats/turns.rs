@@ -56,8 +56,8 @@ pub(crate) fn message_for_agent(agent: Option<&AgentInfo>, message: &Message) ->
 /// notification, as such, and any other origin as a message of the user.
 pub(crate) fn message_of(cause: TurnCause) -> Message {
     let text = match cause {
-        TurnCause::Agent => "The agent goes on by itself.",
-        TurnCause::Background => "What the agent had left in the background has ended.",
+        TurnCause::Agent => "The agent continues by itself.",
+        TurnCause::Background => "A background task of the agent has ended.",
     };
     Message {
         text: text.to_owned(),

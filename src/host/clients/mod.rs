@@ -160,7 +160,7 @@ impl Clients {
         ledger.sequence(step, key, StateAction::SessionActiveClientRemoved(removed), origin);
         for chat in ledger.channels.chats_in(key) {
             for call in calls_on(ledger, chat, client_id) {
-                fail_client_call(ledger, step, &call, "the client that the tool ran on is gone");
+                fail_client_call(ledger, step, &call, "the client that ran the tool has disconnected");
             }
         }
         send_tools_of_session(ledger, step, key);

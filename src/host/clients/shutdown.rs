@@ -53,7 +53,7 @@ impl Clients {
         let command = match chat.conversation.tool(&id) {
             Some(ToolCallState::PendingConfirmation(_)) => {
                 let option = run.permissions.get(&id).and_then(|options| rejection_among(options));
-                let why = Some("nobody is left to answer");
+                let why = Some("no client is left to answer");
                 let reason = ToolCallCancellationReason::Denied;
                 let call = CallRef { key, turn_id, id: id.clone() };
                 calls::refuse_call(ledger, step, call, Denial { option: option.clone(), reason, why });
@@ -66,7 +66,7 @@ impl Clients {
             Some(call @ ToolCallState::Running(_)) if client_of_call(call).is_some() => {
                 self.note_cut(ledger, key);
                 let call = CallRef { key, turn_id, id };
-                return clients::fail_client_call(ledger, step, &call, "nobody is left to carry it out");
+                return clients::fail_client_call(ledger, step, &call, "no client is left to run the tool");
             }
             _ if chat.conversation.question(&id).is_some() => {
                 let response = ChatInputResponseKind::Decline;

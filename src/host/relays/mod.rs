@@ -149,7 +149,9 @@ impl Relays {
         }
         let asked = match asked {
             ServedBy::Client(asked) => asked,
-            ServedBy::Gone => return Err(RpcError::unavailable(format_args!("`{uri}`: its client is gone"))),
+            ServedBy::Gone => {
+                return Err(RpcError::unavailable(format_args!("`{uri}`: its client has disconnected")))
+            }
             ServedBy::Nobody => return Ok(None),
         };
         let in_flight = self.pending.values().filter(|pending| pending.relay.asked == asked);
@@ -239,17 +241,19 @@ impl Relays {
 
     /// Fails the requests to a client that can no longer send.
     pub(super) fn end_to(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
-        self.fail(step, "its client is gone", |_, pending| pending.relay.asked == connection);
+        self.fail(step, "its client has disconnected", |_, pending| pending.relay.asked == connection);
     }
 
     /// Fails the requests of a client that can no longer receive.
     pub(super) fn end_for(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
-        self.fail(step, "who asks for it is gone", |_, pending| pending.by == connection);
+        self.fail(step, "the client that requested it has disconnected", |_, pending| {
+            pending.by == connection
+        });
     }
 
     /// Fails all requests: no client can send any more.
     pub(super) fn end_all(&mut self, step: &mut Step<'_>) {
-        self.fail(step, "its client is gone", |_, _| true);
+        self.fail(step, "its client has disconnected", |_, _| true);
     }
 
     pub(super) fn has_pending_of(&self, connection: ConnectionId) -> bool {
@@ -291,13 +295,13 @@ fn answer(relay: Relay, id: RequestId, reply: ClientReply) -> Frame {
     let failed = |error| Frame::Error { id: Some(id.clone()), error };
     let error = reply.error.filter(|error| error != "null");
     match (reply.result, error) {
-        (Some(result), None) if is_too_large(method, &result) => failed(RpcError::invalid_params(
-            format_args!("`{uri}`: what its client has answered is larger than what is answered here"),
-        )),
+        (Some(result), None) if is_too_large(method, &result) => {
+            failed(RpcError::invalid_params(format_args!("`{uri}`: the answer of its client is too large")))
+        }
         (Some(result), None) => match check(method, &result) {
             Ok(()) => Frame::result(id, method, result),
             Err(why) => failed(RpcError::unavailable(format_args!(
-                "`{uri}`: what its client has answered cannot be read: {why}"
+                "`{uri}`: the answer of its client is invalid: {why}"
             ))),
         },
         (_, Some(error)) => match read_json::<RpcError>(&error) {
@@ -415,7 +419,7 @@ mod tests {
         assert!(matches!(route(&relays, "virtual://me/x", FileServers::default()), Ok(None)));
         relays.note_disconnected("me".to_owned());
         let refused = route(&relays, "virtual://me/x", FileServers::default()).unwrap_err();
-        assert!(refused.message.contains("its client is gone"), "{refused:?}");
+        assert!(refused.message.contains("its client has disconnected"), "{refused:?}");
         assert!(route(&relays, "virtual://me/x", server("me")).unwrap().is_some(), "it has come back");
         assert!(matches!(route(&relays, "file:///me/x", server("me")), Ok(None)));
     }

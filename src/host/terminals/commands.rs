@@ -56,7 +56,7 @@ const AGENT_BYTES_MAX: usize = 64 << 10;
 const TRUNCATION_NOTE: &str = "(Earlier output is omitted.)\n";
 
 /// Activity of a chat whose command seems to wait for input.
-const WAITS: &str = "The command seems to wait for something to be typed into its terminal";
+const WAITS: &str = "The command seems to wait for input in its terminal";
 
 struct FinishedCommand {
     line: String,
@@ -189,6 +189,6 @@ fn finished_command_in(turn: &CompletedTurn) -> Option<FinishedCommand> {
         _ => None,
     });
     let error = call.error.as_ref().and_then(|error| error["message"].as_str());
-    let end = error.map_or("ended with exit code 0".to_owned(), |why| format!("did not end well ({why})"));
+    let end = error.map_or("ended with exit code 0".to_owned(), |why| format!("failed ({why})"));
     Some(FinishedCommand { line, printed: text.unwrap_or_default(), end })
 }

@@ -165,16 +165,16 @@ fn write(write: &ResourceWriteParams, folders: &Folders) -> Result<(), RpcError>
     let too_long = || {
         let uri = &write.uri;
         RpcError::invalid_params(format_args!(
-            "`{uri}`: more than {WRITTEN_BYTES_MAX} bytes are not written at once"
+            "`{uri}`: at most {WRITTEN_BYTES_MAX} bytes can be written at once"
         ))
     };
     let decoded;
     let content = match write.encoding {
         ContentEncoding::Base64 if write.data.len() / 4 * 3 > WRITTEN_BYTES_MAX + 3 => return Err(too_long()),
         ContentEncoding::Base64 => {
-            decoded = STANDARD
-                .decode(&write.data)
-                .map_err(|error| RpcError::invalid_params(format_args!("`data` is no base64: {error}")))?;
+            decoded = STANDARD.decode(&write.data).map_err(|error| {
+                RpcError::invalid_params(format_args!("`data` is not valid base64: {error}"))
+            })?;
             &decoded[..]
         }
         _ => write.data.as_bytes(),

@@ -79,12 +79,12 @@ fn read_file(uri: &str) -> Result<Vec<u8>, RpcError> {
     let path = path_of(uri)?;
     let failed = |error| by_errno(uri, &error);
     if !fs::metadata(&path).map_err(failed)?.is_file() {
-        return Err(RpcError::invalid_params(format_args!("`{uri}` is no file")));
+        return Err(RpcError::invalid_params(format_args!("`{uri}` is not a file")));
     }
     let file = walk::open_nonblocking(&path, true).map_err(failed)?;
     // The file may have been replaced in between.
     if !file.metadata().map_err(failed)?.is_file() {
-        return Err(RpcError::invalid_params(format_args!("`{uri}` is no file")));
+        return Err(RpcError::invalid_params(format_args!("`{uri}` is not a file")));
     }
     let mut content = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map_err(failed)?;
@@ -103,7 +103,7 @@ pub(super) fn list(uri: &str) -> Result<ResourceListResult, RpcError> {
     let path = path_of(uri)?;
     let failed = |error| by_errno(uri, &error);
     if !fs::metadata(&path).map_err(failed)?.is_dir() {
-        return Err(RpcError::invalid_params(format_args!("`{uri}` is no directory")));
+        return Err(RpcError::invalid_params(format_args!("`{uri}` is not a directory")));
     }
     let mut entries = Vec::new();
     for entry in fs::read_dir(&path).map_err(failed)? {

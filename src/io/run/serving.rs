@@ -97,15 +97,18 @@ pub fn serve(
         }
     };
     let pipes = if options.stays { None } else { Some(take()?) };
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start an event loop")?;
     let exit = runtime.block_on(async {
         let (losses, lost) = mpsc::unbounded_channel();
         catch_signals(&losses)?;
         let socket = place.as_ref().and_then(HostSocket::socket_file);
         let (fronts, join_requests) = match place {
             Some(place) => {
-                let (fronts, join_requests) = Fronts::listen(place).context("nobody can be listened for")?;
+                let (fronts, join_requests) =
+                    Fronts::listen(place).context("cannot listen for other clients")?;
                 (Some(fronts), join_requests)
             }
             None => (None, mpsc::unbounded_channel().1),
@@ -201,13 +204,15 @@ pub fn serve_fronts(
             return Err(error.into());
         }
     };
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start an event loop")?;
     let exit = runtime.block_on(async {
         let (losses, lost) = mpsc::unbounded_channel();
         catch_signals(&losses)?;
         let socket = place.socket_file();
-        let (fronts, join_requests) = Fronts::listen(place).context("nobody can be listened for")?;
+        let (fronts, join_requests) = Fronts::listen(place).context("cannot listen for other clients")?;
         let (mut sidecar, mut events) = Sidecar::new(options, backends, opened, lost, join_requests);
         sidecar.fronts = Some(fronts);
         sidecar.begin_upkeep(&mut events, configuration, socket)?;

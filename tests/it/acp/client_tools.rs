@@ -266,7 +266,7 @@ fn client_tool_call_fails_when_its_client_leaves_and_the_turn_continues() {
         assert_eq!(over["result"]["success"], false, "{over}");
         assert_eq!(watched.ending(turn)["type"], "chat/turnComplete");
         let said = watched.answer_text();
-        assert!(said == "got error: the client that the tool ran on is gone" || turn == "t2", "{said}");
+        assert!(said == "got error: the client that ran the tool has disconnected" || turn == "t2", "{said}");
     }
     watched.leave();
 }

@@ -243,7 +243,7 @@ fn ignored_file_written_by_an_agent_is_listed_but_cannot_be_reverted() {
     watched.say(json!({ "id": 92, "method": "invokeChangesetOperation",
         "params": { "channel": channel, "operationId": "discard-changes" } }));
     let answer = watched.process.until(|message| message["id"] == 92).pop().unwrap();
-    let told = "its content was not checkpointed (nobody has said what it was), so it cannot be reverted";
+    let told = "its content was not checkpointed (the agent did not report it), so it cannot be reverted";
     assert!(answer["error"]["message"].as_str().unwrap().contains(told), "{answer}");
     assert_eq!(fs::read_to_string(folder.join(".env")).unwrap(), "SECRET=2\n");
     watched.leave();

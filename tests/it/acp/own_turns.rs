@@ -210,7 +210,7 @@ fn background_command_is_shown_until_it_ends_and_prevents_the_idle_stop() {
     assert_eq!(watched.received("chat/activityChanged")[0]["activity"], "In the background: make all");
     watched.release_agent();
     let own = watched.action("chat/turnStarted");
-    assert_eq!(own["message"]["text"], "What the agent had left in the background has ended.");
+    assert_eq!(own["message"]["text"], "A background task of the agent has ended.");
     let removed = watched.action("chat/backgroundWorkRemoved");
     assert_eq!(removed["id"], work["id"]);
     watched.ends(own["turnId"].as_str().unwrap(), "chat/turnComplete");
@@ -234,7 +234,7 @@ fn usage_update_with_an_origin_ends_an_agent_turn_and_its_background_work() {
     watched.heard.clear();
     watched.release_agent();
     let own = watched.action("chat/turnStarted");
-    assert_eq!(own["message"]["text"], "What the agent had left in the background has ended.");
+    assert_eq!(own["message"]["text"], "A background task of the agent has ended.");
     watched.ends(own["turnId"].as_str().unwrap(), "chat/turnComplete");
     assert_eq!(watched.answer_text(), "built");
     assert_eq!(watched.received("chat/backgroundWorkRemoved")[0]["id"], work);

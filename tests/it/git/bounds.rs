@@ -189,5 +189,5 @@ fn files_written_after_a_cancelled_turn_are_not_in_its_changeset() {
     assert_eq!(talk.invoke("turn/t1", "discard-changes", None)["result"], json!({}));
     assert_eq!((&*repository.read("a"), &*repository.read("late")), ("1\n", "1\n"));
     let known = talk.follow(SESSION);
-    assert!(!known.to_string().contains("could not be kept"), "{known}");
+    assert!(!known.to_string().contains("could not be checkpointed"), "{known}");
 }

@@ -158,7 +158,7 @@ fn commit_is_refused_during_a_merge_with_conflicts_filters_locks_or_no_identity(
     is_refused(&with_message(&mut talk), -32602, "does not offer `commit`");
     repository.merge_with_conflict();
     let theirs = repository.of_the_user();
-    is_refused(&with_message(&mut talk), -32011, "a merge is under way");
+    is_refused(&with_message(&mut talk), -32011, "a merge is in progress");
     // Neither does a conflict go away when nothing says of what it is.
     fs::remove_file(repository.path(".git/MERGE_HEAD")).unwrap();
     is_refused(&with_message(&mut talk), -32011, "has conflicts");
@@ -170,13 +170,13 @@ fn commit_is_refused_during_a_merge_with_conflicts_filters_locks_or_no_identity(
     repository.commit();
     repository.git(&["config", "filter.lfs.clean", "false"]);
     repository.write("x.large", "x\n");
-    is_refused(&with_message(&mut talk), -32011, "goes through the filter `lfs`");
+    is_refused(&with_message(&mut talk), -32011, "needs the filter `lfs`");
     fs::remove_file(repository.path("x.large")).unwrap();
     // Somebody else is at work.
     repository.write("a", "2\n");
     repository.write(".git/index.lock", "");
     let theirs = repository.of_the_user();
-    is_refused(&with_message(&mut talk), -32011, "`index.lock` is there");
+    is_refused(&with_message(&mut talk), -32011, "`index.lock` exists");
     assert_eq!(repository.of_the_user(), theirs);
     fs::remove_file(repository.path(".git/index.lock")).unwrap();
     // Nobody knows who it is.
@@ -366,7 +366,7 @@ fn commit_is_refused_if_a_rebase_begins_before_the_locks_are_taken() {
     let params = json!({ "channel": channel, "operationId": "commit", "_meta": { "message": "x" } });
     let answer = talk.ask("invokeChangesetOperation", &params);
     let told = answer["error"]["message"].as_str().unwrap_or_default();
-    assert!(told.ends_with("a rebase is under way in the repository"), "{answer}");
+    assert!(told.ends_with("a rebase is in progress in the repository"), "{answer}");
     assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "1\n");
     assert_eq!(repository.git(&["status", "--porcelain"]), "?? new\n");
 }
@@ -446,5 +446,5 @@ fn commit_in_a_cherry_pick_of_a_repository_with_a_table_of_refs_is_refused() {
     repository.git(&["add", "a"]);
     let mut talk = begin(&repository);
     talk.changeset("uncommitted");
-    is_refused(&with_message(&mut talk), -32011, "a cherry-pick is under way");
+    is_refused(&with_message(&mut talk), -32011, "a cherry-pick is in progress");
 }

@@ -94,12 +94,12 @@ fn filters_not_named_by_the_operator_do_not_run() {
         let mut talk = begin(&repository, arguments);
         repository.write("a.x", "two\n");
         let answer = commit(&mut talk);
-        assert!(answer.contains("goes through the filter `named`, which is not run here"), "{answer}");
+        assert!(answer.contains("needs the filter `named`, which the host does not run"), "{answer}");
         assert!(!repository.path("ran").exists());
     }
     let repository = filtered();
     let mut talk = begin(&repository, &["--git-filter", "named"]);
     repository.write("b.y", "two\n");
     let answer = commit(&mut talk);
-    assert!(answer.contains("goes through the filter `unnamed`, which is not run here"), "{answer}");
+    assert!(answer.contains("needs the filter `unnamed`, which the host does not run"), "{answer}");
 }

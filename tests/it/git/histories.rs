@@ -383,7 +383,7 @@ impl<'a> History<'a> {
     /// Tells whether the checkpoint was late, according to the row.
     fn is_late(&mut self, who: Who) -> bool {
         let state = self.talk.follow(who.session());
-        state["changesets"].to_string().contains("could not be kept in time")
+        state["changesets"].to_string().contains("could not be checkpointed in time")
     }
 
     /// Checks that the changeset of a turn that ran alone equals the difference of these copies.

@@ -46,7 +46,7 @@ fn device_or_pipe_in_place_of_a_file_of_git_is_refused_at_once() {
                 false => symlink("/dev/zero", &path).unwrap(),
             }
             let why = refusal(&repository, ".").unwrap_or_else(|| panic!("{name} is used"));
-            assert!(why.contains(name) && why.contains("no regular file"), "{why}");
+            assert!(why.contains(name) && why.contains("not a regular file"), "{why}");
         }
     }
 }
@@ -66,7 +66,7 @@ fn pipe_named_head_in_a_folder_does_not_block() {
 fn repository_with_a_worktree_above_itself_is_refused() {
     let repository = Repository::with(&[("a", "1\n")]);
     repository.git(&["config", "core.worktree", "../.."]);
-    assert!(refusal(&repository, ".").unwrap().contains("keeps its files elsewhere"));
+    assert!(refusal(&repository, ".").unwrap().contains("is elsewhere"));
     repository.git(&["config", "core.worktree", ".."]);
     assert_eq!(refusal(&repository, "."), None);
 }

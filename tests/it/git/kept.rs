@@ -406,7 +406,7 @@ fn tracked_file_that_becomes_a_pipe_or_socket_is_shown_as_removed_and_stays() {
     for what in ["turn/t1", "uncommitted"] {
         let answer = talk.invoke(what, "discard-changes", None);
         for name in ["pipe", "socket"] {
-            let why = "something that git ignores, or that is no regular file, is there now";
+            let why = "a file that git ignores, or something that is not a regular file, is there now";
             must_name(&repository, &answer, name, why);
         }
         assert_eq!(copy_of(&repository).len(), 1, "{what}");

@@ -391,7 +391,7 @@ impl<'a> History<'a> {
             self.is_committed(&head, before);
             must_equal(&theirs, &self.repository.of_the_user());
         } else {
-            assert!(is_clean || message_in(&answer).contains("is under way"), "{answer}");
+            assert!(is_clean || message_in(&answer).contains("is in progress"), "{answer}");
             assert_eq!(self.repository.of_the_user(), theirs, "{answer}");
         }
     }
@@ -578,7 +578,7 @@ impl<'a> History<'a> {
     /// Tells whether the checkpoint was late, according to the row.
     fn is_late(&mut self) -> bool {
         let state = self.talk.follow(SESSION);
-        state["changesets"].to_string().contains("could not be kept in time")
+        state["changesets"].to_string().contains("could not be checkpointed in time")
     }
 
     fn happens(&mut self, event: &Event) {

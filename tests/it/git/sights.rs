@@ -329,7 +329,7 @@ fn removed_repository_is_reported_and_recovers_when_it_returns() {
     fs::rename(repository.path(".git"), &elsewhere).unwrap();
     let told = actions_until(&mut talk, "uncommitted", |action| has_status(action, "error"));
     let why = told.last().unwrap()["error"]["message"].as_str().unwrap().to_owned();
-    assert_eq!(why, "the repository is not there any more");
+    assert_eq!(why, "the repository no longer exists");
     // What it was is still shown.
     assert!(!told.iter().any(|action| action["type"] == "changeset/fileRemoved"), "{told:?}");
     assert_eq!(talk.follow(SESSION)["_meta"]["git"], Value::Null);

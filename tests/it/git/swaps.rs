@@ -52,8 +52,8 @@ fn file_blocked_by_another_one_is_not_discarded_and_link_targets_are_unchanged()
     let (repository, mut talk) = swapped();
     let after = copy_of(&repository);
     let ways = [
-        ("d/x", "stands where its folder was"),
-        ("l/x", "stands where its folder was"),
+        ("d/x", "is in the place of its folder"),
+        ("l/x", "is in the place of its folder"),
         ("f", "a folder with other files in it has taken its place"),
         ("k", "a folder with other files in it has taken its place"),
     ];

@@ -115,7 +115,7 @@ fn turn_begins_although_git_times_out() {
     let repository = Repository::with(&[("a", "1\n")]);
     let slow = "case \"$*\" in *status*) exec sleep 1000;; esac\nexec $GIT \"$@\"";
     let talk = with_git(&repository, slow);
-    shows_only_reported_edits(talk, &repository, "could not be kept in time");
+    shows_only_reported_edits(talk, &repository, "could not be checkpointed in time");
 }
 
 /// A checkpoint that is being made when its session is disposed of is made all the same, and let go
@@ -319,7 +319,7 @@ fn folder_that_others_may_write_is_not_used_for_git() {
     assert!(matches!(look(), GitReport::Seen(_)));
     fs::set_permissions(&repository.state, fs::Permissions::from_mode(0o777)).unwrap();
     match look() {
-        GitReport::Failed(why) => assert!(why.contains("others may write to"), "{why}"),
+        GitReport::Failed(why) => assert!(why.contains("other users can write to"), "{why}"),
         other => panic!("{other:?}"),
     }
 }

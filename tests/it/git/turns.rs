@@ -70,7 +70,7 @@ fn turn_changeset_shows_the_files_changed_by_its_commands() {
     assert!(session.contains(&changed("edited", "1\n2\n", "5\n", (1, 2))), "{session:?}");
     assert!(session.contains(&changed("same", "s\n", "mine\n", (1, 1))), "{session:?}");
     assert_eq!(repository.of_the_user(), before);
-    assert_eq!(talk.rows()["session"], "What has changed in the repository in this session");
+    assert_eq!(talk.rows()["session"], "Changes in the repository during this session");
     // A turn that has changed nothing says so.
     talk.turn("t3", "/say hello", || ());
     assert_eq!(talk.files(&repository, "turn/t3"), []);

@@ -19,7 +19,7 @@ fn websocket_connection_requires_the_token() {
     assert_eq!(refused(Client::connect(&format!("{place}/elsewhere?tkn={token}"), &[])), 404);
     let token = token.to_owned();
     let log = host.leave();
-    assert!(log.iter().any(|line| line.contains("a client is not let in")), "{log:?}");
+    assert!(log.iter().any(|line| line.contains("a client is rejected")), "{log:?}");
     assert!(log.iter().all(|line| !line.contains(&token)), "the token is in the log");
 }
 
