@@ -84,7 +84,7 @@ pub struct ServeOptions {
     pub(crate) state_bytes: Option<u64>,
 
     /// Number of crashes in a row while an interrupted turn is resumed after which the turn is
-    /// given up, and of such turns after which the session is left alone; 0: no limit
+    /// abandoned, and of such turns after which the session is quarantined; 0: no limit
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) quarantine_after: u32,
 
@@ -112,8 +112,8 @@ pub struct ServeOptions {
     #[arg(long)]
     pub(crate) no_terminals: bool,
 
-    /// Time after which a terminal whose client is gone is closed, unless that client comes back or
-    /// another one takes over
+    /// Time after which a terminal whose client has disconnected is closed, unless that client
+    /// reconnects or another one takes over
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().terminal_grace_ms / 1000)]
     pub(crate) terminal_grace: u64,
 
@@ -167,7 +167,7 @@ pub struct ServeOptions {
     #[arg(long, value_name = "N", default_value_t = OutboxLimits::default().total)]
     pub(crate) client_memory: usize,
 
-    /// Do not exit when the parent process is gone
+    /// Do not exit when the parent process ends
     #[arg(long)]
     no_parent_watch: bool,
 
@@ -285,12 +285,12 @@ const EXAMPLE: &str = r#"Try it:
   | ahp-sidecar --ephemeral
 
 Exit status:
-  0  stdin ended, the reader of stdout is gone, or a signal asked to exit; all done
+  0  stdin ended, the reader of stdout closed it, or a signal asked to exit; all done
   1  `agents check`: an agent cannot be used, is still starting, or does not accept its configuration; otherwise an internal error, an unreadable stdin, an unwritable stdout, or too few file descriptors or threads (reported on stderr)
   2  wrong usage, or an invalid configuration
-  3  the state folder is unusable, locked by another ahp-sidecar, has another purpose, or has lost its store; there is no home folder for it; or its host has other settings, another internal protocol, or cannot be joined
+  3  the state folder is unusable, locked by another ahp-sidecar, is used for something else, or has lost its store; there is no home folder for it; or its host has other settings, another internal protocol, or cannot be joined
   4  done, but a question was declined because no client was left to answer it, or a turn was cut by the drain timeout
-  5  the host of the state folder has ended: start again, and send `reconnect`"#;
+  5  the host of the state folder has ended unexpectedly: start again, and send `reconnect`"#;
 
 /// Maximum time that a turn waits for the checkpoint of its folder, in milliseconds.
 const KEPT_WITHIN_MS: u64 = 2000;

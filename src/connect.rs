@@ -76,8 +76,8 @@ impl ConnectArgs {
             // A failure is ignored: stderr may be closed.
             writeln!(
                 io::stderr(),
-                "warning: everybody on this machine can read the token in the list of processes: say it by \
-                 --token-file, {TOKEN_VARIABLE} or --state-dir instead"
+                "warning: every user of this machine can read the token in the list of processes: pass it by \
+                 `--token-file`, `{TOKEN_VARIABLE}` or `--state-dir` instead"
             )
             .unwrap_or_default();
             if self.token_file.is_none() {
