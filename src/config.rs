@@ -314,7 +314,7 @@ fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
         let value = match value {
             toml::Value::String(value) => value.into(),
             toml::Value::Boolean(value) => value.into(),
-            value => bail!("`config.{id}` is {value}, and must be a string, `true` or `false`"),
+            value => bail!("`config.{id}` must be a string, `true` or `false`, not {value}"),
         };
         Ok((id, value))
     });
@@ -436,7 +436,10 @@ mod tests {
         assert!(failure("[agents.a]\ncommand = 'x'\nidle_seconds = 1e10").contains("idle_seconds"));
         assert!(failure("[agents.a]\ncommand = 'x'\ndirectory = 'no/such'").contains("/no/such"));
         let of_config = failure("[agents.a]\ncommand = 'x'\n[agents.a.config]\neffort = 3");
-        assert!(of_config.contains("[agents.a]: `config.effort` is 3, and must be a string"), "{of_config}");
+        assert!(
+            of_config.contains("[agents.a]: `config.effort` must be a string, `true` or `false`, not 3"),
+            "{of_config}"
+        );
     }
 
     #[test]
