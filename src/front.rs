@@ -96,8 +96,8 @@ pub enum NoHost {
     Unstartable(String),
     /// The deadline for joining has passed.
     #[error(
-        "the state folder {folder} is held by {holder}, and its host could not be joined within {seconds} seconds \
-         ({last}): end that process, or give another folder with --state-dir",
+        "the state folder {folder} is in use by {holder}, and its host could not be joined within {seconds} seconds \
+         ({last}): end that process, or choose another folder with `--state-dir`",
         seconds = JOIN_WITHIN.as_secs()
     )]
     TooLate {
@@ -217,13 +217,13 @@ fn start_host(
             held.announce(Some(&place))?;
             let lock = held.lock()?.context("the folder has no lock")?;
             // The connection waits in the socket's backlog until the host accepts it.
-            let stream = connect_now(&place).context("its socket cannot be connected to")?;
+            let stream = connect_now(&place).context("the connection to its socket failed")?;
             let mut command = start();
             hand_over(&mut command, lock, listener);
-            let child = command.spawn().context("this program cannot be started once more")?;
+            let child = command.spawn().context("this executable cannot be started as the host")?;
             Ok((stream, child))
         })
-        .context("no host can be started that others could join");
+        .context("no host can be started for several clients");
     let (stream, mut child) = match started {
         Ok(started) => started,
         Err(error) => {
@@ -268,7 +268,7 @@ fn runtime_folder() -> io::Result<PathBuf> {
     if there.is_folder() && private::is_ours(&there) && private::mode_for_others(&there) & 0o077 == 0 {
         Ok(folder)
     } else {
-        Err(io::Error::other(format!("{} is not ours alone", folder.display())))
+        Err(io::Error::other(format!("{} is accessible to other users", folder.display())))
     }
 }
 
@@ -303,7 +303,7 @@ fn say_hello(
         }
         Ok(HelloLine::Refused { why, status }) => Err(NoHost::Refused { why, status }),
         _ => {
-            let why = "the host of this state folder cannot be understood".to_owned();
+            let why = "the host of this state folder gave an unknown answer".to_owned();
             Err(NoHost::Refused { why, status: EXIT_STATE })
         }
     })
@@ -369,7 +369,7 @@ pub fn serve_until_over(
     printing.finish(LEAVE_WITHIN);
     status.map(|status| {
         status.unwrap_or_else(|| {
-            tracing::error!(process, "the host is gone: start again and `reconnect`");
+            tracing::error!(process, "the host has ended unexpectedly: start again, and send `reconnect`");
             EXIT_GONE
         })
     })
@@ -398,12 +398,12 @@ async fn follow_host(
                         }
                         status = Some(how);
                     }
-                    _ => tracing::warn!("the host has said something that this program does not understand"),
+                    _ => tracing::warn!("a message of the host was ignored: its kind is unknown"),
                 },
                 Ok(None) | Err(_) => return status,
             },
             Some(loss) = lost.recv() => {
-                let why = if let LeaveReason::Asked(signal) = loss { signal } else { "the parent process is gone" };
+                let why = if let LeaveReason::Asked(signal) = loss { signal } else { "the parent process has ended" };
                 tracing::info!(why, "leaving");
                 if leave_by.is_some() || writer.write_all(LEAVE).await.is_err() {
                     return Some(status.unwrap_or(0));

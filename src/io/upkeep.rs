@@ -78,11 +78,11 @@ impl SocketFile {
             LockPlace::There => {}
             LockPlace::Removed => match self.lock.renew(&self.path) {
                 Ok(lock) => {
-                    tracing::warn!("the lock of the state folder was removed, and is made anew");
+                    tracing::warn!("the lock of the state folder was removed, and is created again");
                     self.renewed = Some(lock);
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "the lock of the state folder was removed, and cannot be made anew");
+                    tracing::debug!(%error, "the lock of the state folder was removed, and cannot be created again");
                     return None;
                 }
             },
@@ -97,14 +97,14 @@ impl SocketFile {
         }
         match bind_in_its_folder(&self.path) {
             Ok(listener) => {
-                tracing::info!(path = %self.path.display(), "the socket of the host was removed, and is bound anew");
+                tracing::info!(path = %self.path.display(), "the socket of the host was removed, and is created again");
                 (self.file, self.is_in_trouble) = (identity_of(&self.path), false);
                 Some(UpkeepEvent::Socket(listener))
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.is_in_trouble, true) {
                     tracing::warn!(%error, path = %self.path.display(),
-                        "the socket of the host was removed, and cannot be bound anew: nobody can join until it is");
+                        "the socket of the host was removed, and cannot be created again: no other client can join");
                 }
                 None
             }
@@ -120,7 +120,7 @@ fn identity_of(path: &Path) -> Option<Identity> {
 pub fn is_taken(path: &Path) -> Option<String> {
     let there = fs::symlink_metadata(path).ok()?;
     let is_free = sockets::is_socket(path) || there.is_file() && there.len() == 0;
-    (!is_free).then(|| format!("`{}` is no socket: move it away", path.display()))
+    (!is_free).then(|| format!("`{}` is not a socket: move it away", path.display()))
 }
 
 /// Binds the socket. Creates its folder if that is gone, too: the user's runtime folder.
@@ -176,8 +176,7 @@ impl ConfigurationFile {
         // A pipe can be read only once.
         let is_pipe = self.source.file().is_some_and(|file| file.exists() && Stamp::of(file).is_none());
         let reading = if is_pipe {
-            let agents =
-                Err("it is no regular file: it is read when the host starts, and never again".to_owned());
+            let agents = Err("it is not a regular file, so it is read only when the host starts".to_owned());
             ConfigurationReading {
                 seen: ConfigurationSeen { agents: None, ..self.seen.clone() },
                 stamp: None,
@@ -343,7 +342,7 @@ mod tests {
         fs::write(&path, "mine").unwrap();
         assert!(socket.look().is_none());
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
-        let why = format!("`{}` is no socket: move it away", path.display());
+        let why = format!("`{}` is not a socket: move it away", path.display());
         assert_eq!(bind(&path).unwrap_err().to_string(), why);
         assert_eq!(is_taken(&path), Some(why));
         fs::remove_file(&path).unwrap();

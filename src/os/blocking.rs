@@ -17,7 +17,7 @@ pub async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 's
         }
     };
     thread::Builder::new().name("blocking".to_owned()).spawn(work)?;
-    told.await.map_err(|_| io::Error::other("it failed inside; the log has the details"))
+    told.await.map_err(|_| io::Error::other("an internal error occurred; the log has the details"))
 }
 
 #[cfg(test)]
@@ -28,6 +28,6 @@ mod tests {
     async fn what_panics_is_told() {
         assert_eq!(on_a_thread(|| 7).await.unwrap(), 7);
         let failed: io::Result<()> = on_a_thread(|| panic!("a defect")).await;
-        assert!(failed.unwrap_err().to_string().contains("failed inside"));
+        assert!(failed.unwrap_err().to_string().contains("internal error"));
     }
 }

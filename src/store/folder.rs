@@ -344,7 +344,11 @@ fn mode_of_ours(path: &Path) -> Result<u32, FolderError> {
     let is_link = fs::symlink_metadata(path).map_err(&failed)?.is_symlink();
     let found = facts::behind(path).map_err(&failed)?;
     if !private::is_ours(&found) {
-        let what = if is_link { "is a symbolic link to somebody else's" } else { "belongs to somebody else" };
+        let what = if is_link {
+            "is a symbolic link to a folder of another user"
+        } else {
+            "belongs to another user"
+        };
         return Err(FolderError::Foreign { folder: path.display().to_string(), what });
     }
     if !found.is_folder() {

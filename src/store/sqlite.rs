@@ -379,7 +379,7 @@ impl OpenFile {
     fn check(&self) -> Result<(), StoreError> {
         let error = match facts::behind(&self.path) {
             Ok(file) if file.identity == self.identity => return Ok(()),
-            Ok(_) => io::Error::other("another file is in its place"),
+            Ok(_) => io::Error::other("its path now leads to another file"),
             Err(error) => error,
         };
         Err(StoreError::Gone(self.path.display().to_string(), error))

@@ -106,9 +106,9 @@ fn find_file(
         let file = here.join(command);
         let what = match (program_at(&file), file.exists()) {
             (Some(file), _) => return Ok(file),
-            (None, false) => "is not there",
-            (None, true) if file.is_dir() => "is a folder: name the program in it",
-            (None, true) => "is no program that can be run",
+            (None, false) => "does not exist",
+            (None, true) if file.is_dir() => "is a folder: configure the path of the program in it",
+            (None, true) => "is not executable",
         };
         bail!("it is not installed: the command `{}` {what}", file.display());
     }
@@ -148,20 +148,20 @@ mod tests {
         let said = find("tool").unwrap_err().to_string();
         assert!(said.contains("the command `tool` is not on the search path"), "{said}");
         assert!(said.contains(&format!("({}, {})", one.display(), two.display())), "{said}");
-        assert!(find("two/tool").unwrap_err().to_string().contains("is no program that can be run"));
-        assert!(find("two/other").unwrap_err().to_string().contains("two/other` is not there"));
+        assert!(find("two/tool").unwrap_err().to_string().contains("is not executable"));
+        assert!(find("two/other").unwrap_err().to_string().contains("two/other` does not exist"));
         fs::set_permissions(two.join("tool"), fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(find("tool").unwrap(), two.join("tool"));
         assert_eq!(find("two/tool").unwrap(), two.join("tool"));
         let folder = find(two.to_str().unwrap()).unwrap_err().to_string();
-        assert!(folder.ends_with("two` is a folder: name the program in it"), "{folder}");
+        assert!(folder.ends_with("two` is a folder: configure the path of the program in it"), "{folder}");
         for line in ["tool --acp 'a b'".to_owned(), format!("{} --acp 'a b'", two.join("tool").display())] {
             let said = find(&line).unwrap_err().to_string();
             let program = line.split(' ').next().unwrap();
             let advice = format!(r#"write `command = "{program}"` and `args = ["--acp", "a b"]`"#);
             assert!(said.contains(&advice), "{said}");
         }
-        assert!(find("no/such folder/tool").unwrap_err().to_string().ends_with("is not there"));
+        assert!(find("no/such folder/tool").unwrap_err().to_string().ends_with("does not exist"));
     }
 
     #[test]

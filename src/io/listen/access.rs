@@ -53,7 +53,7 @@ impl AccessToken {
         let opened = small::open(file).with_context(|| format!("cannot read `{name}`"))?;
         check_is_private(&facts::of(&opened)?, file)?;
         let token = small::read(opened).with_context(|| format!("cannot read `{name}`"))?;
-        Self::said(token.trim()).with_context(|| format!("`{name}` holds no token"))
+        Self::said(token.trim()).with_context(|| format!("`{name}` contains no valid token"))
     }
 
     /// Parses a token given by the user.
@@ -88,12 +88,12 @@ fn check_is_private(file: &Facts, path: &Path) -> anyhow::Result<()> {
     let path = path.display();
     if !private::is_ours(file) {
         let owner = file.user;
-        bail!("`{path}` belongs to another user ({owner}), who knows the token; copy it, and `chmod 600` the copy");
+        bail!("`{path}` belongs to another user ({owner}), who can read the token: copy it, and `chmod 600` the copy");
     }
     let mode = private::mode_for_others(file) & 0o777;
     if mode & 0o077 != 0 {
         bail!(
-            "`{path}` is open to other users (mode {mode:04o}), who know the token then: `chmod 600 {path}`"
+            "`{path}` is accessible to other users (mode {mode:04o}), who can read the token: `chmod 600 {path}`"
         );
     }
     Ok(())

@@ -216,7 +216,7 @@ pub mod unix {
                 fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
             // A failure, for example because the folder is missing, is retried at the next check.
             if let Some(Ok(anew)) = is_gone.then(|| Self::bind(&self.path)) {
-                tracing::info!(path = %self.path.display(), "the socket of a listener was removed, and is bound anew");
+                tracing::info!(path = %self.path.display(), "the socket of a listener was removed, and is created again");
                 // Dropping the old socket does not remove the new file, whose identity differs.
                 *self = anew;
             }
@@ -227,10 +227,10 @@ pub mod unix {
         match foreign_peer(&stream) {
             Ok(None) => {}
             Ok(Some(user)) => {
-                return tracing::warn!(user, "a client is not let in: its process belongs to another user")
+                return tracing::warn!(user, "a client is rejected: its process belongs to another user")
             }
             Err(error) => {
-                return tracing::warn!(%error, "a client is not let in: the user of its process is unknown")
+                return tracing::warn!(%error, "a client is rejected: the user of its process is unknown")
             }
         }
         let opened = sockets::open(
@@ -242,8 +242,8 @@ pub mod unix {
             has_stopped_reading,
         );
         match opened {
-            Ok(connection) => tracing::info!(?connection, "a client is let in"),
-            Err(error) => tracing::warn!(%error, "a client cannot be let in"),
+            Ok(connection) => tracing::info!(?connection, "a client is accepted"),
+            Err(error) => tracing::warn!(%error, "a client cannot be accepted"),
         }
     }
 

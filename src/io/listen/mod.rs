@@ -108,16 +108,16 @@ async fn open_connection(
     match shaken {
         Ok(Ok(read_ahead)) => {
             configure(&stream);
-            tracing::info!(?from, "a client is let in");
+            tracing::info!(?from, "a client is accepted");
             if let Err(error) =
                 websocket::open(&acceptor, stream.into_split(), read_ahead, terms, listening.message_within)
                     .await
             {
-                tracing::warn!(?from, %error, "a client cannot be let in");
+                tracing::warn!(?from, %error, "a client cannot be accepted");
             }
         }
-        Ok(Err(why)) => tracing::warn!(?from, "a client is not let in: {why:#}"),
-        Err(_) => tracing::warn!(?from, ?within, "a client is not let in: its handshake took too long"),
+        Ok(Err(why)) => tracing::warn!(?from, "a client is rejected: {why:#}"),
+        Err(_) => tracing::warn!(?from, ?within, "a client is rejected: its handshake took too long"),
     }
 }
 

@@ -56,7 +56,7 @@ impl LentPipes {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut attached = SendAncillaryBuffer::new(&mut space);
         if !attached.push(SendAncillaryMessage::ScmRights(&files)) {
-            return Err(io::Error::other("stdin and stdout cannot be lent"));
+            return Err(io::Error::other("stdin and stdout cannot be passed to the host"));
         }
         let sent = sendmsg(stream, &[IoSlice::new(line)], &mut attached, SendFlags::empty())?;
         let mut stream = stream;

@@ -250,7 +250,7 @@ pub(super) fn kill_orphans(is_guard: impl Fn(RawPid) -> bool) {
         }
     };
     if !kill(left_behind, reap, EXIT_GRACE) {
-        tracing::warn!("a process that an agent started cannot be killed");
+        tracing::warn!("a process that an agent started cannot be killed: it is still running");
     }
 }
 

@@ -242,7 +242,11 @@ fn agents_check_answers_each_wrong_configuration_with_the_correction() {
         ("[agents.script]\ncommand = \"x\"", 2, "the name `script` is reserved for the built-in agent"),
         ("[agents]\nx = \"no-such acp\"", 2, "write\n\n[agents.x]\ncommand = \"no-such\"\nargs = [\"acp\"]"),
         (&format!("[agents.x]\ncommand = {script:?}"), 1, "`no-such-node`, which is not on the search path"),
-        (&format!("[agents.x]\ncommand = {folder:?}"), 1, "is a folder: name the program in it"),
+        (
+            &format!("[agents.x]\ncommand = {folder:?}"),
+            1,
+            "is a folder: configure the path of the program in it",
+        ),
     ] {
         fs::write(&config, text).unwrap();
         let mut command = program();

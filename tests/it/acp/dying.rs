@@ -95,7 +95,7 @@ fn missing_program_fails_session_creation_with_the_reason() {
     watched.subscribe(SESSION);
     let failed = watched.creation_failure();
     assert!(
-        failed["message"].as_str().unwrap().contains("the command `/no/such/program` is not there"),
+        failed["message"].as_str().unwrap().contains("the command `/no/such/program` does not exist"),
         "{failed}"
     );
     watched.leave();

@@ -64,9 +64,9 @@ fn link_to_a_folder_of_another_user_is_refused() {
     symlink(target, &link).unwrap();
     let before = mode(target);
     let refused = StateFolder::hold(&link).unwrap_err();
-    assert!(refused.to_string().contains("symbolic link to somebody else's"), "{refused}");
+    assert!(refused.to_string().contains("symbolic link to a folder of another user"), "{refused}");
     let refused = StateFolder::hold(target).unwrap_err();
-    assert!(refused.to_string().contains("belongs to somebody else"), "{refused}");
+    assert!(refused.to_string().contains("belongs to another user"), "{refused}");
     assert_eq!(mode(target), before);
     assert!(!target.join("lock").exists());
 }

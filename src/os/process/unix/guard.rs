@@ -195,7 +195,7 @@ fn lead() -> io::Result<ProcessTree> {
     let group = getpid();
     // Changes nothing if the host has started the guard, which then already leads a group.
     if setpgid(None, None).is_err() {
-        return Err(io::Error::other("the guard cannot lead a group of its own"));
+        return Err(io::Error::other("the guard process cannot create its process group"));
     }
     // Signals to the group reach its leader too. An installed handler makes them harmless, even
     // after its runtime is dropped.

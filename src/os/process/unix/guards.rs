@@ -144,7 +144,7 @@ impl GuardProgram {
             }
             let (name, path) = (env!("CARGO_PKG_NAME"), self.path.display());
             let why =
-                format!("{name} cannot start its own program once more, `{path}`, as the guard: {error}");
+                format!("{name} cannot start its own executable, `{path}`, as the guard process: {error}");
             io::Error::new(error.kind(), why)
         })?;
         let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
@@ -214,7 +214,7 @@ impl Guard {
         }
         let started = Arc::clone(&self.started);
         if let Err(error) = on_a_thread(move || started.kill_orphans()).await {
-            tracing::warn!(%error, "processes that a guard may have left behind cannot be looked for");
+            tracing::warn!(%error, "the search for processes left behind by a guard failed");
         }
         status
     }
@@ -248,7 +248,7 @@ mod tests {
     async fn a_program_that_was_moved_is_not_taken_for_what_it_guards() {
         let program = GuardProgram::new("/no/such/program".into(), Vec::new());
         let error = program.start(program.command(Guarded::Agent, "x")).unwrap_err().to_string();
-        let ours = "ahp-sidecar cannot start its own program once more, `/no/such/program`";
+        let ours = "ahp-sidecar cannot start its own executable, `/no/such/program`";
         assert!(error.starts_with(ours), "{error}");
     }
 

@@ -50,7 +50,7 @@ pub fn receive(mut socket: &UnixStream) -> io::Result<OwnedFd> {
         _ => None,
     });
     let Some(file) = files.next().and_then(|mut files| files.next()) else {
-        return Err(io::Error::other("no stdin was handed over"));
+        return Err(io::Error::other("the host sent no stdin"));
     };
     fcntl_setfd(&file, FdFlags::CLOEXEC)?;
     // The sender may have exited.

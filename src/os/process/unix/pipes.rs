@@ -50,7 +50,7 @@ impl Control {
             if let Some(report) = GuardReport::of_line(&line) {
                 return Some(report);
             }
-            tracing::warn!("the guard of a command has said something unknown");
+            tracing::warn!("the guard process of a command sent an unknown report");
         }
     }
 
