@@ -212,7 +212,10 @@ fn command_line_fails_without_a_free_terminal_and_is_a_message_if_disabled() {
     chat.start("t1", "!ls");
     assert_eq!(chat.started(), None);
     let (names, result) = chat.result();
-    assert!(result["error"]["message"].as_str().unwrap().contains("all that this host has"), "{result}");
+    assert!(
+        result["error"]["message"].as_str().unwrap().contains("this host has 1 running terminals"),
+        "{result}"
+    );
     assert!(names.iter().any(|it| it == "chat/turnComplete"));
     // Without terminals it is a message as any other.
     let mut chat = Chat::new(Limits { ptys: 0, ..Limits::default() });

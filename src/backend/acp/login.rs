@@ -255,8 +255,7 @@ pub fn advice(methods: &[LoginMethod]) -> String {
         }
     };
     match methods {
-        [] => "Log in with the agent's own program, outside of the host: `ahp-sidecar help first-agent` says how for \
-               some agents."
+        [] => "Log in with the agent's own program; `ahp-sidecar help first-agent` describes this for some agents."
             .to_owned(),
         methods => format!("Ways to log in: {}.", methods.iter().map(one).collect::<Vec<_>>().join("; or ")),
     }

@@ -6,10 +6,10 @@ use super::*;
 fn agent_death_ends_the_turn_with_its_reason_and_the_next_turn_works() {
     for (script, how) in [
         ("say a\nstderr no more money\ndie 3", ["status 3", "no more money"]),
-        ("tool_left_open c1\nkill", ["signal 9", "died"]),
-        ("say a\nhalf", ["status 0", "died"]),
-        ("ask_and_finish\nclose_stdout", ["died", "a0"]),
-        ("child\ndie 4", ["status 4", "died"]),
+        ("tool_left_open c1\nkill", ["signal 9", "ended unexpectedly"]),
+        ("say a\nhalf", ["status 0", "ended unexpectedly"]),
+        ("ask_and_finish\nclose_stdout", ["ended unexpectedly", "a0"]),
+        ("child\ndie 4", ["status 4", "ended unexpectedly"]),
     ] {
         let mut watched = Setting::with(&[]).start();
         watched.session();

@@ -60,7 +60,7 @@ const WAYS: &[Way] = &[
         r#"answer {"error":{"code":"ill","message":null}}"#,
         Failed("agentError", "error"),
     ),
-    way("wants a login", "error -32000 Log in", Failed("authRequired", "log in")),
+    way("wants a login", "error -32000 Log in", Failed("authRequired", "requires a login")),
     way("answers nonsense", r#"answer {"result":5}"#, Not("late")),
     way("answers nothing", "answer {}", Not("late")),
     way(

@@ -116,7 +116,7 @@ fn agent_file_access_outside_the_working_directories_is_refused() {
         ],
     );
     let starts =
-        ["error -3", "error -32002: ", "error -32602: ", "error -32602: the parameters", "error -32601: "];
+        ["error -3", "error -32002: ", "error -32602: ", "error -32602: the params", "error -32601: "];
     for (answer, start) in answers.iter().zip(starts) {
         assert!(answer.starts_with(start), "{answers:?}");
     }

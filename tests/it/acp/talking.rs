@@ -289,7 +289,7 @@ fn agent_errors_and_stop_reasons_end_the_turn_with_their_error_type() {
         ("error -32603 The model is ill", "agentError", "The model is ill (-32603)"),
         ("error 401 Who are you", "authRequired", "Who are you (401)"),
         ("error -32000 Please log in", "authRequired", "log in"),
-        ("end refusal", "refusal", "refuses"),
+        ("end refusal", "refusal", "refused"),
         ("end max_tokens", "maxTokens", "reached the token limit of the model"),
         ("end max_turn_requests", "maxTurnRequests", "limit of model requests"),
     ] {

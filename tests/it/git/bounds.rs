@@ -154,7 +154,7 @@ fn lfs_pointer_does_not_replace_a_file() {
     assert!(shown.contains(&x), "{shown:?}");
     let answer = talk.invoke("turn/t1", "discard-changes", None);
     for name in ["x.large", "gone.large"] {
-        let told = format!("`{}`: it goes through a filter (LFS)", uri(&repository.path(name)));
+        let told = format!("`{}`: it needs a filter (LFS)", uri(&repository.path(name)));
         assert!(message_of(&answer).contains(&told), "{answer}");
     }
     assert_eq!((&*repository.read("a"), &*repository.read("x.large")), ("1\n", "other\n"));

@@ -80,7 +80,7 @@ fn commit_contains_all_uncommitted_changes_and_runs_no_hook() {
     let mut talk = begin(&repository);
     let offered = talk.changeset("uncommitted")["operations"].clone();
     let offered = offered.as_array().unwrap().iter().find(|it| it["id"] == "commit").unwrap().clone();
-    assert!(offered["confirmation"].as_str().unwrap().contains("No hooks are run"), "{offered}");
+    assert!(offered["confirmation"].as_str().unwrap().contains("No hooks run"), "{offered}");
     let answer = with_message(&mut talk);
     let message = answer["result"]["message"].as_str().unwrap_or_default();
     assert!(message.starts_with("Committed ") && message.ends_with(" on `main`"), "{answer}");

@@ -64,7 +64,7 @@ fn files_ignored_since_the_turn_are_not_overwritten() {
     fs::write(repository.path("made"), "my own, too\n").unwrap();
     let answer = talk.invoke("turn/t1", "discard-changes", None);
     for name in ["env", "made"] {
-        let told = format!("`{}`: something that git ignores", uri(&repository.path(name)));
+        let told = format!("`{}`: a file that git ignores", uri(&repository.path(name)));
         assert!(message_of(&answer).contains(&told), "{name}: {answer}");
     }
     assert_eq!(repository.read("env"), "my own\n");

@@ -28,7 +28,7 @@ fn shows_only_reported_edits(mut talk: Talk, repository: &Repository, why: &str)
     let rows = talk.rows();
     for kind in ["turn", "session"] {
         assert!(rows[kind].contains(why), "{kind}: {}", rows[kind]);
-        assert!(rows[kind].contains("without what its commands have"), "{rows:?}");
+        assert!(rows[kind].contains("without those of its commands"), "{rows:?}");
     }
     let refs = repository
         .try_git_in(&repository.root, &["-c", "safe.directory=*", "for-each-ref", "refs/ahp-sidecar"]);
@@ -154,7 +154,7 @@ fn folder_without_a_repository_is_not_reported() {
     let mut talk = Talk::begin(&repository);
     talk.turn("t1", "/files said=new", || ());
     assert_eq!(talk.files(&repository, "turn/t1"), [changed("said", "", "new\n", (1, 0))]);
-    assert!(talk.rows()["turn"].ends_with("without what its commands have"));
+    assert!(talk.rows()["turn"].ends_with("without those of its commands"));
     assert!(!repository.path(".git").exists());
 }
 

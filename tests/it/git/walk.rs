@@ -342,7 +342,7 @@ fn work(bait: &Bait<'_>, folder: &Path) {
     let attributes = repository.path(".git/info/attributes");
     if attributes.exists() {
         // What is committed is not what the filter would make of it.
-        assert!(answer["error"]["message"].as_str().unwrap().contains("through the filter `x`"), "{answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().contains("needs the filter `x`"), "{answer}");
         fs::write(attributes, "* diff=x merge=x\n").unwrap();
         answer = talk.ask("invokeChangesetOperation", &params);
     }
