@@ -42,7 +42,9 @@ fn main() -> ExitCode {
         return match relay::run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                complain(&format_args!("the tools of clients cannot be reached: {error}"));
+                complain(&format_args!(
+                    "the host's MCP server for clients' tools cannot be reached: {error}"
+                ));
                 ExitCode::from(EXIT_FAILURE)
             }
         };
@@ -105,7 +107,7 @@ fn main() -> ExitCode {
             return match connect::run(arguments) {
                 Ok(Ended::Ours) => ExitCode::SUCCESS,
                 Ok(Ended::Theirs) => {
-                    complain(&"the host is gone: connect again and `reconnect`");
+                    complain(&"the connection to the host was lost: connect again, and send `reconnect`");
                     ExitCode::from(EXIT_GONE)
                 }
                 Err(error) => {
@@ -188,7 +190,7 @@ fn serve_here(
                     )
                 }
                 Ok((held, Err(why))) => {
-                    tracing::warn!("{why:#}: whoever is spawned on this state folder cannot join");
+                    tracing::warn!("other clients on this state folder cannot join this host: {why:#}");
                     (Some(held), None)
                 }
                 Err(error) => return failed(&error, EXIT_STATE),
@@ -203,7 +205,7 @@ fn serve_here(
 /// Returns the identity of the folder's lock, which allows a host to bind its socket again.
 fn lock_of(held: &StateFolder) -> Option<LockId> {
     held.lock_id().unwrap_or_else(|error| {
-        tracing::warn!(%error, "the lock of the state folder cannot be seen: a socket that is removed is not bound anew");
+        tracing::warn!(%error, "the lock of the state folder cannot be inspected: a removed socket is not replaced");
         None
     })
 }
@@ -230,7 +232,12 @@ fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: R
     };
     let lent_pipes = match LentPipes::prepare() {
         Ok(lent_pipes) => lent_pipes,
-        Err(error) => return failed(&format_args!("stdin and stdout cannot be lent: {error}"), EXIT_FAILURE),
+        Err(error) => {
+            return failed(
+                &format_args!("stdin and stdout cannot be passed to the host: {error}"),
+                EXIT_FAILURE,
+            )
+        }
     };
     let hello = serving.hello(&options, &agents.0, &agents.1, filter);
     let start = agents.1.agents.as_ref().map(|_| start).map_err(Clone::clone);
@@ -240,7 +247,7 @@ fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: R
             Err(error) => failed(&format_args!("{error:#}"), EXIT_FAILURE),
         },
         Ok(Joined::Alone(folder, why)) => {
-            tracing::warn!("this client gets a host of its own: {why:#}");
+            tracing::warn!("this client gets a host of its own, which others cannot join: {why:#}");
             let (options, agents, _kept) = equipped(serving, options, agents);
             status_of(serve(options, agents, Some(folder), None))
         }
@@ -256,10 +263,10 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
         // Signals to the process group of the starting front must not reach the host.
         process::leave_session().context("this process cannot lead a session")?;
         let (lock, listener) = stdio::take()?;
-        let StatePlace::Folder(asked) = &options.state else { bail!("a host keeps sessions in a folder") };
+        let StatePlace::Folder(asked) = &options.state else { bail!("a host process needs a state folder") };
         let path = folder::chosen(asked.as_deref())?;
         let (held, place) = StateFolder::take_over(&path, lock)?;
-        let place = place.context("nobody knows where to come to")?;
+        let place = place.context("the state folder names no socket")?;
         let listener = sockets::take_over(listener)?;
         let lock = lock_of(&held);
         Ok((
@@ -354,7 +361,7 @@ fn check_agents(arguments: &AgentsArguments) -> ExitCode {
         Ok(Checked::Usable) => ExitCode::SUCCESS,
         Ok(Checked::Unusable) => ExitCode::from(EXIT_FAILURE),
         Ok(Checked::NotRemembered(error)) => {
-            complain(&format_args!("nothing of this is remembered for clients: {error:#}"));
+            complain(&format_args!("the results were not stored for clients: {error:#}"));
             ExitCode::from(EXIT_STATE)
         }
         Err(error) => {
