@@ -23,8 +23,10 @@ const OPEN_REPARSE_POINT: u32 = 0x0020_0000;
 const SHARE_READ_AND_WRITE: u32 = 0x3;
 /// Right to list a folder, or to read a file.
 const LIST: u32 = 0x1;
-/// Right to ask for the facts of a file.
+/// Right to ask for the facts of a file, which alone does not keep it in place.
 const READ_FACTS: u32 = 0x80;
+/// Right to pass through a folder.
+const PASS: u32 = 0x20;
 
 const CANT_RESOLVE_FILENAME: i32 = 1921;
 const FILENAME_EXCED_RANGE: i32 = 206;
@@ -56,7 +58,7 @@ impl Folder {
         let root = path.ancestors().last().filter(|root| root.is_absolute());
         let root = root.ok_or(ErrorKind::InvalidInput)?;
         // In this form, a path may be long, and names such as `aux` are names.
-        open_folder(root.canonicalize()?, READ_FACTS)
+        open_folder(root.canonicalize()?, PASS | READ_FACTS)
     }
 
     pub(super) fn at(path: &Path) -> io::Result<Self> {
@@ -77,7 +79,7 @@ impl Folder {
     }
 
     pub(super) fn pass(&self, name: &OsStr) -> io::Result<Self> {
-        open_folder(self.path_of(name)?, READ_FACTS)
+        open_folder(self.path_of(name)?, PASS | READ_FACTS)
     }
 
     pub(super) fn open_folder(&self, name: &OsStr) -> io::Result<Self> {
