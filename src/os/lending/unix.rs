@@ -71,12 +71,14 @@ impl LentPipes {
     /// When no thread can be started.
     pub fn carry(self, (stdin, stdout): (File, File)) -> io::Result<Printing> {
         if let Some((_, to_host)) = self.stdin {
-            thread::Builder::new().name("stdin".to_owned()).spawn(move || carry(&stdin, &to_host))?;
+            thread::Builder::new()
+                .name("stdin".to_owned())
+                .spawn(move || carry::<File, PipeWriter>(&stdin, &to_host))?;
         }
         let Some((from_host, _)) = self.stdout else { return Ok(Printing(None)) };
         let (all, printed) = channel();
         let print = move || {
-            carry(&from_host, &stdout);
+            carry::<PipeReader, File>(&from_host, &stdout);
             drop((from_host, all));
         };
         thread::Builder::new().name("stdout".to_owned()).spawn(print)?;
