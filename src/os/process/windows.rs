@@ -79,11 +79,12 @@ impl Control {
 
 /// Output of a command, read on threads of the runtime.
 #[derive(Debug)]
-pub struct CommandOutput(tokio::fs::File);
+pub struct CommandOutput(ChildStdout);
 
 impl CommandOutput {
-    fn new(reader: PipeReader) -> Self {
-        Self(tokio::fs::File::from_std(OwnedHandle::from(reader).into()))
+    fn new(reader: PipeReader) -> io::Result<Self> {
+        let reader = std::process::ChildStdout::from(OwnedHandle::from(reader));
+        Ok(Self(ChildStdout::from_std(reader)?))
     }
 
     /// Returns an error: a pipe cannot be read without waiting.
@@ -171,7 +172,7 @@ impl GuardProgram {
         let (guard, reports) = Guard::start(command, Guarded::Command)?;
         let release = guard.release.clone();
         let control = Control { reports, _release: release.clone().drop_guard(), release };
-        Ok((guard, control, CommandOutput::new(reader)))
+        Ok((guard, control, CommandOutput::new(reader)?))
     }
 }
 
