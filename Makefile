@@ -9,7 +9,7 @@ HOST = $(shell rustc --print host-tuple)
 SHIPPED = --target $(HOST) $(if $(wildcard $(shell cc -print-file-name=libc.a)),\
 	--config 'target.$(HOST).rustflags=["-Ctarget-feature=+crt-static"]')
 
-.PHONY: help build demo test soak lint bless bench cost test-node test-agents test-versions test-vscode check-targets dist test-dist version
+.PHONY: help build demo test test-portable soak lint bless bench cost test-node test-agents test-versions test-vscode check-targets dist test-dist version
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -22,6 +22,9 @@ demo: ## build, hold a short conversation, and print it
 
 test: ## all tests; TEST_GIT names another git in which no setting may run a program, TEST_SHELL_PROGRAMS a folder of programs that hook into shells
 	$(CARGO) test --tests --benches
+
+test-portable: ## all tests with the halves of other Unix systems (macOS) in place of Linux's: no /proc, inotify, pidfd or openat2
+	RUSTFLAGS="--cfg portable" CARGO_TARGET_DIR=$(TARGET)/portable $(CARGO) test --tests
 
 test-versions: ## the official crates of every released version judge the host: JUDGE_CASES schedules from JUDGE_SEED
 	$(CARGO) test --no-run --test it # builds the program, from what the other tests have built

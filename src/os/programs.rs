@@ -26,8 +26,8 @@ mod half {
         (path.is_file() && access(path, Access::EXEC_OK).is_ok()).then(|| path.to_owned())
     }
 
-    /// Returns whether a program named `git` is the stub of macOS, which opens a window that asks to
-    /// install the developer tools.
+    /// Returns whether a program named `git` is the stub of macOS, which opens a window that asks
+    /// to install the developer tools.
     pub fn git_is_missing(path: &Path) -> bool {
         let asked = || {
             let mut asked = std::process::Command::new("/usr/bin/xcode-select");
