@@ -120,7 +120,7 @@ mod tests {
             };
             assert_eq!(told.as_ref(), Some(&RequestId::inner(1)));
             assert!(error.message.contains("the disk is full"), "{}", error.message);
-            assert_eq!(error.message.contains("done when"), is_long, "{}", error.message);
+            assert_eq!(error.message.contains("takes effect once"), is_long, "{}", error.message);
             assert_eq!(held.len(), 1);
         }
     }

@@ -136,6 +136,7 @@ async fn list_that_waits_for_a_commit_is_sent_after_the_end_of_input() {
     for event in untold {
         assert_eq!(world.sidecar.take_in(event).unwrap(), None);
     }
+    world.sidecar.settle();
     world.settle().await;
     assert_eq!((lists.answers(), lists.chunks.is_closed()), (vec![id], true));
 }
