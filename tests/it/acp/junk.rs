@@ -62,5 +62,5 @@ fn agent_that_fails_to_start_is_reported_with_the_reason() {
     let message = failure(Setting::with(&["--before-hello", "version"]));
     assert!(message.contains("version 2"), "{message}");
     let message = failure(Setting::with(&["--can", "no-session"]));
-    assert!(message.contains("log in") && message.contains("Authentication required"), "{message}");
+    assert!(message.contains("Log in") && message.contains("Authentication required"), "{message}");
 }
