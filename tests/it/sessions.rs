@@ -172,7 +172,7 @@ fn session_is_restored_from_the_trash_unchanged() {
     assert_eq!(before["turns"].as_array().unwrap().len(), 2);
     state.run_host(&[hello(), dispose(SESSION)]);
     state.run_host(&[hello(), create(SESSION)]);
-    assert!(state.refused(1, &["restore", SESSION]).contains("in use"));
+    assert!(state.refused(1, &["restore", SESSION]).contains("an existing session uses"));
     state.run_host(&[hello(), dispose(SESSION)]);
     assert_eq!(state.list().len(), 2);
     // The newest one; the other one then cannot come back.
@@ -392,7 +392,7 @@ fn export_is_imported_into_another_state_folder() {
     state.refused(1, &["export", SESSION, "--output", file]);
     assert!(fs::read_to_string(file).unwrap() == export, "a file was overwritten");
 
-    assert!(state.refused(1, &["restore", "--from", file]).contains("in use"));
+    assert!(state.refused(1, &["restore", "--from", file]).contains("an existing session uses"));
     let elsewhere = State::new();
     elsewhere.run_host(&[hello(), create("ahp-session:/other")]);
     elsewhere.printed(&["restore", "--from", file]);
