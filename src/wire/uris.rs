@@ -6,11 +6,11 @@
 
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine as _;
-use percent_encoding::{percent_decode_str, percent_encode, AsciiSet, NON_ALPHANUMERIC};
+use percent_encoding::{percent_decode_str, percent_encode};
 
 pub use ahp_types::common::ROOT_RESOURCE_URI as ROOT;
 
-use crate::os::paths::HAS_DRIVES;
+use crate::os::paths::{ESCAPED_IN_SEGMENT, HAS_DRIVES};
 
 /// Prefix of the encoded session URI in the URI of its default chat.
 const DEFAULT_CHAT: &str = "ahp-chat://default/";
@@ -100,26 +100,6 @@ pub fn rest_below<'a>(name: &'a str, folder: &str) -> Option<&'a str> {
     rest.strip_prefix('/')
 }
 
-/// Characters that are escaped in a path: all that RFC 3986 does not allow in a segment.
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~')
-    .remove(b'!')
-    .remove(b'$')
-    .remove(b'&')
-    .remove(b'\'')
-    .remove(b'(')
-    .remove(b')')
-    .remove(b'*')
-    .remove(b'+')
-    .remove(b',')
-    .remove(b';')
-    .remove(b'=')
-    .remove(b':')
-    .remove(b'@');
-
 /// Returns the canonical form of a `file:` URI: no authority, empty segments, `.` or `..`, and no
 /// needless escapes; on Windows, the letter of the drive is small. Does not resolve symbolic links.
 ///
@@ -174,7 +154,7 @@ fn canonical(uri: &str, has_drives: bool) -> Result<String, &'static str> {
         *first = drive;
     }
     let segments: Vec<String> =
-        segments.into_iter().map(|segment| percent_encode(segment, ESCAPED).to_string()).collect();
+        segments.into_iter().map(|segment| percent_encode(segment, ESCAPED_IN_SEGMENT).to_string()).collect();
     Ok(format!("file:///{}{}", segments.join("/"), if is_drive_alone { "/" } else { "" }))
 }
 

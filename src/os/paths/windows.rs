@@ -7,22 +7,8 @@
 
 use percent_encoding::{utf8_percent_encode, AsciiSet};
 
-/// Characters escaped in a name: all but those that RFC 3986 allows there, as in the canonical
-/// spelling of URIs.
-const ESCAPED: &AsciiSet = &super::ESCAPED
-    .remove(b'!')
-    .remove(b'$')
-    .remove(b'&')
-    .remove(b'\'')
-    .remove(b'(')
-    .remove(b')')
-    .remove(b'*')
-    .remove(b'+')
-    .remove(b',')
-    .remove(b';')
-    .remove(b'=')
-    .remove(b':')
-    .remove(b'@');
+/// Characters escaped in a path, as in the canonical spelling of URIs.
+const ESCAPED: &AsciiSet = &super::ESCAPED_IN_SEGMENT.remove(b'/');
 
 /// Maximum length of a path, in bytes: 32,767 UTF-16 units.
 const BYTES_MAX: usize = 3 * 32_767;

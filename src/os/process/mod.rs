@@ -17,7 +17,12 @@ mod unix;
 #[cfg(windows)]
 mod windows;
 
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
+
+use tokio::io::{AsyncRead, ReadBuf};
 
 pub use self::reading::{read_both, PipeName};
 #[cfg(unix)]
@@ -28,8 +33,8 @@ use self::windows as half;
 #[cfg(unix)]
 pub use self::half::lifeline;
 pub use self::half::{
-    arguments, leave_session, run_if_asked, signal_name, signal_of, AgentPipe, AgentStdin, CommandOutput,
-    Control, Guard, GuardProgram, Lifeline, GUARD,
+    arguments, leave_session, run_if_asked, signal_name, signal_of, AgentPipe, Control, Guard, GuardProgram,
+    Lifeline, GUARD,
 };
 
 /// Time for an agent to exit after its stdin has ended, and for any program to exit when asked to.
@@ -60,4 +65,27 @@ pub enum GuardReport {
     Exited(u32),
     /// Number of the signal that ended the command.
     Killed(i32),
+}
+
+/// Stdin of an agent. Dropping it ends the agent, because the lifeline ends too.
+#[derive(Debug)]
+pub struct AgentStdin {
+    /// Pipe to the agent.
+    pub pipe: AgentPipe,
+    /// Handle whose end is the end of the agent.
+    pub lifeline: Lifeline,
+}
+
+/// Output of a command.
+#[derive(Debug)]
+pub struct CommandOutput(half::OutputPipe);
+
+impl AsyncRead for CommandOutput {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
 }

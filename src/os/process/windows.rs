@@ -8,17 +8,14 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeReader};
 use std::os::windows::io::OwnedHandle;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::process::{ExitStatus, Stdio};
-use std::task::{Context, Poll};
 
 use process_wrap::tokio::{ChildWrapper, CommandWrap, CommandWrapper, JobObject, KillOnDrop};
-use tokio::io::{AsyncRead, ReadBuf};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{GuardReport, Guarded, EXIT_GRACE};
+use super::{AgentStdin, CommandOutput, GuardReport, Guarded, EXIT_GRACE};
 
 /// First argument of a guard on other systems.
 pub const GUARD: &str = "guard-agent";
@@ -53,12 +50,6 @@ pub type AgentPipe = ChildStdin;
 /// Ends the agent when it is dropped.
 pub type Lifeline = DropGuard;
 
-#[derive(Debug)]
-pub struct AgentStdin {
-    pub pipe: AgentPipe,
-    pub lifeline: Lifeline,
-}
-
 /// Connection to the task that waits for a command. Dropping it ends the command.
 #[derive(Debug)]
 pub struct Control {
@@ -77,9 +68,8 @@ impl Control {
     }
 }
 
-/// Output of a command, read on threads of the runtime.
-#[derive(Debug)]
-pub struct CommandOutput(ChildStdout);
+/// Pipe from a command, read on threads of the runtime.
+pub type OutputPipe = ChildStdout;
 
 impl CommandOutput {
     fn new(reader: PipeReader) -> io::Result<Self> {
@@ -90,16 +80,6 @@ impl CommandOutput {
     /// Returns an error: a pipe cannot be read without waiting.
     pub fn read_available(&self, _buffer: &mut [u8]) -> io::Result<usize> {
         Err(io::ErrorKind::WouldBlock.into())
-    }
-}
-
-impl AsyncRead for CommandOutput {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
     }
 }
 

@@ -23,10 +23,10 @@ use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::signal::unix::{signal, SignalKind};
 use tokio_util::sync::CancellationToken;
 
-use super::pipes::{AgentStdin, CommandOutput, Control};
+use super::pipes::Control;
 use super::{guard, half, lifeline};
 use crate::os::blocking::on_a_thread;
-use crate::os::process::{Guarded, EXIT_GRACE};
+use crate::os::process::{AgentStdin, CommandOutput, Guarded, EXIT_GRACE};
 
 /// Time until a stopping guard is killed: it first asks its processes to exit, then kills them.
 const GUARD_WITHIN: Duration = EXIT_GRACE.saturating_mul(3);

@@ -20,7 +20,7 @@ use super::portable as half;
 pub(super) use self::guard::ProcessTree;
 pub use self::guard::{arguments, run_if_asked, GUARD};
 pub use self::guards::{Guard, GuardProgram};
-pub use self::pipes::{AgentPipe, AgentStdin, CommandOutput, Control, Lifeline};
+pub use self::pipes::{AgentPipe, Control, Lifeline, OutputPipe};
 
 /// Makes this process the leader of a session and a group of its own: signals to the group of the
 /// process that has started it do not reach it.

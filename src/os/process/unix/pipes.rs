@@ -5,29 +5,18 @@
 
 use std::io::{self, PipeReader};
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader, Lines, ReadBuf};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::{pipe, OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::UnixStream;
 
-use crate::os::process::GuardReport;
+use crate::os::process::{CommandOutput, GuardReport};
 
 /// Pipe to an agent's stdin.
 pub type AgentPipe = pipe::Sender;
 
 /// Host's end of a lifeline: its end is the end of the program.
 pub type Lifeline = OwnedWriteHalf;
-
-/// Stdin of an agent. Dropping it ends the agent, because the lifeline ends too.
-#[derive(Debug)]
-pub struct AgentStdin {
-    /// Pipe to the agent.
-    pub pipe: AgentPipe,
-    /// Connection to the guard.
-    pub lifeline: Lifeline,
-}
 
 /// Connection to the guard of a command. Dropping it ends the command.
 #[derive(Debug)]
@@ -62,9 +51,8 @@ impl Control {
     }
 }
 
-/// Output of a command.
-#[derive(Debug)]
-pub struct CommandOutput(pipe::Receiver);
+/// Pipe from a command.
+pub type OutputPipe = pipe::Receiver;
 
 impl CommandOutput {
     pub(super) fn new(reader: PipeReader) -> io::Result<Self> {
@@ -77,15 +65,5 @@ impl CommandOutput {
     /// When nothing is available, or the pipe cannot be read.
     pub fn read_available(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::io::read(&self.0, buffer)?)
-    }
-}
-
-impl AsyncRead for CommandOutput {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
     }
 }
