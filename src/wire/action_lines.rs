@@ -281,6 +281,31 @@ impl MergedDeltas {
     }
 }
 
+/// Merges runs of deltas of one part among lines, each into lines of at most `line_bytes_max` bytes
+/// where its own lines are not longer. Applying the result leads to the same state.
+pub fn merge_runs(lines: &[Bytes], line_bytes_max: usize) -> Vec<Bytes> {
+    let mut merged = Vec::new();
+    let mut run: Option<MergedDeltas> = None;
+    for line in lines {
+        let delta = DeltaLines::read(line.clone()).filter(|delta| {
+            let is = |action: &[u8]| memmem::find(delta.head(), action).is_some();
+            is(b",\"action\":{\"type\":\"chat/delta\",") || is(b",\"action\":{\"type\":\"chat/reasoning\",")
+        });
+        if let (Some(run), Some(delta)) = (&mut run, &delta) {
+            if run.line[..run.head] == *delta.head() && run.append(delta, line_bytes_max) {
+                continue;
+            }
+        }
+        merged.extend(run.take().map(|run| run.line.into()));
+        match delta {
+            Some(delta) => run = Some(MergedDeltas::new(&delta)),
+            None => merged.push(line.clone()),
+        }
+    }
+    merged.extend(run.map(|run| run.line.into()));
+    merged
+}
+
 fn push_number(json: &mut Vec<u8>, mut number: u64) {
     let mut digits = [b'0'; 20];
     let mut first = digits.len() - 1;
@@ -354,6 +379,41 @@ mod tests {
             let StateAction::ChatDelta(delta) = envelope.action else { panic!("no delta") };
             assert_eq!(delta.content, format!("{first}{second}"));
         }
+    }
+
+    #[test]
+    fn only_runs_of_deltas_of_one_part_are_merged() {
+        let of = |action: &str, part: &str, text: &str, server_seq: u64| {
+            let mut writer = DeltaWriter::new(CHANNEL, action, TURN, part);
+            writer.push(text, server_seq);
+            writer.take().lines().clone()
+        };
+        let other = Bytes::from("{}\n");
+        let call = of("chat/toolCallDelta", "p", "c", 6);
+        let lines = [
+            line_of("a", 1),
+            line_of("\"b", 2),
+            of("chat/delta", "q", "c", 3),
+            of("chat/reasoning", "q", "d", 4),
+            other.clone(),
+            line_of("e", 5),
+            call.clone(),
+            call.clone(),
+            line_of("f", 9),
+            line_of("g", 10),
+        ];
+        let expected = [
+            line_of("a\"b", 2),
+            lines[2].clone(),
+            lines[3].clone(),
+            other,
+            lines[5].clone(),
+            call.clone(),
+            call,
+            line_of("fg", 10),
+        ];
+        assert_eq!(merge_runs(&lines, 1000), expected);
+        assert_eq!(merge_runs(&lines, lines[8].len()), lines, "merged lines would be too long");
     }
 
     #[test]

@@ -28,9 +28,13 @@ use crate::host::terminals::commands;
 use crate::host::{limits, ChatKey, Step};
 use crate::state::history::History;
 use crate::state::reduce::Conversation;
+use crate::wire::action_lines::merge_runs;
 
 /// Time after committing the end of an interrupted turn until the process counts as recovered.
 const RECOVERED_AFTER: Duration = Duration::from_millis(1);
+
+/// Maximum size of a line into which stored deltas are merged, in bytes.
+const MERGED_BYTES_MAX: usize = 64 << 10;
 
 /// A session that was parsed from its rows and is not in memory yet.
 #[derive(Debug)]
@@ -229,7 +233,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
     let running = state.active_turn.as_ref().map(|turn| turn.id.clone());
     let mut consumed: std::collections::HashSet<String> = body.consumed.into_iter().collect();
     let mut conversation = Conversation::new(state, history);
-    for line in &actions {
+    for line in &merge_runs(&actions, MERGED_BYTES_MAX) {
         let envelope = rows::read_action(line)?;
         if conversation.turn_bytes() > turn_bytes_max && is_output(&envelope.action) {
             continue;
