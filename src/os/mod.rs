@@ -7,6 +7,7 @@
 //! Owns: every use of an interface that not all systems have.
 //! Never: knows of clients, sessions or agents, or decides what a failure means.
 
+mod allocator;
 pub mod blocking;
 pub mod exe;
 pub mod facts;
