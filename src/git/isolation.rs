@@ -110,6 +110,8 @@ pub struct IsolatedGitDir {
     common: PathBuf,
     config: Vec<u8>,
     shared_indexes: BTreeSet<OsString>,
+    /// Targets of the links, with their paths here.
+    links: Vec<(PathBuf, PathBuf)>,
     scratch: Scratch,
 }
 
@@ -169,24 +171,24 @@ impl IsolatedGitDir {
     fn make(scratch: Scratch, GitDirs { own, common }: GitDirs<'_>) -> io::Result<Self> {
         let top = scratch.path.clone();
         private_folder(&top.join("info"))?;
-        for name in LINKED {
-            links::create(&common.join(name), &top.join(name))?;
-        }
+        let link_to = |(from, to): (&Path, &Path), name: &str| (from.join(name), to.join(name));
+        let mut links: Vec<_> = LINKED.iter().map(|name| link_to((common, &top), name)).collect();
         let path = if own == common {
             top
         } else {
             let path = top.join("worktrees/it");
             private_folder(&path.join("info"))?;
             fs::write(path.join("commondir"), "../..\n")?;
-            for name in ["refs", "logs", "reftable"] {
-                links::create(&own.join(name), &path.join(name))?;
-            }
+            links.extend(["refs", "logs", "reftable"].map(|name| link_to((own, &path), name)));
             path
         };
-        links::create(&own.join("info/sparse-checkout"), &path.join("info/sparse-checkout"))?;
+        links.push(link_to((own, &path), "info/sparse-checkout"));
+        for (target, link) in &links {
+            links::create(target, link)?;
+        }
         let (own, common) = (own.to_owned(), common.to_owned());
         let (head, config, shared_indexes) = (Vec::new(), Vec::new(), BTreeSet::new());
-        Ok(Self { path, head, own, common, config, shared_indexes, scratch })
+        Ok(Self { path, head, own, common, config, shared_indexes, links, scratch })
     }
 
     fn refresh(&mut self, config: &[u8], head: &[u8], shared: &BTreeSet<OsString>) -> io::Result<()> {
@@ -201,6 +203,9 @@ impl IsolatedGitDir {
             links::create(&self.own.join(name), &self.path.join(name))?;
         }
         shared.clone_into(&mut self.shared_indexes);
+        for (target, link) in &self.links {
+            links::renew(target, link)?;
+        }
         // Git writes `HEAD` in a commit without a branch, and leaves a lock if it is killed.
         for name in ["HEAD", "HEAD.lock"] {
             match fs::remove_file(self.path.join(name)) {
