@@ -25,6 +25,7 @@ use crate::io::listen::access::AccessToken;
 use crate::io::listen::websocket::END_OF_INPUT;
 use crate::listening::host_of;
 use crate::os::sockets;
+use crate::os::stdio::is_closed;
 use crate::store::folder;
 
 /// Maximum length of a message from the host, in bytes. The protocol itself sets no limit.
@@ -174,12 +175,10 @@ async fn join(
         told = &mut down => (None, told),
         said = &mut up => (Some(said), down.await),
     };
-    let is_gone = |error: &io::Error| {
-        matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
-    };
+    let is_gone = |error: &io::Error| is_closed(error) || error.kind() == io::ErrorKind::ConnectionReset;
     match (said, told) {
         // stdout is closed.
-        (None, Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Ended::Ours),
+        (None, Err(error)) if is_closed(&error) => Ok(Ended::Ours),
         (Some(Err(error)), _) | (_, Err(error)) if !is_gone(&error) => Err(error.into()),
         (Some(Ok(())), Ok(())) => Ok(Ended::Ours),
         _ => Ok(Ended::Theirs),

@@ -17,6 +17,7 @@ use crate::io::listen::access::{Access, AccessToken};
 use crate::io::listen::address::Address;
 use crate::io::listen::notice::ListenNotice;
 use crate::io::listen::Listening;
+use crate::os::stdio::is_closed;
 use crate::places;
 use crate::store::folder;
 
@@ -198,7 +199,7 @@ pub fn print_status(arguments: &StatusArgs) -> anyhow::Result<()> {
         listening.fold(first, |printed, url| printed + &url + "\n") + &git_line
     };
     match io::stdout().write_all(printed.as_bytes()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) if is_closed(&error) => Ok(()),
         written => Ok(written?),
     }
 }

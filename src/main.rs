@@ -380,7 +380,7 @@ fn this_program(given: Option<u64>) -> GuardProgram {
 fn print(text: &str) -> ExitCode {
     match std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes()) {
         // A reader may close the pipe early, as `head` does.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+        Err(error) if !stdio::is_closed(&error) => {
             complain(&format_args!("stdout cannot be written: {error}"));
             ExitCode::from(EXIT_FAILURE)
         }

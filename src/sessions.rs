@@ -21,6 +21,7 @@ use clap::{Args, Subcommand};
 
 use crate::host::effects::SavedChat;
 use crate::host::rows::{self, ChatBody, SessionBody};
+use crate::os::stdio;
 use crate::store::archive::{Archive, ArchivedSession, SessionPiece};
 use crate::store::check::Extent;
 use crate::store::folder::{self, StateFolder};
@@ -141,7 +142,7 @@ fn open(asked: Option<&Path>, looks: bool) -> anyhow::Result<(StateFolder, Archi
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    error.downcast_ref::<io::Error>().is_some_and(stdio::is_closed)
 }
 
 fn act(verb: &SessionsVerb, archive: &mut Archive, out: &mut dyn Write) -> anyhow::Result<()> {

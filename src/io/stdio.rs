@@ -14,7 +14,9 @@ use tokio_util::codec::Decoder;
 use super::link::{ClientLines, LineSink, Receipts, WriteOutcome, CHUNK_BYTES, COPY_BELOW};
 use crate::codec::LineCodec;
 use crate::os::limits::limit_behind;
-use crate::os::stdio::{is_end, wait_for_input, wait_until_readable, wait_until_writable, write_at_once};
+use crate::os::stdio::{
+    is_closed, is_end, wait_for_input, wait_until_readable, wait_until_writable, write_at_once,
+};
 
 const READ_BYTES: usize = 64 << 10;
 
@@ -150,7 +152,7 @@ fn write_all(mut stdout: File, texts: &Receiver<Bytes>, receipts: &Receipts) {
         for part in text.chunks(CHUNK_BYTES) {
             let outcome = match write_patiently(&mut stdout, part) {
                 Ok(()) => WriteOutcome::Bytes(part.len()),
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => WriteOutcome::Gone,
+                Err(error) if is_closed(&error) => WriteOutcome::Gone,
                 Err(error) => WriteOutcome::Failed(error),
             };
             let goes_on = matches!(outcome, WriteOutcome::Bytes(_));

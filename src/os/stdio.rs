@@ -4,7 +4,9 @@
 //! nonblocking, and writing to them without waiting.
 //! Never: interprets a byte.
 
-pub use half::{is_end, take, wait_for_input, wait_until_readable, wait_until_writable, write_at_once};
+pub use half::{
+    is_closed, is_end, take, wait_for_input, wait_until_readable, wait_until_writable, write_at_once,
+};
 
 #[cfg(unix)]
 mod half {
@@ -51,6 +53,11 @@ mod half {
     pub fn is_end(error: &io::Error) -> bool {
         let ends = [Errno::IO, Errno::CONNRESET];
         ends.iter().any(|end| error.raw_os_error() == Some(end.raw_os_error()))
+    }
+
+    /// Returns whether a failed write means that the reader has closed the pipe.
+    pub fn is_closed(error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::BrokenPipe
     }
 
     /// Waits until a nonblocking file has something to read.
@@ -109,7 +116,17 @@ mod half {
     }
 
     pub fn is_end(error: &io::Error) -> bool {
-        error.kind() == io::ErrorKind::ConnectionReset
+        error.kind() == io::ErrorKind::ConnectionReset || is_disconnected(error)
+    }
+
+    pub fn is_closed(error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::BrokenPipe || is_disconnected(error)
+    }
+
+    /// Returns whether the peer has disconnected a named pipe, such as those of Node.
+    fn is_disconnected(error: &io::Error) -> bool {
+        const PIPE_NOT_CONNECTED: i32 = 233;
+        error.raw_os_error() == Some(PIPE_NOT_CONNECTED)
     }
 
     pub fn wait_until_readable<T>(_file: &T) -> io::Result<()> {
