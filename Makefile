@@ -9,7 +9,7 @@ HOST = $(shell rustc --print host-tuple)
 SHIPPED = --target $(HOST) $(if $(wildcard $(shell cc -print-file-name=libc.a)),\
 	--config 'target.$(HOST).rustflags=["-Ctarget-feature=+crt-static"]')
 
-.PHONY: help build demo test test-portable soak lint bless bench cost test-node test-agents test-versions test-vscode check-targets dist test-dist version
+.PHONY: help build demo test test-portable test-windows soak lint bless bench cost test-node test-agents test-versions test-vscode check-targets dist test-dist version
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -25,6 +25,16 @@ test: ## all tests; TEST_GIT names another git in which no setting may run a pro
 
 test-portable: ## all tests with the halves of other Unix systems (macOS) in place of Linux's: no /proc, inotify, pidfd or openat2
 	RUSTFLAGS="--cfg portable" CARGO_TARGET_DIR=$(TARGET)/portable $(CARGO) test --tests
+
+# The program is unoptimised, and shares what is built with check-targets.
+test-windows: ## the program of Windows under wine: GROUPS of tests/windows/run.py, all; WINDOWS_GIT names the folder of git.exe of a Git for Windows
+	@export CROSS_DIR="$${CROSS_DIR:-$(TARGET)/cross}" WINE_DIR="$${WINE_DIR:-$(TARGET)/wine}"; \
+	{ .ci/cross && . "$$CROSS_DIR/env" && .ci/wine; } || { echo "skipped: the program of Windows is not run"; exit 0; }; \
+	CARGO_TARGET_DIR=$(TARGET)/checked cargo-zigbuild build --quiet --locked --bin ahp-sidecar \
+		-Zbuild-std=std,panic_abort --target x86_64-pc-windows-gnu && \
+	python-zig cc -target x86_64-windows-gnu -O1 -o $(TARGET)/checked/agent.exe tests/windows/agent.c && \
+	WINE="$$WINE_DIR/wine" python3 -B tests/windows/run.py \
+		$(TARGET)/checked/x86_64-pc-windows-gnu/debug/ahp-sidecar.exe $(TARGET)/checked/agent.exe $(GROUPS)
 
 test-versions: ## the official crates of every released version judge the host: JUDGE_CASES schedules from JUDGE_SEED
 	$(CARGO) test --no-run --test it # builds the program, from what the other tests have built
@@ -56,7 +66,7 @@ dist: ## build and pack the program for every platform of .dist/targets, or for 
 		python3 -B .dist/build.py $(TARGET)/dist $(DIST)
 
 test-dist: ## install what `make dist` made, each kind into an empty folder and offline, and hold a conversation through it
-	@export QEMU_DIR="$${QEMU_DIR:-$(TARGET)/qemu}"; .ci/qemu; \
+	@export QEMU_DIR="$${QEMU_DIR:-$(TARGET)/qemu}" WINE_DIR="$${WINE_DIR:-$(TARGET)/wine}"; .ci/qemu; \
 		python3 -B .dist/test/run.py $(TARGET)/dist $(TARGET)/vsix/tools
 
 version: ## raise the version everywhere: VERSION=0.2.0
