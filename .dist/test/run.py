@@ -61,13 +61,23 @@ def check_sums(dist, _):
     for digest, name in lines:
         assert hashlib.sha256((dist / name).read_bytes()).hexdigest() == digest, name
     # Where somebody built is nobody's business, and would make the bytes differ.
-    for path in dist.glob("*.tar.xz"):
+    for path in [*dist.glob("*.tar.xz"), *dist.glob("*.zip")]:
+        for name, mode, content in packed(path):
+            assert mode == (0o755 if name.endswith(("/ahp-sidecar", "/ahp-sidecar.exe")) else 0o644), name
+            for place in (Path.home() / ".cargo", Path.home() / ".rustup", ROOT):
+                assert f"{place}/".encode() not in content, f"{name} in {path.name} names {place}"
+
+
+def packed(path):
+    """Yields name, mode and bytes of each file in an archive."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                yield info.filename, info.external_attr >> 16 & 0o7777, archive.read(info)
+    else:
         with tarfile.open(path) as archive:
             for member in archive.getmembers():
-                assert member.mode == (0o755 if member.name.endswith("/ahp-sidecar") else 0o644), member.name
-                content = archive.extractfile(member).read()
-                for place in (Path.home() / ".cargo", Path.home() / ".rustup", ROOT):
-                    assert f"{place}/".encode() not in content, f"{member.name} in {path.name} names {place}"
+                yield member.name, member.mode, archive.extractfile(member).read()
 
 
 def check_archive(dist, folder):
@@ -112,6 +122,19 @@ def check_emulated(dist, folder):
     assert "The tests' agent" in run(*program, "agents", "check", "--agent", agent, "--ephemeral", env=clean_environment())
     converse(*program, options=state)
     listed = run(*program, "sessions", "list", *state, env=clean_environment())
+    assert "ahp-session:/ci" in listed, listed
+
+
+def check_wine(dist, folder):
+    """The program of Windows: a conversation, and sessions that are kept. `make test-windows` has more."""
+    [path] = dist.glob(f"ahp-sidecar-*-{triple('win32-x64')}.zip")
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(folder)
+    [inside] = folder.iterdir()
+    program = [WINE, inside / "ahp-sidecar.exe"]
+    state = ["--exclusive", "--state-dir", f"Z:{folder}/state".replace("/", "\\")]
+    converse(*program, options=state)
+    listed = run(*program, "sessions", "list", *state[1:], env=clean_environment())
     assert "ahp-session:/ci" in listed, listed
 
 
@@ -234,6 +257,8 @@ def main():
               ("extension", check_extension, ("node", "npm")), ("cargo install", check_cargo, ("cargo",))]
     if NAME == "linux-x64" and any(dist.glob(f"*-{triple('linux-arm64')}.tar.xz")):
         checks.append(("arm64, by emulation", check_emulated, (EMULATOR,)))
+    if NAME == "linux-x64" and any(dist.glob(f"*-{triple('win32-x64')}.zip")):
+        checks.append(("Windows, by wine", check_wine, (WINE,)))
     failed = []
     for name, check, needs in checks:
         missing = [program for program in needs if not shutil.which(program, path=SEARCHED)]
@@ -252,5 +277,6 @@ def main():
 
 TOOLS = Path(sys.argv[2]).resolve()
 EMULATOR = str(Path(os.environ.get("QEMU_DIR", ROOT / "target/qemu")).resolve() / "run")
+WINE = str(Path(os.environ.get("WINE_DIR", ROOT / "target/wine")).resolve() / "wine")
 SEARCHED = f"{os.environ['PATH']}{os.pathsep}{TOOLS / 'node_modules/.bin'}"
 main()
