@@ -196,7 +196,14 @@ fn serve_here(
                 Err(error) => return failed(&error, EXIT_STATE),
             }
         }
-        _ => (None, None),
+        StatePlace::Folder(asked) => {
+            // The folder must be held before this program is kept in it.
+            match folder::chosen(asked.as_deref()).and_then(|folder| StateFolder::hold(&folder)) {
+                Ok(held) => (Some(held), None),
+                Err(error) => return failed(&error, EXIT_STATE),
+            }
+        }
+        StatePlace::Memory => (None, None),
     };
     let (options, agents, _kept) = equipped(serving, options, agents);
     status_of(serve(options, agents, held, place))
@@ -329,7 +336,8 @@ fn equipped(
     (RunOptions { guard: Some(guard), ..options }, (configuration, backends), kept)
 }
 
-/// Keeps this program in the state folder, if the system needs that to start it again.
+/// Keeps this program in the state folder, which is held, if the system needs that to start it
+/// again.
 fn keep_program(options: &RunOptions) -> Option<KeptProgram> {
     let StatePlace::Folder(asked) = &options.state else { return None };
     let kept = exe::keep(&folder::chosen(asked.as_deref()).ok()?);

@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -215,6 +216,15 @@ pub(super) fn adopt_for_host() -> bool {
     childless && set_child_subreaper(Some(getpid())).is_ok()
 }
 
+/// Does nothing: descendants are found by their parents.
+pub(super) fn mark(_program: &mut Command) {}
+
+/// Kills the group of a killed guard. The host has adopted its other processes.
+pub(super) fn kill_tree(guard: Pid) {
+    // Fails if the group is empty.
+    kill_process_group(guard, Signal::KILL).unwrap_or_default();
+}
+
 /// Asks all processes of a guard to exit, and kills those that do not. Returns only if some of them
 /// cannot be killed; otherwise the reaping thread ends the guard.
 pub(super) fn end(tree: ProcessTree) {
@@ -257,7 +267,7 @@ pub(super) fn kill_orphans(is_guard: impl Fn(RawPid) -> bool) {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
-    use std::process::{Command, Stdio};
+    use std::process::Stdio;
 
     use super::*;
 

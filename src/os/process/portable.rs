@@ -1,8 +1,10 @@
 //! Unix systems on which no process can adopt orphans.
 //!
-//! A guard finds the processes of its group, and by the list of all processes those whose parents
-//! lead to it. A process that has left the group is lost when its parent ends before the guard
-//! looks.
+//! A guard marks the environment of its program. The host and the guard list all processes of the
+//! system, and find those that descend from the guard, that bear the mark, or that share a group
+//! with one of these. macOS hides the environment of its own programs, such as `/bin/sh`. One of
+//! these that has left the group is lost if its parents have ended before anybody looks, and if
+//! nothing else of the tree is in its group.
 //!
 //! Owns: finding and ending the processes of a guard.
 //! Never: signals a process that has reused the number of another one.
@@ -14,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{
-    getpgid, getpid, getppid, kill_process, kill_process_group, setpgid, test_kill_process_group, Pid,
-    RawPid, Signal,
+    getpgid, getpid, getppid, kill_process, kill_process_group, setpgid, test_kill_process,
+    test_kill_process_group, Pid, RawPid, Signal,
 };
 
 use super::unix::ProcessTree;
@@ -23,8 +25,20 @@ use super::EXIT_GRACE;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Interval between searches for remaining descendants.
-const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
+/// Interval between searches that find nothing new.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Number of searches that find nothing new after which the rest cannot be killed.
+const SEARCHES_MAX: u32 = 25;
+
+/// Maximum time for killing processes that start others all the time.
+const KILL_WITHIN: Duration = Duration::from_secs(10);
+
+/// Option of `ps` that shows the environment after the command.
+const WITH_ENVIRONMENT: &str = if cfg!(target_os = "linux") { "e" } else { "-E" };
+
+/// Number of words of a start time, such as `Mon Jan  5 10:00:00 2026`.
+const WORDS_OF_START: usize = 5;
 
 /// Process, with its start time, which tells it from others of the same number.
 type FoundProcess = (RawPid, String);
@@ -34,12 +48,17 @@ struct ListedProcess {
     parent: RawPid,
     group: RawPid,
     started: String,
+    is_marked: bool,
 }
 
-/// Descendants of this process outside of a group, as far as they were ever found.
-#[derive(Debug, Default)]
-struct Descendants {
-    known: BTreeSet<FoundProcess>,
+/// Processes of a guard, as far as they were ever found.
+#[derive(Debug)]
+struct GuardedProcesses {
+    guard: Pid,
+    /// Processes that exist, with their groups.
+    known: BTreeMap<FoundProcess, RawPid>,
+    /// Groups of which others are members, too: this process and its parent.
+    shared_groups: BTreeSet<RawPid>,
 }
 
 /// Returns false: a guard cannot adopt orphans.
@@ -52,13 +71,28 @@ pub(super) fn adopt_for_host() -> bool {
     false
 }
 
-/// Does nothing: the host knows none of the processes that a killed guard has left.
+/// Does nothing: this process has no children but its own.
 pub(super) fn kill_orphans(_is_guard: impl Fn(RawPid) -> bool) {}
 
-/// Lists all processes of the system; empty if it does not tell them.
-fn listed() -> BTreeMap<RawPid, ListedProcess> {
+/// Returns the environment variable that the processes of a guard inherit. Guards around this one
+/// have others, so that each finds also the processes of the inner ones.
+fn mark_of(guard: Pid) -> String {
+    format!("AHP_SIDECAR_GUARD_{}", guard.as_raw_pid())
+}
+
+/// Marks a program that this guard starts, and all that it starts.
+pub(super) fn mark(command: &mut Command) {
+    command.env(mark_of(getpid()), "1");
+}
+
+/// Lists all processes of the system but `ps` and those that have ended; empty if it does not tell
+/// them.
+fn listed(mark: &str) -> BTreeMap<RawPid, ListedProcess> {
     let mut ps = Command::new("/bin/ps");
-    ps.args(["-A", "-o", "pid=", "-o", "ppid=", "-o", "pgid=", "-o", "lstart="]);
+    ps.args(["-A", "-ww"]);
+    let columns = ["pid=", "ppid=", "pgid=", "stat=", "lstart=", "command="];
+    ps.args(columns.iter().flat_map(|column| ["-o", column]));
+    ps.arg(WITH_ENVIRONMENT);
     ps.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut said = Vec::new();
     let Ok(mut child) = ps.spawn() else { return BTreeMap::new() };
@@ -68,87 +102,155 @@ fn listed() -> BTreeMap<RawPid, ListedProcess> {
     if let Some(Err(error)) = read {
         tracing::debug!(%error, "the processes of the system cannot be listed");
     }
-    let parse = |line: &str| {
-        let mut words = line.split_ascii_whitespace();
-        let mut number = || words.next()?.parse().ok();
-        let (process, parent, group) = (number()?, number()?, number()?);
-        Some((process, ListedProcess { parent, group, started: words.collect::<Vec<_>>().join(" ") }))
-    };
-    let mut all: BTreeMap<_, _> = String::from_utf8_lossy(&said).lines().filter_map(parse).collect();
+    let marked = format!(" {mark}=");
+    let said = String::from_utf8_lossy(&said);
+    let mut all: BTreeMap<_, _> = said.lines().filter_map(|line| parse(line, &marked)).collect();
     RawPid::try_from(child.id()).ok().and_then(|own| all.remove(&own));
     all
 }
 
-impl Descendants {
-    /// Finds descendants of this process, and of those that are known. Returns those that exist and
-    /// are not in this group.
-    fn refresh(&mut self, group: Pid) -> Vec<Pid> {
-        let all = listed();
+/// Parses a line of `ps`; `None` also if the process has ended.
+fn parse(line: &str, marked: &str) -> Option<(RawPid, ListedProcess)> {
+    let mut words = line.split_ascii_whitespace();
+    let mut number = || words.next()?.parse().ok();
+    let (process, parent, group) = (number()?, number()?, number()?);
+    let has_ended = words.next()?.starts_with('Z');
+    let started = words.take(WORDS_OF_START).collect::<Vec<_>>().join(" ");
+    let is_marked = line.contains(marked);
+    (!has_ended).then_some((process, ListedProcess { parent, group, started, is_marked }))
+}
+
+impl GuardedProcesses {
+    /// Creates the list of the processes of a guard, for the guard itself or for its host.
+    fn of(guard: Pid) -> Self {
+        Self { guard, known: BTreeMap::new(), shared_groups: BTreeSet::new() }
+    }
+
+    /// Looks for the processes, except this one. Returns false if the system does not list any.
+    fn refresh(&mut self) -> bool {
+        let all = listed(&mark_of(self.guard));
+        self.find_in(&all, getpid().as_raw_pid());
+        !all.is_empty()
+    }
+
+    fn find_in(&mut self, all: &BTreeMap<RawPid, ListedProcess>, own: RawPid) {
         let exists = |(process, started): &FoundProcess| {
             all.get(process).is_some_and(|listed| listed.started == *started)
         };
-        self.known.retain(exists);
-        let mut tree: BTreeSet<RawPid> = self.known.iter().map(|(process, _)| *process).collect();
-        tree.insert(getpid().as_raw_pid());
+        let mut found: BTreeSet<RawPid> =
+            self.known.keys().filter(|process| exists(process)).map(|(process, _)| *process).collect();
+        let mut parents = BTreeSet::from([self.guard.as_raw_pid()]);
+        let mut groups = parents.clone();
+        let ours = all.get(&own).into_iter().flat_map(|own| [Some(own), all.get(&own.parent)]).flatten();
+        self.shared_groups = ours.map(|listed| listed.group).collect();
         loop {
-            let is_new = |(process, listed): &(&RawPid, &ListedProcess)| {
-                tree.contains(&listed.parent) && !tree.contains(*process)
-            };
-            let new: Vec<RawPid> = all.iter().filter(is_new).map(|(process, _)| *process).collect();
-            if new.is_empty() {
-                break;
-            }
-            for process in new {
-                tree.insert(process);
-                if let Some(listed) = all.get(&process).filter(|listed| listed.group != group.as_raw_pid()) {
-                    self.known.insert((process, listed.started.clone()));
+            let before = found.len();
+            for (process, listed) in all.iter().filter(|(process, _)| **process != own) {
+                let is_related = parents.contains(&listed.parent) || groups.contains(&listed.group);
+                if is_related || listed.is_marked || found.contains(process) {
+                    found.insert(*process);
+                    parents.insert(*process);
+                    groups.extend(Some(listed.group).filter(|group| !self.shared_groups.contains(group)));
                 }
             }
+            // A process that is found for the first time may relate others to the tree.
+            if found.len() == before {
+                break;
+            }
         }
-        self.known.iter().filter_map(|(process, _)| Pid::from_raw(*process)).collect()
+        let known = all.iter().filter(|(process, _)| found.contains(process));
+        self.known =
+            known.map(|(process, listed)| ((*process, listed.started.clone()), listed.group)).collect();
+    }
+
+    /// Kills all processes, even while they start others and their parents end. Returns false if
+    /// some cannot be killed, or the system does not list any.
+    ///
+    /// A group is stopped when a process in it is found for the first time, and killed once another
+    /// search has found the children of that. Signals to a group reach also a process that was
+    /// started meanwhile.
+    fn kill(&mut self) -> bool {
+        let mut seen: BTreeSet<FoundProcess> = self.known.keys().cloned().collect();
+        let (start, mut had_new, mut without_new) = (Instant::now(), false, 0);
+        while self.refresh() {
+            // A single list may omit a process that was started while it was made.
+            if self.known.is_empty() && !had_new {
+                return true;
+            }
+            let mut new = BTreeSet::new();
+            for (process, group) in &self.known {
+                if seen.insert(process.clone()) {
+                    new.insert(*group);
+                }
+            }
+            for (process, group) in &self.known {
+                let signal = if new.contains(group) { Signal::STOP } else { Signal::KILL };
+                if self.shared_groups.contains(group) {
+                    send(process, signal);
+                } else if let Some(group) = Pid::from_raw(*group) {
+                    // Fails if the group has ended meanwhile.
+                    kill_process_group(group, signal).unwrap_or_default();
+                }
+            }
+            had_new = !new.is_empty();
+            without_new = if had_new { 0 } else { without_new + 1 };
+            if without_new > SEARCHES_MAX || start.elapsed() > KILL_WITHIN {
+                return false;
+            }
+            if without_new > 1 {
+                thread::sleep(SWEEP_INTERVAL);
+            }
+        }
+        false
+    }
+
+    /// Returns whether a process exists that was found, or another one in the guard's group, if the
+    /// guard has left that.
+    fn exist(&self, has_left: bool) -> bool {
+        let exists = |(process, _): &FoundProcess| {
+            Pid::from_raw(*process).is_some_and(|process| test_kill_process(process).is_ok())
+        };
+        self.known.keys().any(exists) || has_left && test_kill_process_group(self.guard).is_ok()
     }
 }
 
-fn signal_all(processes: &[Pid], signal: Signal) {
-    for process in processes {
-        if let Err(error) = kill_process(*process, signal) {
-            tracing::debug!(%error, "a process of an agent has ended meanwhile, or is another user's");
-        }
+fn send((process, _): &FoundProcess, signal: Signal) {
+    if let Some(Err(error)) = Pid::from_raw(*process).map(|process| kill_process(process, signal)) {
+        tracing::debug!(%error, "a process of an agent has ended meanwhile, or is another user's");
     }
 }
 
-/// Asks all processes to exit, and kills those that do not. Returns when none is found any more, or
-/// the rest cannot be killed.
+/// Kills the processes of a killed guard.
+pub(super) fn kill_tree(guard: Pid) {
+    // Stopped parents keep their children, which are found by them.
+    kill_process_group(guard, Signal::STOP).unwrap_or_default();
+    if !GuardedProcesses::of(guard).kill() {
+        tracing::warn!("a process that an agent started cannot be killed: it is still running");
+        // Fails if the group is empty.
+        kill_process_group(guard, Signal::KILL).unwrap_or_default();
+    }
+}
+
+/// Asks all processes of a guard to exit, and kills those that do not.
 pub(super) fn end(tree: ProcessTree) {
-    let mut descendants = Descendants::default();
+    let mut processes = GuardedProcesses::of(tree.group);
     // Before the first signal: parents that exit would leave their children to the system.
-    signal_all(&descendants.refresh(tree.group), Signal::TERM);
-    // The guard leaves the group, if it can, to survive the signal and report the exit.
-    let other = getppid().and_then(|host| getpgid(Some(host)).ok());
-    let left = other.is_some_and(|other| setpgid(None, Some(other)).is_ok());
-    for signal in [Signal::TERM, Signal::KILL] {
-        if kill_process_group(tree.group, signal).is_err() {
-            break;
-        }
-        let start = Instant::now();
-        let mut is_empty = false;
-        while start.elapsed() < EXIT_GRACE && !is_empty {
-            thread::sleep(POLL_INTERVAL);
-            is_empty = left && test_kill_process_group(tree.group).is_err();
-        }
-        if is_empty {
-            break;
-        }
+    processes.refresh();
+    for (process, _) in processes.known.iter().filter(|(_, group)| **group != tree.group.as_raw_pid()) {
+        send(process, Signal::TERM);
     }
+    // The guard leaves the group, if its host lives, to survive the signals and report the exit.
+    let host = getppid().filter(|parent| !parent.is_init());
+    let other = host.and_then(|host| getpgid(Some(host)).ok());
+    let has_left = other.is_some_and(|other| setpgid(None, Some(other)).is_ok());
+    kill_process_group(tree.group, Signal::TERM).unwrap_or_default();
     let start = Instant::now();
-    loop {
-        let rest = descendants.refresh(tree.group);
-        if rest.is_empty() || start.elapsed() > 2 * EXIT_GRACE {
-            return;
-        }
-        // They had their time while the group had its own.
-        signal_all(&rest, Signal::KILL);
-        thread::sleep(SWEEP_INTERVAL);
+    while start.elapsed() < EXIT_GRACE && processes.exist(has_left) {
+        thread::sleep(POLL_INTERVAL);
+    }
+    if !processes.kill() {
+        // Kills the guard as well if it could not leave the group.
+        kill_process_group(tree.group, Signal::KILL).unwrap_or_default();
     }
 }
 
@@ -165,18 +267,60 @@ mod tests {
         shell.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut shell = shell.spawn().unwrap();
         BufReader::new(shell.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-        let mut descendants = Descendants::default();
-        let ours = getpgid(None).unwrap();
-        let found = descendants.refresh(ours);
-        let of_shell = |process: &Pid| listed().get(&process.as_raw_pid()).map(|listed| listed.parent);
         let shell_id = RawPid::try_from(shell.id()).unwrap();
-        let sleeper = *found.iter().find(|process| of_shell(process) == Some(shell_id)).unwrap();
+        let mut processes = GuardedProcesses::of(Pid::from_child(&shell));
+        assert!(processes.refresh());
+        let listed_now = listed("");
+        let is_child = |(process, _): &FoundProcess| {
+            listed_now.get(process).is_some_and(|listed| listed.parent == shell_id)
+        };
+        let sleeper = processes.known.keys().find(|process| is_child(process)).unwrap().clone();
         shell.kill().unwrap();
         shell.wait().unwrap();
-        assert!(descendants.refresh(ours).contains(&sleeper), "it is an orphan now");
-        kill_process(sleeper, Signal::KILL).unwrap();
-        while descendants.refresh(ours).contains(&sleeper) {
-            thread::sleep(SWEEP_INTERVAL);
-        }
+        processes.refresh();
+        assert!(processes.known.contains_key(&sleeper), "it is an orphan now");
+        assert!(processes.kill());
+        assert!(!processes.exist(false));
+    }
+
+    #[test]
+    fn orphans_of_a_dead_guard_are_found_by_its_mark() {
+        let mut guard = Command::new("sleep").arg("1000").spawn().unwrap();
+        let id = Pid::from_child(&guard);
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", "setsid sh -c 'echo; exec sleep 1000' &"]).env(mark_of(id), "1");
+        let mut shell = shell.stdout(Stdio::piped()).spawn().unwrap();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        shell.wait().unwrap();
+        guard.kill().unwrap();
+        guard.wait().unwrap();
+        let mut processes = GuardedProcesses::of(id);
+        assert!(processes.refresh());
+        assert_eq!(processes.known.len(), 1, "{processes:?}");
+        kill_tree(id);
+        assert!(!processes.exist(false));
+    }
+
+    #[test]
+    fn process_whose_environment_is_hidden_is_found_by_its_group() {
+        let listed = [
+            "   8     1     8 S    Mon Jan  5 10:00:00 2026 make",
+            "   9     8     8 S    Mon Jan  5 10:00:00 2026 rustc",
+            "  10     8    10 S    Mon Jan  5 10:00:00 2026 host PATH=/bin",
+            "  20    10    10 S    Mon Jan  5 10:00:01 2026 guard, which has left its group",
+            "  21     1    21 Ss   Mon Jan  5 10:00:02 2026 /bin/sh -c x",
+            "  22    21    21 S+   Mon Jan  5 10:00:02 2026 node x A=1 AHP_SIDECAR_GUARD_20=1 B=2",
+            "  23    21    21 Z    Mon Jan  5 10:00:02 2026 (sleep)",
+            "  24     1    24 S    Mon Jan  5 10:00:02 2026 node AHP_SIDECAR_GUARD_201=1",
+            "  25     1    20 S    Mon Jan  5 10:00:02 2026 sleep",
+            "  26    10    10 S    Mon Jan  5 10:00:02 2026 git",
+        ];
+        let marked = format!(" {}=", mark_of(Pid::from_raw(20).unwrap()));
+        let all = listed.iter().filter_map(|line| parse(line, &marked)).collect();
+        let mut processes = GuardedProcesses::of(Pid::from_raw(20).unwrap());
+        processes.find_in(&all, 10);
+        let found: Vec<RawPid> = processes.known.keys().map(|(process, _)| *process).collect();
+        assert_eq!(found, [21, 22, 25]);
+        assert_eq!(processes.known.keys().next().unwrap().1, "Mon Jan 5 10:00:02 2026");
     }
 }

@@ -558,7 +558,9 @@ while time.monotonic() < until:
 
 
 def step_leave(session, rest):
-    """Starts what does not want to go, nor to be found, in every way; `LEFT` in `orphans.rs` has their names."""
+    """Starts what does not want to go, nor to be found, in every way; `LEFT` in `orphans.rs` has their names.
+
+    `leave hopper` starts also what has another number, group and session every moment."""
 
     def start(*command, **how):
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
@@ -573,7 +575,8 @@ def step_leave(session, rest):
     daemon('nohup "$@" >/dev/null 2>&1 &', "background")
     start("/bin/sh", "-c", '"$@" & wait', "sh", *STUBBORN, "in-family", start_new_session=True)
     start(sys.executable, "-c", ADOPTER, "adopter", *STUBBORN)
-    start(sys.executable, "-c", HOPPER, "hopper", start_new_session=True)
+    if rest == "hopper":
+        start(sys.executable, "-c", HOPPER, "hopper", start_new_session=True)
 
 
 def step_note(session, rest):
@@ -1432,8 +1435,8 @@ def main():
     if OPTIONS.before_hello == "die":
         sys.stderr.write("there is no model\n")
         sys.exit(5)
-    if OPTIONS.before_hello == "leave":
-        step_leave(None, None)
+    if OPTIONS.before_hello.startswith("leave"):
+        step_leave(None, OPTIONS.before_hello.removeprefix("leave").strip())
         while True:
             time.sleep(60)
     while True:

@@ -14,8 +14,7 @@
 //! another mode, starts a session there and executes the command.
 //!
 //! Owns: ending all processes of a program with the host, and reporting how the program ended.
-//! Never: reads or writes the program's data. Only Linux can adopt orphans; elsewhere a process
-//! that has left the group is not found.
+//! Never: reads or writes the program's data.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -215,7 +214,9 @@ fn lead() -> io::Result<ProcessTree> {
 /// Starts a command with the guard's stdout and stderr, and closes the guard's own copies.
 fn spawn(command: &[OsString], stdin: Stdio) -> io::Result<Pid> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let started = Command::new(program).args(arguments).stdin(stdin).spawn()?;
+    let mut program = Command::new(program);
+    half::mark(&mut program);
+    let started = program.args(arguments).stdin(stdin).spawn()?;
     leave_folder();
     close_output()?;
     Ok(Pid::from_child(&started))
@@ -225,6 +226,7 @@ fn spawn(command: &[OsString], stdin: Stdio) -> io::Result<Pid> {
 fn spawn_by(mut leader: Command, command: &[OsString]) -> io::Result<Pid> {
     let (mut told, tells) = io::pipe()?;
     let terminal = || io::stdout().as_fd().try_clone_to_owned();
+    half::mark(&mut leader);
     leader.arg("--").args(command);
     leader.stdin(Stdio::from(terminal()?)).stdout(Stdio::from(terminal()?)).stderr(tells);
     let mut started = leader.spawn()?;

@@ -202,6 +202,9 @@ impl Guard {
             () = overdue => {
                 // The guard is not reaped yet, so the group still has its number.
                 self.kill_group();
+                if let Err(error) = self.child.start_kill() {
+                    tracing::debug!(%error, "a guard has ended meanwhile");
+                }
                 self.child.wait().await
             }
         };
@@ -210,13 +213,22 @@ impl Guard {
         }
         if status.as_ref().is_ok_and(|status| status.code().is_none()) {
             // The guard was killed. The group keeps its number while it has members.
-            self.kill_group();
+            self.kill_tree().await;
         }
         let started = Arc::clone(&self.started);
         if let Err(error) = on_a_thread(move || started.kill_orphans()).await {
             tracing::warn!(%error, "the search for processes left behind by a guard failed");
         }
         status
+    }
+
+    /// Kills the processes of the killed guard, as far as they can be found.
+    async fn kill_tree(&self) {
+        let Some(pid) = self.pid else { return };
+        if let Err(error) = on_a_thread(move || half::kill_tree(pid)).await {
+            tracing::warn!(%error, "only the process group of a killed guard is ended");
+            self.kill_group();
+        }
     }
 
     fn kill_group(&self) {
