@@ -34,6 +34,10 @@ const SEARCHES_MAX: u32 = 25;
 /// Maximum time for killing processes that start others all the time.
 const KILL_WITHIN: Duration = Duration::from_secs(10);
 
+/// Time for a guard that is late, which may have found more than the host would. It goes on if the
+/// host exits meanwhile.
+pub(super) const LATE_GUARD_WITHIN: Duration = KILL_WITHIN.saturating_add(EXIT_GRACE);
+
 /// Option of `ps` that shows the environment after the command.
 const WITH_ENVIRONMENT: &str = if cfg!(target_os = "linux") { "e" } else { "-E" };
 

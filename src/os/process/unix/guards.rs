@@ -199,14 +199,7 @@ impl Guard {
         };
         let status = tokio::select! {
             status = self.child.wait() => status,
-            () = overdue => {
-                // The guard is not reaped yet, so the group still has its number.
-                self.kill_group();
-                if let Err(error) = self.child.start_kill() {
-                    tracing::debug!(%error, "a guard has ended meanwhile");
-                }
-                self.child.wait().await
-            }
+            () = overdue => self.end_late().await,
         };
         if let Some(pid) = self.pid.filter(|_| status.is_ok()) {
             self.started.guards().remove(&pid.as_raw_pid());
@@ -220,6 +213,27 @@ impl Guard {
             tracing::warn!(%error, "the search for processes left behind by a guard failed");
         }
         status
+    }
+
+    /// Ends a guard that is late, and that is not reaped yet, so that the group still has its
+    /// number.
+    async fn end_late(&mut self) -> io::Result<ExitStatus> {
+        if !half::LATE_GUARD_WITHIN.is_zero() {
+            // The program may have stopped its guard, in the group or outside.
+            for send in [kill_process, kill_process_group] {
+                if let Some(Err(error)) = self.pid.map(|pid| send(pid, Signal::CONT)) {
+                    tracing::debug!(%error, "a late guard cannot be continued");
+                }
+            }
+            if let Ok(status) = tokio::time::timeout(half::LATE_GUARD_WITHIN, self.child.wait()).await {
+                return status;
+            }
+        }
+        self.kill_group();
+        if let Err(error) = self.child.start_kill() {
+            tracing::debug!(%error, "a guard has ended meanwhile");
+        }
+        self.child.wait().await
     }
 
     /// Kills the processes of the killed guard, as far as they can be found.
