@@ -264,6 +264,13 @@ mod tests {
 
     use super::*;
 
+    /// Orphans exist until the system has reaped them.
+    fn wait_until_none_exists(processes: &GuardedProcesses) {
+        while processes.exist(false) {
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+
     #[test]
     fn descendants_in_other_groups_are_found_and_stay_known_as_orphans() {
         let script = "setsid sh -c 'echo; exec sleep 1000' & read line";
@@ -284,7 +291,7 @@ mod tests {
         processes.refresh();
         assert!(processes.known.contains_key(&sleeper), "it is an orphan now");
         assert!(processes.kill());
-        assert!(!processes.exist(false));
+        wait_until_none_exists(&processes);
     }
 
     #[test]
@@ -302,7 +309,7 @@ mod tests {
         assert!(processes.refresh());
         assert_eq!(processes.known.len(), 1, "{processes:?}");
         kill_tree(id);
-        assert!(!processes.exist(false));
+        wait_until_none_exists(&processes);
     }
 
     #[test]
