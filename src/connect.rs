@@ -8,7 +8,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context};
-use bytes::Bytes;
 use clap::Args;
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::AsyncWriteExt;
@@ -17,7 +16,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::header::AUTHORIZATION;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
-use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 use tokio_util::codec::FramedRead;
 
 use crate::codec::{InputLine, LineCodec};
@@ -157,8 +156,10 @@ async fn join_socket(path: &str) -> anyhow::Result<Ended> {
     let (mut reader, mut writer) =
         sockets::split(stream.with_context(|| format!("cannot connect to {path}"))?);
     let up = async {
-        tokio::io::copy(&mut tokio::io::stdin(), &mut writer).await?;
-        writer.shutdown().await
+        let copied = tokio::io::copy(&mut tokio::io::stdin(), &mut writer).await;
+        // The host also answers a client whose input fails.
+        let ended = writer.shutdown().await;
+        copied.and(ended)
     };
     let down = async { tokio::io::copy(&mut reader, &mut tokio::io::stdout()).await.map(|_| ()) };
     join(up, down).await
@@ -208,16 +209,20 @@ async fn join_websocket(destination: &Destination) -> anyhow::Result<Ended> {
     let (mut to_host, mut from_host) = socket.split();
     let up = async {
         let mut lines = FramedRead::new(tokio::io::stdin(), LineCodec::new(LINE_BYTES_MAX));
+        let mut copied = Ok(());
         while let Some(line) = lines.next().await {
-            let line: Bytes = match line? {
-                InputLine::Complete(line) | InputLine::Unterminated(line) => line,
-                InputLine::TooLong => return Err(io::Error::other("a line of stdin is too long")),
+            copied = match line.and_then(text_of) {
+                Ok(text) => to_host.send(Message::Text(text)).await.map_err(failed),
+                Err(error) => Err(error),
             };
-            let text = String::from_utf8_lossy(&line).into_owned();
-            to_host.send(Message::Text(text.into())).await.map_err(failed)?;
+            if copied.is_err() {
+                break;
+            }
         }
+        // The host also answers a client whose input fails.
         let end = CloseFrame { code: CloseCode::Normal, reason: END_OF_INPUT.into() };
-        to_host.send(Message::Close(Some(end))).await.map_err(failed)
+        let ended = to_host.send(Message::Close(Some(end))).await.map_err(failed);
+        copied.and(ended)
     };
     let down = async {
         let mut stdout = tokio::io::stdout();
@@ -237,6 +242,18 @@ async fn join_websocket(destination: &Destination) -> anyhow::Result<Ended> {
         Ok(())
     };
     join(up, down).await
+}
+
+/// Returns the message of a line.
+fn text_of(line: InputLine) -> io::Result<Utf8Bytes> {
+    match line {
+        InputLine::Complete(line) | InputLine::Unterminated(line) => Utf8Bytes::try_from(line)
+            .map_err(|_| io::Error::other("stdin cannot be sent: a line is not UTF-8")),
+        InputLine::TooLong => {
+            let longest = format!("stdin cannot be sent: a line is longer than {LINE_BYTES_MAX} bytes");
+            Err(io::Error::other(longest))
+        }
+    }
 }
 
 fn failed(error: Error) -> io::Error {

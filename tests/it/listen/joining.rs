@@ -111,6 +111,28 @@ fn connect_command_joins_both_kinds_of_listener() {
 }
 
 #[test]
+fn connect_command_reports_an_input_that_cannot_be_sent_after_the_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let host = Host::listen(&["ws://127.0.0.1:0", &address], &[]);
+    for url in &host.urls {
+        let mut command = program();
+        // A folder can be opened and not read.
+        let output = command.args(["connect", url]).stdin(fs::File::open("/").unwrap()).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && stderr.contains("Is a directory"), "{url}: {stderr}");
+    }
+    let input = folder.path().join("input");
+    fs::write(&input, [hello("me").to_string().as_bytes(), b"\n\"\xff\"\n"].concat()).unwrap();
+    let mut command = program();
+    command.args(["connect", host.url()]).stdin(fs::File::open(&input).unwrap());
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && stderr.contains("UTF-8"), "{stderr}");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("serverSeq"), "its request is answered");
+}
+
+#[test]
 fn listener_beside_pipes_serves_others_until_the_pipe_client_leaves() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
