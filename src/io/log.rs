@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use tracing::callsite::rebuild_interest_cache;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -134,11 +135,14 @@ impl LogReaders {
     /// Adds the reader of a connection.
     pub fn join(&self, connection: u32, reader: LogReader) {
         self.readers().insert(connection, reader);
+        rebuild_interest_cache();
     }
 
     /// Removes the reader of a connection.
     pub fn leave(&self, connection: u32) {
-        self.readers().remove(&connection);
+        if self.readers().remove(&connection).is_some() {
+            rebuild_interest_cache();
+        }
     }
 
     fn interested_readers(&self, meta: &Metadata<'_>, concerned: Option<u32>) -> Vec<u32> {
@@ -172,11 +176,13 @@ struct LogSubscriber {
 
 impl Subscriber for LogSubscriber {
     fn enabled(&self, meta: &Metadata<'_>) -> bool {
-        self.filter.would_enable(meta.target(), meta.level())
+        self.writes(meta) || !self.log.log_readers.interested_readers(meta, None).is_empty()
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        self.filter.iter().map(|(_, level)| level).chain(self.filter.default_level()).max()
+        let readers = self.log.log_readers.readers();
+        let levels = readers.values().filter_map(|reader| max_level(&reader.filter));
+        levels.chain(max_level(&self.filter)).max()
     }
 
     fn event(&self, event: &Event<'_>) {
@@ -191,7 +197,9 @@ impl Subscriber for LogSubscriber {
             return;
         }
         self.log.log_readers.tell(&who, &line);
-        self.log.forward(line);
+        if self.writes(meta) {
+            self.log.forward(line);
+        }
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -205,6 +213,17 @@ impl Subscriber for LogSubscriber {
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
+}
+
+impl LogSubscriber {
+    /// Returns whether an entry belongs in the log itself, and not only in the copies of readers.
+    fn writes(&self, meta: &Metadata<'_>) -> bool {
+        self.filter.would_enable(meta.target(), meta.level())
+    }
+}
+
+fn max_level(filter: &Targets) -> Option<LevelFilter> {
+    filter.iter().map(|(_, level)| level).chain(filter.default_level()).max()
 }
 
 struct LogEntry {
@@ -356,8 +375,8 @@ impl Write for Sink {
         let Self::File(path, file, bytes) = self else { return io::stderr().write(line) };
         *bytes += line.len() as u64;
         if *bytes > FILE_BYTES_MAX {
-            if fs::rename(&path, path.with_extension("log.1")).is_ok() {
-                *self = Self::open(path.clone());
+            if let Some(new) = rotated(path, Self::open) {
+                *self = new;
                 return self.write(line);
             }
             // The file must stay bounded.
@@ -369,6 +388,15 @@ impl Write for Sink {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Moves the file aside, and opens a new one. `None` if either fails; then the present file remains
+/// in use, under whichever name.
+fn rotated(path: &Path, open: impl FnOnce(PathBuf) -> Sink) -> Option<Sink> {
+    match fs::rename(path, path.with_extension("log.1")) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => None,
+        _ => Some(open(path.to_owned())).filter(|sink| matches!(sink, Sink::File(..))),
     }
 }
 
@@ -427,7 +455,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_one_line_that_no_terminal_obeys() {
+    fn log_entry_is_one_line_without_control_characters() {
         assert_eq!(one_line("WARN ä \"x\\n\"\n".as_bytes()), "WARN ä \"x\\n\"\n".as_bytes());
         assert_eq!(one_line(b"a\nERROR \x1b[31mb\n"), b"a\\nERROR \\u{1b}[31mb\n");
     }
@@ -447,7 +475,18 @@ mod tests {
     }
 
     #[test]
-    fn a_long_entry_is_cut() {
+    fn log_file_stays_bounded_after_a_failed_rotation() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("host.log");
+        fs::write(&path, "old").unwrap();
+        assert!(rotated(&path, |_| Sink::Stderr).is_none(), "no new file can be opened");
+        assert_eq!(fs::read(path.with_extension("log.1")).unwrap(), b"old");
+        let opened = rotated(&path, |path| Sink::File(path.clone(), File::create(path).unwrap(), 0));
+        assert!(opened.is_some() && path.exists(), "the next attempt succeeds");
+    }
+
+    #[test]
+    fn long_log_entry_is_truncated() {
         let longest = [&[b'x'; LINE_BYTES_MAX][..], b"\n"].concat();
         assert_eq!(one_line(&longest), longest);
         assert_eq!(
@@ -474,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_that_are_all_different_take_bounded_memory() {
+    fn distinct_warnings_take_bounded_memory() {
         let (mut repeats, now) = (Repeats::default(), Instant::now());
         assert!(repeats.note(b"0 WARN first\n", &[], now) && !repeats.note(b"0 WARN first\n", &[], now));
         for number in 0..1000 {

@@ -408,6 +408,15 @@ fn systems_are_told_apart_in_one_folder() {
     assert!(found.is_empty(), "what differs between systems belongs into src/os: {found:#?}");
 }
 
+/// A line that names its connection by number is copied only to the window of that connection.
+#[test]
+fn log_lines_name_connections_by_number() {
+    for file in files_under("src").into_iter().filter(|file| file.extension().is_some_and(|it| it == "rs")) {
+        let source = fs::read_to_string(&file).unwrap();
+        assert!(!source.contains("?connection,"), "{}: say `connection = connection.0`", file.display());
+    }
+}
+
 /// Modules and items of other layers that each layer may use.
 const LAYERS: [(&str, &[&str]); 11] = [
     ("os", &[]),

@@ -242,7 +242,7 @@ pub mod unix {
             has_stopped_reading,
         );
         match opened {
-            Ok(connection) => tracing::info!(?connection, "a client is accepted"),
+            Ok(connection) => tracing::info!(connection = connection.0, "a client is accepted"),
             Err(error) => tracing::warn!(%error, "a client cannot be accepted"),
         }
     }

@@ -111,11 +111,20 @@ async fn serve<R: AsyncRead + Unpin>(
         ReadEnd::Closed => {
             // The library has answered the close frame when it read that.
             let answered = socket.flush().await;
-            tracing::debug!(?connection, ?answered, "the closing frame of a client is answered");
+            tracing::debug!(
+                connection = connection.0,
+                ?answered,
+                "the closing frame of a client is answered"
+            );
             controls.end();
         }
         ReadEnd::Refused(code, reason) => {
-            tracing::warn!(?connection, code = u16::from(code), reason, "a connection is closed");
+            tracing::warn!(
+                connection = connection.0,
+                code = u16::from(code),
+                reason,
+                "a connection is closed"
+            );
             controls.close(code, &reason);
             controls.end();
         }
@@ -123,7 +132,7 @@ async fn serve<R: AsyncRead + Unpin>(
     // Unread input is drained: otherwise the system resets the connection and output is lost.
     let reader = &mut socket.get_mut().reader;
     let rest = tokio::time::timeout(LINGER, tokio::io::copy(reader, &mut tokio::io::sink())).await;
-    tracing::debug!(?connection, ?rest, "the WebSocket of a client is closed");
+    tracing::debug!(connection = connection.0, ?rest, "the WebSocket of a client is closed");
 }
 
 async fn hear<R: AsyncRead + Unpin>(
@@ -144,6 +153,8 @@ async fn hear<R: AsyncRead + Unpin>(
         if !batch.is_empty() && !lines.send(Ok(batch)).await {
             return ReadEnd::Unheard;
         }
+        // The client is not to blame for the wait until the loop has taken the batch.
+        socket.get_mut().deadline = None;
         if let Some(end) = end {
             return end;
         }
