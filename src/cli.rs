@@ -29,17 +29,17 @@ use crate::sessions::Sessions;
 use crate::store::{StatePlace, StoreOptions};
 use crate::versions::dialect::Dialect;
 
-/// The name of the flag by which this program is the host of a state folder.
+/// Name of the hidden flag that makes this process the host of a state folder.
 const AS_HOST: &str = "as-host";
 
-/// Maximum length of an input line, in bytes unless said otherwise, in bytes.
+/// Default maximum length of an input line, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
 /// Default memory budget, in bytes: half of it for idle sessions, half for unused turn texts.
 const MEMORY_BUDGET: usize = 128 << 20;
 
-/// The longest line that may be read, and the largest turn that may be had, whatever is said, in
-/// bytes: the rows that they end up in are far from what the store can take.
+/// Upper bound of `--max-frame-bytes` and `--max-turn-bytes`, in bytes: larger rows approach the
+/// limit of the store.
 const ASKED_BYTES_MAX: usize = 256 << 20;
 
 /// Agent Host Protocol host: serves a client on stdin and stdout, one JSON-RPC message per line,
@@ -83,8 +83,8 @@ pub struct ServeOptions {
     #[arg(long, value_name = "N", conflicts_with = "ephemeral")]
     pub(crate) state_bytes: Option<u64>,
 
-    /// Number of crashes in a row while an interrupted turn is resumed after which the turn is
-    /// abandoned, and of such turns after which the session is quarantined; 0: no limit
+    /// Crashes in a row, while an interrupted turn is resumed, after which the turn is abandoned,
+    /// and while it is abandoned, after which its session is quarantined; 0: no limit
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) quarantine_after: u32,
 
@@ -135,8 +135,7 @@ pub struct ServeOptions {
     #[arg(long, value_name = "DIR")]
     default_directory: Option<PathBuf>,
 
-    /// End of the running turns when stdin ends: they get the drain timeout, or are cancelled at
-    /// once
+    /// What happens to running turns when stdin ends
     #[arg(long, value_enum, default_value_t = OnEof::Drain)]
     on_eof: OnEof,
 
@@ -199,7 +198,7 @@ pub struct WhichAgents {
 
     /// Configuration file (TOML) that describes agents in more detail [default:
     /// `ahp-sidecar/config.toml` in the platform's folder for configuration, such as ~/.config, if
-    /// it is there]
+    /// that file exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -224,7 +223,7 @@ pub fn help(topic: Option<&str>) -> anyhow::Result<String> {
 }
 
 impl WhichAgents {
-    /// The agents that speak ACP.
+    /// Reads the agents that speak ACP.
     ///
     /// # Errors
     /// When one of them is not described well.
@@ -350,9 +349,10 @@ impl ServeOptions {
         self.git.map_or(!self.deterministic, |git| git == UseOfGit::On)
     }
 
-    /// How this program is told to be the host of the state folder, with what it was told itself.
+    /// Returns the arguments that start this program again as the host of its state folder.
     pub fn to_be_host() -> impl Iterator<Item = OsString> {
-        std::env::args_os().skip(1).chain([format!("--{AS_HOST}").into()])
+        // The flag is first, because an argument may be `--`.
+        [format!("--{AS_HOST}").into()].into_iter().chain(std::env::args_os().skip(1))
     }
 
     /// Returns whether this process serves the clients of other processes.
@@ -373,10 +373,10 @@ impl ServeOptions {
         state.into_iter().chain(config).chain(self.listen.files()).collect()
     }
 
-    /// How to serve: on stdin and stdout, or, when it `stays`, only where it listens.
+    /// Returns the options of the process. With `stays`, it serves no client on stdin and stdout.
     ///
     /// # Errors
-    /// When a flag asks for something that is not there, or for a folder that is none.
+    /// When a folder does not exist, a size is too large, or no listener is given with `stays`.
     pub fn options(&self, stays: bool) -> anyhow::Result<RunOptions> {
         let default_directory = match &self.default_directory {
             Some(directory) => Some(
@@ -407,7 +407,7 @@ impl ServeOptions {
             bail!("serve: no client could connect: choose an address with `--listen`");
         }
         Ok(RunOptions {
-            stays,
+            has_pipes: !stays && !self.as_host,
             listening,
             terms: ConnectionSettings {
                 default_directory: default_directory.map(|directory| uri_of(&directory)),
@@ -459,14 +459,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_line_definition_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn paths_become_uris() {
-        assert_eq!(uri_of(std::path::Path::new("/a b/ä%.txt")), "file:///a%20b/%C3%A4%25.txt");
-        assert_eq!(uri_of(std::path::Path::new("/")), "file:///");
     }
 }

@@ -4,13 +4,14 @@
 //! program), and the one-line summary of each message.
 //! Never: touches the user's state folder or configuration, or checks the answers: the tests do.
 
-use std::io::{self, BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{bail, Context};
 use serde_json::Value;
 
+use crate::listening::print;
 use crate::os::paths::NULL_DEVICE;
 
 /// Conversation: `# ` begins a remark, `> ` a line of the client. Recorded lines of the host are
@@ -30,7 +31,7 @@ const SHOWN_CHARS: usize = 90;
 /// Runs the conversation with a new host, started from `program`, and prints it on stdout.
 ///
 /// # Errors
-/// When the host cannot be started or ends early, or when stdout is closed.
+/// When the host cannot be started or ends early. A closed stdout is no failure.
 pub fn run(program: &Path) -> anyhow::Result<()> {
     let mut host = Command::new(program)
         .args(ARGUMENTS)
@@ -40,27 +41,26 @@ pub fn run(program: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("`{}` cannot be started", program.display()))?;
     let mut said = host.stdin.take().context("the host has no stdin")?;
     let mut heard = BufReader::new(host.stdout.take().context("the host has no stdout")?).lines();
-    let mut out = io::stdout().lock();
     for group in CONVERSATION.split("\n\n") {
-        print_group(group, &mut said, &mut heard, &mut out)?;
+        print(&run_group(group, &mut said, &mut heard)?)?;
     }
     drop(said);
     let status = host.wait().context("the host cannot be waited for")?;
-    writeln!(out, "The input ends, and so does the host: {status}.")?;
-    Ok(())
+    print(&format!("The input ends, and so does the host: {status}.\n"))
 }
 
-fn print_group(
+/// Sends the messages of a group, and returns the group with the answers, to be printed.
+fn run_group(
     group: &str,
     said: &mut ChildStdin,
     heard: &mut Lines<BufReader<ChildStdout>>,
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<String> {
+    let mut text = String::new();
     for line in group.lines() {
         if let Some(remark) = line.strip_prefix("# ") {
-            writeln!(out, "{remark}")?;
+            text += &format!("{remark}\n");
         } else if let Some(line) = line.strip_prefix("> ") {
-            writeln!(out, "  → {}", summary(&serde_json::from_str(line)?))?;
+            text += &format!("  → {}\n", summary(&serde_json::from_str(line)?));
             writeln!(said, "{line}").context("the host does not read")?;
         }
     }
@@ -69,10 +69,9 @@ fn print_group(
     for line in heard {
         let message: Value = serde_json::from_str(&line.context("the host cannot be read")?)?;
         if message["id"] == ALL_ANSWERED {
-            writeln!(out)?;
-            return Ok(());
+            return Ok(text + "\n");
         }
-        writeln!(out, "  ← {}", summary(&message))?;
+        text += &format!("  ← {}\n", summary(&message));
     }
     bail!("the host has ended early")
 }

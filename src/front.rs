@@ -94,6 +94,18 @@ pub enum NoHost {
     /// No host runs, and this process cannot start one, for this reason.
     #[error("{0}")]
     Unstartable(String),
+    /// The hosts that this process has started have exited before they could be joined.
+    #[error(
+        "no host could be started for the state folder {folder} within {seconds} seconds ({last}): see `host.log` \
+         there, or run once with `--exclusive` to see the error",
+        seconds = JOIN_WITHIN.as_secs()
+    )]
+    Unstarted {
+        /// Path of the state folder.
+        folder: String,
+        /// Failure of the last attempt.
+        last: String,
+    },
     /// The deadline for joining has passed.
     #[error(
         "the state folder {folder} is in use by {holder}, and its host could not be joined within {seconds} seconds \
@@ -114,7 +126,7 @@ impl NoHost {
     /// Returns the exit status for this failure.
     pub fn status(&self) -> u8 {
         match self {
-            Self::Folder(_) | Self::TooLate { .. } => EXIT_STATE,
+            Self::Folder(_) | Self::Unstarted { .. } | Self::TooLate { .. } => EXIT_STATE,
             Self::Unstartable(_) => EXIT_USAGE,
             Self::Refused { status, .. } => *status,
         }
@@ -138,7 +150,7 @@ pub fn join(
     loop {
         let holder = Holder::of(folder).unwrap_or_default();
         if let Some(place) = holder.host.as_ref().filter(|place| !place.as_os_str().is_empty()) {
-            match connect_now(place).and_then(|stream| say_hello(stream, hello, begin, lent_pipes)) {
+            match connect_now(place).and_then(|stream| say_hello(folder, stream, hello, begin, lent_pipes)) {
                 Ok(host) => return host.map(|host| Joined::Host(Box::new(host))),
                 Err(error) => last = is_taken(place).unwrap_or_else(|| error.to_string()),
             }
@@ -156,8 +168,8 @@ pub fn join(
                     thread::sleep(START_AGAIN_AFTER);
                 }
                 Err(error) => {
-                    let (folder, holder) = (folder.display().to_string(), "nobody".to_owned());
-                    return Err(NoHost::TooLate { folder, holder, last: error.to_string() });
+                    let (folder, last) = (folder.display().to_string(), error.to_string());
+                    return Err(NoHost::Unstarted { folder, last });
                 }
             },
             Err(held @ FolderError::Held { .. }) => {
@@ -231,21 +243,25 @@ fn start_host(
             return Ok(Ok(Joined::Alone(held, error)));
         }
     };
+    let folder = held.path().to_owned();
     drop(held);
     // Reaps the host if it exits before this process.
     let waits = thread::Builder::new().name("host".to_owned()).spawn(move || child.wait());
     if let Err(error) = waits {
         tracing::debug!(%error, "the host's end cannot be waited for");
     }
-    Ok(say_hello(stream, hello, begin, lent_pipes)?.map(|host| Joined::Host(Box::new(host))))
+    Ok(say_hello(&folder, stream, hello, begin, lent_pipes)?.map(|host| Joined::Host(Box::new(host))))
 }
 
 /// Listens in the state folder, or, if a socket's path there is too long or cannot be bound, in the
 /// user's runtime folder.
 fn listen(folder: &Path) -> anyhow::Result<(LocalListener, PathBuf)> {
     let folder = folder.canonicalize()?;
-    let inside = bind(&folder.join(SOCKET));
-    let Err(error) = inside else { return Ok((inside?, folder.join(SOCKET))) };
+    let inside = folder.join(SOCKET);
+    let error = match bind(&inside) {
+        Ok(listener) => return Ok((listener, inside)),
+        Err(error) => error,
+    };
     let (device, inode) = facts::behind(&folder)?.identity;
     let name = format!("host-{device:x}-{inode:x}.sock");
     let place = runtime_folder().map(|folder| folder.join(name));
@@ -268,12 +284,17 @@ fn runtime_folder() -> io::Result<PathBuf> {
     if there.is_folder() && private::is_ours(&there) && private::mode_for_others(&there) & 0o077 == 0 {
         Ok(folder)
     } else {
-        Err(io::Error::other(format!("{} is accessible to other users", folder.display())))
+        Err(io::Error::other(format!(
+            "`{0}` belongs to or is accessible to other users, so no socket is made there: `chmod 700 {0}`, or set \
+             `XDG_RUNTIME_DIR`",
+            folder.display()
+        )))
     }
 }
 
-/// Sends the hello to a host, and receives its answer. Fails if the host is gone.
+/// Sends the hello to the host of a folder, and receives its answer. Fails if the host is gone.
 fn say_hello(
+    folder: &Path,
     stream: BlockingStream,
     hello: &Hello,
     begin: Instant,
@@ -291,7 +312,12 @@ fn say_hello(
         Ok(0) => return Err(said.err().unwrap_or(io::ErrorKind::UnexpectedEof.into())),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            let why = format!("the host does not answer within {} seconds", JOIN_WITHIN.as_secs());
+            let why = format!(
+                "the host of the state folder {} has not answered within {} seconds: end its process (`ahp-sidecar \
+                 status` names it), or choose another folder with `--state-dir`",
+                folder.display(),
+                JOIN_WITHIN.as_secs()
+            );
             return Ok(Err(NoHost::Refused { why, status: EXIT_STATE }));
         }
         Err(error) => return Err(error),
@@ -303,7 +329,11 @@ fn say_hello(
         }
         Ok(HelloLine::Refused { why, status }) => Err(NoHost::Refused { why, status }),
         _ => {
-            let why = "the host of this state folder gave an unknown answer".to_owned();
+            let why = format!(
+                "the host of the state folder {} gave an answer that this version does not know: end the other \
+                 windows, or choose another folder with `--state-dir`",
+                folder.display()
+            );
             Err(NoHost::Refused { why, status: EXIT_STATE })
         }
     })

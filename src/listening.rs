@@ -188,18 +188,26 @@ pub fn print_status(arguments: &StatusArgs) -> anyhow::Result<()> {
         format!("{status}\n")
     } else {
         let first = match (process, &notice) {
-            (None, _) => format!("no host runs on {}\n", place.display()),
+            (None, _) => format!("no process uses {}\n", place.display()),
             (Some(process), Some(_)) => {
-                format!("process {process} runs on {}, and listens on:\n", place.display())
+                format!("process {process} uses {}, and listens on:\n", place.display())
             }
             (Some(process), None) => {
-                format!("process {process} runs on {}, and does not listen\n", place.display())
+                format!("process {process} uses {}, and does not listen\n", place.display())
             }
         };
         listening.fold(first, |printed, url| printed + &url + "\n") + &git_line
     };
-    match io::stdout().write_all(printed.as_bytes()) {
+    print(&printed)
+}
+
+/// Prints a text on stdout. A reader may close the pipe early, as `head` does.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
         Err(error) if is_closed(&error) => Ok(()),
-        written => Ok(written?),
+        written => written.context("stdout cannot be written"),
     }
 }

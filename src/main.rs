@@ -8,16 +8,17 @@ use ahp_sidecar::backend::Backend;
 use ahp_sidecar::check::{self, AgentsArguments, Checked};
 use ahp_sidecar::cli::{self, Cli, CliCommand, ServeOptions};
 use ahp_sidecar::config::{AgentSource, ConfigurationReading};
-use ahp_sidecar::connect::{self, Ended};
+use ahp_sidecar::connect::{self, ConnectArgs, Ended};
 use ahp_sidecar::demo;
 use ahp_sidecar::front::{self, Joined, LeaveSignals};
 use ahp_sidecar::git;
 use ahp_sidecar::io::configuration::Configuration;
-use ahp_sidecar::io::fronts::HostSocket;
+use ahp_sidecar::io::descriptors::TooFewDescriptors;
+use ahp_sidecar::io::fronts::{refuse_all, HostSocket};
 use ahp_sidecar::io::log::{Log, LogReaders};
-use ahp_sidecar::io::run::{serve, serve_fronts, Exit, RunOptions, StateError};
+use ahp_sidecar::io::run::{serve, Exit, RunOptions, StateError};
 use ahp_sidecar::io::{descriptors, log};
-use ahp_sidecar::listening::print_status;
+use ahp_sidecar::listening::{print, print_status};
 use ahp_sidecar::os::exe::{self, KeptProgram};
 use ahp_sidecar::os::lending::LentPipes;
 use ahp_sidecar::os::process::{self, GuardProgram};
@@ -38,108 +39,47 @@ fn main() -> ExitCode {
         return ExitCode::from(status);
     }
     let cli = Cli::parse();
-    if let Some(CliCommand::RelayClientTools) = &cli.command {
-        return match relay::run() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                complain(&format_args!(
-                    "the host's MCP server for clients' tools cannot be reached: {error}"
-                ));
-                ExitCode::from(EXIT_FAILURE)
-            }
-        };
-    }
-    if let Some(CliCommand::RunGit { folder, file_bytes, filters }) = cli.command {
-        return match git::worker::run(folder, git::large::FileLimits::of(file_bytes), &filters) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                complain(&format_args!("git cannot be run: {error}"));
-                ExitCode::from(EXIT_FAILURE)
-            }
-        };
-    }
-    if let Some(CliCommand::Help { topic }) = &cli.command {
-        return match cli::help(topic.as_deref()) {
-            Ok(text) => print(&text),
-            Err(error) => {
-                complain(&error);
-                ExitCode::from(EXIT_USAGE)
-            }
-        };
-    }
-    let serves = matches!(cli.command, None | Some(CliCommand::Serve(_)));
-    let enough = if serves { descriptors::expect_for_host() } else { descriptors::expect_for_sessions() };
-    if let Err(error) = enough {
-        complain(&error);
-        return ExitCode::from(EXIT_FAILURE);
-    }
-    if let Err(error) = signals::outlive_file_limits() {
-        complain(&format_args!("cannot catch SIGXFSZ: {error}"));
-        return ExitCode::from(EXIT_FAILURE);
-    }
-    if let Some(CliCommand::Sessions(arguments)) = &cli.command {
-        return match sessions::run(arguments) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                complain(&error);
-                ExitCode::from(if matches!(error, SessionsFailure::Folder(_)) {
-                    EXIT_STATE
-                } else {
-                    EXIT_FAILURE
-                })
-            }
-        };
-    }
-    if let Some(CliCommand::Agents(arguments)) = &cli.command {
-        return check_agents(arguments);
-    }
-    if let Some(CliCommand::Demo) = &cli.command {
-        return match demo::run(&exe::own_path()) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                complain(&format_args!("{error:#}"));
-                ExitCode::from(EXIT_FAILURE)
-            }
-        };
-    }
-    match &cli.command {
-        Some(CliCommand::Connect(arguments)) => {
-            return match connect::run(arguments) {
-                Ok(Ended::Ours) => ExitCode::SUCCESS,
-                Ok(Ended::Theirs) => {
-                    complain(&"the connection to the host was lost: connect again, and send `reconnect`");
-                    ExitCode::from(EXIT_GONE)
-                }
-                Err(error) => {
-                    complain(&format_args!("{error:#}"));
-                    ExitCode::from(EXIT_FAILURE)
-                }
-            };
-        }
-        Some(CliCommand::Status(arguments)) => {
-            return match print_status(arguments) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    complain(&format_args!("{error:#}"));
-                    ExitCode::from(EXIT_STATE)
-                }
-            };
-        }
-        _ => {}
+    let limited = match &cli.command {
+        Some(CliCommand::RelayClientTools | CliCommand::RunGit { .. } | CliCommand::Help { .. }) => Ok(()),
+        None | Some(CliCommand::Serve(_)) => expect(descriptors::expect_for_host()),
+        Some(_) => expect(descriptors::expect_for_sessions()),
+    };
+    if limited.is_err() {
+        return finish(limited, EXIT_FAILURE);
     }
     let (serving, stays) = match cli.command {
+        None => (cli.serving, false),
         Some(CliCommand::Serve(serving)) => (*serving, true),
-        _ => (cli.serving, false),
+        Some(CliCommand::Connect(arguments)) => return connect_to_host(&arguments),
+        Some(CliCommand::Status(arguments)) => return finish(print_status(&arguments), EXIT_STATE),
+        Some(CliCommand::Sessions(arguments)) => {
+            let done = sessions::run(&arguments);
+            let is_folder = matches!(done, Err(SessionsFailure::Folder(_)));
+            return finish(done, if is_folder { EXIT_STATE } else { EXIT_FAILURE });
+        }
+        Some(CliCommand::Agents(arguments)) => return check_agents(&arguments),
+        Some(CliCommand::Demo) => return finish(demo::run(&exe::own_path()), EXIT_FAILURE),
+        Some(CliCommand::Help { topic }) => {
+            return match cli::help(topic.as_deref()) {
+                Ok(text) => finish(print(&text), EXIT_FAILURE),
+                Err(error) => finish(Err(error), EXIT_USAGE),
+            }
+        }
+        Some(CliCommand::RunGit { folder, file_bytes, filters }) => {
+            let done = git::worker::run(folder, git::large::FileLimits::of(file_bytes), &filters);
+            return finish(done.context("git cannot be run"), EXIT_FAILURE);
+        }
+        Some(CliCommand::RelayClientTools) => {
+            let lost = "the host that offers clients' tools to this agent cannot be reached, perhaps because it has ended";
+            return finish(relay::run().context(lost), EXIT_FAILURE);
+        }
     };
     let ((filter, complaint), options, agents) = match serving
         .log_filter()
         .and_then(|filter| Ok((filter, serving.options(stays)?, serving.agents()?)))
     {
         Ok(parsed) => parsed,
-        Err(error) => {
-            complain(&format_args!("{error:#}"));
-            return ExitCode::from(EXIT_USAGE);
-        }
+        Err(error) => return finish(Err(error), EXIT_USAGE),
     };
     let reading = agents.read();
     if serving.is_host() {
@@ -148,16 +88,12 @@ fn main() -> ExitCode {
     // A running host may continue with its previous configuration.
     let has_to_understand = stays || serving.is_alone();
     if let Some(error) = reading.agents.as_ref().err().filter(|_| has_to_understand) {
-        complain(error);
-        return ExitCode::from(EXIT_USAGE);
+        return finish(Err(error), EXIT_USAGE);
     }
     let log_readers = LogReaders::default();
     let log = match log::start(filter.clone(), log_readers.clone()) {
         Ok(log) => log,
-        Err(error) => {
-            complain(&format_args!("the log cannot be started{}: {error}", limits::limit_behind(&error)));
-            return ExitCode::from(EXIT_FAILURE);
-        }
+        Err(error) => return finish(Err(no_log(&error)), EXIT_FAILURE),
     };
     if let Some(complaint) = complaint {
         tracing::warn!("{complaint}");
@@ -169,6 +105,16 @@ fn main() -> ExitCode {
     };
     log.flush_briefly();
     ExitCode::from(status)
+}
+
+/// Checks the limits of this process on files.
+fn expect(enough: Result<(), TooFewDescriptors>) -> anyhow::Result<()> {
+    enough?;
+    signals::outlive_file_limits().context("cannot catch SIGXFSZ")
+}
+
+fn no_log(error: &std::io::Error) -> String {
+    format!("the log cannot be started{}: {error}", limits::limit_behind(error))
 }
 
 /// Serves in this process. Others started on its state folder can join it, unless it is exclusive.
@@ -270,43 +216,33 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
         // Signals to the process group of the starting front must not reach the host.
         process::leave_session().context("this process cannot lead a session")?;
         let (lock, listener) = stdio::take()?;
-        let StatePlace::Folder(asked) = &options.state else { bail!("a host process needs a state folder") };
-        let path = folder::chosen(asked.as_deref())?;
-        let (held, place) = StateFolder::take_over(&path, lock)?;
-        let place = place.context("the state folder names no socket")?;
-        let listener = sockets::take_over(listener)?;
-        let lock = lock_of(&held);
-        Ok((
-            held,
-            HostSocket {
-                listener,
-                path: place,
-                settings: serving.settings(&agents.0),
-                log_readers: log_readers.clone(),
-                stays: false,
-                lock,
-            },
-        ))
+        Ok((lock, sockets::take_over(listener)?))
     };
-    let (held, place) = match taken() {
+    let (lock, listener) = match taken() {
         Ok(taken) => taken,
-        Err(error) => {
-            complain(&format_args!("{error:#}"));
-            return ExitCode::from(EXIT_FAILURE);
-        }
+        Err(error) => return finish(Err(error), EXIT_FAILURE),
     };
-    let log = match log::start_in(filter, held.path().join(HOST_LOG), log_readers) {
+    let refuse = |why: &str, status| {
+        refuse_all(&listener, why, status);
+        ExitCode::from(status)
+    };
+    let take_over = || -> anyhow::Result<_> {
+        let StatePlace::Folder(asked) = &options.state else { bail!("a host process needs a state folder") };
+        let (held, path) = StateFolder::take_over(&folder::chosen(asked.as_deref())?, lock)?;
+        Ok((held, path.context("the state folder names no socket")?))
+    };
+    let (held, path) = match take_over() {
+        Ok(taken) => taken,
+        Err(error) => return refuse(&format!("{error:#}"), EXIT_STATE),
+    };
+    let log = match log::start_in(filter, held.path().join(HOST_LOG), log_readers.clone()) {
         Ok(log) => log,
-        Err(error) => {
-            place.refuse(
-                &format!("the log cannot be started{}: {error}", limits::limit_behind(&error)),
-                EXIT_FAILURE,
-            );
-            return ExitCode::from(EXIT_FAILURE);
-        }
+        Err(error) => return refuse(&no_log(&error), EXIT_FAILURE),
     };
+    let (settings, lock) = (serving.settings(&agents.0), lock_of(&held));
+    let place = HostSocket { listener, path, settings, log_readers, stays: false, lock };
     let (options, agents, _kept) = equipped(serving, options, agents);
-    let status = status_of(serve_fronts(options, agents, held, place));
+    let status = status_of(serve(options, agents, Some(held), Some(place)));
     log.flush_briefly();
     ExitCode::from(status)
 }
@@ -341,7 +277,7 @@ fn equipped(
 fn keep_program(options: &RunOptions) -> Option<KeptProgram> {
     let StatePlace::Folder(asked) = &options.state else { return None };
     let kept = exe::keep(&folder::chosen(asked.as_deref()).ok()?);
-    kept.inspect_err(|error| tracing::debug!(%error, "after an update, no agent can be started")).ok()
+    kept.inspect_err(|error| tracing::debug!(%error, "this program cannot be kept in the state folder, so after an update no agent can be started")).ok()
 }
 
 fn status_of(served: anyhow::Result<Exit>) -> u8 {
@@ -364,18 +300,23 @@ fn failed(error: &dyn std::fmt::Display, status: u8) -> u8 {
     status
 }
 
+fn connect_to_host(arguments: &ConnectArgs) -> ExitCode {
+    match connect::run(arguments) {
+        Ok(Ended::Theirs) => {
+            finish(Err("the connection to the host was lost: connect again, and send `reconnect`"), EXIT_GONE)
+        }
+        done => finish(done.map(drop), EXIT_FAILURE),
+    }
+}
+
 fn check_agents(arguments: &AgentsArguments) -> ExitCode {
     match check::run(arguments, &this_program(None)) {
         Ok(Checked::Usable) => ExitCode::SUCCESS,
         Ok(Checked::Unusable) => ExitCode::from(EXIT_FAILURE),
         Ok(Checked::NotRemembered(error)) => {
-            complain(&format_args!("the results were not stored for clients: {error:#}"));
-            ExitCode::from(EXIT_STATE)
+            finish(Err(error.context("the results were not stored for clients")), EXIT_STATE)
         }
-        Err(error) => {
-            complain(&format_args!("{error:#}"));
-            ExitCode::from(EXIT_USAGE)
-        }
+        Err(error) => finish(Err(error), EXIT_USAGE),
     }
 }
 
@@ -385,14 +326,14 @@ fn this_program(given: Option<u64>) -> GuardProgram {
     GuardProgram::new(exe::own_path(), process::arguments(given)).adopting()
 }
 
-fn print(text: &str) -> ExitCode {
-    match std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes()) {
-        // A reader may close the pipe early, as `head` does.
-        Err(error) if !stdio::is_closed(&error) => {
-            complain(&format_args!("stdout cannot be written: {error}"));
-            ExitCode::from(EXIT_FAILURE)
+/// Returns the exit status of a command: 0, or `status` with the error printed on stderr.
+fn finish<E: std::fmt::Display>(done: Result<(), E>, status: u8) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format_args!("{error:#}"));
+            ExitCode::from(status)
         }
-        _ => ExitCode::SUCCESS,
     }
 }
 

@@ -131,6 +131,11 @@ impl HostFile {
         links_and_target(&path).into_iter().map(Self::at).collect()
     }
 
+    /// Returns the canonical path, as far as it exists.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Returns whether a canonical path is this file or below it.
     pub fn holds(&self, path: &Path) -> bool {
         path.starts_with(&self.path)

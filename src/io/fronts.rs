@@ -58,18 +58,18 @@ impl HostSocket {
     pub fn socket_file(&self) -> Option<SocketFile> {
         Some(SocketFile::new(self.path.clone(), self.lock.clone()?))
     }
+}
 
-    /// Sends the reason to all waiting fronts. To be called when no more fronts can arrive.
-    pub fn refuse(self, why: &str, status: u8) {
-        let answer = HelloLine::Refused { why: why.to_owned(), status }.to_line();
-        if let Err(error) = self.listener.set_nonblocking(true) {
-            tracing::debug!(%error, "fronts that wait cannot be told why they are refused");
-            return;
-        }
-        while let Ok((mut front, _)) = self.listener.accept() {
-            if let Err(error) = io::Write::write_all(&mut front, &answer) {
-                tracing::debug!(%error, "a front that is refused has gone before it was told why");
-            }
+/// Sends the reason to all waiting fronts. To be called when no more fronts can arrive.
+pub fn refuse_all(listener: &LocalListener, why: &str, status: u8) {
+    let answer = HelloLine::Refused { why: why.to_owned(), status }.to_line();
+    if let Err(error) = listener.set_nonblocking(true) {
+        tracing::debug!(%error, "fronts that wait cannot be told why they are refused");
+        return;
+    }
+    while let Ok((mut front, _)) = listener.accept() {
+        if let Err(error) = io::Write::write_all(&mut front, &answer) {
+            tracing::debug!(%error, "a front that is refused has gone before it was told why");
         }
     }
 }
@@ -157,7 +157,6 @@ impl Fronts {
         let listener = listen(listener)?;
         let (join_requests, knocked) = mpsc::unbounded_channel();
         let listens = tokio::spawn(accept_all(listener, join_requests.clone()));
-        let (served, last) = (BTreeMap::new(), Vec::new());
         Ok((
             Self {
                 settings,
@@ -165,8 +164,8 @@ impl Fronts {
                 path,
                 listens,
                 join_requests,
-                served,
-                last,
+                served: BTreeMap::new(),
+                last: Vec::new(),
                 has_come: false,
                 is_replaced: false,
                 coming_again: 0,
@@ -183,9 +182,11 @@ impl Fronts {
         !self.stays && self.served.is_empty() && self.coming_again == 0 && has_waited
     }
 
-    /// Returns the deadline for the first front; `None` if one has arrived or the host stays.
+    /// Returns the deadline for the first front; `None` if it has passed, if one has arrived, or if
+    /// the host stays.
     pub fn first_front_deadline(&self) -> Option<Instant> {
-        (!self.stays && !self.has_come).then(|| self.since + HELLO_WITHIN)
+        let is_expected = !self.stays && !self.has_come && self.since.elapsed() < HELLO_WITHIN;
+        is_expected.then(|| self.since + HELLO_WITHIN)
     }
 
     /// Replaces the socket after its file was removed.
@@ -459,4 +460,23 @@ async fn read_hello(stream: Stream) -> io::Result<Option<JoinRequest>> {
     }
     let (stdin, stdout) = (stdin.into(), stdout.into());
     Ok(Some(JoinRequest { hello, stdin, stdout, stream, prepared: None }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::upkeep::bind;
+
+    #[tokio::test]
+    async fn expired_deadline_of_the_first_front_wakes_the_loop_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("host.sock");
+        let (settings, log_readers) = (BTreeMap::new(), LogReaders::default());
+        let listener = bind(&path).unwrap();
+        let place = HostSocket { listener, path, settings, log_readers, stays: false, lock: None };
+        let (mut fronts, _join_requests) = Fronts::listen(place).unwrap();
+        assert!(fronts.first_front_deadline().is_some() && !fronts.are_gone());
+        fronts.since = fronts.since.checked_sub(HELLO_WITHIN).unwrap();
+        assert!(fronts.first_front_deadline().is_none() && fronts.are_gone());
+    }
 }

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use ahp_types::commands::ContentEncoding;
 use base64::prelude::{Engine, BASE64_STANDARD};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::process::ChildStdout;
 use tokio::sync::{mpsc, watch};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::resources::{content_frame, JobOutcome};
 use crate::backend::acp::process::Process;
+use crate::files::folders::HostFile;
 use crate::git::worker::{JobReport, NumberedJob};
 use crate::host::effects::{
     ConnectionId, FileRevert, Frame, GitJob, GitReport, GitRevert, GitWork, Input, Resource, RevertOutcome,
@@ -42,8 +43,8 @@ pub enum GitProcessEvent {
     Heard(JobReport),
     /// End of the process of this number.
     Ended(u64),
-    /// Expired time limit of the job of this number.
-    Overdue(u64),
+    /// Job of this number that git cannot finish, with the reason.
+    Failed(u64, String),
 }
 
 #[derive(Debug)]
@@ -68,8 +69,10 @@ pub enum GitOutcome {
 #[derive(Debug)]
 struct RunningGit {
     number: u64,
-    /// Queue of the task that writes to the process. Dropping it ends the process.
+    /// Queue of the task that writes to the process.
     lines: mpsc::UnboundedSender<Vec<u8>>,
+    /// Ends that task when it is dropped, and thereby the process.
+    _end: DropGuard,
 }
 
 /// Program and settings of the process.
@@ -89,7 +92,6 @@ pub struct GitProgram {
 #[derive(Debug)]
 pub struct GitQueue {
     program: GitProgram,
-    own: Vec<String>,
     process: Option<RunningGit>,
     waiting: BTreeMap<u64, GitJobOrigin>,
     last: u64,
@@ -100,13 +102,12 @@ pub struct GitQueue {
 
 impl GitQueue {
     /// Creates an empty queue, and the receiver of the events to pass to [`GitQueue::hear`].
-    pub fn new(program: GitProgram, own: &[PathBuf]) -> (Self, mpsc::UnboundedReceiver<GitProcessEvent>) {
+    pub fn new(program: GitProgram) -> (Self, mpsc::UnboundedReceiver<GitProcessEvent>) {
         let (news, heard) = mpsc::unbounded_channel();
-        let own = own.iter().filter_map(|path| path.to_str().map(str::to_owned)).collect();
         let (running, _) = watch::channel(0);
         let (waiting, stop) = (BTreeMap::new(), CancellationToken::new());
         let (process, last) = (None, 0);
-        (Self { program, own, process, waiting, last, news, stop, running }, heard)
+        (Self { program, process, waiting, last, news, stop, running }, heard)
     }
 
     /// Queues a job of the core. Must be called inside a tokio runtime.
@@ -114,8 +115,15 @@ impl GitQueue {
         self.send(GitJobOrigin::Core(number), job);
     }
 
-    /// Queues a client's request if git has to handle it. Returns any other request.
-    pub fn take(&mut self, connection: ConnectionId, id: RequestId, resource: Resource) -> Option<Resource> {
+    /// Queues a client's request if git has to handle it. Returns any other request. `own` are the
+    /// files of the host, which clients may not change.
+    pub fn take(
+        &mut self,
+        connection: ConnectionId,
+        id: RequestId,
+        resource: Resource,
+        own: &[HostFile],
+    ) -> Option<Resource> {
         match resource {
             Resource::Kept { uri, root, content, file, encoding } => {
                 let work = GitWork::Read { content, file };
@@ -130,7 +138,8 @@ impl GitQueue {
                 let (kept_first, bytes_kept) = (taken.kept_first.clone(), taken.bytes_kept.clone());
                 let files: Vec<GitRevert> = taken.files.iter().filter_map(|file| file.kept.clone()).collect();
                 let said = taken.files.iter().filter(|file| file.kept.is_none()).map(FileRevert::said);
-                let (said, own) = (said.collect(), self.own.clone());
+                let own = own.iter().filter_map(|file| file.path().to_str().map(str::to_owned)).collect();
+                let said = said.collect();
                 let work = GitWork::Revert { files, below, own, said, kept_first, bytes_kept };
                 let job = GitJob { directories: vec![root], within_ms: REVERT_WITHIN_MS, work };
                 self.send(GitJobOrigin::Reverter { connection, id, taken }, job);
@@ -147,20 +156,17 @@ impl GitQueue {
         let within = Duration::from_millis(job.within_ms) + GRACE;
         let mut line = to_json(&NumberedJob { number, job });
         line.push(b'\n');
-        let failed = match self.started() {
-            Ok(process) => process.lines.send(line).is_err(),
-            Err(error) => {
-                tracing::warn!("git cannot be run: {error:#}");
-                true
-            }
-        };
         let news = self.news.clone();
-        if failed {
-            return tell(&news, GitProcessEvent::Overdue(number));
+        let sent = self.started().and_then(|process| Ok(process.lines.send(line)?));
+        if let Err(error) = sent {
+            let why = format!("git cannot be run: {error:#}");
+            tracing::warn!("{why}");
+            return tell(&news, GitProcessEvent::Failed(number, why));
         }
         tokio::spawn(async move {
             tokio::time::sleep(within).await;
-            tell(&news, GitProcessEvent::Overdue(number));
+            let why = format!("git has not answered within {} seconds", within.as_secs());
+            tell(&news, GitProcessEvent::Failed(number, why));
         });
     }
 
@@ -177,7 +183,8 @@ impl GitQueue {
                 command.arg("--").arg(folder).arg(checkpoint_file_bytes_max.to_string()).args(filters);
                 let (process, stdin, stdout) = Process::begin(guard, command, "git")?;
                 let (lines, wanted) = mpsc::unbounded_channel();
-                tokio::spawn(write(stdin, wanted, self.stop.child_token()));
+                let end = self.stop.child_token();
+                tokio::spawn(write(stdin, wanted, end.clone()));
                 let counted = LiveGit::new(&self.running);
                 tokio::spawn(hear(
                     (number, process, counted),
@@ -185,7 +192,7 @@ impl GitQueue {
                     self.news.clone(),
                     self.stop.child_token(),
                 ));
-                RunningGit { number, lines }
+                RunningGit { number, lines, _end: end.drop_guard() }
             }
         };
         Ok(self.process.insert(running))
@@ -197,14 +204,13 @@ impl GitQueue {
             GitProcessEvent::Heard(JobReport { number, report }) => {
                 self.outcome(number, report).into_iter().collect()
             }
-            GitProcessEvent::Overdue(number) => {
+            GitProcessEvent::Failed(number, why) => {
                 if !self.waiting.contains_key(&number) {
                     return Vec::new();
                 }
-                // The process hangs, so it is ended, and the next job starts another one.
+                // If there is a process, it hangs. It is ended, and the next job starts another.
                 self.process = None;
-                let report = GitReport::Failed("git does not answer".to_owned());
-                self.outcome(number, report).into_iter().collect()
+                self.outcome(number, GitReport::Failed(why)).into_iter().collect()
             }
             GitProcessEvent::Ended(process) => {
                 if self.process.as_ref().is_some_and(|running| running.number == process) {
@@ -302,17 +308,27 @@ fn tell(news: &mpsc::UnboundedSender<GitProcessEvent>, what: GitProcessEvent) {
     }
 }
 
-/// Writes lines to the process until the queue is closed. Closing stdin then ends the process.
-async fn write(mut stdin: AgentStdin, mut lines: mpsc::UnboundedReceiver<Vec<u8>>, stop: CancellationToken) {
-    loop {
-        let line = tokio::select! {
-            line = lines.recv() => line,
-            () = stop.cancelled() => None,
-        };
-        let Some(line) = line else { return };
-        if stdin.pipe.write_all(&line).await.is_err() {
-            return;
+/// Writes lines to the process until it is stopped, even if it does not read. Dropping stdin then
+/// ends the process.
+async fn write(mut stdin: AgentStdin, lines: mpsc::UnboundedReceiver<Vec<u8>>, stop: CancellationToken) {
+    write_all(&mut stdin.pipe, lines, &stop).await;
+}
+
+async fn write_all(
+    pipe: &mut (impl AsyncWrite + Unpin),
+    mut lines: mpsc::UnboundedReceiver<Vec<u8>>,
+    stop: &CancellationToken,
+) {
+    let all = async {
+        while let Some(line) = lines.recv().await {
+            if pipe.write_all(&line).await.is_err() {
+                return;
+            }
         }
+    };
+    tokio::select! {
+        () = all => {}
+        () = stop.cancelled() => {}
     }
 }
 
@@ -335,4 +351,21 @@ async fn hear(
     tracing::debug!(how, "the process that runs git has ended");
     tell(&news, GitProcessEvent::Ended(number));
     drop(counted);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn process_that_does_not_read_can_be_stopped() {
+        let (mut pipe, _unread) = tokio::io::duplex(1);
+        let (lines, queue) = mpsc::unbounded_channel();
+        lines.send(vec![b'x'; 100]).unwrap();
+        let stop = CancellationToken::new();
+        let mut written = std::pin::pin!(write_all(&mut pipe, queue, &stop));
+        assert!(tokio::time::timeout(Duration::ZERO, &mut written).await.is_err(), "the pipe is full");
+        stop.cancel();
+        written.await;
+    }
 }

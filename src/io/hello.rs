@@ -149,7 +149,7 @@ pub enum HelloLine {
 impl HelloLine {
     /// Returns the message as a line with a line feed.
     pub fn to_line(&self) -> Vec<u8> {
-        let mut line = serde_json::to_vec(self).unwrap_or_default();
+        let mut line = crate::wire::rpc::to_json(self);
         line.push(b'\n');
         line
     }
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wanted_comes_through() {
+    fn settings_survive_the_hello() {
         let at_ends = [Shutdown::Cancel, Shutdown::Drain(Duration::from_secs(60))];
         for (at_end, assume_version) in at_ends.into_iter().zip([None, Dialect::from_name("0.4.0")]) {
             let terms = ConnectionSettings {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named_once() {
+    fn each_difference_is_named_once() {
         let map = |pairs: &[(&str, u8)]| -> BTreeMap<String, u8> {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
         };

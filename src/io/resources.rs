@@ -18,6 +18,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::files;
+use crate::files::folders::HostFile;
 use crate::files::uris::{overlap, path_of};
 use crate::host::effects::{Change, ConnectionId, Frame, Input, Resource, RevertOutcome, RevertRequest};
 use crate::watches::engine;
@@ -177,6 +178,11 @@ impl Resources {
         (Self { waiting, waiting_bytes: 0, running: Vec::new(), last_number: 0, writable, answers }, answered)
     }
 
+    /// Returns the files of the host that clients may not change.
+    pub fn own(&self) -> Arc<[HostFile]> {
+        self.writable.own()
+    }
+
     /// Adds files of the host that clients may not change.
     pub fn keep_from_clients(&self, files: Vec<PathBuf>) {
         self.writable.keep_from_clients(files);
@@ -252,7 +258,7 @@ impl Resources {
                 resource => JobOutcome::Frame(answer(asked.clone(), resource, &writable)),
             }));
             let panicked = |_| {
-                let error = RpcError::internal("a panic while a file or folder was worked with; see above");
+                let error = RpcError::internal("an internal error occurred while the request was handled; the log of the host has the details");
                 failed(asked, failing, error)
             };
             send(&answers, ResourceAnswer { connection, answer: answered.unwrap_or_else(panicked), job });
@@ -328,11 +334,13 @@ fn answer(id: RequestId, resource: Resource, writable: &WritableFolders) -> Fram
         }
         Resource::Files(meant) => (Method::Completions, Ok(to_json(&files::find(&meant)))),
         Resource::Kept { .. } => {
-            let error = RpcError::internal("what git keeps was to be read without git");
+            let error = RpcError::internal(
+                "an internal error: a checkpointed content was requested from the file system",
+            );
             (Method::ResourceRead, Err(error))
         }
         Resource::Revert { .. } => {
-            let error = RpcError::internal("what the core answers was to be answered without it");
+            let error = RpcError::internal("an internal error: a revert was answered twice");
             (Method::InvokeChangesetOperation, Err(error))
         }
         Resource::Change { change, below } => {

@@ -18,11 +18,11 @@ mod tests;
 
 use anyhow::bail;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{timeout, Instant};
 
-use self::leaving::UNSENT_REASON;
-pub use self::serving::{print_urls, serve, serve_fronts, Exit, RunOptions, StateError};
-use self::serving::{scratch_of, shell_scripts};
+use self::leaving::{CLOSE_WITHIN, UNSENT_REASON};
+pub use self::serving::{print_urls, serve, Exit, RunOptions, StateError};
+use self::serving::{scratch_in, shell_scripts};
 use super::configuration::Configuration;
 use super::descriptors::no_thread;
 use super::directories::Directories;
@@ -148,18 +148,17 @@ impl Sidecar {
             Some(folder) => writable.remembering(folder.join(UNFINISHED)),
             None => writable,
         };
-        let scratch = scratch_of(&options.state);
         let program = GitProgram {
             guard: options.guard.clone(),
-            folder: scratch,
+            folder: scratch_in(options.state_folder.as_deref()),
             checkpoint_file_bytes_max: options.limits.checkpoint_file_bytes_max,
             filters: options.git_filters.clone(),
         };
-        let (git, heard_of_git) = GitQueue::new(program, &options.own_files);
+        let (git, heard_of_git) = GitQueue::new(program);
         let (watches, watched) = Watches::new(options.deterministic, writable.own());
         let (resources, answered) = Resources::new(writable);
-        let scripts = shell_scripts(&options);
-        let (ptys, heard_of_ptys) = Ptys::new(options.guard.clone(), scripts, options.deterministic);
+        let (ptys, heard_of_ptys) =
+            Ptys::new(options.guard.clone(), shell_scripts(&options), options.deterministic);
         let (states, pieces) = StateWriters::new();
         let listeners = Listeners::new(options.state_folder.clone());
         let sidecar = Self {
@@ -223,7 +222,9 @@ impl Sidecar {
 
     async fn run_to_the_end(&mut self, events: Events) -> anyhow::Result<Exit> {
         let exit = self.run(events).await;
-        self.close_listeners().await;
+        if timeout(CLOSE_WITHIN, self.close_listeners()).await.is_err() {
+            tracing::warn!("the host leaves while it begins to listen on another address");
+        }
         self.stop_agents().await;
         self.close_store();
         exit
@@ -271,6 +272,11 @@ impl Sidecar {
         }
         self.settle();
         self.cut_off();
+        // Disconnecting feeds the core: turns are cancelled, and timers start. Each round closes
+        // connections, so the rounds end.
+        while !self.outputs.is_empty() {
+            self.end_step();
+        }
         if (self.drained || self.idle().is_some()) && self.persistence.is_failing() {
             bail!(UNSENT_REASON);
         }
@@ -417,9 +423,8 @@ impl Sidecar {
             self.end_step();
             self.start_resources();
             let event = if self.waits_for_others() {
-                Some(
-                    events.next(Interests { ptys: self.has_room_for_agents(), ..Interests::default() }).await,
-                )
+                let (ptys, due) = (self.has_room_for_agents(), self.leave_by);
+                Some(events.next(Interests { ptys, due, ..Interests::default() }).await)
             } else {
                 tokio::task::yield_now().await;
                 quiet += 1;

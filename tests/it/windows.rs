@@ -8,8 +8,9 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -418,6 +419,7 @@ fn state_folder_with_a_path_too_long_for_a_socket_works() {
     fs::create_dir(&runtime).unwrap();
     let window = |client: &str, has_runtime: bool| {
         let mut command = window_on(&folder);
+        command.arg("--write-root").arg(&runtime);
         if has_runtime {
             command.env("XDG_RUNTIME_DIR", &runtime);
         }
@@ -427,6 +429,9 @@ fn state_folder_with_a_path_too_long_for_a_socket_works() {
     first.make_session();
     let place = PathBuf::from(&lock_of(&folder)[2]);
     assert!(place.starts_with(&runtime), "{place:?}");
+    let delete = json!({ "channel": "ahp-root://", "uri": format!("file://{}", place.display()) });
+    let refused = first.ask("resourceDelete", delete);
+    assert!(refused["error"].is_object() && place.exists(), "{refused}");
     // Where it is is known to those, too, that would have it elsewhere.
     let mut second = window("second", false);
     assert!(second.follow()["result"].is_object());
@@ -462,6 +467,48 @@ fn start_failure_of_the_host_is_reported_by_its_window() {
     fs::remove_file(folder.join("sessions.sqlite")).unwrap();
     let stderr = refused(window_on(&folder), 3);
     assert!(stderr.contains("sessions.sqlite"), "{stderr}");
+}
+
+#[test]
+fn host_that_cannot_take_over_the_folder_refuses_waiting_fronts_with_the_reason() {
+    let (outer, folder) = state();
+    assert_eq!(Window::open(&folder, "me").end(), Some(0));
+    let socket = outer.path().join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let mut front = UnixStream::connect(&socket).unwrap();
+    // Nobody has locked the folder.
+    let mut host = window_on(&folder);
+    host.arg("--as-host").stdin(Stdio::null()).stdout(OwnedFd::from(listener));
+    assert_eq!(host.status().unwrap().code(), Some(3));
+    drop(host);
+    let mut answer = String::new();
+    front.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("refused") && answer.contains("\"status\":3"), "{answer}");
+}
+
+#[test]
+fn window_whose_arguments_end_with_two_hyphens_starts_a_host() {
+    let (_outer, folder) = state();
+    let mut command = window_on(&folder);
+    command.arg("--");
+    assert_eq!(Window::of(command, "me").end(), Some(0));
+}
+
+#[test]
+fn window_log_has_host_lines_below_the_level_of_the_host() {
+    let (_outer, folder) = state();
+    let first = Window::open(&folder, "first");
+    let mut command = window_on(&folder);
+    command.args(["--log", "info"]).stderr(Stdio::piped());
+    let mut second = Window::of(command, "second");
+    let mut stderr = second.process.child.stderr.take().unwrap();
+    assert_eq!(second.end(), Some(0));
+    let mut log = String::new();
+    stderr.read_to_string(&mut log).unwrap();
+    assert!(log.contains("INFO") && log.contains("connection="), "no line of the host: {log}");
+    let of_host = fs::read_to_string(folder.join("host.log")).unwrap();
+    assert!(!of_host.contains("INFO"), "the host logs warnings only: {of_host}");
+    assert_eq!(first.end(), Some(0));
 }
 
 #[test]

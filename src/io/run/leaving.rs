@@ -17,8 +17,9 @@ pub(super) const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
 /// Time limit for the agents, which begin to stop when the host does.
 pub(super) const AGENTS_WITHIN: Duration = Duration::from_millis(1900);
 
-/// Time limit for closing the store; the next process finishes an incomplete close.
-const CLOSE_WITHIN: Duration = Duration::from_millis(500);
+/// Time limit for closing the store, and for closing the listeners. The next process finishes an
+/// incomplete close.
+pub(super) const CLOSE_WITHIN: Duration = Duration::from_millis(500);
 
 /// Time limit for closing the store after a request to leave.
 const CLOSE_IN_HASTE: Duration = Duration::from_millis(100);

@@ -4,7 +4,7 @@
 //! Never: receives from or sends to a client; the loop does.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use tokio::sync::mpsc;
@@ -15,7 +15,7 @@ use crate::host::limits::Limits;
 use crate::io::configuration::Configuration;
 use crate::io::descriptors::no_thread;
 use crate::io::events::Events;
-use crate::io::fronts::{Fronts, HostSocket};
+use crate::io::fronts::{refuse_all, Fronts, HostSocket};
 use crate::io::link::{ConnectionSettings, OnClose};
 use crate::io::listen::Listening;
 use crate::io::outbox::OutboxLimits;
@@ -34,8 +34,8 @@ use crate::store::{StatePlace, StoreOptions};
 /// Options of a process that serves.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// Stay until a signal asks to leave, without a client on stdin and stdout.
-    pub stays: bool,
+    /// Serve a client on stdin and stdout.
+    pub has_pipes: bool,
     /// Listeners to start with; `None` for no listeners.
     pub listening: Option<Listening>,
     /// Settings of the connection on stdin and stdout.
@@ -75,10 +75,12 @@ pub enum Exit {
     Cut,
 }
 
-/// Serves one client on stdin and stdout, and those that join or connect, until the end.
+/// Serves a client on stdin and stdout, if the options say so, and those that join or connect,
+/// until the end.
 ///
 /// # Errors
-/// When the state folder, stdin, stdout or signals cannot be used.
+/// When the state folder, stdin, stdout or signals cannot be used. If the folder cannot, waiting
+/// fronts receive the reason.
 pub fn serve(
     mut options: RunOptions,
     (configuration, backends): (Configuration, Vec<Box<dyn Backend>>),
@@ -91,12 +93,12 @@ pub fn serve(
         Ok(opened) => opened,
         Err(error) => {
             if let Some(place) = place {
-                place.refuse(&format!("{error:#}"), EXIT_STATE);
+                refuse_all(&place.listener, &format!("{error:#}"), EXIT_STATE);
             }
             return Err(error.into());
         }
     };
-    let pipes = if options.stays { None } else { Some(take()?) };
+    let pipes = if options.has_pipes { Some(take()?) } else { None };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -138,18 +140,16 @@ pub fn serve(
             Some(error) => Err(error).context("stdin cannot be read"),
         }
     });
-    // A thread may be blocked forever in a read or a write.
+    // A thread may be blocked forever in a read or a write. Dropping the loop releases the fronts
+    // of the last clients, which wait for that.
     runtime.shutdown_background();
     exit
 }
 
 /// Returns the scripts that make shells report commands; `None` in memory or deterministic mode.
 pub(super) fn shell_scripts(options: &RunOptions) -> Option<ShellScripts> {
-    let StatePlace::Folder(asked) = &options.state else { return None };
-    if options.deterministic || options.limits.ptys == 0 {
-        return None;
-    }
-    folder::chosen(asked.as_deref()).ok().map(|folder| ShellScripts::in_folder(&folder))
+    let has_shells = !options.deterministic && options.limits.ptys > 0;
+    options.state_folder.as_deref().filter(|_| has_shells).map(ShellScripts::in_folder)
 }
 
 impl Sidecar {
@@ -186,44 +186,7 @@ pub fn print_urls(urls: &[String]) {
     }
 }
 
-/// Serves the clients of fronts in a locked state folder until all are gone and turns are over.
-///
-/// # Errors
-/// When the folder or signals cannot be used. If the folder cannot, waiting fronts receive the
-/// reason.
-pub fn serve_fronts(
-    mut options: RunOptions,
-    (configuration, backends): (Configuration, Vec<Box<dyn Backend>>),
-    held: StateFolder,
-    place: HostSocket,
-) -> anyhow::Result<Exit> {
-    let opened = match open_persistence(&mut options, Some(held)) {
-        Ok(opened) => opened,
-        Err(error) => {
-            place.refuse(&format!("{error:#}"), EXIT_STATE);
-            return Err(error.into());
-        }
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start an event loop")?;
-    let exit = runtime.block_on(async {
-        let (losses, lost) = mpsc::unbounded_channel();
-        catch_signals(&losses)?;
-        let socket = place.socket_file();
-        let (fronts, join_requests) = Fronts::listen(place).context("cannot listen for other clients")?;
-        let (mut sidecar, mut events) = Sidecar::new(options, backends, opened, lost, join_requests);
-        sidecar.fronts = Some(fronts);
-        sidecar.begin_upkeep(&mut events, configuration, socket)?;
-        sidecar.run_to_the_end(events).await
-    });
-    // Dropping the loop releases the fronts of the last clients, which wait for that.
-    runtime.shutdown_background();
-    exit
-}
-
-/// Error: the state folder cannot be used.
+/// Unusable state folder, with the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:#}")]
 pub struct StateError(anyhow::Error);
@@ -246,12 +209,8 @@ fn open_persistence(
 }
 
 /// Returns the folder for temporary files of git.
-pub(super) fn scratch_of(state: &StatePlace) -> PathBuf {
-    let chosen = match state {
-        StatePlace::Folder(asked) => folder::chosen(asked.as_deref()).ok(),
-        StatePlace::Memory => None,
-    };
-    match chosen {
+pub(super) fn scratch_in(state_folder: Option<&Path>) -> PathBuf {
+    match state_folder {
         Some(folder) => folder.join("git"),
         None => std::env::temp_dir().join(format!("{}-git-{}", env!("CARGO_PKG_NAME"), std::process::id())),
     }

@@ -156,7 +156,7 @@ impl World {
 
     fn with_agent(opened: OpenedPersistence, outbox: OutboxLimits, agent: Box<dyn Backend>) -> Self {
         let options = RunOptions {
-            stays: false,
+            has_pipes: false,
             listening: None,
             terms: terms(Shutdown::Cancel),
             watch_parent: false,

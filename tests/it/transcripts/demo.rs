@@ -3,9 +3,19 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 
 use super::{blessing, diff};
 use crate::support::program;
+
+#[test]
+fn demo_ends_well_if_its_reader_does() {
+    let mut child = program().arg("demo").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    assert_eq!(output.status.code(), Some(0));
+}
 
 #[test]
 fn demo_prints_its_conversation() {
