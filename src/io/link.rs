@@ -168,12 +168,8 @@ impl ConnectionAcceptor {
             progress_at: Instant::now(),
             is_lost: Arc::clone(&is_lost),
         };
-        self.tell(TransportEvent::Opened(Box::new(link)));
+        tell(&self.news, TransportEvent::Opened(Box::new(link)));
         Ok(ClientLines { id, batches: Some(batches), received, is_lost, news: self.news.clone() })
-    }
-
-    fn tell(&self, news: TransportEvent) {
-        tell(&self.news, news);
     }
 }
 
@@ -317,15 +313,6 @@ impl Drop for ClientLines {
     }
 }
 
-/// Message behind a state that is being written. States are written one after the other.
-#[derive(Debug)]
-pub struct QueuedMessage {
-    /// Message to send.
-    pub told: Outgoing,
-    /// Set for an answer to the client.
-    pub is_answer: bool,
-}
-
 /// Connection in the loop, with its input and output.
 pub struct Link {
     /// Id, which no other connection of the process gets.
@@ -338,14 +325,15 @@ pub struct Link {
     pub outbox: Outbox,
     /// Message that waits for lookups. Later messages are not received before it.
     pub held: Option<Box<HeldMessage>>,
-    /// Requests that are answered elsewhere. The outbox counts a state that is being written.
+    /// Requests that are answered elsewhere.
     pub unanswered: UnansweredRequests,
     /// Ids of unanswered requests whose answers wait for a commit.
     pub uncommitted_answers: Vec<RequestId>,
     /// Set if output is dropped because the client does not read any more.
     pub nobody_reads: bool,
-    /// Message that another thread writes in pieces, and the messages behind it.
-    pub writing: Option<(OngoingWrite, Vec<QueuedMessage>)>,
+    /// Message that another thread writes in pieces, and the messages behind it. Such messages are
+    /// written one after the other.
+    pub writing: Option<(OngoingWrite, Vec<Outgoing>)>,
     /// Bytes of the lines behind that message.
     behind_bytes: usize,
     received: Arc<ReceivedBytes>,
@@ -390,17 +378,6 @@ pub enum ClientEvent {
     End(Option<io::Error>),
 }
 
-impl QueuedMessage {
-    /// Returns the approximate size of the message, in bytes.
-    pub fn bytes(&self) -> usize {
-        match &self.told {
-            Outgoing::Line(line) => line.bytes.len(),
-            Outgoing::Deltas(run, _) => run.lines.lines().len(),
-            Outgoing::Unwritten(answer) => answer.bytes,
-        }
-    }
-}
-
 impl Link {
     fn has_event(&self) -> bool {
         !self.has_ended && self.held.is_none() && (!self.unheard.as_slice().is_empty() || self.may_have_more)
@@ -433,13 +410,13 @@ impl Link {
     }
 
     /// Queues a message behind the state that is being written, or returns it without such a state.
-    pub fn queue_behind(&mut self, what: QueuedMessage) -> Option<QueuedMessage> {
+    pub fn queue_behind(&mut self, what: Outgoing) -> Option<Outgoing> {
         let Some((_, behind)) = &mut self.writing else { return Some(what) };
         self.outbox.expect(what.bytes());
         if behind.is_empty() {
             self.behind_bytes = 0;
         }
-        if !matches!(what.told, Outgoing::Unwritten(_)) {
+        if !matches!(what, Outgoing::Unwritten(_)) {
             self.behind_bytes += what.bytes();
         }
         behind.push(what);
@@ -645,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_take_turns_line_by_line() {
+    fn connections_alternate_line_by_line() {
         let (acceptor, mut news) = ConnectionAcceptor::new(OutboxLimits::default());
         let open = || acceptor.open(OnClose::Close, TERMS, |_| Ok(Nowhere)).unwrap();
         let (one, two, three) = (open(), open(), open());
@@ -674,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_of_a_connection_comes_before_that_of_all() {
+    fn patience_of_a_connection_overrides_the_default() {
         let (own, of_all) = (Duration::from_secs(7), Duration::from_secs(70));
         let limits = OutboxLimits { agents_above: 1, patience: of_all, ..OutboxLimits::default() };
         let (acceptor, mut news) = ConnectionAcceptor::new(limits);
@@ -690,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_read_ahead_than_a_few_batches() {
+    fn read_ahead_is_limited_to_a_few_batches() {
         let (acceptor, mut news) = ConnectionAcceptor::new(OutboxLimits::default());
         let lines = acceptor.open(OnClose::Close, TERMS, |_| Ok(Nowhere)).unwrap();
         let mut links = Links::default();

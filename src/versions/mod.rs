@@ -61,6 +61,15 @@ pub enum Outgoing {
 }
 
 impl Outgoing {
+    /// Returns the approximate size of the message, in bytes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Line(line) => line.bytes.len(),
+            Self::Deltas(run, _) => run.lines.lines().len(),
+            Self::Unwritten(unwritten) => unwritten.bytes,
+        }
+    }
+
     /// Returns the text of the message, and writes it first if it is not written.
     pub fn now(self) -> Line {
         match self {

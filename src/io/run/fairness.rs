@@ -2,7 +2,8 @@
 //!
 //! Owns: blocking agents, and disconnecting clients that others would have to wait for or that use
 //! too much memory. A disconnected client gets the missed actions when it reconnects.
-//! Never: disconnects the only client that reads actions: agents wait for that client.
+//! Never: disconnects the only client that reads actions, because agents wait for that client,
+//! unless all connections together exceed `--client-memory`.
 
 use tokio::time::Instant;
 
@@ -50,7 +51,7 @@ impl Sidecar {
             let Some(link) = self.links.get_mut(connection) else { continue };
             let bytes = link.outbox.bytes();
             tracing::warn!(
-                ?connection,
+                connection = connection.0,
                 bytes,
                 "a client is disconnected: it does not read its pending output; it receives everything when it reconnects"
             );
@@ -71,7 +72,7 @@ impl Sidecar {
                 return;
             }
             tracing::warn!(
-                ?connection,
+                connection = connection.0,
                 bytes = of_largest,
                 all = bytes,
                 "a client is disconnected: all connections together exceed `--client-memory` ({total} bytes), and this \
@@ -93,12 +94,11 @@ impl Sidecar {
 
     /// Disconnects a client with this reason, and drops its queued output.
     pub(super) fn give_up(&mut self, connection: ConnectionId, why: String) {
-        let at_end = self.links.get_mut(connection).map(|link| link.at_end);
-        if at_end == Some(OnClose::Leave) {
-            self.input_ended(connection, None);
-        }
-        if let Some(link) = self.links.get_mut(connection) {
-            link.cut_off(&why);
+        let Some(link) = self.links.get_mut(connection) else { return };
+        link.cut_off(&why);
+        if link.at_end == OnClose::Leave {
+            let how = link.terms.at_end;
+            self.end_stdin(how, None);
         }
         self.lose(connection, Some(why));
     }

@@ -81,16 +81,13 @@ impl Sidecar {
         self.go_on(connection, HeldMessage::new(message, named));
     }
 
-    pub(super) fn input_ended(&mut self, connection: ConnectionId, failure: Option<std::io::Error>) {
+    fn input_ended(&mut self, connection: ConnectionId, failure: Option<std::io::Error>) {
         let Some(link) = self.links.get_mut(connection) else { return };
         let how = link.terms.at_end;
         match link.at_end {
             OnClose::Leave => {
                 tracing::info!(?failure, "stdin has ended");
-                self.unreadable = failure;
-                self.input_has_ended = true;
-                self.drained = how == Shutdown::Cancel;
-                self.feed(Input::Shutdown(how));
+                self.end_stdin(how, failure);
             }
             OnClose::Close => {
                 tracing::info!(
@@ -104,6 +101,14 @@ impl Sidecar {
                 self.feed(Input::Ended { connection, how, expected });
             }
         }
+    }
+
+    /// Begins to shut down after the end of the client on stdin and stdout.
+    pub(super) fn end_stdin(&mut self, how: Shutdown, failure: Option<std::io::Error>) {
+        self.unreadable = failure;
+        self.input_has_ended = true;
+        self.drained = how == Shutdown::Cancel;
+        self.feed(Input::Shutdown(how));
     }
 
     /// Handles the hello of a front. A host that is leaving drops it, and the front starts another.

@@ -1,7 +1,7 @@
 //! A step of the core: its input, its outputs, and their effects when the step ends.
 //!
 //! Owns: the order of a step: the core handles input, records are committed, outputs take effect.
-//! Never: blocks; slow work runs elsewhere and reports back.
+//! Never: waits for the disk or a client; only small commits, without a sync, run on this thread.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -10,12 +10,15 @@ use tokio::time::Instant;
 use super::leaving::{file_system_timeout, UNSENT_REASON};
 use super::{Exit, Sidecar};
 use crate::host::effects::{ConnectionId, Frame, Input, Output, Timer};
-use crate::io::link::QueuedMessage;
 use crate::io::readers::{listing, ListRequest};
 use crate::io::states::{Piece, PieceEnd};
 use crate::versions::Outgoing;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::RequestId;
+
+/// Error message for the client after a panic, which is logged where it happens.
+const INTERNAL_ERROR: &str =
+    "an internal error occurred while the request was handled; the log of the host has the details";
 
 impl Sidecar {
     pub(super) fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
@@ -31,15 +34,18 @@ impl Sidecar {
     fn send(&mut self, connection: ConnectionId, is_answer: bool, ahead: bool) {
         let mut told = std::mem::take(&mut self.told);
         for told in told.drain(..) {
-            self.send_one(connection, QueuedMessage { told, is_answer }, ahead);
+            if let Some(link) = self.links.get_mut(connection).filter(|_| is_answer) {
+                link.outbox.note_answer(told.bytes());
+            }
+            self.send_one(connection, told, ahead);
         }
         self.told = told;
     }
 
-    fn send_one(&mut self, connection: ConnectionId, what: QueuedMessage, ahead: bool) {
+    fn send_one(&mut self, connection: ConnectionId, what: Outgoing, ahead: bool) {
         let Some(link) = self.links.get_mut(connection) else { return };
-        let Some(QueuedMessage { told, is_answer }) = link.queue_behind(what) else { return };
-        let line = match told {
+        let Some(what) = link.queue_behind(what) else { return };
+        let line = match what {
             Outgoing::Unwritten(_) if link.nobody_reads => return,
             Outgoing::Deltas(run, Some(delay)) => {
                 return link.outbox.push_within(run, delay, Instant::now().into_std());
@@ -47,17 +53,11 @@ impl Sidecar {
             Outgoing::Deltas(run, None) => return link.outbox.push_deltas(run),
             Outgoing::Unwritten(what) if !self.options.deterministic => {
                 link.outbox.expect(what.bytes);
-                if is_answer {
-                    link.outbox.note_answer(what.bytes);
-                }
                 link.writing = Some((self.states.begin(connection, *what), Vec::new()));
                 return;
             }
-            told => told.now(),
+            what => what.now(),
         };
-        if is_answer {
-            link.outbox.note_answer(line.bytes.len());
-        }
         if ahead {
             link.outbox.push_ahead(line.bytes);
         } else {
@@ -76,7 +76,7 @@ impl Sidecar {
         let Some(link) = self.links.get_mut(connection) else { return false };
         let is_pending = link.unanswered.settle(id);
         if !is_pending {
-            tracing::error!(?connection, ?id, "a second answer to a request was dropped");
+            tracing::error!(connection = connection.0, ?id, "a second answer to a request was dropped");
         }
         is_pending
     }
@@ -84,7 +84,7 @@ impl Sidecar {
     /// Feeds the core what it needs to answer a request. The connection stays open until the answer
     /// is committed.
     pub(super) fn feed_answer(&mut self, connection: ConnectionId, id: &RequestId, input: Input) {
-        self.feed(input);
+        self.feed_request(Some((connection, id.clone())), input);
         match self.links.get_mut(connection) {
             Some(link) if answers(&self.outputs, connection, id) => link.uncommitted_answers.push(id.clone()),
             Some(_) => drop(self.mark_answered(connection, id)),
@@ -107,13 +107,18 @@ impl Sidecar {
             Input::Listed { connection, id, .. } => Some((*connection, id.clone())),
             _ => None,
         };
+        self.feed_request(request, input);
+    }
+
+    /// Feeds the core. If it panics, it answers the request with an error.
+    fn feed_request(&mut self, request: Option<(ConnectionId, RequestId)>, input: Input) {
         let of_client = matches!(input, Input::Received { .. });
         let now = *self.now.get_or_insert_with(|| self.clock.now());
         let before = self.outputs.len();
         let (host, ids, outputs) = (&mut self.host, self.ids.as_mut(), &mut self.outputs);
         if !survives(|| host.handle(now, ids, input, outputs)) {
             if let Some((connection, id)) = request.filter(|(from, id)| !answers(outputs, *from, id)) {
-                let error = RpcError::internal("a panic while the request was handled; see above");
+                let error = RpcError::internal(INTERNAL_ERROR);
                 let failed = Frame::Error { id: Some(id), error };
                 outputs.push(Output::Frame(connection, failed));
             }
@@ -191,7 +196,8 @@ impl Sidecar {
             }
             Output::Resource(connection, id, resource) => {
                 self.expect_answer(connection, &id);
-                if let Some(resource) = self.git.take(connection, id.clone(), resource) {
+                if let Some(resource) = self.git.take(connection, id.clone(), resource, &self.resources.own())
+                {
                     self.resources.take(connection, id, resource);
                 }
             }
@@ -224,7 +230,7 @@ impl Sidecar {
             return;
         };
         if how == PieceEnd::Failed {
-            let error = RpcError::internal("a panic while a large state was written; see above");
+            let error = RpcError::internal(INTERNAL_ERROR);
             match writing.id {
                 Some(id) if !writing.has_begun => {
                     self.tell(connection, &Frame::Error { id: Some(id), error })
@@ -236,7 +242,7 @@ impl Sidecar {
         self.send_behind(connection, behind);
     }
 
-    fn send_behind(&mut self, connection: ConnectionId, behind: Vec<QueuedMessage>) {
+    fn send_behind(&mut self, connection: ConnectionId, behind: Vec<Outgoing>) {
         for what in behind {
             if let Some(link) = self.links.get_mut(connection) {
                 link.outbox.expected_come(what.bytes());

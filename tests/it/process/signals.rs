@@ -14,8 +14,9 @@ fn send(signal: Signal, pid: u32) {
 }
 
 /// A program whose turn runs, and whose output nobody reads: far more waits than its pipe takes.
-fn stalled() -> Guard {
+fn stalled(arguments: &[&str]) -> Guard {
     let mut command: Command = sidecar();
+    command.args(arguments);
     let guard = Guard(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
     let input = opening() + &turn("/stream 100 10000\n/hang");
     guard.0.stdin.as_ref().unwrap().write_all(input.as_bytes()).unwrap();
@@ -49,10 +50,18 @@ fn signal_during_a_drain_cancels_the_turn() {
 #[test]
 fn stalled_reader_does_not_delay_the_exit() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
-        let mut guard = stalled();
+        let mut guard = stalled(&[]);
         send(signal, guard.0.id());
         assert_eq!(wait(&mut guard.0).code(), Some(0), "{signal:?}");
     }
+}
+
+#[test]
+fn signal_ends_a_deterministic_host_that_waits_for_its_reader() {
+    // The output exceeds what may wait while the agent is read.
+    let mut guard = stalled(&["--deterministic", "--client-memory", "200000"]);
+    send(Signal::TERM, guard.0.id());
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 
 /// The orderly exit from a stalled pipe takes its full time. That the second signal cuts it short
@@ -60,7 +69,7 @@ fn stalled_reader_does_not_delay_the_exit() {
 #[test]
 fn second_signal_ends_the_host_at_once() {
     can_be_done_within(Duration::from_secs(1), || {
-        let mut guard = stalled();
+        let mut guard = stalled(&[]);
         let start = Instant::now();
         send(Signal::TERM, guard.0.id());
         send(Signal::INT, guard.0.id());

@@ -16,10 +16,10 @@ fn limits(clients_above: usize, patience: Duration) -> OutboxLimits {
 }
 
 /// A world in which a client that does not read has begun a turn that is more than may wait for it.
-async fn stalled(limits: OutboxLimits) -> (World, Client) {
+async fn stalled(limits: OutboxLimits, at_end: Shutdown) -> (World, Client) {
     let mut world = World::with(Persistence::in_memory(), limits);
     world.sidecar.begin().unwrap();
-    let stuck = world.open_with(true, Shutdown::Drain(NEVER));
+    let stuck = world.open_with(true, at_end);
     let chat = default_chat_of(SESSION);
     let ask = |id: u64, method: &str, params: Value| json!({ "id": id, "method": method, "params": params });
     stuck.says(&[
@@ -52,7 +52,7 @@ async fn another_comes(world: &mut World) -> Client {
 
 #[tokio::test]
 async fn agents_do_not_wait_for_one_client_where_another_reads() {
-    let (mut world, stuck) = stalled(limits(usize::MAX, NEVER)).await;
+    let (mut world, stuck) = stalled(limits(usize::MAX, NEVER), Shutdown::Drain(NEVER)).await;
     another_comes(&mut world).await;
     assert!(!stuck.chunks.is_closed(), "it has time yet");
     // It reads at last, and was told all.
@@ -69,7 +69,7 @@ async fn agents_do_not_wait_for_one_client_where_another_reads() {
 
 #[tokio::test]
 async fn who_makes_no_progress_is_cut_off_where_another_reads() {
-    let (mut world, mut stuck) = stalled(limits(usize::MAX, Duration::ZERO)).await;
+    let (mut world, mut stuck) = stalled(limits(usize::MAX, Duration::ZERO), Shutdown::Drain(NEVER)).await;
     assert!(!stuck.chunks.is_closed(), "nobody else listens");
     another_comes(&mut world).await;
     assert!(stuck.chunks.is_closed() && world.sidecar.links.get_mut(stuck.id).is_none());
@@ -88,9 +88,45 @@ async fn who_makes_no_progress_is_cut_off_where_another_reads() {
 
 #[tokio::test]
 async fn what_waits_for_one_client_has_a_limit_where_another_reads() {
-    let (mut world, stuck) = stalled(limits(4 * FEW, NEVER)).await;
+    let (mut world, stuck) = stalled(limits(4 * FEW, NEVER), Shutdown::Drain(NEVER)).await;
     another_comes(&mut world).await;
     assert!(stuck.chunks.is_closed(), "it keeps more waiting than it may");
+}
+
+#[tokio::test]
+async fn turns_of_disconnected_client_are_cancelled_without_another_event() {
+    let (mut world, stuck) = stalled(limits(4 * FEW, NEVER), Shutdown::Cancel).await;
+    let mut other = world.open(false);
+    other.asks("initialize", json!({ "clientId": "reads", "protocolVersions": ["1.0.0"] }));
+    world.until(|sidecar| sidecar.links.iter().all(|link| link.id != stuck.id)).await;
+    assert_eq!(world.sidecar.host.running_turns(), 0);
+    assert!(world.sidecar.outputs.is_empty(), "the cancellation would wait for the next event");
+}
+
+#[tokio::test]
+async fn answers_behind_a_large_state_count_as_requested() {
+    let limits = OutboxLimits { clients_above: 2 << 20, patience: NEVER, ..OutboxLimits::default() };
+    let mut world = World::with(Persistence::in_memory(), limits);
+    world.sidecar.begin().unwrap();
+    let mut reads = world.client("reads", "1.0.0").await;
+    let sessions = [(SESSION, 3), ("ahp-session:/larger", 9)];
+    for (session, count) in sessions {
+        let chat = default_chat_of(session);
+        world.ask(&mut reads, "createSession", json!({ "channel": session })).await;
+        world.ask(&mut reads, "subscribe", json!({ "channel": chat })).await;
+        reads.dispatches(&chat, turn("t", &format!("/stream {count} 400000")));
+        world.until(|_| actions(&reads.looks()).contains(&"chat/turnComplete")).await;
+    }
+    let stuck = world.open_with(true, Shutdown::Cancel);
+    let ask = |id: u64, method: &str, params: Value| json!({ "id": id, "method": method, "params": params });
+    stuck.says(&[ask(1, "initialize", json!({ "clientId": "stuck", "protocolVersions": ["1.0.0"] }))]);
+    world.settle().await;
+    stuck.says(
+        &sessions.map(|(session, _)| ask(2, "subscribe", json!({ "channel": default_chat_of(session) }))),
+    );
+    world.settle().await;
+    let link = world.sidecar.links.get_mut(stuck.id).expect("it is disconnected");
+    assert!(link.outbox.bytes() > 4_800_000, "{} bytes are queued", link.outbox.bytes());
 }
 
 /// A client that is told everything and reads nothing, of one session.
