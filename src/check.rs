@@ -43,6 +43,8 @@ const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 /// Maximum length of the names on that line, in characters: a wrapped line cannot be erased.
 const NAMES_CHARS_MAX: usize = 50;
 
+const NONE_REPORTED: &str = "none reported";
+
 /// Limit of an agent's own answers, longer than any timeout of the check.
 const NO_LIMIT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
@@ -108,12 +110,18 @@ pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Che
     let memory = if check.ephemeral { Ok(None) } else { open(check.state_dir.as_deref()).map(Some) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let asked = check.timeout.map(|seconds| Duration::from_secs(seconds.into()));
+    let count = specs.len();
     let met = runtime.block_on(probe_all(specs, guard, asked));
     match memory.and_then(|memory| memory.map_or(Ok(()), |(_folder, archive)| remember(&archive, &met))) {
         Err(error) => Ok(Checked::NotRemembered(error)),
-        Ok(()) if met.iter().all(CheckedAgent::is_usable) => Ok(Checked::Usable),
+        Ok(()) if are_usable(&met, count) => Ok(Checked::Usable),
         Ok(()) => Ok(Checked::Unusable),
     }
+}
+
+/// Returns whether this number of agents was probed, and all are usable.
+fn are_usable(met: &[CheckedAgent], count: usize) -> bool {
+    met.len() == count && met.iter().all(CheckedAgent::is_usable)
 }
 
 struct CheckedAgent {
@@ -172,15 +180,14 @@ async fn probe_all(
         progress.erase();
         match done {
             None => return met,
-            Some(Err(error)) => tracing::error!(%error, "an agent could not be checked"),
+            // No log has been started. A failure is ignored: stderr may be closed.
+            Some(Err(error)) => {
+                writeln!(io::stderr(), "error: an agent could not be checked: {error}").unwrap_or_default()
+            }
             Some(Ok(agent)) => {
                 progress.waiting.retain(|name| *name != agent.spec.name);
                 if is_read {
-                    is_read = print(&agent)
-                        .inspect_err(|error| {
-                            tracing::debug!(%error, "the list of agents cannot be written: nobody reads stdout");
-                        })
-                        .is_ok();
+                    is_read = print(&agent).is_ok();
                 }
                 met.push(agent);
             }
@@ -388,15 +395,23 @@ fn describe_settings(config: Option<&SessionConfigState>, lines: &mut PrintedAge
             settings.push(format!("{id} = {} (of {choices})", plain(value)));
         }
     }
-    if settings.is_empty() {
-        settings.push(list(Vec::new()));
-    }
-    lines.add("settings", &settings.join("\n"));
+    let all = settings.join("\n");
+    lines.add("settings", if settings.is_empty() { NONE_REPORTED } else { &all });
 }
 
 fn list(items: Vec<String>) -> String {
     if items.is_empty() {
-        return "none reported".to_owned();
+        return NONE_REPORTED.to_owned();
     }
     items.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agent_without_a_result_is_not_usable() {
+        assert!(!are_usable(&[], 1), "the check of one agent has panicked");
+    }
 }

@@ -135,7 +135,7 @@ pub struct ServeOptions {
     #[arg(long, value_name = "DIR")]
     default_directory: Option<PathBuf>,
 
-    /// What happens to running turns when stdin ends
+    /// Effect of the end of stdin on running turns
     #[arg(long, value_enum, default_value_t = OnEof::Drain)]
     on_eof: OnEof,
 

@@ -3,7 +3,7 @@
 //! Owns: both forms, their defaults and errors, and reading the file again ([`AgentSource`]).
 //! Never: starts an agent, or passes a command line to a shell: it is split by the same rules.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -129,11 +129,14 @@ impl Stamp {
 impl AgentSource {
     /// Parses the flags, and selects the named file, or else the default one.
     pub fn new(flags: &[String], named: Option<&Path>, default: Option<&Path>) -> anyhow::Result<Self> {
-        let mut of_flags = Vec::new();
+        let mut of_flags: Vec<AgentSpec> = Vec::new();
         for flag in flags {
-            of_flags.push(from_flag(flag).with_context(|| format!("--agent: `{flag}`"))?);
+            let agent = from_flag(flag).with_context(|| format!("--agent: `{flag}`"))?;
+            if of_flags.iter().any(|other| other.name == agent.name) {
+                bail!("there are two agents with the name `{}`", agent.name);
+            }
+            of_flags.push(agent);
         }
-        check_names(&of_flags)?;
         let file =
             named.or(default).map(|file| std::path::absolute(file).unwrap_or_else(|_| file.to_owned()));
         Ok(Self { of_flags, file, is_named: named.is_some() })
@@ -169,10 +172,9 @@ impl AgentSource {
             Err(error) => return (None, Err(error)),
         };
         let agents = from_file(&text, path.parent().unwrap_or(Path::new(""))).with_context(context);
-        let agents = agents.and_then(|mut agents| {
+        let agents = agents.map(|mut agents| {
             agents.retain(|agent| self.of_flags.iter().all(|of_flag| of_flag.name != agent.name));
-            check_names(&agents)?;
-            Ok(agents)
+            agents
         });
         (Some(crc32fast::hash(text.as_bytes())), agents)
     }
@@ -189,16 +191,6 @@ pub fn agents(
     default: Option<&Path>,
 ) -> anyhow::Result<Vec<AgentSpec>> {
     AgentSource::new(flags, named, default)?.read().agents.map_err(anyhow::Error::msg)
-}
-
-fn check_names(agents: &[AgentSpec]) -> anyhow::Result<()> {
-    let mut names = BTreeSet::new();
-    for agent in agents {
-        if !names.insert(&agent.name) {
-            bail!("there are two agents with the name `{}`", agent.name);
-        }
-    }
-    Ok(())
 }
 
 fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
@@ -357,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_is_split_as_a_shell_would() {
+    fn agent_flag_is_split_like_a_shell_command() {
         let agent = from_flag(r#"my-agent=npx -y "an agent" 'a $HOME; b' c\ d x=y"#).unwrap();
         assert_eq!((agent.name.as_str(), agent.program.as_path()), ("my-agent", Path::new("npx")));
         assert_eq!(agent.arguments, ["-y", "an agent", "a $HOME; b", "c d", "x=y"]);
@@ -365,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_flag_is_said() {
+    fn invalid_agent_flag_is_refused_with_the_reason() {
         assert!(failure(&["no command"]).contains("NAME=COMMAND LINE"));
         assert!(failure(&["a="]).contains("there is no command"));
         assert!(failure(&["a='x"]).contains("cannot be split"));
@@ -376,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_more() {
+    fn configuration_file_sets_all_properties_of_agents() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.toml");
         let text = r#"
@@ -426,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_said() {
+    fn invalid_configuration_file_is_refused_with_the_reason() {
         let failure = |text: &str| format!("{:#}", from_file(text, Path::new("/")).unwrap_err());
         assert!(failure("[agents.a]").contains("command"));
         assert!(failure("[agents.a]\ncommand = 'x'\nworking = 1").contains("working"));
@@ -443,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn common_mistake_in_a_file_is_answered_with_what_to_write() {
+    fn common_mistake_in_a_file_is_refused_with_the_correction() {
         let failure = |text: &str| format!("{:#}", from_file(text, Path::new("/")).unwrap_err());
         let section = "[agents.a]\ncommand = \"x y\"\nargs = [\"--acp\"]";
         for (mistake, advice) in [
@@ -465,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_file_needs_not_be_there_and_flags_and_a_named_file_come_first() {
+    fn default_file_is_optional_and_flags_and_named_file_precede_it() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let file = folder.path().join(name);

@@ -1,5 +1,5 @@
-//! `ahp-sidecar sessions`: commands of people on the sessions of a state folder, while no host uses
-//! it.
+//! `ahp-sidecar sessions`: commands of people on the sessions of a state folder. Restoring and
+//! purging require that no host uses it.
 //!
 //! `shown` prints a session, and `exports` defines the export format.
 //!
@@ -78,7 +78,7 @@ enum SessionsVerb {
 
 #[derive(Debug, Args)]
 struct StateDir {
-    /// The state folder [default: the one that sessions are kept in when nothing is said]
+    /// The state folder [default: the default state folder]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 }
@@ -120,8 +120,8 @@ pub fn run(sessions: &Sessions) -> Result<(), SessionsFailure> {
     }
 }
 
-/// Locks an existing state folder. A missing one is not created, since its path may be a typing
-/// error. With `looks`, nothing in it is changed.
+/// Opens an existing state folder, locked unless `looks` is set. A missing one is not created,
+/// since its path may be a typing error. With `looks`, nothing in it is changed.
 fn open(asked: Option<&Path>, looks: bool) -> anyhow::Result<(StateFolder, Archive)> {
     let folder = folder::chosen(asked)?;
     let there = folder.join(sqlite::FILE_NAME);
@@ -158,18 +158,20 @@ fn act(verb: &SessionsVerb, archive: &mut Archive, out: &mut dyn Write) -> anyho
         SessionsVerb::Export { uri, output: Some(path), .. } => exports::export_to(archive, uri, path),
         SessionsVerb::Restore { from: Some(path), .. } => {
             let uri = exports::restore_from(archive, path)?;
-            Ok(writeln!(out, "brought in: {}", one_line(&uri))?)
+            Ok(writeln!(out, "imported: {}", one_line(&uri))?)
         }
         SessionsVerb::Restore { uri, .. } => {
             let uri = uri.as_deref().unwrap_or_default();
             restore(archive, uri)?;
-            Ok(writeln!(out, "brought back: {}", one_line(uri))?)
+            Ok(writeln!(out, "restored: {}", one_line(uri))?)
         }
         SessionsVerb::Purge { uri, .. } => {
             let count = archive.purge(uri.as_deref())?;
-            writeln!(out, "removed for good: {count}")?;
+            writeln!(out, "purged: {count} session{}", if count == 1 { "" } else { "s" })?;
             out.flush()?;
-            archive.give_back_space().context("removed, but their disk space cannot be given back")
+            archive.give_back_space().context(
+                "purged, but the database cannot be shrunk: run it again when there is free disk space",
+            )
         }
     }
 }

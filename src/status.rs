@@ -3,7 +3,7 @@
 //! Owns: the numbers, on which scripts and editors rely.
 //! Never: ends a process.
 
-/// Internal failure.
+/// Internal failure; failure of stdin, stdout, a limit of the system or a command; unusable agent.
 pub const EXIT_FAILURE: u8 = 1;
 /// Wrong usage or unreadable configuration.
 pub const EXIT_USAGE: u8 = 2;

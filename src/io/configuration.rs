@@ -54,7 +54,13 @@ impl Configuration {
         let none = ConfigurationSeen { agents: Some(Default::default()), ..reading.seen.clone() };
         let (seen, agents, outdated) = match reading.agents {
             Ok(agents) => (reading.seen, agents, None),
-            Err(why) => (none, source.of_flags, Some(sentence(&why))),
+            Err(why) => {
+                let why = format!(
+                    "the configuration file is invalid, and the host offers only the agents of the command line until \
+                     it is corrected: {why}"
+                );
+                (none, source.of_flags, Some(why))
+            }
         };
         let backends = agents.iter().cloned().map(&make).collect();
         (Self { agents, seen, outdated, make, file: Some(file) }, backends)
@@ -103,7 +109,9 @@ impl Configuration {
         let agents = match reading.agents {
             Ok(agents) => agents,
             Err(why) => {
-                let why = sentence(&why);
+                let why = format!(
+                    "the changed configuration file is not applied, and the host keeps its present agents: {why}"
+                );
                 tracing::warn!("{why}");
                 (self.seen.sum, self.outdated) = (reading.seen.sum, Some(why));
                 return None;
@@ -129,10 +137,6 @@ impl Configuration {
         );
         Some(offered)
     }
-}
-
-fn sentence(why: &str) -> String {
-    format!("the changed configuration file is not applied, and the host keeps its present agents: {why}")
 }
 
 #[cfg(test)]

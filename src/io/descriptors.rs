@@ -1,8 +1,8 @@
 //! Limit of open files of this process.
 //!
 //! Owns: checking the limit at the start, because running out later would fail whatever is opened
-//! next; and a spare file, so that a connection can be refused with a
-//! reason when no more files can be opened.
+//! next; and a spare file, so that a connection can be refused with a reason when no more files can
+//! be opened.
 //! Never: gives the last files to a connection.
 
 use std::fs::File;
@@ -83,11 +83,14 @@ pub fn leaves_too_few(connection: &impl NumberedFile) -> bool {
 
 /// Returns the message for a client that is refused because no more files can be opened.
 pub fn exhausted() -> String {
+    let why = match limits::current() {
+        Some(files) => format!("it can open no more files ({files} at once, see `ulimit -n`)"),
+        None => "the system has too many open files".to_owned(),
+    };
     format!(
-        "the host (process {}) cannot take one more connection: it can open no more files ({} at once, see `ulimit -n`); \
-         close another window, or start the host anew with a higher limit",
-        std::process::id(),
-        limit()
+        "the host (process {}) cannot take one more connection: {why}; close another window, or start the host anew \
+         with a higher limit",
+        std::process::id()
     )
 }
 

@@ -42,9 +42,7 @@ impl Directories {
 
     fn check_by(&self, check: fn(&str) -> Result<(), String>, connection: ConnectionId, uris: Vec<String>) {
         let (tell, told) = oneshot::channel();
-        let silent =
-            uris.iter().map(|uri| (uri.clone(), Err("is on a file system that does not answer".to_owned())));
-        let silent: Findings = silent.collect();
+        let (named, mut why) = (uris.clone(), "is on a file system that does not answer");
         if let Ok(room) = Arc::clone(&self.room).try_acquire_owned() {
             let work = move || {
                 let findings = uris.into_iter().map(|uri| (uri.clone(), check(&uri))).collect();
@@ -57,12 +55,16 @@ impl Directories {
             };
             if let Err(error) = thread::Builder::new().name("directories".to_owned()).spawn(work) {
                 tracing::error!(%error, "working directories cannot be checked: the system starts no thread");
+                why = "cannot be checked: the system starts no thread";
             }
+        } else {
+            why = "cannot be checked now: too many other checks wait for file systems that do not answer";
         }
+        let failed: Findings = named.into_iter().map(|uri| (uri, Err(why.to_owned()))).collect();
         let found = self.findings.clone();
         tokio::spawn(async move {
             let answer = tokio::time::timeout(WITHIN, told).await;
-            let findings = answer.ok().and_then(Result::ok).unwrap_or(silent);
+            let findings = answer.ok().and_then(Result::ok).unwrap_or(failed);
             if found.send((connection, findings)).is_err() {
                 tracing::debug!("results about working directories were dropped: the host has left");
             }

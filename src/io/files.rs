@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_best_comes_first() {
+    fn best_match_comes_first() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), &["src/main.rs", "src/domain.rs", "main/x.rs", "Main.txt", "m/a/i/n", "other"]);
         let found = labels(&[folder.path()], "main");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_one_name_are_told_apart() {
+    fn files_with_the_same_name_are_distinguished() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         write(one.path(), &["a/mod.rs", "b/mod.rs", "a b.txt"]);
         assert_eq!(labels(&[one.path()], "mod"), ["a/mod.rs", "b/mod.rs"]);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_in_the_folder_and_not_ignored_is_offered() {
+    fn only_files_in_the_folder_that_are_not_ignored_are_offered() {
         let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         write(folder.path(), &["kept.txt", ".github/kept.yml", ".git/config", "made/by.o", "sub/made.o"]);
         fs::write(folder.path().join(".gitignore"), "*.o\n").unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_no_further_than_so_many_entries() {
+    fn search_stops_at_the_entry_limit() {
         let folder = tempfile::tempdir().unwrap();
         let names: Vec<String> = (0..60).map(|number| format!("{number:02}")).collect();
         write(folder.path(), &names.iter().map(String::as_str).collect::<Vec<_>>());

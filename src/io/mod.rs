@@ -4,9 +4,10 @@
 //! listeners ([`listen`]), fronts ([`fronts`], [`hello`]) and handshakes (`half_open`); output
 //! queues ([`outbox`], [`backlog`]), large answers (`states`) and answers made elsewhere
 //! (`unanswered`); commits ([`persistence`]), reads ([`readers`]) and the messages that wait for
-//! them (`held`); files ([`resources`], [`watches`]); time and ids ([`sources`]), the log
-//! ([`log`]), open files ([`descriptors`]), changes under a running host ([`upkeep`],
-//! [`configuration`]); all events ([`events`]), and the loop ([`run`]).
+//! them (`held`), also while commits fail ([`store_failure`]); files ([`resources`], `files`,
+//! [`watches`]) and working directories (`directories`); git ([`git`]) and terminals ([`ptys`]);
+//! time and ids ([`sources`]), the log ([`log`]), open files ([`descriptors`]), changes under a
+//! running host ([`upkeep`], [`configuration`]); all events ([`events`]), and the loop ([`run`]).
 //! Never: makes a decision of the protocol.
 #![doc = include_str!("README.md")]
 

@@ -20,7 +20,7 @@ pub struct OutboxLimits {
     pub merge_above: usize,
     /// Queue size from which agents are not read.
     pub agents_above: usize,
-    /// Queue size from which clients are not read either.
+    /// Queue size from which the input of its client is not read either.
     pub clients_above: usize,
     /// Maximum of all connections combined: queued output, and input that is not handled.
     pub total: usize,
@@ -95,8 +95,7 @@ pub struct Outbox {
     limits: OutboxLimits,
     backlog: Backlog,
     lines: VecDeque<Queued>,
-    /// Number of entries, from the front, up to the last one that is not a delta: none overtakes
-    /// them.
+    /// Index behind the last entry that is not a delta; [`Self::push_ahead`] inserts there.
     fixed: usize,
     /// Delayed deltas behind all other lines, one per part, in the order of their last change.
     held: Vec<HeldDeltas>,
@@ -375,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_expected_is_no_reason_to_give_a_client_up() {
+    fn expected_bytes_alone_disconnect_no_client() {
         let (mut outbox, now) = (queue(EAGER), Instant::now());
         outbox.expect(1000);
         assert_eq!((outbox.stalls_at(now), outbox.lingers_until(now)), (None, None));
@@ -386,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn line_that_overtakes_is_counted_by_its_own_queue() {
+    fn line_pushed_ahead_is_counted_by_its_own_queue() {
         let backlog = Backlog::default();
         let mut outbox = Outbox::new(EAGER, backlog.clone());
         for _ in 0..3 {
@@ -397,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn deltas_of_one_part_merge_and_nothing_overtakes() {
+    fn deltas_of_one_part_merge_in_order() {
         let mut outbox = queue(EAGER);
         let other = Bytes::from_static(b"other");
         outbox.push_deltas(run(delta("a", 1), PART));
@@ -414,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shows_no_state_overtakes_deltas_and_nothing_else() {
+    fn line_pushed_ahead_overtakes_only_deltas() {
         let line = |text: &str| Bytes::from(text.to_owned());
         let mut outbox = queue(OutboxLimits { merge_above: 1000, ..EAGER });
         outbox.push_deltas(run(delta("a", 1), PART));
@@ -445,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_wait_is_merged_until_it_is_due() {
+    fn delayed_deltas_merge_until_their_deadline() {
         let mut outbox = queue(OutboxLimits { merge_above: 1000, ..EAGER });
         let begin = Instant::now();
         let at = |ms| begin + Duration::from_millis(ms);
@@ -464,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_lets_go_what_is_held_back() {
+    fn other_lines_release_delayed_deltas() {
         let other = Bytes::from_static(b"other");
         let mut outbox = queue(OutboxLimits { merge_above: 1000, ..EAGER });
         let now = Instant::now();
@@ -478,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_at_once_is_never_merged() {
+    fn deltas_without_delay_are_never_merged() {
         let mut outbox = queue(EAGER);
         for server_seq in 1..=3 {
             outbox.push_within(run(delta("a", server_seq), PART), Duration::ZERO, Instant::now());
@@ -488,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_back_stays_within_the_limit_of_a_line() {
+    fn delayed_deltas_stay_within_the_limit_of_a_line() {
         let mut outbox = queue(EAGER);
         let text = "x".repeat(100);
         for server_seq in 1..=9 {
@@ -501,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_being_written_is_not_merged_with() {
+    fn line_that_is_being_written_is_not_merged() {
         let mut outbox = queue(EAGER);
         outbox.push_deltas(run(delta("a", 1), PART));
         assert_eq!(outbox.take(usize::MAX), vec![delta("a", 1)]);
@@ -510,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_merged_line_stays_within_its_limit() {
+    fn merged_line_stays_within_its_limit() {
         let mut outbox = queue(EAGER);
         let text = "x".repeat(100);
         for server_seq in 1..=10 {
@@ -523,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn below_the_mark_nothing_is_merged() {
+    fn deltas_below_the_merge_limit_are_not_merged() {
         let mut outbox = queue(OutboxLimits { merge_above: 1000, ..EAGER });
         outbox.push_deltas(run(delta("a", 1), PART));
         outbox.push_deltas(run(delta("b", 2), PART));
@@ -531,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_read_depends_on_all_bytes_that_are_not_written() {
+    fn room_depends_on_all_unwritten_bytes() {
         let mut outbox = queue(EAGER);
         let push = |outbox: &mut Outbox, bytes: usize| outbox.push(Bytes::from(vec![0; bytes]));
         push(&mut outbox, 99);
@@ -548,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_over_the_limit_goes_alone() {
+    fn line_over_the_chunk_limit_is_taken_alone() {
         let mut outbox = queue(EAGER);
         outbox.push(Bytes::from(vec![0; 500]));
         outbox.push(Bytes::from(vec![0; 1]));

@@ -1,8 +1,9 @@
 //! Commits of the records of each step. Outputs of a step are held back until its records are
 //! committed. After a power loss, only steps with `Record::Sync` are guaranteed to be stored.
 //!
-//! Owns: the committing thread, so that a slow disk delays only those who wait for a commit; the
-//! order of held outputs; retries while commits fail; maintenance while idle; closing the store.
+//! Owns: the committing thread, so that a slow disk delays only those who wait for a commit (small
+//! steps are committed by the loop while the disk is fast); the order of held outputs; retries
+//! while commits fail; maintenance while idle; closing the store.
 //! Never: releases a frame or command before the records of its step are committed, except outputs
 //! that are independent of the store and time limits of disconnects; drops either.
 

@@ -143,7 +143,7 @@ impl Task {
             Self::List(ListRequest { id, .. }) => {
                 let id = Some(id.clone());
                 Box::new(|| {
-                    let error = RpcError::internal("a panic while the store was read; see above");
+                    let error = RpcError::internal("an internal error occurred while the store was read; the log of the host has the details");
                     FinishedRead::Answer(Frame::Error { id, error })
                 })
             }
@@ -196,9 +196,8 @@ impl Readers {
 
     fn read(&mut self, job: ReadJob) {
         self.running += 1;
-        if self.jobs.send(job).is_err() {
-            tracing::error!("the threads that read from the store have ended");
-        }
+        // Cannot fail: `self` holds the receiver.
+        self.jobs.send(job).unwrap_or_default();
     }
 
     /// Notes that a result has arrived.
@@ -227,8 +226,12 @@ fn read_all(
         }
         // Checked after the answer: visiting every row would delay the first page of a long list.
         // If an index is damaged, later lists are made without it.
-        if let Some(Err(error)) = is_list.then(|| reader.trusts_indexes()) {
-            tracing::error!(%error, "the indexes of the store cannot be checked");
+        if is_list {
+            // A panic, which is logged where it happens, must not end the thread.
+            let checked = catch_unwind(AssertUnwindSafe(|| reader.trusts_indexes()));
+            if let Ok(Err(error)) = checked {
+                tracing::error!(%error, "the indexes of the store cannot be checked");
+            }
         }
     }
 }

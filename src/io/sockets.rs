@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_are_heard_and_told_until_the_stream_ends() {
+    async fn lines_pass_both_ways_until_the_stream_ends() {
         let (acceptor, mut news) = ConnectionAcceptor::new(OutboxLimits::default());
         let (ours, theirs) = tokio::io::duplex(100);
         let id =
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_forgotten_is_disconnected_and_who_is_gone_is_noticed() {
+    async fn dropped_link_disconnects_and_closed_stream_is_noticed() {
         let (acceptor, mut news) = ConnectionAcceptor::new(OutboxLimits::default());
         let mut links = Links::default();
         let (ours, mut theirs) = tokio::io::duplex(100);

@@ -100,7 +100,7 @@ pub struct Watches {
     engine: Option<Engine>,
     begun: mpsc::UnboundedSender<(ConnectionId, StartedWatches)>,
     begun_own: mpsc::UnboundedSender<String>,
-    /// `None` once the thread has it.
+    /// `None` once the thread runs.
     told: Option<mpsc::Sender<WatchReport>>,
 }
 
@@ -178,13 +178,16 @@ impl Watches {
     /// receiver of the reply; `None` if no files can be watched.
     fn request(&mut self, channels: Vec<String>) -> Option<oneshot::Receiver<StartedWatches>> {
         let (reply, replied) = oneshot::channel();
-        let watcher = self.watcher.as_ref()?;
+        let watcher = Arc::clone(self.watcher.as_ref()?);
+        if self.engine.is_none() {
+            if let Err(error) = self.start(&watcher, spawn) {
+                tracing::error!(%error, "files cannot be watched: the system starts no thread");
+                return None;
+            }
+        }
         watcher.send(WatchCommand::Begin(channels, reply));
         if let Some(engine) = &mut self.engine {
-            obey(engine, watcher);
-        } else if let Err(error) = self.start() {
-            tracing::error!(%error, "files cannot be watched: the system starts no thread");
-            return None;
+            obey(engine, &watcher);
         }
         Some(replied)
     }
@@ -212,15 +215,26 @@ impl Watches {
         std::iter::from_fn(|| engine.take_changes()).collect()
     }
 
-    fn start(&mut self) -> io::Result<()> {
-        let (Some(watcher), Some(told)) = (&self.watcher, self.told.take()) else { return Ok(()) };
+    fn start(
+        &mut self,
+        watcher: &Arc<WatcherQueue>,
+        spawn: impl FnOnce(WatcherWork) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let Some(told) = self.told.clone() else { return Ok(()) };
         let (watcher, own) = (Arc::clone(watcher), Arc::clone(&self.own));
-        let work = move || {
+        spawn(Box::new(move || {
             let mut engine = engine(own, &watcher.wakeup);
             watch(&mut engine, &watcher, &told);
-        };
-        thread::Builder::new().name("watches".to_owned()).spawn(work).map(drop)
+        }))?;
+        self.told = None;
+        Ok(())
     }
+}
+
+type WatcherWork = Box<dyn FnOnce() + Send>;
+
+fn spawn(work: WatcherWork) -> io::Result<()> {
+    thread::Builder::new().name("watches".to_owned()).spawn(work).map(drop)
 }
 
 impl Drop for Watches {
@@ -309,5 +323,20 @@ fn wait(engine: &Engine, watcher: &WatcherQueue, until: Option<Instant>) {
     if let Err(error) = watcher.wakeup.wait(engine.notifier(), left) {
         tracing::error!(%error, "file events of the system cannot be waited for, so changes are noticed late");
         thread::sleep(POLL_INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watcher_that_did_not_start_is_started_by_the_next_request() {
+        let (mut watches, _events) = Watches::new(false, Arc::default());
+        let watcher = watches.watcher.clone().unwrap();
+        let refused = |_| Err(io::ErrorKind::WouldBlock.into());
+        assert!(watches.start(&watcher, refused).is_err() && watches.start(&watcher, refused).is_err());
+        watches.start(&watcher, |_| Ok(())).unwrap();
+        watches.start(&watcher, |_| panic!("it runs already")).unwrap();
     }
 }

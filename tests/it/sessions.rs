@@ -444,9 +444,9 @@ fn trash_is_purged_on_request_or_at_once() {
     }
     assert!(state.refused(1, &["purge", "ahp-session:/d"]).contains("in the trash"));
     assert_eq!(state.list().len(), 3);
-    assert_eq!(state.printed(&["purge", uris[0]]), "removed for good: 1\n");
+    assert_eq!(state.printed(&["purge", uris[0]]), "purged: 1 session\n");
     assert_eq!(state.list().len(), 2);
-    assert_eq!(state.printed(&["purge"]), "removed for good: 2\n");
+    assert_eq!(state.printed(&["purge"]), "purged: 2 sessions\n");
     assert!(state.list().is_empty());
     state.run_host(&[hello(), create(uris[0])]);
     state.run_host_with(&["--trash-days", "0"], &[hello(), dispose(uris[0])]);

@@ -1,8 +1,8 @@
 //! Lookups in the store of state that is not in memory.
 //!
 //! Owns: looking up what a message names, again after changes; and handling results of commits.
-//! Never: decides what is needed, or blocks, except at the start: other connections are served while
-//! a message waits.
+//! Never: decides what is needed, or blocks, except at the start: other connections are served
+//! while a message waits.
 
 use tokio::time::Instant;
 
