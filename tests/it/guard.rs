@@ -17,8 +17,9 @@ use ahp_sidecar::os::process::lifeline;
 
 use crate::support::{can_be_done_within, program, shell, HUNG};
 
-/// Shell script that ignores polite signals.
-const STUBBORN: &str = "trap '' TERM INT HUP PIPE; echo ready; while :; do sleep 0.05; done";
+/// Shell script that ignores polite signals. What a failed test leaves ends after some minutes, by
+/// its limit of processor time.
+const STUBBORN: &str = "ulimit -t 2; trap '' TERM INT HUP PIPE; echo ready; while :; do sleep 0.05; done";
 
 /// The name of the variable that marks all descendants of a test's agent.
 pub const COOKIE: &str = "AHP_SIDECAR_TEST";
@@ -107,7 +108,8 @@ fn agent_that_exits_on_its_own_after_eof_is_given_time() {
 
 #[test]
 fn agent_receives_sigterm_before_sigkill() {
-    let mut guarded = Guarded::start("trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done");
+    let mut guarded =
+        Guarded::start("ulimit -t 2; trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done");
     assert_eq!(guarded.end(), 9);
     assert!(guarded.alive().is_empty());
 }
@@ -140,8 +142,8 @@ const AWAY: [&str; 5] = [
     "(setsid sh -c \"setsid sh -c \\\"\\$STUBBORN\\\" daemon &\" &)",
     // What has been left running in the background.
     "sh -c \"nohup sh -c \\\"\\$STUBBORN\\\" background >/dev/null 2>&1 &\"",
-    // It starts another one all the time, in a session of its own, and is gone.
-    "setsid sh -c 'trap \"\" TERM; setsid sh -c \"$0\" \"$0\" &' 'trap \"\" TERM; setsid sh -c \"$0\" \"$0\" &' &",
+    // It starts another one in a session of its own, some 30,000 times, and is gone.
+    "next='trap \"\" TERM; [ $1 = 0 ] || setsid sh -c \"$0\" \"$0\" $(($1 - 1)) &'; setsid sh -c \"$next\" \"$next\" 30000 &",
     // In the group of somebody who has a session of its own.
     "setsid sh -c \"sh -c \\\"\\$STUBBORN\\\" grandchild & wait\" &",
 ];
@@ -150,7 +152,7 @@ const AWAY: [&str; 5] = [
 fn daemonized_descendants_are_killed() {
     let away = format!(
         "export STUBBORN={:?}; {}",
-        "trap '' TERM INT HUP; while :; do sleep 0.05; done",
+        "ulimit -t 2; trap '' TERM INT HUP; while :; do sleep 0.05; done",
         AWAY.join("\n")
     );
     let names = ["session", "daemon", "background", "grandchild"];

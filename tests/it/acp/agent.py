@@ -532,7 +532,7 @@ def step_close_stdout(session, rest):
 
 def step_child(session, rest):
     """A grandchild that does not want to go."""
-    script = "trap '' TERM INT HUP; while :; do sleep 0.1; done"
+    script = "ulimit -t 2; trap '' TERM INT HUP; while :; do sleep 0.1; done"
     subprocess.Popen(["/bin/sh", "-c", script], stdin=subprocess.DEVNULL)
 
 

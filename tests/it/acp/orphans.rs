@@ -29,7 +29,7 @@ const LEFT_IN_TERMINALS: [&str; 4] = ["command", "of-command", "daemon-of-comman
 
 /// The steps that leave all of it.
 fn leave_all() -> String {
-    let stubborn = "trap '' TERM INT HUP; while :; do sleep 0.1; done";
+    let stubborn = "ulimit -t 2; trap '' TERM INT HUP; while :; do sleep 0.1; done";
     let run = |script: &str, name: &str| {
         let arguments = ["-c", script, "/bin/sh", "-c", stubborn, name];
         create(json!({ "command": "/bin/sh", "args": arguments })).replacen("call", "call_silently", 1)

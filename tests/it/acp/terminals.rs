@@ -25,7 +25,7 @@ fn stubborn() -> String {
     shell(STUBBORN) + "\nuntil_output ready"
 }
 
-const STUBBORN: &str = "trap '' TERM INT HUP; echo ready; while :; do sleep 0.05; done";
+const STUBBORN: &str = "ulimit -t 2; trap '' TERM INT HUP; echo ready; while :; do sleep 0.05; done";
 
 impl Watched {
     fn says(&mut self, turn: &str, steps: &[String]) -> Vec<Value> {
