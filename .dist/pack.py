@@ -135,8 +135,17 @@ def licences(triple, beside):
     return ("ahp-sidecar contains the following software.\n" + rule + rule.join(parts)).encode()
 
 
+def repository():
+    """Returns the URL of the repository, from Cargo.toml; `None` before it has one."""
+    found = re.search(r'(?m)^repository = "(.+)"', (ROOT / "Cargo.toml").read_text())
+    return found and found[1]
+
+
 def npm_manifest(name, version, **more):
-    return {"name": name, "version": version, "description": SUMMARY, "license": "MIT"} | more
+    manifest = {"name": name, "version": version, "description": SUMMARY, "license": "MIT"}
+    if repository():  # npm compares it with the provenance
+        manifest["repository"] = {"type": "git", "url": f"git+{repository()}.git"}
+    return manifest | more
 
 
 def as_json(value):
@@ -168,6 +177,8 @@ def wheel(version, tag, program, papers, readme):
     info = f"ahp_sidecar-{version}.dist-info"
     headers = {"Metadata-Version": "2.1", "Name": "ahp-sidecar", "Version": version, "Summary": SUMMARY,
                "License": "MIT", "Requires-Python": ">=3.10", "Description-Content-Type": "text/markdown"}
+    if repository():
+        headers["Project-URL"] = f"Repository, {repository()}"
     metadata = "".join(f"{key}: {value}\n" for key, value in headers.items())
     tags = "".join(f"Tag: py3-none-{part}\n" for part in tag.split("."))
     files = {f"ahp_sidecar/{path.name}": path.read_bytes() for path in sorted((ROOT / ".dist/pypi").glob("*.py"))}

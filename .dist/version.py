@@ -1,15 +1,18 @@
 """Raises the version everywhere: `version.py 0.2.0`. All packages take theirs from Cargo.toml.
 
 Changes Cargo.toml, the lock files, what transcripts and the README show of `serverInfo`, and the heading of the
-CHANGELOG. `version.py --check v0.2.0` says whether the source is ready to be released as that tag.
+CHANGELOG. `version.py --check v0.2.0` says whether the source is ready to be released as that tag, by the repository
+GITHUB_REPOSITORY ("owner/name").
 """
 import datetime
+import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+import pack
+
+ROOT = pack.ROOT
 MANIFEST, CHANGES = ROOT / "Cargo.toml", ROOT / ".dist/CHANGELOG.md"
 VERSION = re.compile(r'(?m)^version = "(.+)"')
 UNRELEASED = "## Unreleased\n"
@@ -21,8 +24,10 @@ def check(tag):
         sys.exit(f"the tag is {tag}, and Cargo.toml has {version}: make version VERSION={tag.removeprefix('v')}")
     if f"\n## {version}, " not in CHANGES.read_text():
         sys.exit(f"the CHANGELOG has no section of {version}")
-    if not re.search(r'(?m)^repository = "', MANIFEST.read_text()):
-        sys.exit("Cargo.toml has no `repository`: cargo binstall would not know where the archives are")
+    repository, wanted = pack.repository(), f"https://github.com/{os.environ.get('GITHUB_REPOSITORY', '')}"
+    if repository != wanted:
+        sys.exit(f"`repository` of Cargo.toml is `{repository}`, and must be `{wanted}`, where the release is made: "
+                 "cargo binstall looks for archives there, and npm compares it with the provenance")
 
 
 def raise_to(new):
@@ -30,8 +35,9 @@ def raise_to(new):
         sys.exit(f"`{new}` is no version: it has the form 1.2.3")
     manifest = MANIFEST.read_text()
     old = VERSION.search(manifest)[1]
-    if [int(part) for part in new.split(".")] <= [int(part) for part in old.split(".")]:
-        sys.exit(f"{new} is not higher than {old}")
+    is_lower = [int(part) for part in new.split(".")] < [int(part) for part in old.split(".")]
+    if is_lower or f"\n## {new}, " in CHANGES.read_text():
+        sys.exit(f"{new} is lower than {old}, or the CHANGELOG has a section of it")
     MANIFEST.write_text(VERSION.sub(f'version = "{new}"', manifest, count=1))
     for folder in (ROOT, *(path.parent for path in sorted(ROOT.glob("tests/*/*/Cargo.toml")))):
         subprocess.run(["cargo", "update", "--quiet", "--workspace", "--offline", "--manifest-path",

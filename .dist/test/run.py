@@ -154,6 +154,24 @@ def check_binstall(dist, _):
         assert fill(folder) in archive.getnames()
 
 
+def check_release(_, folder):
+    """A release waits for its version, its notes and its repository."""
+    (folder / ".dist").mkdir()
+    for name in ("version.py", "pack.py"):
+        shutil.copy(ROOT / ".dist" / name, folder / ".dist")
+    where = 'repository = "https://github.com/owner/name"\n'
+    for more, notes, tag, complaint in [
+            ("", "## 1.2.3, today", "v1.2.3", "`repository` of Cargo.toml is `None`"),
+            (where.replace("owner", "OWNER"), "## 1.2.3, today", "v1.2.3", "must be `https://github.com/owner/name`"),
+            (where, "## Unreleased", "v1.2.3", "no section of 1.2.3"), (where, "## 1.2.3, today", "v1.2.4", "the tag is"),
+            (where, "## 1.2.3, today", "v1.2.3", "")]:
+        (folder / "Cargo.toml").write_text(f'version = "1.2.3"\n{more}')
+        (folder / ".dist/CHANGELOG.md").write_text(f"\n{notes}\n")
+        said = run(sys.executable, "-B", folder / ".dist/version.py", "--check", tag, status=1 if complaint else 0,
+                   env=clean_environment(GITHUB_REPOSITORY="owner/name"))
+        assert complaint in said, said
+
+
 def npm_install(folder, *packages, status=0):
     (folder / "package.json").write_text('{"private": true}')
     return run("npm", "install", "--offline", "--no-audit", "--no-fund", "--loglevel=error", *packages, cwd=folder,
@@ -252,7 +270,8 @@ def check_cargo(dist, folder):
 def main():
     dist = Path(sys.argv[1]).resolve()
     checks = [("sums, and no paths of the builder", check_sums, ()), ("archive", check_archive, ()),
-              ("names for cargo binstall", check_binstall, ()), ("npm", check_npm, ("node", "npm")),
+              ("names for cargo binstall", check_binstall, ()), ("release", check_release, ()),
+              ("npm", check_npm, ("node", "npm")),
               ("types", check_types, ("node", "tsc")), ("wheel", check_wheel, ()),
               ("extension", check_extension, ("node", "npm")), ("cargo install", check_cargo, ("cargo",))]
     if NAME == "linux-x64" and any(dist.glob(f"*-{triple('linux-arm64')}.tar.xz")):
