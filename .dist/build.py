@@ -83,9 +83,9 @@ def pages():
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def extension_of(tools, out, name, program, version, papers, epoch):
-    """Packs the example extension with a program: once for each target of VS Code that it serves."""
-    folder = TARGET / "vsix" / name
+def extension_of(tools, file, target, program, version, papers, epoch):
+    """Packs the example extension with a program, for one target of VS Code."""
+    folder = TARGET / "vsix" / target
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / program[0]).write_bytes(program[1])
@@ -95,12 +95,9 @@ def extension_of(tools, out, name, program, version, papers, epoch):
     manifest = pack.json.loads((ROOT / ".dist/vscode/package.json").read_text()) | {"version": version}
     (folder / "package.json").write_bytes(pack.as_json(manifest))
     shutil.copy(tools / "extension.js", folder)
-    # VS Code has targets of its own for musl; a static program serves both kinds.
-    for target in [name, name.replace("linux", "alpine")] if name.startswith("linux") else [name]:
-        file = out / f"ahp-sidecar-example-{version}-{target}.vsix"
-        run(tools / "node_modules/.bin/vsce", "package", "--target", target, "--no-dependencies", "--out", file,
-            "--allow-missing-repository", cwd=folder, stdout=subprocess.DEVNULL,
-            env=os.environ | {"SOURCE_DATE_EPOCH": str(epoch)})
+    run(tools / "node_modules/.bin/vsce", "package", "--target", target, "--no-dependencies", "--out", file,
+        "--allow-missing-repository", cwd=folder, stdout=subprocess.DEVNULL,
+        env=os.environ | {"SOURCE_DATE_EPOCH": str(epoch)})
 
 
 def extension_tools():
@@ -115,9 +112,12 @@ def extension_tools():
     source = tools / "source"
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(ROOT / ".dist/vscode", source, ignore=shutil.ignore_patterns("tools"))
-    main = tools / "node_modules"
-    run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", "--prefer-offline", cwd=tools)
-    shutil.copytree(ROOT / ".dist/npm", main / "ahp-sidecar")
+    main, lock = tools / "node_modules", (tools / "package-lock.json").read_bytes()
+    installed = main / "installed.json"
+    if not (installed.exists() and installed.read_bytes() == lock):
+        run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", "--prefer-offline", cwd=tools)
+        installed.write_bytes(lock)
+    shutil.copytree(ROOT / ".dist/npm", main / "ahp-sidecar", dirs_exist_ok=True)
     (main / "ahp-sidecar/package.json").write_bytes(
         pack.as_json({"name": "ahp-sidecar", "version": "0.0.0", "main": "index.js", "types": "index.d.ts"}))
     run(main / ".bin/tsc", "-p", source)
@@ -159,8 +159,11 @@ def main(out, *wanted):
             pack.tar_gz(pack.npm_of_platform(name, version, program, bound), epoch))
         (out / f"ahp_sidecar-{version}-py3-none-{tag}.whl").write_bytes(
             pack.zipped(pack.wheel(version, tag, program, bound, readme), epoch))
-        if tools:
-            extension_of(tools, out, name, program, version, bound, epoch)
+        # VS Code has targets of its own for musl; a static program serves both kinds.
+        for target in [name, name.replace("linux", "alpine")] if name.startswith("linux") else [name]:
+            if tools:
+                file = out / f"ahp-sidecar-example-{version}-{target}.vsix"
+                extension_of(tools, file, target, program, version, bound, epoch)
     (out / f"npm-main-{version}.tgz").write_bytes(pack.tar_gz(pack.npm_main(version, known, shown), epoch))
     sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(out.iterdir()))
     (out / "SHA256SUMS").write_text(sums)

@@ -5,7 +5,7 @@ import { spawn, type Host } from 'ahp-sidecar';
 interface Action {
   type: string;
   content?: string;
-  part?: { kind: string; content?: string };
+  part?: { kind: string; content?: string; error?: { message: string } };
   turnId?: string;
   toolCallId?: string;
   confirmed?: string;
@@ -102,7 +102,7 @@ class Conversation {
         return;
       case 'chat/inputRequested':
         return this.dispatch({ type: 'chat/inputCompleted', requestId: action.request?.id, response: 'cancel' });
-      case 'chat/error': return this.turn?.reject(new Error('the turn failed'));
+      case 'chat/error': return this.turn?.reject(new Error(action.part?.error?.message ?? 'the turn failed'));
       case 'chat/turnCancelled': return this.turn?.reject(new Error('the turn was cancelled'));
       case 'chat/turnComplete': return this.turn?.resolve(undefined);
     }

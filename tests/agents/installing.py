@@ -33,6 +33,11 @@ def install(folder, packages, path):
     return binaries
 
 
+def platform_name():
+    """The name that npm and VS Code have for this platform."""
+    return f"{sys.platform}-{ {'x86_64': 'x64', 'aarch64': 'arm64'}.get(platform.machine(), platform.machine()) }"
+
+
 def path_with_node(folder, releases=range(22, 100)):
     """A search path on which node is one of these releases; some agents need 22."""
     path = os.environ["PATH"]
@@ -43,7 +48,6 @@ def path_with_node(folder, releases=range(22, 100)):
     found = re.match(r"v(\d+)", version)
     if found and int(found.group(1)) in releases:
         return path
-    processor = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    package = f"node-{sys.platform}-{processor}"
+    package = f"node-{platform_name()}"
     install(os.path.join(folder, "node"), [f"{package}@24"], path)
     return os.pathsep.join([os.path.join(folder, "node", "node_modules", package, "bin"), path])

@@ -98,7 +98,7 @@ def main():
         host = Host(program, folder, repository, config)
         over.callback(host.stop)
         server = Server(installed["server"], os.path.join(folder, "server"), installed["path"], host.tap.address,
-                        host.token)
+                        host.token, installed["extension"])
         over.callback(server.stop)
         playwright = over.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=installed["chromium"], args=FLAGS)

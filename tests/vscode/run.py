@@ -13,7 +13,7 @@ import json
 import os
 import sys
 
-from server import chromium, code_server, libraries, node_path  # makes the modules of tests/agents known
+from server import chromium, code_server, extension, libraries, node_path  # makes the modules of tests/agents known
 from agents import AGENTS
 from installing import Missing, install
 
@@ -31,6 +31,7 @@ def main():
             "chromium": chromium(), "path": path, "server": code_server(os.path.join(folder, "code-server"), path),
             "official": official, "real": REAL, "binaries": install(os.path.join(agents, "npm", REAL), AGENTS[REAL].packages, path),
         }
+        installed["extension"] = extension(program, os.path.join(folder, "example.vsix"))
         python = libraries(os.path.join(folder, "python"))
     except Missing as missing:
         print(f"skipped: {missing}")

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 
-from workbench import DIFF, INPUT, PERMISSION, SESSION
+from workbench import DIFF, INPUT, OUTPUT, PERMISSION, SESSION
 
 SCENES = {}
 
@@ -539,3 +539,11 @@ def a_terminal_of_the_host_is_opened(stage):
         pass
     window.cancel()
     window.idle()
+
+
+@scene
+def an_extension_carries_the_program(stage):
+    window = stage.window()
+    for message in ("/say first", "/say second"):
+        window.command("AHP Sidecar Example: Ask an agent", "Message to the agent", message)
+        window.shows_texts(OUTPUT, f"> {message}\n{message.removeprefix('/say ')}")

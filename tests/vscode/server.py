@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "agents"))
-from installing import Missing, install, path_with_node
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path += [os.path.join(HERE, "..", "agents"), os.path.join(HERE, "..", "..", ".dist")]
+import build
+from installing import Missing, install, path_with_node, platform_name
 
 # The release of code-server, and so of VS Code, that the scenes were written for, and the Node that it runs on.
 CODE_SERVER = "code-server@4.139.1"
@@ -94,6 +96,20 @@ def code_server(folder, path):
     return server
 
 
+def extension(program, file):
+    """Packs the example extension around the program; gives back the file."""
+    print("packing the example extension", flush=True)
+    try:
+        tools = build.extension_tools()
+        with open(program, "rb") as opened:
+            content = ("ahp-sidecar", opened.read())
+        papers = dict.fromkeys(("LICENSE", "THIRD-PARTY.txt"), b"Not to be given away.\n")
+        build.extension_of(tools, file, platform_name(), content, "0.0.1", papers, 0)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Missing(f"the example extension cannot be packed: {error}") from error
+    return file
+
+
 def node_path(folder):
     """A search path with a Node that VS Code's server runs on."""
     return path_with_node(folder, NODE)
@@ -102,8 +118,8 @@ def node_path(folder):
 class Server:
     """VS Code's server, with a host behind it."""
 
-    def __init__(self, program, folder, path, address, token):
-        """`folder` is where it keeps what it keeps; `address` and `token` are those of the host."""
+    def __init__(self, program, folder, path, address, token, extension):
+        """`folder` is where it keeps what it keeps; `address` and `token` are those of the host; `extension` is installed."""
         for place in ("User", "Machine"):
             os.makedirs(os.path.join(folder, "data", place), exist_ok=True)
             with open(os.path.join(folder, "data", place, "settings.json"), "w") as opened:
@@ -112,11 +128,15 @@ class Server:
         os.makedirs(home, exist_ok=True)
         host, port = address
         command = [
-            "node", os.path.join("out", "server-main.js"), "--host", "127.0.0.1", "--port", "0",
-            "--without-connection-token", "--accept-server-license-terms", "--telemetry-level", "off",
-            "--server-data-dir", folder, "--agent-host-bridge-host", host, "--agent-host-bridge-port", str(port),
+            "node", os.path.join("out", "server-main.js"), "--accept-server-license-terms", "--telemetry-level", "off",
+            "--server-data-dir", folder,
         ]
         environment = {**os.environ, "PATH": path, "HOME": home}
+        run(*command, "--install-extension", extension, cwd=program, env=environment)
+        command += [
+            "--host", "127.0.0.1", "--port", "0", "--without-connection-token",
+            "--agent-host-bridge-host", host, "--agent-host-bridge-port", str(port),
+        ]
         if token:
             environment["VSCODE_AGENT_HOST_BRIDGE_CONNECTION_TOKEN"] = token
         self.log = os.path.join(folder, "log.txt")

@@ -44,6 +44,8 @@ CHOICES = ".context-view .monaco-list-row"
 CHANGES = f"{CHAT} .chat-changes-pill-button"
 TERMINAL = ".terminal-wrapper.active .xterm"
 TERMINALS = ".terminal-tabs-entry, .tabs-list"
+QUICK_INPUT = ".quick-input-widget input.input"
+OUTPUT = ".output-view .monaco-editor .view-lines"
 SUGGESTED = ".suggest-widget .monaco-list-rows"
 
 
@@ -383,12 +385,32 @@ class Window:
         self.lists(title)
         self.page.locator(SESSION).filter(has_text=title).first.click()
 
+    def command(self, title, prompt, text):
+        """Runs a command of the palette, which asks for a text."""
+        asked = self.page.locator(QUICK_INPUT)
+        entry = self.page.locator(".quick-input-list .monaco-list-row.focused").filter(has_text=title)
+
+        def listed():
+            # What extensions bring is looked for when the palette is opened, and may not be there yet.
+            self.page.keyboard.press("Escape")
+            self.page.keyboard.press("F1")
+            with contextlib.suppress(Error):
+                asked.fill(">" + title, timeout=SOON)
+                entry.wait_for(timeout=SOON)
+            return entry.count()
+
+        self.until(f"the command `{title}`", listed)
+        asked.press("Enter")
+        self.until(f"`{prompt}`", lambda: prompt in self.text(".quick-input-widget"))
+        asked.fill(text)
+        asked.press("Enter")
+
     def rename(self, title, to):
         """Names a session of the list otherwise."""
         self.lists(title)
         row = self.page.locator(SESSION).filter(has_text=title).first
         self.pick("Rename...", lambda: row.click(button="right", timeout=SOON))
-        name = self.page.locator(".quick-input-widget input.input")
+        name = self.page.locator(QUICK_INPUT)
         self.until("where the name is typed", lambda: name.is_visible() and name.input_value() == title)
         name.fill(to)
         name.press("Enter")
