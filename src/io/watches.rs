@@ -16,6 +16,7 @@ use crate::host::effects::ConnectionId;
 use crate::os::watch::{Notifier, Wakeup};
 use crate::watches::engine::{Engine, WatchRefusal, WatchReport, ENTRIES_MAX};
 use crate::watches::system::{NoNotifier, WatchTrouble};
+use crate::watches::tree::STACK_BYTES;
 use crate::wire::errors::RpcError;
 
 /// Time for which events are collected after the first one, to be processed together.
@@ -234,7 +235,8 @@ impl Watches {
 type WatcherWork = Box<dyn FnOnce() + Send>;
 
 fn spawn(work: WatcherWork) -> io::Result<()> {
-    thread::Builder::new().name("watches".to_owned()).spawn(work).map(drop)
+    let thread = thread::Builder::new().name("watches".to_owned()).stack_size(STACK_BYTES);
+    thread.spawn(work).map(drop)
 }
 
 impl Drop for Watches {

@@ -54,7 +54,7 @@ pub struct Engine {
     own: Arc<[HostFile]>,
     said: SystemReport,
     /// Maximum number of entries that are polled.
-    looked_at_max: usize,
+    polled_entries_max: usize,
     entries_max: usize,
     /// Setting whose limit is exhausted, so that the system reports no changes.
     no_room: Option<&'static str>,
@@ -68,7 +68,7 @@ struct WatchedFolder {
     wanted: usize,
     changes: PathChanges,
     /// Set if the folder is polled, because the system does not report its changes.
-    is_looked_at: bool,
+    is_polled: bool,
 }
 
 impl Engine {
@@ -77,19 +77,19 @@ impl Engine {
         Self { entries_max, ..self }
     }
 
-    /// Creates the engine. `looked_at_max` limits the files and folders of one polled watch.
-    pub fn new(system: Box<dyn System + Send>, own: Arc<[HostFile]>, looked_at_max: usize) -> Self {
+    /// Creates the engine. `polled_entries_max` limits the files and folders of one polled watch.
+    pub fn new(system: Box<dyn System + Send>, own: Arc<[HostFile]>, polled_entries_max: usize) -> Self {
         let (watches, said) = (BTreeMap::new(), SystemReport::default());
-        Self { system, watches, own, said, looked_at_max, entries_max: ENTRIES_MAX, no_room: None }
+        Self { system, watches, own, said, polled_entries_max, entries_max: ENTRIES_MAX, no_room: None }
     }
 
     /// Creates the engine for a system whose notifications fail because of `trouble`.
-    pub fn without_system(trouble: WatchTrouble, own: Arc<[HostFile]>, looked_at_max: usize) -> Self {
+    pub fn without_system(trouble: WatchTrouble, own: Arc<[HostFile]>, polled_entries_max: usize) -> Self {
         let no_room = match trouble {
             WatchTrouble::NoRoom(setting) => Some(setting),
             _ => None,
         };
-        Self { no_room, ..Self::new(Box::new(NoNotifier), own, looked_at_max) }
+        Self { no_room, ..Self::new(Box::new(NoNotifier), own, polled_entries_max) }
     }
 
     /// Returns the notifier of the system, to wait for it; `None` without any.
@@ -118,34 +118,39 @@ impl Engine {
         }
         let watched = Watched::from_channel(channel).ok_or_else(|| RpcError::resource_not_found(channel))?;
         let path = path_of(&watched.uri)?;
-        let entries_max = if self.system.says() { self.entries_max } else { self.looked_at_max };
+        let entries_max = if self.system.notifies() { self.entries_max } else { self.polled_entries_max };
         let own = || Arc::clone(&self.own);
-        let (tree, is_looked_at) =
-            match WatchedTree::begin(&watched, &path, own(), entries_max, &mut *self.system) {
-                Ok(tree) => (tree, !self.system.says()),
-                Err(WatchTrouble::NoRoom(setting)) => {
-                    let looked_at =
-                        WatchedTree::begin(&watched, &path, own(), self.looked_at_max, &mut NoNotifier);
-                    let tree = looked_at.map_err(|_| WatchRefusal {
-                        error: failed(&watched.uri, &WatchTrouble::NoRoom(setting)),
-                        lacks_room: true,
-                    })?;
-                    tracing::warn!(
+        let (tree, is_polled) = match WatchedTree::begin(
+            &watched,
+            &path,
+            own(),
+            entries_max,
+            &mut *self.system,
+        ) {
+            Ok(tree) => (tree, !self.system.notifies()),
+            Err(WatchTrouble::NoRoom(setting)) => {
+                let polled =
+                    WatchedTree::begin(&watched, &path, own(), self.polled_entries_max, &mut NoNotifier);
+                let tree = polled.map_err(|_| WatchRefusal {
+                    error: failed(&watched.uri, &WatchTrouble::NoRoom(setting)),
+                    lacks_room: true,
+                })?;
+                tracing::warn!(
+                        uri = watched.uri,
                         setting,
-                        "a folder is polled: the system watches no more folders (raise the setting)"
+                        "a folder is polled every few seconds: the system's limit of watches is reached; raise the setting"
                     );
-                    (tree, true)
-                }
-                Err(trouble) => {
-                    let no_room = self.no_room.filter(|_| matches!(trouble, WatchTrouble::Entries(_)));
-                    let lacks_room = matches!(trouble, WatchTrouble::Folders(_));
-                    let error = failed(&watched.uri, &no_room.map_or(trouble, WatchTrouble::NoRoom));
-                    return Err(WatchRefusal { error, lacks_room });
-                }
-            };
+                (tree, true)
+            }
+            Err(trouble) => {
+                let no_room = self.no_room.filter(|_| matches!(trouble, WatchTrouble::Entries(_)));
+                let lacks_room = matches!(trouble, WatchTrouble::Folders(_));
+                let error = failed(&watched.uri, &no_room.map_or(trouble, WatchTrouble::NoRoom));
+                return Err(WatchRefusal { error, lacks_room });
+            }
+        };
         let (changes, uri) = (PathChanges::default(), watched.uri);
-        self.watches
-            .insert(channel.to_owned(), WatchedFolder { tree, uri, wanted: 1, changes, is_looked_at });
+        self.watches.insert(channel.to_owned(), WatchedFolder { tree, uri, wanted: 1, changes, is_polled });
         Ok(())
     }
 
@@ -157,8 +162,7 @@ impl Engine {
             return;
         }
         if let Some(mut watch) = self.watches.remove(channel) {
-            let system: &mut dyn System =
-                if watch.is_looked_at { &mut NoNotifier } else { &mut *self.system };
+            let system: &mut dyn System = if watch.is_polled { &mut NoNotifier } else { &mut *self.system };
             watch.tree.end(system);
         }
     }
@@ -188,7 +192,7 @@ impl Engine {
                 "the system has dropped file events, so everything that is watched is scanned again"
             );
         }
-        for (channel, watch) in self.watches.iter_mut().filter(|(_, watch)| !watch.is_looked_at) {
+        for (channel, watch) in self.watches.iter_mut().filter(|(_, watch)| !watch.is_polled) {
             if said.forgot {
                 watch.tree.rescan(&mut *self.system, &mut watch.changes);
                 watch.changes.add(Path::new(""), ResourceChangeType::Updated);
@@ -196,7 +200,7 @@ impl Engine {
                 watch.tree.rescan_paths(&said.touched, &mut *self.system, &mut watch.changes);
             }
             if matches!(watch.tree.trouble(), Some(WatchTrouble::NoRoom(_))) {
-                watch.fall_back_to_polling(channel, &self.own, self.looked_at_max, &mut *self.system);
+                watch.fall_back_to_polling(channel, &self.own, self.polled_entries_max, &mut *self.system);
             }
             watch.report_incomplete();
         }
@@ -204,7 +208,7 @@ impl Engine {
 
     /// Scans all polled watches.
     pub fn poll(&mut self) {
-        for watch in self.watches.values_mut().filter(|watch| watch.is_looked_at) {
+        for watch in self.watches.values_mut().filter(|watch| watch.is_polled) {
             watch.tree.rescan(&mut NoNotifier, &mut watch.changes);
             watch.report_incomplete();
         }
@@ -212,7 +216,7 @@ impl Engine {
 
     /// Returns whether any watch is polled.
     pub fn must_poll(&self) -> bool {
-        self.watches.values().any(|watch| watch.is_looked_at)
+        self.watches.values().any(|watch| watch.is_polled)
     }
 
     /// Returns whether any watch has pending changes.
@@ -248,7 +252,7 @@ impl WatchedFolder {
         };
         if let Ok(tree) = WatchedTree::begin(&watched, &path, Arc::clone(own), max, &mut NoNotifier) {
             self.tree.end(system);
-            self.is_looked_at = true;
+            self.is_polled = true;
             let trouble = std::mem::replace(&mut self.tree, tree).take_trouble();
             self.tree.note(trouble);
         }

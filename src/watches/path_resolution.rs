@@ -34,59 +34,59 @@ impl PathResolution {
     /// Resolves an absolute path as far as it exists.
     pub fn follow(path: &Path, own: &[HostFile]) -> Self {
         let top = root_of(path);
-        let (mut way, mut links) = (Self::at(top.clone()), 0);
-        way.pass(top);
+        let (mut resolution, mut links) = (Self::at(top.clone()), 0);
+        resolution.pass(top);
         let mut ahead: Vec<OsString> = parts(path).rev().collect();
         while let Some(part) = ahead.pop() {
             if part == ".." {
-                way.nearest.pop();
-                way.root.clone_from(&way.nearest);
+                resolution.nearest.pop();
+                resolution.root.clone_from(&resolution.nearest);
                 continue;
             }
-            way.root = way.nearest.join(part);
-            let known = match facts::at(&way.root) {
+            resolution.root = resolution.nearest.join(part);
+            let known = match facts::at(&resolution.root) {
                 Ok(known) => known,
                 Err(error) => {
-                    way.end(&ahead, error);
+                    resolution.end(&ahead, error);
                     break;
                 }
             };
             let identity = known.identity;
             if known.kind == FileKind::Link {
                 links += 1;
-                let target = match fs::read_link(&way.root) {
+                let target = match fs::read_link(&resolution.root) {
                     _ if links > LINKS_MAX => Err(too_many_links()),
                     target => target,
                 };
-                way.steps.insert(way.root.clone(), identity);
+                resolution.steps.insert(resolution.root.clone(), identity);
                 match target {
                     Ok(target) => {
                         if target.is_absolute() {
-                            way.nearest = root_of(&target);
+                            resolution.nearest = root_of(&target);
                         }
-                        way.root.clone_from(&way.nearest);
+                        resolution.root.clone_from(&resolution.nearest);
                         ahead.extend(parts(&target).rev());
                     }
                     Err(error) => {
-                        way.end(&ahead, error);
+                        resolution.end(&ahead, error);
                         break;
                     }
                 }
                 continue;
             }
-            way.is_own |= own.iter().any(|own| own.is(identity));
+            resolution.is_own |= own.iter().any(|own| own.is(identity));
             if ahead.is_empty() {
                 break;
             }
             if !known.is_folder() {
-                way.end(&ahead, io::ErrorKind::NotADirectory.into());
+                resolution.end(&ahead, io::ErrorKind::NotADirectory.into());
                 break;
             }
-            way.nearest.clone_from(&way.root);
-            way.steps.insert(way.root.clone(), identity);
+            resolution.nearest.clone_from(&resolution.root);
+            resolution.steps.insert(resolution.root.clone(), identity);
         }
-        way.is_own |= own.iter().any(|own| own.holds(&way.root));
-        way
+        resolution.is_own |= own.iter().any(|own| own.holds(&resolution.root));
+        resolution
     }
 
     fn at(folder: PathBuf) -> Self {
@@ -118,18 +118,16 @@ impl PathResolution {
 /// # Errors
 /// When the path cannot be watched.
 pub fn check(path: &Path, own: &[HostFile]) -> Result<(), WatchTrouble> {
-    let way = PathResolution::follow(path, own);
-    if way.is_own {
+    let resolution = PathResolution::follow(path, own);
+    if resolution.is_own {
         return Err(WatchTrouble::Own);
     }
-    match (way.trouble, fs::read_dir(way.root)) {
+    match (resolution.trouble, fs::read_dir(resolution.root)) {
         (Some(trouble), _) => Err(trouble),
-        (None, Err(error)) if !is_missing(&error) => Err(WatchTrouble::of(error)),
-        (None, _) => Ok(()),
+        (None, Err(error)) => match WatchTrouble::of(error) {
+            WatchTrouble::Gone => Ok(()),
+            trouble => Err(trouble),
+        },
+        (None, Ok(_)) => Ok(()),
     }
-}
-
-/// Returns whether an error means that a path does not exist.
-pub fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

@@ -58,7 +58,7 @@ impl From<WatchError> for WatchTrouble {
 /// Notifier of changes in folders.
 pub trait System: std::fmt::Debug {
     /// Returns whether it ever reports anything; otherwise all watches must be polled.
-    fn says(&self) -> bool;
+    fn notifies(&self) -> bool;
 
     /// Watches a folder and its direct entries. Counts the calls for each folder.
     ///
@@ -107,7 +107,7 @@ pub trait System: std::fmt::Debug {
 pub struct NoNotifier;
 
 impl System for NoNotifier {
-    fn says(&self) -> bool {
+    fn notifies(&self) -> bool {
         false
     }
 
@@ -123,7 +123,7 @@ impl System for NoNotifier {
 }
 
 impl System for Notifier {
-    fn says(&self) -> bool {
+    fn notifies(&self) -> bool {
         true
     }
 

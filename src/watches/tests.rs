@@ -15,8 +15,9 @@ use tempfile::TempDir;
 
 use super::engine::{Engine, ENTRIES_MAX};
 use super::system::{NoNotifier, Notifier, Registration, System, SystemReport, WatchTrouble};
+use super::tree::STACK_BYTES;
 use crate::files::folders::HostFile;
-use crate::files::uris::{path_of, uri_of};
+use crate::files::uris::{path_of, uri_of, PATH_BYTES_MAX};
 use crate::os::watch::Wakeup;
 use crate::wire::watches::Watched;
 
@@ -262,7 +263,7 @@ struct Tight {
 }
 
 impl System for Tight {
-    fn says(&self) -> bool {
+    fn notifies(&self) -> bool {
         true
     }
 
@@ -300,12 +301,12 @@ impl System for Tight {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn without_room_small_folders_are_looked_at_and_others_refused() {
+fn without_room_small_folders_are_polled_and_others_refused() {
     let (_folder, top) = folder();
     (0..4).for_each(|at| make(&top, &format!("d{at}/x")));
-    let tight = |looked_at_max| {
+    let tight = |polled_entries_max| {
         let tight = Tight { system: system(), room: 3 };
-        Engine::new(Box::new(tight), Arc::default(), looked_at_max)
+        Engine::new(Box::new(tight), Arc::default(), polled_entries_max)
     };
     let channel = all_below(&top).channel();
     let refused = tight(8).begin(&channel).unwrap_err();
@@ -322,7 +323,7 @@ fn without_room_small_folders_are_looked_at_and_others_refused() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn where_room_ends_later_all_is_looked_at_from_then_on() {
+fn where_room_ends_later_all_is_polled_from_then_on() {
     let tight = Box::new(Tight { system: system(), room: 2 });
     let mut scene = Scene::new(&["a/"], tight, all_below);
     assert!(!scene.engine.must_poll());
@@ -690,12 +691,38 @@ fn what_has_too_long_a_path_is_left_out_alone() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn deepest_folders_are_watched_on_the_thread_of_the_host() {
+    let (_folder, top) = folder();
+    // Such folders are neither made nor removed by std: it opens or calls once per level.
+    let deep: PathBuf = std::iter::repeat_n("a", PATH_BYTES_MAX / 2 - 100).collect();
+    let made = |program: &str, option: &str, path: &Path| {
+        std::process::Command::new(program).arg(option).arg(path).status().unwrap().success()
+    };
+    assert!(made("mkdir", "-p", &top.join(&deep)));
+    let (below, file) = (top.clone(), top.join(&deep).join("f"));
+    let watching = move || {
+        let mut engine = Engine::new(system(), Arc::default(), ENTRIES_MAX);
+        engine.begin(&all_below(&below).channel()).unwrap();
+        fs::write(&file, "").unwrap();
+        engine.read_events();
+        engine.process_events();
+        let told = engine.take_changes().unwrap();
+        assert_eq!(told.changes, [(uri_of(&file), Added)]);
+        engine.folder_count()
+    };
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(watching).unwrap();
+    assert!(thread.join().unwrap() > PATH_BYTES_MAX / 2 - 100);
+    assert!(made("rm", "-rf", &top));
+}
+
 /// Notifier to which each folder is gone when it is registered.
 #[derive(Debug)]
 struct Fleeting;
 
 impl System for Fleeting {
-    fn says(&self) -> bool {
+    fn notifies(&self) -> bool {
         true
     }
 

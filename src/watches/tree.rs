@@ -29,6 +29,10 @@ use crate::wire::watches::Watched;
 /// Maximum number of attempts to resolve a path that keeps changing.
 const RESOLUTIONS_MAX: usize = 16;
 
+/// Stack of a thread that watches, in bytes. Scanning calls itself once per level, and a path has
+/// up to 2,000 levels.
+pub const STACK_BYTES: usize = 16 << 20;
+
 /// Watched file or folder, with its known content.
 #[derive(Debug)]
 pub struct WatchedTree {
@@ -122,15 +126,16 @@ impl WatchedTree {
         entries_max: usize,
         system: &mut dyn System,
     ) -> Result<Self, WatchTrouble> {
-        let way = PathResolution::follow(path, &own);
-        if way.is_own {
+        let resolution = PathResolution::follow(path, &own);
+        if resolution.is_own {
             return Err(WatchTrouble::Own);
         }
-        if let Some(trouble) = way.trouble {
+        if let Some(trouble) = resolution.trouble {
             return Err(trouble);
         }
-        let (recursive, globs, knows_versions) = (watched.recursive, Globs::of(watched), !system.says());
-        let how = WatchProperties { root: way.root, recursive, globs, own, knows_versions, entries_max };
+        let (recursive, globs, knows_versions) = (watched.recursive, Globs::of(watched), !system.notifies());
+        let how =
+            WatchProperties { root: resolution.root, recursive, globs, own, knows_versions, entries_max };
         let mut tree = Self {
             path: path.to_owned(),
             steps: BTreeMap::new(),
@@ -234,9 +239,9 @@ impl WatchedTree {
     fn rescan_root(&mut self, system: &mut dyn System, changes: &mut PathChanges, mut why: ScanReason) {
         let mut is_known = false;
         for _ in 0..RESOLUTIONS_MAX {
-            let way = PathResolution::follow(&self.path, &self.how.own);
-            let (nearest, is_own) = (way.nearest.clone(), way.is_own);
-            if self.adopt_resolution(way, system, changes) {
+            let resolution = PathResolution::follow(&self.path, &self.how.own);
+            let (nearest, is_own) = (resolution.nearest.clone(), resolution.is_own);
+            if self.adopt_resolution(resolution, system, changes) {
                 why = ScanReason::Touched;
             } else if is_known {
                 return;
@@ -273,12 +278,12 @@ impl WatchedTree {
     /// Adopts a resolution of the path; returns whether it differs from the previous one.
     fn adopt_resolution(
         &mut self,
-        way: PathResolution,
+        resolution: PathResolution,
         system: &mut dyn System,
         changes: &mut PathChanges,
     ) -> bool {
         let mut steps = BTreeMap::new();
-        for (step, identity) in way.steps {
+        for (step, identity) in resolution.steps {
             let registration = match system.pass(&step) {
                 Ok(registration) => registration,
                 // The system reports nothing about an unreadable or removed folder.
@@ -293,12 +298,12 @@ impl WatchedTree {
         let before = std::mem::replace(&mut self.steps, steps);
         before.keys().for_each(|step| system.leave(step));
         let is_another = before != self.steps && self.has_begun;
-        if way.root != self.how.root {
+        if resolution.root != self.how.root {
             let (mut look, top, _) = self.scan(system, changes);
             if let Some(known) = top.take() {
                 look.report_removed(Path::new(""), known);
             }
-            self.how.root = way.root;
+            self.how.root = resolution.root;
             return true;
         }
         is_another
@@ -433,7 +438,7 @@ impl Scan<'_> {
         }
         let Some(registration) = self.register(path) else { return };
         let Some(listed) = self.list(path) else {
-            // The folder has been removed in the meantime.
+            // The folder was removed in the meantime, or cannot be read.
             self.system.release(&self.path_of(path));
             return;
         };
@@ -467,7 +472,7 @@ impl Scan<'_> {
         // separate ones. If another folder has taken the path, its files may differ, too.
         let inside = if is_another { ScanReason::Touched } else { ScanReason::Anyway };
         let is_known = why == ScanReason::Touched && !is_another && !self.how.knows_versions;
-        if let Some(listed) = self.list(path).filter(|_| !is_known) {
+        if let Some(listed) = (!is_known).then(|| self.list(path)).flatten() {
             let gone = entries.keys().filter(|name| !listed.contains_key(*name));
             for name in gone.cloned().collect::<Vec<_>>() {
                 self.scan_entry(&mut entries, &path.join(&name), &name, None, inside);
