@@ -113,7 +113,7 @@ fn try_to_commit(
     }
     // Versions are checked after the contents are read, so that no other version was read.
     if !is_as_shown(&sides_of(&changes), &sides_of(shown)) || !are_still(repository, shown) {
-        return refused("files were changed since");
+        return refused("files have changed since you saw the list; look at them and commit again");
     }
     must_know_who_commits(repository)?;
     let commit = written(repository, message, (head, &tree))?;

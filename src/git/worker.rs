@@ -328,7 +328,7 @@ fn do_in(repository: &mut Repository, work: GitWork) -> Result<GitReport, GitErr
         GitWork::Compare { before, after } => {
             GitReport::Compared(checkpoints::compare(repository, &before, &after)?)
         }
-        GitWork::Look { base, files, touched } => {
+        GitWork::Status { base, files, touched } => {
             let wanted = (files, touched.as_deref());
             let look =
                 |repository: &Repository| status::repository_status(repository, base.as_deref(), wanted);
@@ -379,7 +379,7 @@ mod tests {
             let staged_kept = (String::new(), 1);
             place(directory, GitWork::Commit { message: String::new(), shown: Vec::new(), staged_kept })
         };
-        let look = |directory| place(directory, GitWork::Look { base: None, files: false, touched: None });
+        let look = |directory| place(directory, GitWork::Status { base: None, files: false, touched: None });
         let changes = commit("file:///a/b%2Bc");
         for other in ["file:///a/b%2Bc", "file:///a/b+c", "file:///a/b+c/d", "file:///a", "file:///"] {
             assert!(changes.conflicts_with(&look(other)) && look(other).conflicts_with(&changes), "{other}");

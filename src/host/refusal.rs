@@ -72,7 +72,7 @@ pub(crate) enum Refusal {
     #[error("the program in the terminal has not read what was typed: {0} bytes may wait")]
     InputUntaken(usize),
     #[error("a terminal has between 1 and {0} columns, and as many rows")]
-    ScreenSize(i64),
+    ScreenSize(u16),
     #[error("a terminal's title has at most {0} bytes, and no control characters")]
     TerminalTitle(usize),
     #[error("a client claims a terminal for itself or for a session, not for the client `{0}`")]

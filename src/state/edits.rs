@@ -14,6 +14,8 @@ use memchr::memmem;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::wire::tool_calls::{KIND, LOCATIONS};
+
 /// Prefix of the data URI that holds a side of an edit in a state.
 pub const INLINE: &str = "data:text/plain;charset=utf-8;base64,";
 
@@ -176,10 +178,6 @@ pub fn produced_by(call: &ToolCallState) -> Option<&[ToolResultContent]> {
     };
     content.as_deref().filter(|_| success)
 }
-
-/// Members of `_meta` that an agent sets: the kind of a call, and the locations that it concerns.
-const KIND: &str = "acp.kind";
-const LOCATIONS: &str = "acp.locations";
 
 const CHANGING: [&str; 3] = ["edit", "delete", "move"];
 

@@ -1,9 +1,21 @@
 //! Members that all states of a tool call share, although each state has its own type.
 //!
-//! Owns: the id of a call, and the client that executes it.
+//! Owns: the id of a call, the client that executes it, and names in its `_meta`.
 //! Never: changes a call.
 
 use ahp_types::state::{ToolCallContributor, ToolCallState};
+
+/// Member of a call's `_meta` with the kind of its tool, as ACP names it.
+pub const KIND: &str = "acp.kind";
+
+/// Member of a call's `_meta` with the locations that it concerns, in ACP's form.
+pub const LOCATIONS: &str = "acp.locations";
+
+/// Member of a call's `_meta` by which VS Code recognises the kind of its tool.
+pub const TOOL_KIND: &str = "toolKind";
+
+/// Text before output whose beginning is left out.
+pub const LEFT_OUT: &str = "(Earlier output is omitted.)\n";
 
 /// Returns the id of a tool call; empty if its state is unknown.
 pub fn tool_call_id(call: &ToolCallState) -> &str {

@@ -9,7 +9,6 @@
 //! a returning client gets the actions that it missed. A channel that was evicted is sent as a
 //! snapshot.
 
-use crate::state::edits::FileDiff;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ahp_types::actions::{
@@ -38,23 +37,21 @@ use crate::host::ledger::Ledger;
 use crate::host::model::{Channel, Chat, Session, SessionKey};
 use crate::host::refusal::{error_info, Refusal};
 use crate::host::{catalogue, Step};
-use crate::state::edits::LineCounts;
+use crate::state::edits::{FileDiff, LineCounts};
 use crate::state::history::CompletedTurn;
 use crate::wire::changesets::{
     changeset_uri, compare_template, parse_changeset_uri, turn_template, ChangesetScope,
 };
+use crate::wire::tool_calls::KIND;
 
-/// Maximum number of changesets without subscribers in memory.
-const UNSUBSCRIBED_MAX: usize = 200;
+/// Maximum number of changesets without subscribers in memory; beyond it some are evicted.
+pub(super) const UNSUBSCRIBED_MAX: usize = 200;
 
 /// Maximum number of files in a changeset; larger ones are not sent.
 pub(in crate::host) const FILES_MAX: usize = 5000;
 
 /// Tool kinds, as agents report them, that change no file.
 const READ_ONLY_KINDS: [&str; 5] = ["read", "search", "think", "fetch", "switch_mode"];
-
-/// Member of a call's `_meta` with the kind of its tool.
-const KIND: &str = "acp.kind";
 
 #[derive(Debug)]
 pub(in crate::host) struct Changes {
@@ -188,7 +185,8 @@ impl Changes {
             let unsubscribed =
                 ledger.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
             let unsubscribed: Vec<ChangesetKey> = unsubscribed.map(|(key, _)| *key).collect();
-            for key in unsubscribed {
+            let surplus = unsubscribed.len().saturating_sub(UNSUBSCRIBED_MAX);
+            for key in unsubscribed.into_iter().take(surplus) {
                 self.remove_changeset(ledger, key);
             }
         }
@@ -282,8 +280,9 @@ impl Changes {
                 }
             }
         }
-        if let Some(states) = checkpoints_of_scope(ledger, session, scope) {
-            match self.checkpoints.compared.get_or_request(&states) {
+        let pair = checkpoints_of_scope(ledger, session, scope);
+        if let Some(pair) = &pair {
+            match self.checkpoints.compared.get_or_request(pair) {
                 Comparison::Known(_) => {}
                 Comparison::Unknown(why) => {
                     let error = error_info("changesUnknown".to_owned(), why);
@@ -292,13 +291,12 @@ impl Changes {
                 Comparison::Pending => return Some(state_of(Vec::new(), None, true)),
             }
         }
-        let is_stored = checkpoints_of_scope(ledger, session, scope).is_some();
         let (trouble, is_running) = match scope {
             ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => {
                 (None, false)
             }
             ChangesetScope::Session => (None, self.checkpoints.is_checkpoint_in_flight(session, None)),
-            ChangesetScope::Turn(_) if is_stored => (None, false),
+            ChangesetScope::Turn(_) if pair.is_some() => (None, false),
             ChangesetScope::Turn(id) => {
                 let chat = ledger.channels.chats.known(edits::chat_of_turn(ledger, session, id)?)?;
                 let is_running = chat.conversation.history().get(id).is_none()
@@ -334,8 +332,8 @@ impl Changes {
         if shows_status(scope) {
             return self.statuses.known_status(session).is_some();
         }
-        let states = checkpoints_of_scope(ledger, session, scope);
-        states.is_none_or(|states| self.checkpoints.compared.known(&states).is_some())
+        let pair = checkpoints_of_scope(ledger, session, scope);
+        pair.is_none_or(|pair| self.checkpoints.compared.known(&pair).is_some())
     }
 
     pub(in crate::host) fn sync_changesets(

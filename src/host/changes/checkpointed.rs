@@ -25,7 +25,7 @@ const TURNS_MAX: usize = 1000;
 pub struct CheckpointedFolder {
     /// `file:` URI of the repository's folder; `None` if no repository is used.
     pub(in crate::host) root: Option<String>,
-    /// Branch that was checked out when the session began.
+    /// Branch that was checked out when the repository was first seen; `None` if none was.
     pub(in crate::host) base: Option<String>,
     /// Namespace of the session's checkpoints in the names of git refs.
     pub(super) keeper: String,

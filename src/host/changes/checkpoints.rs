@@ -69,9 +69,7 @@ impl Checkpoints {
     pub(in crate::host) fn new(within_ms: u64) -> Self {
         Self { within_ms, jobs: BTreeMap::new(), compared: ComparisonCache::default() }
     }
-}
 
-impl Checkpoints {
     pub(in crate::host) fn run_git(
         &mut self,
         ledger: &mut Ledger,

@@ -6,19 +6,19 @@
 //! Owns: the operation, its message, and its answer.
 //! Never: commits a change that the changeset does not show, or while a turn runs.
 
-use crate::host::effects::GitContent;
-use crate::state::edits::FileDiff;
 use ahp_types::commands::InvokeChangesetOperationParams;
 use ahp_types::state::{ChangesetOperation, ChangesetOperationScope};
 use serde_json::Value;
 
 use crate::host::changes::checkpoints::JobPurpose;
 use crate::host::changes::operations::operation;
+use crate::host::changes::statuses::REPOSITORY_GONE;
 use crate::host::changes::Changes;
-use crate::host::effects::{GitReport, GitWork};
+use crate::host::effects::{GitContent, GitReport, GitWork};
 use crate::host::ledger::Ledger;
 use crate::host::model::{SessionKey, TitleBy};
 use crate::host::Step;
+use crate::state::edits::FileDiff;
 use crate::wire::errors::RpcError;
 
 pub(in crate::host) const COMMIT: &str = "commit";
@@ -104,7 +104,7 @@ impl Changes {
             }
             GitReport::NotCommitted(why) => Err(RpcError::not_committed(&why)),
             GitReport::Failed(why) | GitReport::Unusable(why) => Err(RpcError::unavailable(&why)),
-            _ => Err(RpcError::unavailable("there is no repository")),
+            _ => Err(RpcError::unavailable(REPOSITORY_GONE)),
         };
         self.finish_operation(ledger, step, session, told);
     }

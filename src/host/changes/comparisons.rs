@@ -14,7 +14,8 @@ use crate::host::model::SessionKey;
 use crate::state::edits::FileDiff;
 use crate::wire::changesets::ChangesetScope;
 
-/// Maximum number of cached comparisons, besides those that a changeset in memory shows.
+/// Number of comparisons, besides one per changeset in memory, above which those not shown are
+/// evicted.
 const COMPARISONS_MAX: usize = 200;
 
 pub(in crate::host) type CheckpointPair = (SessionKey, Checkpoint, Checkpoint);
@@ -83,8 +84,8 @@ impl ComparisonCache {
     pub(in crate::host) fn retry_failed(&mut self, ledger: &mut Ledger, target: ChannelId) {
         let changeset = target.changeset().and_then(|key| ledger.channels.changesets.get(&key));
         let Some((session, scope)) = changeset.map(|it| (it.session, it.scope.clone())) else { return };
-        if let Some(states) = checkpoints_of_scope(ledger, session, &scope) {
-            if self.remove_failed(&states) {
+        if let Some(pair) = checkpoints_of_scope(ledger, session, &scope) {
+            if self.remove_failed(&pair) {
                 ledger.note_edited(session, false);
             }
         }

@@ -180,7 +180,9 @@ impl Changes {
             let is_of = !matches!(scope, ChangesetScope::Turn(id) if turn.id != id);
             for edit in turn.edits.iter().filter(|_| is_of) {
                 // The call reports the contents.
-                unseen.entry(edit.diff.file.clone()).and_modify(|changed| *changed = None);
+                if let Some(changed) = unseen.get_mut(&edit.diff.file) {
+                    *changed = None;
+                }
             }
         }
         let mut said = self.reported_files(ledger, key, scope).unwrap_or_default();

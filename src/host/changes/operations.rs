@@ -46,7 +46,7 @@ const DISCARD: &str = "discard-changes";
 const RESTORE: &str = "restore-changes";
 
 /// Reason why a commit is refused whose changes the client has not seen.
-const CHANGED_SINCE: &str = "files were changed since";
+const CHANGED_SINCE: &str = "files have changed since you saw the list; look at them and commit again";
 
 /// Maximum number of pending operations of a session.
 const WAITING_MAX: usize = 100;
@@ -90,7 +90,7 @@ struct HeldOperation {
     requesters: Vec<Requester>,
     params: InvokeChangesetOperationParams,
     /// Number of the repository refresh that it waits for.
-    look: Option<u64>,
+    refresh: Option<u64>,
     /// Files that the client saw in a changeset of the repository's status when it sent the
     /// request; `None` if it saw none.
     seen: Option<Vec<ChangesetFile>>,
@@ -127,7 +127,8 @@ pub(in crate::host) fn operation(
 }
 
 impl Changes {
-    /// Returns the operations that a changeset offers, disabled while a turn runs in its session.
+    /// Returns the operations that a changeset offers, with their status; all are disabled while a
+    /// turn runs in its session.
     pub(in crate::host) fn operations_of(
         &self,
         ledger: &Ledger,
@@ -178,20 +179,23 @@ impl Changes {
         params: InvokeChangesetOperationParams,
     ) {
         let waiting = self.pending_of_session(&params.channel);
-        let too_many = |what: &str| RpcError::unavailable(format_args!("too many {what}"));
         let error = match self.newest_of_session(ledger, &params.channel) {
             Some((last, requesters)) if *last == params => {
                 if requesters.len() < SHARED_MAX {
                     return requesters.push((connection, id));
                 }
-                too_many("requests wait for this operation already")
+                RpcError::unavailable(format_args!(
+                    "{SHARED_MAX} requests wait for this operation already; try again when it is done"
+                ))
             }
             _ if waiting < WAITING_MAX => {
                 let seen = self.files_shown_to_client(ledger, connection, &params);
-                let held = HeldOperation { requesters: vec![(connection, id)], params, look: None, seen };
+                let held = HeldOperation { requesters: vec![(connection, id)], params, refresh: None, seen };
                 return self.operations.held.push_back(held);
             }
-            _ => too_many("operations of this session wait already"),
+            _ => RpcError::unavailable(format_args!(
+                "{WAITING_MAX} operations of this session wait already; try again when one is done"
+            )),
         };
         step.emit(Output::Frame(connection, Frame::Error { id: Some(id), error }));
     }
@@ -246,7 +250,7 @@ impl Changes {
             let of = held.of().and_then(|(uri, scope)| Some((ledger.find_session(uri)?, scope)));
             if let Some((session, scope)) = of {
                 let is_first = !waiting.contains(&session);
-                if !is_first || !self.are_files_known(ledger, session, &scope, &mut held.look) {
+                if !is_first || !self.are_files_known(ledger, session, &scope, &mut held.refresh) {
                     waiting.insert(session);
                     self.operations.held.push_back(held);
                     continue;
@@ -276,13 +280,13 @@ impl Changes {
         ledger: &Ledger,
         session: SessionKey,
         scope: &ChangesetScope,
-        look: &mut Option<u64>,
+        refresh: &mut Option<u64>,
     ) -> bool {
         if self.operations.running.contains_key(&session) {
             return false;
         }
         if shows_status(scope) {
-            return self.statuses.refreshed_since(ledger, session, look);
+            return self.statuses.refreshed_since(ledger, session, refresh);
         }
         let turn = match scope {
             ChangesetScope::Turn(id) => Some(id.as_str()),
@@ -425,7 +429,7 @@ impl Changes {
         }
     }
 
-    /// Drops the errors of a session whose changesets have no subscribers.
+    /// Drops the errors of a session that is deleted or evicted.
     pub(in crate::host) fn clear_failed_operations(&mut self, session: SessionKey) {
         self.operations.failed.retain(|(of, _), _| *of != session);
     }

@@ -63,7 +63,7 @@ pub(super) fn discarded_files<'a>(
     let (mut all, mut texts) = (FilesToRevert::default(), EditTextCache::default());
     for changed in files {
         if unseen.contains(&changed.file) {
-            all.left.push(format!("`{}`: it was changed since", changed.file));
+            all.left.push(format!("`{}`: it has changed since you saw it", changed.file));
             continue;
         }
         for row in RevertedFile::all_of(changed, &scope_key(scope)) {

@@ -37,18 +37,19 @@ const TOUCHED_MAX: usize = 100;
 
 const SAVED_FILES_MAX: usize = 500;
 
-/// Paths whose changes start no refresh: git's internal files, and the host's own.
-const NOT_WATCHED: [&str; 9] = [
+/// Paths in a repository whose changes start no refresh: git's internal files, and the host's own.
+const NOT_WATCHED: &[&str] = &[
     ".git/objects/**",
     ".git/logs/**",
     ".git/lfs/**",
     ".git/refs/ahp-sidecar/**",
     ".git/**/*.lock",
-    "objects/**",
-    "logs/**",
-    "refs/ahp-sidecar/**",
     UNWATCHED,
 ];
+
+/// Paths in a metadata folder outside of its repository whose changes start no refresh.
+const NOT_WATCHED_IN_METADATA: &[&str] =
+    &["objects/**", "logs/**", "lfs/**", "refs/ahp-sidecar/**", "**/*.lock"];
 
 /// Reason why a status has become unknown, for people.
 pub(in crate::host) const REPOSITORY_GONE: &str = "the repository no longer exists";
@@ -56,6 +57,8 @@ pub(in crate::host) const REPOSITORY_GONE: &str = "the repository no longer exis
 /// Member of a session's `_meta` with the status.
 const GIT: &str = "git";
 
+/// Status of a session's repository. A refresh is due, then in flight, then the status is known; a
+/// change meanwhile makes the next refresh due after [`DEBOUNCE`].
 #[derive(Debug, Default)]
 pub(in crate::host) struct ObservedRepository {
     known: Option<RepositoryStatus>,
@@ -151,13 +154,7 @@ impl RepositoryStatuses {
             self.released.extend(status.watched);
         }
     }
-}
 
-pub(in crate::host) fn shows_status(scope: &ChangesetScope) -> bool {
-    matches!(scope, ChangesetScope::Uncommitted | ChangesetScope::Branch)
-}
-
-impl RepositoryStatuses {
     pub(in crate::host) fn request_refresh(&mut self, ledger: &mut Ledger, session: SessionKey) {
         if self.is_on {
             let status = self.of(session);
@@ -276,9 +273,12 @@ impl RepositoryStatuses {
             step.emit(Output::Timer(Timer::Linger(session, status.lingers), LINGER));
         }
         let known = status.known.as_ref().filter(|_| follows || status.is_lingering);
-        let folders = known.into_iter().flat_map(|known| std::iter::once(&known.root).chain(&known.own));
-        let watch = |uri: &String| {
-            let excludes = NOT_WATCHED.iter().map(|pattern| (*pattern).to_owned()).collect();
+        let folders = known.into_iter().flat_map(|known| {
+            let metadata = known.own.iter().map(|uri| (uri, NOT_WATCHED_IN_METADATA));
+            std::iter::once((&known.root, NOT_WATCHED)).chain(metadata)
+        });
+        let watch = |(uri, excludes): (&String, &[&str])| {
+            let excludes = excludes.iter().map(|pattern| (*pattern).to_owned()).collect();
             Watched { uri: uri.clone(), recursive: true, excludes: Some(excludes), includes: None }.channel()
         };
         let wanted: Vec<String> = folders.map(watch).collect();
@@ -367,6 +367,7 @@ impl RepositoryStatuses {
             status.touched = None;
         }
         let (was_stale, had_trouble) = (status.is_stale, status.trouble.is_some());
+        let is_first = status.known.is_none();
         status.is_stale = std::mem::take(&mut status.is_stale_again) || (was_stale && !files);
         let Some(of_session) = ledger.channels.sessions.known_mut(session) else {
             return self.remove(session);
@@ -386,9 +387,11 @@ impl RepositoryStatuses {
                 let are_new = files && !status.has_files;
                 status.has_files |= files;
                 let kept = &mut of_session.checkpoints;
-                if kept.root.is_none() || kept.base.is_none() {
-                    kept.root = Some(seen.root.clone());
-                    kept.base = kept.base.take().or_else(|| seen.branch.clone());
+                // A branch that is checked out later is not the one that the session began on.
+                let base = kept.base.clone().or_else(|| seen.branch.clone().filter(|_| is_first));
+                if kept.root.is_none() || kept.base != base {
+                    kept.root.get_or_insert_with(|| seen.root.clone());
+                    kept.base = base;
                     ledger.mark_dirty(session.into());
                 }
                 has_changed = are_new || had_trouble || status.known.as_ref() != Some(&*seen);
@@ -458,10 +461,14 @@ impl Changes {
                 self.statuses.remove(session);
                 continue;
             }
-            let work = GitWork::Look { base: of_session.checkpoints.base.clone(), files, touched };
+            let work = GitWork::Status { base: of_session.checkpoints.base.clone(), files, touched };
             self.checkpoints.run_git_status(ledger, step, session, directories, work);
         }
     }
+}
+
+pub(in crate::host) fn shows_status(scope: &ChangesetScope) -> bool {
+    matches!(scope, ChangesetScope::Uncommitted | ChangesetScope::Branch)
 }
 
 fn session_of_status_changeset(ledger: &Ledger, target: ChannelId) -> Option<SessionKey> {

@@ -5,11 +5,14 @@
 
 use serde_json::json;
 
+use super::changesets::UNSUBSCRIBED_MAX;
 use super::Changes;
-use crate::host::effects::{Frame, GitReport, GitWork, Output, RepositoryStatus};
+use crate::host::channels::Changeset;
+use crate::host::effects::{ChangesetKey, Frame, GitReport, GitWork, Output, RepositoryStatus};
 use crate::host::ledger::Ledger;
-use crate::host::model::Subscription;
+use crate::host::model::{Channel, Subscription};
 use crate::host::testing::{outputs_of, with_session, ME, SESSION};
+use crate::wire::changesets::ChangesetScope;
 use crate::wire::rpc::RequestId;
 
 /// An owner where git has this time for a checkpoint, and a ledger with a session in `file:///r`.
@@ -46,7 +49,7 @@ fn jobs(outputs: Vec<Output>) -> Vec<(u64, Vec<String>, GitWork)> {
 fn refresh_is_started_once_at_a_time_and_its_report_is_shown_in_the_session() {
     let (mut changes, mut ledger) = changes(1000);
     let look =
-        |base: Option<&str>| GitWork::Look { base: base.map(str::to_owned), files: false, touched: None };
+        |base: Option<&str>| GitWork::Status { base: base.map(str::to_owned), files: false, touched: None };
     changes.statuses.request_refresh(&mut ledger, SESSION);
     let first = settle(&mut changes, &mut ledger);
     let [(number, folders, work)] = &first[..] else { panic!("{first:?}") };
@@ -66,6 +69,48 @@ fn refresh_is_started_once_at_a_time_and_its_report_is_shown_in_the_session() {
     let second = settle(&mut changes, &mut ledger);
     let [(_, folders, work)] = &second[..] else { panic!("{second:?}") };
     assert_eq!((folders, work), (&vec!["file:///top".to_owned()], &look(Some("main"))));
+}
+
+#[test]
+fn branch_that_is_checked_out_later_is_not_the_one_that_the_session_began_on() {
+    let (mut changes, mut ledger) = changes(1000);
+    for branch in [None, Some("later")] {
+        changes.statuses.request_refresh(&mut ledger, SESSION);
+        let asked = settle(&mut changes, &mut ledger);
+        let [(number, _, GitWork::Status { base: None, .. })] = &asked[..] else { panic!("{asked:?}") };
+        let seen = RepositoryStatus {
+            root: "file:///r".to_owned(),
+            branch: branch.map(str::to_owned),
+            is_detached: branch.is_none(),
+            ..RepositoryStatus::default()
+        };
+        report(&mut changes, &mut ledger, *number, GitReport::Seen(Box::new(seen)));
+    }
+    assert_eq!(ledger.channels.sessions.known(SESSION).unwrap().checkpoints.base, None);
+}
+
+#[test]
+fn only_surplus_changesets_without_subscribers_are_evicted() {
+    let (mut changes, mut ledger) = changes(0);
+    let uri = "ahp-session:/s/changeset/session".to_owned();
+    changes.restore_changesets(&mut ledger, [&uri]);
+    let state = ledger.channels.changesets.values().next().unwrap().state.clone();
+    for number in 1..=UNSUBSCRIBED_MAX + 1 {
+        let (session, scope) = (SESSION, ChangesetScope::Turn(number.to_string()));
+        let channel = Channel::new(format!("{uri}{number}"), 0);
+        let changeset = Changeset { channel, state: state.clone(), session, scope };
+        ledger.channels.changesets.insert(ChangesetKey(number as u64), changeset);
+    }
+    let subscribed = [ledger.find(&uri).unwrap(), ChangesetKey(1).into()];
+    for channel in subscribed {
+        ledger.subscribe(ME, channel, Subscription::default());
+    }
+    settle(&mut changes, &mut ledger);
+    assert_eq!(ledger.channels.changesets.len(), UNSUBSCRIBED_MAX + 2);
+    ledger.unsubscribe(ME, subscribed[1]);
+    settle(&mut changes, &mut ledger);
+    assert_eq!(ledger.channels.changesets.len(), UNSUBSCRIBED_MAX + 1);
+    assert!(ledger.find(&uri).is_some());
 }
 
 #[test]

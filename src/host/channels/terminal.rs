@@ -63,7 +63,7 @@ pub(crate) struct Pty {
     pub(crate) call: Option<CommandCall>,
     /// Number of the running expiry timer, which starts without a first subscriber, or when the
     /// holder disconnects.
-    pub(crate) time: Option<u64>,
+    pub(crate) expiry_timer: Option<u64>,
 }
 
 /// Tool call that shows a command in a terminal of the host.

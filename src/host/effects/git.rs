@@ -50,8 +50,8 @@ pub enum GitWork {
         after: Checkpoint,
     },
     /// Status of the folder compared with its commits.
-    Look {
-        /// Branch that the session began on; `None` if unknown.
+    Status {
+        /// Branch that was checked out when the repository was first seen; `None` if none was.
         base: Option<String>,
         /// Set to list the files, not only count them.
         files: bool,

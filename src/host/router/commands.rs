@@ -20,13 +20,14 @@ use crate::host::effects::{
     CallExtras, ChatKey, Frame, Output, PtyCommand, PtyEvent, PtyLaunch, RunId, TerminalKey, Timer, ToolGate,
 };
 use crate::host::model::{Channel, RunPhase};
-use crate::host::terminals::commands::{CALL, COMMAND_TIMEOUT, SCREEN, TOOL, TOOL_KIND};
+use crate::host::terminals::commands::{CALL, COMMAND_TIMEOUT, SCREEN, TOOL};
 use crate::host::terminals::{commands, ptys};
 use crate::host::{terminals, Host, Step};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::terminals::terminal_uri;
+use crate::wire::tool_calls::TOOL_KIND;
 
 impl Host {
     /// Applies a report on the program of a terminal.

@@ -31,15 +31,12 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::escapes::plain_text;
 use crate::wire::terminals::COMMAND_PREFIX;
 use crate::wire::text;
-use crate::wire::tool_calls::tool_call_id;
+use crate::wire::tool_calls::{tool_call_id, LEFT_OUT};
 
 /// Name of the tool that runs commands, as clients see it.
 pub(crate) const TOOL: &str = "terminal";
 
 pub(crate) const CALL: &str = "command-";
-
-/// Member of `_meta` by which VS Code recognises the kind of a tool.
-pub(crate) const TOOL_KIND: &str = "toolKind";
 
 pub(crate) const SCREEN: ScreenSize = ScreenSize { cols: 120, rows: 30 };
 
@@ -51,9 +48,6 @@ const OUTPUT_BYTES_MAX: usize = 16 << 10;
 /// Maximum bytes of output in the transcript for the agent, over all commands since its last
 /// message.
 const AGENT_BYTES_MAX: usize = 64 << 10;
-
-/// Mark in front of text whose beginning was cut.
-const TRUNCATION_NOTE: &str = "(Earlier output is omitted.)\n";
 
 /// Activity of a chat whose command seems to wait for input.
 const WAITS: &str = "The command seems to wait for input in its terminal";
@@ -114,7 +108,7 @@ pub(crate) fn settle_command(
     let printed: String = terminal.state.content.iter().map(text_of).collect();
     let printed = plain_text(&printed);
     let latest = text::last_bytes(&printed, OUTPUT_BYTES_MAX);
-    let left_out = if latest.len() < printed.len() || terminal.is_cut { TRUNCATION_NOTE } else { "" };
+    let left_out = if latest.len() < printed.len() || terminal.is_cut { LEFT_OUT } else { "" };
     let (resource, title) = (terminal.channel.uri.clone(), terminal.state.title.clone());
     let block = ToolResultTerminalContent { resource, title, is_pty: Some(true), result: None };
     let mut content = vec![ToolResultContent::Terminal(block)];

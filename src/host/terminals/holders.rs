@@ -22,11 +22,10 @@ const INPUT_BYTES_MAX: usize = 64 << 10;
 const PENDING_INPUT_BYTES_MAX: usize = 1 << 20;
 
 /// Maximum number of columns, and of rows, of a screen.
-const SCREEN_MAX: i64 = 1000;
+const SCREEN_MAX: u16 = 1000;
 
 pub(super) fn screen_size(cols: i64, rows: i64) -> Result<ScreenSize, Refusal> {
-    let fits = |count: &i64| (1..=SCREEN_MAX).contains(count);
-    let read = |count: i64| u16::try_from(count).ok().filter(|_| fits(&count));
+    let read = |count: i64| u16::try_from(count).ok().filter(|count| (1..=SCREEN_MAX).contains(count));
     match (read(cols), read(rows)) {
         (Some(cols), Some(rows)) => Ok(ScreenSize { cols, rows }),
         _ => Err(Refusal::ScreenSize(SCREEN_MAX)),

@@ -5,6 +5,9 @@
 //! Never: runs a command, or changes the call that shows it: `calls` does that, and gets the
 //! content of the call from here.
 //!
+//! In reading order: this file (terminals of agents), `scrollback`, `ptys` and `holders` (shells of
+//! clients), `commands` (lines that begin with `!`), `background`.
+//!
 //! A channel exists while its command runs or it has subscribers. The completed call stores the
 //! exit status and the latest output. The channel is restored from the call under the same key, so
 //! that a client that missed actions receives just those. If the call has no exit status, because
@@ -89,6 +92,15 @@ fn shown_in<'a>(parts: &'a [ResponsePart], uri: &str) -> Option<Shown<'a>> {
         return Some(first);
     }
     Some(all.find(|shown| shown.block.result.is_some()).unwrap_or(first))
+}
+
+/// Returns whether a call shows the terminal of this URI. An earlier turn that names it does: such
+/// a URI is not found by chance.
+fn is_shown(conversation: &Conversation, uri: &str) -> bool {
+    let mut over = conversation.history().turns().iter().filter(|turn| turn.facts().terminals);
+    let active = conversation.state().active_turn.as_ref();
+    active.is_some_and(|turn| shown_in(&turn.response_parts, uri).is_some())
+        || over.any(|turn| memmem::find(&turn.text(), uri.as_bytes()).is_some())
 }
 
 /// Returns the id and parts of the turn that shows the terminal of this URI: the first one with the
@@ -382,8 +394,7 @@ fn may_be_shown(ledger: &Ledger, terminal: &Terminal) -> bool {
     let Some(chat) = terminal.chat.and_then(|chat| ledger.channels.chats.known(chat)) else {
         return false;
     };
-    (terminal.name.is_some() && chat.run.is_some())
-        || turn_showing(&chat.conversation, &terminal.channel.uri).is_some()
+    (terminal.name.is_some() && chat.run.is_some()) || is_shown(&chat.conversation, &terminal.channel.uri)
 }
 
 /// Restores the requested terminals that calls of chats in memory show.

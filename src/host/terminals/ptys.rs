@@ -38,6 +38,9 @@ use crate::wire::watches::is_watch;
 /// Maximum number of running programs in terminals that one client has requested.
 const PTYS_PER_CLIENT_MAX: usize = 8;
 
+/// Reason why no program is started in a terminal, for people.
+const NO_TERMINALS: &str = "this host starts no shells for clients: it runs with `--no-terminals`";
+
 /// Maximum number of terminals whose program has ended; beyond it the oldest are removed.
 const ENDED_MAX: usize = 64;
 
@@ -76,9 +79,7 @@ pub(crate) fn new_terminal(
 ) -> Result<Box<NewPty>, RpcError> {
     ledger.check_store()?;
     if ledger.limits.ptys == 0 {
-        return Err(RpcError::terminal_denied(
-            "this host starts no shells for clients: it runs with `--no-terminals`",
-        ));
+        return Err(RpcError::terminal_denied(NO_TERMINALS));
     }
     let client = ledger.presence.connections.get(&connection);
     let made_by = client.and_then(|client| client.client_id.clone()).unwrap_or_default();
@@ -147,7 +148,7 @@ pub(crate) fn dispose_terminal(
     let Some((key, terminal)) = found else { return Err(RpcError::resource_not_found(&params.channel)) };
     if terminal.pty.is_none() || terminal.chat.is_some() {
         return Err(RpcError::terminal_denied(
-            "the terminal shows what a command prints, and goes with the call that shows it",
+            "the terminal belongs to a tool call: it is removed with its chat, and cannot be disposed of",
         ));
     }
     let client = ledger.presence.client_of(connection).map(str::to_owned);
@@ -166,7 +167,7 @@ pub(super) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
     for key in keys {
         let is_gone = holders::is_holder_disconnected(ledger, key);
         let pty_of =
-            |terminal: &'_ Terminal| terminal.pty.as_ref().map(|pty| (pty.time, pty.had_subscribers));
+            |terminal: &'_ Terminal| terminal.pty.as_ref().map(|pty| (pty.expiry_timer, pty.had_subscribers));
         let Some((time, had_subscribers)) = ledger.channels.terminals.get(&key).and_then(pty_of) else {
             continue;
         };
@@ -181,7 +182,7 @@ pub(super) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
         };
         let terminal = ledger.channels.terminals.get_mut(&key);
         if let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) {
-            pty.time = time;
+            pty.expiry_timer = time;
         }
     }
 }
@@ -190,7 +191,7 @@ pub(super) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
 pub(crate) fn check_pty_limit(ledger: &Ledger, client: Option<&str>) -> Result<(), String> {
     let max = ledger.limits.ptys;
     if max == 0 {
-        return Err("this host starts no shells for clients: it runs with `--no-terminals`".to_owned());
+        return Err(NO_TERMINALS.to_owned());
     }
     let (mut all, mut of_client) = (0, 0);
     for terminal in ledger.channels.terminals.values().filter(|terminal| terminal.runs()) {
@@ -223,7 +224,7 @@ pub(crate) fn create_terminal(
         asked: Some((connection, id)),
         made_by: new.made_by,
         is_named: !new.state.title.is_empty(),
-        time: Some(number),
+        expiry_timer: Some(number),
         ..Pty::default()
     };
     // A client's state under the same URI belongs to an earlier terminal.
@@ -321,7 +322,7 @@ pub(crate) fn end_ptys_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKe
 
 pub(crate) fn terminal_expired(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, number: u64) {
     let terminal = ledger.channels.terminals.get(&key);
-    let time = terminal.and_then(|terminal| terminal.pty.as_ref()?.time);
+    let time = terminal.and_then(|terminal| terminal.pty.as_ref()?.expiry_timer);
     if time == Some(number) {
         remove_pty(ledger, step, key);
     }

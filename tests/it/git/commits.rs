@@ -209,7 +209,7 @@ fn commit_is_refused_during_a_merge_with_conflicts_filters_locks_or_no_identity(
 fn commit_is_refused_if_files_changed_since_they_were_shown() {
     let repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
     let asker = super::model::Asker::new(&repository);
-    let shown = || match asker.ask(GitWork::Look { base: None, files: true, touched: None }) {
+    let shown = || match asker.ask(GitWork::Status { base: None, files: true, touched: None }) {
         GitReport::Seen(seen) => seen,
         other => panic!("{other:?}"),
     };
@@ -232,7 +232,7 @@ fn commit_is_refused_if_files_changed_since_they_were_shown() {
         change(&repository);
         let report = commit(&before);
         assert!(
-            matches!(&report, GitReport::NotCommitted(why) if why == "files were changed since"),
+            matches!(&report, GitReport::NotCommitted(why) if why.contains("files have changed since")),
             "{report:?}"
         );
         repository.write("a", "2\n");
@@ -296,7 +296,7 @@ fn changes_unseen_by_the_client_are_neither_committed_nor_discarded() {
     };
     let repository = changed();
     let (mut talk, answer) = ask_unseen(&repository, "commit", || repository.write("new", "n\n"));
-    is_refused(&answer, -32011, "files were changed since");
+    is_refused(&answer, -32011, "files have changed since you saw the list");
     assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "1\n");
     // Now it has.
     talk.files(&repository, "uncommitted");
@@ -309,7 +309,10 @@ fn changes_unseen_by_the_client_are_neither_committed_nor_discarded() {
         repository.write("new", "n\n");
     });
     let message = answer["result"]["message"].as_str().unwrap();
-    assert!(message.contains("/b`: it was changed since") && message.contains("/new`"), "{message}");
+    assert!(
+        message.contains("/b`: it has changed since you saw it") && message.contains("/new`"),
+        "{message}"
+    );
     assert_eq!(["a", "b", "new"].map(|name| repository.read(name)), ["1\n", "3\n", "n\n"]);
 }
 

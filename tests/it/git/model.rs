@@ -361,7 +361,7 @@ impl<'a> Asker<'a> {
     pub fn look(&self, touched: Option<Vec<&String>>) -> RepositoryStatus {
         let uri_of = |name: &String| uri(&self.repository.path(name));
         let touched = touched.map(|names| names.into_iter().map(uri_of).collect());
-        match self.ask(GitWork::Look { base: None, files: true, touched }) {
+        match self.ask(GitWork::Status { base: None, files: true, touched }) {
             GitReport::Seen(status) => *status,
             other => panic!("{other:?}"),
         }

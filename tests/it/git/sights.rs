@@ -43,7 +43,9 @@ fn meta(talk: &mut Talk) -> Value {
 
 #[test]
 fn uncommitted_changes_are_shown_and_updated() {
-    let repository = Repository::with(&[("a", "1\n"), ("gone", "x\n"), ("staged", "1\n")]);
+    // Git's metadata folder has a folder `logs`, too.
+    let files = [("a", "1\n"), ("gone", "x\n"), ("staged", "1\n"), ("logs/l", "1\n")];
+    let repository = Repository::with(&files);
     let before = repository.of_the_user();
     repository.write("a", "2\n");
     repository.write("new", "n\n");
@@ -76,6 +78,8 @@ fn uncommitted_changes_are_shown_and_updated() {
     assert!(set["type"] == "changeset/fileSet" || set["type"] == "changeset/contentChanged", "{set}");
     repository.write("a", "1\n");
     told(&mut talk, "a", "changeset/fileRemoved");
+    repository.write("logs/l", "2\n");
+    talk.until(&channel("uncommitted"), |action| action.to_string().contains("/logs/l\""));
     repository.commit();
     told(&mut talk, "new", "changeset/fileRemoved");
     assert_eq!(talk.files(&repository, "uncommitted"), []);

@@ -315,7 +315,7 @@ fn status_names_the_git_that_is_used_or_why_none_is() {
 fn folder_that_others_may_write_is_not_used_for_git() {
     let repository = Repository::with(&[("a", "1\n")]);
     let asker = super::model::Asker::new(&repository);
-    let look = || asker.ask(GitWork::Look { base: None, files: false, touched: None });
+    let look = || asker.ask(GitWork::Status { base: None, files: false, touched: None });
     assert!(matches!(look(), GitReport::Seen(_)));
     fs::set_permissions(&repository.state, fs::Permissions::from_mode(0o777)).unwrap();
     match look() {

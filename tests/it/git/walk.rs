@@ -370,7 +370,7 @@ fn try_to_work(bait: &Bait<'_>) {
     let git = Git::find(bait.git.parent().map(Path::as_os_str), until).unwrap();
     let keeper = "k".to_owned();
     for work in [
-        GitWork::Look { base: None, files: true, touched: None },
+        GitWork::Status { base: None, files: true, touched: None },
         GitWork::Checkpoint {
             keeper: keeper.clone(),
             number: 1,
