@@ -33,6 +33,11 @@ impl ByteBudget {
         Some(ByteReservation { pieces: 1, of: Arc::clone(&self.0) })
     }
 
+    /// Returns the number of bytes that are not reserved.
+    pub fn free_bytes(&self) -> usize {
+        self.0.available_permits() * PIECE_BYTES
+    }
+
     /// Closes the budget: current and later waits return `None`.
     pub fn close(&self) {
         self.0.close();

@@ -7,7 +7,7 @@
 //! Never: sees the core's state. The core decides whether a report is still relevant.
 //!
 //! To add a backend: implement [`Backend`], handle every [`Command`] as documented, and add the
-//! backend to the list passed to `io::run`. A conversation must read its commands at all times,
+//! backend to the list in `src/main.rs`. A conversation must read its commands at all times,
 //! even while it waits for room to report, because one of them may be a cancellation.
 #![doc = include_str!("README.md")]
 
@@ -107,7 +107,7 @@ impl ReportSender {
     pub async fn report(&self, event: Event) {
         match self.reserve().await {
             Some(room) => room.report(event),
-            None => tracing::debug!("an event of an agent was dropped: the host has left"),
+            None => tracing::debug!("an event of an agent was dropped: the host is shutting down"),
         }
     }
 }
@@ -171,7 +171,7 @@ pub struct Agents {
     reports: mpsc::Sender<Report>,
     reports_bytes: ByteBudget,
     last_conversation: u64,
-    met: mpsc::UnboundedSender<(String, ProbeResult)>,
+    probed: mpsc::UnboundedSender<(String, ProbeResult)>,
 }
 
 struct OpenHandle {
@@ -187,7 +187,7 @@ impl Agents {
         backends: Vec<Box<dyn Backend>>,
     ) -> (Self, mpsc::Receiver<Report>, mpsc::UnboundedReceiver<(String, ProbeResult)>) {
         let (reports, receiver) = mpsc::channel(REPORTS_MAX);
-        let (met, probes) = mpsc::unbounded_channel();
+        let (probed, probes) = mpsc::unbounded_channel();
         let reports_bytes = ByteBudget::new(REPORTS_BYTES_MAX);
         let agents = Self {
             backends: backends.into_iter().map(OfferedBackend::new).collect(),
@@ -196,7 +196,7 @@ impl Agents {
             reports,
             reports_bytes,
             last_conversation: 0,
-            met,
+            probed,
         };
         (agents, receiver, probes)
     }
@@ -204,14 +204,17 @@ impl Agents {
     /// Probes an agent in the background, with these tokens. Must be called inside a tokio runtime.
     pub fn probe(&self, provider: String, tokens: Tokens) {
         let Some(known) = self.known(&provider) else { return };
-        let (begun, met) = (probe::run(&*known.backend, tokens), self.met.clone());
+        let (begun, probed) = (probe::run(&*known.backend, tokens), self.probed.clone());
         let is_retired = Arc::clone(&known.is_retired);
         tokio::spawn(async move {
             let probe = begun.await;
             if is_retired.load(Ordering::Acquire) {
-                tracing::debug!(provider, "what an agent said of itself was dropped: it was replaced");
-            } else if met.send((provider, probe)).is_err() {
-                tracing::debug!("what an agent said of itself was dropped: the host has left");
+                tracing::debug!(
+                    provider,
+                    "the result of a probe was dropped: the agent was replaced meanwhile"
+                );
+            } else if probed.send((provider, probe)).is_err() {
+                tracing::debug!("the result of a probe was dropped: the host is shutting down");
             }
         });
     }

@@ -53,11 +53,11 @@ pub fn run(backend: &dyn Backend, tokens: Tokens) -> impl Future<Output = ProbeR
         commands: receiver,
         reports: ReportSender { chat: ChatKey(0), conversation: 0, sender, bytes },
     };
-    hear(backend.converse(open, line), reports, commands)
+    receive(backend.converse(open, line), reports, commands)
 }
 
-/// Hears a conversation that only probes its agent.
-async fn hear(
+/// Receives the reports of a conversation that only probes its agent.
+async fn receive(
     conversation: RunningConversation,
     mut reports: mpsc::Receiver<Report>,
     commands: mpsc::UnboundedSender<Command>,

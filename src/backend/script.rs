@@ -24,7 +24,7 @@ use serde_json::Value;
 use clients::names_of;
 pub use clients::GuardedScript;
 
-use super::{Backend, HostLine, RunningConversation};
+use super::{Backend, HostLine, ReportSender, RunningConversation};
 use crate::host::effects::{
     AgentCommand, AgentDescription, Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens,
     Transcript, TurnEnd, TurnEvent,
@@ -51,22 +51,22 @@ const STEPS: &[(&str, &str, &str)] = &[
     ("say", "TEXT", "Says TEXT"),
     ("stream", "COUNT SIZE [DELAY_MS]", "Streams COUNT deltas of SIZE bytes"),
     ("think", "TEXT", "Thinks TEXT"),
-    ("notice", "TEXT", "Has TEXT said of the conversation, and not by the agent"),
-    ("activity", "TEXT", "Says what it is doing"),
+    ("notice", "TEXT", "Shows TEXT as a system notice"),
+    ("activity", "TEXT", "Sets the activity"),
     ("tool", "NAME [JSON]", "Calls a tool that needs no permission"),
     ("ask", "NAME [JSON]", "Calls a tool that asks first"),
     ("review", "NAME [JSON]", "Calls a tool whose result must be confirmed"),
     ("fail", "NAME TEXT", "Calls a tool that fails with TEXT"),
-    ("terminal", "TEXT", "Shows a terminal in which TEXT is printed"),
-    ("pty", "COMMAND", "Has COMMAND run in a terminal"),
-    ("files", "NAME=TEXT ...", "Writes files where it works"),
-    ("question", "JSON", "Asks the user, and says the answers back"),
-    ("model", "", "Says which model and agent the message chose"),
+    ("terminal", "TEXT", "Shows a terminal with TEXT"),
+    ("pty", "COMMAND", "Runs COMMAND in a terminal"),
+    ("files", "NAME=TEXT ...", "Writes files in the first working directory"),
+    ("question", "JSON", "Asks the user, and prints the answers"),
+    ("model", "", "Prints the model and agent that the message selected"),
     ("usage", "INPUT OUTPUT", "Reports token usage"),
     ("title", "TEXT", "Names the session"),
     ("error", "TEXT", "Ends the turn with an error"),
-    ("error-resumable", "TEXT", "Ends it with an error after which it may be resumed"),
-    ("later", "MS STEP", "Takes STEP so long after the end of the turn, in a turn of its own"),
+    ("error-resumable", "TEXT", "Ends the turn with an error, after which it can be resumed"),
+    ("later", "MS STEP", "Runs STEP MS milliseconds after the end of the turn, in a turn of its own"),
     ("sleep", "MS", "Waits"),
     ("hang", "", "Does nothing until it is cancelled"),
     ("die", "", "Dies without ending the turn"),
@@ -267,9 +267,8 @@ impl ScriptAgent {
             None => 0,
             Some(Ok(open_ms)) => open_ms,
             Some(Err(asked)) => {
-                let reason = format!("`config.openMs` must not be negative: {asked}");
-                line.reports.report(Event::OpenFailed { kind: OpenFailure::Unavailable, reason }).await;
-                return None;
+                let reason = format!("`config.openMs` must be a whole number of milliseconds, not {asked}");
+                return refuse(&line.reports, reason).await;
             }
         };
         let mut changed = None;
@@ -290,15 +289,10 @@ impl ScriptAgent {
             }
         }
         if let Some(reason) = config.get("fail").and_then(Value::as_str) {
-            line.reports
-                .report(Event::OpenFailed { kind: OpenFailure::Unavailable, reason: reason.to_owned() })
-                .await;
-            return None;
+            return refuse(&line.reports, reason.to_owned()).await;
         }
         if let Some(resource) = resource.as_ref().filter(|resource| !open.tokens.contains_key(*resource)) {
-            let reason = format!("there is no token for `{resource}`");
-            line.reports.report(Event::OpenFailed { kind: OpenFailure::Unavailable, reason }).await;
-            return None;
+            return refuse(&line.reports, format!("there is no token for `{resource}`")).await;
         }
         line.reports.report(Event::Opened).await;
         let about = open.selection.map(|text| format!("about: {text}"));
@@ -354,24 +348,11 @@ impl ScriptAgent {
                     }
                     (message, true)
                 }
-                Command::WorkIn { directories } => {
-                    self.working_directories = directories;
+                // Another command has arrived after its turn had ended.
+                command => {
+                    self.apply(command);
                     continue;
                 }
-                Command::Tokens(tokens) => {
-                    self.tokens = tokens;
-                    continue;
-                }
-                Command::ClientTools { tools } => {
-                    self.client_tools = names_of(&tools);
-                    continue;
-                }
-                Command::Configure { all: config, .. } => {
-                    self.configure(&config);
-                    continue;
-                }
-                // The command arrived after its turn had ended.
-                _ => continue,
             };
             self.turn.chosen = chosen_by(&message);
             self.own_turns.another_has_begun();
@@ -459,7 +440,9 @@ impl ScriptAgent {
             "/sleep" => self.sleep(number("/sleep", rest)?).await,
             "/hang" => self.hang().await,
             "/die" => Err(Stop::Died),
-            unknown => Err(Stop::mistake(format!("unknown step `{unknown}`"))),
+            unknown => Err(Stop::mistake(format!(
+                "there is no step `{unknown}`; `ahp-sidecar help script` lists the steps"
+            ))),
         }
     }
 
@@ -480,10 +463,6 @@ impl ScriptAgent {
         let current = self.turn.run;
         match command {
             None | Some(Command::Close) => Err(Stop::Closed),
-            Some(Command::Configure { all: config, .. }) => {
-                self.configure(&config);
-                Ok(())
-            }
             Some(Command::Cancel { run }) if run == current => Err(Stop::Cancelled),
             Some(Command::Steer { run, id, message, attached }) if run == current => {
                 self.memory.extend(attached.iter().map(attached_text).map(Remembered::Text));
@@ -498,18 +477,6 @@ impl ScriptAgent {
                 self.turn.replies.push((tool_call_id, ScriptReply::Reviewed));
                 Ok(())
             }
-            Some(Command::ClientTools { tools }) => {
-                self.client_tools = names_of(&tools);
-                Ok(())
-            }
-            Some(Command::Tokens(tokens)) => {
-                self.tokens = tokens;
-                Ok(())
-            }
-            Some(Command::WorkIn { directories }) => {
-                self.working_directories = directories;
-                Ok(())
-            }
             Some(Command::ToolResult { run, tool_call_id, result }) if run == current => {
                 self.turn.replies.push((tool_call_id, ScriptReply::ToolResult(result)));
                 Ok(())
@@ -519,10 +486,27 @@ impl ScriptAgent {
                 Ok(())
             }
             Some(command) => {
-                tracing::debug!(?command, "a command of the host was ignored: its turn is over");
+                self.apply(command);
                 Ok(())
             }
         }
+    }
+
+    /// Applies a command that concerns no turn; ignores others.
+    fn apply(&mut self, command: Command) {
+        match command {
+            Command::Configure { all: config, .. } => self.configure(&config),
+            Command::ClientTools { tools } => self.client_tools = names_of(&tools),
+            Command::Tokens(tokens) => self.tokens = tokens,
+            Command::WorkIn { directories } => self.working_directories = directories,
+            command => tracing::debug!(?command, "a command of the host was ignored: its turn is over"),
+        }
+    }
+
+    /// Returns the id of the turn's next call.
+    fn next_call(&mut self) -> String {
+        self.turn.calls += 1;
+        format!("call-{}", self.turn.calls)
     }
 
     async fn echo_steering(&mut self) -> Result<(), Stop> {
@@ -566,6 +550,12 @@ impl ScriptAgent {
             }
         }
     }
+}
+
+/// Reports that the conversation cannot be opened.
+async fn refuse(reports: &ReportSender, reason: String) -> Option<ScriptAgent> {
+    reports.report(Event::OpenFailed { kind: OpenFailure::Unavailable, reason }).await;
+    None
 }
 
 fn number<T: std::str::FromStr>(what: &str, word: &str) -> Result<T, Stop> {

@@ -79,7 +79,7 @@ fn rows(table: &mut Table, which: &str, top: &Path, root: &Path, aim: &str) -> O
         for (touched, times) in [(None, &mut seen), (Some(vec![uri_of(&edited)]), &mut seen_in_part)] {
             fs::write(&edited, format!("{number}, {}\n", touched.is_some()))?;
             let start = Instant::now();
-            match ask(GitWork::Look { base: None, files: true, touched }) {
+            match ask(GitWork::Status { base: None, files: true, touched }) {
                 GitReport::Seen(_) => times.push(start.elapsed()),
                 other => return Err(format!("not seen: {other:?}").into()),
             }

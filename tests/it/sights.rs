@@ -80,7 +80,7 @@ impl Watcher {
         for output in self.world.take() {
             match output {
                 Output::Git(number, job) => {
-                    if let GitWork::Look { touched, .. } = job.work {
+                    if let GitWork::Status { touched, .. } = job.work {
                         self.looks.push(number);
                         self.touched = touched;
                     }

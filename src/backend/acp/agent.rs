@@ -1,8 +1,7 @@
 //! An agent: one process shared by all of its conversations, started on demand.
 //!
 //! Owns: start, handshake, limited restarts after crashes, and the stop when idle or at exit.
-//! Never: takes part in a conversation. Across restarts it only remembers the sessions and chats
-//! whose requests have failed.
+//! Never: takes part in a conversation. What outlasts a restart is in [`StartHistory`].
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,6 +59,9 @@ pub struct StartHistory {
     /// Connections not known to have ended, newest last.
     pub connections: Vec<AgentConnection>,
     pub login_methods: Option<Vec<LoginMethod>>,
+    /// Set if a process of a single session has ended because it needs a login: the next process
+    /// logs in before it opens a session.
+    login_needed: bool,
     said: SelfDescription,
     /// Quirks of the agent, by its last reported name; `None` before the first start.
     pub quirks: Option<AgentQuirks>,
@@ -192,7 +194,7 @@ impl RunningAgent {
     }
 
     /// Ends the agent once it has been idle for `idle_limit`.
-    async fn watch(self: Arc<Self>, idle_limit: Duration) {
+    async fn watch(self: Arc<Self>, name: String, idle_limit: Duration) {
         loop {
             let next = {
                 let (now, mut uses) = (Instant::now(), self.leases());
@@ -208,7 +210,7 @@ impl RunningAgent {
                 () = tokio::time::sleep_until(next) => {}
             }
         }
-        tracing::info!("an idle agent is stopped");
+        tracing::info!(agent = name, "the agent is stopped: no session has used it for {idle_limit:?}");
         self.connection.stop();
     }
 }
@@ -228,6 +230,12 @@ impl Agent {
 
     pub fn history(&self) -> MutexGuard<'_, StartHistory> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that an agent has reported that it needs a login.
+    pub fn require_login(&self, running: &RunningAgent) {
+        running.login.set_needed(true);
+        self.history().login_needed |= self.spec.one_session;
     }
 
     pub fn login_advice(&self) -> String {
@@ -264,7 +272,7 @@ impl Agent {
             Ok(running) => {
                 let running = Arc::new(running);
                 *current = Some(Arc::clone(&running));
-                tokio::spawn(Arc::clone(&running).watch(self.spec.idle_limit));
+                tokio::spawn(Arc::clone(&running).watch(self.spec.name.clone(), self.spec.idle_limit));
                 running.lease().context("it ended as soon as it was started")
             }
             Err(error) => {
@@ -377,13 +385,15 @@ impl Agent {
         let ways = login::methods_of(name, &answer, quirks);
         let mut past = self.history();
         past.login_methods = Some(ways.clone());
+        let login = Login::new(ways, environment, secrets);
+        login.set_needed(std::mem::take(&mut past.login_needed) && login.can_be_helped(tokens));
         past.said = SelfDescription { title, version, steers: Some(steers), ..SelfDescription::default() };
         Ok(RunningAgent {
             connection,
             capabilities: agent_capabilities,
             quirks,
             offers,
-            login: Login::new(ways, environment, secrets),
+            login,
             steers,
             uses: Mutex::new(LeaseCount { count: 0, since: Instant::now(), ended_by_us: None }),
         })

@@ -75,6 +75,8 @@ struct TrackedCall {
     /// Set when the content came with the permission request, and may only describe the question.
     is_of_question: bool,
     terminal: String,
+    /// Set if `terminal` lacks the beginning of the output.
+    terminal_is_cut: bool,
     /// Host's name of the agent's own terminal; `None` before its first output.
     terminal_name: Option<String>,
     feed: TerminalFeed,
@@ -83,7 +85,7 @@ struct TrackedCall {
     meta: JsonObject,
     stage: CallStage,
     /// Set once the call was sent to clients.
-    told: bool,
+    is_sent: bool,
     shown: Vec<ToolResultContent>,
     meta_told: JsonObject,
     /// Name of the tool if a client carries it out, as that client calls it.
@@ -191,7 +193,7 @@ impl Calls {
         // A `tool_call` without content keeps the content of an earlier permission request.
         said.more.content = said.more.content.filter(|content| !content.is_empty());
         let status = said.update.fields.status;
-        self.merge(&id, said).tell(&id, status)
+        self.merge(&id, said).take_events(&id, status)
     }
 
     /// Applies a `tool_call_update`.
@@ -208,7 +210,7 @@ impl Calls {
         }
         let id = self.current_id(&said);
         let status = said.update.fields.status;
-        self.merge(&id, said).tell(&id, status)
+        self.merge(&id, said).take_events(&id, status)
     }
 
     /// Applies a permission request; returns its events, and false if the user cannot be asked.
@@ -217,15 +219,15 @@ impl Calls {
         let id = self.current_id(&asks.tool_call);
         let call = self.merge(&id, asks.tool_call);
         call.is_of_question |= has_content;
-        let mut told = call.tell(&id, None);
+        let mut events = call.take_events(&id, None);
         if call.stage == CallStage::Over || asks.options.is_empty() {
-            return (false, told);
+            return (false, events);
         }
         call.asked.push_back((request, asks.options));
         if call.asked.len() == 1 {
-            told.extend(call.ask(&id));
+            events.extend(call.ask(&id));
         }
-        (true, told)
+        (true, events)
     }
 
     /// Applies the user's decision on a call; returns the request that it answers, and the events.
@@ -238,8 +240,8 @@ impl Calls {
             return Some((request, Vec::new()));
         }
         call.stage = CallStage::Running;
-        let told = call.ask(id).into_iter().chain(call.shown(id)).collect();
-        Some((request, told))
+        let events = call.ask(id).into_iter().chain(call.shown(id)).collect();
+        Some((request, events))
     }
 
     pub fn withdrawn(&mut self, request: &AgentRequest) -> Vec<TurnEvent> {
@@ -313,10 +315,10 @@ impl Calls {
     /// Ends the turn; returns the events that close the agent's own terminals. A cancelled turn
     /// leaves no call open, whatever the agent reports later.
     pub fn end_turn(&mut self, cancelled: bool) -> Vec<Event> {
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         for (id, call) in self.calls.iter_mut().filter(|(_, call)| call.feed.is_open()) {
             call.stage = CallStage::Over;
-            told.extend(call.agent_terminal_events(id));
+            events.extend(call.agent_terminal_events(id));
         }
         let (renamed, calls) = (std::mem::take(&mut self.renamed), std::mem::take(&mut self.calls));
         for (id, call) in calls {
@@ -332,7 +334,7 @@ impl Calls {
         let first = first_of_latest(open, LEFT_OPEN_MAX);
         self.past.values_mut().filter(|past| past.number < first).for_each(|past| past.left_open = None);
         self.screens.end_turn();
-        told
+        events
     }
 
     /// Returns the command that an ended call has left running in the background, if any.
@@ -353,7 +355,7 @@ impl Calls {
     fn merge(&mut self, id: &str, said: CallReport) -> &mut TrackedCall {
         let tool = self.client_tool(&said);
         let call = self.calls.entry(id.to_owned()).or_default();
-        if !call.told {
+        if !call.is_sent {
             call.client_tool = tool.or(call.client_tool.take());
         }
         let CallReport { update, more } = said;
@@ -389,18 +391,19 @@ impl Calls {
             return Vec::new();
         };
         let Some(call) = self.calls.get_mut(id) else { return Vec::new() };
-        let mut told: Vec<Event> = call.screens.iter().flat_map(|screen| screen.tell_in(id)).collect();
-        told.extend(call.agent_terminal_events(id));
-        told
+        let mut events: Vec<Event> =
+            call.screens.iter().flat_map(|screen| screen.take_unsent_in(id)).collect();
+        events.extend(call.agent_terminal_events(id));
+        events
     }
 
     /// Returns unsent output of shown terminals; of those with very much output only if `due`.
     pub fn terminal_events(&mut self, due: bool) -> Vec<Event> {
-        let mut told = self.screens.tell(due);
+        let mut events = self.screens.take_unsent(due);
         for (id, call) in self.calls.iter_mut().filter(|(_, call)| call.feed.is_open()) {
-            told.extend(call.agent_terminal_events(id));
+            events.extend(call.agent_terminal_events(id));
         }
-        told
+        events
     }
 }
 
@@ -438,6 +441,19 @@ mod tests {
         turn(&mut calls, ["a".to_owned()], "completed");
         assert!(calls.may_go_on("z", true) && !calls.may_go_on("b1", true) && !calls.may_go_on("a", true));
         assert_eq!(calls.past.len(), PAST_MAX);
+    }
+
+    #[test]
+    fn output_of_the_agents_terminal_that_lacks_its_beginning_says_so() {
+        let mut calls = Calls::default();
+        calls.begun(report("c", "in_progress"));
+        let data = "x".repeat(600 << 10);
+        let said = json!({ "toolCallId": "c", "_meta": { "terminal_output_delta": { "data": data } } });
+        for _ in 0..2 {
+            calls.updated(to_raw_value(&said).unwrap().try_into().unwrap());
+        }
+        let events = calls.updated(report("c", "completed"));
+        assert!(format!("{events:?}").contains("(Earlier output is omitted.)"));
     }
 
     #[test]

@@ -26,9 +26,14 @@ use super::quirks::AgentQuirks;
 use crate::files::uris::path_of;
 use crate::host::effects::{Transcript, TranscriptOf};
 use crate::state::history::CompletedTurn;
+use crate::wire::text::{fence, last_bytes};
 
 /// Maximum size of a transcript, in bytes; older turns are left out.
 const TRANSCRIPT_BYTES_MAX: usize = 256 << 10;
+
+/// Maximum size of each side of a diff that is shown as text, in bytes. The thread that computes it
+/// serves all clients.
+const DIFF_BYTES_MAX: usize = 1 << 20;
 
 const DIFF_CONTEXT_LINES: u32 = 3;
 
@@ -126,7 +131,7 @@ fn selected(attachment: &MessageAttachment) -> Option<String> {
 
 /// Fences an attached text off with lines that do not occur in it.
 fn set_apart(label: &str, text: &str) -> String {
-    let fence = crate::wire::text::fence(text);
+    let fence = fence(text);
     format!("(The user has attached \"{label}\". This is what is in it:)\n{fence}\n{text}\n{fence}")
 }
 
@@ -335,12 +340,16 @@ pub fn text(text: String) -> ToolResultContent {
 
 /// Formats a diff as `diff -u` does.
 fn diff_text(diff: &Diff) -> String {
-    let lines = InternedInput::new(diff.old_text.as_deref().unwrap_or_default(), diff.new_text.as_str());
-    let mut changed = LineDiff::compute(Algorithm::Histogram, &lines);
-    changed.postprocess_lines(&lines);
+    let (old, new) = (diff.old_text.as_deref().unwrap_or_default(), diff.new_text.as_str());
     let path = diff.path.display();
     let from = if diff.old_text.is_some() { path.to_string() } else { "/dev/null".to_owned() };
     let mut text = format!("--- {from}\n+++ {path}\n");
+    if old.len().max(new.len()) > DIFF_BYTES_MAX {
+        return format!("{text}({} bytes, now {} bytes: too long to compare)\n", old.len(), new.len());
+    }
+    let lines = InternedInput::new(old, new);
+    let mut changed = LineDiff::compute(Algorithm::Histogram, &lines);
+    changed.postprocess_lines(&lines);
     let hunks: Vec<Hunk> = changed.hunks().collect();
     let is_near = |hunk: &Hunk, next: &Hunk| next.before.start - hunk.before.end <= 2 * DIFF_CONTEXT_LINES;
     for hunks in hunks.chunk_by(is_near) {
@@ -388,13 +397,16 @@ pub fn transcript(history: &[CompletedTurn], chats: &BTreeMap<String, Vec<Transc
     let mut said = Vec::new();
     let mut bytes = 0;
     for turn in history.iter().rev().filter_map(CompletedTurn::read) {
-        let told = told(&turn, chats.get(&turn.id).map(Vec::as_slice).unwrap_or_default());
-        bytes += told.len();
+        let text = text_of_turn(&turn, chats.get(&turn.id).map(Vec::as_slice).unwrap_or_default());
+        bytes += text.len();
         if bytes > TRANSCRIPT_BYTES_MAX {
+            if said.is_empty() {
+                said.push(last_bytes(&text, TRANSCRIPT_BYTES_MAX).to_owned());
+            }
             said.push("(What was said before that is left out.)\n".to_owned());
             break;
         }
-        said.push(told);
+        said.push(text);
     }
     said.reverse();
     format!(
@@ -404,30 +416,31 @@ pub fn transcript(history: &[CompletedTurn], chats: &BTreeMap<String, Vec<Transc
     )
 }
 
-fn told(turn: &Turn, chats: &[Transcript]) -> String {
+fn text_of_turn(turn: &Turn, chats: &[Transcript]) -> String {
     let attached: String = chats.iter().map(|chat| attached_words(chat) + "\n").collect();
-    let mut told = match turn.message.origin.kind {
+    let mut text = match turn.message.origin.kind {
         MessageKind::SystemNotification => "You, by yourself:\n".to_owned(),
         _ => format!("The user:\n{}\n\n{attached}You:\n", turn.message.text),
     };
-    let used = |call: &ToolCallState| match call {
-        ToolCallState::Completed(call) => Some(format!("used the tool {}", call.display_name)),
-        ToolCallState::Cancelled(call) => Some(format!("used the tool {}", call.display_name)),
-        _ => None,
-    };
-    told.push_str(&answer_text(&turn.response_parts, used));
-    told.push('\n');
-    told
+    text.push_str(&answer_text(&turn.response_parts));
+    text.push('\n');
+    text
 }
 
-/// Returns an answer as text for the agent; `used` describes a tool call, `None` to omit it.
-pub fn answer_text(parts: &[ResponsePart], used: impl Fn(&ToolCallState) -> Option<String>) -> String {
+/// Returns an answer as text for the agent. Calls that are not over are omitted.
+pub fn answer_text(parts: &[ResponsePart]) -> String {
     let mut text = String::new();
     for part in parts {
         match part {
             ResponsePart::Markdown(part) => text.extend([part.content.as_str(), "\n"]),
             ResponsePart::ToolCall(part) => {
-                text.extend(used(&part.tool_call).map(|used| format!("(You {used}.)\n")));
+                let (used, tool) = match &part.tool_call {
+                    ToolCallState::Completed(call) if call.success => ("used", &call.display_name),
+                    ToolCallState::Completed(call) => ("failed with", &call.display_name),
+                    ToolCallState::Cancelled(call) => ("did not get to the end with", &call.display_name),
+                    _ => continue,
+                };
+                text.push_str(&format!("(You {used} the tool {tool}.)\n"));
             }
             _ => {}
         }
@@ -520,6 +533,46 @@ mod tests {
         assert_eq!(blocks[1]["text"], said);
     }
 
+    fn completed(id: &str, answer: &str) -> CompletedTurn {
+        let call = |status: &str, name: &str, more: Value| {
+            let mut call = serde_json::json!({
+                "status": status, "toolCallId": name, "toolName": name, "displayName": name,
+                "invocationMessage": name });
+            call.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            serde_json::json!({ "kind": "toolCall", "toolCall": call })
+        };
+        let ready = |success: bool| serde_json::json!({ "confirmed": "not-needed", "success": success, "pastTenseMessage": "x" });
+        let turn = serde_json::json!({
+            "id": id, "state": "complete", "message": { "text": "do it", "origin": { "kind": "user" } },
+            "responseParts": [
+                { "kind": "markdown", "id": "m", "content": answer },
+                call("completed", "read", ready(true)),
+                call("completed", "write", ready(false)),
+                call("cancelled", "delete", serde_json::json!({ "reason": "denied" })),
+            ] });
+        CompletedTurn::of(&serde_json::from_value(turn).unwrap())
+    }
+
+    #[test]
+    fn transcript_tells_which_calls_came_to_their_end() {
+        let told = transcript(&[completed("t", "Yes.")], &BTreeMap::new());
+        assert!(
+            told.contains(
+                "The user:\ndo it\n\nYou:\nYes.\n(You used the tool read.)\n\
+                 (You failed with the tool write.)\n(You did not get to the end with the tool delete.)\n"
+            ),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn transcript_has_the_end_of_a_newest_turn_that_is_too_long() {
+        let long = format!("{}the end", "x".repeat(TRANSCRIPT_BYTES_MAX));
+        let told = transcript(&[completed("t1", "first"), completed("t2", &long)], &BTreeMap::new());
+        assert!(told.contains("left out.)\nxx") && told.contains("the end\n") && !told.contains("first"));
+        assert!(told.len() < TRANSCRIPT_BYTES_MAX + 300);
+    }
+
     #[test]
     fn a_change_is_shown_with_what_is_around_it() {
         let old = "a\nb\nc\nd\nold\ne\nf\ng\nh\n";
@@ -542,5 +595,7 @@ mod tests {
         );
         let told = diff_text(&Diff::new("/x", "a\na\n").old_text("a\n".to_owned()));
         assert_eq!(told, "--- /x\n+++ /x\n@@ -1,1 +1,2 @@\n a\n+a\n");
+        let told = diff_text(&Diff::new("/x", "a\n".repeat(DIFF_BYTES_MAX)).old_text("a\n".to_owned()));
+        assert_eq!(told, "--- /x\n+++ /x\n(2 bytes, now 2097152 bytes: too long to compare)\n");
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! In reading order: this file (commands, prompts, cancellation), `opening`, `ending` (of turns),
 //! `settings` (of the session), `resuming` (an interrupted turn), `updates` (messages of the
-//! agent), `own_turns` (turns that the agent begins by itself), `steering` (messages of the user
-//! during a turn), `requests` (of the agent), `questions` and `forms` (for the user), `attachments`
-//! (that the agent refuses), `workspace` (files and terminals), `client_tools` (calls that run on
-//! clients).
+//! agent), `notices` (of the agent, about the conversation), `own_turns` (turns that the agent
+//! begins by itself), `steering` (messages of the user during a turn), `requests` (of the agent),
+//! `questions` and `forms` (for the user), `attachments` (that the agent refuses), `workspace`
+//! (files and terminals), `client_tools` (calls that run on clients).
 //!
 //! Owns: one prompt at a time.
 //! Never: waits without receiving cancellations.
@@ -168,7 +168,7 @@ struct PromptRun {
     deadline: Option<Instant>,
     /// Deadline for the agent to end the cancelled run; `None` if it is not cancelled.
     cancelled: Option<Instant>,
-    patience: PausableTimeout,
+    timeout: PausableTimeout,
     /// Set if the run was cancelled because its deadline had passed.
     overdue: bool,
     /// End of the run, effective once everything that the agent sent before its answer is handled.
@@ -183,7 +183,7 @@ struct PromptRun {
     speaking: Option<(TextKind, Option<String>)>,
     compactions: Compactions,
     /// Set once part of the answer was reported, or an action.
-    told: bool,
+    has_reported: bool,
 }
 
 enum Next {
@@ -200,7 +200,7 @@ impl PromptRun {
             _use: used,
             deadline,
             cancelled: None,
-            patience: PausableTimeout::default(),
+            timeout: PausableTimeout::default(),
             overdue: false,
             answered: None,
             cancelling: CancellationToken::new(),
@@ -210,7 +210,7 @@ impl PromptRun {
             steering: Steering::default(),
             speaking: None,
             compactions: Compactions::default(),
-            told: false,
+            has_reported: false,
         }
     }
 
@@ -263,12 +263,12 @@ impl AcpConversation {
                     self.show_terminals();
                     Next::Hear
                 }
-                said = self.receiver.recv(), if self.hears() && self.files.have_room() => match said {
-                    Some(said) => self.hear(said),
+                message = self.receiver.recv(), if self.may_receive() && self.files.have_room() => match message {
+                    Some(message) => self.receive(message),
                     None if self.own_turns.waits_behind_end() => Next::Hear,
                     None => self.agent_has_ended().await?,
                 },
-                heard = self.client_tools.hear(), if self.hears() => self.handle_tool_event(heard),
+                event = self.client_tools.next_event(), if self.may_receive() => self.handle_tool_event(event),
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => self.time_is_up(),
                 () = sleep_until(setting.unwrap_or_else(Instant::now)), if setting.is_some() => {
                     self.setting_timed_out()
@@ -376,7 +376,12 @@ impl AcpConversation {
             // Opening the session again logs in, or starts the agent anew.
             return Next::Leave;
         }
-        if self.moved || self.needs_tools_at_open() {
+        let must_reopen = !self.moved && self.must_reopen_for_tools();
+        if must_reopen && self.is_new {
+            // The session has no turns, so a new one is equivalent.
+            self.pending.push_back(Event::Handle(None));
+        }
+        if self.moved || must_reopen {
             self.close();
             return Next::Leave;
         }
@@ -447,7 +452,7 @@ impl AcpConversation {
             return Next::Hear;
         }
         let limit = self.agent.spec.cancel_limit;
-        let more = run.patience.extend(&self.running.connection, limit, true);
+        let more = run.timeout.extend(&self.running.connection, limit, true);
         run.cancelled = Some(Instant::now() + more.unwrap_or(limit));
         if more.is_none() {
             tracing::warn!(
@@ -459,9 +464,9 @@ impl AcpConversation {
         Next::Hear
     }
 
-    fn hear(&mut self, said: PeerMessage) -> Next {
-        let Some(said) = self.hold_for_turn(said) else { return Next::Hear };
-        match said {
+    fn receive(&mut self, message: PeerMessage) -> Next {
+        let Some(message) = self.hold_for_turn(message) else { return Next::Hear };
+        match message {
             PeerMessage::Update(update) => {
                 self.note_background_update(&update);
                 self.updated(&update);
@@ -474,10 +479,10 @@ impl AcpConversation {
             PeerMessage::Notified { method, params } => return self.notified(&method, &params),
             PeerMessage::Withdrawn(request) if self.question_was_withdrawn(&request) => {}
             PeerMessage::Withdrawn(request) => {
-                let told = self.calls.withdrawn(&request);
+                let events = self.calls.withdrawn(&request);
                 self.terminals.withdrawn(&request);
                 self.receiver.answer(&request, Err(RequestError::Withdrawn));
-                self.send_to_host(told);
+                self.send_to_host(events);
             }
             PeerMessage::Answer(id, answer) => {
                 if self.run.as_ref().is_some_and(|run| run.prompt == Some(id) && run.answered.is_none()) {
@@ -507,9 +512,9 @@ impl AcpConversation {
         Next::Hear
     }
 
-    fn tell(&mut self, event: TurnEvent) {
+    fn queue_event(&mut self, event: TurnEvent) {
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
-        run.told |= !matches!(event, TurnEvent::Usage(_) | TurnEvent::Activity(_));
+        run.has_reported |= !matches!(event, TurnEvent::Usage(_) | TurnEvent::Activity(_));
         let of_terminals = self.calls.terminal_events_for(&event);
         let event = Event::Turn(run.id, event);
         if std::mem::take(&mut self.unnamed) {
@@ -521,7 +526,7 @@ impl AcpConversation {
 
     fn send_to_host(&mut self, events: Vec<TurnEvent>) {
         for event in events {
-            self.tell(event);
+            self.queue_event(event);
         }
     }
 

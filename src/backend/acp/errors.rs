@@ -40,7 +40,7 @@ pub enum RequestError {
     Withdrawn,
 
     // Requests at the wrong time.
-    #[error("no such session")]
+    #[error("the session is unknown, or was closed")]
     NoSuchSession,
     #[error("the session is closed")]
     SessionClosed,

@@ -8,9 +8,8 @@ use ahp_types::common::JsonObject;
 use serde_json::{json, Value};
 
 use crate::host::effects::{CallExtras, TurnEvent};
+pub use crate::wire::tool_calls::{KIND, LOCATIONS, TOOL_KIND};
 
-pub const KIND: &str = "acp.kind";
-pub const LOCATIONS: &str = "acp.locations";
 /// Unplaced members of a tool call's content, with the index of the content.
 pub const CONTENT: &str = "acp.content";
 /// The agent's own `_meta`.
@@ -38,9 +37,6 @@ pub const SESSION_INFO: &str = "acp.sessionInfo";
 pub const CLIENT_TOOLS: &str = "acp.clientTools";
 /// Last update of each unknown kind.
 pub const UPDATES: &str = "acp.updates";
-
-/// Kind of a tool call for clients that follow VS Code, if they have a word for it.
-pub const TOOL_KIND: &str = "toolKind";
 
 /// Maximum size of the value under one name, as JSON, in bytes.
 const KEPT_BYTES_MAX: usize = 64 << 10;

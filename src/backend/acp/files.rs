@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use agent_client_protocol_schema::v1::{ReadTextFileRequest, WriteTextFileRequest};
 use serde_json::{json, Value};
-use tokio::sync::{mpsc, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::errors::RequestError;
 use super::peer::{AgentConnection, AgentRequest};
 use super::terminals::Launch;
+use crate::backend::byte_budget::{ByteBudget, ByteReservation};
 use crate::files::folders::Folders;
 use crate::os::blocking::on_a_thread;
 
@@ -31,16 +32,15 @@ const PASSED_BYTES_MAX: u64 = 256 << 20;
 /// Maximum size of a file's former content that is shown with its change, in bytes.
 const SHOWN_BYTES_MAX: u64 = 256 << 10;
 
-/// Unit of the size of queued requests, in bytes; each request takes at least one unit.
-const PIECE_BYTES: usize = 1 << 10;
-const PIECES_MAX: usize = (64 << 20) / PIECE_BYTES;
+/// Maximum size of all queued requests, in bytes.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
 
 /// Interval between checks whether an agent has read its pending answers.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 pub struct Files {
     jobs: mpsc::UnboundedSender<FileJob>,
-    room: Arc<Semaphore>,
+    room: ByteBudget,
     done: mpsc::Receiver<FileOutcome>,
     worker: AbortHandle,
 }
@@ -81,7 +81,7 @@ pub struct FileChange {
 }
 
 /// Queued work, with the room that it takes in the queue.
-type FileJob = (FileWork, Option<OwnedSemaphorePermit>);
+type FileJob = (FileWork, Option<ByteReservation>);
 
 enum FileWork {
     In(Vec<PathBuf>),
@@ -93,7 +93,7 @@ impl Files {
         let (jobs, queue) = mpsc::unbounded_channel();
         let (sender, done) = mpsc::channel(1);
         let worker = tokio::spawn(work(queue, sender, connection)).abort_handle();
-        let files = Self { jobs, room: Arc::new(Semaphore::new(PIECES_MAX)), done, worker };
+        let files = Self { jobs, room: ByteBudget::new(QUEUE_BYTES_MAX), done, worker };
         files.work_in(folders);
         files
     }
@@ -103,9 +103,9 @@ impl Files {
         self.queue(FileWork::In(folders), None);
     }
 
-    fn queue(&self, work: FileWork, room: Option<OwnedSemaphorePermit>) {
+    fn queue(&self, work: FileWork, room: Option<ByteReservation>) {
         if self.jobs.send((work, room)).is_err() {
-            tracing::error!("the thread that reads and writes files for agents has ended");
+            tracing::error!("file requests of an agent are no longer served: their task has failed");
         }
     }
 
@@ -116,17 +116,18 @@ impl Files {
             FileRequest::Write { write, .. } => write.content.len(),
             FileRequest::Find(launch) => launch.bytes(),
         };
-        let pieces = u32::try_from(1 + bytes / PIECE_BYTES).ok().filter(|_| bytes <= TEXT_BYTES_MAX);
-        let pieces = pieces.ok_or(RequestError::TextTooLong(TEXT_BYTES_MAX))?;
-        let room = Arc::clone(&self.room).try_acquire_many_owned(pieces);
-        let room = room.map_err(|_| RequestError::TooManyRequests)?;
+        if bytes > TEXT_BYTES_MAX {
+            return Err(RequestError::TextTooLong(TEXT_BYTES_MAX));
+        }
+        let mut room = self.room.try_reserve().ok_or(RequestError::TooManyRequests)?;
+        room.grow_to(bytes);
         self.queue(FileWork::Do(request, asked), Some(room));
         Ok(())
     }
 
     /// Returns whether the queue has room for any request.
     pub fn have_room(&self) -> bool {
-        self.room.available_permits() > 2 * TEXT_BYTES_MAX / PIECE_BYTES
+        self.room.free_bytes() > 2 * TEXT_BYTES_MAX
     }
 
     /// Waits for the next result. Cancel safe.

@@ -314,8 +314,8 @@ impl Login {
         Some(LoginStep::Ask(Box::new(LoginRequest { method: method.clone(), key })))
     }
 
-    /// Lets a cancelled login be tried again.
-    pub fn is_untried(&self, asked: &LoginRequest) {
+    /// Allows a cancelled login to be tried again.
+    pub fn forget_attempt(&self, asked: &LoginRequest) {
         self.state().tried.remove(&asked.method.id);
     }
 
@@ -424,7 +424,7 @@ impl<'a> LoginAttempt<'a> {
 impl Drop for LoginAttempt<'_> {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.login.is_untried(&self.asked);
+            self.login.forget_attempt(&self.asked);
             self.receiver.notify("$/cancel_request", &json!({ "requestId": self.request }));
         }
     }
@@ -499,7 +499,7 @@ mod tests {
         let asked = ask(&go).unwrap();
         assert_eq!(asked.params(), json!({ "methodId": "x" }));
         assert!(!login.can_be_helped(&go));
-        login.is_untried(&asked);
+        login.forget_attempt(&asked);
         assert_eq!(ask(&go), Some(asked));
         assert!(ask(&token("acp-login:/a/x", "go again")).is_some());
     }

@@ -3,7 +3,7 @@
 //!
 //! Owns: parsing settings from agents' messages, their schema for clients, and the requests that
 //! change them.
-//! Never: sends a request, or assumes a change before the agent reports it.
+//! Never: sends a request, or changes a value that the agent has neither reported nor accepted.
 
 use ahp_types::common::JsonObject;
 use ahp_types::state::{

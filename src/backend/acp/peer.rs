@@ -10,6 +10,7 @@ mod pipes;
 mod receiver;
 
 use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -155,7 +156,7 @@ impl std::fmt::Display for AgentError {
     }
 }
 
-/// Connection to an agent; ends with its last clone, or with the agent.
+/// Connection to an agent; lasts until [`Self::stop`] or the end of the agent, even without clones.
 #[derive(Debug, Clone)]
 pub struct AgentConnection {
     shared: Arc<Shared>,
@@ -227,6 +228,7 @@ impl AgentConnection {
         Self { shared, ended }
     }
 
+    /// Creates a receiver, which has no session yet.
     pub fn listen(&self) -> PeerReceiver {
         let mut routes = self.shared.routes();
         routes.last_receiver += 1;
@@ -238,7 +240,7 @@ impl AgentConnection {
         receiver
     }
 
-    /// Closes the agent's input, which makes it exit.
+    /// Closes the agent's input, which makes the agent exit.
     pub fn stop(&self) {
         self.shared.stop.cancel();
     }
@@ -461,7 +463,13 @@ impl Shared {
         };
         match receiver {
             Some(receiver) => {
-                let is_open = self.routes().asked.insert(id.clone(), receiver).is_some();
+                let is_open = match self.routes().asked.entry(id.clone()) {
+                    Entry::Occupied(_) => true,
+                    Entry::Vacant(free) => {
+                        free.insert(receiver);
+                        false
+                    }
+                };
                 if is_open {
                     return self.answer(&id, Err(RequestError::IdTaken));
                 }

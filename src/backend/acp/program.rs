@@ -84,7 +84,11 @@ fn missing_interpreter(
     if interpreter.file_name() != Some(OsStr::new("env")) {
         return None;
     }
-    let name = words.find(|word| !word.starts_with('-') && !word.contains('='))?;
+    let name = words.find(|word| *word != "-S" && !word.contains('='))?;
+    if name.starts_with('-') {
+        // Other options may take the next word.
+        return None;
+    }
     let path = search_path_of(script, environment).or_else(|| search_path(environment))?;
     let environment = BTreeMap::from([("PATH".to_owned(), path.into_string().ok()?)]);
     find_file(Path::new(name), directory, &environment).err()?;

@@ -52,7 +52,7 @@ pub struct Terminals {
     background: Vec<(Arc<Screen>, DropGuard)>,
     changes: Arc<ScreenChanges>,
     /// Time when new output was last sent.
-    told: Option<Instant>,
+    sent_at: Option<Instant>,
     /// Time when calls were last updated with their terminals' output.
     shown: Option<Instant>,
     /// Set while calls lack output that was sent since.
@@ -91,7 +91,7 @@ impl Terminals {
             waiting: Vec::new(),
             background: Vec::new(),
             changes: Arc::default(),
-            told: None,
+            sent_at: None,
             shown: None,
             is_to_be_shown: false,
         }
@@ -199,8 +199,15 @@ impl Terminals {
         of_it.for_each(|terminal| terminal.held = None);
     }
 
+    /// Drops a withdrawn request. The agent never learns the name of a terminal whose
+    /// `terminal/create` it has withdrawn, so that terminal's command ends.
     pub fn withdrawn(&mut self, request: &AgentRequest) {
-        self.waiting.retain(|(waiting, ..)| waiting != request);
+        for (_, screen, wait) in self.waiting.extract_if(.., |(waiting, ..)| waiting == request) {
+            if let Wait::Start(name) = wait {
+                screen.is_released.store(true, Ordering::Relaxed);
+                self.open.remove(&name);
+            }
+        }
     }
 
     /// Returns whether no terminal, command or request is open and all output was sent.
@@ -245,8 +252,8 @@ impl Terminals {
     pub async fn due(&self) {
         let news = async {
             self.changes.wait_for(&self.changes.output).await;
-            if let Some(told) = self.told {
-                sleep_until(told + TELL_EVERY).await;
+            if let Some(sent_at) = self.sent_at {
+                sleep_until(sent_at + TELL_EVERY).await;
             }
         };
         match self.shown.filter(|_| self.is_to_be_shown) {
@@ -259,10 +266,10 @@ impl Terminals {
     }
 
     /// Records that new output is sent now; returns whether calls are due for an update too.
-    pub fn told(&mut self) -> bool {
+    pub fn mark_sent(&mut self) -> bool {
         self.changes.output.store(false, Ordering::Release);
         let now = Instant::now();
-        self.told = Some(now);
+        self.sent_at = Some(now);
         let is_due = self.shown.is_none_or(|shown| now >= shown + SHOW_EVERY);
         if is_due {
             self.shown = Some(now);
@@ -280,6 +287,8 @@ fn unknown(name: &str) -> RequestError {
     RequestError::NoTerminal(name.to_owned())
 }
 
+/// Screens of a conversation's commands, by terminal name, until their turn has ended and they are
+/// released.
 #[derive(Debug, Default)]
 pub struct Screens(BTreeMap<String, Arc<Screen>>);
 
@@ -298,8 +307,8 @@ impl Screens {
     }
 
     /// Returns the unsent events of shown screens; of those with very much output only if `due`.
-    pub fn tell(&self, due: bool) -> Vec<Event> {
-        self.0.values().flat_map(|screen| screen.tell(due)).collect()
+    pub fn take_unsent(&self, due: bool) -> Vec<Event> {
+        self.0.values().flat_map(|screen| screen.take_unsent(due)).collect()
     }
 
     /// Evicts, at the end of a turn, the released screens that no open terminal shows.

@@ -45,8 +45,7 @@ impl ScriptAgent {
     /// Has a client run a tool, and reports the result.
     pub(super) async fn call_client(&mut self, rest: &str) -> Result<(), Stop> {
         let (name, input) = tool_and_input(rest)?;
-        self.turn.calls += 1;
-        let id = format!("call-{}", self.turn.calls);
+        let id = self.next_call();
         let message = format!("Run {name}").into();
         let (name, input) = (name.to_owned(), input.to_owned());
         self.tell(TurnEvent::ClientTool { id: id.clone(), name, input, message }).await?;
@@ -69,7 +68,7 @@ impl ScriptAgent {
             return Err(Stop::mistake("/token-refused: this agent needs no token"));
         };
         self.tokens.remove(&resource);
-        let message = format!("the token for `{resource}` is no good");
+        let message = format!("the token for `{resource}` was rejected; send another one by `authenticate`");
         self.report(Event::TokenRefused { resource }).await?;
         Err(Stop::Failed { message, resumable: true })
     }

@@ -17,6 +17,7 @@ use crate::files::folders::Folders;
 use crate::files::uris::{path_of, uri_of};
 use crate::host::effects::{CallExtras, ToolGate, ToolOutcome, TurnEvent};
 use crate::state::edits::inline;
+use crate::wire::tool_calls::{KIND, LOCATIONS};
 
 const TOOL: &str = "files";
 
@@ -34,11 +35,10 @@ impl ScriptAgent {
         let Some(first) = directories.first().cloned() else {
             return Err(Stop::mistake("/files: the session has no directory to work in"));
         };
-        self.turn.calls += 1;
-        let id = format!("call-{}", self.turn.calls);
+        let id = self.next_call();
         let (name, display_name) = (TOOL.to_owned(), "Files".to_owned());
         let started = TurnEvent::ToolStarted { id: id.clone(), name, display_name };
-        let kind = ("acp.kind".to_owned(), Value::from("edit"));
+        let kind = (KIND.to_owned(), Value::from("edit"));
         let meta = JsonObject::from_iter([kind.clone()]);
         self.tell(TurnEvent::With(Box::new(started), CallExtras { meta, ..CallExtras::default() })).await?;
         let ready = TurnEvent::ToolReady {
@@ -64,7 +64,7 @@ impl ScriptAgent {
             return self.finish(done).await;
         }
         let places: Vec<Value> = unshown.iter().map(|path| json!({ "path": path })).collect();
-        let meta = JsonObject::from_iter([kind, ("acp.locations".to_owned(), places.into())]);
+        let meta = JsonObject::from_iter([kind, (LOCATIONS.to_owned(), places.into())]);
         self.finish(TurnEvent::With(Box::new(done), CallExtras { meta, ..CallExtras::default() })).await
     }
 }

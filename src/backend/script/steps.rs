@@ -136,8 +136,7 @@ impl ScriptAgent {
 
     /// Starts a tool call and streams its input.
     pub(super) async fn begin_call(&mut self, name: &str, input: &str) -> Result<String, Stop> {
-        self.turn.calls += 1;
-        let id = format!("call-{}", self.turn.calls);
+        let id = self.next_call();
         let (tool, display_name) = (name.to_owned(), name.to_owned());
         self.tell(TurnEvent::ToolStarted { id: id.clone(), name: tool, display_name }).await?;
         let characters: Vec<char> = input.chars().collect();

@@ -10,17 +10,14 @@ use ahp_types::state::{ToolResultContent, ToolResultTerminalContent};
 use super::steps::text_content;
 use super::{ScriptAgent, Stop};
 use crate::host::effects::{CallExtras, Event, TerminalEvent, ToolGate, ToolOutcome, TurnEvent};
+use crate::wire::tool_calls::TOOL_KIND;
 
 const TOOL: &str = "terminal";
-
-/// Member of a call's `_meta` that names the kind of tool for clients that follow VS Code.
-const TOOL_KIND: &str = "toolKind";
 
 impl ScriptAgent {
     /// Reports a call whose terminal prints a text, word by word.
     pub(super) async fn show_terminal(&mut self, text: &str) -> Result<(), Stop> {
-        self.turn.calls += 1;
-        let id = format!("call-{}", self.turn.calls);
+        let id = self.next_call();
         self.terminals += 1;
         let terminal = format!("terminal-{}", self.terminals);
         let started = TurnEvent::ToolStarted {
@@ -65,8 +62,7 @@ impl ScriptAgent {
 
     /// Has the host run a command, and waits for its end.
     pub(super) async fn run_in_terminal(&mut self, line: &str) -> Result<(), Stop> {
-        self.turn.calls += 1;
-        let id = format!("call-{}", self.turn.calls);
+        let id = self.next_call();
         self.tell(TurnEvent::Command { id: id.clone(), line: line.to_owned() }).await?;
         self.reply_about(&id).await?;
         let done = self.turn.done + 1;

@@ -412,6 +412,20 @@ def step_call_silently(session, rest):
     said_of(wait_for_answer(begin_call(session, rest)))
 
 
+def step_write_long(session, rest):
+    """Asks the host to write so many bytes, and says the answer."""
+    path, size = rest.split()
+    text(session, said_of(wait_for_answer(ask("fs/write_text_file", sessionId=session, path=path, content="x" * int(size)))))
+
+
+def step_send_and_withdraw(session, rest):
+    """Asks the host something, withdraws that in the same breath, and says the answer."""
+    with together():
+        request = begin_call(session, rest)
+        say(method="$/cancel_request", params={"requestId": request})
+    text(session, said_of(wait_for_answer(request)) + "\n")
+
+
 def step_send(session, rest):
     """Asks the host something, and does not wait for the answer."""
     SENT.append(begin_call(session, rest))

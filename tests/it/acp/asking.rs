@@ -169,7 +169,7 @@ fn answer_that_violates_the_schema_is_requested_again() {
     let bad = json!({ "name": submitted("text", "bcde".into()), "count": submitted("number", 6.into()) });
     answer(&mut watched, first["id"].as_str().unwrap(), "accept", bad);
     let second = watched.action("chat/inputRequested")["request"].clone();
-    let why = "The answer to `name` must have a length of at most 3.\nThe answer to `count` must be at most 5.\n\nSay";
+    let why = "The answer to `name` must have at most 3 characters.\nThe answer to `count` must be at most 5.\n\nSay";
     assert_eq!((&second["message"], &second["questions"]), (&json!(why), &first["questions"]));
     assert_ne!(second["id"], first["id"]);
     let good =

@@ -191,6 +191,21 @@ fn file_write_is_shown_once_in_its_own_call_or_a_synthesized_one() {
     watched.leave();
 }
 
+/// A call that nobody ends would be open until the end of the turn, and later writes had none.
+#[test]
+fn refused_write_is_shown_in_no_call() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let too_long = format!("write_long $CWD/a.txt {}", (16 << 20) + 1);
+    let answers = watched.answers("t1", &[too_long, write("$CWD/a.txt", "new\n")]);
+    assert!(answers[0].starts_with("error -32602: ") && answers[0].ends_with("{}"), "{answers:?}");
+    let calls = watched.received("chat/toolCallStart");
+    let done = watched.received("chat/toolCallComplete");
+    assert_eq!((calls.len(), done.len()), (1, 1));
+    assert_eq!(done[0]["result"]["success"], true);
+    watched.leave();
+}
+
 #[test]
 fn file_is_read_between_turns() {
     let mut watched = Setting::with(&[]).start();
@@ -208,7 +223,7 @@ fn requests_before_the_session_is_open_are_refused() {
     let arguments = ["--can", "load", "--can", "early", "--memory", file.to_str().unwrap()];
     let mut watched = Setting::with(&arguments).limit("idle_seconds = 0.3\n").start_in(folder);
     watched.session();
-    assert_eq!(watched.turn("t1", "late_answer"), "error -32602: no such session");
+    assert_eq!(watched.turn("t1", "late_answer"), "error -32602: the session is unknown, or was closed");
     watched.wait_for_agents(0);
     assert_eq!(watched.turn("t2", "late_answer"), "error -32602: no turn is running");
     watched.leave();

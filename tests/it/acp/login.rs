@@ -81,12 +81,12 @@ fn notes_of(notes: &Path, what: &str) -> usize {
 }
 
 /// A login that waits for a page to be opened, as an agent with this door and these notes.
-fn by_device(folder: tempfile::TempDir, login: &str) -> (Watched, PathBuf, PathBuf) {
+fn by_device(folder: tempfile::TempDir, login: &str, limit: &str) -> (Watched, PathBuf, PathBuf) {
     let (door, notes) = (folder.path().join("door"), folder.path().join("notes"));
     let (said_door, said_notes) = (door.to_str().unwrap().to_owned(), notes.to_str().unwrap().to_owned());
     let arguments =
         ["--login", login, "--way", "device", "--door", &said_door, "--notes", &said_notes, "--can", "load"];
-    (Setting::with(&arguments).start_in(folder), door, notes)
+    (Setting::with(&arguments).limit(limit).start_in(folder), door, notes)
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn api_key_is_in_no_log() {
 
 #[test]
 fn pending_login_shows_its_instructions_until_it_completes() {
-    let (mut watched, door, _) = by_device(tempfile::tempdir().unwrap(), "out");
+    let (mut watched, door, _) = by_device(tempfile::tempdir().unwrap(), "out", "");
     watched.failed_session("first");
     watched.push("acp-login:/a0/device", "go on");
     watched.begin_session("s");
@@ -157,26 +157,32 @@ fn pending_login_shows_its_instructions_until_it_completes() {
 
 #[test]
 fn pending_login_is_cancelled_when_its_session_is_disposed_and_can_be_retried() {
-    let (mut watched, door, notes) = by_device(tempfile::tempdir().unwrap(), "out");
-    watched.failed_session("first");
-    watched.push("acp-login:/a0/device", "go on");
-    watched.begin_session("given-up");
-    watched.until_page();
-    let params = json!({ "channel": "ahp-session:/given-up" });
-    let answer = watched.answer_to(95, "disposeSession", params, &mut Vec::new());
-    assert!(answer["error"].is_null(), "{answer}");
-    watched.begin_session("s");
-    watched.until_page();
-    assert_eq!(notes_of(&notes, "cancelled"), 1);
-    fs::write(door, "").unwrap();
-    watched.process.until(|message| message["params"]["action"]["type"] == "session/ready");
-    assert_eq!(watched.turn("t1", "say ok"), "ok");
-    watched.leave();
+    // With a process of its own, the session's process goes with it.
+    for limit in ["", "one_session = true\n"] {
+        let (mut watched, door, notes) = by_device(tempfile::tempdir().unwrap(), "out", limit);
+        watched.failed_session("first");
+        watched.push("acp-login:/a0/device", "go on");
+        watched.begin_session("given-up");
+        watched.until_page();
+        let params = json!({ "channel": "ahp-session:/given-up" });
+        let answer = watched.answer_to(95, "disposeSession", params, &mut Vec::new());
+        assert!(answer["error"].is_null(), "{answer}");
+        if !limit.is_empty() {
+            watched.wait_for_agents(0);
+        }
+        watched.begin_session("s");
+        watched.until_page();
+        assert_eq!(notes_of(&notes, "cancelled"), 1);
+        fs::write(door, "").unwrap();
+        watched.process.until(|message| message["params"]["action"]["type"] == "session/ready");
+        assert_eq!(watched.turn("t1", "say ok"), "ok");
+        watched.leave();
+    }
 }
 
 #[test]
 fn cancelling_a_turn_that_waits_for_a_login_cancels_the_login() {
-    let (mut watched, door, notes) = by_device(tempfile::tempdir().unwrap(), "in");
+    let (mut watched, door, notes) = by_device(tempfile::tempdir().unwrap(), "in", "");
     watched.session();
     watched.turn("t1", "say one");
     watched.begin("t2", "logout");
@@ -258,8 +264,14 @@ fn logged_in_agent_requires_no_login_but_offers_its_login_methods() {
 
 #[test]
 fn agent_is_logged_in_with_the_method_that_the_client_chooses() {
-    for (resource, token) in [(BROWSER, "go on"), (KEY, GOOD_KEY)] {
-        let mut watched = Setting::with(&["--login", "out"]).start();
+    let one_session = "one_session = true\n";
+    for (resource, token, limit) in [
+        (BROWSER, "go on", ""),
+        (KEY, GOOD_KEY, ""),
+        (BROWSER, "go on", one_session),
+        (KEY, GOOD_KEY, one_session),
+    ] {
+        let mut watched = Setting::with(&["--login", "out"]).limit(limit).start();
         let (why, asked) = watched.failed_session("first");
         assert!(why.contains("it requires a login"), "{why}");
         // What the agent says, and what to do.

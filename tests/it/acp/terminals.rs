@@ -259,6 +259,20 @@ fn tool_call_shows_its_terminal_during_the_command_and_after_the_release() {
 }
 
 #[test]
+fn withdrawn_command_does_not_run() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let create = r#"send_and_withdraw terminal/create {"command":"touch","args":["$CWD/ran"]}"#;
+    // A command that is looked up behind it runs.
+    let said = watched.turn("t1", &[create, r#"call terminal/create {"command":"true"}"#].join("\n"));
+    assert!(said.starts_with("error -32800: ") && said.contains("terminalId"), "{said}");
+    let calls = watched.received("chat/toolCallStart");
+    assert_eq!(calls.len(), 1, "{calls:?}");
+    assert!(!watched.folder.as_ref().unwrap().path().join("ran").exists());
+    watched.leave();
+}
+
+#[test]
 fn command_claimed_by_the_user_continues_in_the_background() {
     let mut watched = Setting::with(&[]).start();
     watched.session();

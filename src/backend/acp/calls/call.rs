@@ -10,10 +10,11 @@ use serde_json::value::RawValue;
 use serde_json::{json, Value};
 
 use super::{CallStage, PermissionOffer, TrackedCall};
-use crate::backend::acp::terminals::screen::{LEFT_OUT, SHOWN_BYTES_MAX};
+use crate::backend::acp::terminals::screen::SHOWN_BYTES_MAX;
 use crate::backend::acp::{content, extra_meta};
 use crate::host::effects::{BackgroundCommand, CallExtras, Event, ToolGate, ToolOutcome, TurnEvent};
 use crate::wire::text;
+use crate::wire::tool_calls::LEFT_OUT;
 
 /// Members of a call's input that hold the command line.
 const COMMANDS: [&str; 2] = ["command", "cmd"];
@@ -33,7 +34,7 @@ impl TrackedCall {
     /// was not asked, and neither a client nor the host carries it out.
     pub(super) fn may_be_left_open(&self) -> bool {
         let is_agents = self.client_tool.is_none() && self.screens.is_empty() && !self.feed.is_open();
-        self.told && is_agents && matches!(self.stage, CallStage::Begun | CallStage::Running)
+        self.is_sent && is_agents && matches!(self.stage, CallStage::Begun | CallStage::Running)
     }
 
     /// Returns what is known of the call for another turn, in which it is shown anew.
@@ -56,9 +57,9 @@ impl TrackedCall {
         !self.diffs.is_empty()
     }
 
-    pub(super) fn tell(&mut self, id: &str, status: Option<ToolCallStatus>) -> Vec<TurnEvent> {
-        let mut told = Vec::new();
-        if !std::mem::replace(&mut self.told, true) {
+    pub(super) fn take_events(&mut self, id: &str, status: Option<ToolCallStatus>) -> Vec<TurnEvent> {
+        let mut events = Vec::new();
+        if !std::mem::replace(&mut self.is_sent, true) {
             let started = match &self.client_tool {
                 Some(tool) => TurnEvent::ClientToolStarted { id: id.to_owned(), name: tool.clone() },
                 None => TurnEvent::ToolStarted {
@@ -67,7 +68,7 @@ impl TrackedCall {
                     display_name: self.display_name(),
                 },
             };
-            told.push(self.with(started));
+            events.push(self.with(started));
         }
         let over = matches!(status, Some(ToolCallStatus::Completed | ToolCallStatus::Failed));
         // A call with a terminal is running, whatever status the agent reports.
@@ -76,16 +77,16 @@ impl TrackedCall {
         // A client starts a running call, so the call runs only when the agent wants the result.
         if self.stage == CallStage::Begun && (over || runs) && self.client_tool.is_none() {
             self.stage = CallStage::Running;
-            told.push(self.ready(id, ToolGate::Open));
+            events.push(self.ready(id, ToolGate::Open));
         }
         match (self.stage, status) {
             (CallStage::Over, _) => {}
-            (_, Some(ToolCallStatus::Completed)) => told.push(self.done(id, true, None)),
-            (_, Some(ToolCallStatus::Failed)) => told.push(self.done(id, false, None)),
-            (CallStage::Running, _) => told.extend(self.shown(id)),
+            (_, Some(ToolCallStatus::Completed)) => events.push(self.done(id, true, None)),
+            (_, Some(ToolCallStatus::Failed)) => events.push(self.done(id, false, None)),
+            (CallStage::Running, _) => events.extend(self.shown(id)),
             (CallStage::Begun | CallStage::Asked, _) => {}
         }
-        told
+        events
     }
 
     /// Returns the question of the first pending permission request; `None` if there is none.
@@ -201,7 +202,7 @@ impl TrackedCall {
         if !self.terminal.is_empty() {
             let is_over = self.stage == CallStage::Over;
             let shown = text::last_bytes(&self.terminal, if is_over { usize::MAX } else { SHOWN_BYTES_MAX });
-            let is_cut = shown.len() < self.terminal.len();
+            let is_cut = self.terminal_is_cut || shown.len() < self.terminal.len();
             content.push(content::text(if is_cut { format!("{LEFT_OUT}{shown}") } else { shown.to_owned() }));
         }
         content
@@ -214,7 +215,7 @@ impl TrackedCall {
         let code = self.terminal_info.get("exit_code").and_then(Value::as_i64);
         let end = (has_ended || self.stage == CallStage::Over).then_some(code);
         let title = self.message();
-        self.feed.tell_in(id, &name, &title, end)
+        self.feed.take_unsent_in(id, &name, &title, end)
     }
 
     /// Returns the command line of a call that executes one; clients show it as the input.
@@ -266,6 +267,7 @@ impl TrackedCall {
         extra_meta::add(&mut self.meta, meta);
         if self.terminal.len() > TERMINAL_BYTES_MAX {
             self.terminal = text::last_bytes(&self.terminal, TERMINAL_BYTES_MAX / 2).to_owned();
+            self.terminal_is_cut = true;
         }
     }
 

@@ -81,7 +81,7 @@ impl Calls {
         let mut names = (1_u64..).map(|number| format!("client-tool {number}"));
         let id = names.find(|id| !self.calls.contains_key(id)).unwrap_or_default();
         let client_tool = Some(tool.to_owned());
-        let call = TrackedCall { client_tool, told: true, unclaimed: true, ..TrackedCall::default() };
+        let call = TrackedCall { client_tool, is_sent: true, unclaimed: true, ..TrackedCall::default() };
         self.calls.insert(id.clone(), call);
         id
     }

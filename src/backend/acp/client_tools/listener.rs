@@ -80,8 +80,7 @@ impl ToolListener {
         let mut open = self.open.lock().await;
         let listening = match &mut *open {
             Some(open) => open,
-            open => open
-                .insert(self.listen().context("no folder for the socket of the MCP server can be created")?),
+            open => open.insert(self.listen().context("the socket of the MCP server cannot be created")?),
         };
         let token = uuid::Uuid::new_v4().simple().to_string();
         let (tools, offered) = watch::channel(Arc::new(OfferedTools::new(tools)));
@@ -245,7 +244,7 @@ impl SocketFolder {
 impl Drop for SocketFolder {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::debug!(%error, "the folder of the socket for client tools cannot be removed");
+            tracing::debug!(%error, folder = %self.0.display(), "the folder of the socket for client tools cannot be removed");
         }
     }
 }
@@ -260,7 +259,7 @@ fn remove_left_behind(base: &Path) {
         if !private::process_exists(process) && !has_listener(&entry.path().join("tools")) {
             // Fails for another user's folder.
             if let Err(error) = fs::remove_dir_all(entry.path()) {
-                tracing::debug!(%error, "the socket folder of a host that has crashed cannot be removed");
+                tracing::debug!(%error, folder = %entry.path().display(), "the socket folder of a host that has crashed cannot be removed");
             }
         }
     }

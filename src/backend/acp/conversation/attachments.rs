@@ -62,7 +62,7 @@ impl AcpConversation {
         let (run, prompt) = self
             .run
             .as_ref()
-            .filter(|run| !run.told && run.cancelled.is_none())
+            .filter(|run| !run.has_reported && run.cancelled.is_none())
             .map(|run| (run.id, run.prompt))?;
         let sent = self.sent_attachments.as_mut()?;
         let agent = &self.agent.spec.name;

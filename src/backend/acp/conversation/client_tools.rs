@@ -17,7 +17,6 @@ use crate::backend::acp::client_tools::listener::ToolServer;
 use crate::backend::acp::client_tools::{refusal, result, ClientToolCall, OfferedTools, ToolServerEvent};
 use crate::backend::acp::extra_meta;
 use crate::backend::acp::peer::PeerMessage;
-use crate::host::effects::Event;
 
 /// Reason why tools do not reach an agent whose operator has disabled them.
 const TURNED_OFF: &str = "clients' tools are disabled for this agent (`client_tools = false`)";
@@ -67,7 +66,7 @@ impl ClientTools {
     }
 
     /// Waits for the agent's next event, for ever if there is no server.
-    pub(super) async fn hear(&mut self) -> Option<ToolServerEvent> {
+    pub(super) async fn next_event(&mut self) -> Option<ToolServerEvent> {
         match &mut self.server {
             Ok(server) => server.next_event().await,
             Err(_) => std::future::pending().await,
@@ -98,7 +97,7 @@ impl AcpConversation {
     /// Returns whether the session must be reopened for its tools, and can be without loss: some
     /// agents list tools only when they are given the server. A session that is not closed before
     /// keeps its server.
-    pub(super) fn needs_tools_at_open(&mut self) -> bool {
+    pub(super) fn must_reopen_for_tools(&self) -> bool {
         let closes = self.running.capabilities.session_capabilities.close.is_some();
         let loses_nothing =
             self.is_new || closes && self.can_be_taken_up() && !self.own_turns.has_background();
@@ -110,29 +109,28 @@ impl AcpConversation {
                 agent,
                 "the agent's session is reopened, so that the agent lists the tools of clients"
             );
-            if self.is_new {
-                // The session has no turns, so a new one is equivalent.
-                self.pending.push_back(Event::Handle(None));
-            }
         }
         must
     }
 
-    pub(super) fn handle_tool_event(&mut self, heard: Option<ToolServerEvent>) -> Next {
-        match heard {
+    pub(super) fn handle_tool_event(&mut self, event: Option<ToolServerEvent>) -> Next {
+        match event {
             Some(ToolServerEvent::Listed) => self.note(extra_meta::CLIENT_TOOLS, None),
-            Some(ToolServerEvent::Called(called)) => return self.hear(PeerMessage::Called(Box::new(called))),
+            Some(ToolServerEvent::Called(called)) => {
+                return self.receive(PeerMessage::Called(Box::new(called)))
+            }
             Some(ToolServerEvent::Withdrawn(number)) => {
+                self.own_turns.drop_held_call(number);
                 let mut waiting = self.client_tools.waiting.extract_if(|_, called| called.number == number);
                 let withdrawn = waiting.next();
                 drop(waiting);
                 if let Some((id, _)) = withdrawn {
-                    let told = self.calls.withdraw_tool_call(&id);
-                    self.send_call_events(told.into_iter().collect());
+                    let events = self.calls.withdraw_tool_call(&id);
+                    self.send_call_events(events.into_iter().collect());
                 }
             }
             // The listener has ended.
-            None => self.client_tools.server = Err("the host is leaving".to_owned()),
+            None => self.client_tools.server = Err("the host is shutting down".to_owned()),
         }
         Next::Hear
     }

@@ -20,7 +20,7 @@ impl AcpConversation {
     pub(super) fn has_forgotten(&self, answer: &Result<Box<RawValue>, AgentError>) -> bool {
         let Err(failure) = answer else { return false };
         let refused = matches!(failure.code, code::RESOURCE_NOT_FOUND | code::INVALID_PARAMS);
-        let untouched = self.run.as_ref().is_some_and(|run| !run.told && run.cancelled.is_none());
+        let untouched = self.run.as_ref().is_some_and(|run| !run.has_reported && run.cancelled.is_none());
         if self.is_known && refused && untouched {
             tracing::info!(agent = self.agent.spec.name, %failure, "the agent no longer knows its session: the session is resumed, loaded or created again");
             return true;
@@ -43,7 +43,7 @@ impl AcpConversation {
                 }
             }
             Err(failure) if login::is_required(&failure) => {
-                self.running.login.set_needed(true);
+                self.agent.require_login(&self.running);
                 self.pending.push_back(Event::LoginRequired);
                 let why = login::LoginRequired(failure.to_string());
                 let message = format!("{why}. {}", self.running.login.advice());
@@ -114,8 +114,8 @@ impl AcpConversation {
         self.attachments_are_settled();
         self.show_alone();
         let cancelled = matches!(end, TurnEnd::Cancelled);
-        let told = self.calls.end_turn(cancelled);
-        self.pending.extend(told);
+        let events = self.calls.end_turn(cancelled);
+        self.pending.extend(events);
         if let Some(mut run) = self.run.take() {
             self.pending.extend(run.steering.unanswered(run.id));
             self.pending.push_back(Event::Turn(run.id, TurnEvent::Ended(end)));

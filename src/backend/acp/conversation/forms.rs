@@ -201,11 +201,11 @@ impl AskedField {
                 checked => checked.map(|()| Some(json!(answer.value))),
             },
             (Asked::Number(asked), Said::Number(answer)) => {
-                check_range(answer.value, asked.min, asked.max, "must be")?;
+                check_range(answer.value, asked.min, asked.max, "be", "")?;
                 Ok(Some(json!(answer.value)))
             }
             (Asked::Integer(asked), Said::Number(answer)) => {
-                check_range(answer.value, asked.min, asked.max, "must be")?;
+                check_range(answer.value, asked.min, asked.max, "be", "")?;
                 if answer.value.fract() != 0.0 {
                     return Err("must be a whole number".to_owned());
                 }
@@ -234,7 +234,7 @@ impl AskedField {
                     return Err(format!("must be among {}", ids(&asked.options)));
                 }
                 let (min, max) = (bound(asked.min), bound(asked.max));
-                check_range(chosen.len() as f64, min, max, "must have a number of choices of")?;
+                check_range(chosen.len() as f64, min, max, "have", " choices")?;
                 Ok(Some(json!(chosen)))
             }
             _ => Err("does not match the kind of the question".to_owned()),
@@ -243,7 +243,7 @@ impl AskedField {
 
     fn check_text(&self, text: &str, asked: &ChatInputTextQuestion) -> Result<(), String> {
         let length = text.chars().count() as f64;
-        check_range(length, bound(asked.min), bound(asked.max), "must have a length of")?;
+        check_range(length, bound(asked.min), bound(asked.max), "have", " characters")?;
         if let Some(pattern) = self.pattern.as_ref().filter(|it| matches(it, text) == Some(false)) {
             return Err(format!("must match `{pattern}`"));
         }
@@ -299,11 +299,17 @@ pub(super) fn content(
     Err(wrong.join("\n"))
 }
 
-/// Checks that a number lies within bounds; `what` describes the number, for people.
-fn check_range(number: f64, min: Option<f64>, max: Option<f64>, what: &str) -> Result<(), String> {
+/// Checks that a number lies within bounds; `verb` and `unit` describe the number, for people.
+fn check_range(
+    number: f64,
+    min: Option<f64>,
+    max: Option<f64>,
+    verb: &str,
+    unit: &str,
+) -> Result<(), String> {
     match (min, max) {
-        (Some(min), _) if number < min => Err(format!("{what} at least {min}")),
-        (_, Some(max)) if number > max => Err(format!("{what} at most {max}")),
+        (Some(min), _) if number < min => Err(format!("must {verb} at least {min}{unit}")),
+        (_, Some(max)) if number > max => Err(format!("must {verb} at most {max}{unit}")),
         _ => Ok(()),
     }
 }
@@ -311,10 +317,16 @@ fn check_range(number: f64, min: Option<f64>, max: Option<f64>, what: &str) -> R
 /// Returns whether a text contains a match of a pattern; `None` if the pattern is not supported,
 /// since patterns of JSON schemas may be impossible to match in linear time.
 fn matches(pattern: &str, text: &str) -> Option<bool> {
-    // Patterns that need tables of Unicode properties are not supported.
-    let syntax = syntax::Config::new().unicode(false).utf8(false);
+    // Patterns that name a property of Unicode, which needs tables, are not supported.
+    if pattern.contains(r"\p") || pattern.contains(r"\P") {
+        return None;
+    }
     let config = Regex::config().nfa_size_limit(Some(PATTERN_BYTES_MAX)).utf8_empty(false);
-    let regex = Regex::builder().configure(config).syntax(syntax).build(pattern).ok()?;
+    // Without tables, a pattern with `\w` or `\d` is matched on bytes, and means those of ASCII.
+    let regex = [true, false].into_iter().find_map(|unicode| {
+        let syntax = syntax::Config::new().unicode(unicode).utf8(false);
+        Regex::builder().configure(config.clone()).syntax(syntax).build(pattern).ok()
+    })?;
     Some(regex.is_match(text))
 }
 
@@ -366,8 +378,8 @@ mod tests {
         let few = json!({ "name": "abc", "mail": "", "tags": [] });
         assert_eq!(content_of(&fields, &few), Ok(json!({ "name": "abc" })));
         for (id, value, why) in [
-            ("name", json!("a"), "must have a length of at least 2"),
-            ("name", json!("abcde"), "must have a length of at most 4"),
+            ("name", json!("a"), "must have at least 2 characters"),
+            ("name", json!("abcde"), "must have at most 4 characters"),
             ("name", json!("a b"), "must match `^\\w+$`"),
             ("mail", json!("nobody"), "must have the format `email`"),
             ("page", json!("no page"), "must have the format `uri`"),
@@ -379,7 +391,7 @@ mod tests {
             ("ratio", json!(0.25), "must be at least 0.5"),
             ("size", json!("=m"), "must be one of s, l"),
             ("tags", json!(["x", "q"]), "must be among x, y, z"),
-            ("tags", json!(["x", "y", "z"]), "must have a number of choices of at most 2"),
+            ("tags", json!(["x", "y", "z"]), "must have at most 2 choices"),
             ("count", json!("many"), "does not match the kind of the question"),
         ] {
             let mut answers = good.clone();
@@ -395,6 +407,15 @@ mod tests {
             assert_eq!(matches(pattern, "text"), None, "{pattern}");
         }
         assert_eq!((matches("^ä+$", "ää"), matches("^ä$", "a")), (Some(true), Some(false)));
+    }
+
+    #[test]
+    fn dot_of_a_pattern_is_a_character_and_not_a_byte() {
+        for (pattern, text, expected) in
+            [("^.{3}$", "äöü", true), ("^[^x]$", "ä", true), ("^.{3}$", "ä", false), (r"^\w+$", "a_1", true)]
+        {
+            assert_eq!(matches(pattern, text), Some(expected), "{pattern}");
+        }
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl AcpConversation {
             add(summary, chunk.content);
         }
         if begins {
-            self.tell(TurnEvent::Activity(Some(COMPACTING.to_owned())));
+            self.queue_event(TurnEvent::Activity(Some(COMPACTING.to_owned())));
         }
     }
 
@@ -100,7 +100,7 @@ impl AcpConversation {
             CompactionStatus::Cancelled => {
                 "The conversation so far was not summarized: the agent cancelled that.".to_owned()
             }
-            _ => return self.tell(TurnEvent::Activity(Some(COMPACTING.to_owned()))),
+            _ => return self.queue_event(TurnEvent::Activity(Some(COMPACTING.to_owned()))),
         };
         let summary = run.compactions.open.remove(&id).unwrap_or_default();
         run.compactions.last_over = Some(id);
@@ -116,7 +116,7 @@ impl AcpConversation {
         if let MaybeUndefined::Value(told) = update.meta {
             extra_meta::put(&mut meta, extra_meta::META, Some(told));
         }
-        self.tell(TurnEvent::Activity(None));
+        self.queue_event(TurnEvent::Activity(None));
         self.send_notice(text, meta);
     }
 
@@ -124,7 +124,10 @@ impl AcpConversation {
         if let Some(run) = &mut self.run {
             run.speaking = None;
         }
-        self.tell(extra_meta::with(TurnEvent::Notice(text), CallExtras { meta, ..CallExtras::default() }));
+        self.queue_event(extra_meta::with(
+            TurnEvent::Notice(text),
+            CallExtras { meta, ..CallExtras::default() },
+        ));
     }
 }
 

@@ -33,6 +33,7 @@ use crate::backend::acp::files::Files;
 use crate::backend::acp::login;
 use crate::backend::acp::peer::{AgentError, PeerMessage, PeerReceiver};
 use crate::backend::acp::terminals::Terminals;
+use crate::backend::acp::AgentSpec;
 use crate::backend::ReportSender;
 use crate::files::uris::path_of;
 use crate::host::effects::{ChatKey, OpenConversation};
@@ -57,33 +58,42 @@ impl AcpConversation {
         reports: &ReportSender,
     ) -> anyhow::Result<(Self, AgentLease)> {
         // Each remedy for a missing login, or for a session that cannot be resumed, is tried once.
-        for _ in 0..=login::METHODS_MAX + RESUME_METHODS {
+        let attempts = 1 + login::METHODS_MAX + RESUME_METHODS;
+        let mut failure = None;
+        for _ in 0..attempts {
             // Started on its own task, so that closing the conversation cannot leave it half
-            // started.
+            // started. A process of a single session ends if no conversation takes it.
             let (starting, tokens) = (Arc::clone(agent), open.tokens.clone());
-            let started = tokio::spawn(async move { starting.start(&tokens).await });
-            let used = started.await.context("it could not be started")??;
+            let started = tokio::spawn(async move {
+                let used = starting.start(&tokens).await?;
+                let own = starting.spec.one_session.then(|| DedicatedProcess(used.running()));
+                anyhow::Ok((used, own))
+            });
+            let (used, own) = started.await.context("it could not be started")??;
             let running = used.running();
             if !running.log_in(&open.tokens, reports).await? {
                 continue;
             }
-            match Self::open_with_agent(agent, open, reports.chat(), used).await {
+            match Self::open_with_agent(agent, open, reports.chat(), used, own).await {
                 Err(error) if error.is::<login::LoginRequired>() => {
-                    running.login.set_needed(true);
+                    agent.require_login(&running);
                     if !running.login.can_be_helped(&open.tokens) {
                         return Err(error);
                     }
+                    failure = Some(error);
                 }
                 Err(error) if error.is::<NotResumed>() => {
                     tracing::warn!(
                         agent = agent.spec.name,
                         "a session of the agent cannot be resumed or loaded: {error:#}"
                     );
+                    failure = Some(error);
                 }
                 opened => return opened,
             }
         }
-        bail!("it still requires a login after every available login step")
+        let failure = failure.unwrap_or_else(|| anyhow!("it was restarted for a login each time"));
+        Err(failure.context(format!("it could not be opened in {attempts} attempts")))
     }
 
     async fn open_with_agent(
@@ -91,9 +101,9 @@ impl AcpConversation {
         open: &OpenConversation,
         chat: ChatKey,
         used: AgentLease,
+        own: Option<DedicatedProcess>,
     ) -> anyhow::Result<(Self, AgentLease)> {
         let running = used.running();
-        let own = agent.spec.one_session.then(|| DedicatedProcess(Arc::clone(&running)));
         let mut receiver = running.connection.listen();
         let (cwd, others) = directories(agent, open)?;
         let folders = std::iter::once(&cwd).chain(&others).cloned().collect();
@@ -112,11 +122,15 @@ impl AcpConversation {
             taken_up = answer.map(|answer| (id, answer));
         }
         let is_new = taken_up.is_none();
+        if is_new {
+            // No conversation resumes the session any more.
+            agent.history().failed_at.retain(|(_, session)| Some(session) != open.handle.as_ref());
+        }
         if let Some(source) = open.copy_of.as_deref().filter(|_| is_new && capabilities.fork.is_some()) {
             let params = ForkSessionRequest::new(SessionId::new(source), &cwd)
                 .additional_directories(others.clone())
                 .mcp_servers(servers.clone());
-            taken_up = fork(&mut receiver, &params, limit, &mut early).await?;
+            taken_up = fork(agent, &mut receiver, &params, &mut early).await?;
         }
         let (session, settings, transcript) = match taken_up {
             Some((session, answer)) => (session, Settings::of_session(&mut early, &answer), None),
@@ -190,7 +204,7 @@ async fn resume_session(
         match ask(receiver, method, request, limit, of_session).await {
             Ok(Ok(answer)) => {
                 if method == "session/load" && running.quirks.replays_late {
-                    drain_replay(receiver, limit, of_session).await;
+                    drain_replay(name, receiver, limit, of_session).await;
                 }
                 return Ok(Some(answer));
             }
@@ -210,15 +224,16 @@ async fn resume_session(
 /// Asks the agent to copy a session. Returns the copy and the answer; `None` if the agent refuses.
 /// Some agents replay the conversation, which is no part of any turn.
 async fn fork(
+    agent: &Agent,
     receiver: &mut PeerReceiver,
     params: &ForkSessionRequest,
-    limit: Duration,
     of_session: &mut Vec<Box<RawValue>>,
 ) -> anyhow::Result<Option<(SessionId, Box<RawValue>)>> {
-    let answer = match ask(receiver, "session/fork", params, limit, of_session).await? {
+    let AgentSpec { name, start_limit, .. } = &agent.spec;
+    let answer = match ask(receiver, "session/fork", params, *start_limit, of_session).await? {
         Ok(answer) => answer,
         Err(failure) => {
-            tracing::info!(%failure, "the agent cannot fork a session");
+            tracing::info!(agent = name, %failure, "the agent cannot fork a session: the new session gets the conversation as text");
             return Ok(None);
         }
     };
@@ -237,15 +252,18 @@ async fn ask(
     limit: Duration,
     of_session: &mut Vec<Box<RawValue>>,
 ) -> anyhow::Result<Result<Box<RawValue>, AgentError>> {
-    match receiver.ask(method, params, limit, |receiver, said| hear(receiver, said, of_session)).await? {
+    match receiver
+        .ask(method, params, limit, |receiver, message| receive(receiver, message, of_session))
+        .await?
+    {
         Some(answer) => Ok(answer),
         None => bail!("it ended before it answered `{method}`: {}", receiver.connection().ended().await),
     }
 }
 
 /// Handles a message received before the session is open.
-fn hear(receiver: &PeerReceiver, said: PeerMessage, of_session: &mut Vec<Box<RawValue>>) {
-    match said {
+fn receive(receiver: &PeerReceiver, message: PeerMessage, of_session: &mut Vec<Box<RawValue>>) {
+    match message {
         PeerMessage::Request { id, method, .. } => receiver.answer(&id, too_early_answer(&method)),
         PeerMessage::Update(update) if is_of_session(&update) => of_session.push(update),
         _ => {}
@@ -254,14 +272,22 @@ fn hear(receiver: &PeerReceiver, said: PeerMessage, of_session: &mut Vec<Box<Raw
 
 /// Waits until an agent that answers before it replays the conversation is silent for a moment.
 /// Messages until then belong to the replay.
-async fn drain_replay(receiver: &mut PeerReceiver, limit: Duration, of_session: &mut Vec<Box<RawValue>>) {
-    let heard_out = timeout(limit, async {
-        while let Ok(Some(said)) = timeout(REPLAY_PAUSE, receiver.recv()).await {
-            hear(receiver, said, of_session);
+async fn drain_replay(
+    name: &str,
+    receiver: &mut PeerReceiver,
+    limit: Duration,
+    of_session: &mut Vec<Box<RawValue>>,
+) {
+    let replay = timeout(limit, async {
+        while let Ok(Some(message)) = timeout(REPLAY_PAUSE, receiver.recv()).await {
+            receive(receiver, message, of_session);
         }
     });
-    if heard_out.await.is_err() {
-        tracing::warn!("an agent has sent updates after its answer to `session/load`");
+    if replay.await.is_err() {
+        tracing::warn!(
+            agent = name,
+            "the replay of a loaded session is cut off: the agent still sends it after {limit:?}"
+        );
     }
 }
 
@@ -272,8 +298,8 @@ async fn transcript_so_far(open: &OpenConversation) -> anyhow::Result<Option<Str
         return Ok(None);
     }
     let (history, attached) = (open.history.clone(), open.attached.clone());
-    let told = spawn_blocking(move || content::transcript(&history, &attached));
-    Ok(Some(told.await.context("the conversation so far cannot be read")?))
+    let text = spawn_blocking(move || content::transcript(&history, &attached));
+    Ok(Some(text.await.context("the conversation so far cannot be read")?))
 }
 
 /// Creates the error for a refused request, for people.
@@ -291,7 +317,9 @@ fn directories(agent: &Agent, open: &OpenConversation) -> anyhow::Result<(PathBu
     let first = match (folders.pop_front(), &agent.spec.directory) {
         (Some(folder), _) => folder,
         (None, Some(folder)) => folder.clone(),
-        (None, None) => std::env::current_dir().context("there is no working directory")?,
+        (None, None) => std::env::current_dir().context(
+            "the host's working directory cannot be determined; configure `directory` for this agent",
+        )?,
     };
     if !Path::new(&first).is_dir() {
         bail!("the working directory `{}` is not a folder", first.display());

@@ -132,6 +132,11 @@ impl OwnTurns {
         self.held.clear();
     }
 
+    /// Drops a held call of a client's tool that the agent has cancelled.
+    pub(super) fn drop_held_call(&mut self, number: u64) {
+        self.held.retain(|held| !matches!(held, PeerMessage::Called(called) if called.number == number));
+    }
+
     pub(super) fn has_room(&self) -> bool {
         self.held.len() < HELD_MAX
     }
@@ -139,7 +144,7 @@ impl OwnTurns {
 
 impl AcpConversation {
     /// Returns whether the agent's next message may be read.
-    pub(super) fn hears(&self) -> bool {
+    pub(super) fn may_receive(&self) -> bool {
         self.pending.is_empty() && self.own_turns.has_room() && !self.own_turns.has_ended
     }
 
@@ -195,7 +200,7 @@ impl AcpConversation {
     pub(super) fn refuse_all_held(&mut self) {
         for said in std::mem::take(&mut self.own_turns.held) {
             // No held message ends the conversation.
-            self.hear(said);
+            self.receive(said);
         }
     }
 
@@ -219,7 +224,7 @@ impl AcpConversation {
         self.own_turns.has_ended = false;
         self.own_turns.cancelled = None;
         for said in std::mem::take(&mut self.own_turns.held) {
-            if matches!(self.hear(said), Next::Leave) {
+            if matches!(self.receive(said), Next::Leave) {
                 return Next::Leave;
             }
         }
@@ -240,12 +245,11 @@ impl AcpConversation {
         self.pending.push_back(Event::Background { id: call, command: Some(command) });
     }
 
-    /// Ends the background command that `is_it` matches, else the oldest: Claude does not report
-    /// which one has ended.
+    /// Ends the oldest background command that `is_it` matches.
     fn background_has_ended(&mut self, is_it: impl Fn(&BackgroundWork) -> bool) {
         let background = &mut self.own_turns.background;
-        let at = background.iter().position(is_it).unwrap_or(0);
-        if let Some(BackgroundWork { call, .. }) = background.remove(at) {
+        let at = background.iter().position(is_it);
+        if let Some(BackgroundWork { call, .. }) = at.and_then(|at| background.remove(at)) {
             self.pending.push_back(Event::Background { id: call, command: None });
         }
         if self.own_turns.background.is_empty() {
@@ -364,7 +368,8 @@ impl AcpConversation {
             return false;
         };
         if origin.get("kind").and_then(Value::as_str) == Some("task-notification") {
-            self.background_has_ended(|_| false);
+            // Claude does not report which one has ended.
+            self.background_has_ended(|_| true);
         }
         self.run.as_ref().is_some_and(|run| run.own.is_some())
     }
@@ -454,4 +459,26 @@ fn has_content(update: &UpdateMembers<'_>) -> bool {
     let text = update.content.and_then(|raw| serde_json::from_str::<ChunkText<'_>>(raw.get()).ok());
     let says_nothing = |text: &str| text.trim().is_empty() || text.starts_with(GEMINI_MODE);
     !text.is_some_and(|it| it.kind == "text" && says_nothing(&it.text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::acp::client_tools::ClientToolCall;
+
+    #[test]
+    fn cancelled_call_of_a_clients_tool_is_held_no_longer() {
+        let (results, _) = tokio::sync::mpsc::unbounded_channel();
+        let call = |number| {
+            let (tool, arguments, results) = ("t".to_owned(), Value::Null, results.clone());
+            let called = ClientToolCall { number, tool, arguments, mentions: Vec::new(), results };
+            PeerMessage::Called(Box::new(called))
+        };
+        let held = [call(1), PeerMessage::Drained(1), call(2)].into();
+        let mut own_turns = OwnTurns { held, ..OwnTurns::default() };
+        own_turns.drop_held_call(1);
+        let held: Vec<PeerMessage> = own_turns.held.into();
+        let [PeerMessage::Drained(1), PeerMessage::Called(called)] = &held[..] else { panic!("{held:?}") };
+        assert_eq!(called.number, 2);
+    }
 }

@@ -143,8 +143,8 @@ impl AcpConversation {
         let asked = serde_json::from_str::<QwenRequest>(params.get()).ok();
         let Some((asking, wanted)) = asked.and_then(QwenRequest::put) else { return false };
         let Ok(asks) = serde_json::from_str::<PermissionRequest>(params.get()) else { return false };
-        let told = self.calls.updated(asks.tool_call);
-        self.send_call_events(told);
+        let events = self.calls.updated(asks.tool_call);
+        self.send_call_events(events);
         self.ask(OpenQuestion { request: request.clone(), asking, wanted, refused: 0 }, None);
         true
     }
@@ -159,7 +159,7 @@ impl AcpConversation {
         let said: Vec<&str> = wrong.into_iter().chain(message.as_deref()).collect();
         let message = Some(said.join("\n\n")).filter(|message| !message.is_empty());
         run.questions.insert(id.clone(), open);
-        self.tell(TurnEvent::Question { id, message, url, questions });
+        self.queue_event(TurnEvent::Question { id, message, url, questions });
     }
 
     /// Handles the user's answer, or its absence.
@@ -177,7 +177,7 @@ impl AcpConversation {
                 return self.ask(open, Some(&wrong));
             }
             Err(wrong) => {
-                self.tell(TurnEvent::Notice(format!("The question was cancelled. {wrong}")));
+                self.queue_event(TurnEvent::Notice(format!("The question was cancelled. {wrong}")));
                 open.wanted.cancelled()
             }
         };
@@ -196,7 +196,7 @@ impl AcpConversation {
         let Some(id) = asked.map(|(id, _)| id.clone()) else { return false };
         run.questions.remove(&id);
         self.receiver.answer(request, Err(RequestError::Withdrawn));
-        self.tell(TurnEvent::QuestionWithdrawn { id });
+        self.queue_event(TurnEvent::QuestionWithdrawn { id });
         true
     }
 

@@ -29,7 +29,7 @@ pub(in crate::backend::acp) fn too_early_answer(method: &str) -> Result<Value, R
 
 impl AcpConversation {
     pub(super) fn decided(&mut self, call: &str, option: Option<String>, approved: bool) {
-        let Some((request, told)) = self.calls.decided(call, approved) else { return };
+        let Some((request, events)) = self.calls.decided(call, approved) else { return };
         if let Some(run) = &mut self.run {
             run.has_refused |= !approved;
         }
@@ -37,7 +37,7 @@ impl AcpConversation {
         if !approved {
             self.denied_client_tool(call);
         }
-        self.send_to_host(told);
+        self.send_to_host(events);
         self.answer_unanswered(false);
     }
 
@@ -93,8 +93,8 @@ impl AcpConversation {
         }
         match serde_json::from_str::<PermissionRequest>(params.get()) {
             Ok(asks) => {
-                let (asked, told) = self.calls.asks(request.clone(), asks);
-                self.send_to_host(told);
+                let (asked, events) = self.calls.asks(request.clone(), asks);
+                self.send_to_host(events);
                 if !asked {
                     self.answer_permission(&request, None);
                 }

@@ -4,7 +4,7 @@
 //! conversation is resumed.
 //! Never: repeats anything of the turn by itself.
 
-use ahp_types::state::{Message, ResponsePart, ToolCallState};
+use ahp_types::state::{Message, ResponsePart};
 
 use super::{AcpConversation, Next, TOLD_ANEW};
 use crate::backend::acp::content::answer_text;
@@ -59,12 +59,12 @@ impl AcpConversation {
 /// Returns the text for the agent before the message of an interrupted turn. The agent may know all
 /// of the turn, or only part of it.
 fn interrupted(so_far: &[ResponsePart]) -> String {
-    let told = told(so_far);
-    let seen = if told.is_empty() {
+    let answer = answer_so_far(so_far);
+    let seen = if answer.is_empty() {
         "The user has not seen anything of an answer yet.".to_owned()
     } else {
         format!(
-            "This is what the user has seen of your answer so far:\n\n{told}\nThat was your answer so far."
+            "This is what the user has seen of your answer so far:\n\n{answer}\nThat was your answer so far."
         )
     };
     format!(
@@ -75,21 +75,11 @@ fn interrupted(so_far: &[ResponsePart]) -> String {
 }
 
 /// Returns the answer so far, cut at its beginning if it is too long.
-fn told(so_far: &[ResponsePart]) -> String {
-    let used = |call: &ToolCallState| match call {
-        ToolCallState::Completed(call) if call.success => {
-            Some(format!("used the tool {}", call.display_name))
-        }
-        ToolCallState::Completed(call) => Some(format!("failed with the tool {}", call.display_name)),
-        ToolCallState::Cancelled(call) => {
-            Some(format!("did not get to the end with the tool {}", call.display_name))
-        }
-        _ => None,
-    };
-    let told = answer_text(so_far, used);
-    let shown = text::last_bytes(&told, SO_FAR_BYTES_MAX);
-    if shown.len() < told.len() {
+fn answer_so_far(so_far: &[ResponsePart]) -> String {
+    let answer = answer_text(so_far);
+    let shown = text::last_bytes(&answer, SO_FAR_BYTES_MAX);
+    if shown.len() < answer.len() {
         return format!("(The beginning is left out.)\n{shown}");
     }
-    told
+    answer
 }

@@ -42,7 +42,7 @@ pub(super) struct Settings {
     unconfirmed: bool,
     /// Number of the last `Configure` command.
     heard: u64,
-    told: Option<SessionConfigState>,
+    last_sent: Option<SessionConfigState>,
     models_told: Option<Vec<SessionModelInfo>>,
     /// Notices about refused values, shown to the user in the next turn.
     refused: Vec<String>,
@@ -57,7 +57,7 @@ struct PendingSetting {
     id: String,
     value: Value,
     until: Instant,
-    patience: PausableTimeout,
+    timeout: PausableTimeout,
     /// Set if the agent has reported the setting's value since the request.
     overtaken: bool,
     _use: AgentLease,
@@ -292,9 +292,9 @@ impl AcpConversation {
             };
             let request = self.receiver.request(method, &params);
             let until = Instant::now() + self.agent.spec.start_limit;
-            let patience = PausableTimeout::default();
+            let timeout = PausableTimeout::default();
             self.settings.asked =
-                Some(PendingSetting { request, id, value, until, patience, overtaken: false, _use: used });
+                Some(PendingSetting { request, id, value, until, timeout, overtaken: false, _use: used });
             return Next::Hear;
         }
         self.all_is_tried();
@@ -311,7 +311,7 @@ impl AcpConversation {
     fn all_is_tried(&mut self) {
         self.settings.drop_pending(&self.agent.spec.name);
         let spreads = std::mem::take(&mut self.settings.spreads);
-        self.tell_settings(spreads);
+        self.send_settings(spreads);
     }
 
     fn report_refused_settings(&mut self, run: RunId) {
@@ -321,12 +321,12 @@ impl AcpConversation {
     }
 
     /// Reports the configuration and the models if the host may not know them.
-    fn tell_settings(&mut self, spreads: bool) {
+    fn send_settings(&mut self, spreads: bool) {
         let settings = &mut self.settings;
         let unconfirmed = std::mem::take(&mut settings.unconfirmed);
         let now = settings.shown();
-        if unconfirmed || settings.told.as_ref() != Some(&now) {
-            settings.told = Some(now.clone());
+        if unconfirmed || settings.last_sent.as_ref() != Some(&now) {
+            settings.last_sent = Some(now.clone());
             let (config, heard) = (Box::new(now), settings.heard);
             self.pending.push_back(Event::Configured { config, spreads, heard });
         }
@@ -361,7 +361,7 @@ impl AcpConversation {
                 settings.tried.insert(asked.id, answer.as_ref().err().map(ToString::to_string));
             }
             Some(_) => {}
-            None => self.tell_settings(true),
+            None => self.send_settings(true),
         }
     }
 
@@ -372,7 +372,7 @@ impl AcpConversation {
         let settings = &mut self.settings;
         if let Some(asked) = &mut settings.asked {
             let heard = self.pending.is_empty() && self.own_turns.has_room();
-            if let Some(more) = asked.patience.extend(&self.running.connection, limit, heard) {
+            if let Some(more) = asked.timeout.extend(&self.running.connection, limit, heard) {
                 asked.until = Instant::now() + more;
                 return Next::Hear;
             }
@@ -388,7 +388,7 @@ impl AcpConversation {
         let update: UpdateMembers<'_> = match serde_json::from_str(raw.get()) {
             Ok(update) => update,
             Err(error) => {
-                tracing::debug!(agent = self.agent.spec.name, %error, "an update of an unknown kind was ignored: {raw}");
+                tracing::debug!(agent = self.agent.spec.name, %error, "an update of the agent's settings was ignored: it is invalid: {raw}");
                 return;
             }
         };
@@ -403,7 +403,7 @@ impl AcpConversation {
                 let by_mode = update.config_options.is_none();
                 asked.overtaken |= settings.options.is_told(&asked.id, by_mode);
             }
-            None if settings.opening.is_none() => self.tell_settings(true),
+            None if settings.opening.is_none() => self.send_settings(true),
             None => {}
         }
     }

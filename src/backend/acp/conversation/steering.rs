@@ -48,7 +48,7 @@ impl AcpConversation {
         let prompt = content::prompt(message, attached, self.running.prompt_support());
         let goes_on = self.run.as_ref().is_some_and(super::PromptRun::goes_on);
         if !self.running.steers || !goes_on {
-            return self.tell(TurnEvent::NotSteered(id));
+            return self.queue_event(TurnEvent::NotSteered(id));
         }
         // An agent that is idle by then must not begin a turn by itself.
         let params = json!({
@@ -74,14 +74,14 @@ impl AcpConversation {
             if let Some(run) = &mut self.run {
                 run.speaking = None;
             }
-            self.tell(TurnEvent::Notice(format!("The user added: {text}")));
-            self.tell(TurnEvent::Steered(id));
+            self.queue_event(TurnEvent::Notice(format!("The user added: {text}")));
+            self.queue_event(TurnEvent::Steered(id));
         } else {
             tracing::info!(
                 agent = self.agent.spec.name,
                 "the agent has not accepted a message during its turn: the message begins the next turn: {answer:?}"
             );
-            self.tell(TurnEvent::NotSteered(id));
+            self.queue_event(TurnEvent::NotSteered(id));
         }
         true
     }

@@ -83,15 +83,9 @@ impl PlainChunk<'_> {
 
 impl AcpConversation {
     pub(super) fn updated(&mut self, raw: &RawValue) {
-        if self.run.as_ref().is_some_and(|run| run.cancelled.is_none()) {
-            if let Ok(chunk) = serde_json::from_str::<PlainChunk<'_>>(raw.get()) {
-                if let Some(kind) = chunk.kind() {
-                    if kind == TextKind::Markdown && self.running.quirks.is_notice(&chunk.content.text) {
-                        return self.send_notice(chunk.content.text, JsonObject::new());
-                    }
-                    return self.speak(kind, chunk.message_id, chunk.content.text, None);
-                }
-            }
+        let runs = self.run.as_ref().is_some_and(|run| run.cancelled.is_none());
+        if runs && self.take_plain_text(raw) {
+            return;
         }
         let update = match serde_json::from_str(raw.get()) {
             Ok(update) => update,
@@ -100,7 +94,7 @@ impl AcpConversation {
                     // The schema crate knows fewer members of such an update.
                     return self.session_updated(raw);
                 }
-                tracing::debug!(agent = self.agent.spec.name, %error, "an update of an unknown kind was ignored: {raw}");
+                tracing::debug!(agent = self.agent.spec.name, %error, "an update of the agent is unknown or invalid: it is kept in the session's `_meta` only: {raw}");
                 return self.keep_unknown_update(raw);
             }
         };
@@ -110,12 +104,11 @@ impl AcpConversation {
         {
             return self.session_updated(raw);
         }
-        let runs = self.run.as_ref().is_some_and(|run| run.cancelled.is_none());
         match update {
             SessionUpdate::SessionInfoUpdate(info) => self.apply_session_info(info, raw),
             SessionUpdate::Plan(plan) => {
                 let at_work = plan.entries.iter().find(|it| it.status == PlanEntryStatus::InProgress);
-                self.tell(TurnEvent::Activity(at_work.map(|entry| text::message(&entry.content))));
+                self.queue_event(TurnEvent::Activity(at_work.map(|entry| text::message(&entry.content))));
                 self.note(extra_meta::PLAN, unplaced(raw).filter(|_| !plan.entries.is_empty()));
             }
             SessionUpdate::UsageUpdate(_) if runs => {
@@ -125,8 +118,8 @@ impl AcpConversation {
                 });
             }
             SessionUpdate::UsageUpdate(_) => self.note(extra_meta::CONTEXT, unplaced(raw)),
-            // The text may belong to a completed turn. It begins no turn, but the warning helps
-            // users who miss it.
+            // Text before the first prompt, or after a cancelled own turn. It is not shown, so the
+            // warning helps users who miss it.
             SessionUpdate::AgentMessageChunk(chunk) if self.run.is_none() && !is_blank(&chunk) => {
                 tracing::warn!(
                     agent = self.agent.spec.name,
@@ -147,12 +140,12 @@ impl AcpConversation {
             SessionUpdate::AgentMessageChunk(chunk) => self.handle_chunk(TextKind::Markdown, chunk, raw),
             SessionUpdate::AgentThoughtChunk(chunk) => self.handle_chunk(TextKind::Reasoning, chunk, raw),
             SessionUpdate::ToolCall(_) => {
-                let told = said(raw).map(|said| self.calls.begun(said)).unwrap_or_default();
-                self.send_call_events(told);
+                let events = said(raw).map(|said| self.calls.begun(said)).unwrap_or_default();
+                self.send_call_events(events);
             }
             SessionUpdate::ToolCallUpdate(_) => {
-                let told = said(raw).map(|said| self.calls.updated(said)).unwrap_or_default();
-                self.send_call_events(told);
+                let events = said(raw).map(|said| self.calls.updated(said)).unwrap_or_default();
+                self.send_call_events(events);
             }
             SessionUpdate::Notice(notice) => self.show_notice(notice),
             SessionUpdate::CompactionUpdate(update) => self.update_compaction(update),
@@ -161,6 +154,18 @@ impl AcpConversation {
                 tracing::debug!(agent = self.agent.spec.name, "an update of a kind that is not shown: {raw}")
             }
         }
+    }
+
+    /// Appends an update that is plain text to the running turn. Returns whether it is.
+    fn take_plain_text(&mut self, raw: &RawValue) -> bool {
+        let Ok(chunk) = serde_json::from_str::<PlainChunk<'_>>(raw.get()) else { return false };
+        let Some(kind) = chunk.kind() else { return false };
+        if kind == TextKind::Markdown && self.running.quirks.is_notice(&chunk.content.text) {
+            self.send_notice(chunk.content.text, JsonObject::new());
+        } else {
+            self.speak(kind, chunk.message_id, chunk.content.text, None);
+        }
+        true
     }
 
     /// Stores a note about the conversation for which the protocol has no member.
@@ -193,10 +198,10 @@ impl AcpConversation {
         self.note(extra_meta::UPDATES, Some(Value::Object(self.unknown_updates.clone())));
     }
 
-    pub(super) fn send_call_events(&mut self, told: Vec<TurnEvent>) {
+    pub(super) fn send_call_events(&mut self, events: Vec<TurnEvent>) {
         use TurnEvent::{ClientTool, ClientToolStarted, ToolDone, ToolStarted};
         let mut over = Vec::new();
-        for event in told.iter().map(extra_meta::bare) {
+        for event in events.iter().map(extra_meta::bare) {
             match (event, &mut self.run) {
                 (ToolStarted { .. } | ClientToolStarted { .. } | ClientTool { .. }, Some(run)) => {
                     run.speaking = None;
@@ -205,7 +210,7 @@ impl AcpConversation {
                 _ => {}
             }
         }
-        self.send_to_host(told);
+        self.send_to_host(events);
         for id in over {
             self.note_background(id);
         }
@@ -254,7 +259,7 @@ impl AcpConversation {
             run.speaking = Some(now);
         }
         let event = if goes_on { TurnEvent::Text(kind, text) } else { TurnEvent::Part(kind, text) };
-        self.tell(extra_meta::with(event, CallExtras { meta, ..CallExtras::default() }));
+        self.queue_event(extra_meta::with(event, CallExtras { meta, ..CallExtras::default() }));
     }
 
     /// Applies new usage, and reports the turn's usage so far.
@@ -263,7 +268,7 @@ impl AcpConversation {
         learn(&mut run.usage);
         run.usage.meta = run.usage.meta.take().filter(|meta| !meta.is_empty());
         let usage = run.usage.clone();
-        self.tell(TurnEvent::Usage(usage));
+        self.queue_event(TurnEvent::Usage(usage));
     }
 }
 

@@ -80,8 +80,15 @@ impl AcpConversation {
             "fs/write_text_file" => {
                 let (_, cancelled) = self.running_turn()?;
                 let write: WriteTextFileRequest = parsed(params)?;
-                let call = (!self.calls.any_open()).then(|| self.show_write(&write.path));
-                FileRequest::Write { write, call, cancelled }
+                let path = write.path.clone();
+                let call = (!self.calls.any_open()).then(|| self.next_own_call());
+                let asked = FileRequest::Write { write, call: call.clone(), cancelled };
+                self.files.ask(request.clone(), asked)?;
+                // A refused request has no call, since nothing would end it.
+                if let Some(call) = call {
+                    self.show_write(call, &path);
+                }
+                return Ok(None);
             }
             "terminal/create" => {
                 self.running_turn()?;
@@ -119,6 +126,8 @@ impl AcpConversation {
         }
         let answer = match result {
             Ok(FileAnswer::Json(answer)) => Ok(answer),
+            // The request was withdrawn.
+            Ok(FileAnswer::Found(_)) if !self.receiver.is_open(&request) => return,
             Ok(FileAnswer::Found(launch)) => match self.start_command(&request, &launch) {
                 // Answered when the command has started.
                 Ok(()) => return,
@@ -152,26 +161,27 @@ impl AcpConversation {
     /// Reports the output of commands: to the subscribers of their terminals, and in the calls that
     /// refer to them.
     pub(super) fn show_terminals(&mut self) {
-        let is_due = self.terminals.told();
+        let is_due = self.terminals.mark_sent();
         self.pending.extend(self.calls.terminal_events(is_due));
         if is_due {
-            let told = self.calls.screens_changed();
-            self.send_to_host(told);
+            let events = self.calls.screens_changed();
+            self.send_to_host(events);
         }
     }
 
-    /// Shows a write that belongs to no call of the agent as a call of its own. Returns the call's
-    /// id.
-    fn show_write(&mut self, path: &Path) -> String {
+    fn next_own_call(&mut self) -> String {
         self.own_calls += 1;
-        let id = format!("fs/write_text_file {}", self.own_calls);
-        let call = ToolCall::new(id.clone(), format!("Write {}", path.display()))
+        format!("fs/write_text_file {}", self.own_calls)
+    }
+
+    /// Shows a write that belongs to no call of the agent as a call of its own.
+    fn show_write(&mut self, id: String, path: &Path) {
+        let call = ToolCall::new(id, format!("Write {}", path.display()))
             .kind(ToolKind::Edit)
             .status(ToolCallStatus::InProgress)
             .locations(vec![ToolCallLocation::new(path)])
             .raw_input(json!({ "path": path }));
         self.show_own_call(&call, "fs/write_text_file");
-        id
     }
 
     fn show_written(&mut self, call: &str, change: FileChange, failed: Option<&RequestError>) {
@@ -188,8 +198,8 @@ impl AcpConversation {
         let fields = ToolCallUpdateFields::new().status(status).content(content);
         match CallReport::by_host(&ToolCallUpdate::new(call.to_owned(), fields), None) {
             Ok(said) => {
-                let told = self.calls.updated(said);
-                self.send_call_events(told);
+                let events = self.calls.updated(said);
+                self.send_call_events(events);
             }
             Err(error) => {
                 tracing::error!(%error, call, "the change of a file cannot be shown in its tool call")
@@ -218,8 +228,8 @@ impl AcpConversation {
     fn show_own_call(&mut self, call: &ToolCall, name: &str) {
         match CallReport::by_host(call, Some(name)) {
             Ok(said) => {
-                let told = self.calls.begun(said);
-                self.send_call_events(told);
+                let events = self.calls.begun(said);
+                self.send_call_events(events);
             }
             Err(error) => {
                 tracing::error!(%error, name, "a file or command request of the agent cannot be shown as a tool call")

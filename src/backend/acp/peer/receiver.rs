@@ -22,6 +22,9 @@ use crate::backend::byte_budget::{ByteBudget, ByteReservation};
 /// Maximum number of queued messages; reading from the agent stops while the queue is full.
 const INBOX_MAX: usize = 64;
 
+/// Maximum number of closed sessions of a connection whose late updates are recognised.
+const LEFT_MAX: usize = 1000;
+
 pub(super) const INBOX_BYTES_MAX: usize = 4 << 20;
 
 #[derive(Debug, Clone)]
@@ -119,6 +122,11 @@ impl PeerReceiver {
         }
     }
 
+    /// Returns whether a request of the agent is neither answered nor withdrawn.
+    pub fn is_open(&self, id: &AgentRequest) -> bool {
+        self.connection.shared.routes().asked.contains_key(id)
+    }
+
     /// Returns the number of the agent's unanswered requests, over all receivers.
     pub fn unanswered(&self) -> usize {
         self.connection.shared.routes().asked.len()
@@ -157,6 +165,10 @@ impl Drop for PeerReceiver {
         routes.inboxes.remove(&id);
         routes.requests.retain(|_, receiver| *receiver != id);
         let Routes { sessions, left, asked, .. } = &mut *routes;
+        if left.len() > LEFT_MAX {
+            // Late updates of these sessions are buffered as those of unknown sessions are.
+            left.clear();
+        }
         left.extend(sessions.extract_if(|_, receiver| *receiver == id).map(|(session, _)| session));
         let open: Vec<_> = asked.extract_if(|_, receiver| *receiver == id).collect();
         drop(routes);

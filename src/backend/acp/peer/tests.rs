@@ -5,7 +5,7 @@
 
 use std::future::Future;
 
-use tokio::io::{AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, DuplexStream};
 
 use super::receiver::INBOX_BYTES_MAX;
 use super::*;
@@ -256,4 +256,29 @@ async fn a_request_whose_id_is_too_long_or_in_use_is_refused() {
     assert_eq!((id.0.len(), receiver.unanswered()), (REQUEST_ID_BYTES_MAX, 1));
     agent.write_all((update("after") + "\n").as_bytes()).await.unwrap();
     assert!(matches!(receiver.recv().await, Some(PeerMessage::Update(_))), "it was given twice");
+}
+
+/// The first request stays open, and closing the session of the second one does not answer it.
+#[tokio::test]
+async fn request_id_in_use_is_refused_and_stays_with_its_first_request() {
+    let (mut agent, output) = tokio::io::duplex(1 << 20);
+    let (answers, input) = tokio::io::duplex(1 << 20);
+    let ending = std::future::pending();
+    let connection =
+        AgentConnection::start("a".to_owned(), (input, ()), output, CancellationToken::new(), ending);
+    let (mut first, second) = (connection.listen(), connection.listen());
+    first.subscribe("s");
+    second.subscribe("other");
+    let mut answers = tokio::io::BufReader::new(answers).lines();
+    for session in ["s", "other"] {
+        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "m", "params": { "sessionId": session } });
+        agent.write_all(format!("{request}\n").as_bytes()).await.unwrap();
+    }
+    let Some(PeerMessage::Request { id, .. }) = first.recv().await else { panic!() };
+    let refused: Value = serde_json::from_str(&answers.next_line().await.unwrap().unwrap()).unwrap();
+    assert!(refused["error"].is_object(), "{refused}");
+    drop(second);
+    first.answer(&id, Ok(json!("answered")));
+    let answer: Value = serde_json::from_str(&answers.next_line().await.unwrap().unwrap()).unwrap();
+    assert_eq!(answer["result"], "answered");
 }

@@ -61,19 +61,25 @@ impl TerminalFeed {
 
     /// Returns the unsent events of a terminal that a call shows, with its opening if needed. `end`
     /// is set once the command has ended, to its exit code if known.
-    pub fn tell_in(&mut self, call: &str, name: &str, title: &str, end: Option<Option<i64>>) -> Vec<Event> {
+    pub fn take_unsent_in(
+        &mut self,
+        call: &str,
+        name: &str,
+        title: &str,
+        end: Option<Option<i64>>,
+    ) -> Vec<Event> {
         let mut told = Vec::new();
         if !std::mem::replace(&mut self.is_open, true) {
             let (call, title, detaches) = (call.to_owned(), title.to_owned(), self.detaches);
             let event = TerminalEvent::Opened { call, title, detaches };
             told.push(Event::Terminal { name: name.to_owned(), event });
         }
-        told.extend(self.tell(name, end));
+        told.extend(self.take_unsent(name, end));
         told
     }
 
     /// Returns the unsent events of a terminal; none until a call has shown it.
-    pub fn tell(&mut self, name: &str, end: Option<Option<i64>>) -> Vec<Event> {
+    pub fn take_unsent(&mut self, name: &str, end: Option<Option<i64>>) -> Vec<Event> {
         if !self.is_open() {
             return Vec::new();
         }
@@ -108,8 +114,8 @@ mod tests {
 
     fn open() -> TerminalFeed {
         let mut feed = TerminalFeed::default();
-        assert_eq!(feed.tell("t", None), []);
-        assert_eq!(feed.tell_in("c", "t", "x", None).len(), 1);
+        assert_eq!(feed.take_unsent("t", None), []);
+        assert_eq!(feed.take_unsent_in("c", "t", "x", None).len(), 1);
         feed
     }
 
@@ -119,35 +125,35 @@ mod tests {
         for at in 0..=all.len() {
             let mut feed = open();
             feed.write(&all.as_bytes()[..at]);
-            let mut told = texts(feed.tell("t", None));
+            let mut told = texts(feed.take_unsent("t", None));
             feed.write(&all.as_bytes()[at..]);
-            told.extend(texts(feed.tell("t", None)));
+            told.extend(texts(feed.take_unsent("t", None)));
             assert_eq!(told.concat(), all, "{at}");
         }
         let mut feed = open();
         feed.write(b"a\xe2\x82");
-        assert_eq!(texts(feed.tell("t", None)), ["a"]);
-        assert_eq!(texts(feed.tell("t", Some(None))), ["\u{fffd}", "Exited(None)"]);
+        assert_eq!(texts(feed.take_unsent("t", None)), ["a"]);
+        assert_eq!(texts(feed.take_unsent("t", Some(None))), ["\u{fffd}", "Exited(None)"]);
         feed.write(b"late");
-        assert_eq!(texts(feed.tell("t", Some(None))), Vec::<String>::new());
+        assert_eq!(texts(feed.take_unsent("t", Some(None))), Vec::<String>::new());
     }
 
     #[test]
     fn of_too_much_the_latest_is_told() {
         let mut feed = open();
         feed.write(&[b'x'; UNTOLD_BYTES_MAX]);
-        assert_eq!(texts(feed.tell("t", None)), ["x".repeat(UNTOLD_BYTES_MAX)]);
+        assert_eq!(texts(feed.take_unsent("t", None)), ["x".repeat(UNTOLD_BYTES_MAX)]);
         for _ in 0..10 {
             feed.write("ä".repeat(UNTOLD_BYTES_MAX).as_bytes());
             feed.write(b"y");
         }
-        let told = texts(feed.tell("t", Some(Some(0))));
+        let told = texts(feed.take_unsent("t", Some(Some(0))));
         assert!(told[0] == "Cleared" && told[1].len() <= UNTOLD_BYTES_MAX && told[2] == "Exited(Some(0))");
         assert!(told[1].ends_with("äy") && told[1].starts_with('ä'));
         // Dropped output is reported even before the first events.
         let mut feed = TerminalFeed::default();
         feed.write(&[b'x'; UNTOLD_BYTES_MAX + 1]);
-        let told = feed.tell_in("c", "t", "x", None);
+        let told = feed.take_unsent_in("c", "t", "x", None);
         assert_eq!(texts(told)[1..], ["Cleared".to_owned(), "x".repeat(UNTOLD_BYTES_MAX)]);
     }
 
@@ -155,8 +161,14 @@ mod tests {
     fn what_is_left_out_tears_no_line_and_no_escape_sequence() {
         let mut feed = open();
         feed.write(format!("torn \x1b[31m line\n{}", "x".repeat(UNTOLD_BYTES_MAX - 5)).as_bytes());
-        assert_eq!(texts(feed.tell("t", None)), ["Cleared".to_owned(), "x".repeat(UNTOLD_BYTES_MAX - 5)]);
+        assert_eq!(
+            texts(feed.take_unsent("t", None)),
+            ["Cleared".to_owned(), "x".repeat(UNTOLD_BYTES_MAX - 5)]
+        );
         feed.write(format!("\x1b]0;a title\x07{}", "x".repeat(UNTOLD_BYTES_MAX - 5)).as_bytes());
-        assert_eq!(texts(feed.tell("t", None)), ["Cleared".to_owned(), "x".repeat(UNTOLD_BYTES_MAX - 5)]);
+        assert_eq!(
+            texts(feed.take_unsent("t", None)),
+            ["Cleared".to_owned(), "x".repeat(UNTOLD_BYTES_MAX - 5)]
+        );
     }
 }

@@ -16,15 +16,13 @@ use crate::backend::acp::content;
 use crate::host::effects::Event;
 use crate::wire::escapes::{whole_characters, CHARACTER_BYTES_MAX};
 use crate::wire::text;
+use crate::wire::tool_calls::LEFT_OUT;
 
 /// Maximum size of a command's retained output, in bytes; the oldest is dropped.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// Maximum size of the latest output shown while a command runs, in bytes.
 pub const SHOWN_BYTES_MAX: usize = 16 << 10;
-
-/// Text before output whose beginning is left out.
-pub const LEFT_OUT: &str = "(Earlier output is omitted.)\n";
 
 /// Flags for changes of screens, with the notifier of their conversation, which clears the flags.
 #[derive(Debug, Default)]
@@ -169,20 +167,20 @@ impl Screen {
     }
 
     /// Returns the unsent events of the terminal, which this call shows.
-    pub fn tell_in(&self, call: &str) -> Vec<Event> {
+    pub fn take_unsent_in(&self, call: &str) -> Vec<Event> {
         let mut state = self.state();
         let end = state.end();
-        state.feed.tell_in(call, &self.name, &self.title, end)
+        state.feed.take_unsent_in(call, &self.name, &self.title, end)
     }
 
     /// Returns the unsent events of a shown terminal; of a chatty one only if `due` or at its end.
-    pub fn tell(&self, due: bool) -> Vec<Event> {
+    pub fn take_unsent(&self, due: bool) -> Vec<Event> {
         let mut state = self.state();
         let end = state.end();
         if state.feed.is_chatty() && !due && end.is_none() {
             return Vec::new();
         }
-        state.feed.tell(&self.name, end)
+        state.feed.take_unsent(&self.name, end)
     }
 
     /// Returns whether the opening of the terminal was sent, and its end was not.
