@@ -412,7 +412,7 @@ impl ServeOptions {
             terms: ConnectionSettings {
                 default_directory: default_directory.map(|directory| uri_of(&directory)),
                 line_bytes_max: self.max_frame_bytes,
-                at_end: match self.on_eof {
+                on_eof: match self.on_eof {
                     OnEof::Drain => Shutdown::Drain(Duration::from_secs(self.drain_timeout)),
                     OnEof::Exit => Shutdown::Cancel,
                 },

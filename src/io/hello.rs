@@ -81,7 +81,7 @@ impl From<&ConnectionSettings> for SettingsMessage {
             default_directory: terms.default_directory.clone(),
             line_bytes_max: terms.line_bytes_max,
             patience_ms: terms.patience.map(milliseconds),
-            drain_ms: match terms.at_end {
+            drain_ms: match terms.on_eof {
                 Shutdown::Drain(limit) => Some(milliseconds(limit)),
                 Shutdown::Cancel => None,
             },
@@ -100,7 +100,7 @@ impl From<SettingsMessage> for ConnectionSettings {
             default_directory: wishes.default_directory,
             line_bytes_max: wishes.line_bytes_max,
             patience: wishes.patience_ms.map(Duration::from_millis),
-            at_end: match wishes.drain_ms {
+            on_eof: match wishes.drain_ms {
                 Some(limit) => Shutdown::Drain(Duration::from_millis(limit)),
                 None => Shutdown::Cancel,
             },
@@ -177,12 +177,12 @@ mod tests {
 
     #[test]
     fn settings_survive_the_hello() {
-        let at_ends = [Shutdown::Cancel, Shutdown::Drain(Duration::from_secs(60))];
-        for (at_end, assume_version) in at_ends.into_iter().zip([None, Dialect::from_name("0.4.0")]) {
+        let all = [Shutdown::Cancel, Shutdown::Drain(Duration::from_secs(60))];
+        for (on_eof, assume_version) in all.into_iter().zip([None, Dialect::from_name("0.4.0")]) {
             let terms = ConnectionSettings {
                 default_directory: Some("file:///a".to_owned()),
                 line_bytes_max: 7,
-                at_end,
+                on_eof,
                 assume_version,
                 returns_within: None,
                 patience: assume_version.map(|_| Duration::from_secs(7)),

@@ -84,7 +84,7 @@ pub struct ConnectionSettings {
     /// Maximum length of an input line, in bytes.
     pub line_bytes_max: usize,
     /// Treatment of the client's turns when its input ends.
-    pub at_end: Shutdown,
+    pub on_eof: Shutdown,
     /// Version to assume if the first messages do not name one.
     pub assume_version: Option<Dialect>,
     /// Time within which the client is expected back after a lost connection; `None` if it is not.
@@ -131,7 +131,7 @@ impl ConnectionAcceptor {
     /// When the sink cannot be made.
     pub fn open<W: LineSink + 'static>(
         &self,
-        at_end: OnClose,
+        on_close: OnClose,
         terms: ConnectionSettings,
         writer: impl FnOnce(Receipts) -> io::Result<W>,
     ) -> io::Result<ClientLines> {
@@ -143,7 +143,7 @@ impl ConnectionAcceptor {
         let writer = Box::new(writer(Receipts { id, news: self.news.clone() })?);
         let link = Link {
             id,
-            at_end,
+            on_close,
             terms,
             outbox: Outbox::new(OutboxLimits { patience, ..self.limits }, self.backlog.clone()),
             held: None,
@@ -318,7 +318,7 @@ pub struct Link {
     /// Id, which no other connection of the process gets.
     pub id: ConnectionId,
     /// Consequence of the end of this connection.
-    pub at_end: OnClose,
+    pub on_close: OnClose,
     /// Settings of this connection.
     pub terms: ConnectionSettings,
     /// Queue of lines to be written.
@@ -365,7 +365,7 @@ pub struct Link {
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("id", &self.id).field("at_end", &self.at_end).finish_non_exhaustive()
+        f.debug_struct("Link").field("id", &self.id).field("on_close", &self.on_close).finish_non_exhaustive()
     }
 }
 
@@ -487,7 +487,7 @@ impl Link {
     pub fn stalls_at(&self, others_read: bool) -> Option<Instant> {
         let progress = self.progress_at.into_std();
         let over =
-            (self.closing && self.at_end == OnClose::Close).then(|| self.outbox.lingers_until(progress));
+            (self.closing && self.on_close == OnClose::Close).then(|| self.outbox.lingers_until(progress));
         let behind = others_read.then(|| self.outbox.stalls_at(progress));
         over.flatten().into_iter().chain(behind.flatten()).min().map(Instant::from_std)
     }
@@ -593,7 +593,7 @@ mod tests {
     const TERMS: ConnectionSettings = ConnectionSettings {
         default_directory: None,
         line_bytes_max: 1 << 20,
-        at_end: Shutdown::Cancel,
+        on_eof: Shutdown::Cancel,
         assume_version: None,
         returns_within: None,
         patience: None,

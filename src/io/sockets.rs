@@ -35,7 +35,7 @@ const GOODBYE_WITHIN: Duration = Duration::from_secs(2);
 /// `is_lost` returns whether the client does not read either. Must be called inside a runtime.
 pub fn open<R, W>(
     acceptor: &ConnectionAcceptor,
-    at_end: OnClose,
+    on_close: OnClose,
     (reader, writer): (R, W),
     read_ahead: BytesMut,
     terms: ConnectionSettings,
@@ -47,7 +47,7 @@ where
 {
     let line_bytes_max = terms.line_bytes_max;
     let writer = |receipts| Ok(StreamWriter::start(writer, Framing::Lines, Arc::default(), receipts));
-    let lines = acceptor.open(at_end, terms, writer)?;
+    let lines = acceptor.open(on_close, terms, writer)?;
     let connection = lines.connection();
     tokio::spawn(read_all(reader, read_ahead, LineCodec::new(line_bytes_max), lines, is_lost));
     Ok(connection)
@@ -323,7 +323,7 @@ mod tests {
         ConnectionSettings {
             default_directory: None,
             line_bytes_max: 1000,
-            at_end: Shutdown::Cancel,
+            on_eof: Shutdown::Cancel,
             assume_version: None,
             returns_within: None,
             patience: None,

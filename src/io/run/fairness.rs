@@ -65,7 +65,7 @@ impl Sidecar {
     fn cut_off_largest(&mut self) {
         let (total, mut bytes) = (self.options.outbox.total, self.bytes_of_clients());
         while bytes > total {
-            let links = self.links.iter().filter(|link| link.at_end == OnClose::Close);
+            let links = self.links.iter().filter(|link| link.on_close == OnClose::Close);
             let Some(largest) = links.max_by_key(|link| link.held_bytes()) else { return };
             let (connection, of_largest) = (largest.id, largest.held_bytes());
             if of_largest == 0 {
@@ -96,8 +96,8 @@ impl Sidecar {
     pub(super) fn give_up(&mut self, connection: ConnectionId, why: String) {
         let Some(link) = self.links.get_mut(connection) else { return };
         link.cut_off(&why);
-        if link.at_end == OnClose::Leave {
-            let how = link.terms.at_end;
+        if link.on_close == OnClose::Leave {
+            let how = link.terms.on_eof;
             self.end_stdin(how, None);
         }
         self.lose(connection, Some(why));

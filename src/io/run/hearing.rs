@@ -83,8 +83,8 @@ impl Sidecar {
 
     fn input_ended(&mut self, connection: ConnectionId, failure: Option<std::io::Error>) {
         let Some(link) = self.links.get_mut(connection) else { return };
-        let how = link.terms.at_end;
-        match link.at_end {
+        let how = link.terms.on_eof;
+        match link.on_close {
             OnClose::Leave => {
                 tracing::info!(?failure, "stdin has ended");
                 self.end_stdin(how, failure);
@@ -178,7 +178,7 @@ impl Sidecar {
         written: WriteOutcome,
     ) -> anyhow::Result<Option<Exit>> {
         let Some(link) = self.links.get_mut(connection) else { return Ok(None) };
-        match (written, link.at_end) {
+        match (written, link.on_close) {
             (WriteOutcome::Bytes(bytes), _) => link.written(bytes),
             (WriteOutcome::Unread, _) => self.write_nothing_more(connection),
             (WriteOutcome::Gone, OnClose::Leave) => return Ok(Some(Exit::Done)),
@@ -202,7 +202,7 @@ impl Sidecar {
         let Some(link) = self.links.remove(connection) else { return };
         self.edges.close(connection);
         if !link.has_departed {
-            let (how, expected) = (link.terms.at_end, link.terms.returns_within);
+            let (how, expected) = (link.terms.on_eof, link.terms.returns_within);
             self.feed(Input::Ended { connection, how, expected });
         }
         self.feed(Input::Closed(connection));

@@ -79,7 +79,7 @@ impl Sidecar {
             return Some(exit);
         }
         self.leave_by =
-            self.leave_by.or(Instant::now().checked_add(file_system_timeout(self.options.terms.at_end)));
+            self.leave_by.or(Instant::now().checked_add(file_system_timeout(self.options.terms.on_eof)));
         None
     }
 

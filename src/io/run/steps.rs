@@ -320,7 +320,7 @@ impl Sidecar {
             link.write();
             link.have_more_written();
             if link.waits_for_answers_only() || (is_failing && link.has_departed) {
-                link.leave_by = link.leave_by.or(now.checked_add(file_system_timeout(link.terms.at_end)));
+                link.leave_by = link.leave_by.or(now.checked_add(file_system_timeout(link.terms.on_eof)));
             }
             let is_over = link.is_done() || link.leave_by.is_some_and(|by| by <= now);
             over.extend(is_over.then_some(link.id));

@@ -129,13 +129,13 @@ fn actions(told: &[Value]) -> Vec<&str> {
     told.iter().filter_map(|told| told["params"]["action"]["type"].as_str()).collect()
 }
 
-fn terms(at_end: Shutdown) -> ConnectionSettings {
+fn terms(on_eof: Shutdown) -> ConnectionSettings {
     let returns_within = Some(Duration::from_secs(1000));
     let line_bytes_max = 1 << 20;
     ConnectionSettings {
         default_directory: None,
         line_bytes_max,
-        at_end,
+        on_eof,
         assume_version: None,
         returns_within,
         patience: None,
@@ -198,14 +198,14 @@ impl World {
     }
 
     /// A connection whose turns get this when its client can say nothing any more.
-    fn open_with(&mut self, is_stuck: bool, at_end: Shutdown) -> Client {
+    fn open_with(&mut self, is_stuck: bool, on_eof: Shutdown) -> Client {
         let (sender, chunks) = mpsc::unbounded_channel();
         let mut receipts = None;
         let pipe = |made: Receipts| -> io::Result<Pipe> {
             receipts = Some(made);
             Ok(Pipe { chunks: sender, is_stuck })
         };
-        let lines = self.sidecar.acceptor.open(OnClose::Close, terms(at_end), pipe).unwrap();
+        let lines = self.sidecar.acceptor.open(OnClose::Close, terms(on_eof), pipe).unwrap();
         let id = lines.connection();
         Client { lines: Some(lines), id, chunks, unread: Vec::new(), receipts, last_request: 0 }
     }

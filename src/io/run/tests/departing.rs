@@ -16,8 +16,8 @@ const OTHER: &str = "ahp-session:/other";
 const DRAIN: Shutdown = Shutdown::Drain(Duration::from_secs(1000));
 
 /// A client that has a session of its own, whose turns get this at its end.
-async fn client_with_session(world: &mut World, name: &str, session: &str, at_end: Shutdown) -> Client {
-    let mut client = world.open_with(false, at_end);
+async fn client_with_session(world: &mut World, name: &str, session: &str, on_eof: Shutdown) -> Client {
+    let mut client = world.open_with(false, on_eof);
     let params = json!({ "clientId": name, "protocolVersions": ["1.0.0"] });
     world.ask(&mut client, "initialize", params).await;
     world.ask(&mut client, "createSession", json!({ "channel": session })).await;
@@ -25,10 +25,10 @@ async fn client_with_session(world: &mut World, name: &str, session: &str, at_en
     client
 }
 
-async fn two(at_end: Shutdown) -> (World, Client, Client) {
+async fn two(on_eof: Shutdown) -> (World, Client, Client) {
     let mut world = World::in_memory();
     let stays = client_with_session(&mut world, "stays", SESSION, DRAIN).await;
-    let leaves = client_with_session(&mut world, "leaves", OTHER, at_end).await;
+    let leaves = client_with_session(&mut world, "leaves", OTHER, on_eof).await;
     (world, stays, leaves)
 }
 

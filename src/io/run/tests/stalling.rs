@@ -16,10 +16,10 @@ fn limits(clients_above: usize, patience: Duration) -> OutboxLimits {
 }
 
 /// A world in which a client that does not read has begun a turn that is more than may wait for it.
-async fn stalled(limits: OutboxLimits, at_end: Shutdown) -> (World, Client) {
+async fn stalled(limits: OutboxLimits, on_eof: Shutdown) -> (World, Client) {
     let mut world = World::with(Persistence::in_memory(), limits);
     world.sidecar.begin().unwrap();
-    let stuck = world.open_with(true, at_end);
+    let stuck = world.open_with(true, on_eof);
     let chat = default_chat_of(SESSION);
     let ask = |id: u64, method: &str, params: Value| json!({ "id": id, "method": method, "params": params });
     stuck.says(&[
