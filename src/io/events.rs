@@ -36,21 +36,21 @@ pub enum LoopEvent {
     /// Reports of agents, in order.
     Reports(Vec<Report>),
     /// Result of probing an agent, with its provider id.
-    Met(String, Box<ProbeResult>),
+    Probed(String, Box<ProbeResult>),
     /// Event of the committing thread.
-    Kept(CommitEvent),
+    Committed(CommitEvent),
     /// Result of reading the store for a connection.
     Read(ConnectionId, FinishedRead),
     /// Findings about the directories that a connection's message names.
-    Looked(ConnectionId, Findings),
+    DirectoriesFound(ConnectionId, Findings),
     /// Answer to a connection's request for a resource.
     Resource(ResourceAnswer),
     /// Watches that were started, or refused, for a connection's message.
-    Begun(ConnectionId, StartedWatches),
+    WatchesStarted(ConnectionId, StartedWatches),
     /// Changes of watched files.
     Changed(WatchReport),
     /// Start of the core's own watch on this channel.
-    BegunOwn(String),
+    OwnWatchStarted(String),
     /// Report of a program in a terminal.
     Pty(PtyReport),
     /// Event of the process that runs git.
@@ -58,15 +58,15 @@ pub enum LoopEvent {
     /// Piece of a large message that another thread writes.
     Piece(Piece),
     /// Hello of a front.
-    Knock(Box<JoinRequest>),
+    FrontJoins(Box<JoinRequest>),
     /// Change of a file that others may change under a running host.
     Upkeep(UpkeepEvent),
     /// Reason to leave.
-    Lost(LeaveReason),
+    Leave(LeaveReason),
     /// Expired timer or deadline.
-    Due,
+    TimerDue,
     /// Pending input of clients, while no other event has occurred.
-    Unheard,
+    InputPending,
 }
 
 /// Optional events that the loop wants now; all others are always wanted.
@@ -90,13 +90,13 @@ pub struct Events {
     /// Reports of agents, in order.
     pub reports: mpsc::Receiver<Report>,
     /// Results of probing agents.
-    pub met: mpsc::UnboundedReceiver<(String, ProbeResult)>,
+    pub probed: mpsc::UnboundedReceiver<(String, ProbeResult)>,
     /// Events of the committing thread.
-    pub kept: mpsc::UnboundedReceiver<CommitEvent>,
+    pub committed: mpsc::UnboundedReceiver<CommitEvent>,
     /// Results of reading the store.
     pub read: mpsc::UnboundedReceiver<(ConnectionId, FinishedRead)>,
     /// Findings about working directories.
-    pub looked: mpsc::UnboundedReceiver<(ConnectionId, Findings)>,
+    pub directories: mpsc::UnboundedReceiver<(ConnectionId, Findings)>,
     /// Answers about resources.
     pub resources: mpsc::UnboundedReceiver<ResourceAnswer>,
     /// Results of starting watches, and changes of watched files.
@@ -112,7 +112,7 @@ pub struct Events {
     /// Changes of files that others may change under a running host.
     pub upkeep: mpsc::UnboundedReceiver<UpkeepEvent>,
     /// Reasons to leave.
-    pub lost: mpsc::UnboundedReceiver<LeaveReason>,
+    pub leave_reasons: mpsc::UnboundedReceiver<LeaveReason>,
 }
 
 impl Events {
@@ -121,23 +121,23 @@ impl Events {
         let mut reports = Vec::with_capacity(self.reports.len().min(REPORTS_AT_ONCE));
         tokio::select! {
             Some(news) = self.links.recv() => LoopEvent::Link(news),
-            Some((provider, met)) = self.met.recv() => LoopEvent::Met(provider, Box::new(met)),
-            Some(kept) = self.kept.recv() => LoopEvent::Kept(kept),
+            Some((provider, met)) = self.probed.recv() => LoopEvent::Probed(provider, Box::new(met)),
+            Some(kept) = self.committed.recv() => LoopEvent::Committed(kept),
             Some((connection, read)) = self.read.recv() => LoopEvent::Read(connection, read),
-            Some((connection, findings)) = self.looked.recv() => LoopEvent::Looked(connection, findings),
+            Some((connection, findings)) = self.directories.recv() => LoopEvent::DirectoriesFound(connection, findings),
             Some(answered) = self.resources.recv() => LoopEvent::Resource(answered),
-            Some((connection, begun)) = self.watches.begun.recv() => LoopEvent::Begun(connection, begun),
-            Some(channel) = self.watches.begun_own.recv() => LoopEvent::BegunOwn(channel),
+            Some((connection, begun)) = self.watches.begun.recv() => LoopEvent::WatchesStarted(connection, begun),
+            Some(channel) = self.watches.begun_own.recv() => LoopEvent::OwnWatchStarted(channel),
             Some(told) = self.watches.told.recv(), if wants.reports => LoopEvent::Changed(told),
             Some(report) = self.ptys.recv(), if wants.ptys => LoopEvent::Pty(report),
             Some(news) = self.git.recv() => LoopEvent::Git(news),
             Some(piece) = self.pieces.recv() => LoopEvent::Piece(piece),
-            Some(join_request) = self.join_requests.recv() => LoopEvent::Knock(Box::new(join_request)),
+            Some(join_request) = self.join_requests.recv() => LoopEvent::FrontJoins(Box::new(join_request)),
             Some(news) = self.upkeep.recv() => LoopEvent::Upkeep(news),
-            Some(loss) = self.lost.recv() => LoopEvent::Lost(loss),
+            Some(loss) = self.leave_reasons.recv() => LoopEvent::Leave(loss),
             _ = self.reports.recv_many(&mut reports, REPORTS_AT_ONCE), if wants.reports => LoopEvent::Reports(reports),
-            () = sleep_until(wants.due.unwrap_or_else(Instant::now)), if wants.due.is_some() => LoopEvent::Due,
-            () = ready(()), if wants.unheard => LoopEvent::Unheard,
+            () = sleep_until(wants.due.unwrap_or_else(Instant::now)), if wants.due.is_some() => LoopEvent::TimerDue,
+            () = ready(()), if wants.unheard => LoopEvent::InputPending,
         }
     }
 

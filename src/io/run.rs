@@ -114,7 +114,7 @@ impl Sidecar {
         options: RunOptions,
         backends: Vec<Box<dyn Backend>>,
         opened: OpenedPersistence,
-        lost: mpsc::UnboundedReceiver<LeaveReason>,
+        leave_reasons: mpsc::UnboundedReceiver<LeaveReason>,
         join_requests: mpsc::UnboundedReceiver<JoinRequest>,
     ) -> (Self, Events) {
         let OpenedPersistence { persistence, start, told: kept, readers } = opened;
@@ -204,10 +204,10 @@ impl Sidecar {
             Events {
                 links,
                 reports,
-                met,
-                kept,
+                probed: met,
+                committed: kept,
                 read,
-                looked,
+                directories: looked,
                 resources: answered,
                 watches: watched,
                 ptys: heard_of_ptys,
@@ -215,7 +215,7 @@ impl Sidecar {
                 pieces,
                 join_requests,
                 upkeep: mpsc::unbounded_channel().1,
-                lost,
+                leave_reasons,
             },
         )
     }
@@ -321,16 +321,18 @@ impl Sidecar {
                 return self.receive_write_outcome(connection, written)
             }
             LoopEvent::Reports(reports) => self.receive_reports(reports),
-            LoopEvent::Met(provider, met) => self.receive_probe(provider, *met),
-            LoopEvent::Kept(kept) => self.receive_commit_event(kept),
+            LoopEvent::Probed(provider, met) => self.receive_probe(provider, *met),
+            LoopEvent::Committed(kept) => self.receive_commit_event(kept),
             LoopEvent::Read(connection, read) => self.receive_read(connection, read),
-            LoopEvent::Looked(connection, findings) => self.receive_directories(connection, findings),
+            LoopEvent::DirectoriesFound(connection, findings) => {
+                self.receive_directories(connection, findings)
+            }
             LoopEvent::Resource(answered) => {
                 self.resources.answered(&answered);
                 self.receive_job(answered.connection, answered.answer);
             }
-            LoopEvent::Begun(connection, begun) => self.receive_watches(connection, begun),
-            LoopEvent::BegunOwn(channel) => self.feed(Input::Watches(channel)),
+            LoopEvent::WatchesStarted(connection, begun) => self.receive_watches(connection, begun),
+            LoopEvent::OwnWatchStarted(channel) => self.feed(Input::Watches(channel)),
             LoopEvent::Changed(Watched { watch, changes }) => {
                 self.feed(Input::FilesChanged { watch, changes })
             }
@@ -346,14 +348,14 @@ impl Sidecar {
             }
             LoopEvent::Piece(piece) => self.receive_piece(piece),
             LoopEvent::Link(TransportEvent::LeaveRequested(connection)) => self.cut_short(connection),
-            LoopEvent::Knock(join_request) => self.receive_join_request(*join_request),
+            LoopEvent::FrontJoins(join_request) => self.receive_join_request(*join_request),
             LoopEvent::Upkeep(news) => return Ok(self.receive_upkeep(news)),
-            LoopEvent::Lost(loss) => return Ok(self.receive_leave_reason(loss)),
-            LoopEvent::Due if self.leave_by.is_some_and(|by| by <= Instant::now()) => {
+            LoopEvent::Leave(loss) => return Ok(self.receive_leave_reason(loss)),
+            LoopEvent::TimerDue if self.leave_by.is_some_and(|by| by <= Instant::now()) => {
                 return Ok(Some(self.done.unwrap_or(Exit::Done)));
             }
-            LoopEvent::Due => self.fire_timers(),
-            LoopEvent::Unheard => {}
+            LoopEvent::TimerDue => self.fire_timers(),
+            LoopEvent::InputPending => {}
         }
         Ok(None)
     }

@@ -48,7 +48,7 @@ impl Sidecar {
     async fn flush(&mut self, events: &mut Events) {
         self.end_step();
         while !self.persistence.is_settled() && !self.persistence.is_failing() {
-            let Some(kept) = events.kept.recv().await else { return };
+            let Some(kept) = events.committed.recv().await else { return };
             self.receive_commit_event(kept);
         }
     }

@@ -104,8 +104,8 @@ pub fn serve(
         .build()
         .context("cannot start an event loop")?;
     let exit = runtime.block_on(async {
-        let (losses, lost) = mpsc::unbounded_channel();
-        catch_signals(&losses)?;
+        let (leave, leave_reasons) = mpsc::unbounded_channel();
+        catch_signals(&leave)?;
         let socket = place.as_ref().and_then(HostSocket::socket_file);
         let (fronts, join_requests) = match place {
             Some(place) => {
@@ -117,7 +117,7 @@ pub fn serve(
         };
         let terms = options.terms.clone();
         let line_bytes_max = terms.line_bytes_max;
-        let (mut sidecar, mut events) = Sidecar::new(options, backends, opened, lost, join_requests);
+        let (mut sidecar, mut events) = Sidecar::new(options, backends, opened, leave_reasons, join_requests);
         sidecar.fronts = fronts;
         if let Err(error) = sidecar.listen_to_others(&terms).await {
             sidecar.close_listeners().await;
@@ -127,7 +127,7 @@ pub fn serve(
         sidecar.begin_upkeep(&mut events, configuration, socket)?;
         if let Some((stdin, stdout)) = pipes {
             let watched = stdout.try_clone().context("cannot watch stdout")?;
-            let tell = move |loss| losses.send(loss).is_ok();
+            let tell = move |reason| leave.send(reason).is_ok();
             hangup::start(Some(watched), parent, None, tell).map_err(no_thread)?;
             let writer = |receipts| Stdout::start(stdout, receipts);
             let lines =

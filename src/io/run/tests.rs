@@ -252,7 +252,7 @@ impl World {
             while let Some(event) = self.events.now(Interests { reports: true, ..Interests::default() }).await
             {
                 match event {
-                    LoopEvent::Kept(_) => untold.push(event),
+                    LoopEvent::Committed(_) => untold.push(event),
                     event => assert_eq!(self.sidecar.take_in(event).unwrap(), None, "the loop goes on"),
                 }
             }
