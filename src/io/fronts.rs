@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -122,7 +122,7 @@ pub struct FrontServices<'a> {
 
 #[derive(Debug)]
 struct Front {
-    stream: Arc<Stream>,
+    stream: Arc<FrontStream>,
     /// Task that reads from the front, if the connection was opened.
     hears: Option<JoinHandle<()>>,
     /// Ends the threads on the front's stdin and stdout when it is dropped.
@@ -139,7 +139,7 @@ pub struct Fronts {
     join_requests: mpsc::UnboundedSender<JoinRequest>,
     served: BTreeMap<ConnectionId, Front>,
     /// Fronts of the last clients. They end when the host does, or when another client connects.
-    last: Vec<Arc<Stream>>,
+    last: Vec<Arc<FrontStream>>,
     /// Set once a front has arrived, even if it was refused.
     has_come: bool,
     /// Set if the socket's file belongs to another host.
@@ -237,15 +237,15 @@ impl Fronts {
         };
         let outdated = with.configuration.and_then(|here| here.outdated(&join_request.hello.configuration));
         let JoinRequest { hello, stdin, stdout, stream, .. } = join_request;
-        let stream = Arc::new(stream);
+        let stream = Arc::new(FrontStream::new(stream));
         if let Err(error) = self.serve(&hello, (stdin, stdout), &stream, with.acceptor, (listening, outdated))
         {
             tracing::error!(%error, "a client that has joined cannot be served");
             if are_files_exhausted(&error) {
-                return refuse_for_want_of_files(&stream);
+                return refuse_for_want_of_files(&stream.stream);
             }
             let why = format!("the host of this state folder cannot serve one more client: {error}");
-            refuse(&stream, why, EXIT_STATE);
+            refuse(&stream.stream, why, EXIT_STATE);
         }
     }
 
@@ -278,7 +278,7 @@ impl Fronts {
         &mut self,
         hello: &Hello,
         (stdin, stdout): (File, File),
-        stream: &Arc<Stream>,
+        stream: &Arc<FrontStream>,
         acceptor: &ConnectionAcceptor,
         (listening, outdated): (Vec<String>, Option<String>),
     ) -> io::Result<()> {
@@ -303,7 +303,7 @@ impl Fronts {
         stdio::read_lines(stdin, line_bytes_max, lines, Some(stopped))?;
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let process = std::process::id();
-        send(stream, &HelloLine::Welcome { version, process, differs, listening, outdated });
+        stream.send(&HelloLine::Welcome { version, process, differs, listening, outdated });
         tracing::info!(
             connection = connection.0,
             version = hello.version,
@@ -312,7 +312,7 @@ impl Fronts {
         let filter: Targets = hello.log.parse().unwrap_or_default();
         let reads = Arc::clone(stream);
         self.log_readers
-            .join(connection.0, LogReader::new(filter, move |line| send(&reads, &HelloLine::Log(line))));
+            .join(connection.0, LogReader::new(filter, move |line| reads.send(&HelloLine::Log(line))));
         self.served.insert(connection, Front { stream: Arc::clone(stream), hears, _stop: stop });
         Ok(())
     }
@@ -327,7 +327,7 @@ impl Fronts {
     pub fn send_exit(&mut self, connection: ConnectionId, status: u8, why: Option<String>, waits: bool) {
         self.log_readers.leave(connection.0);
         let Some(front) = self.served.remove(&connection) else { return };
-        send(&front.stream, &HelloLine::Over { status, why });
+        front.stream.finish(&HelloLine::Over { status, why });
         if let Some(hears) = front.hears {
             hears.abort();
         }
@@ -358,25 +358,74 @@ fn watch_reader((stdout, stopped): (File, PipeReader), receipts: Receipts) -> io
     hangup::start(Some(stdout), None, Some(stopped), tell)
 }
 
-/// Sends a line to a front without waiting: a front that does not read loses the line.
-fn send(front: &Stream, told: &HelloLine) {
-    // An error is not logged: the log line would be sent to the same front.
-    front.try_write(&told.to_line()).unwrap_or_default();
+/// Stream to a front that is served.
+#[derive(Debug)]
+struct FrontStream {
+    stream: Stream,
+    /// Rest of a line that the front has not read, and the last line behind it.
+    unsent: Mutex<Vec<u8>>,
+}
+
+impl FrontStream {
+    fn new(stream: Stream) -> Self {
+        Self { stream, unsent: Mutex::default() }
+    }
+
+    /// Sends a line without waiting. A front that does not read loses the line, but no part of one.
+    fn send(&self, told: &HelloLine) {
+        let mut unsent = self.unsent();
+        // An error is not logged: the log line would be sent to the same front.
+        if self.write(&mut unsent).is_ok() {
+            *unsent = told.to_line();
+            self.write(&mut unsent).unwrap_or_default();
+        }
+    }
+
+    /// Sends the last line, which a front that does not read gets when it reads again.
+    fn finish(self: &Arc<Self>, told: &HelloLine) {
+        self.unsent().extend(told.to_line());
+        let front = Arc::clone(self);
+        let sent = front.write(&mut front.unsent());
+        if sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            tokio::spawn(async move {
+                while front.stream.writable().await.is_ok() {
+                    match front.write(&mut front.unsent()) {
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        _ => return,
+                    }
+                }
+            });
+        }
+    }
+
+    fn unsent(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the rest without waiting.
+    fn write(&self, unsent: &mut Vec<u8>) -> io::Result<()> {
+        while !unsent.is_empty() {
+            let sent = self.stream.try_write(unsent)?;
+            unsent.drain(..sent);
+        }
+        Ok(())
+    }
 }
 
 fn refuse(front: &Stream, why: String, status: u8) {
-    send(front, &HelloLine::Refused { why, status });
+    // The line is the first, so the stream has room for it, unless the front is gone.
+    front.try_write(&HelloLine::Refused { why, status }.to_line()).unwrap_or_default();
 }
 
 fn refuse_for_want_of_files(front: &Stream) {
-    send(front, &HelloLine::Refused { why: descriptors::exhausted(), status: EXIT_FAILURE });
+    refuse(front, descriptors::exhausted(), EXIT_FAILURE);
 }
 
 /// Reads from a front: any data asks to leave, and the end means that the front is gone.
-async fn read_leave(stream: Arc<Stream>, receipts: Receipts) {
+async fn read_leave(front: Arc<FrontStream>, receipts: Receipts) {
     let mut said = [0; 256];
-    while stream.readable().await.is_ok() {
-        match stream.try_read(&mut said) {
+    while front.stream.readable().await.is_ok() {
+        match front.stream.try_read(&mut said) {
             Ok(0) => break,
             Ok(_) => {
                 if !receipts.request_leave() {
@@ -466,6 +515,25 @@ async fn read_hello(stream: Stream) -> io::Result<Option<JoinRequest>> {
 mod tests {
     use super::*;
     use crate::io::upkeep::bind;
+    use crate::os::sockets::connect_now;
+
+    #[tokio::test]
+    async fn front_that_did_not_read_gets_whole_lines_and_its_exit_status() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("host.sock");
+        let listener = listen(bind(&path).unwrap()).unwrap();
+        let client = connect_now(&path).unwrap();
+        let front = Arc::new(FrontStream::new(listener.accept().await.unwrap().0));
+        for _ in 0..1000 {
+            front.send(&HelloLine::Log("x".repeat(10_000)));
+        }
+        front.finish(&HelloLine::Over { status: 7, why: None });
+        drop(front);
+        let read = tokio::task::spawn_blocking(|| io::read_to_string(client)).await.unwrap().unwrap();
+        let lines: Vec<HelloLine> = read.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(lines.len() < 1001, "the front did not read");
+        assert!(matches!(lines.last(), Some(HelloLine::Over { status: 7, .. })));
+    }
 
     #[tokio::test]
     async fn expired_deadline_of_the_first_front_wakes_the_loop_once() {

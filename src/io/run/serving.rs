@@ -119,10 +119,15 @@ pub fn serve(
         let line_bytes_max = terms.line_bytes_max;
         let (mut sidecar, mut events) = Sidecar::new(options, backends, opened, leave_reasons, join_requests);
         sidecar.fronts = fronts;
-        if let Err(error) = sidecar.listen_to_others(&terms).await {
+        let left = tokio::select! {
+            listens = sidecar.listen_to_others(&terms) => listens.map(|()| None),
+            // Binding may include a name lookup, which may take long.
+            Some(_) = events.leave_reasons.recv() => Ok(Some(Exit::Done)),
+        };
+        if let Some(left) = left.transpose() {
             sidecar.close_listeners().await;
             sidecar.close_store();
-            return Err(error);
+            return left;
         }
         sidecar.begin_upkeep(&mut events, configuration, socket)?;
         if let Some((stdin, stdout)) = pipes {
