@@ -328,8 +328,11 @@ pub(in crate::host) fn name_chat(
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.title_by <= by) else {
         return;
     };
-    chat.title_by = by;
-    chat.conversation.set_title(title.to_owned());
+    if (chat.title_by, &*chat.conversation.state().title) != (by, title) {
+        chat.title_by = by;
+        chat.conversation.set_title(title.to_owned());
+        ledger.chat_row_due(key);
+    }
     sync_chat(ledger, step, key);
 }
 

@@ -232,6 +232,7 @@ impl Changes {
             let changes = summary_to_send(&files, state.changes.as_ref());
             if changes != state.changes && (is_known || !is_alone) {
                 of_chat.conversation.set_changes(changes);
+                ledger.chat_row_due(chat);
                 catalogue::sync_chat(ledger, step, chat);
             }
             let offered =

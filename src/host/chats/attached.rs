@@ -141,8 +141,7 @@ pub(crate) fn attach_to_pending(ledger: &mut Ledger, key: ChatKey, id: &str, tra
         return;
     }
     // No action carries transcripts, so the row must be saved.
-    chat.saved.row_due = true;
-    ledger.mark_dirty(key.into());
+    ledger.chat_row_due(key);
 }
 
 /// Moves the transcripts of a pending message to the turn that it starts.

@@ -157,8 +157,7 @@ fn select_when_idle(
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     if chat.conversation.state().active_turn.is_some() {
         chat.selecting.push(PendingSelection { change, asked });
-        chat.saved.row_due = true;
-        ledger.mark_dirty(key.into());
+        ledger.chat_row_due(key);
     } else {
         select(ledger, step, key, &change, asked);
     }
@@ -237,8 +236,7 @@ pub(crate) fn set_following_selection(ledger: &mut Ledger, key: ChatKey, id: &st
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let changed = if follows { chat.following.insert(id.to_owned()) } else { chat.following.remove(id) };
     if changed {
-        chat.saved.row_due = true;
-        ledger.mark_dirty(key.into());
+        ledger.chat_row_due(key);
     }
 }
 

@@ -9,7 +9,7 @@
 
 use ahp_types::actions::StateAction;
 
-use crate::host::effects::{ChannelId, Output, Record};
+use crate::host::effects::{ChannelId, ChatKey, Output, Record};
 use crate::host::ledger::Ledger;
 use crate::host::model::Chat;
 use crate::host::Step;
@@ -79,6 +79,14 @@ impl Ledger {
         }
         if is_due {
             self.mark_dirty(target);
+        }
+    }
+
+    /// Marks the row of a chat as out of date, after a change that no action carries.
+    pub(in crate::host) fn chat_row_due(&mut self, key: ChatKey) {
+        if let Some(chat) = self.channels.chats.known_mut(key) {
+            chat.saved.row_due = true;
+            self.mark_dirty(key.into());
         }
     }
 }

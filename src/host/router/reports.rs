@@ -61,8 +61,7 @@ impl Host {
             Event::Handle(handle) => {
                 if chat.handle != handle {
                     chat.handle = handle;
-                    chat.saved.row_due = true;
-                    self.ledger.mark_dirty(key.into());
+                    self.ledger.chat_row_due(key);
                 }
             }
             Event::Configured { config, spreads, heard } => {
