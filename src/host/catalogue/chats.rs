@@ -125,7 +125,7 @@ pub(in crate::host) fn beginning_of(
                 )));
             };
             Ok(Beginning {
-                origin: ChatOrigin::Fork { chat: source.chat, turn_id: source.turn_id },
+                origin: ChatOrigin::Fork { chat: chat.channel.uri.clone(), turn_id: source.turn_id },
                 context: chat.context.clone(),
                 copied: Some((from, turns.to_vec())),
                 directories: chat.conversation.state().working_directories.clone(),
@@ -152,9 +152,9 @@ pub(in crate::host) fn beginning_of(
                     )));
                 }
             }
-            let (chat, turn_id, selection) = (source.chat, source.turn_id, source.selection);
+            let (turn_id, selection) = (source.turn_id, source.selection);
             Ok(Beginning {
-                origin: ChatOrigin::SideChat { chat, turn_id, selection },
+                origin: ChatOrigin::SideChat { chat: chat.channel.uri.clone(), turn_id, selection },
                 context,
                 copied: None,
                 directories: None,

@@ -1,14 +1,14 @@
 //! Listing, announcing and disposing of sessions.
 //!
-//! Owns: the consequences of disposal (chats, terminals, watches, changesets and absences of
-//! clients go with a session), in the order in which clients are notified.
+//! Owns: the consequences of disposal (chats with their terminals, changesets, checkpoints and
+//! annotations go with a session), in the order in which clients are notified.
 //! Never: stores a session: `host::catalogue` does.
 
 use ahp_types::actions::{SessionChatRemovedAction, StateAction};
 use ahp_types::commands::DisposeSessionParams;
 use ahp_types::notifications::SessionRemovedParams;
 
-use crate::host::agents::{conversations, progress, AgentRegistry};
+use crate::host::agents::{conversations, AgentRegistry};
 use crate::host::catalogue::sessions::NewSession;
 use crate::host::catalogue::summaries::Summaries;
 use crate::host::catalogue::{ahead, Catalogue};
@@ -50,12 +50,7 @@ impl Host {
             _ => return Err(self.ledger.not_found(&params.channel)),
         };
         for chat in self.ledger.channels.chats_in(key) {
-            // Steering messages that the agent has not accepted have no next turn.
-            if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
-                run.sent_steering.clear();
-            }
-            self.cancel_turn(step, chat);
-            progress::opening_finished(&mut self.ledger, step, chat);
+            self.end_chat(step, chat);
             let Some(uri) = self.ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone())
             else {
                 continue;

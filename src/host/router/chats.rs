@@ -6,11 +6,11 @@
 
 use ahp_types::commands::{CreateChatParams, DisposeChatParams};
 
-use crate::host::agents::conversations;
+use crate::host::agents::{conversations, progress};
 use crate::host::catalogue::chats::CHATS_MAX;
 use crate::host::chats::{attached, pending, turns};
 use crate::host::configuration::{directories, selection};
-use crate::host::effects::{ConnectionId, Output, Record};
+use crate::host::effects::{ChatKey, ConnectionId, Output, Record};
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::{catalogue, configuration, Host, Step};
 use crate::wire::errors::RpcError;
@@ -94,29 +94,37 @@ impl Host {
         let Some(chat) = self.ledger.find_chat(&params.channel) else {
             return Err(self.ledger.not_found(&params.channel));
         };
-        let key = self.ledger.channels.chats.needed(chat)?.session;
+        let of_chat = self.ledger.channels.chats.needed(chat)?;
+        // The request may name the chat by an alias.
+        let (key, uri) = (of_chat.session, of_chat.channel.uri.clone());
         let session = self.ledger.channels.sessions.needed(key)?;
-        let mut others = session.state.chats.iter().filter(|row| row.resource != params.channel);
+        let mut others = session.state.chats.iter().filter(|row| row.resource != uri);
         let Some(heir) = others.next().map(|row| row.resource.clone()) else {
             return Err(RpcError::invalid_params(
                 "`channel`: the last chat of a session cannot be disposed of; dispose of the session instead",
             ));
         };
+        self.end_chat(step, chat);
+        if self.ledger.channels.is_default(chat) {
+            catalogue::chats::set_default_chat(&mut self.ledger, step, key, heir, None);
+        }
+        catalogue::chats::remove_chat_row(&mut self.ledger, step, key, &uri);
+        conversations::close_conversation(&mut self.ledger, step, chat);
+        catalogue::sessions::remove_chat(&mut self.ledger, step, chat);
+        self.ledger.mark_clean(chat.into());
+        step.emit(Output::Record(Record::ChatRemoved { key: chat, uri }));
+        catalogue::chats::reopen_session(&mut self.ledger, &self.agents, step, key);
+        Ok(())
+    }
+
+    /// Cancels the turn of a chat that is about to be removed, and completes the progress of its
+    /// opening.
+    pub(super) fn end_chat(&mut self, step: &mut Step<'_>, chat: ChatKey) {
         // Steering messages that the agent has not accepted have no next turn.
         if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
             run.sent_steering.clear();
         }
         self.cancel_turn(step, chat);
-        if self.ledger.channels.is_default(chat) {
-            catalogue::chats::set_default_chat(&mut self.ledger, step, key, heir, None);
-        }
-        catalogue::chats::remove_chat_row(&mut self.ledger, step, key, &params.channel);
-        conversations::close_conversation(&mut self.ledger, step, chat);
-        catalogue::sessions::remove_chat(&mut self.ledger, step, chat);
-        self.ledger.mark_clean(chat.into());
-        let uri = params.channel.clone();
-        step.emit(Output::Record(Record::ChatRemoved { key: chat, uri }));
-        catalogue::chats::reopen_session(&mut self.ledger, &self.agents, step, key);
-        Ok(())
+        progress::opening_finished(&mut self.ledger, step, chat);
     }
 }

@@ -32,17 +32,21 @@ pub(super) fn move_chat(
         return Err(ledger.not_found(&params.channel));
     };
     let from = catalogue::moves::check_movable(ledger, key)?;
+    // The request may name chats by aliases.
+    let uri_of = |key: Option<ChatKey>| Some(ledger.channels.chats.known(key?)?.channel.uri.clone());
+    let uri = uri_of(Some(key)).unwrap_or(params.channel);
     match params.destination {
         ChatMoveDestination::Session(to) => {
             let Some(session) = ledger.find_session(&to.session) else {
                 return Err(ledger.not_found(&to.session));
             };
-            catalogue::moves::check_anchor(ledger, session, &params.channel, to.after.as_deref())?;
+            let after = to.after.map(|after| uri_of(ledger.find_chat(&after)).unwrap_or(after));
+            catalogue::moves::check_anchor(ledger, session, &uri, after.as_deref())?;
             if session != from {
                 catalogue::moves::check_may_join(ledger, agents, key, session)?;
                 transfer_chat(ledger, agents, changes, step, key, session);
             }
-            catalogue::moves::place_behind(ledger, step, session, &params.channel, to.after.as_deref());
+            catalogue::moves::place_behind(ledger, step, session, &uri, after.as_deref());
             Ok(MoveChatResult { session: to.session })
         }
         ChatMoveDestination::NewSession(_) => {
@@ -119,7 +123,6 @@ pub(super) fn move_to_new_session(
     let channel = Channel::new(uri.clone(), ledger.head() + 1);
     let session = Session {
         used: ledger.uses(),
-        shown_at: ledger.head(),
         ..Session::new(channel, state, (now.clone(), now), from.config.clone(), chat.title_by)
     };
     let to = SessionKey(ledger.fresh_key());
