@@ -47,6 +47,7 @@ pub(crate) fn client_turn_waits(
     if let Some(chat) = ledger.channels.chats.known_mut(key) {
         chat.turns_queued.insert(id);
     }
+    ledger.chat_row_due(key);
     Ok(verdict)
 }
 

@@ -6,7 +6,7 @@
 //! loop; the host only inserts the result.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ahp::reducers::ReduceOutcome;
@@ -22,8 +22,7 @@ use crate::host::configuration::selection::PendingSelection;
 use crate::host::effects::{Handle, Output, RepositoryStatus, SavedChat, SavedSession, SessionRow, Timer};
 use crate::host::ledger::Ledger;
 use crate::host::limits::{is_output, Limits};
-use crate::host::locale::Language;
-use crate::host::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey};
+use crate::host::model::{Channel, Chat, Run, RunPhase, Saved, Session, SessionKey};
 use crate::host::terminals::commands;
 use crate::host::{limits, ChatKey, Step};
 use crate::state::history::History;
@@ -246,36 +245,15 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
     drop(actions);
     let is_cut = conversation.cut_active_turn(turn_bytes_max) || sifted;
     let key = row.key;
+    let selecting = body.selecting.into_iter().map(|change| PendingSelection { change, asked: None });
     let chat = Chat {
-        channel: Channel::new(row.uri, body.born_at),
-        session: row.session,
-        conversation,
         context,
         title_by: body.title_by,
-        agent: AgentLink::Closed,
-        opening: None,
-        awaits: false,
-        previews: BTreeMap::new(),
-        call_edits: Default::default(),
-        requesting_client: None,
-        tokens_sent: Default::default(),
-        directories_sent: Vec::new(),
-        tools_sent: Vec::new(),
-        settings_sent: Default::default(),
-        commands: None,
-        run: None,
-        begins: None,
-        settling: None,
-        stored_terminals: BTreeMap::new(),
         removed_turns: body.removed_turns.into_owned(),
         consumed,
-        selecting: body
-            .selecting
-            .into_iter()
-            .map(|change| PendingSelection { change, asked: None })
-            .collect(),
-        turns_queued: BTreeSet::new(),
-        undelivered_steering: BTreeSet::new(),
+        selecting: selecting.collect(),
+        turns_queued: body.turns_queued,
+        undelivered_steering: body.undelivered_steering,
         following: body.following,
         attached: body.attached.into_owned(),
         progress: body.progress.into_iter().chain(running.zip(progress)).collect(),
@@ -287,9 +265,9 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
             row_bytes: row.body.len(),
             ..Saved::default()
         },
-        language: Language::default(),
         // Queued messages wait until a client requests something.
         queue_held: true,
+        ..Chat::new(Channel::new(row.uri, body.born_at), row.session, conversation)
     };
     Ok(LoadedChat { key, chat, is_cut })
 }

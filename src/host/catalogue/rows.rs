@@ -71,6 +71,12 @@ pub struct ChatBody<'a> {
     pub(in crate::host) selecting: Vec<SelectionChange>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(in crate::host) following: BTreeSet<String>,
+    /// Queued messages that stand for turns whose start had to wait.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(in crate::host) turns_queued: BTreeSet<String>,
+    /// Steering messages with which the next turn begins.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(in crate::host) undelivered_steering: BTreeSet<String>,
     pub(in crate::host) progress: BTreeMap<String, u64>,
     /// Number of stored turns before the chat's own, which only its agent knows.
     #[serde(default, skip_serializing_if = "is_zero")]

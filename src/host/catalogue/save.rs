@@ -99,6 +99,8 @@ fn save_chat_row(
         consumed: chat.consumed.iter().cloned().collect(),
         selecting: chat.selecting.iter().map(|waiting| waiting.change.clone()).collect(),
         following: chat.following.clone(),
+        turns_queued: chat.turns_queued.clone(),
+        undelivered_steering: chat.undelivered_steering.clone(),
         progress: chat.progress.clone(),
         context_turns,
         attached: Cow::Borrowed(&chat.attached),

@@ -100,6 +100,7 @@ pub(crate) fn steering_was_refused(ledger: &mut Ledger, step: &mut Step<'_>, key
     let Some(at) = run.sent_steering.iter().position(|pending| pending.id == id) else { return };
     let refused = run.sent_steering.remove(at);
     chat.undelivered_steering.insert(refused.id.clone());
+    ledger.chat_row_due(key);
     requeue_steering(ledger, step, key, vec![refused]);
 }
 

@@ -9,7 +9,11 @@ use serde_json::json;
 use super::calls::{self, CallRef, Readiness};
 use super::pending;
 use super::turns::{end_turn_without_advance, Ending};
-use crate::host::effects::{CallExtras, Command, PermissionKind, PermissionOption, ToolGate, ToolOutcome};
+use crate::host::catalogue::rows::ChatBody;
+use crate::host::catalogue::save::{save_chat, save_whole_chat};
+use crate::host::effects::{
+    CallExtras, Command, Output, PermissionKind, PermissionOption, Record, ToolGate, ToolOutcome,
+};
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
 use crate::host::testing::{
@@ -97,4 +101,23 @@ fn steering_that_no_agent_took_is_put_back_when_the_turn_ends() {
         pending::consume(&mut ledger, step, CHAT, PendingMessageKind::Steering, "s".to_owned());
     });
     assert!(chat(&mut ledger).consumed.contains("s"), "it begins no second turn");
+}
+
+#[test]
+fn refused_steering_message_keeps_its_place_across_a_restart() {
+    let (mut ledger, agents) = (with_session(), registry(&[]));
+    start_turn(&mut ledger, "t");
+    let message = json!({ "type": "chat/pendingMessageSet", "kind": "steering", "id": "s",
+        "message": empty_message() });
+    let set = serde_json::from_value(message).unwrap();
+    outputs_of(|step| ledger.sequence(step, CHAT, set, None));
+    outputs_of(|step| pending::send_steering(&mut ledger, &agents, step, CHAT));
+    outputs_of(|step| save_whole_chat(&mut ledger, step, CHAT));
+    ledger.take_dirty();
+    outputs_of(|step| pending::steering_was_refused(&mut ledger, step, CHAT, "s"));
+    assert!(ledger.take_dirty().contains(&CHAT.into()));
+    let outputs = outputs_of(|step| save_chat(&mut ledger, step, CHAT));
+    let [Output::Record(Record::Chat(row))] = &outputs[..] else { panic!("{outputs:?}") };
+    let stored = ChatBody::read(&row.body).unwrap();
+    assert_eq!(stored.undelivered_steering.into_iter().collect::<Vec<_>>(), ["s"]);
 }
