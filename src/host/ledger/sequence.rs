@@ -74,13 +74,14 @@ impl Ledger {
             action_for_clients(&channel.uri, action).map_or_else(|| whole.clone(), |told| line_of(&told));
         // A number is stored even without its action: it must never be reused, also after a crash.
         let kept = if is_persistent { whole } else { line_of(&nothing()) };
+        let stored_bytes = kept.line.len();
         self.log.push(target, line.clone());
         step.emit(Output::Record(Record::Action(target, kept)));
         for &connection in &channel.subscribers {
             step.emit(Output::Frame(connection, Frame::Action(line.clone())));
         }
         self.note_windows(target, action);
-        self.note_row(step, target, action, line.line.len());
+        self.note_row(step, target, action, stored_bytes);
         self.derive(target, action);
     }
 

@@ -7,13 +7,14 @@ use ahp_types::actions::{
     ActionOrigin, AnnotationsRemovedAction, AnnotationsSetAction, StateAction, TerminalDataAction,
 };
 use ahp_types::state::{Annotation, AnnotationOrigin};
+use serde_json::json;
 
 use super::log::ReplayWindow;
 use super::Ledger;
 use crate::host::effects::{ChannelId, ConnectionId, Failing, Frame, Output, Record};
 use crate::host::limits::Limits;
 use crate::host::model::Subscription;
-use crate::host::testing::{config, outputs_of};
+use crate::host::testing::{chat, config, outputs_of, start_turn, with_session, CHAT};
 use crate::host::Config;
 use crate::wire::channels::ChannelKind;
 
@@ -145,4 +146,23 @@ fn answer_to_one_client_has_no_number_of_its_own() {
     assert_eq!(envelope["params"]["serverSeq"], 1);
     assert_eq!(envelope["params"]["origin"]["clientSeq"], 7);
     assert_eq!(ledger.head(), 1);
+}
+
+#[test]
+fn unsaved_bytes_of_a_chat_include_contents_that_clients_fetch_by_uri() {
+    let mut ledger = with_session();
+    start_turn(&mut ledger, "t");
+    let start = json!({ "type": "chat/toolCallStart", "turnId": "t", "toolCallId": "c", "toolName": "cat",
+        "displayName": "cat" });
+    let ready = json!({ "type": "chat/toolCallReady", "turnId": "t", "toolCallId": "c",
+        "invocationMessage": "cat", "confirmed": "not-needed" });
+    let data = "A".repeat(1 << 20);
+    let content = json!([{ "type": "embeddedResource", "data": data, "contentType": "image/png" }]);
+    let changed = json!({ "type": "chat/toolCallContentChanged", "turnId": "t", "toolCallId": "c",
+        "content": content });
+    for action in [start, ready, changed] {
+        let action = serde_json::from_value(action).unwrap();
+        outputs_of(|step| ledger.sequence(step, CHAT, action, None));
+    }
+    assert!(chat(&mut ledger).saved.unsaved_bytes > 1 << 20);
 }
