@@ -180,6 +180,21 @@ fn client_with_a_new_handshake_stays_active_only_if_it_subscribes() {
 }
 
 #[test]
+fn client_whose_answer_was_never_stored_is_absent_again() {
+    let mut session = Shared::new();
+    session.world.feed(Input::Closed(ONE));
+    session.world.greet(BACK, "one", &[SESSION]);
+    let before = session.absences().len();
+    // The store refused the step, so the client was not admitted, and gives up.
+    session.world.feed(Input::NotAdmitted(BACK));
+    session.world.feed(Input::Closed(BACK));
+    let timers = session.absences();
+    assert_eq!(timers.len(), before + 1);
+    session.world.feed(Input::Timer(timers[before]));
+    assert_eq!(session.state()["activeClients"].as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn client_with_a_second_connection_stays_active() {
     let mut session = Shared::new();
     session.world.arrive(BACK, "one");

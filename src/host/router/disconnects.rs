@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::host::agents::AgentRegistry;
 use crate::host::catalogue::ahead;
 use crate::host::changes::Changes;
 use crate::host::chats::calls;
@@ -42,20 +43,6 @@ impl Host {
         self.clients.decline_unseen_questions(&mut self.ledger, step);
         ahead::start_unsubscribed_timers(&mut self.ledger, step);
         step.emit(Output::Closed(connection));
-    }
-
-    /// Resets a connection to its state before `initialize`, without subscriptions.
-    pub(super) fn remove_client(&mut self, connection: ConnectionId) {
-        let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
-        let (default_directory, abilities) = (client.default_directory.clone(), client.abilities);
-        for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
-            kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
-        }
-        self.agents.remove_tokens(connection);
-        self.ledger
-            .presence
-            .connections
-            .insert(connection, Connection { default_directory, abilities, ..Connection::default() });
     }
 
     /// Starts the disconnect of a client that can no longer send. The connection receives actions
@@ -192,6 +179,29 @@ impl Host {
         for chat in running {
             self.cancel_turn(step, chat);
         }
+    }
+}
+
+/// Resets a connection to its state before `initialize`, without subscriptions.
+pub(super) fn remove_client(
+    ledger: &mut Ledger,
+    agents: &mut AgentRegistry,
+    clients: &mut Clients,
+    changes: &mut Changes,
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+) {
+    let Some(client) = ledger.presence.connections.get_mut(&connection) else { return };
+    let (default_directory, abilities) = (client.default_directory.take(), client.abilities);
+    let fresh = Connection { default_directory, abilities, ..Connection::default() };
+    let before = std::mem::replace(client, fresh);
+    for target in ledger.subscriptions.of(connection).collect::<Vec<_>>() {
+        kinds::unsubscribe(ledger, changes, connection, target);
+    }
+    agents.remove_tokens(connection);
+    if let Some(client_id) = before.client_id {
+        // The handshake had ended the absence of an active client.
+        clients.client_disconnected(ledger, step, &client_id);
     }
 }
 

@@ -107,7 +107,14 @@ impl Host {
             }
             Input::Ended { connection, how, expected } => self.disconnect(step, connection, how, expected),
             Input::Closed(connection) => self.close_connection(step, connection),
-            Input::NotAdmitted(connection) => self.remove_client(connection),
+            Input::NotAdmitted(connection) => disconnects::remove_client(
+                &mut self.ledger,
+                &mut self.agents,
+                &mut self.clients,
+                &mut self.changes,
+                step,
+                connection,
+            ),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
             Input::Agents(agents) => self.agents.agents_are_configured(&mut self.ledger, step, agents),
             Input::Probed { provider, said } => {
