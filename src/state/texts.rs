@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
 use memchr::memmem;
@@ -42,18 +42,14 @@ pub trait TextSource: fmt::Debug + Send + Sync {
 #[serde(default)]
 pub struct TurnFacts {
     /// Set if the turn may hold contents that clients read by URI.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub contents: bool,
     /// Set if the turn may show terminals of tool calls.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub terminals: bool,
     /// File edits that its calls report.
     #[serde(skip_serializing_if = "TurnEdits::is_empty")]
     pub edits: TurnEdits,
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 impl TurnFacts {
@@ -139,7 +135,7 @@ impl TurnText {
             self.0.is_used.store(true, Ordering::Relaxed);
             return Ok(here.clone());
         }
-        let source = place.source.clone().ok_or("it is nowhere")?;
+        let source = place.source.clone().ok_or("its text is neither in memory nor in the store")?;
         let text = source.read()?;
         place.here = Some(text.clone());
         drop(place);
@@ -147,10 +143,21 @@ impl TurnText {
         Ok(text)
     }
 
-    /// Returns the facts about the turn. Reads the text unless they are known.
+    /// Returns the facts about the turn. Reads the text unless they are known; an unreadable text has
+    /// none.
     pub fn facts(&self) -> &TurnFacts {
-        // An unreadable text yields no facts.
-        self.0.facts.get_or_init(|| TurnFacts::of(&self.get().unwrap_or_default()))
+        static NONE: LazyLock<TurnFacts> = LazyLock::new(TurnFacts::default);
+        if let Some(known) = self.0.facts.get() {
+            return known;
+        }
+        match self.get() {
+            Ok(text) => self.0.facts.get_or_init(|| TurnFacts::of(&text)),
+            // A later read may succeed.
+            Err(why) => {
+                tracing::error!(why, "a turn's edits and contents are left out: its text cannot be read");
+                &NONE
+            }
+        }
     }
 
     /// Returns the facts about the turn if they are known.
@@ -175,7 +182,7 @@ impl TurnText {
                 Ok(text) => place.here = Some(text),
                 // Later reads fail, and the turn is shown as damaged.
                 Err(why) => {
-                    tracing::error!(why, "a text cannot be read that somebody has");
+                    tracing::error!(why, "the text of a turn in use cannot be read before its row is removed: the turn will be shown as damaged");
                     return;
                 }
             }
@@ -217,5 +224,30 @@ impl WeakTurnText {
     /// Returns the text, if it is still in use.
     pub fn upgrade(&self) -> Option<TurnText> {
         self.0.upgrade().map(TurnText)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Text that cannot be read the first time.
+    #[derive(Debug, Default)]
+    struct ReadableOnRetry(AtomicBool);
+
+    impl TextSource for ReadableOnRetry {
+        fn read(&self) -> Result<Bytes, String> {
+            let text = Bytes::from(format!(r#"{{"terminal":"{}:/1"}}"#, terminals::SCHEME));
+            self.0.swap(true, Ordering::Relaxed).then_some(text).ok_or("input/output error".to_owned())
+        }
+
+        fn was_read(&self, _text: &TurnText) {}
+    }
+
+    #[test]
+    fn facts_of_a_text_that_could_not_be_read_are_read_again() {
+        let text = TurnText::there(9, None, Arc::new(ReadableOnRetry::default()));
+        assert_eq!(*text.facts(), TurnFacts::default());
+        assert!(text.facts().terminals);
     }
 }
