@@ -208,7 +208,7 @@ impl RpcError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
@@ -228,14 +228,20 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_internal_error_logs_its_cause_and_does_not_tell_it() {
+    /// Returns a result, and what was logged on the way to it.
+    pub(crate) fn logged<T>(act: impl FnOnce() -> T) -> (T, String) {
         let logged = Logged::default();
         let writer = logged.clone();
         let log = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
-        let error = tracing::subscriber::with_default(log, || RpcError::internal("the disk has melted"));
-        assert_eq!(serde_json::to_string(&error).unwrap().find("melted"), None);
+        let result = tracing::subscriber::with_default(log, act);
         let logged = String::from_utf8(logged.0.lock().unwrap().clone()).unwrap();
+        (result, logged)
+    }
+
+    #[test]
+    fn an_internal_error_logs_its_cause_and_does_not_tell_it() {
+        let (error, logged) = logged(|| RpcError::internal("the disk has melted"));
+        assert_eq!(serde_json::to_string(&error).unwrap().find("melted"), None);
         assert!(logged.contains("ERROR") && logged.contains("the disk has melted"), "{logged}");
         assert!(logged.contains(file!()), "the place that found it: {logged}");
         assert_eq!(logged.lines().count(), 1, "{logged}");

@@ -10,7 +10,7 @@ use ahp_types::state::SessionConfigState;
 use serde_json::{json, value::RawValue};
 
 use super::selection::{self, PendingAction};
-use super::{directories, settings};
+use super::{directories, settings, values};
 use crate::host::effects::Command;
 use crate::host::ledger::Ledger;
 use crate::host::refusal::Refusal;
@@ -18,6 +18,7 @@ use crate::host::testing::{
     actions_in, agent, chat, commands_in, origin, outputs_of, registry, start_turn, with_session, CHAT, ME,
     SESSION,
 };
+use crate::wire::errors::tests::logged;
 use crate::wire::selection::SelectionChange;
 
 fn config(level: &str) -> SessionConfigState {
@@ -108,4 +109,18 @@ fn directories_change_only_where_the_agent_can_follow() {
         "{sent:?}"
     );
     assert_eq!(directories::effective_directories(&ledger, CHAT), ["file:///a"]);
+}
+
+#[test]
+fn setting_that_an_agent_does_not_have_is_dropped_and_logged_without_its_value() {
+    let level = json!({ "type": "string", "title": "", "enum": ["low", "high"] });
+    let mut agent = agent("script", "");
+    agent.config =
+        serde_json::from_value(json!({ "type": "object", "properties": { "level": level } })).unwrap();
+    let given = [("level", json!("secret")), ("other", json!(["secret"])), ("third", json!(true))];
+    let given = given.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
+    let (taken, logged) = logged(|| values::settings_of(&agent, given));
+    assert_eq!(taken.into_iter().collect::<Vec<_>>(), [("third".to_owned(), json!(true))]);
+    assert!(logged.contains("level") && logged.contains("other"), "{logged}");
+    assert!(!logged.contains("secret"), "{logged}");
 }

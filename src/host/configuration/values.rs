@@ -39,15 +39,16 @@ pub(crate) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObject) -> Jso
 /// their own with every session, whatever the agent, and could create none if that were refused.
 pub(crate) fn settings_of(agent: &AgentDescription, mut values: JsonObject) -> JsonObject {
     values.retain(|name, value| {
-        let dropped = match agent.config.properties.get(name) {
-            Some(property) => check(&format!("config.{name}"), &json_of(property), value).err(),
-            None if agent.may_have_more_settings && is_json_scalar(value) => None,
-            None => Some(Refusal::NoSettingOfAgent(format!("config.{name}"))),
+        let fits = match agent.config.properties.get(name) {
+            Some(property) => check(name, &json_of(property), value).is_ok(),
+            None => agent.may_have_more_settings && is_json_scalar(value),
         };
-        if let Some(why) = &dropped {
-            tracing::info!(agent = agent.info.provider, %why, "a setting was dropped: it does not fit the agent's schema");
+        if !fits {
+            // The value, which the reason may quote, does not belong in the log.
+            let agent = &agent.info.provider;
+            tracing::info!(agent, setting = name, "a setting was dropped: it does not fit the agent's schema");
         }
-        dropped.is_none()
+        fits
     });
     values
 }
