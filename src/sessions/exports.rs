@@ -68,14 +68,15 @@ pub(super) fn export_to(archive: &Archive, uri: &str, path: &Path) -> anyhow::Re
     let file = private::options().write(true).create_new(true).open(path).with_context(name)?;
     let mut out = BufWriter::new(file);
     let written = export(archive, uri, &mut out)
-        .and_then(|()| Ok(out.flush()?))
-        .and_then(|()| Ok(write::sync_all(out.get_ref())?))
-        .with_context(name);
-    if written.is_err() {
-        // An incomplete export could be mistaken for a complete one.
-        fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
+        .and_then(|()| out.flush().with_context(name))
+        .and_then(|()| write::sync_all(out.get_ref()).with_context(name));
+    // An incomplete export could be mistaken for a complete one.
+    match written.is_err().then(|| fs::remove_file(path)) {
+        Some(Err(why)) => {
+            written.with_context(|| format!("an incomplete export is left at {}: {why}", path.display()))
+        }
+        _ => written,
     }
-    written
 }
 
 /// Writes a session piece by piece. Writes nothing if the session is damaged.

@@ -503,6 +503,10 @@ fn damaged_content_is_reported_and_the_rest_is_shown() {
         shown.contains("[not shown: turn 1 of the chat") && shown.contains("[error: it broke]"),
         "{shown}"
     );
+    let file = state.0.path().join("saved.jsonl");
+    let refused = state.refused(1, &["export", SESSION, "--output", file.to_str().unwrap()]);
+    assert!(refused.contains("damaged") && !refused.contains("cannot write"), "{refused}");
+    assert!(!file.exists(), "an incomplete export was left");
     assert!(state.refused(1, &["export", SESSION]).contains("damaged"));
     state.damage("UPDATE sessions SET summary = 'nonsense' WHERE uri = 'ahp-session:/s'");
     let list = state.list();
