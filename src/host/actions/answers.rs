@@ -11,14 +11,22 @@ use ahp_types::state::{
     ChatInputAnswer, ChatInputAnswerValue, ChatInputNumberAnswerValue, ChatInputOption, ChatInputQuestion,
     ChatInputRequest, ChatInputResponseKind, ChatInputSelectedAnswerValue, ChatInputSelectedManyAnswerValue,
 };
-use serde_json::Value;
 
 use crate::host::refusal::Refusal;
 
-/// Returns a member of a question of any kind.
-fn member(question: &ChatInputQuestion, name: &str) -> Value {
-    let question = serde_json::to_value(question).unwrap_or_default();
-    question.get(name).cloned().unwrap_or_default()
+/// Returns the id of a question, and whether an answer to it is required; `None` for a question of
+/// an unknown kind without an id.
+fn id_and_required(question: &ChatInputQuestion) -> Option<(&str, bool)> {
+    use ChatInputQuestion as Question;
+    let (id, required) = match question {
+        Question::Text(question) => (&question.id, question.required),
+        Question::Number(question) | Question::Integer(question) => (&question.id, question.required),
+        Question::Boolean(question) => (&question.id, question.required),
+        Question::SingleSelect(question) => (&question.id, question.required),
+        Question::MultiSelect(question) => (&question.id, question.required),
+        Question::Unknown(question) => return Some((question.get("id")?.as_str()?, false)),
+    };
+    Some((id, required == Some(true)))
 }
 
 pub(super) fn question_of<'a>(
@@ -26,7 +34,7 @@ pub(super) fn question_of<'a>(
     id: &str,
 ) -> Result<&'a ChatInputQuestion, Refusal> {
     let mut questions = request.questions.iter().flatten();
-    let question = questions.find(|question| member(question, "id") == id);
+    let question = questions.find(|question| id_and_required(question).is_some_and(|(its, _)| its == id));
     question.ok_or_else(|| Refusal::NoSuchQuestion(id.to_owned()))
 }
 
@@ -52,8 +60,15 @@ pub(super) fn check_answer(
         (Question::Text(_), Value::Text(_)) | (Question::Boolean(_), Value::Boolean(_)) => true,
         (Question::Number(_), Value::Number(_)) => true,
         (Question::Integer(_), Value::Number(answer)) => answer.value.fract() == 0.0,
-        (Question::SingleSelect(_), Value::Selected(_)) => true,
-        (Question::MultiSelect(_), Value::SelectedMany(_)) => true,
+        (Question::SingleSelect(question), Value::Selected(answer)) => {
+            question.allow_freeform_input != Some(false)
+                || answer.value.is_empty()
+                || is_offered(&question.options, &answer.value)
+        }
+        (Question::MultiSelect(question), Value::SelectedMany(answer)) => {
+            question.allow_freeform_input != Some(false)
+                || answer.value.iter().all(|value| is_offered(&question.options, value))
+        }
         (Question::Unknown(_), _) => true,
         _ => false,
     };
@@ -62,6 +77,10 @@ pub(super) fn check_answer(
     } else {
         Err(Refusal::AnswerOfOtherKind(id.to_owned()))
     }
+}
+
+fn is_offered(options: &[ChatInputOption], value: &str) -> bool {
+    options.iter().any(|option| option.id == value)
 }
 
 /// Returns the value of a text answer: a number, the chosen option, or else the text itself as a
@@ -122,10 +141,9 @@ fn check_required(
         let answer = answer.or_else(|| request.answers.as_ref().and_then(|answers| answers.get(id)));
         matches!(answer, Some(ChatInputAnswer::Submitted(_)))
     };
-    let is_required = |question: &&ChatInputQuestion| {
-        !matches!(question, ChatInputQuestion::Unknown(_)) && member(question, "required") == true
-    };
-    let required = request.questions.iter().flatten().filter(is_required);
-    let mut ids = required.filter_map(|question| member(question, "id").as_str().map(str::to_owned));
-    ids.find(|id| !submitted(id)).map_or(Ok(()), |id| Err(Refusal::AnswerMissing(id)))
+    let mut questions = request.questions.iter().flatten().filter_map(id_and_required);
+    match questions.find(|(id, is_required)| *is_required && !submitted(id)) {
+        Some((id, _)) => Err(Refusal::AnswerMissing(id.to_owned())),
+        None => Ok(()),
+    }
 }
