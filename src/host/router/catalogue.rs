@@ -65,11 +65,12 @@ impl Host {
         annotations::remove_annotations_of(&mut self.ledger, key);
         self.ledger.unlink(key.into());
         let Some(session) = self.ledger.channels.sessions.remove(&key) else { return Ok(()) };
-        self.catalogue.disposed.note(key, self.ledger.head(), self.ledger.floor());
         self.summaries.remove(&mut self.ledger, key);
+        // Neither a client nor the store knows of a session that was made ahead.
         if session.ahead {
             return Ok(());
         }
+        self.catalogue.disposed.note(key, self.ledger.head(), self.ledger.floor());
         let uri = session.channel.uri;
         step.emit(Output::Record(Record::SessionRemoved(key)));
         ahead::count_sessions(&mut self.ledger, step, -1);
