@@ -23,7 +23,9 @@ impl Chat {
     fn memory_bytes(&self) -> usize {
         let conversation = &self.conversation;
         let context = self.context.len() * INDEX_BYTES;
-        self.saved.row_bytes + context + conversation.history().held_bytes() + conversation.turn_bytes()
+        let previews: usize = self.previews.values().map(String::len).sum();
+        let turns = conversation.history().held_bytes() + conversation.turn_bytes();
+        self.saved.row_bytes + context + previews + turns
     }
 }
 

@@ -188,7 +188,8 @@ pub(in crate::host) fn turn_for_clients(chat: &str, turn: &CompletedTurn) -> Byt
     to_sorted_json(&turn).into()
 }
 
-/// Returns an action with its large contents replaced by URIs; `None` if there are none.
+/// Returns an action with its large contents replaced by URIs; `None` if an action of this kind
+/// cannot hold any.
 pub(in crate::host) fn action_for_clients(channel: &str, action: &StateAction) -> Option<StateAction> {
     match action {
         StateAction::ChatToolCallReady(ready) if ready.edits.is_some() => {
@@ -229,8 +230,8 @@ pub(in crate::host) fn envelope_for_clients(line: &ActionLine, envelope: Bytes) 
     }
     let Ok(mut read) = serde_json::from_slice::<ActionEnvelope>(&envelope) else { return envelope };
     match action_for_clients(&read.channel, &read.action) {
-        Some(told) => {
-            read.action = told;
+        Some(action) => {
+            read.action = action;
             to_sorted_json(&read).into()
         }
         None => envelope,
@@ -246,8 +247,9 @@ impl Chat {
             StateAction::ChatToolCallReady(ready) => {
                 let mut edits = ready.edits.clone();
                 edits.each(&mut |shown| {
-                    if let ShownContent::Side(_, of) = shown {
-                        self.previews.insert(id_of(&of.content.uri), of.content.uri.clone());
+                    let ShownContent::Side(_, of) = shown else { return };
+                    if of.content.uri.starts_with(INLINE) {
+                        self.previews.insert(id_of(&of.content.uri), std::mem::take(&mut of.content.uri));
                     }
                 });
             }

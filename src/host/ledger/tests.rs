@@ -11,11 +11,13 @@ use serde_json::json;
 
 use super::log::ReplayWindow;
 use super::Ledger;
+use crate::host::catalogue::idle;
 use crate::host::effects::{ChannelId, ConnectionId, Failing, Frame, Output, Record};
 use crate::host::limits::Limits;
 use crate::host::model::Subscription;
-use crate::host::testing::{chat, config, outputs_of, start_turn, with_session, CHAT};
+use crate::host::testing::{chat, config, outputs_of, start_turn, with_session, CHAT, SESSION};
 use crate::host::Config;
+use crate::state::edits::INLINE;
 use crate::wire::channels::ChannelKind;
 
 const READER: ConnectionId = ConnectionId(1);
@@ -165,4 +167,27 @@ fn unsaved_bytes_of_a_chat_include_contents_that_clients_fetch_by_uri() {
         outputs_of(|step| ledger.sequence(step, CHAT, action, None));
     }
     assert!(chat(&mut ledger).saved.unsaved_bytes > 1 << 20);
+}
+
+#[test]
+fn contents_of_edits_that_await_approval_are_held_and_counted() {
+    let mut ledger = with_session();
+    start_turn(&mut ledger, "t");
+    let counted = |ledger: &Ledger| idle::memory_bytes(ledger, &ledger.channels.sessions[&SESSION]);
+    let start = json!({ "type": "chat/toolCallStart", "turnId": "t", "toolCallId": "c", "toolName": "edit",
+        "displayName": "edit" });
+    let side = |uri: &str| json!({ "uri": "file:///f", "content": { "uri": uri } });
+    let inline = format!("{INLINE}{}", "A".repeat(1 << 20));
+    let edit = json!({ "before": side("file:///f"), "after": side(&inline) });
+    let ready = json!({ "type": "chat/toolCallReady", "turnId": "t", "toolCallId": "c",
+        "invocationMessage": "edit", "edits": { "items": [edit] } });
+    let confirmed = json!({ "type": "chat/toolCallConfirmed", "turnId": "t", "toolCallId": "c",
+        "approved": true });
+    let before = counted(&ledger);
+    for action in [start, ready, confirmed] {
+        let action = serde_json::from_value(action).unwrap();
+        outputs_of(|step| ledger.sequence(step, CHAT, action, None));
+    }
+    assert_eq!(chat(&mut ledger).previews.values().collect::<Vec<_>>(), [&inline]);
+    assert!(counted(&ledger) > before + (1 << 20));
 }
