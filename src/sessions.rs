@@ -206,7 +206,7 @@ fn restore(archive: &mut Archive, uri: &str) -> anyhow::Result<()> {
         }
         anyhow::Ok(())
     })?;
-    let session = session.context("there is no session")?;
+    let session = session.with_context(|| format!("the trash has no row for the session `{uri}`"))?;
     Ok(archive.restore(&session, &chats)?)
 }
 
@@ -234,7 +234,7 @@ fn up_to_date(chat: &SavedChat) -> anyhow::Result<ChatBody<'static>> {
     for line in &chat.actions {
         let envelope = rows::read_action(line).map_err(Error::msg).with_context(name)?;
         apply_action_to_chat(body.state.to_mut(), &envelope.action);
-        body.consumed.extend(rows::consumed_by(&envelope).map(str::to_owned));
+        rows::note_consumed(&mut body.consumed, &envelope);
     }
     Ok(body)
 }

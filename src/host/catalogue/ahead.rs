@@ -36,13 +36,20 @@ pub(in crate::host) fn begin_session(ledger: &mut Ledger, step: &mut Step<'_>, k
     show_session(ledger, step, key);
 }
 
-/// Announces a session for the first time.
+/// Counts and announces a session that clients do not know.
 pub(in crate::host) fn show_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
     count_sessions(ledger, step, 1);
-    let Some(summary) = ledger.channels.summary(key) else { return };
     let head = ledger.head();
+    if let Some(session) = ledger.channels.sessions.known_mut(key) {
+        session.shown_at = head;
+    }
+    announce(ledger, step, key);
+}
+
+/// Sends a session's summary as that of a new session.
+pub(in crate::host) fn announce(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
+    let Some(summary) = ledger.channels.summary(key) else { return };
     let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
-    session.shown_at = head;
     session.sent_summary = summary.clone();
     let channel = ledger.channels.root.channel.uri.clone();
     ledger.notify_root(step, "root/sessionAdded", SessionAddedParams { channel, summary });

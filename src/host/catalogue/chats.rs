@@ -12,7 +12,7 @@ use ahp_types::actions::{
 };
 use ahp_types::commands::ChatSource;
 use ahp_types::state::{
-    ActiveTurn, ChatOrigin, ChatState, Message, MultipleChatsCapability, SessionLifecycle, SessionStatus,
+    ActiveTurn, ChatOrigin, ChatState, Message, MultipleChatsCapability, SessionStatus,
     Turn, TurnState,
 };
 
@@ -74,8 +74,7 @@ pub(in crate::host) fn reopen_session(
     let opens = |chat: &ChatKey| {
         ledger.channels.chats.known(*chat).is_some_and(|chat| chat.agent == AgentLink::Opening)
     };
-    let creating = |session: &Session| session.state.lifecycle == SessionLifecycle::Creating;
-    if ledger.channels.sessions.known(key).is_some_and(creating)
+    if ledger.channels.sessions.known(key).is_some_and(Session::is_creating)
         && !ledger.channels.chats_in(key).iter().any(opens)
     {
         conversations::open_session(ledger, agents, step, key);
@@ -94,7 +93,7 @@ pub(in crate::host) fn set_requesting_client(ledger: &mut Ledger, chat: ChatKey,
 /// Returns a session unless its creation has failed: nothing can start in such a session.
 pub(in crate::host) fn usable_session(ledger: &Ledger, key: SessionKey) -> Result<&Session, RpcError> {
     let session = ledger.channels.sessions.needed(key)?;
-    if session.state.lifecycle == SessionLifecycle::Failed {
+    if session.has_failed() {
         let why = session.state.creation_error.as_ref().map_or("", |error| error.message.as_str());
         return Err(RpcError::unavailable(format_args!("the session could not be created: {why}")));
     }

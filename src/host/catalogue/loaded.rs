@@ -16,8 +16,7 @@ use crate::host::agents::AgentRegistry;
 use crate::host::catalogue::rows::{ChatBody, SessionBody};
 use crate::host::catalogue::{row_of, rows};
 use crate::host::channels::annotations_summary;
-use crate::host::chats::turns;
-use crate::host::chats::turns::{is_begun_by_agent, Ending};
+use crate::host::chats::turns::{self, is_begun_by_agent, Ending};
 use crate::host::configuration::selection::PendingSelection;
 use crate::host::effects::{Handle, Output, RepositoryStatus, SavedChat, SavedSession, SessionRow, Timer};
 use crate::host::ledger::Ledger;
@@ -230,7 +229,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
     let turn_count = history.len();
     // The actions after the row belong to the running turn.
     let running = state.active_turn.as_ref().map(|turn| turn.id.clone());
-    let mut consumed: std::collections::HashSet<String> = body.consumed.into_iter().collect();
+    let mut consumed = body.consumed;
     let mut conversation = Conversation::new(state, history);
     for line in &merge_runs(&actions, MERGED_BYTES_MAX) {
         let envelope = rows::read_action(line)?;
@@ -240,7 +239,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         if conversation.apply(&envelope.action) != ReduceOutcome::Applied {
             return Err(format!("the stored action {} is invalid for its chat", envelope.server_seq));
         }
-        consumed.extend(rows::consumed_by(&envelope).map(str::to_owned));
+        rows::note_consumed(&mut consumed, &envelope);
     }
     drop(actions);
     let is_cut = conversation.cut_active_turn(turn_bytes_max) || sifted;
@@ -250,7 +249,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         context,
         title_by: body.title_by,
         removed_turns: body.removed_turns.into_owned(),
-        consumed,
+        consumed: consumed.into_iter().collect(),
         selecting: selecting.collect(),
         turns_queued: body.turns_queued,
         undelivered_steering: body.undelivered_steering,

@@ -21,7 +21,8 @@ use crate::host::{watches, Step, StoredSummary};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::to_sorted_json;
 
-/// Minimum number of disposed sessions that are remembered: no store read takes that long.
+/// Number of disposed sessions that are remembered at least: more than are disposed of during one
+/// read of the store.
 const DISPOSED_MIN: usize = 1000;
 
 #[derive(Debug, Default)]

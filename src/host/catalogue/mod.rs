@@ -205,9 +205,7 @@ pub(in crate::host) fn sync_session(ledger: &mut Ledger, step: &mut Step<'_>, ke
     // A wall clock that was set back must not make a session older.
     let rows = session.state.chats.iter().map(|row| &row.modified_at);
     let newest = rows.fold(&session.created_at, |newest, time| newest.max(time)).clone();
-    if newest != session.modified_at {
-        session.modified_at = newest;
-    }
+    session.modified_at = newest;
     if session.state.activity != activity {
         let action = StateAction::SessionActivityChanged(SessionActivityChangedAction { activity });
         ledger.sequence(step, key, action, None);
@@ -377,13 +375,6 @@ fn request_id(request: &SessionInputRequest) -> &str {
         SessionInputRequest::ToolClientExecution(request) => &request.id,
         SessionInputRequest::ToolAuthentication(request) => &request.id,
         SessionInputRequest::Unknown(_) => "",
-    }
-}
-
-/// Ends the open text part; later text begins a new one.
-pub(in crate::host) fn end_part(ledger: &mut Ledger, key: ChatKey) {
-    if let Some(chat) = ledger.channels.chats.known_mut(key) {
-        chat.end_part();
     }
 }
 

@@ -13,8 +13,6 @@ use crate::host::ledger::Ledger;
 use crate::host::model::SessionKey;
 use crate::host::Step;
 
-pub(in crate::host) type Notes = JsonObject;
-
 /// Stores a note of a chat in place of its last one of that name; `None` removes it.
 pub(in crate::host) fn note(
     ledger: &mut Ledger,
@@ -34,8 +32,8 @@ pub(in crate::host) fn take_notes(
     step: &mut Step<'_>,
     session: SessionKey,
     chat: &str,
-) -> Notes {
-    let mut taken = Notes::new();
+) -> JsonObject {
+    let mut taken = JsonObject::new();
     change_notes(ledger, step, session, |meta| {
         let names: Vec<String> = meta.keys().cloned().collect();
         for name in names {
@@ -53,7 +51,7 @@ pub(in crate::host) fn save_notes(
     step: &mut Step<'_>,
     session: SessionKey,
     chat: &str,
-    notes: Notes,
+    notes: JsonObject,
 ) {
     change_notes(ledger, step, session, |meta| {
         for (name, value) in notes {

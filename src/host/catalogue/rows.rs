@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::host::changes::checkpointed::CheckpointedFolder;
 use crate::host::changes::sides::RevertedFile;
 use crate::host::chats::attached::Attached;
-use crate::host::effects::{RepositoryStatus, Rope};
+use crate::host::effects::{git::is_zero, RepositoryStatus, Rope};
 use crate::host::model::{ReviewMarks, TitleBy};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::{to_json, to_sorted_json};
@@ -40,12 +40,12 @@ pub struct SessionBody<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::host) shown_at: Option<u64>,
     /// Reviewed files of its changesets.
-    #[serde(default, skip_serializing_if = "has_no_marks")]
+    #[serde(default, skip_serializing_if = "ReviewMarks::is_empty")]
     pub(in crate::host) reviewed: Cow<'a, ReviewMarks>,
-    #[serde(default, skip_serializing_if = "has_no_annotations")]
+    #[serde(default, skip_serializing_if = "<[Annotation]>::is_empty")]
     pub(in crate::host) annotations: Cow<'a, [Annotation]>,
     /// Files that clients have reverted.
-    #[serde(default, skip_serializing_if = "has_no_reverts")]
+    #[serde(default, skip_serializing_if = "<[RevertedFile]>::is_empty")]
     pub(in crate::host) discarded: Cow<'a, [RevertedFile]>,
     #[serde(default, skip_serializing_if = "has_no_checkpoints")]
     pub(in crate::host) kept: Cow<'a, CheckpointedFolder>,
@@ -81,7 +81,7 @@ pub struct ChatBody<'a> {
     /// Number of stored turns before the chat's own, which only its agent knows.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub context_turns: usize,
-    #[serde(default, skip_serializing_if = "is_empty")]
+    #[serde(default, skip_serializing_if = "Attached::is_empty")]
     pub(in crate::host) attached: Cow<'a, Attached>,
     #[serde(default)]
     pub(in crate::host) handle: Option<String>,
@@ -215,12 +215,17 @@ pub fn read_action(line: &Bytes) -> Result<ActionEnvelope, String> {
     read("action", &envelope_of(line))
 }
 
-/// Returns the id of the pending message that starts a turn by this action. The host itself removes
-/// such a message; one that a client removes starts no turn.
-pub fn consumed_by(envelope: &ActionEnvelope) -> Option<&str> {
+/// Updates the ids of consumed pending messages by a stored action. The host itself removes such a
+/// message, and sets it again if its agent has not accepted it.
+pub fn note_consumed(consumed: &mut BTreeSet<String>, envelope: &ActionEnvelope) {
     match (&envelope.action, &envelope.origin) {
-        (StateAction::ChatPendingMessageRemoved(removed), None) => Some(&removed.id),
-        _ => None,
+        (StateAction::ChatPendingMessageRemoved(removed), None) => {
+            consumed.insert(removed.id.clone());
+        }
+        (StateAction::ChatPendingMessageSet(requeued), None) => {
+            consumed.remove(&requeued.id);
+        }
+        _ => {}
     }
 }
 
@@ -228,29 +233,8 @@ pub(in crate::host) fn read<T: for<'a> Deserialize<'a>>(what: &str, json: &[u8])
     serde_json::from_slice(json).map_err(|error| format!("the stored {what} cannot be read: {error}"))
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)]
-fn is_zero(count: &usize) -> bool {
-    *count == 0
-}
-
-fn has_no_reverts(discarded: &[RevertedFile]) -> bool {
-    discarded.is_empty()
-}
-
 fn has_no_checkpoints(kept: &CheckpointedFolder) -> bool {
     *kept == CheckpointedFolder::default()
-}
-
-fn has_no_annotations(annotations: &[Annotation]) -> bool {
-    annotations.is_empty()
-}
-
-fn has_no_marks(marks: &ReviewMarks) -> bool {
-    marks.is_empty()
-}
-
-fn is_empty(attached: &Attached) -> bool {
-    attached.is_empty()
 }
 
 #[cfg(test)]
@@ -288,6 +272,32 @@ mod tests {
             chats.iter_mut().for_each(|row| row.title.push('x'));
             chats.pop();
             assert_eq!(written.list(&chats), WrittenList::default().list(&chats));
+        }
+    }
+
+    #[test]
+    fn message_that_was_set_again_by_the_host_is_not_consumed() {
+        let line = |action: &str, origin: &str| {
+            let json = format!(
+                r#"{{"channel":"c:/1","action":{{"type":"chat/pendingMessage{action}}},"serverSeq":1{origin}}}"#
+            );
+            serde_json::from_str::<ActionEnvelope>(&json).unwrap()
+        };
+        let removed = |origin| line(r#"Removed","kind":"steering","id":"s""#, origin);
+        let set = |origin| {
+            let message = r#"{"text":"","origin":{"kind":"user"}}"#;
+            line(&format!(r#"Set","kind":"steering","id":"s","message":{message}"#), origin)
+        };
+        let client = r#","origin":{"clientId":"me","clientSeq":1}"#;
+        for (envelopes, is_consumed) in [
+            (vec![removed("")], true),
+            (vec![removed(client)], false),
+            (vec![removed(""), set("")], false),
+            (vec![removed(""), set(client)], true),
+        ] {
+            let mut consumed = BTreeSet::new();
+            envelopes.iter().for_each(|envelope| note_consumed(&mut consumed, envelope));
+            assert_eq!(consumed.contains("s"), is_consumed, "{envelopes:?}");
         }
     }
 

@@ -163,9 +163,7 @@ fn check_active_client(
     connection: ConnectionId,
     client: &SessionActiveClient,
 ) -> Result<(), RpcError> {
-    let own =
-        ledger.presence.connections.get(&connection).and_then(|connection| connection.client_id.as_deref());
-    if own != Some(&client.client_id) {
+    if ledger.presence.client_of(connection) != Some(&client.client_id) {
         return Err(RpcError::invalid_params(
             "`activeClient.clientId` must be the client id of this connection",
         ));

@@ -124,7 +124,7 @@ pub struct Checkpoint {
     pub large_bytes: u64,
 }
 
-fn is_zero<T: Default + PartialEq>(count: &T) -> bool {
+pub(in crate::host) fn is_zero<T: Default + PartialEq>(count: &T) -> bool {
     *count == T::default()
 }
 

@@ -5,7 +5,6 @@
 
 use ahp_types::actions::{SessionChatAddedAction, StateAction};
 use ahp_types::commands::{ChatMoveDestination, MoveChatParams, MoveChatResult};
-use ahp_types::notifications::SessionAddedParams;
 use ahp_types::state::{SessionLifecycle, SessionStatus};
 
 use crate::host::agents::{conversations, AgentRegistry};
@@ -132,12 +131,6 @@ pub(super) fn move_to_new_session(
     ledger.mark_dirty(to.into());
     ahead::count_sessions(ledger, step, 1);
     transfer_chat(ledger, agents, changes, step, key, to);
-    let summary =
-        ledger.channels.summary(to).ok_or_else(|| RpcError::internal("the new session is missing"))?;
-    if let Some(session) = ledger.channels.sessions.known_mut(to) {
-        session.sent_summary = summary.clone();
-    }
-    let params = SessionAddedParams { channel: ledger.channels.root.channel.uri.clone(), summary };
-    ledger.notify_root(step, "root/sessionAdded", params);
+    ahead::announce(ledger, step, to);
     Ok(uri)
 }
