@@ -279,13 +279,6 @@ impl Chat {
         self.handle.as_ref().is_some_and(|handle| handle.resumes)
     }
 
-    /// Ends the open text part; later text begins a new one.
-    pub(super) fn end_part(&mut self) {
-        if let Some(run) = &mut self.run {
-            run.open_part = None;
-        }
-    }
-
     /// Returns the first text of a new message, after a blank line if it follows another text: some
     /// clients join the parts of an answer into one text.
     pub(super) fn separate_message(&self, kind: TextKind, content: String) -> String {

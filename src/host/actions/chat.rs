@@ -107,9 +107,8 @@ pub(crate) fn client_sets_pending(
 
 /// Switches the host's own texts in a chat to the language of this client.
 pub(crate) fn speak_as(ledger: &mut Ledger, key: ChatKey, client_id: &str) {
-    let mut clients = ledger.presence.connections.values();
-    let client = clients.find(|client| client.client_id.as_deref() == Some(client_id));
-    let language = client.map(|client| client.language).unwrap_or_default();
+    let client = ledger.presence.connections_of(client_id).next();
+    let language = client.map(|(_, client)| client.language).unwrap_or_default();
     if let Some(chat) = ledger.channels.chats.known_mut(key) {
         chat.language = language;
     }

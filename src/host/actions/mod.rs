@@ -8,7 +8,6 @@
 
 pub(super) mod answers;
 pub(super) mod chat;
-pub(super) mod session;
 pub(super) mod tools;
 
 use ahp_types::actions::StateAction;

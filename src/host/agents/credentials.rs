@@ -129,8 +129,7 @@ impl AgentRegistry {
         connection: ConnectionId,
         agent: &AgentDescription,
     ) -> Result<(), RpcError> {
-        let client =
-            ledger.presence.connections.get(&connection).and_then(|client| client.client_id.as_deref());
+        let client = ledger.presence.client_of(connection);
         let missing = self.missing_tokens(ledger, step, client.unwrap_or_default(), agent);
         if missing.is_empty() {
             return Ok(());

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::host::changes::checkpointed::CheckpointedFolder;
 use crate::host::changes::sides::RevertedFile;
 use crate::host::chats::attached::Attached;
-use crate::host::effects::{git::is_zero, RepositoryStatus, Rope};
+use crate::host::effects::{is_zero, RepositoryStatus, Rope};
 use crate::host::model::{ReviewMarks, TitleBy};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::{to_json, to_sorted_json};

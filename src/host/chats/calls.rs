@@ -18,6 +18,7 @@ use ahp_types::state::{
 use serde_json::json;
 
 use crate::host::changes::edits;
+use crate::host::chats::reports;
 use crate::host::effects::{
     CallExtras, ChatKey, Command, PermissionKind, PermissionOption, RunId, ToolGate, ToolOutcome,
 };
@@ -83,7 +84,7 @@ pub(crate) fn call_is_ready(ledger: &mut Ledger, step: &mut Step<'_>, call: Call
 /// Sequences a question of an agent to the user.
 pub(crate) fn ask(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, request: ChatInputRequest) {
     let id = request.id.clone();
-    catalogue::end_part(ledger, key);
+    reports::end_part(ledger, key);
     let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
     ledger.sequence(step, key, action, None);
     question_changed(ledger, step, key, &id);
@@ -250,7 +251,7 @@ fn call_state<'a>(ledger: &'a Ledger, call: &CallRef) -> Option<&'a ToolCallStat
     ledger.channels.chats.known(call.key)?.conversation.tool(&call.id)
 }
 
-/// An agent begins a tool call, which this client carries out if there is one.
+/// Starts a tool call of an agent; `client` executes it, if given.
 pub(crate) fn start_call(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -264,7 +265,7 @@ pub(crate) fn start_call(
         tracing::warn!(?call, "an agent began the same tool call twice");
         return;
     }
-    catalogue::end_part(ledger, call.key);
+    reports::end_part(ledger, call.key);
     let contributor =
         client.map(|client_id| ToolCallContributor::Client(ToolCallClientContributor { client_id }));
     let action = StateAction::ChatToolCallStart(ChatToolCallStartAction {

@@ -13,7 +13,7 @@ use ahp_types::state::{
 use crate::host::effects::{ChatKey, TextKind};
 use crate::host::ledger::Ledger;
 use crate::host::model::OpenPart;
-use crate::host::{catalogue, limits, Step};
+use crate::host::{limits, Step};
 
 pub(in crate::host) struct TextSegment {
     pub(in crate::host) turn_id: String,
@@ -91,9 +91,16 @@ pub(in crate::host) fn notice(
     text: String,
     meta: Option<JsonObject>,
 ) {
-    catalogue::end_part(ledger, key);
+    end_part(ledger, key);
     let part = SystemNotificationResponsePart { content: text.into(), meta };
     let part = ResponsePart::SystemNotification(part);
     let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta: None });
     ledger.sequence(step, key, action, None);
+}
+
+/// Ends the open text part of a chat's run; later text begins a new one.
+pub(super) fn end_part(ledger: &mut Ledger, key: ChatKey) {
+    if let Some(run) = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+        run.open_part = None;
+    }
 }

@@ -134,11 +134,8 @@ impl Clients {
         client_id: &str,
     ) {
         let channel = session.into();
-        let follows = ledger.presence.connections.iter().any(|(connection, client)| {
-            client.client_id.as_deref() == Some(client_id)
-                && ledger.subscriptions.contains(*connection, channel)
-        });
-        if !follows {
+        let subscribes = |(connection, _)| ledger.subscriptions.contains(connection, channel);
+        if !ledger.presence.connections_of(client_id).any(subscribes) {
             self.remove_active_client(ledger, step, session, client_id, None);
         }
     }

@@ -36,10 +36,7 @@ impl From<Vec<u8>> for Rope {
 impl Rope {
     /// Returns a JSON list of completed turns of a chat, as clients receive them.
     pub fn turns(chat: &str, turns: Vec<CompletedTurn>) -> Self {
-        let mut list = Self::from(b"[".to_vec());
-        list.append(Self::items(chat, turns));
-        list.text(b"]");
-        list
+        Self::list([Self::items(chat, turns)])
     }
 
     /// Returns the items of [`Rope::turns`] without the brackets.

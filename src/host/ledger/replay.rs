@@ -14,7 +14,6 @@ use crate::host::ledger::Ledger;
 use crate::wire::action_lines::envelope_of;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::references::MessageReferences;
 
 impl Ledger {
     /// Returns `-32603` with the reason if part of a channel's state is not committed. Such a state
@@ -94,11 +93,11 @@ impl Ledger {
             loadings.extend(loading.map(|loading| (loading.before, loading.envelope)));
         }
         let bytes = actions.iter().map(|(_, line)| line.line.len()).sum::<usize>();
-        let mut told = Vec::with_capacity(head.len() + bytes);
-        told.extend_from_slice(head);
+        let mut replayed = Vec::with_capacity(head.len() + bytes);
+        replayed.extend_from_slice(head);
         let mut add = |envelope: &[u8]| {
-            told.extend_from_slice(if told.len() == head.len() { b"" } else { b"," });
-            told.extend_from_slice(envelope);
+            replayed.extend_from_slice(if replayed.len() == head.len() { b"" } else { b"," });
+            replayed.extend_from_slice(envelope);
         };
         for (_, line) in actions {
             if let Some(loading) = loadings.get(&line.server_seq) {
@@ -106,7 +105,7 @@ impl Ledger {
             }
             add(&envelope_for_clients(line, envelope_of(&line.line)));
         }
-        Some(told)
+        Some(replayed)
     }
 
     /// Returns the actions in memory after `cursor`, with their channels.
@@ -127,17 +126,5 @@ impl Ledger {
     pub(in crate::host) fn continues_in_memory(&self, past: &Past) -> bool {
         let floor = self.log.floor();
         floor == self.first_head || past.actions.iter().any(|(_, line)| line.server_seq == floor)
-    }
-
-    /// Returns the URIs that a message names and that are not in memory.
-    pub(in crate::host) fn absent_channels(&self, references: &MessageReferences) -> Vec<String> {
-        let uris = references.channels.union(&references.attached);
-        uris.filter(|uri| self.find(uri).is_none()).cloned().collect()
-    }
-
-    /// Returns the cursor of a `reconnect` if it is older than the actions in memory.
-    pub(in crate::host) fn cursor_before_memory(&self, references: &MessageReferences) -> Option<u64> {
-        let cursor = references.cursor?;
-        self.log.since(cursor).is_none().then_some(cursor).filter(|cursor| *cursor < self.head)
     }
 }

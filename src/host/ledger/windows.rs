@@ -50,11 +50,11 @@ impl Subscription {
 
 impl Window {
     /// Returns the number of leading turns that a client may lack although it needs the turn at
-    /// `at`; `None` if it holds that turn. `there` is the number of turns of the chat.
-    fn lacks(self, at: Option<usize>, there: usize) -> Option<usize> {
+    /// `at`; `None` if it holds that turn.
+    fn missing_turns(self, at: Option<usize>, turn_count: usize) -> Option<usize> {
         match self {
             Self::From(start) => Some(start).filter(|start| at.is_some_and(|at| at < *start)),
-            Self::Unknown => Some(there),
+            Self::Unknown => Some(turn_count),
         }
     }
 }
@@ -105,15 +105,12 @@ impl Ledger {
                 )?,
             ),
         };
-        let held = match (subscription.window, named) {
-            (Window::From(start), _) => start,
-            (Window::Unknown, Some(start)) => start,
+        let (held, start) = match (subscription.window, named) {
             // The window is unknown: loading all turns is always enough.
-            (Window::Unknown, None) => turns.len(),
-        };
-        let start = match (subscription.window, named) {
-            (Window::Unknown, None) => 0,
-            (_, named) => named.unwrap_or(held).saturating_sub(page).min(held),
+            (Window::Unknown, None) => (turns.len(), 0),
+            (Window::From(held), _) | (Window::Unknown, Some(held)) => {
+                (held, named.unwrap_or(held).saturating_sub(page).min(held))
+            }
         };
         Ok(start..held)
     }
@@ -148,11 +145,11 @@ impl Ledger {
         let Some(key) = target.chat() else { return };
         let Some(chat) = self.channels.chats.known(key) else { return };
         let turns = chat.conversation.history();
-        let (there, at) = (turns.len(), turns.position_of(named));
+        let (turn_count, at) = (turns.len(), turns.position_of(named));
         for connection in chat.channel.subscribers.clone() {
             let window = self.subscriptions.get(connection, target).map(|subscription| subscription.window);
-            if let Some(lacked) = window.and_then(|window| window.lacks(at, there)) {
-                self.load(step, connection, key, 0..lacked);
+            if let Some(missing) = window.and_then(|window| window.missing_turns(at, turn_count)) {
+                self.load(step, connection, key, 0..missing);
             }
         }
     }

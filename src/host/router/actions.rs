@@ -20,7 +20,7 @@ use crate::host::effects::{ChannelId, ChatKey, ConnectionId, DispatchMode, Sessi
 use crate::host::ledger::Ledger;
 use crate::host::model::TitleBy;
 use crate::host::refusal::Refusal;
-use crate::host::{actions, catalogue, clients, Host, Step};
+use crate::host::{catalogue, clients, Host, Step};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::DispatchActionParams;
@@ -125,6 +125,15 @@ impl Host {
     }
 }
 
+/// Checks that a client adds or removes only itself as an active client.
+fn check_own_client(origin: &ActionOrigin, client_id: &str) -> Result<(), Refusal> {
+    if client_id == origin.client_id {
+        Ok(())
+    } else {
+        Err(Refusal::NotItself(origin.client_id.clone()))
+    }
+}
+
 /// Reads an action that a client dispatches in this mode, and checks the size limit.
 fn read_asked(
     ledger: &mut Ledger,
@@ -175,10 +184,10 @@ pub(super) fn change_session(
             None => return Err(Refusal::DefaultChatNeeded),
         },
         StateAction::SessionActiveClientSet(a) => {
-            actions::session::check_own_client(&origin, &a.active_client.client_id)?
+            check_own_client(&origin, &a.active_client.client_id)?
         }
         StateAction::SessionActiveClientRemoved(a) => {
-            actions::session::check_own_client(&origin, &a.client_id)?
+            check_own_client(&origin, &a.client_id)?
         }
         _ => return Err(Refusal::NotServedOn("a session's channel")),
     }

@@ -46,8 +46,7 @@ impl Host {
                 }
                 ptys::send_terminal_list(&mut self.ledger, step);
                 if let Some((connection, id)) = asked {
-                    let null = bytes::Bytes::from_static(b"null");
-                    let answer = Frame::result(id, Method::CreateTerminal, null);
+                    let answer = Frame::result(id, Method::CreateTerminal, super::answers::NULL);
                     step.emit(Output::Frame(connection, answer));
                 }
             }

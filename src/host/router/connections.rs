@@ -214,8 +214,8 @@ pub(super) fn serve_unsubscribe(
     let client = client.filter(|_| ledger.subscriptions.contains(connection, target));
     let client_id = client.and_then(|client| client.client_id.clone());
     kinds::unsubscribe(ledger, changes, connection, target);
-    if let Some(client_id) = client_id {
-        kinds::channel_unsubscribed(ledger, clients, step, target, &client_id);
+    if let (Some(session), Some(client_id)) = (target.session(), client_id) {
+        clients.leave_session(ledger, step, session, &client_id);
     }
     ahead::start_unsubscribed_timers(ledger, step);
     Ok(())

@@ -114,7 +114,7 @@ impl Host {
 
     /// Returns whether a connection's client has initialized, and so receives notifications.
     pub fn is_initialized(&self, connection: ConnectionId) -> bool {
-        self.ledger.presence.connections.get(&connection).is_some_and(|client| client.client_id.is_some())
+        self.ledger.presence.client_of(connection).is_some()
     }
 
     /// Marks the disconnects that are over.

@@ -140,19 +140,6 @@ pub(crate) fn unsubscribe(
     ledger.unsubscribe(connection, target);
 }
 
-/// Notifies the owners that react when a client has unsubscribed on one of its connections.
-pub(super) fn channel_unsubscribed(
-    ledger: &mut Ledger,
-    clients: &mut Clients,
-    step: &mut Step<'_>,
-    target: ChannelId,
-    client_id: &str,
-) {
-    if let Some(session) = target.session() {
-        clients.leave_session(ledger, step, session, client_id);
-    }
-}
-
 pub(super) fn read_dispatched(kind: ChannelKind, action: &RawValue) -> Result<StateAction, Refusal> {
     let as_it_is = |_: &str, _: &mut _| ();
     match kind {

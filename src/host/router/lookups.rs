@@ -23,6 +23,17 @@ fn newest_first(chat: &Chat) -> impl Iterator<Item = &CompletedTurn> {
 }
 
 impl Host {
+    /// Returns the URIs that a message names and that are not in memory.
+    pub fn absent_channels(&self, references: &MessageReferences) -> Vec<String> {
+        let uris = references.channels.union(&references.attached);
+        uris.filter(|uri| self.ledger.find(uri).is_none()).cloned().collect()
+    }
+
+    /// Returns the cursor of a `reconnect` if it is older than the actions in memory.
+    pub fn cursor_before_memory(&self, references: &MessageReferences) -> Option<u64> {
+        references.cursor.filter(|cursor| *cursor < self.ledger.floor())
+    }
+
     /// Returns the watches to start before a message is handled, limited per connection.
     pub fn watches_to_begin(&self, references: &MessageReferences) -> Vec<String> {
         let absent = references.watches.iter().filter(|uri| self.ledger.find(uri).is_none());

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use ahp_types::state::{SessionLifecycle, SessionSummary};
+use ahp_types::state::SessionSummary;
 use bytes::Bytes;
 
 use crate::host::agents::conversations;
@@ -22,19 +22,8 @@ use crate::host::model::{Session, SessionKey};
 use crate::host::terminals::background;
 use crate::host::{annotations, catalogue, terminals, ChatKey, Host, Step};
 use crate::wire::channels::ChannelKind;
-use crate::wire::references::MessageReferences;
 
 impl Host {
-    /// Returns the URIs that a message names and that are not in memory.
-    pub fn absent_channels(&self, references: &MessageReferences) -> Vec<String> {
-        self.ledger.absent_channels(references)
-    }
-
-    /// Returns the cursor of a `reconnect` if it is older than the actions in memory.
-    pub fn cursor_before_memory(&self, references: &MessageReferences) -> Option<u64> {
-        self.ledger.cursor_before_memory(references)
-    }
-
     /// Inserts a session from the store. A turn that was running when its process ended is ended
     /// once, with an error that is resumable if its agent can resume.
     pub(in crate::host) fn restore(&mut self, step: &mut Step<'_>, loaded: LoadedSession) {
@@ -57,8 +46,8 @@ impl Host {
         }
         let repaired = loaded::repair_catalogue(&mut session, &chats);
         self.ledger.channels.by_uri.insert(session.channel.uri.clone(), key.into());
-        let creating = session.state.lifecycle == SessionLifecycle::Creating;
-        let told = session.sent_summary.clone();
+        let creating = session.is_creating();
+        let sent = session.sent_summary.clone();
         self.ledger.channels.sessions.insert(key, session);
         annotations::add_annotations(&mut self.ledger, key, annotations);
         if let Some(seen) = seen {
@@ -77,7 +66,7 @@ impl Host {
         self.ledger.note_use(key);
         // A version that did not know these members may have written the summary.
         let is_other =
-            |summary: SessionSummary| (summary.meta, summary.annotations) != (told.meta, told.annotations);
+            |summary: SessionSummary| (summary.meta, summary.annotations) != (sent.meta, sent.annotations);
         if self.ledger.channels.summary(key).is_some_and(is_other) {
             self.ledger.session_changed(key);
         }
@@ -194,7 +183,7 @@ pub(in crate::host) fn save(
 pub(super) fn is_idle(ledger: &Ledger, changes: &Changes, session: &Session) -> bool {
     session.channel.subscribers.is_empty()
         && !session.ahead
-        && session.state.lifecycle != SessionLifecycle::Creating
+        && !session.is_creating()
         && terminals::has_idle_terminals(ledger, session)
         && changes.has_idle_changesets(ledger, session)
         && !changes.checkpoints.has_job_for(ledger, session)

@@ -65,7 +65,7 @@ impl Host {
         };
         let Some(id) = id else {
             if let Err(error) = served {
-                tracing::warn!(%error, "a notification was ignored");
+                tracing::warn!(%error, "a notification of the host's own edge was ignored");
             }
             return;
         };
@@ -163,6 +163,17 @@ impl Host {
     ) -> Result<Answer, RpcError> {
         let json = |result: Vec<u8>| Answer::Json(result.into());
         let nothing = |()| Answer::Json(NULL);
+        let changes_state = matches!(
+            method,
+            Method::DisposeSession
+                | Method::CreateChat
+                | Method::DisposeChat
+                | Method::MoveChat
+                | Method::InvokeChangesetOperation
+        );
+        if changes_state {
+            self.ledger.check_store()?;
+        }
         match method {
             Method::Ping => Ok(nothing(())),
             Method::Initialize => self.initialize(connection, &params.read()?).map(Answer::States),
@@ -204,20 +215,10 @@ impl Host {
                 &SessionOptions::default(),
             )
             .map(Answer::Created),
-            Method::DisposeSession => {
-                self.ledger.check_store()?;
-                self.dispose_session(step, &params.read()?).map(nothing)
-            }
-            Method::CreateChat => {
-                self.ledger.check_store()?;
-                self.create_chat(step, connection, params.read()?, None).map(nothing)
-            }
-            Method::DisposeChat => {
-                self.ledger.check_store()?;
-                self.dispose_chat(step, &params.read()?).map(nothing)
-            }
+            Method::DisposeSession => self.dispose_session(step, &params.read()?).map(nothing),
+            Method::CreateChat => self.create_chat(step, connection, params.read()?, None).map(nothing),
+            Method::DisposeChat => self.dispose_chat(step, &params.read()?).map(nothing),
             Method::MoveChat => {
-                self.ledger.check_store()?;
                 moves::move_chat(&mut self.ledger, &self.agents, &self.changes, step, params.read()?)
                     .map(|moved| json(to_json(&moved)))
             }
@@ -242,10 +243,7 @@ impl Host {
                     CompletionTarget::Files(files) => Answer::Resource(Resource::Files(files)),
                 },
             ),
-            Method::InvokeChangesetOperation => {
-                self.ledger.check_store()?;
-                Ok(Answer::Operation(Box::new(params.read()?)))
-            }
+            Method::InvokeChangesetOperation => Ok(Answer::Operation(Box::new(params.read()?))),
             Method::CreateResourceWatch
             | Method::ResourceRead
             | Method::ResourceList
@@ -276,7 +274,7 @@ impl Host {
 /// Returns the method of this name, if the connection may call it now.
 fn route(ledger: &Ledger, connection: ConnectionId, name: &MethodName) -> Result<Method, RpcError> {
     let method = name.served();
-    let live = ledger.presence.connections.get(&connection).is_some_and(|client| client.client_id.is_some());
+    let live = ledger.presence.client_of(connection).is_some();
     match method {
         Some(Method::Ping | Method::Initialize | Method::Reconnect) => {}
         _ if !live => return Err(RpcError::not_initialized(name.as_str())),

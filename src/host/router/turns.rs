@@ -20,12 +20,15 @@ use crate::host::model::{AgentLink, Chat, Run, RunPhase, Session, TitleBy};
 use crate::host::terminals::commands;
 use crate::host::{catalogue, clients, limits, Host, Step};
 use crate::state::history::CompletedTurn;
+use crate::wire::text::human_size;
 
 impl Host {
     /// Ends a chat's turn if it exceeds the size limit.
     pub(super) fn end_if_too_large(&mut self, step: &mut Step<'_>, key: ChatKey) {
         if limits::is_too_large(&self.ledger, key) {
-            tracing::warn!(?key, "a turn was ended: it exceeds the size limit");
+            let chat = self.ledger.channels.chats.known(key).map(|chat| &chat.channel.uri);
+            let limit = human_size(self.ledger.limits.turn_bytes);
+            tracing::warn!(chat, limit, "a turn was ended: it exceeds the size limit");
             self.end_turn(step, key, limits::too_large(&self.ledger), None);
         }
     }
