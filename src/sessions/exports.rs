@@ -5,7 +5,7 @@
 //! `end`.
 //!
 //! Owns: that format.
-//! Never: holds a whole session in memory, or leaves an incomplete export behind.
+//! Never: holds the turns of a session in memory, or leaves an incomplete export behind.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -153,7 +153,8 @@ fn read_export(export: impl BufRead, mut reading: Reading<'_>) -> anyhow::Result
         let at = || format!("line {}", number + 1);
         let line = serde_json::from_str(&line.with_context(at)?).with_context(at)?;
         if let ExportLine::End { lines } = line {
-            ensure!(lines == number - 1, "lines are missing");
+            let there = number - 1;
+            ensure!(lines == there, "lines are missing: the export says {lines}, there are {there}");
             let uri = reading.uri.context("there is no session in it")?;
             reading.import.finish()?;
             return Ok(uri);
@@ -195,7 +196,7 @@ impl Reading<'_> {
             ExportLine::Envelope(_) => self.uri.is_some(),
             ExportLine::Session { .. } | ExportLine::End { .. } => false,
         };
-        ensure!(is_in_place, "it is in the wrong place");
+        ensure!(is_in_place, "this line must not stand here: `session` comes first and once, a `turn` after its `chat`");
         Ok(())
     }
 }

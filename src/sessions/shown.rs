@@ -20,7 +20,8 @@ pub(super) fn show(archive: &Archive, uri: &str, out: &mut dyn Write) -> anyhow:
     let mut damage = 0;
     let entry = archive.list()?.into_iter().find(|entry| entry.key == key);
     let entry = entry.with_context(|| format!("the session {uri} is not in the list"))?;
-    let summary: SessionSummary = serde_json::from_slice(&entry.summary).context("the summary")?;
+    let summary: SessionSummary = serde_json::from_slice(&entry.summary)
+        .with_context(|| format!("the summary of the session `{uri}` is invalid"))?;
     let place = if entry.removed_at.is_some() { ", in the trash" } else { "" };
     writeln!(out, "{}", one_line(&summary.title))?;
     let parts = [&summary.resource, &summary.provider, &summary.modified_at].map(|part| one_line(part));

@@ -140,7 +140,11 @@ impl KnownAgent {
             match serde_json::from_slice::<StoredAgent<SelfDescription>>(json) {
                 Ok(kept) => (kept.identity == operator.identity).then_some(kept.said),
                 Err(error) => {
-                    tracing::warn!(provider, %error, "the stored description of an agent cannot be read");
+                    tracing::warn!(
+                        provider,
+                        %error,
+                        "the stored description of an agent cannot be read: its settings are unknown until it reports them again"
+                    );
                     None
                 }
             }

@@ -157,7 +157,9 @@ impl<Key: Ord + Copy + Debug, K> Table<Key, K> {
     pub(super) fn needed(&self, key: Key) -> Result<&K, RpcError> {
         match self.0.get(&key) {
             Some(found) => Ok(found),
-            None => Err(RpcError::internal(format_args!("no channel has the key {key:?}, which is held"))),
+            None => Err(RpcError::internal(format_args!(
+                "the channel with the key {key:?} does not exist, although the request's state refers to it"
+            ))),
         }
     }
 

@@ -61,7 +61,7 @@ impl RootBody {
         let row = config.start.channels.iter().find(|row| row.id == ChannelId::ROOT)?;
         let body = serde_json::from_slice(&row.body);
         body.map_err(
-            |error| tracing::error!(%error, "the stored configuration of the host cannot be read: it begins empty"),
+            |error| tracing::error!(%error, "the stored configuration of the host cannot be read: the values that clients have set are lost"),
         )
         .ok()
     }

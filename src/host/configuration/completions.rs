@@ -37,7 +37,7 @@ pub(crate) fn completions(
     let target = ledger.find(&params.channel).ok_or_else(|| ledger.not_found(&params.channel))?;
     let session = ledger.channels.session_of(target);
     let session = session.and_then(|key| ledger.channels.sessions.known(key)).ok_or_else(|| {
-        RpcError::invalid_params("`channel` must be a session or a chat: nothing is said elsewhere")
+        RpcError::invalid_params("`channel` must be a session or a chat: only these have completions")
     })?;
     let typed = Typed::at(&params.text, params.offset)?;
     let default = || ledger.find_chat(session.state.default_chat.as_deref()?);

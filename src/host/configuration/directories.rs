@@ -33,7 +33,7 @@ pub(crate) fn usable_directory(findings: &Findings, uri: &str) -> Result<String,
     match findings.get(&directory) {
         Some(Ok(())) => Ok(directory),
         Some(Err(why)) => Err(bad_directory(uri, why)),
-        None => Err(bad_directory(uri, "was not looked at")),
+        None => Err(bad_directory(uri, "was not checked before this request (a bug of the host)")),
     }
 }
 

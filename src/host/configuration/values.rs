@@ -206,9 +206,11 @@ fn check(path: &str, schema: &Value, value: &Value) -> Result<(), Refusal> {
 
 fn check_items(path: &str, schema: &Value, items: &[Value]) -> Result<(), Refusal> {
     let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
-    let is_too_few = schema["minItems"].as_i64().is_some_and(|min| count < min);
-    if is_too_few || schema["maxItems"].as_i64().is_some_and(|max| count > max) {
-        return Err(unfit(path, format!("has {count} items, which is too few or too many")));
+    let min = schema["minItems"].as_i64().unwrap_or(0);
+    let max = schema["maxItems"].as_i64();
+    if count < min || max.is_some_and(|max| count > max) {
+        let wanted = max.map_or(format!("at least {min}"), |max| format!("{min} to {max}"));
+        return Err(unfit(path, format!("has {count} items, not {wanted}")));
     }
     let Some(schema) = schema.get("items") else { return Ok(()) };
     items.iter().enumerate().try_for_each(|(at, item)| check(&format!("{path}[{at}]"), schema, item))
@@ -267,7 +269,7 @@ mod tests {
             Some("`config.x` must be of type array, not string".to_owned())
         );
         for (items, count) in [(json!([]), 0), (json!(["a", "a", "a"]), 3)] {
-            let said = format!("`config.x` has {count} items, which is too few or too many");
+            let said = format!("`config.x` has {count} items, not 1 to 2");
             assert_eq!(problem(&list, items), Some(said));
         }
         let said = "`config.x[1]` must be one of \"a\", \"b\", not \"c\"";

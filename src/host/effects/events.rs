@@ -106,7 +106,8 @@ pub enum Event {
 }
 
 impl Event {
-    /// Returns the approximate memory use of the queued event, in bytes.
+    /// Returns the bytes that streams carry, of which many may be queued; other events count as
+    /// nothing.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Turn(_, event) => event.bytes(),
@@ -299,7 +300,7 @@ pub enum TurnEvent {
 }
 
 impl TurnEvent {
-    /// Returns the approximate memory use; see [`Event::bytes`].
+    /// Returns the bytes of text and contents; see [`Event::bytes`].
     fn bytes(&self) -> usize {
         match self {
             Self::Part(_, text) | Self::Text(_, text) | Self::Notice(text) => text.len(),

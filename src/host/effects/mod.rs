@@ -116,7 +116,7 @@ pub enum Input {
         /// Description.
         said: Box<SelfDescription>,
     },
-    /// Start of a watch that the core itself has requested; its channel.
+    /// A watch that the core itself has requested has started; its channel.
     Watches(String),
     /// Watched files have changed.
     FilesChanged {
@@ -247,7 +247,7 @@ pub enum Timer {
 pub enum Output {
     /// Sends a frame to a connection.
     Frame(ConnectionId, Frame),
-    /// End of a disconnected client's turns.
+    /// Reports that the turns of a disconnected client have ended.
     Disconnected {
         /// Connection, which is closed now.
         connection: ConnectionId,
@@ -260,7 +260,7 @@ pub enum Output {
     States(ConnectionId, RequestId, Box<LargeStates>),
     /// Sends completed turns to a connection, in the same way as [`Self::States`].
     Turns(ConnectionId, Box<LoadedTurns>),
-    /// End of a connection: its client is gone and receives no more output.
+    /// Closes a connection whose client is gone; it receives no more output.
     Closed(ConnectionId),
     /// Stores a record, which must be committed before any frame of the same step goes out.
     Record(Record),
@@ -293,7 +293,7 @@ pub enum Output {
     BeginWatches(ConnectionId),
     /// Requests [`Input::Timer`] after this time.
     Timer(Timer, Duration),
-    /// A shutdown is complete: no turn is left.
+    /// Reports that a shutdown is complete: no turn is left.
     Done {
         /// Set if something was declined because no client could answer, or if a turn exceeded the
         /// time limit.

@@ -3,7 +3,8 @@
 //! Owns: [`Ledger`], that is, channels by URI and key, `serverSeq`, the replay log, subscriptions
 //! with their windows of turns, new keys, channels whose rows are out of date, and failures of the
 //! store.
-//! Never: calls another owner, or decides whether an action should happen.
+//! Never: decides whether an action should happen, or calls a function of an owner that changes
+//! state; `derived` has the owners' views of an action.
 //!
 //! In reading order: [`sequence`](Ledger::sequence) (reduce, number, log, send), [`log`] (the
 //! replay log), `replay` (answers to clients that reconnect), `subscriptions`, `windows` (turns

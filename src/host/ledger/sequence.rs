@@ -53,14 +53,18 @@ impl Ledger {
         let Some((outcome, channel)) = self.channels.reduce(target, action) else {
             tracing::error!(
                 ?target,
-                "a mistake of this program: an action is meant for a channel that is not there"
+                "bug in this program: an action for a channel that does not exist was dropped"
             );
             return;
         };
         if outcome != ReduceOutcome::Applied {
             // Log the type only: content of users and agents does not belong in the log.
             let name = serde_json::to_value(action).unwrap_or_default()["type"].take();
-            tracing::error!(?outcome, %name, "a mistake of this program: the reducer has ignored an action of the host");
+            tracing::error!(
+                ?outcome,
+                %name,
+                "bug in this program: the reducer ignored an action of the host, so no client receives it"
+            );
             return;
         }
         self.head += 1;
@@ -71,7 +75,7 @@ impl Ledger {
         };
         let whole = line_of(action);
         let line =
-            action_for_clients(&channel.uri, action).map_or_else(|| whole.clone(), |told| line_of(&told));
+            action_for_clients(&channel.uri, action).map_or_else(|| whole.clone(), |shown| line_of(&shown));
         // A number is stored even without its action: it must never be reused, also after a crash.
         let kept = if is_persistent { whole } else { line_of(&nothing()) };
         let stored_bytes = kept.line.len();
@@ -98,7 +102,7 @@ impl Ledger {
             TextKind::Reasoning => ("chat/reasoning", StreamedText::Reasoning),
         };
         let Some(mut end) = conversation.text_end(&run.turn_id, &open.id, kind) else {
-            tracing::error!(?key, "a mistake of this program: text is meant for a part that is not there");
+            tracing::error!(?key, "bug in this program: text for a part that does not exist was dropped");
             return;
         };
         let part = PartKey { run: run.id, part: open.number };

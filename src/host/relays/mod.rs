@@ -144,7 +144,7 @@ impl Relays {
         let also = destination.as_deref().map_or(asked, |destination| self.server_of(destination, servers));
         if asked != also {
             return Err(RpcError::invalid_params(format_args!(
-                "`{uri}` and its destination are not in one place"
+                "`{uri}` and its destination are served by different clients: read the one and write the other"
             )));
         }
         let asked = match asked {
@@ -156,7 +156,10 @@ impl Relays {
         };
         let in_flight = self.pending.values().filter(|pending| pending.relay.asked == asked);
         if in_flight.count() >= PENDING_PER_CLIENT_MAX {
-            return Err(RpcError::unavailable(format_args!("`{uri}`: its client has too much to answer")));
+            return Err(RpcError::unavailable(format_args!(
+                "`{uri}`: the client that serves it has {PENDING_PER_CLIENT_MAX} unanswered requests, the maximum: \
+                 try again later"
+            )));
         }
         let mut params: Map<String, Value> = params.read()?;
         params.insert("channel".to_owned(), ROOT.into());
@@ -236,7 +239,7 @@ impl Relays {
     }
 
     pub(super) fn time_out(&mut self, step: &mut Step<'_>, number: u64) {
-        self.fail(step, "its client does not answer", |other, _| other == number);
+        self.fail(step, "the client that serves it has not answered for 30 seconds", |other, _| other == number);
     }
 
     /// Fails the requests to a client that can no longer send.
@@ -296,7 +299,9 @@ fn answer(relay: Relay, id: RequestId, reply: ClientReply) -> Frame {
     let error = reply.error.filter(|error| error != "null");
     match (reply.result, error) {
         (Some(result), None) if is_too_large(method, &result) => {
-            failed(RpcError::invalid_params(format_args!("`{uri}`: the answer of its client is too large")))
+            failed(RpcError::invalid_params(format_args!(
+                "`{uri}`: the answer of the client that serves it is larger than the host passes on"
+            )))
         }
         (Some(result), None) => match check(method, &result) {
             Ok(()) => Frame::result(id, method, result),
@@ -306,9 +311,13 @@ fn answer(relay: Relay, id: RequestId, reply: ClientReply) -> Frame {
         },
         (_, Some(error)) => match read_json::<RpcError>(&error) {
             Ok(error) => failed(RpcError::of_client(&uri, error)),
-            Err(_) => failed(RpcError::unavailable(format_args!("`{uri}`: its client has failed"))),
+            Err(_) => failed(RpcError::unavailable(format_args!(
+                "`{uri}`: the client that serves it answered with an invalid error"
+            ))),
         },
-        (None, None) => failed(RpcError::unavailable(format_args!("`{uri}`: its client has failed"))),
+        (None, None) => failed(RpcError::unavailable(format_args!(
+            "`{uri}`: the client that serves it answered with neither a result nor an error"
+        ))),
     }
 }
 
