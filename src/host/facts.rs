@@ -9,8 +9,9 @@ use super::effects::ChatKey;
 /// reacting owners before it continues.
 #[derive(Debug)]
 pub(super) enum Fact {
-    /// A part of a running turn (question, tool call, review) waits for the user or a client.
-    Waits { chat: ChatKey, id: String, is_question: bool },
+    /// A part of a running turn (question, tool call, review) has changed, and may wait for the
+    /// user or a client.
+    MayWait { chat: ChatKey, id: String, is_question: bool },
     /// A turn of a chat has ended.
     TurnEnded(ChatKey),
 }

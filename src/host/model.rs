@@ -170,7 +170,7 @@ pub(super) struct Chat {
     /// Client that is notified of the progress of opening the agent.
     pub(super) opening: Option<Opening>,
     /// Set while opening the agent waits for the user; the chat's activity says for what.
-    pub(super) awaits: bool,
+    pub(super) opening_waits: bool,
     /// Client that last requested work of the agent, which uses its tokens.
     pub(super) requesting_client: Option<String>,
     /// Tokens last sent to the agent.
@@ -186,9 +186,9 @@ pub(super) struct Chat {
     /// Attempt at the active turn; `None` if no turn runs.
     pub(super) run: Option<Run>,
     /// Reason for which the agent works by itself and waits for a turn of its own.
-    pub(super) begins: Option<TurnCause>,
+    pub(super) own_turn_cause: Option<TurnCause>,
     /// Cancelled run that the agent has not ended yet; no other run starts before.
-    pub(super) settling: Option<RunId>,
+    pub(super) cancelled_run: Option<RunId>,
     /// Terminals of completed calls that only the store holds, by agent id; agents may reuse it.
     pub(super) stored_terminals: BTreeMap<String, TerminalKey>,
     /// Ids of removed turns; they must not run again.
@@ -196,7 +196,7 @@ pub(super) struct Chat {
     /// Ids of consumed pending messages; only a requeued one is consumed again.
     pub(super) consumed: HashSet<String>,
     /// Selection changes that wait until no turn runs.
-    pub(super) selecting: Vec<PendingSelection>,
+    pub(super) pending_selections: Vec<PendingSelection>,
     /// Queued messages that stand for turns whose start had to wait; the turn has the message's id.
     pub(super) turns_queued: BTreeSet<String>,
     /// Steering messages that the agent has not accepted; the next turn begins with them.
@@ -231,7 +231,7 @@ impl Chat {
             title_by: TitleBy::Nobody,
             agent: AgentLink::Closed,
             opening: None,
-            awaits: false,
+            opening_waits: false,
             requesting_client: None,
             tokens_sent: Tokens::new(),
             directories_sent: Vec::new(),
@@ -239,12 +239,12 @@ impl Chat {
             settings_sent: SentSettings::default(),
             commands: None,
             run: None,
-            begins: None,
-            settling: None,
+            own_turn_cause: None,
+            cancelled_run: None,
             stored_terminals: BTreeMap::new(),
             removed_turns: BTreeSet::new(),
             consumed: HashSet::new(),
-            selecting: Vec::new(),
+            pending_selections: Vec::new(),
             turns_queued: BTreeSet::new(),
             undelivered_steering: BTreeSet::new(),
             following: BTreeSet::new(),

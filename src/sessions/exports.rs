@@ -196,7 +196,10 @@ impl Reading<'_> {
             ExportLine::Envelope(_) => self.uri.is_some(),
             ExportLine::Session { .. } | ExportLine::End { .. } => false,
         };
-        ensure!(is_in_place, "this line must not stand here: `session` comes first and once, a `turn` after its `chat`");
+        ensure!(
+            is_in_place,
+            "this line must not stand here: `session` comes first and once, a `turn` after its `chat`"
+        );
         Ok(())
     }
 }

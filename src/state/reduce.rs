@@ -54,7 +54,8 @@ pub(crate) enum StreamedText {
 /// End of a part's text, for appending.
 #[derive(Debug)]
 pub(crate) struct TextEnd<'a> {
-    /// The text; `None` if the part is of another kind and must not change.
+    /// The text; `None` for a part of another kind, which does not change although the official
+    /// reducer reports the action as applied.
     text: Option<&'a mut String>,
     bytes: &'a mut usize,
     bytes_in_all: &'a mut usize,

@@ -36,7 +36,7 @@ pub(crate) fn client_completes_call(
     if let Some(command) = run.and_then(|run| calls::result_for_agent(ledger, key, run, &id)) {
         step.send_to_agent(key, command);
     }
-    step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
+    step.facts.push_back(Fact::MayWait { chat: key, id, is_question: false });
     Ok(Verdict::Done)
 }
 

@@ -69,9 +69,9 @@ pub(crate) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'_>, key: 
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     if chat.agent != AgentLink::Closed {
         chat.agent = AgentLink::Closed;
-        chat.begins = None;
-        chat.settling = None;
-        chat.awaits = false;
+        chat.own_turn_cause = None;
+        chat.cancelled_run = None;
+        chat.opening_waits = false;
         step.emit(Output::Agent(key, Box::new(Command::Close)));
         terminals::end_terminals_of(ledger, step, key);
     }

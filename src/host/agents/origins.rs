@@ -1,7 +1,7 @@
 //! Forks and side chats whose agent can copy the conversation of the original chat.
 //!
 //! Owns: whether a copy of the agent's conversation equals the history of the new chat.
-//! Never: creates a chat; that is in `router::chats`.
+//! Never: creates a chat; that is in `router::chat_requests`.
 
 use ahp_types::state::ChatOrigin;
 
@@ -23,7 +23,7 @@ pub(super) fn copyable_origin(ledger: &Ledger, agents: &AgentRegistry, key: Chat
     let from = ledger.find_chat(uri)?;
     let source = ledger.channels.chats.known(from)?;
     let provider = |key| agents.agent_of(ledger, key).map(|agent| &agent.info.provider);
-    let is_quiet = source.run.is_none() && source.settling.is_none();
+    let is_quiet = source.run.is_none() && source.cancelled_run.is_none();
     let resumes = chat.run.as_ref().is_some_and(|run| run.resumes);
     // Whole turns are compared, because a turn that has continued since has the same id.
     let is_all =

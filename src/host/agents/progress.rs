@@ -19,12 +19,12 @@ pub(crate) struct Opening {
     token: String,
     pub(crate) connection: ConnectionId,
     /// Progress last sent: amount done, and the total.
-    told: Option<(u64, Option<u64>)>,
+    last_sent: Option<(u64, Option<u64>)>,
 }
 
 impl Opening {
     pub(crate) fn new(token: String, connection: ConnectionId) -> Self {
-        Self { token, connection, told: None }
+        Self { token, connection, last_sent: None }
     }
 }
 
@@ -41,9 +41,9 @@ pub(crate) fn opening_progressed(
     message: Option<String>,
 ) {
     let opening = ledger.channels.chats.known_mut(key).and_then(|chat| chat.opening.as_mut());
-    let Some(Opening { token, connection, told }) = opening else { return };
-    let done = told.map_or(done, |(before, _)| before.max(done));
-    *told = Some((done, total));
+    let Some(Opening { token, connection, last_sent }) = opening else { return };
+    let done = last_sent.map_or(done, |(before, _)| before.max(done));
+    *last_sent = Some((done, total));
     // Completion is sent when the conversation is open.
     if total.is_some_and(|total| done >= total) {
         return;
@@ -59,8 +59,8 @@ pub(crate) fn opening_waits_for_user(ledger: &mut Ledger, step: &mut Step<'_>, k
     else {
         return;
     };
-    chat.awaits = true;
-    let (done, total) = chat.opening.as_ref().and_then(|opening| opening.told).unwrap_or_default();
+    chat.opening_waits = true;
+    let (done, total) = chat.opening.as_ref().and_then(|opening| opening.last_sent).unwrap_or_default();
     opening_progressed(ledger, step, key, done, total, Some(what.clone()));
     catalogue::set_activity(ledger, step, key, Some(what));
 }
@@ -68,7 +68,7 @@ pub(crate) fn opening_waits_for_user(ledger: &mut Ledger, step: &mut Step<'_>, k
 /// Ends the progress notifications: the conversation is open, or has failed to open.
 pub(crate) fn opening_finished(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let opening = ledger.channels.chats.known_mut(key).and_then(|chat| chat.opening.take());
-    let Some(Opening { token, connection, told: Some((done, total)) }) = opening else { return };
+    let Some(Opening { token, connection, last_sent: Some((done, total)) }) = opening else { return };
     let all = total.unwrap_or(done).max(done);
     send_progress(step, connection, token, all, Some(all), None);
 }
@@ -93,7 +93,7 @@ fn send_progress(
 }
 
 pub(crate) fn clear_opening_wait(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
-    if ledger.channels.chats.known_mut(key).is_some_and(|chat| std::mem::take(&mut chat.awaits)) {
+    if ledger.channels.chats.known_mut(key).is_some_and(|chat| std::mem::take(&mut chat.opening_waits)) {
         catalogue::set_activity(ledger, step, key, None);
     }
 }

@@ -1,4 +1,4 @@
-//! Chats of a session. (`router::chats` has the steps of `createChat` and `disposeChat`.)
+//! Chats of a session. (`router::chat_requests` has the steps of `createChat` and `disposeChat`.)
 //!
 //! Owns: creating and removing further chats, what a fork or side chat copies from its source, and
 //! which chat is the default one.
@@ -12,8 +12,7 @@ use ahp_types::actions::{
 };
 use ahp_types::commands::ChatSource;
 use ahp_types::state::{
-    ActiveTurn, ChatOrigin, ChatState, Message, MultipleChatsCapability, SessionStatus,
-    Turn, TurnState,
+    ActiveTurn, ChatOrigin, ChatState, Message, MultipleChatsCapability, SessionStatus, Turn, TurnState,
 };
 
 use crate::host::agents::{conversations, AgentRegistry};

@@ -77,7 +77,7 @@ impl StoredSummary {
 pub(in crate::host) struct LoadedHeader {
     pub(in crate::host) session: Session,
     pub(in crate::host) annotations: Vec<Annotation>,
-    pub(in crate::host) seen: Option<RepositoryStatus>,
+    pub(in crate::host) repository: Option<RepositoryStatus>,
 }
 
 #[derive(Debug)]
@@ -189,28 +189,28 @@ pub(in crate::host) fn repair_catalogue(session: &mut Session, chats: &[LoadedCh
 
 fn read_session(row: &SessionRow) -> Result<LoadedHeader, String> {
     let body = SessionBody::read(&row.body)?;
-    let told = crate::host::catalogue::summary_of(&row.uri, &body.state, &body.created_at, &row.modified_at);
+    let summary =
+        crate::host::catalogue::summary_of(&row.uri, &body.state, &body.created_at, &row.modified_at);
     let kept: Option<SessionSummary> = serde_json::from_slice(&row.summary).ok();
     let (meta, changes, annotations) =
         kept.map(|kept| (kept.meta, kept.changes, kept.annotations)).unwrap_or_default();
-    let told = SessionSummary { meta, changes, annotations, ..told };
+    let summary = SessionSummary { meta, changes, annotations, ..summary };
     let annotations = body.annotations.into_owned();
     let counted = Some(annotations_summary(&row.uri, &annotations));
     let channel = Channel::new(row.uri.clone(), body.born_at);
     let state = SessionState { annotations: counted, ..body.state.into_owned() };
     let times = (body.created_at.into_owned(), row.modified_at.clone());
     let session = Session {
-        selected: told.meta.clone(),
-        changes: told.changes.clone(),
-        sent_summary: told,
+        selected: summary.meta.clone(),
+        changes: summary.changes.clone(),
+        sent_summary: summary,
         reviewed: body.reviewed.into_owned(),
-        reverted: body.discarded.into_owned(),
-        checkpoints: body.kept.into_owned(),
+        reverted: body.reverted.into_owned(),
+        checkpoints: body.checkpoints.into_owned(),
         shown_at: body.shown_at.unwrap_or(body.born_at),
         ..Session::new(channel, state, times, body.config.into_owned(), body.title_by)
     };
-    let seen = body.seen.map(Cow::into_owned);
-    Ok(LoadedHeader { session, annotations, seen })
+    Ok(LoadedHeader { session, annotations, repository: body.repository.map(Cow::into_owned) })
 }
 
 fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, String> {
@@ -244,13 +244,14 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
     drop(actions);
     let is_cut = conversation.cut_active_turn(turn_bytes_max) || sifted;
     let key = row.key;
-    let selecting = body.selecting.into_iter().map(|change| PendingSelection { change, asked: None });
+    let pending_selections =
+        body.selecting.into_iter().map(|change| PendingSelection { change, asked: None });
     let chat = Chat {
         context,
         title_by: body.title_by,
         removed_turns: body.removed_turns.into_owned(),
         consumed: consumed.into_iter().collect(),
-        selecting: selecting.collect(),
+        pending_selections: pending_selections.collect(),
         turns_queued: body.turns_queued,
         undelivered_steering: body.undelivered_steering,
         following: body.following,

@@ -159,8 +159,8 @@ impl Catalogue {
             |key: &SessionKey| !ledger.channels.sessions.contains_key(key) && !self.disposed.contains(*key);
         for (key, kept) in &kept {
             // The record in memory is at least as recent as the store's.
-            let is_told = !dropped.contains(key) && is_absent(key);
-            if let Some(kept) = kept.as_ref().filter(|kept| !kept.is_removed && is_told) {
+            let is_listed = !dropped.contains(key) && is_absent(key);
+            if let Some(kept) = kept.as_ref().filter(|kept| !kept.is_removed && is_listed) {
                 missed.add_stored(kept, cursor);
             }
         }

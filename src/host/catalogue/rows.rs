@@ -45,12 +45,13 @@ pub struct SessionBody<'a> {
     #[serde(default, skip_serializing_if = "<[Annotation]>::is_empty")]
     pub(in crate::host) annotations: Cow<'a, [Annotation]>,
     /// Files that clients have reverted.
-    #[serde(default, skip_serializing_if = "<[RevertedFile]>::is_empty")]
-    pub(in crate::host) discarded: Cow<'a, [RevertedFile]>,
-    #[serde(default, skip_serializing_if = "has_no_checkpoints")]
-    pub(in crate::host) kept: Cow<'a, CheckpointedFolder>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(in crate::host) seen: Option<Cow<'a, RepositoryStatus>>,
+    #[serde(rename = "discarded", default, skip_serializing_if = "<[RevertedFile]>::is_empty")]
+    pub(in crate::host) reverted: Cow<'a, [RevertedFile]>,
+    #[serde(rename = "kept", default, skip_serializing_if = "has_no_checkpoints")]
+    pub(in crate::host) checkpoints: Cow<'a, CheckpointedFolder>,
+    /// Last observed status of the session's repository.
+    #[serde(rename = "seen", default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::host) repository: Option<Cow<'a, RepositoryStatus>>,
 }
 
 /// Content of a chat's row.
@@ -102,7 +103,7 @@ impl SessionBody<'_> {
     /// Marks a session that was imported or restored from the trash: the checkpoints under its
     /// former name may belong to another session, or be deleted.
     pub fn mark_imported(&mut self) {
-        self.kept.to_mut().mark_imported();
+        self.checkpoints.to_mut().mark_imported();
     }
 
     /// Returns the row's text; equal sessions give equal bytes.
@@ -233,8 +234,8 @@ pub(in crate::host) fn read<T: for<'a> Deserialize<'a>>(what: &str, json: &[u8])
     serde_json::from_slice(json).map_err(|error| format!("the stored {what} cannot be read: {error}"))
 }
 
-fn has_no_checkpoints(kept: &CheckpointedFolder) -> bool {
-    *kept == CheckpointedFolder::default()
+fn has_no_checkpoints(checkpoints: &CheckpointedFolder) -> bool {
+    *checkpoints == CheckpointedFolder::default()
 }
 
 #[cfg(test)]

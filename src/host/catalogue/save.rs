@@ -97,7 +97,7 @@ fn save_chat_row(
         title_by: chat.title_by,
         removed_turns: Cow::Borrowed(&chat.removed_turns),
         consumed: chat.consumed.iter().cloned().collect(),
-        selecting: chat.selecting.iter().map(|waiting| waiting.change.clone()).collect(),
+        selecting: chat.pending_selections.iter().map(|waiting| waiting.change.clone()).collect(),
         following: chat.following.clone(),
         turns_queued: chat.turns_queued.clone(),
         undelivered_steering: chat.undelivered_steering.clone(),

@@ -1,4 +1,4 @@
-//! Sessions. (`router::catalogue` has the steps of `disposeSession` and `listSessions`.)
+//! Sessions. (`router::disposal` has the steps of `disposeSession` and `listSessions`.)
 //!
 //! Owns: creating sessions with their default chats, removing chats, and the pages of the list.
 //! Never: opens a conversation: the router does, after the answer.
@@ -62,18 +62,18 @@ impl Catalogue {
         let is_known =
             |place: &ListPosition| sessions.contains_key(&place.key) || self.disposed.contains(place.key);
         listed.sessions.retain(|(place, _)| !is_known(place));
-        let told = sessions.iter().filter(|(_, session)| !session.ahead);
-        let told = told.map(|(key, session)| {
+        let shown = sessions.iter().filter(|(_, session)| !session.ahead);
+        let shown = shown.map(|(key, session)| {
             (
                 ListPosition { modified_at: session.sent_summary.modified_at.clone(), key: *key },
                 &session.sent_summary,
             )
         });
         let last = listed.next.as_ref();
-        let on_page = told.filter(|(place, _)| {
+        let on_page = shown.filter(|(place, _)| {
             page.after.as_ref().is_none_or(|after| place < after) && last.is_none_or(|last| place >= last)
         });
-        listed.sessions.extend(on_page.map(|(place, told)| (place, to_json(told).into())));
+        listed.sessions.extend(on_page.map(|(place, shown)| (place, to_json(shown).into())));
         listed.sessions.sort_unstable_by(|(one, _), (other, _)| other.cmp(one));
         if listed.sessions.len() > page.limit {
             listed.sessions.truncate(page.limit);

@@ -50,14 +50,15 @@ impl Attached {
 /// Sets the end turn of each attached chat, and returns the transcripts of a message's chats and
 /// annotations. Fails if a chat, a turn or a session's annotations do not exist.
 pub(crate) fn resolve_attached(ledger: &Ledger, message: &mut Message) -> Result<Vec<Transcript>, Refusal> {
-    let is_told = |it: &&mut _| matches!(it, MessageAttachment::Chat(_) | MessageAttachment::Annotations(_));
-    let mut told: Vec<&mut MessageAttachment> =
-        message.attachments.iter_mut().flatten().filter(is_told).collect();
-    if told.len() > ATTACHED_MAX {
-        return Err(Refusal::TooManyAttached { max: ATTACHED_MAX, attached: told.len() });
+    let is_resolvable =
+        |it: &&mut _| matches!(it, MessageAttachment::Chat(_) | MessageAttachment::Annotations(_));
+    let mut resolvable: Vec<&mut MessageAttachment> =
+        message.attachments.iter_mut().flatten().filter(is_resolvable).collect();
+    if resolvable.len() > ATTACHED_MAX {
+        return Err(Refusal::TooManyAttached { max: ATTACHED_MAX, attached: resolvable.len() });
     }
-    let bytes_max = MESSAGE_BYTES_MAX / told.len().max(1);
-    let transcripts = told.iter_mut().filter_map(|attachment| match attachment {
+    let bytes_max = MESSAGE_BYTES_MAX / resolvable.len().max(1);
+    let transcripts = resolvable.iter_mut().filter_map(|attachment| match attachment {
         MessageAttachment::Chat(chat) => Some(transcript_of(ledger, chat, bytes_max)),
         MessageAttachment::Annotations(it) => Some(attached_annotations(ledger, it, bytes_max)),
         _ => None,

@@ -88,7 +88,7 @@ pub(crate) fn ask(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, reques
     let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
     ledger.sequence(step, key, action, None);
     question_changed(ledger, step, key, &id);
-    step.facts.push_back(Fact::Waits { chat: key, id, is_question: true });
+    step.facts.push_back(Fact::MayWait { chat: key, id, is_question: true });
 }
 
 /// Asks an open question again under a new id. Real clients neither show an answered question
@@ -195,7 +195,7 @@ fn ready_call(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, ready: Re
     let call = CallRef { key, turn_id, id: id.clone() };
     sequence_ready(ledger, step, &call, ready, confirmed, options);
     tool_changed(ledger, step, key, &id);
-    step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
+    step.facts.push_back(Fact::MayWait { chat: key, id, is_question: false });
 }
 
 pub(crate) fn finish_call(

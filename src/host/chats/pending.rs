@@ -81,7 +81,7 @@ pub(crate) fn note_undelivered_steering(ledger: &mut Ledger, key: ChatKey, id: &
     let state = chat.conversation.state();
     let waits = state.steering_message.as_ref().is_some_and(|it| it.id == id);
     let is_queued = state.queued_messages.iter().flatten().next().is_some();
-    if chat.run.is_none() && chat.begins.is_none() && !waits && !is_queued {
+    if chat.run.is_none() && chat.own_turn_cause.is_none() && !waits && !is_queued {
         chat.undelivered_steering.insert(id.to_owned());
     }
 }

@@ -46,7 +46,7 @@ fn call_that_asks_waits_for_the_user_and_ends_once() {
     start_turn(&mut ledger, "t");
     let option = PermissionOption { id: "yes".to_owned(), label: None, kind: PermissionKind::AllowOnce };
     let facts = begin(&mut ledger, "c", ToolGate::Ask(vec![option]));
-    assert!(matches!(&facts[..], [Fact::Waits { id, is_question: false, .. }] if id == "c"), "{facts:?}");
+    assert!(matches!(&facts[..], [Fact::MayWait { id, is_question: false, .. }] if id == "c"), "{facts:?}");
     assert!(matches!(state(&mut ledger, "c"), ToolCallState::PendingConfirmation(_)));
     let mut finish = || {
         let outcome = ToolOutcome { success: true, message: "Ran".into(), content: Vec::new(), error: None };

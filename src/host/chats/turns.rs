@@ -124,7 +124,7 @@ pub(crate) fn end_turn_without_advance(
         step.emit(Output::Record(Record::Survived(chat.session)));
     }
     if cancelled
-        && ledger.channels.chats.known(key).is_some_and(|chat| chat.awaits)
+        && ledger.channels.chats.known(key).is_some_and(|chat| chat.opening_waits)
         && !conversations::is_creating(ledger, key)
     {
         // The opening waits for the user on behalf of this turn only.
@@ -133,7 +133,7 @@ pub(crate) fn end_turn_without_advance(
     let open = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open);
     if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
         // The agent does not know yet that the turn is over.
-        chat.settling = Some(run.id);
+        chat.cancelled_run = Some(run.id);
         step.send_to_agent(key, Command::Cancel { run: run.id });
     }
 }

@@ -71,7 +71,7 @@ fn tool_runs_on_the_client_that_began_the_turn_and_fails_with_it() {
     let (_, facts) =
         step_at(0, |step| clients.call_on_client(&mut ledger, step, call, "look".to_owned(), ready));
     assert!(
-        matches!(&facts.iter().collect::<Vec<_>>()[..], [Fact::Waits { id, .. }] if id == "c"),
+        matches!(&facts.iter().collect::<Vec<_>>()[..], [Fact::MayWait { id, .. }] if id == "c"),
         "{facts:?}"
     );
     let call = ledger.channels.chats.get(&CHAT).unwrap().conversation.tool("c").unwrap();

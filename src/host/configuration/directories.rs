@@ -111,7 +111,7 @@ pub(crate) fn client_changes_directories(
         }
         _ => return Err(Refusal::NotServedOn("a session's channel")),
     };
-    let follow = chats_in(ledger, key, gone.as_deref());
+    let follow = chats_using(ledger, key, gone.as_deref());
     for (chat, directory) in follow.iter().zip(gone.iter().cycle()) {
         let removed = ChatWorkingDirectoryRemovedAction { directory: directory.clone() };
         let removed = StateAction::ChatWorkingDirectoryRemoved(removed);
@@ -199,7 +199,7 @@ fn chosen_in(ledger: &Ledger, key: ChatKey) -> &[String] {
     chat.and_then(|chat| chat.conversation.state().working_directories.as_deref()).unwrap_or_default()
 }
 
-fn chats_in(ledger: &Ledger, key: SessionKey, directory: Option<&str>) -> Vec<ChatKey> {
+fn chats_using(ledger: &Ledger, key: SessionKey, directory: Option<&str>) -> Vec<ChatKey> {
     let is_in = |chat: &ChatKey| chosen_in(ledger, *chat).iter().any(|one| Some(one.as_str()) == directory);
     ledger.channels.chats_in(key).into_iter().filter(is_in).collect()
 }

@@ -156,7 +156,7 @@ fn select_when_idle(
 ) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     if chat.conversation.state().active_turn.is_some() {
-        chat.selecting.push(PendingSelection { change, asked });
+        chat.pending_selections.push(PendingSelection { change, asked });
         ledger.chat_row_due(key);
     } else {
         select(ledger, step, key, &change, asked);
@@ -166,7 +166,7 @@ fn select_when_idle(
 /// Applies the delayed selections of a chat in which no turn runs.
 pub(crate) fn apply_pending_selections(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
-    for waiting in std::mem::take(&mut chat.selecting) {
+    for waiting in std::mem::take(&mut chat.pending_selections) {
         select(ledger, step, key, &waiting.change, waiting.asked);
     }
 }
@@ -253,7 +253,7 @@ pub(crate) fn clear_followers(ledger: &mut Ledger, key: ChatKey) {
 /// Drops the pending answers to a closed connection.
 pub(crate) fn connection_closed(ledger: &mut Ledger, connection: ConnectionId) {
     for chat in ledger.channels.chats.values_mut() {
-        for waiting in &mut chat.selecting {
+        for waiting in &mut chat.pending_selections {
             waiting.asked.take_if(|asked| asked.connection == connection);
         }
         chat.opening.take_if(|opening| opening.connection == connection);

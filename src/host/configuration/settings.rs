@@ -37,12 +37,12 @@ pub(crate) fn agent_is_configured(
     heard: u64,
 ) {
     let next = ledger.head() + 1;
-    let Some(told) = ledger.channels.chats.known_mut(chat) else { return };
-    let key = told.session;
-    told.settings_sent.unacknowledged.retain(|_, number| *number > heard);
+    let Some(reporter) = ledger.channels.chats.known_mut(chat) else { return };
+    let key = reporter.session;
+    reporter.settings_sent.unacknowledged.retain(|_, number| *number > heard);
     let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
     // Later changes are not part of the agent's report yet.
-    for name in told.settings_sent.unacknowledged.keys() {
+    for name in reporter.settings_sent.unacknowledged.keys() {
         if let (Some(value), Some(changed)) = (config.values.get_mut(name), session.config.get(name)) {
             value.clone_from(changed);
         }
@@ -88,8 +88,11 @@ pub(crate) fn send_configuration(
     if changed.is_empty() || by.is_some_and(|(_, spreads)| !spreads) {
         return;
     }
-    for chat in
-        ledger.channels.chats_in(key).into_iter().filter(|chat| by.is_none_or(|(told, _)| told != *chat))
+    for chat in ledger
+        .channels
+        .chats_in(key)
+        .into_iter()
+        .filter(|chat| by.is_none_or(|(reporter, _)| reporter != *chat))
     {
         send_settings(ledger, step, chat, &all, &changed);
     }
@@ -107,11 +110,11 @@ fn send_settings(
     else {
         return;
     };
-    let told = &mut chat.settings_sent;
-    told.count += 1;
-    told.unacknowledged.extend(changed.iter().map(|name| (name.clone(), told.count)));
+    let sent = &mut chat.settings_sent;
+    sent.count += 1;
+    sent.unacknowledged.extend(changed.iter().map(|name| (name.clone(), sent.count)));
     if chat.agent == AgentLink::Open {
-        let (all, changed, number) = (all.clone(), changed.clone(), told.count);
+        let (all, changed, number) = (all.clone(), changed.clone(), sent.count);
         step.send_to_agent(key, Command::Configure { all, changed, number });
     }
 }

@@ -46,7 +46,11 @@ pub(crate) fn settings_of(agent: &AgentDescription, mut values: JsonObject) -> J
         if !fits {
             // The value, which the reason may quote, does not belong in the log.
             let agent = &agent.info.provider;
-            tracing::info!(agent, setting = name, "a setting was dropped: it does not fit the agent's schema");
+            tracing::info!(
+                agent,
+                setting = name,
+                "a setting was dropped: it does not fit the agent's schema"
+            );
         }
         fits
     });
@@ -122,8 +126,8 @@ pub(crate) fn check_root_change(
         if let Some(value) = value {
             check(&path, &json_of(property), value)?;
         }
-        let is_told = value.is_some() || replaces;
-        if is_told && property.read_only == Some(true) && value != config.values.get(name) {
+        let is_given = value.is_some() || replaces;
+        if is_given && property.read_only == Some(true) && value != config.values.get(name) {
             return Err(Refusal::Fixed(path));
         }
     }

@@ -19,7 +19,7 @@ use crate::host::refusal::Refusal;
 use crate::host::{annotations, terminals, Host, Step};
 use crate::wire::channels::ChannelKind;
 
-use super::actions;
+use super::dispatch;
 
 impl Host {
     /// Carries out an action of a client; `as_selected` if the selection of its chat applies to it.
@@ -36,7 +36,7 @@ impl Host {
     ) -> Result<Verdict, Refusal> {
         let is_change = match id.kind {
             ChannelKind::Session => {
-                return actions::change_session(
+                return dispatch::change_session(
                     &mut self.ledger,
                     &self.agents,
                     &mut self.clients,
@@ -95,7 +95,7 @@ impl Host {
     pub(super) fn deliver(&mut self, step: &mut Step<'_>) {
         while let Some(fact) = step.facts.pop_front() {
             match fact {
-                Fact::Waits { chat, id, is_question } => {
+                Fact::MayWait { chat, id, is_question } => {
                     self.clients.decline_without_clients(&mut self.ledger, step, chat, &id);
                     if is_question {
                         self.clients.decline_unseen_question(&mut self.ledger, step, chat, &id);

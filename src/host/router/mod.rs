@@ -1,23 +1,22 @@
 //! Router: the steps of each input that involve several owners.
 //!
 //! Owns: those steps and their order; when turns begin and end; which idle sessions are evicted;
-//! and which owners react to a fact. A file that is named like an owner's has the steps, the
-//! owner's file has the parts.
+//! and which owners react to a fact.
 //! Never: holds state of its own.
 //!
 //! In reading order: `requests` and `answers`, `connections` and `disconnects`; `kinds` (actions
-//! and facts by kind of channel), `actions`, `chat_actions`; `turns`, `reports` (events of agents),
-//! `commands` (in terminals); `chats`, `catalogue`, `moves`; `persistence` (save, evict, restore),
-//! and `lookups` (data to read first).
+//! and facts by kind of channel), `dispatch` (actions of clients), `chat_actions`; `turns`,
+//! `reports` (events of agents), `commands` (in terminals); `chat_requests`, `disposal`, `moves`;
+//! `persistence` (save, evict, restore), and `lookups` (data to read first).
 
-mod actions;
 mod answers;
-mod catalogue;
 mod chat_actions;
-mod chats;
+mod chat_requests;
 mod commands;
 mod connections;
 mod disconnects;
+mod dispatch;
+mod disposal;
 mod kinds;
 mod lookups;
 mod moves;
@@ -139,7 +138,7 @@ impl Host {
                 watches::evict_unsubscribed_watches(&mut self.ledger, step, connection)
             }
             Input::Listed { connection, id, page, listed } => {
-                catalogue::answer_list(
+                disposal::answer_list(
                     &mut self.ledger,
                     &self.catalogue,
                     &mut self.summaries,

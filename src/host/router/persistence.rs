@@ -33,7 +33,7 @@ impl Host {
         {
             return;
         }
-        let (LoadedHeader { mut session, annotations, seen }, chats) = match made {
+        let (LoadedHeader { mut session, annotations, repository }, chats) = match made {
             Ok(made) => made,
             Err(reason) => {
                 tracing::error!(session = uris[0], reason, "a session cannot be read");
@@ -50,8 +50,8 @@ impl Host {
         let sent = session.sent_summary.clone();
         self.ledger.channels.sessions.insert(key, session);
         annotations::add_annotations(&mut self.ledger, key, annotations);
-        if let Some(seen) = seen {
-            self.changes.statuses.restore_status(key, seen);
+        if let Some(status) = repository {
+            self.changes.statuses.restore_status(key, status);
         }
         self.catalogue.evicted.remove(key);
         let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
@@ -192,8 +192,8 @@ pub(super) fn is_idle(ledger: &Ledger, changes: &Changes, session: &Session) -> 
             let in_background = chat.conversation.state().background_work.as_ref();
             chat.channel.subscribers.is_empty()
                 && chat.run.is_none()
-                && chat.begins.is_none()
-                && chat.settling.is_none()
+                && chat.own_turn_cause.is_none()
+                && chat.cancelled_run.is_none()
                 && in_background.is_none_or(Vec::is_empty)
         })
 }
@@ -271,9 +271,9 @@ pub(super) fn session_row_with(
         title_by: session.title_by,
         reviewed: Cow::Borrowed(&session.reviewed),
         annotations: Cow::Borrowed(annotations::annotations_of(ledger, key)),
-        discarded: Cow::Borrowed(&session.reverted),
-        kept: Cow::Borrowed(&session.checkpoints),
-        seen: changes.statuses.status_to_save(key),
+        reverted: Cow::Borrowed(&session.reverted),
+        checkpoints: Cow::Borrowed(&session.checkpoints),
+        repository: changes.statuses.status_to_save(key),
         shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
     };
     Some(SessionRow {

@@ -98,9 +98,9 @@ impl Host {
             Event::Terminal { name, event } => {
                 terminals::terminal_reports(&mut self.ledger, step, key, name, event)
             }
-            Event::Turn(run, event) if chat.settling == Some(run) => {
+            Event::Turn(run, event) if chat.cancelled_run == Some(run) => {
                 if matches!(event, TurnEvent::Ended(_)) {
-                    chat.settling = None;
+                    chat.cancelled_run = None;
                     self.advance(step, key);
                 }
             }
@@ -123,8 +123,8 @@ impl Host {
             return;
         };
         chat.agent = AgentLink::Closed;
-        chat.begins = None;
-        chat.settling = None;
+        chat.own_turn_cause = None;
+        chat.cancelled_run = None;
         let is_own = chat.run.as_ref().is_some_and(|run| run.is_own);
         if let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) {
             run.id = fresh;
@@ -145,8 +145,8 @@ impl Host {
             return;
         }
         chat.agent = AgentLink::Closed;
-        chat.begins = None;
-        chat.settling = None;
+        chat.own_turn_cause = None;
+        chat.cancelled_run = None;
         let session = chat.session;
         let gone =
             |resumable| Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable };
@@ -274,7 +274,7 @@ impl Host {
             TurnEvent::ToolDone { id, outcome, review } => {
                 let call = CallRef { key, turn_id, id: id.clone() };
                 calls::finish_call(&mut self.ledger, step, &call, outcome, review, extras);
-                step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
+                step.facts.push_back(Fact::MayWait { chat: key, id, is_question: false });
             }
             TurnEvent::Question { id, message, url, questions } => {
                 let questions = Some(questions);

@@ -18,7 +18,7 @@ use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method, MethodKind, IGNORED};
 use crate::wire::rpc::{to_json, Incoming, MethodName, Params};
 
-use super::catalogue::announce_session;
+use super::disposal::announce_session;
 use super::{connections, moves};
 
 impl Host {

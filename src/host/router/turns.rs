@@ -37,11 +37,11 @@ impl Host {
     pub(super) fn agent_begins_turn(&mut self, step: &mut Step<'_>, key: ChatKey, cause: TurnCause) {
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         // The agent was sent a turn before this report, so its work belongs to that turn.
-        let is_told = chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Started);
-        if chat.agent != AgentLink::Open || is_told || chat.settling.is_some() {
+        let is_started = chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Started);
+        if chat.agent != AgentLink::Open || is_started || chat.cancelled_run.is_some() {
             return;
         }
-        chat.begins = Some(cause);
+        chat.own_turn_cause = Some(cause);
         if !self.clients.is_cancelling(&self.ledger, key) {
             self.open_own_turn(step, key);
         }
@@ -52,7 +52,7 @@ impl Host {
         let Some(chat) = self.ledger.channels.chats.known_mut(key).filter(|chat| chat.run.is_none()) else {
             return false;
         };
-        let Some(cause) = chat.begins.take() else { return false };
+        let Some(cause) = chat.own_turn_cause.take() else { return false };
         let turn_id = pending::fresh_turn_id(&self.ledger, step, key);
         let turn = turns::turn_started(turn_id, turns::message_of(cause), None);
         self.begin_turn(step, key, turn, None, true);
@@ -208,7 +208,7 @@ impl Host {
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let RunPhase::Waiting { resume } = run.phase else { return };
-        if chat.settling.is_some() {
+        if chat.cancelled_run.is_some() {
             return;
         }
         match chat.agent {
@@ -220,7 +220,7 @@ impl Host {
             AgentLink::Open => {
                 let Some(turn) = &chat.conversation.state().active_turn else { return };
                 run.phase = RunPhase::Started;
-                chat.begins = None;
+                chat.own_turn_cause = None;
                 if run.is_own {
                     let run = run.id;
                     step.send_to_agent(key, Command::OwnTurn { run });

@@ -42,7 +42,7 @@ pub(crate) fn background_work_reported(
 }
 
 pub(super) fn show_background_activity(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
-    if ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_none() && !chat.awaits) {
+    if ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_none() && !chat.opening_waits) {
         catalogue::set_activity(ledger, step, chat, None);
     }
 }

@@ -183,12 +183,8 @@ pub(super) fn change_session(
             Some(chat) => return Err(Refusal::NoChatOfSession(chat.clone())),
             None => return Err(Refusal::DefaultChatNeeded),
         },
-        StateAction::SessionActiveClientSet(a) => {
-            check_own_client(&origin, &a.active_client.client_id)?
-        }
-        StateAction::SessionActiveClientRemoved(a) => {
-            check_own_client(&origin, &a.client_id)?
-        }
+        StateAction::SessionActiveClientSet(a) => check_own_client(&origin, &a.active_client.client_id)?,
+        StateAction::SessionActiveClientRemoved(a) => check_own_client(&origin, &a.client_id)?,
         _ => return Err(Refusal::NotServedOn("a session's channel")),
     }
     let mut after = session.state.clone();
