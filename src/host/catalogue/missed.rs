@@ -116,8 +116,8 @@ impl Missed {
 }
 
 impl Catalogue {
-    /// Returns the sessions with actions after `cursor`. `past` holds earlier actions from the
-    /// store; its sessions are taken out.
+    /// Returns the sessions that are new or have actions after `cursor`. `past` holds earlier
+    /// actions from the store; its sessions are taken out.
     pub(in crate::host) fn missed_since(
         &self,
         ledger: &Ledger,
@@ -141,10 +141,7 @@ impl Catalogue {
                 continue;
             };
             match ledger.channels.sessions.get(&key) {
-                Some(session) if session.ahead => {}
-                Some(session) if session.shown_at > cursor => {
-                    missed.added.insert(key);
-                }
+                Some(session) if session.ahead || session.shown_at > cursor => {}
                 Some(_) => {
                     missed.changed.insert(key);
                 }
@@ -155,6 +152,10 @@ impl Catalogue {
                 None => {}
             }
         }
+        // A session may have no action of its own, for example one for a chat that has moved.
+        let sessions = ledger.channels.sessions.iter();
+        let new = sessions.filter(|(_, session)| !session.ahead && session.shown_at > cursor);
+        missed.added.extend(new.map(|(key, _)| *key));
         let is_absent =
             |key: &SessionKey| !ledger.channels.sessions.contains_key(key) && !self.disposed.contains(*key);
         for (key, kept) in &kept {
