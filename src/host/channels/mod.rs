@@ -92,8 +92,8 @@ pub(super) trait Kind: Sized {
 
     fn note_subscribed(&mut self) {}
 
-    /// Notes an applied action with the size of its stored line, in bytes. Returns the consequences for
-    /// the channel's row in the store; the default for channels without a row.
+    /// Notes an applied action with the size of its stored line, in bytes. Returns the consequences
+    /// for the channel's row in the store; the default for channels without a row.
     fn note_row(&mut self, _action: &StateAction, _line_bytes: usize) -> RowNote {
         RowNote::default()
     }
