@@ -143,8 +143,8 @@ impl TurnText {
         Ok(text)
     }
 
-    /// Returns the facts about the turn. Reads the text unless they are known; an unreadable text has
-    /// none.
+    /// Returns the facts about the turn. Reads the text unless they are known; an unreadable text
+    /// has none.
     pub fn facts(&self) -> &TurnFacts {
         static NONE: LazyLock<TurnFacts> = LazyLock::new(TurnFacts::default);
         if let Some(known) = self.0.facts.get() {
