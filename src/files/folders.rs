@@ -104,9 +104,7 @@ impl WorkFolder {
         links.pop();
         Ok(Self { named, real, links })
     }
-}
 
-impl WorkFolder {
     /// Returns whether a path uses a name of the folder that leads elsewhere by now.
     fn leads_elsewhere(&self, path: &Path) -> bool {
         let is_by_name = self.named != self.real && !path.starts_with(&self.real);

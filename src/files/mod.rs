@@ -4,7 +4,8 @@
 //! [`replacement`] (atomic replacement), [`reverting`] (reverting texts), [`trees`] (creating,
 //! moving, copying and removing folders), [`facts`] (version tokens), [`unfinished`] (recovery of
 //! interrupted operations), [`small`] (files that the operator names), and [`uris`] (`file:` URIs).
-//! Operations use the descriptors that resolution has opened, never a path again.
+//! Changes use the descriptors that resolution has opened; only the source of a copy and a
+//! recovered folder are opened by path.
 //! Never: answers a request, runs a program, or waits for anything but a disk, except for up to two
 //! seconds in [`small`]. Callers use a thread that may block.
 

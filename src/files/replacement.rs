@@ -70,7 +70,8 @@ impl Folders {
 
 /// New file that replaces another one. If possible, it has no name until then, so that a killed
 /// process leaves nothing behind; otherwise it is next to the old file, recorded as unfinished, and
-/// removed on drop.
+/// removed on drop. A process killed between naming and renaming a nameless file leaves one
+/// temporary file.
 pub(super) struct ReplacementFile<'a> {
     place: &'a ResolvedPath,
     /// Temporary name; `None` if the file has no name.

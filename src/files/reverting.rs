@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::facts::etag;
 use super::folders::{Folders, PathRefusal};
-use super::writing::{WritePosition, WriteRequest, PERMISSIONS};
+use super::writing::{WriteRequest, PERMISSIONS};
 use crate::os::facts;
 
 /// Message for a file that is not reverted because one of its two texts is not stored.
@@ -61,9 +61,8 @@ pub fn revert_text(
     let if_match = found.as_ref().map(|(_, etag, _)| etag.as_str());
     match (wanted, if_match) {
         (Some(text), _) => {
-            let (create_only, put) = (if_match.is_none(), WritePosition::Truncate(0));
-            folders
-                .put(path, &WriteRequest { content: text.as_bytes(), put, create_only, if_match, mode })?;
+            let (create_only, whole) = (if_match.is_none(), WriteRequest::whole(text.as_bytes()));
+            folders.put(path, &WriteRequest { create_only, if_match, mode, ..whole })?;
             Ok(RevertedText::Done { mode: None })
         }
         (None, Some(version)) => {

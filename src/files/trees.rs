@@ -19,6 +19,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use self::copying::{copy_file, CopyRecord, CopySource, Copying, CreatedCopy};
+pub(super) use self::names::rename_back;
 use self::names::{is_another_name, must_be_replaceable, of_destination, put_aside, put_back, put_in_place};
 use self::walk::{deeper, names_in, Mount, Tally};
 use super::facts::etag;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::folders::{Folders, PathRefusal};
+use super::trees::rename_back;
 use crate::os::paths::from_bytes;
 use crate::os::private;
 use crate::os::walk::Folder;
@@ -83,7 +84,7 @@ impl Unfinished {
         match written {
             Ok(()) => UnfinishedNote(Some(note)),
             Err(error) => {
-                tracing::warn!(%error, "if the host ends now, `{}` stays in `{}`", has.display(), folder.display());
+                tracing::warn!(%error, "the record of a temporary file cannot be written: if the host is killed now, `{}` stays in `{}`", has.display(), folder.display());
                 UnfinishedNote(None)
             }
         }
@@ -101,7 +102,7 @@ impl Drop for UnfinishedNote {
     fn drop(&mut self) {
         let Some(note) = &self.0 else { return };
         if let Err(error) = fs::remove_file(note) {
-            tracing::warn!(%error, "`{}` cannot be removed", note.display());
+            tracing::warn!(%error, "the record `{}` of a finished operation cannot be removed: the next start removes it", note.display());
         }
     }
 }
@@ -118,9 +119,7 @@ impl UnfinishedOperations {
             let put = fs::read(&note).map_err(PathRefusal::from).and_then(|left| recover_one(&left));
             let put = put.and_then(|()| Ok(fs::remove_file(&note)?));
             if let Err(refusal) = put {
-                tracing::warn!(
-                    "an operation on files that an earlier host began cannot be undone: {refusal}"
-                );
+                tracing::warn!("the operation recorded in `{}`, which an earlier host began, cannot be undone: {refusal}; the next start tries again", note.display());
             }
         }
     }
@@ -151,17 +150,16 @@ fn recover_one(note: &[u8]) -> Result<(), PathRefusal> {
         tracing::info!("a copy that was not finished was removed: `{}`", folder.join(&has).display());
         return Ok(());
     }
-    match opened.rename_if_free(&has, &opened, &name) {
+    let renamed = rename_back(&opened, &has, &name);
+    let (has, name) = (folder.join(&has), folder.join(&name));
+    match renamed {
         Ok(()) => {
-            tracing::warn!(
-                "`{}` was being moved when the host ended, and is where it was",
-                folder.join(&name).display()
-            );
+            tracing::warn!("`{}` was being moved when the host ended, and is where it was", name.display());
         }
-        Err(error) => {
-            let (has, name) = (folder.join(&has), folder.join(&name));
-            tracing::error!(%error, "`{}` was being moved when the host ended: it is left at `{}`", name.display(), has.display());
+        Err(PathRefusal::Destination(why)) => {
+            tracing::error!(%why, "`{}` was being moved when the host ended: it is left at `{}`", name.display(), has.display());
         }
+        Err(refusal) => return Err(refusal),
     }
     Ok(())
 }
@@ -216,11 +214,14 @@ mod tests {
         unfinished
             .remember(TemporaryName::Copy, &folder.path().join("gone"), OsStr::new(".6.tmp"), OsStr::new("f"))
             .keep();
+        // A file whose name cannot be examined stays, and its record with it.
+        fs::write(work.join(".7.tmp"), "moved").unwrap();
+        leave(TemporaryName::Aside, ".7.tmp", &"g".repeat(300));
         begin(&notes);
-        assert_eq!(names_in(&work), [".3.tmp", ".5.tmp", "b", "c"]);
+        assert_eq!(names_in(&work), [".3.tmp", ".5.tmp", ".7.tmp", "b", "c"]);
         assert_eq!(fs::read_to_string(work.join("b")).unwrap(), "moved");
         assert_eq!(fs::read_to_string(work.join("c")).unwrap(), "other");
         assert_eq!(fs::read_to_string(folder.path().join("outside")).unwrap(), "outside");
-        assert_eq!(names_in(&notes), [""; 0]);
+        assert_eq!(names_in(&notes), [".7"]);
     }
 }

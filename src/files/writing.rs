@@ -42,6 +42,14 @@ pub struct WriteRequest<'a> {
     pub mode: Option<u32>,
 }
 
+impl<'a> WriteRequest<'a> {
+    /// Returns a request to write a whole file.
+    pub fn whole(content: &'a [u8]) -> Self {
+        let put = WritePosition::Truncate(0);
+        Self { content, put, create_only: false, if_match: None, mode: None }
+    }
+}
+
 /// Position in a file. A position beyond the end is the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WritePosition {
@@ -93,13 +101,7 @@ impl Folders {
     /// # Errors
     /// When it exists, may not be created, or is outside the folders; created folders may remain.
     pub fn create(&self, path: &Path, content: &[u8], mode: Option<u32>) -> Result<(), PathRefusal> {
-        let writing = WriteRequest {
-            content,
-            put: WritePosition::Truncate(0),
-            create_only: true,
-            if_match: None,
-            mode,
-        };
+        let writing = WriteRequest { create_only: true, mode, ..WriteRequest::whole(content) };
         self.write_at(path, MissingFolders::IsMade, &writing)
     }
 
@@ -108,9 +110,7 @@ impl Folders {
     /// # Errors
     /// When it is no file, not writable, or outside the folders; created folders may remain.
     pub fn write(&self, path: &Path, content: &[u8]) -> Result<(), PathRefusal> {
-        let put = WritePosition::Truncate(0);
-        let writing = WriteRequest { content, put, create_only: false, if_match: None, mode: None };
-        self.write_at(path, MissingFolders::IsMade, &writing)
+        self.write_at(path, MissingFolders::IsMade, &WriteRequest::whole(content))
     }
 
     /// Writes a file, or a part of it, in an existing folder.

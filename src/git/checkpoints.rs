@@ -122,8 +122,8 @@ fn stored_in(
         return Ok(BTreeMap::new());
     }
     let lines = stored.iter().flat_map(|(path, _)| [checkpoint.tree.as_bytes(), b":", path, b"\n"].concat());
-    let asked = repository.input(&lines.collect::<Vec<u8>>())?;
-    let said = repository.run(["cat-file", "--batch-check"]).reads(asked).text()?;
+    let said = repository.objects("--batch-check", &lines.collect::<Vec<u8>>())?;
+    let said = String::from_utf8_lossy(&said);
     let found = said.lines().zip(stored).filter_map(|(line, (path, version))| {
         let (id, kind) = line.split_once(' ')?;
         let entry = (format!("{:o}", mode_in(version)), id.to_owned());
@@ -176,8 +176,8 @@ pub fn copy_checkpoints(
 ) -> Result<(), GitError> {
     let asked: String =
         checkpoints.iter().chain(contents).filter(|id| is_id(id)).map(|id| format!("{id}\n")).collect();
-    let asked = repository.input(asked.as_bytes())?;
-    let said = repository.run(["cat-file", "--batch-check"]).reads(asked).text()?;
+    let said = repository.objects("--batch-check", asked.as_bytes())?;
+    let said = String::from_utf8_lossy(&said);
     // The second word is `missing` for an id that does not exist.
     let there: BTreeMap<&str, &str> = said.lines().filter_map(|line| line.split_once(' ')).collect();
     let is_there = |id: &str, kinds: &[&str]| {

@@ -16,12 +16,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::compare::{compared, HOW};
 use super::conversions::{self, Attribute};
+use super::flags::{stamp_of, IndexStamp};
 use super::index::{CopiedIndex, Status};
 use super::isolation::{branch_in, head_of};
 use super::large::version_of;
@@ -29,7 +30,7 @@ use super::program::{Deadline, Git, GitError};
 use super::repository::{NoRepository, Repository};
 use super::steps;
 use crate::files::uris::uri_of;
-use crate::host::effects::{GitCommit, GitContent, GitReport};
+use crate::host::effects::{GitCommit, GitContent, GitReport, CHANGED_SINCE};
 
 /// Files of a git directory that exist during an operation whose changes would become part of the
 /// commit, each with the operation's name.
@@ -43,6 +44,9 @@ const IN_PROGRESS: [(&str, &str); 5] = [
 
 /// Mode of a file that is not in the index.
 const GONE: &str = "000000";
+
+/// Time limit for moving a branch, whatever is left of the job's: git must not be killed in it.
+const MOVE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Number of digits of a commit id sent to clients.
 const SHORT: usize = 10;
@@ -68,7 +72,7 @@ fn refused<T>(why: impl Into<String>) -> Result<T, CommitFailure> {
 /// does not have them.
 ///
 /// # Errors
-/// When git fails, or not in time; nothing is committed then.
+/// When git fails, or not in time. Nothing is committed then, unless the error says so.
 pub fn commit(
     repository: &Repository,
     message: &str,
@@ -95,8 +99,7 @@ fn try_to_commit(
             link.display()
         ));
     }
-    let theirs = repository.own.join("index");
-    let stamp = stamp_of(&theirs)?;
+    let stamp = stamp_of(repository);
     let index = CopiedIndex::to_stay(repository)?;
     let status = index.status()?;
     if status.has_conflicts {
@@ -113,7 +116,7 @@ fn try_to_commit(
     }
     // Versions are checked after the contents are read, so that no other version was read.
     if !is_as_shown(&sides_of(&changes), &sides_of(shown)) || !are_still(repository, shown) {
-        return refused("files have changed since you saw the list; look at them and commit again");
+        return refused(CHANGED_SINCE);
     }
     must_know_who_commits(repository)?;
     let commit = written(repository, message, (head, &tree))?;
@@ -135,7 +138,7 @@ struct MadeCommit<'a> {
     note: &'a str,
     index: &'a CopiedIndex<'a>,
     /// Stamp of the user's index when it was copied; see [`stamp_of`].
-    stamp: Option<(u64, SystemTime)>,
+    stamp: Option<IndexStamp>,
 }
 
 /// Moves the branch, or `HEAD`, to a commit and replaces the user's index, unless either has
@@ -153,7 +156,7 @@ fn move_head(repository: &Repository, made: &MadeCommit<'_>) -> Result<(), Commi
     };
     remember_begun((&index_lock, head_lock.as_ref()), repository, made.id)?;
     index_lock.fill(made.index.path(), &theirs)?;
-    if stamp_of(&theirs)? != made.stamp {
+    if stamp_of(repository) != made.stamp {
         return refused("another process has changed the index meanwhile");
     }
     if is_elsewhere(repository)? {
@@ -169,7 +172,8 @@ fn move_head(repository: &Repository, made: &MadeCommit<'_>) -> Result<(), Commi
     }
     // `HEAD` must still be the same commit, or still have none (an id of zeros).
     let before = made.head.map_or_else(|| "0".repeat(made.id.len()), str::to_owned);
-    match repository.run(["update-ref", "-m", made.note, "HEAD", made.id, &before]).output() {
+    let moves = repository.run(["update-ref", "-m", made.note, "HEAD", made.id, &before]);
+    match moves.within(Deadline::after(MOVE_WITHIN)).output() {
         Ok(_) => {}
         Err(GitError::Failed { trouble, .. }) => {
             tracing::debug!(trouble, "git refused to move a branch, so nothing is committed");
@@ -183,7 +187,11 @@ fn move_head(repository: &Repository, made: &MadeCommit<'_>) -> Result<(), Commi
         lock.write(&copy)?;
         lock.replace()?;
     }
-    Ok(index_lock.replace()?)
+    index_lock.replace().map_err(|error| {
+        let why =
+            format!("`{}` was committed, but the index is the old one ({error}): run `git reset`", made.id);
+        CommitFailure::Failed(GitError::Beyond(why))
+    })
 }
 
 fn must_know_who_commits(repository: &Repository) -> Result<(), CommitFailure> {
@@ -279,16 +287,6 @@ fn is_elsewhere(repository: &Repository) -> io::Result<bool> {
     Ok(repository.has_head_file() && head_of(&repository.own)? != repository.isolated.head)
 }
 
-/// Returns the size and modification time of an index, which change whenever it is written; `None`
-/// if there is no index.
-fn stamp_of(index: &Path) -> io::Result<Option<(u64, SystemTime)>> {
-    match fs::metadata(index) {
-        Ok(known) => Ok(Some((known.len(), known.modified()?))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 /// Refuses changed files that have a filter which does not run: the filter's output should be
 /// committed, not the file as it is.
 fn filters_must_be_off(repository: &Repository, status: &Status) -> Result<(), CommitFailure> {
@@ -366,6 +364,17 @@ const BEGUN: &str = "begun-commit";
 /// Returns whether a commit was begun with this scratch folder and is not finished.
 pub fn is_begun(scratch: &Path) -> bool {
     scratch.join(BEGUN).exists()
+}
+
+/// Names the commit recorded in a scratch folder, and the lock that it holds, for people.
+pub fn begun_in(scratch: &Path) -> String {
+    let record = fs::read(scratch.join(BEGUN)).ok();
+    match record.and_then(|record| serde_json::from_slice::<BegunCommit>(&record).ok()) {
+        Some(BegunCommit { root, commit, .. }) => {
+            format!("the commit {commit} in `{}`, which may still be locked by `index.lock`,", root.display())
+        }
+        None => format!("the commit recorded in `{}`", scratch.display()),
+    }
 }
 
 fn remember_begun(
@@ -482,7 +491,72 @@ impl Drop for Lock {
             return;
         }
         if let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!(%error, path = %self.path.display(), "the lock of a repository cannot be removed");
+            tracing::warn!(%error, "the lock `{}` cannot be removed: git refuses to work there until you remove it", self.path.display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Returns a repository, its commit, and a second commit that is not checked out.
+    fn with_a_written_commit(top: &Path) -> (Repository, String, String) {
+        let root = top.join("repository");
+        let git = |arguments: &[&str]| {
+            let mut git = Command::new("git");
+            git.args(["-c", "user.name=A", "-c", "user.email=a@b"]).args(arguments).current_dir(&root);
+            let ran = git.output().unwrap();
+            assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+            String::from_utf8(ran.stdout).unwrap().trim().to_owned()
+        };
+        fs::create_dir(&root).unwrap();
+        git(&["init", "-q"]);
+        fs::write(root.join("a"), "1\n").unwrap();
+        git(&["add", "a"]);
+        git(&["commit", "-q", "-m", "first"]);
+        let head = git(&["rev-parse", "HEAD"]);
+        let next = git(&["commit-tree", "-p", "HEAD", "-m", "next", "HEAD^{tree}"]);
+        let until = Deadline::after(Duration::from_secs(60));
+        let found = Git::find(std::env::var_os("PATH").as_deref(), until).unwrap();
+        let repository = Repository::find(&found, &[uri_of(&root)], &top.join("work"), until).unwrap();
+        (repository, head, next)
+    }
+
+    fn head_in(repository: &Repository) -> String {
+        let git = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(&repository.root).output();
+        String::from_utf8(git.unwrap().stdout).unwrap().trim().to_owned()
+    }
+
+    #[test]
+    fn branch_move_begun_at_the_deadline_is_completed() {
+        let top = tempfile::tempdir().unwrap();
+        let (mut repository, head, next) = with_a_written_commit(top.path());
+        repository.until = Deadline::after(Duration::ZERO);
+        let (index, stamp) = (CopiedIndex::to_stay(&repository).unwrap(), stamp_of(&repository));
+        let (head, id, index) = (Some(head.as_str()), next.as_str(), &index);
+        let made = MadeCommit { head, id, note: "commit: next", index, stamp };
+        assert!(move_head(&repository, &made).is_ok());
+        assert_eq!(head_in(&repository), next);
+        assert!(!repository.own.join("index.lock").exists());
+    }
+
+    #[test]
+    fn index_replaced_meanwhile_by_one_of_the_same_size_and_time_is_not_overwritten() {
+        let top = tempfile::tempdir().unwrap();
+        let (repository, head, next) = with_a_written_commit(top.path());
+        let (index, stamp) = (CopiedIndex::to_stay(&repository).unwrap(), stamp_of(&repository));
+        let [theirs, other] = ["index", "other"].map(|name| repository.own.join(name));
+        fs::copy(&theirs, &other).unwrap();
+        let modified = fs::metadata(&theirs).unwrap().modified().unwrap();
+        File::options().write(true).open(&other).unwrap().set_modified(modified).unwrap();
+        fs::rename(&other, &theirs).unwrap();
+        let (before, id, index) = (Some(head.as_str()), next.as_str(), &index);
+        let made = MadeCommit { head: before, id, note: "commit: next", index, stamp };
+        assert!(matches!(move_head(&repository, &made), Err(CommitFailure::Refused(_))));
+        assert_eq!(head_in(&repository), head);
     }
 }

@@ -5,7 +5,7 @@
 //! Never: reads a content.
 
 use crate::state::edits::FileDiff;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::large::{mode_in, version_of, Versions, IN_TREE};
 use super::program::{GitError, GitRun};
@@ -112,13 +112,17 @@ pub fn with_versions(
         return changes;
     }
     let uris: BTreeSet<String> = paths.iter().map(|path| repository.uri_of(path)).collect();
-    let mut changes = with_names_apart(changes, &uris);
+    let mut changes: Vec<Option<FileDiff<GitContent>>> =
+        with_names_apart(changes, &uris).into_iter().map(Some).collect();
+    let positions = changes.iter().flatten().map(|change| change.file.clone()).zip(0..);
+    let positions: HashMap<String, usize> = positions.collect();
     for path in paths {
         let (before, after) = (before.get(path).map(String::as_str), after.get(path).map(String::as_str));
         let uri = repository.uri_of(path);
         let bare = |version: &str| version.strip_prefix(IN_TREE).unwrap_or(version).to_owned();
+        let change = positions.get(&uri).and_then(|position| changes.get_mut(*position));
         if before.map(bare) == after.map(bare) {
-            changes.retain(|change| change.file != uri);
+            change.map(Option::take);
             continue;
         }
         let unknown = |version: Option<&str>| {
@@ -126,7 +130,7 @@ pub fn with_versions(
             Some(GitContent { blob: version.to_owned(), mode: mode_in(version) })
         };
         let sides = (unknown(before), unknown(after));
-        if let Some(change) = changes.iter_mut().find(|change| change.file == uri) {
+        if let Some(change) = change.and_then(Option::as_mut) {
             change.before = change.before.take().or(sides.0);
             change.after = change.after.take().or(sides.1);
             if [&change.before, &change.after].into_iter().flatten().any(|side| !side.is_stored()) {
@@ -145,10 +149,11 @@ pub fn with_versions(
             sides => sides,
         };
         if old != new {
-            changes.push(FileDiff { file: uri, renamed_from: None, before: old, after: new, lines: None });
+            let (file, renamed_from, lines) = (uri, None, None);
+            changes.push(Some(FileDiff { file, renamed_from, before: old, after: new, lines }));
         }
     }
-    changes
+    changes.into_iter().flatten().collect()
 }
 
 /// Splits renames that involve one of these files: its versions tell whether it is unchanged.

@@ -68,7 +68,7 @@ fn must_be_readable(repository: &Repository, blob: &str, bytes_max: u64) -> Resu
     }
     let size = repository.run(["cat-file", "-s", blob]).line()?;
     if size.parse::<u64>().is_ok_and(|size| size > bytes_max) {
-        return Err(GitError::Beyond(format!("it is larger than {bytes_max} bytes")));
+        return Err(GitError::Beyond(format!("the content has {size} bytes (limit {bytes_max})")));
     }
     Ok(())
 }

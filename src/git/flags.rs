@@ -58,7 +58,7 @@ pub fn flagged(repository: &Repository) -> Result<Vec<FlaggedFile>, GitError> {
         }
     }
     let said = match repository.run(["ls-files", "-v", "-s", "-z"]).output() {
-        Err(GitError::TooMuch) => Vec::new(),
+        Err(GitError::TooMuch(_)) => Vec::new(),
         said => said?,
     };
     let files: Vec<FlaggedFile> = said.split(|byte| *byte == 0).filter_map(flagged_in).collect();

@@ -174,8 +174,7 @@ fn folders_of(
         // A trailing slash matches only a folder.
         asked.extend_from_slice(if folder.is_empty() { b"\n" } else { b"/\n" });
     }
-    let asked = repository.input(&asked)?;
-    let said = repository.run(["cat-file", "--batch"]).reads(asked).output()?;
+    let said = repository.objects("--batch", &asked)?;
     let mut rest = said.as_slice();
     let mut folders = CommittedFolders::new();
     for folder in wanted {

@@ -144,14 +144,13 @@ impl<'a> CopiedIndex<'a> {
     /// Copies the user's index into the scratch folder.
     pub fn new(repository: &'a Repository) -> Result<Self, GitError> {
         let path = repository.scratch.path.join("index");
-        let theirs = repository.own.join("index");
-        let copied = settings::open_regular(&theirs)
-            .and_then(|mut theirs| io::copy(&mut theirs, &mut File::create(&path)?));
-        match copied {
-            // Git decides by the index's modification time whether a file may have changed since.
-            Ok(_) => {
-                let modified = fs::metadata(&theirs)?.modified()?;
-                File::options().write(true).open(&path)?.set_modified(modified)?;
+        match settings::open_regular(&repository.own.join("index")) {
+            Ok(mut theirs) => {
+                let mut copy = File::create(&path)?;
+                io::copy(&mut theirs, &mut copy)?;
+                // Git decides by the index's modification time whether a file may have changed
+                // since.
+                copy.set_modified(theirs.metadata()?.modified()?)?;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error.into()),

@@ -86,9 +86,9 @@ pub enum GitError {
     /// The run exceeded its time limit.
     #[error("git took longer than {} ms", .0.as_millis())]
     Late(Duration),
-    /// The output exceeded the limit.
-    #[error("git printed more than {OUTPUT_BYTES_MAX} bytes")]
-    TooMuch,
+    /// The output exceeded this limit, in bytes.
+    #[error("git printed more than {0} bytes")]
+    TooMuch(usize),
     /// The run failed.
     #[error("git failed: {trouble}")]
     Failed {
@@ -319,7 +319,10 @@ impl GitRun<'_> {
         command.arg("--no-pager").args(self.arguments).current_dir(self.folder);
         command.stdin(self.stdin.map_or_else(Stdio::null, Stdio::from));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn()?;
+        let mut child = command.spawn().map_err(|error| {
+            let why = format!("git (`{}`) cannot be started: {error}", self.git.path.display());
+            io::Error::new(error.kind(), why)
+        })?;
         let heard = read_output(&mut child, self.output_bytes_max, self.until);
         if heard.is_err() {
             // The process may have ended by itself.
@@ -363,7 +366,7 @@ fn read_output(
             PipeName::Stdout => {
                 said.extend_from_slice(bytes);
                 if said.len() > output_bytes_max {
-                    return Err(GitError::TooMuch);
+                    return Err(GitError::TooMuch(output_bytes_max));
                 }
             }
             PipeName::Stderr => {

@@ -109,8 +109,9 @@ impl Repository {
     ) -> Result<Self, NoRepository> {
         let folders = directories.iter().filter_map(|uri| path_of(uri).ok());
         let mut folders: Vec<PathBuf> = folders.filter_map(|path| canonical(&path).ok()).collect();
+        let is_incomplete = folders.len() != directories.len();
         folders.dedup();
-        if folders.is_empty() || folders.len() > 1 && folders.len() != directories.len() {
+        if folders.is_empty() || folders.len() > 1 && is_incomplete {
             return Err(NoRepository::None);
         }
         let Places { root, dot_git, own, common } = places_of_all(&folders)?;
@@ -122,7 +123,7 @@ impl Repository {
             return unusable("the repository is the whole home folder, or the whole disk");
         }
         if !folders.iter().all(|folder| folder.starts_with(&root)) {
-            return unusable("the working tree of the repository is elsewhere (`core.worktree`)");
+            return elsewhere();
         }
         let head = head_of(&own)?;
         let included_for = IncludedFor { git_dir: &own, branch: branch_in(&head) };
@@ -135,7 +136,7 @@ impl Repository {
             );
         }
         if root != found {
-            return unusable("the working tree of the repository is elsewhere (`core.worktree`)");
+            return elsewhere();
         }
         files.push(common.join("config"));
         files.extend(format.has_own_settings.then(|| own.join("config.worktree")));
@@ -187,6 +188,11 @@ impl Repository {
                 .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", quoted(&self.common.join("objects"))),
             None => run,
         }
+    }
+
+    /// Runs `git cat-file` with this option, which reads object names, one per line.
+    pub fn objects(&self, option: &str, lines: &[u8]) -> Result<Vec<u8>, GitError> {
+        self.run(["cat-file", option]).reads(self.input(lines)?).output()
     }
 
     /// Writes a temporary file with this content and opens it, as input of the next run.
@@ -378,6 +384,10 @@ fn bare<T>() -> Result<T, NoRepository> {
     unusable("the repository is bare")
 }
 
+fn elsewhere<T>() -> Result<T, NoRepository> {
+    unusable("the working tree of the repository is elsewhere (`core.worktree`)")
+}
+
 /// Returns the git directory that a `.git` file names.
 fn named_by(file: &Path) -> Result<PathBuf, NoRepository> {
     let text = first_of(file)?;
@@ -478,7 +488,7 @@ impl Format {
         match &self.worktree {
             Some(worktree) => match canonical(&own.join(worktree)) {
                 Ok(root) => Ok(root),
-                Err(_) => unusable("the working tree of the repository is elsewhere (`core.worktree`)"),
+                Err(_) => elsewhere(),
             },
             None if self.is_bare => bare(),
             None => Ok(found),

@@ -24,7 +24,7 @@ use crate::files::folders::{Folders, HostFile, PathRefusal, WorkFolder};
 use crate::files::replacement::Replacement;
 use crate::files::reverting::{revert_text, RevertedText, UNKNOWN_SIDE};
 use crate::files::uris::path_of;
-use crate::files::writing::{WritePosition, WriteRequest, PERMISSIONS};
+use crate::files::writing::{WriteRequest, PERMISSIONS};
 use crate::host::effects::{GitContent, GitRevert, RevertOutcome, SaidFile};
 use crate::os::facts::{self, Facts};
 use crate::os::paths::from_bytes;
@@ -272,11 +272,7 @@ fn short_contents<'a>(
     let lines = |blobs: &[&str]| {
         blobs.iter().flat_map(|blob| [blob, "\n"].concat().into_bytes()).collect::<Vec<u8>>()
     };
-    let ask = |how: &str, blobs: &[&str]| -> Result<Vec<u8>, GitError> {
-        let blobs = repository.input(&lines(blobs))?;
-        repository.run(["cat-file", how]).reads(blobs).output()
-    };
-    let sizes = ask("--batch-check", &asked)?;
+    let sizes = repository.objects("--batch-check", &lines(&asked))?;
     let sizes = String::from_utf8_lossy(&sizes);
     let is_short = |size: &str| size.parse::<usize>().is_ok_and(|size| size <= SHORT_BYTES_MAX);
     let short = sizes.lines().filter_map(|line| match line.split(' ').collect::<Vec<_>>()[..] {
@@ -284,7 +280,7 @@ fn short_contents<'a>(
         _ => None,
     });
     let short: Vec<&str> = short.collect();
-    let said = ask("--batch", &short)?;
+    let said = repository.objects("--batch", &lines(&short))?;
     let contents = contents_given(&said);
     let found = wanted.into_iter().filter_map(|(path, blob)| Some((path, contents.get(blob)?.to_vec())));
     Ok(found.collect())
@@ -360,15 +356,8 @@ fn make(
     }
     match (&file.now, &token) {
         (Some(now), Some(_)) if !now.is_link() => {
-            let put = WritePosition::Truncate(0);
-            let writing = WriteRequest {
-                content: &content,
-                put,
-                create_only: false,
-                if_match: token.as_deref(),
-                mode: None,
-            };
-            folders.put(&path, &writing)
+            let if_match = token.as_deref();
+            folders.put(&path, &WriteRequest { if_match, ..WriteRequest::whole(&content) })
         }
         (Some(_), Some(_)) => folders.replace(&path, Replacement::File(&content)),
         // The parent folder may have been removed with the file.

@@ -38,8 +38,10 @@ const EXIT_WITHIN: Duration = Duration::from_millis(400);
 /// Time to wait for an earlier worker to end; longer than its guard lets it live.
 const OTHERS_WITHIN: Duration = Duration::from_millis(1500);
 
-/// Time limit for finishing commits of an earlier worker.
+/// Time limit for finishing one commit of an earlier worker.
 const RECOVERY_WITHIN: Duration = Duration::from_secs(5);
+
+const PANICKED: &str = "the git worker failed because of a bug in it; the host's log has the details";
 
 /// A job with its number.
 #[derive(Debug, Serialize, Deserialize)]
@@ -156,13 +158,10 @@ pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Resul
     }
     shared.0.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
     steps::leave(EXIT_WITHIN);
-    // Returning ends the process, and threads that hang with it. An unfinished commit is left to
-    // the next worker.
-    if !folders_in(&folder).iter().any(|scratch| commit::is_begun(scratch)) {
-        remove_old(&folder);
-        if let Err(error) = std::fs::remove_dir(&*folder) {
-            tracing::debug!(%error, "the folder of the git worker cannot be removed");
-        }
+    // Returning ends the process, and threads that hang with it.
+    remove_old(&folder);
+    if let Err(error) = std::fs::remove_dir(&*folder) {
+        tracing::debug!(%error, "the folder of the git worker cannot be removed");
     }
     Ok(())
 }
@@ -195,23 +194,23 @@ fn wait_for_others(folder: &Path) -> io::Result<File> {
 
 /// Finishes commits that an earlier worker was killed in.
 fn finish_begun_commits(folder: &Path) {
-    let begun: Vec<PathBuf> =
-        folders_in(folder).into_iter().filter(|scratch| commit::is_begun(scratch)).collect();
-    if begun.is_empty() {
-        return;
-    }
-    let until = Deadline::after(RECOVERY_WITHIN);
-    let ended = Git::find(std::env::var_os("PATH").as_deref(), until)
-        .and_then(|git| begun.iter().try_for_each(|scratch| commit::end_begun(&git, scratch, folder, until)));
-    if let Err(error) = ended {
-        tracing::warn!(%error, "an interrupted commit cannot be finished; if git reports a lock, remove `index.lock` of that repository");
+    for scratch in folders_in(folder).iter().filter(|scratch| commit::is_begun(scratch)) {
+        let until = Deadline::after(RECOVERY_WITHIN);
+        let git = Git::find(std::env::var_os("PATH").as_deref(), until);
+        let ended = git.and_then(|git| commit::end_begun(&git, scratch, folder, until));
+        let ended = ended.and_then(|()| Ok(std::fs::remove_dir_all(scratch)?));
+        if let Err(error) = ended {
+            let commit = commit::begun_in(scratch);
+            tracing::warn!(%error, "{commit} was interrupted and cannot be finished; the next start tries again");
+        }
     }
 }
 
-/// Removes temporary files of earlier workers, but not the folder itself, which is locked.
+/// Removes temporary files of this and earlier workers, but not the folder itself, which is locked.
+/// An unfinished commit is left to the next worker.
 fn remove_old(folder: &Path) {
-    for scratch in folders_in(folder) {
-        if let Err(error) = std::fs::remove_dir_all(&scratch) {
+    for scratch in folders_in(folder).iter().filter(|scratch| !commit::is_begun(scratch)) {
+        if let Err(error) = std::fs::remove_dir_all(scratch) {
             tracing::debug!(%error, "temporary files of the host cannot be removed");
         }
     }
@@ -239,7 +238,7 @@ fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: GitToFind<'_>, limi
         let number = job.number;
         let done =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer(job, folder, git, limits)));
-        let report = done.unwrap_or_else(|_| GitReport::Failed("a panic; see above".to_owned()));
+        let report = done.unwrap_or_else(|_| GitReport::Failed(PANICKED.to_owned()));
         {
             let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(at) = jobs.running.iter().position(|running| *running == place) {
@@ -367,6 +366,10 @@ fn do_in(repository: &mut Repository, work: GitWork) -> Result<GitReport, GitErr
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use serde_json::json;
+
     use super::*;
 
     fn place(directory: &str, work: GitWork) -> JobPlace {
@@ -387,5 +390,31 @@ mod tests {
         for other in ["file:///a/b", "file:///a/b+cd", "file:///b"] {
             assert!(!changes.conflicts_with(&look(other)), "{other}");
         }
+    }
+
+    #[test]
+    fn interrupted_commit_that_cannot_be_finished_is_kept_and_others_are_finished() {
+        let top = tempfile::tempdir().unwrap();
+        let (folder, root) = (top.path().join("work"), top.path().join("repository"));
+        assert!(Command::new("git").args(["init", "-q"]).arg(&root).status().unwrap().success());
+        let (file, lock) = (top.path().join("file"), root.join(".git/index.lock"));
+        for path in [&file, &lock] {
+            std::fs::write(path, "").unwrap();
+        }
+        let known = facts::at(&lock).unwrap().identity;
+        // The lock of a file in a file cannot be examined.
+        let locks = [file.join("index"), root.join(".git/index"), file.join("index")];
+        for (number, index) in locks.iter().enumerate() {
+            let scratch = folder.join(number.to_string());
+            std::fs::create_dir_all(&scratch).unwrap();
+            let record = json!({ "root": root, "locks": [[index, known]], "commit": "0" });
+            std::fs::write(scratch.join("begun-commit"), record.to_string()).unwrap();
+        }
+        finish_begun_commits(&folder);
+        remove_old(&folder);
+        assert!(!lock.exists());
+        let mut left = folders_in(&folder);
+        left.sort();
+        assert_eq!(left, [folder.join("0"), folder.join("2")]);
     }
 }

@@ -17,7 +17,7 @@ fn top(folder: &tempfile::TempDir) -> PathBuf {
 }
 
 fn write(folders: &Folders, path: &Path, put: WritePosition) -> Result<(), PathRefusal> {
-    folders.put(path, &WriteRequest { content: b"new", put, create_only: false, if_match: None, mode: None })
+    folders.put(path, &WriteRequest { put, ..WriteRequest::whole(b"new") })
 }
 
 fn names_in(folder: &Path) -> Vec<String> {

@@ -165,7 +165,7 @@ fn a_change_for_which_there_is_no_room_leaves_a_large_file_as_it_was() {
         WritePosition::Truncate(14 << 20),
         WritePosition::Truncate(1),
     ] {
-        let writing = WriteRequest { content: &content, put, create_only: false, if_match: None, mode: None };
+        let writing = WriteRequest { put, ..WriteRequest::whole(&content) };
         let failed = folders.put(&path, &writing);
         assert!(matches!(failed, Err(PathRefusal::Failed(_))), "{put:?} {failed:?}");
         assert!(fs::read(&path).unwrap() == old, "{put:?}");

@@ -253,13 +253,8 @@ fn run(steps: &[Step]) -> (usize, usize) {
                 let (path, put) = (ground.path(at), put_of(*put));
                 let expected = expected(&ground, &path, put, *create_only);
                 let mut tree = ground.tree("inside");
-                let writing = WriteRequest {
-                    content: b"written",
-                    put,
-                    create_only: *create_only,
-                    if_match: None,
-                    mode: None,
-                };
+                let writing =
+                    WriteRequest { put, create_only: *create_only, ..WriteRequest::whole(b"written") };
                 let outcome = folders.put(&path, &writing);
                 assert_eq!(outcome.is_ok(), expected.is_some(), "{path:?} {put:?} {outcome:?} {expected:?}");
                 tree.extend(expected.map(|(at, content)| (at, There::File(content))));
@@ -441,13 +436,8 @@ fn whatever_is_swapped_meanwhile_nothing_outside_is_read_or_changed() {
             drop(match step {
                 Step::Write { at, put, create_only } => {
                     let put = put_of(*put);
-                    let writing = WriteRequest {
-                        content: b"written",
-                        put,
-                        create_only: *create_only,
-                        if_match: None,
-                        mode: None,
-                    };
+                    let writing =
+                        WriteRequest { put, create_only: *create_only, ..WriteRequest::whole(b"written") };
                     folders.put(&ground.path(at), &writing)
                 }
                 Step::Mkdir { at } => folders.make_folder(&ground.path(at)),

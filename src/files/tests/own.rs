@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::files::folders::{Folders, HostFile, PathRefusal, WorkFolder};
-use crate::files::writing::{WritePosition, WriteRequest};
+use crate::files::writing::WriteRequest;
 
 fn top(folder: &tempfile::TempDir) -> PathBuf {
     folder.path().canonicalize().unwrap()
@@ -21,16 +21,7 @@ fn folders(top: &Path, own: &[PathBuf]) -> Folders {
 }
 
 fn put(folders: &Folders, path: &Path) -> Result<(), PathRefusal> {
-    folders.put(
-        path,
-        &WriteRequest {
-            content: b"new",
-            put: WritePosition::Truncate(0),
-            create_only: false,
-            if_match: None,
-            mode: None,
-        },
-    )
+    folders.put(path, &WriteRequest::whole(b"new"))
 }
 
 fn is_own(outcome: Result<(), PathRefusal>) -> bool {

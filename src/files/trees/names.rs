@@ -92,24 +92,30 @@ pub(super) fn put_back(
     name: &OsString,
     why: PathRefusal,
 ) -> Result<(), PathRefusal> {
-    // For file systems that cannot rename without replacing, this check comes close.
-    let put = match place.folder.facts_of(name) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            put_in_place(&place.folder, aside, &place.folder, name, true)
-        }
-        Ok(_) => Err(PathRefusal::Exists),
-        Err(error) => Err(error.into()),
-    };
-    match put {
+    match rename_back(&place.folder, aside, name) {
         Ok(()) => Err(why),
         Err(error) => {
             let left = place.path.with_file_name(aside);
-            tracing::warn!(%error, "a file that could not be removed cannot be put back: `{}` is left at `{}`", place.path.display(), left.display());
+            tracing::warn!(%error, "`{}` was renamed to be moved or removed, which failed, and cannot get its name back: it is at `{}`", place.path.display(), left.display());
             Err(PathRefusal::Partly(
                 format!("what is left of it was put at `{}`", left.display()),
                 why.into(),
             ))
         }
+    }
+}
+
+/// Gives an entry of a folder its name back, unless that is taken.
+pub(in crate::files) fn rename_back(
+    folder: &Folder,
+    aside: &OsString,
+    name: &OsString,
+) -> Result<(), PathRefusal> {
+    // For file systems that cannot rename without replacing, this check comes close.
+    match folder.facts_of(name) {
+        Err(error) if error.kind() == ErrorKind::NotFound => put_in_place(folder, aside, folder, name, true),
+        Ok(_) => Err(of_destination(PathRefusal::Exists)),
+        Err(error) => Err(error.into()),
     }
 }
 

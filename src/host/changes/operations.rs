@@ -29,7 +29,9 @@ use crate::host::changes::reverts::{
 };
 use crate::host::changes::sides::SideContent;
 use crate::host::changes::statuses::shows_status;
-use crate::host::effects::{ChangesetKey, ConnectionId, Frame, Output, Resource, RevertRequest};
+use crate::host::effects::{
+    ChangesetKey, ConnectionId, Frame, Output, Resource, RevertRequest, CHANGED_SINCE,
+};
 use crate::host::ledger::Ledger;
 use crate::host::model::SessionKey;
 use crate::host::refusal::error_info;
@@ -44,9 +46,6 @@ const DISCARD: &str = "discard-changes";
 
 /// Operation that restores the last reverted files.
 const RESTORE: &str = "restore-changes";
-
-/// Reason why a commit is refused whose changes the client has not seen.
-const CHANGED_SINCE: &str = "files have changed since you saw the list; look at them and commit again";
 
 /// Maximum number of pending operations of a session.
 const WAITING_MAX: usize = 100;

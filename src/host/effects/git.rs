@@ -11,6 +11,9 @@ use crate::state::edits::FileDiff;
 /// Default size limit of a file whose content git checkpoints, in bytes.
 pub const CHECKPOINT_FILE_BYTES_MAX: u64 = 100 << 20;
 
+/// Reason why a commit is refused whose changes the client has not seen.
+pub const CHANGED_SINCE: &str = "files have changed since you saw the list; look at them and commit again";
+
 /// Glob of the files of a repository whose changes are not reported by its watch.
 pub const UNWATCHED: &str = "**/node_modules/**";
 

@@ -451,3 +451,21 @@ fn commit_in_a_cherry_pick_of_a_repository_with_a_table_of_refs_is_refused() {
     talk.changeset("uncommitted");
     is_refused(&with_message(&mut talk), -32011, "a cherry-pick is in progress");
 }
+
+/// The branch is moved, and then the index cannot be replaced.
+#[test]
+fn commit_made_without_its_index_says_so() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    repository.write("a", "2\n");
+    let script = "case \"$*\" in *'update-ref -m'*) rm .git/index; mkdir .git/index;; esac\nexec $GIT \"$@\"";
+    let path = super::instead_of_git(&repository, script);
+    let asker = super::model::Asker::found_in(&repository, path.as_ref());
+    let GitReport::Seen(seen) = asker.ask(GitWork::Status { base: None, files: true, touched: None }) else {
+        panic!("nothing is seen");
+    };
+    let (shown, staged_kept) = (seen.uncommitted, ("k".to_owned(), 1));
+    let report = asker.ask(GitWork::Commit { message: "x".to_owned(), shown, staged_kept });
+    assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "2\n");
+    let GitReport::Failed(why) = report else { panic!("{report:?}") };
+    assert!(why.contains("was committed") && why.contains("git reset"), "{why}");
+}

@@ -341,7 +341,11 @@ impl<'a> Asker<'a> {
     }
 
     pub fn ask(&self, work: GitWork) -> GitReport {
-        let job = GitJob { directories: vec![uri(&self.repository.root)], within_ms: 60_000, work };
+        self.ask_in(vec![uri(&self.repository.root)], work)
+    }
+
+    pub fn ask_in(&self, directories: Vec<String>, work: GitWork) -> GitReport {
+        let job = GitJob { directories, within_ms: 60_000, work };
         let until = Deadline::after(Duration::from_secs(60));
         let limits = self.repository.limit.map(FileLimits::of).unwrap_or_default();
         carry_out(&self.git, limits, job, &self.repository.state, until)

@@ -6,9 +6,11 @@
 
 use std::fs;
 
+use ahp_sidecar::host::effects::{GitReport, GitWork};
 use serde_json::json;
 
-use super::{changed, Repository, Talk, SESSION};
+use super::model::Asker;
+use super::{changed, uri, Repository, Talk, SESSION};
 
 /// A repository with the files `a` and `dir/b`, which is given this shape; nothing where this git
 /// does not know the shape.
@@ -263,4 +265,15 @@ fn repository_of_an_unknown_format_is_not_used() {
         talk.turn("t1", "/files said=new", || repository.write("a", "2\n"));
         assert!(talk.rows()["turn"].contains(why), "{:?}", talk.rows());
     }
+}
+
+#[test]
+fn directory_with_two_names_is_found_beside_another_one() {
+    let repository = Repository::with(&[("a/b", "1\n"), ("c/d", "1\n")]);
+    let link = repository.home.join("link");
+    std::os::unix::fs::symlink(repository.path("a"), &link).unwrap();
+    let directories = [link, repository.path("a"), repository.path("c")].map(|path| uri(&path)).to_vec();
+    let look = GitWork::Status { base: None, files: true, touched: None };
+    let report = Asker::new(&repository).ask_in(directories, look);
+    assert!(matches!(report, GitReport::Seen(_)), "{report:?}");
 }
