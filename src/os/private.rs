@@ -21,6 +21,16 @@ pub fn options() -> OpenOptions {
     half::options()
 }
 
+/// Opens a private file for reading and writing; creates it if it does not exist.
+///
+/// # Errors
+/// When it belongs to another user, or cannot be opened.
+pub fn file(path: &Path) -> io::Result<File> {
+    let file = options().read(true).write(true).create(true).truncate(false).open(path)?;
+    restrict(&file)?;
+    Ok(file)
+}
+
 /// Makes an open file private.
 ///
 /// # Errors

@@ -6,6 +6,7 @@
 
 use std::collections::hash_map::{Entry, HashMap};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use rusqlite::{params, Connection, Transaction};
@@ -13,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::check::Extent;
 use super::errors::StoreError;
-use super::mark::Mark;
+use super::mark::{self, Mark};
 use super::reader::{find, list_all};
 use super::rows::{self, unsigned};
 use super::turns::TextReading;
@@ -95,8 +96,7 @@ impl Archive {
 
     /// Opens a database for reading. Nothing is changed, not even the schema of an older version.
     pub fn look_into(path: &Path) -> Result<Self, StoreError> {
-        let mark = Mark::read(path)
-            .map_err(|error| StoreError::Mark(super::mark::path_of(path).display().to_string(), error))?;
+        let mark = Mark::read(path).map_err(mark::failed(path))?;
         schema::refuse_what_is_lost(path, mark)?;
         let (connection, version) = schema::look_into(path)?;
         if version == 0 {
@@ -239,8 +239,9 @@ impl Archive {
     /// Moves a session out of the trash and replaces its row and the rows of its chats.
     pub fn restore(&mut self, session: &SessionRow, chats: &[SavedChat]) -> Result<(), ArchiveError> {
         let transaction = self.connection.transaction().map_err(StoreError::from)?;
+        let indexes_are_complete = OnceLock::new();
         for uri in std::iter::once(&session.uri).chain(chats.iter().map(|chat| &chat.row.uri)) {
-            check_free(&transaction, uri)?;
+            check_free(&transaction, &indexes_are_complete, uri)?;
         }
         put_listed(&transaction, session)?;
         for chat in chats {
@@ -253,7 +254,9 @@ impl Archive {
     pub fn begin_import(&mut self) -> Result<Import<'_>, ArchiveError> {
         let transaction = self.connection.transaction().map_err(StoreError::from)?;
         let last_key = super::sqlite::last_key(&transaction)?;
-        Ok(Import { transaction, last_key, session: None, chat: None, kept: HashMap::new() })
+        let indexes_are_complete = OnceLock::new();
+        let (session, chat, kept) = (None, None, HashMap::new());
+        Ok(Import { transaction, indexes_are_complete, last_key, session, chat, kept })
     }
 
     /// Purges the trash, or all sessions of one URI in it. Returns the number of sessions.
@@ -300,6 +303,8 @@ fn bring_up_to_date(connection: &Connection, told: u64) -> Result<(), StoreError
 #[derive(Debug)]
 pub struct Import<'a> {
     transaction: Transaction<'a>,
+    /// Set once the indexes were checked, which reads every row.
+    indexes_are_complete: OnceLock<bool>,
     last_key: u64,
     session: Option<SessionKey>,
     /// Chat whose turns arrive, with its progress and the number of turns so far.
@@ -319,7 +324,7 @@ impl Import<'_> {
     /// # Errors
     /// When its URI is in use, or the store fails.
     pub fn session(&mut self, mut row: SessionRow) -> Result<(), ArchiveError> {
-        check_free(&self.transaction, &row.uri)?;
+        check_free(&self.transaction, &self.indexes_are_complete, &row.uri)?;
         row.key = SessionKey(self.next_key());
         self.session = Some(row.key);
         put_listed(&self.transaction, &row)
@@ -330,7 +335,7 @@ impl Import<'_> {
     pub fn chat(&mut self, mut row: ChatRow, progress: Option<u64>) -> Result<bool, ArchiveError> {
         self.end_chat()?;
         let Some(session) = self.session else { return Ok(false) };
-        check_free(&self.transaction, &row.uri)?;
+        check_free(&self.transaction, &self.indexes_are_complete, &row.uri)?;
         (row.key, row.session) = (ChatKey(self.next_key()), session);
         self.chat = Some((row, progress, 0));
         Ok(true)
@@ -367,8 +372,12 @@ impl Import<'_> {
     }
 }
 
-fn check_free(connection: &Connection, uri: &str) -> Result<(), ArchiveError> {
-    match find(connection, uri, || indexes::are_complete(connection))? {
+fn check_free(
+    connection: &Connection,
+    indexes_are_complete: &OnceLock<bool>,
+    uri: &str,
+) -> Result<(), ArchiveError> {
+    match find(connection, uri, || indexes::are_complete_once(connection, indexes_are_complete))? {
         Some(_) => Err(ArchiveError::InUse(uri.to_owned())),
         None => Ok(()),
     }

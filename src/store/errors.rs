@@ -13,10 +13,12 @@ use crate::os::write::file_size_max;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database belongs to a newer version of this program.
-    #[error("the store {0} was written by a newer version of this program (schema {1}); it was not touched")]
+    #[error("the store {0} was written by a newer version of this program (schema {1}); it was not changed. Update ahp-sidecar, or choose another folder with `--state-dir`")]
     Newer(String, i64),
     /// The database belongs to another program.
-    #[error("{0} is not a store of this program; it was not touched")]
+    #[error(
+        "{0} is not a store of this program; it was not changed. Choose another folder with `--state-dir`"
+    )]
     Foreign(String),
     /// A row differs from what was written.
     #[error("{0} is damaged")]

@@ -264,11 +264,11 @@ impl StateFolder {
             private::restrict_folder(path).map_err(&failed)?;
         }
         let is_new = is_empty(path).map_err(&failed)?;
-        let mut lock = private_file(&path.join(LOCK)).map_err(&failed)?;
+        let mut lock = private::file(&path.join(LOCK)).map_err(&failed)?;
         take(path, &mut lock, File::try_lock)?;
         let was_held = !is_empty_file(&private::holder_path(&path.join(LOCK))).map_err(&failed)?;
         if is_new {
-            private_file(&path.join(GIT_IGNORE))
+            private::file(&path.join(GIT_IGNORE))
                 .and_then(|mut file| file.write_all(b"*\n"))
                 .map_err(&failed)?;
         }
@@ -394,10 +394,4 @@ fn make(path: &Path) -> io::Result<()> {
     }
     private::restrict_folder(path)?;
     write::sync_folder(parent)
-}
-
-fn private_file(path: &Path) -> io::Result<File> {
-    let file = private::options().read(true).write(true).create(true).truncate(false).open(path)?;
-    private::restrict(&file)?;
-    Ok(file)
 }

@@ -6,6 +6,7 @@
 //! session.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use rusqlite::{params, Connection, OptionalExtension};
 
@@ -30,7 +31,7 @@ const INDEXES: [RowIndex; 3] = [
 
 /// Returns whether the indexes name every readable row. If so, a row that they do not name does not
 /// exist.
-pub(super) fn are_complete(connection: &Connection) -> Result<bool, StoreError> {
+fn are_complete(connection: &Connection) -> Result<bool, StoreError> {
     for index in INDEXES {
         // From both ends, to check the rows after a damaged one, too.
         for order in ["ASC", "DESC"] {
@@ -48,6 +49,14 @@ pub(super) fn are_complete(connection: &Connection) -> Result<bool, StoreError> 
         }
     }
     Ok(true)
+}
+
+/// Returns what [`are_complete`] has returned, which reads every row, and stores it in `known`.
+pub(super) fn are_complete_once(connection: &Connection, known: &OnceLock<bool>) -> Result<bool, StoreError> {
+    match known.get() {
+        Some(known) => Ok(*known),
+        None => are_complete(connection).map(|found| *known.get_or_init(|| found)),
+    }
 }
 
 fn misses_a_row(connection: &Connection, index: &RowIndex, order: &str) -> Result<bool, StoreError> {

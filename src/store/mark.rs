@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use super::errors::StoreError;
 use crate::os::{private, write};
 
 /// Name of the mark, beside the database.
@@ -73,19 +74,26 @@ impl Mark {
         self.write(database).map(|_| ())
     }
 
-    /// Writes the mark. All marks have the same length, so that overwriting one never leaves an
-    /// empty file.
+    /// Writes the mark. All marks of a version have the same length, so that overwriting one never
+    /// leaves an empty file.
     fn write(self, database: &Path) -> io::Result<File> {
         let says = match self {
             Self::Absent | Self::Making => "making".to_owned(),
             Self::Made { reserved } => format!("made, numbers up to {reserved:020}"),
         };
-        let path = path_of(database);
-        let mut file = private::options().write(true).create(true).truncate(false).open(path)?;
-        private::restrict(&file)?;
-        file.write_all(format!("{ABOUT}{says:40}\n").as_bytes())?;
+        let mut file = private::file(&path_of(database))?;
+        let text = format!("{ABOUT}{says:40}\n");
+        file.write_all(text.as_bytes())?;
+        // Another version's text may be longer.
+        file.set_len(text.len() as u64)?;
         Ok(file)
     }
+}
+
+/// Returns the error of the store for a mark that cannot be read or written.
+pub(super) fn failed(database: &Path) -> impl Fn(io::Error) -> StoreError {
+    let path = path_of(database).display().to_string();
+    move |error| StoreError::Mark(path.clone(), error)
 }
 
 pub(super) fn path_of(database: &Path) -> PathBuf {
@@ -106,6 +114,8 @@ mod tests {
             mark.put(&database).unwrap();
             assert_eq!(Mark::read(&database).unwrap(), mark);
         }
+        // An older version may have had a longer text.
+        fs::write(path_of(&database), format!("{ABOUT}{ABOUT}made, numbers up to 9\n")).unwrap();
         Mark::Made { reserved: 8 }.update(&database).unwrap();
         assert_eq!(Mark::read(&database).unwrap().reserved(), 8);
     }

@@ -135,13 +135,7 @@ impl Reader {
 
     /// Returns whether the indexes name every row. The check reads every row, so it is made once.
     pub fn trusts_indexes(&self) -> Result<bool, StoreError> {
-        match self.indexes_are_complete.get() {
-            Some(is_so) => Ok(*is_so),
-            None => {
-                let is_so = indexes::are_complete(&self.connection)?;
-                Ok(*self.indexes_are_complete.get_or_init(|| is_so))
-            }
-        }
+        indexes::are_complete_once(&self.connection, &self.indexes_are_complete)
     }
 
     /// Returns the protocol version that a client spoke last.
@@ -240,8 +234,12 @@ impl Reader {
         for channel in channels.collect::<BTreeSet<_>>() {
             keys.extend(channel.session_of_key());
             if let Some(ChatKey(chat)) = channel.chat() {
-                let session = of_chat.query_row(params![signed(chat)], |row| row.get(0)).optional()?;
-                keys.extend(session.map(|key| SessionKey(unsigned(key))));
+                let session = of_chat.query_row(params![signed(chat)], |row| row.get(0)).optional();
+                match session.map_err(damaged_if(|| format!("the chat {chat}"))) {
+                    Ok(session) => keys.extend(session.map(|key| SessionKey(unsigned(key)))),
+                    Err(StoreError::Damaged(what)) => tracing::error!(what, "a row of the store is damaged"),
+                    Err(error) => return Err(error),
+                }
             }
         }
         let mut sessions = Vec::with_capacity(keys.len());

@@ -27,6 +27,7 @@ struct SchemaObject {
     is_index: bool,
 }
 
+#[derive(Default)]
 pub(super) struct Plan {
     version: usize,
     /// Last sequence number that may have been sent.
@@ -49,16 +50,7 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
     let version = usize::try_from(pragma(connection, "user_version")?).unwrap_or(0);
     let (indexes, tables): (Vec<_>, Vec<_>) =
         objects(&schema::model(version)?)?.into_iter().partition(|object| object.is_index);
-    let (tables_again, last_key, spoiled) = (Vec::new(), None, Vec::new());
-    let mut plan = Plan {
-        version,
-        told: told.unwrap_or(0),
-        tables: tables_again,
-        last_key,
-        spoiled,
-        indexes: Vec::new(),
-        uses: Vec::new(),
-    };
+    let mut plan = Plan { version, told: told.unwrap_or(0), ..Plan::default() };
     for table in tables {
         let is_there = is_there(connection, &table.name)?;
         match table.name.as_str() {

@@ -1,8 +1,8 @@
-//! The shape of the database, and how an older one becomes today's.
+//! Schema of the database, and its migrations.
 //!
-//! Owns: the tables, the version of the schema, the steps from each version to the next, and
-//! refusing what this program did not write or does not know, before anything is written.
-//! Never: looks at rows.
+//! Owns: the tables, the schema version, the migration steps, and refusing a database that this
+//! program did not write or is too old to know, before anything is written.
+//! Never: interprets a row; the steps in `upgrade` do.
 
 use std::fs;
 use std::io::{self, Read};
@@ -18,23 +18,23 @@ use super::sqlite::log_of;
 use super::{space, turns, upgrade, use_counts};
 use crate::os::{facts, private};
 
-/// Id that tells our databases from those of others: "AHPS".
+/// Id that identifies databases of this program: "AHPS".
 const APPLICATION_ID: i64 = 0x4148_5053;
 
-/// How large a page is. A stream of small actions fills pages one after the other, and each is
+/// Page size, in bytes. A stream of small actions fills pages one after the other, and each is
 /// written twice: with pages of 4 KiB most of the time of a commit goes into so many writes.
 const PAGE_BYTES: u32 = 16 << 10;
 
 /// Time to wait for another reader of the database.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
-/// A step from one version to the next.
+/// Step from one version to the next.
 enum Migration {
     Sql(&'static str),
     Code(fn(&Connection) -> Result<(), StoreError>),
 }
 
-/// The steps from each version to the next; the first one is from nothing to version 1.
+/// Steps from each version to the next; the first one is from nothing to version 1.
 const STEPS: &[Migration] = &[
     Migration::Sql(VERSION_1),
     Migration::Code(upgrade::to_version_2),
@@ -45,8 +45,8 @@ const STEPS: &[Migration] = &[
     Migration::Sql(upgrade::VERSION_7),
 ];
 
-// In each table what is small stands before what is large, so that it is read without it. The sums
-// are over everything in a row that must not change unseen; `sqlite` and `rows` say what of.
+// Small columns come before large ones, so that SQLite reads the former without the latter.
+// Checksums cover what must not change unnoticed; the module of each table says which columns.
 pub(super) const VERSION_1: &str = "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;
     -- The number before the first one of each life.
@@ -86,20 +86,20 @@ const VERSION_3: &str = "
     CREATE TABLE agents (provider TEXT PRIMARY KEY, sum INTEGER NOT NULL, said BLOB NOT NULL);
 ";
 
-/// Opens a database to write to it, or makes an empty one where none has ever been. Also returns
-/// the mark that was found beside it.
+/// Opens a database for writing, or makes an empty one if none ever existed. Also returns the mark
+/// that was found beside it.
 pub(super) fn open_or_make(path: &Path) -> Result<(Connection, Mark), StoreError> {
-    let unmarked = |error| StoreError::Mark(mark::path_of(path).display().to_string(), error);
-    let mark = Mark::read(path).map_err(unmarked)?;
+    let unmarked = mark::failed(path);
+    let mark = Mark::read(path).map_err(&unmarked)?;
     refuse_what_is_lost(path, mark)?;
     if fs::metadata(path).map_or(true, |file| file.len() == 0) {
-        Mark::Making.put(path).map_err(unmarked)?;
-        make_private(path).map_err(unmarked)?;
+        Mark::Making.put(path).map_err(&unmarked)?;
+        private::file(path).map_err(unmarked)?;
     }
     Ok((open(path, mark)?, mark))
 }
 
-/// Refuses a place where a store was that is gone.
+/// Refuses a path whose store was removed or emptied.
 pub(super) fn refuse_what_is_lost(path: &Path, mark: Mark) -> Result<(), StoreError> {
     let lost = |how| Err(StoreError::Lost(path.display().to_string(), how));
     let bytes_of = |path: &Path| fs::metadata(path).map(|file| file.len());
@@ -128,22 +128,16 @@ pub(super) fn is_in(folder: &Path) -> bool {
     is_ours(&database) && read().is_ok() && (header.is_empty() || header.get(68..72) == Some(&expected[..]))
 }
 
-/// Makes an empty file that only we can read, whatever the umask.
-fn make_private(path: &Path) -> io::Result<()> {
-    private::restrict(&private::options().write(true).create(true).truncate(false).open(path)?)
-}
-
-/// A connection to the file of this path. No name means anything else: neither a URI with options
-/// nor memory.
+/// Opens a connection to the file at this path. The path is never taken for a URI or for memory.
 pub(super) fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
     let named = |error| StoreError::Gone(path.display().to_string(), error);
-    // SQLite takes what begins with `file:` for a URI. No absolute path does.
+    // SQLite takes a path that begins with `file:` for a URI. No absolute path does.
     let path = std::path::absolute(path).map_err(named)?;
     Ok(Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?)
 }
 
-/// Opens a database to write to it. Every commit is synced until told otherwise. Writes nothing to
-/// one that is not ours or newer than this program, or that is empty and should not be.
+/// Opens a database for writing, with every commit synced. Writes nothing to one that is foreign,
+/// newer, or unexpectedly empty.
 pub(super) fn open(path: &Path, mark: Mark) -> Result<Connection, StoreError> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     detect_damage(&connection)?;
@@ -166,14 +160,13 @@ pub(super) fn open(path: &Path, mark: Mark) -> Result<Connection, StoreError> {
     // Other systems do not need to be told.
     connection.pragma_update(None, "fullfsync", true)?;
     connection.pragma_update(None, "checkpoint_fullfsync", true)?;
-    // Where a row was, nothing of it can be read any more. (Pages that are free are not written for
-    // that.)
+    // Removed rows are overwritten, except on free pages.
     connection.pragma_update_and_check(None, "secure_delete", "fast", |_| Ok(()))?;
     space::limit_log(&connection)?;
     Ok(connection)
 }
 
-/// Opens a database to look into it, and changes nothing that anybody sees. Returns its version.
+/// Opens a database for reading, without a visible change. Returns its schema version.
 pub(super) fn look_into(path: &Path) -> Result<(Connection, usize), StoreError> {
     let had_log = fs::metadata(log_of(path)).is_ok_and(|log| log.len() > 0);
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
@@ -186,31 +179,31 @@ pub(super) fn look_into(path: &Path) -> Result<(Connection, usize), StoreError> 
     Ok((connection, usize::try_from(version).unwrap_or(0)))
 }
 
-/// Has SQLite read what it can of a file that was cut, or with an entry in its list of tables that
-/// it does not understand. Else it refuses the whole of it.
+/// Lets SQLite read as much as possible of a truncated file, or of one with an unknown schema
+/// entry; otherwise it refuses the file.
 pub(super) fn tolerate_damage(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "writable_schema", true)
 }
 
-/// Waits for others, and has SQLite look for damage in each page that it reads.
+/// Sets the busy timeout, and makes SQLite check each page that it reads.
 pub(super) fn detect_damage(connection: &Connection) -> rusqlite::Result<()> {
     wait_for_others(connection)?;
     connection.pragma_update(None, "cell_size_check", true)
 }
 
-/// Opens every file of a database, so that reading goes on when they are moved away. Leaves the
-/// schema to the first statement that needs it.
+/// Opens all files of the database, so that reads continue after they are moved. The first
+/// statement that needs the schema reads it.
 pub(super) fn open_files(connection: &Connection) -> rusqlite::Result<()> {
     pragma(connection, "user_version").map(drop)
 }
 
-/// Waits for others who lock the database.
+/// Sets the timeout for locks of other connections.
 pub(super) fn wait_for_others(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY)
 }
 
-/// Makes the database, or brings it up to date; to be called in a transaction. Returns the version
-/// that it had: 0 when there was none.
+/// Migrates the database to the newest version, or creates its tables. Must be called in a
+/// transaction. Returns the version before; 0 for a new one.
 pub(super) fn migrate(connection: &Connection) -> Result<usize, StoreError> {
     migrate_by(STEPS, connection)
 }
@@ -222,7 +215,7 @@ pub(super) fn model(version: usize) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// The newest version.
+/// Newest version.
 pub(super) const NEWEST: usize = STEPS.len();
 
 /// Names of the tables and indexes of the newest version.
@@ -265,7 +258,7 @@ fn migrate_by(steps: &[Migration], connection: &Connection) -> Result<usize, Sto
     Ok(before)
 }
 
-/// The version of a database, when it is one that this program knows.
+/// Returns the schema version. Fails for a foreign or a newer database.
 fn version_of(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
     let version = pragma(connection, "user_version")?;
     let objects: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;

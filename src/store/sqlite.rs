@@ -1,12 +1,12 @@
-//! The database.
+//! Writer of the database.
 //!
-//! Owns: one transaction for each batch of records, the blocks of sequence numbers, and what is
-//! removed when it is old.
+//! Owns: one transaction for each batch of records, blocks of sequence numbers, and pruning of old
+//! actions.
 //! Never: knows what is in a row, or decides what is saved.
 //!
-//! Sequence numbers are drawn from blocks that are reserved by a synced write before any of them is
-//! told to anybody, and each life of a host begins with a new block. So no number ever means two
-//! things, even when a loss of power takes the newest commits, which need not be synced, away.
+//! Sequence numbers come from blocks that are reserved by a synced write before any of them is
+//! sent; each process begins with a new block. So no number is used twice, even if a power loss
+//! takes the newest commits, which need not be synced.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rusqlite::{params, Connection, ErrorCode, TransactionBehavior};
 
 use super::errors::StoreError;
-use super::mark::Mark;
+use super::mark::{self, Mark};
 use super::rows::{self, signed, unsigned};
 use super::space::Due;
 use super::texts::Texts;
@@ -32,7 +32,7 @@ use crate::host::Start;
 use crate::os::facts::{self, Identity};
 use crate::wire::channels::ChannelKind;
 
-/// The database's name in the state folder.
+/// Name of the database in the state folder.
 pub const FILE_NAME: &str = "sessions.sqlite";
 
 /// Number of sequence numbers reserved at once.
@@ -46,11 +46,11 @@ pub const LOG_PAGES_MAX: u32 = 1024;
 /// Number of pages (4 MiB) from which on a checkpoint is made while no commit waits.
 pub const IDLE_LOG_PAGES_MAX: u32 = 256;
 
-/// A commit of more records than these is not tried at once.
+/// Maximum number of records committed on the main thread.
 const RECORDS_AT_ONCE_MAX: usize = 8;
 
-/// After a commit at once that took long, nothing is committed at once for so long, and for so many
-/// times the time that it took: no more than a small share of all time goes into such commits.
+/// After a slow commit on the main thread: pause until the next one, plus this multiple of its
+/// duration. So such commits take a small share of the time.
 const SLOW_FOR: Duration = Duration::from_secs(1);
 const SLOW_FOR_TIMES: u32 = 100;
 
@@ -58,28 +58,28 @@ const SLOW_FOR_TIMES: u32 = 100;
 /// gets.
 pub(super) const LEAP: u64 = 1 << 40;
 
-/// The only connection that writes.
+/// Only connection that writes.
 #[derive(Debug)]
 pub struct Writer {
     connection: Connection,
     files: Vec<OpenFile>,
     path: PathBuf,
-    /// Numbers up to this one are reserved.
+    /// Last reserved sequence number.
     reserved: u64,
     options: StoreOptions,
-    /// Amount written since old actions were removed last; `None` if it is not known.
+    /// Actions written since the last pruning; `None` if unknown.
     unpruned: Option<Unpruned>,
-    /// Something was kept since damage was last mended.
+    /// Set if a commit succeeded since the last repair.
     may_mend: bool,
-    /// Damaged sessions in the trash, which are not removed from it.
+    /// Damaged sessions in the trash, which are not purged.
     stays: BTreeSet<SessionKey>,
     /// Number of pages of the write-ahead log after the last commit.
     log_pages: Arc<AtomicU32>,
-    /// The log was written into the database: the next commit may begin it anew, which syncs it.
+    /// Set after a checkpoint: the next commit may restart the log, which syncs it.
     log_may_begin: bool,
-    /// Texts of turns that may leave memory.
+    /// Cache of turn texts, told which texts are evictable.
     texts: Option<Arc<Texts>>,
-    /// Until when the disk is taken for slow.
+    /// Time until which commits on the main thread are not tried.
     slow_until: Option<Instant>,
 }
 
@@ -107,8 +107,8 @@ impl Unpruned {
 }
 
 impl Writer {
-    /// Opens the database, makes it or brings it up to date, and begins a new life of the sequence.
-    /// What is damaged and can be made again is.
+    /// Opens or creates the database, migrates and repairs it, and begins a new block of sequence
+    /// numbers.
     pub fn open(path: &Path, options: StoreOptions) -> Result<(Self, Start), StoreError> {
         let (mut connection, mark) =
             schema::open_or_make(path).map_err(|error| beyond_mending(error, path))?;
@@ -124,7 +124,7 @@ impl Writer {
         let reserved = start.head + BLOCK;
         let made = Mark::Made { reserved };
         let marked = if matches!(mark, Mark::Made { .. }) { made.update(path) } else { made.put(path) };
-        marked.map_err(|error| StoreError::Mark(super::mark::path_of(path).display().to_string(), error))?;
+        marked.map_err(mark::failed(path))?;
         connection.pragma_update(None, "synchronous", "normal")?;
         let log_pages = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&log_pages);
@@ -153,18 +153,17 @@ impl Writer {
         Ok((writer, start))
     }
 
-    /// Has the texts that are written leave memory when it has too many, and those that are removed
-    /// stay with whoever has them.
+    /// Makes stored texts evictable, and pins removed ones in memory while they are in use.
     pub fn with_texts(mut self, texts: &Arc<Texts>) -> Result<Self, StoreError> {
         texts.watch(&mut self.connection)?;
         self.texts = Some(Arc::clone(texts));
         Ok(self)
     }
 
-    /// Keeps records in one transaction: all of them, or none.
+    /// Commits records in one transaction.
     ///
     /// # Errors
-    /// When nothing was kept.
+    /// When nothing was committed.
     pub fn commit(&mut self, records: &[Record]) -> Result<(), StoreError> {
         self.files.iter().try_for_each(OpenFile::check)?;
         let reserve_up_to = self.reserve_for(records);
@@ -179,12 +178,11 @@ impl Writer {
         }
         self.may_mend |= written.is_ok();
         if written.is_err() {
-            // Where no file may grow, the next attempt has the room that the log takes now.
+            // If no file may grow, the next attempt has the space that the log takes now.
             space::empty_log(&self.connection)
                 .unwrap_or_else(|error| tracing::debug!(%error, "the write-ahead log of the store cannot be checkpointed after a failed commit"));
         }
         if sync {
-            // What is synced too often is safe too.
             self.connection.pragma_update(None, "synchronous", "normal").unwrap_or_else(
                 |error| tracing::warn!(%error, "`PRAGMA synchronous` cannot be reset: further commits are synced to disk, and slower"),
             );
@@ -194,17 +192,16 @@ impl Writer {
         if let Some(reserved) = reserve_up_to {
             self.reserved = reserved;
             Mark::Made { reserved }.update(&self.path).unwrap_or_else(
-                |error| tracing::warn!(%error, "`sessions.made`, beside the store, cannot be updated"),
+                |error| tracing::warn!(%error, "`sessions.made`, beside the store, cannot be updated: if the database is replaced by an older copy now, numbers may be used twice"),
             );
         }
         self.prune(records);
         Ok(())
     }
 
-    /// Does a little of what can be done while nothing else is to do: removes for good what has
-    /// been in the trash for long enough, or longest where there is no room, then gives disk space
-    /// back that nothing needs any more, but for what old actions have left: new ones take it.
-    /// Returns when there is something to do again.
+    /// Does a part of the maintenance: purges old sessions in the trash (the oldest early if the
+    /// database is too large), then returns free pages beyond the size of the replay window.
+    /// Returns when to call it again.
     pub fn tidy_some(&mut self) -> Result<Due, StoreError> {
         self.log_may_begin = true;
         if self.unpruned.is_none() {
@@ -223,16 +220,15 @@ impl Writer {
         space::shorten_log(&self.connection, &log_of(&self.path))
     }
 
-    /// Empties the log, when nothing more will be kept.
+    /// Empties the write-ahead log before the process exits.
     pub fn finish(&self) {
         if let Err(error) = space::cut_log(&self.connection) {
             tracing::debug!(%error, "SQLite's log cannot be emptied");
         }
     }
 
-    /// Keeps a few records if that takes nothing but writing them into the system's cache of the
-    /// disk: nothing is synced, removed, or waited for. Returns whether they are kept; if not,
-    /// nothing was.
+    /// Commits a few records if that needs no sync, checkpoint or wait. Returns whether it did;
+    /// otherwise nothing was written.
     pub fn commit_at_once(&mut self, records: &[Record]) -> bool {
         let begin = Instant::now();
         let is_small = records.len() <= RECORDS_AT_ONCE_MAX
@@ -270,7 +266,8 @@ impl Writer {
         }
     }
 
-    /// The last of the numbers to be reserved before these records may be told.
+    /// Returns the last number to reserve before these records are sent; `None` if enough are
+    /// reserved.
     fn reserve_for(&self, records: &[Record]) -> Option<u64> {
         let last = records.iter().filter_map(|record| match record {
             Record::Action(_, line) => Some(line.server_seq),
@@ -279,7 +276,7 @@ impl Writer {
         last.max().filter(|last| last + BLOCK / 2 > self.reserved).map(|last| last + BLOCK)
     }
 
-    /// Returns false when another program is at the database.
+    /// Writes without waiting for a lock. Returns false if another connection holds it.
     fn write_without_waiting(&mut self, records: &[Record]) -> Result<bool, StoreError> {
         self.files.iter().try_for_each(OpenFile::check)?;
         self.connection.busy_timeout(Duration::ZERO)?;
@@ -294,7 +291,7 @@ impl Writer {
         }
     }
 
-    /// Lets the database grow to so many pages only, until told otherwise.
+    /// Limits the database to this number of pages.
     pub fn limit_pages(&self, pages: u32) -> Result<(), StoreError> {
         Ok(self.connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?)
     }
@@ -323,9 +320,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes old actions when there may be twice as many as can be replayed, and with the first
-    /// actions of a life, which does not know how many there are. The records are safe by now: what
-    /// fails here is done another time.
+    /// Prunes old actions once twice the replay window may be stored, and after the first actions
+    /// of a process, which does not know their number. Failures are logged and retried later.
     fn prune(&mut self, records: &[Record]) {
         if !records.iter().any(|record| matches!(record, Record::Action(..))) {
             return;
@@ -344,12 +340,12 @@ impl Writer {
     }
 }
 
-/// An error that says, where it is damage to the database at this place, what can still be done.
+/// Adds to an error about damage what can still be done.
 fn beyond_mending(error: StoreError, path: &Path) -> StoreError {
     if !error.is_damage() {
         return error;
     }
-    // What is said to work was tried.
+    // The error promises only what was tried here.
     match schema::look_into(path).and_then(|(connection, _)| indexes::named(&connection)) {
         Ok(_) => StoreError::BeyondMending(Box::new(error)),
         Err(other) => {
@@ -359,7 +355,7 @@ fn beyond_mending(error: StoreError, path: &Path) -> StoreError {
     }
 }
 
-/// A file of the database as it was when it was opened.
+/// File of the database, with its identity when it was opened.
 #[derive(Debug)]
 struct OpenFile {
     path: PathBuf,
@@ -368,14 +364,14 @@ struct OpenFile {
 
 impl OpenFile {
     fn of(path: PathBuf) -> Result<Self, StoreError> {
-        // Wherever the process goes.
+        // The current directory may change.
         match std::path::absolute(&path).and_then(|path| Ok((facts::behind(&path)?, path))) {
             Ok((file, path)) => Ok(Self { path, identity: file.identity }),
             Err(error) => Err(StoreError::Gone(path.display().to_string(), error)),
         }
     }
 
-    /// Checks that what is written into the open file can be found under its path.
+    /// Checks that the path still leads to the open file.
     fn check(&self) -> Result<(), StoreError> {
         let error = match facts::behind(&self.path) {
             Ok(file) if file.identity == self.identity => return Ok(()),
@@ -386,14 +382,14 @@ impl OpenFile {
     }
 }
 
-/// The write-ahead log beside a database.
+/// Returns the path of the write-ahead log.
 pub(super) fn log_of(path: &Path) -> PathBuf {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     log.into()
 }
 
-/// Begins a life: no number that may have been told before is told again in it.
+/// Begins the process: reserves a block of numbers above all that may have been sent.
 fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Result<Start, StoreError> {
     // A transaction that reads before it writes fails at once if another connection, which may be
     // closing, has written in between; this one waits.
@@ -427,12 +423,11 @@ fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Resu
     Ok(start)
 }
 
-/// Makes again what can be made again. Where damaged pages are in the way of that, the rest of the
-/// database is written anew first, when a life begins.
+/// Repairs the database. If damaged pages prevent that at the start, rewrites the rest first.
 fn mend_all(connection: &mut Connection, told: Option<u64>) -> Result<(), StoreError> {
     let plan = repair::plan(connection, told)?;
     let Err(error) = in_transaction(connection, |now| repair::carry_out(now, &plan)) else { return Ok(()) };
-    // What was rolled back is still in the schema that the connection knows.
+    // The connection's schema still has the changes that were rolled back.
     connection.execute_batch("PRAGMA writable_schema = RESET")?;
     if told.is_none() || !error.is_damage() {
         return Err(error);
@@ -466,11 +461,11 @@ fn last_agents(connection: &Connection) -> Result<Option<u32>, StoreError> {
     }
 }
 
-/// Refuses an empty database in a folder that a process has held before. Whoever makes one leaves a
-/// mark first, but older versions did not.
+/// Refuses an empty database in a folder that a process has held: versions without a mark may have
+/// lost it.
 ///
 /// # Errors
-/// When it is such a one.
+/// When the database is empty and has no mark.
 pub fn refuse_what_was_cut(path: &Path) -> Result<(), StoreError> {
     let is_empty = fs::metadata(path).is_ok_and(|file| file.len() == 0);
     if is_empty && matches!(Mark::read(path), Ok(Mark::Absent)) {
@@ -479,7 +474,7 @@ pub fn refuse_what_was_cut(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The last number that was reserved.
+/// Returns the last reserved sequence number.
 pub(super) fn last_reserved(connection: &Connection) -> Result<u64, StoreError> {
     let lost = match rows::number(connection, "reserved") {
         Ok(Some(reserved)) => return Ok(reserved),
@@ -500,12 +495,12 @@ pub(super) fn last_reserved(connection: &Connection) -> Result<u64, StoreError> 
     Ok(number(connection, known)?.saturating_add(LEAP))
 }
 
-/// The last key that was given, to sessions that are gone too.
+/// Returns the highest key ever assigned, purged sessions included.
 pub(super) fn last_key(connection: &Connection) -> Result<u64, StoreError> {
     let there =
         "SELECT max(ifnull((SELECT max(key) FROM sessions), 0), ifnull((SELECT max(key) FROM chats), 0))";
     let there = number(connection, there)?;
-    // What may be purged is remembered before it is; what cannot be read does not matter then.
+    // The key of a session is stored before the session is purged.
     let purged = rows::number(connection, "last_key").ok().flatten().unwrap_or(0);
     Ok(there.max(purged))
 }
@@ -527,13 +522,13 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::Channel(row) => channels::put(connection, row),
         Record::AgentSaid { provider, said } => agents::put(connection, provider, said),
         Record::Agents(sum) => rows::put_number(connection, "agents", u64::from(*sum)),
-        // Turns are kept by their own, and actions in packs.
+        // Turns are stored separately, and actions in packs.
         Record::Turn(..) | Record::Action(..) | Record::Sync => Ok(()),
     }
 }
 
-/// Keeps a session. One that could not be found under its URI, or the new one would not have been
-/// made, goes to the trash: nothing is overwritten.
+/// Stores a session. Another listed session with its URI (which a damaged index hid) goes to the
+/// trash.
 fn keep_session(connection: &Connection, row: &SessionRow) -> Result<(), StoreError> {
     match rows::put_session(connection, row) {
         Err(StoreError::Sqlite(error))
@@ -552,11 +547,11 @@ fn keep_session(connection: &Connection, row: &SessionRow) -> Result<(), StoreEr
     }
 }
 
-/// Removes actions that nobody can ask for any more and that no running chat needs to be rebuilt.
+/// Removes actions beyond the replay window that no running chat needs.
 fn remove_old_actions(connection: &mut Connection, window: &ReplayWindow) -> Result<(), StoreError> {
     let transaction = connection.transaction()?;
     if let Some(horizon) = horizon(&transaction, window)? {
-        // When the old number is damaged, this one mends it.
+        // If the stored number is damaged, this one replaces it.
         let pruned = rows::number(&transaction, "pruned").ok().flatten().unwrap_or(0).max(horizon);
         rows::put_number(&transaction, "pruned", pruned)?;
         let sql = "DELETE FROM actions WHERE last <= ?1 AND NOT (kind = ?2 AND EXISTS
@@ -567,7 +562,7 @@ fn remove_old_actions(connection: &mut Connection, window: &ReplayWindow) -> Res
     Ok(transaction.commit()?)
 }
 
-/// The last number of the newest row of which nothing fits into the window.
+/// Returns the last number of the newest row that is entirely beyond the window.
 fn horizon(connection: &Connection, window: &ReplayWindow) -> Result<Option<u64>, StoreError> {
     let mut statement =
         connection.prepare_cached("SELECT last, first, line_bytes FROM actions ORDER BY last DESC")?;
@@ -588,7 +583,7 @@ fn number(connection: &Connection, sql: &str) -> Result<u64, StoreError> {
     Ok(connection.query_row(sql, [], |row| row.get(0)).map(unsigned)?)
 }
 
-/// The wall clock's time in milliseconds since 1970.
+/// Returns the current time in milliseconds since 1970.
 fn unix_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)

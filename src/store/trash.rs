@@ -121,13 +121,15 @@ pub(super) fn purge_some(
     }
     let transaction = connection.transaction()?;
     for key in &old {
-        if let Err(error) = check::extent(&transaction, *key) {
-            tracing::warn!(%error, "a damaged session stays in the trash");
-            stays.insert(*key);
-            continue;
+        match check::extent(&transaction, *key) {
+            // From here on, the session cannot be read, so no partial state is visible.
+            Ok(_) => put(&transaction, *key, Some(GOING))?,
+            Err(error) if error.is_damage() => {
+                tracing::warn!(%error, key = key.0, "a damaged session stays in the trash; `sessions purge URI` removes it");
+                stays.insert(*key);
+            }
+            Err(error) => return Err(error),
         }
-        // From here on, the session cannot be read, so no partial state is visible.
-        put(&transaction, *key, Some(GOING))?;
     }
     transaction.commit()?;
     Ok(!old.is_empty())

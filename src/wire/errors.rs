@@ -99,40 +99,35 @@ impl RpcError {
     /// Reports a `reconnect` of an unknown client. Real clients initialize after this error; after
     /// any other, they try again forever.
     pub fn unknown_client() -> Self {
-        Self::new(
-            ahp::NOT_FOUND,
-            "this client is not known, so its protocol version is not: initialize first",
-        )
+        Self::new(ahp::NOT_FOUND, "the protocol version of this client id is not known: send `initialize`")
     }
 
     /// Reports a file or folder that the file system denies access to.
     pub fn permission_denied(uri: &str) -> Self {
-        Self {
-            data: Some(json!({})),
-            ..Self::new(ahp::PERMISSION_DENIED, format!("the file system does not allow it: `{uri}`"))
-        }
+        Self::denied(format!("the file system does not allow it: `{uri}`"))
+    }
+
+    fn denied(message: String) -> Self {
+        Self { data: Some(json!({})), ..Self::new(ahp::PERMISSION_DENIED, message) }
     }
 
     /// Reports a terminal that this client may not have or end.
     pub fn terminal_denied(why: impl std::fmt::Display) -> Self {
-        Self { data: Some(json!({})), ..Self::new(ahp::PERMISSION_DENIED, why.to_string()) }
+        Self::denied(why.to_string())
     }
 
     /// Reports a file or folder that belongs to the host.
     pub fn own_file(uri: &str) -> Self {
-        Self {
-            data: Some(json!({})),
-            ..Self::new(ahp::PERMISSION_DENIED, format!("`{uri}` belongs to the host itself"))
-        }
+        Self::denied(format!("`{uri}` belongs to the host itself"))
     }
 
     /// Reports a file that must not be changed; `can_be_asked_for` if that may be granted.
     pub fn change_denied(uri: &str, can_be_asked_for: bool) -> Self {
-        let request = json!({ "request": { "channel": ROOT, "uri": uri, "write": true } });
-        Self {
-            data: Some(if can_be_asked_for { request } else { json!({}) }),
-            ..Self::new(ahp::PERMISSION_DENIED, format!("`{uri}` may not be changed"))
+        let mut error = Self::denied(format!("`{uri}` may not be changed"));
+        if can_be_asked_for {
+            error.data = Some(json!({ "request": { "channel": ROOT, "uri": uri, "write": true } }));
         }
+        error
     }
 
     /// Reports a file that exists and must not be replaced.

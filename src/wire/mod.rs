@@ -6,7 +6,8 @@
 //! ([`terminals`]), changesets ([`changesets`]) and annotations ([`annotations`]); common members
 //! of tool calls ([`tool_calls`]), selections ([`selection`]), texts for people ([`text`]), and
 //! escape sequences ([`escapes`]). The types of the protocol are in the crate `ahp-types`.
-//! Never: decides about state, does I/O, or uses another module of this crate.
+//! Never: decides about state, does I/O, or uses another module of this crate but the constants of
+//! [`crate::os::paths`].
 
 pub mod action_lines;
 pub mod annotations;

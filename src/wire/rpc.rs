@@ -369,11 +369,11 @@ pub const RESULT_TAIL: &[u8] = b"}\n";
 /// Makes the line that answers a request, or an invalid line without an id, with an error.
 pub fn error_line(id: Option<&RequestId>, error: &RpcError) -> Bytes {
     let mut line = Vec::with_capacity(160);
-    line.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    line.extend_from_slice(RESULT_HEAD);
     line.extend_from_slice(id.map_or(b"null", RequestId::as_json));
     line.extend_from_slice(b",\"error\":");
     line.extend_from_slice(&to_json(error));
-    line.extend_from_slice(b"}\n");
+    line.extend_from_slice(RESULT_TAIL);
     line.into()
 }
 

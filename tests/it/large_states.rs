@@ -232,11 +232,11 @@ fn large_session_list_is_written_lazily_and_its_sessions_are_known_at_once() {
         let changed = Frame::Notification { method: "root/sessionSummaryChanged", params: changed };
         ways.later.translate_frame(READS, &changed, &mut told);
         let changed = told.pop().unwrap_or_else(|| panic!("{version}: the change is not told")).now();
-        let changed: Value = serde_json::from_slice(&changed.bytes).unwrap();
+        let changed: Value = serde_json::from_slice(&changed).unwrap();
         let session = [&changed["params"]["session"], &changed["params"]["notification"]["session"]];
         assert!(session.iter().any(|session| **session == name), "{version}: {changed}");
 
-        let list: Value = serde_json::from_slice(&list.now().bytes).unwrap();
+        let list: Value = serde_json::from_slice(&list.now()).unwrap();
         let items = list["result"]["items"].as_array().unwrap();
         assert_eq!(items.len(), 1000, "{version}");
         assert_eq!((&list["id"], &items[0]["resource"]), (&json!(9), &json!(name)), "{version}");

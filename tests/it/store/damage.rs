@@ -5,7 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use ahp_sidecar::host::effects::SessionKey;
+use ahp_sidecar::host::effects::{ChannelId, ChatKey, SessionKey};
 use ahp_sidecar::host::log::ReplayWindow;
 use ahp_sidecar::store::errors::StoreError;
 use ahp_sidecar::store::reader::Reader;
@@ -361,4 +361,15 @@ fn half_created_database_of_a_killed_process_is_completed() {
     let (mut writer, start) = open(&copied);
     assert!(!start.continues);
     writer.commit(&whole(1)).unwrap();
+}
+
+#[test]
+fn sessions_of_other_chats_are_found_beside_a_damaged_chat() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    writer.commit(&[whole(1), whole(2)].concat()).unwrap();
+    rusqlite(&path, "UPDATE chats SET session = 'x' WHERE key = 1001");
+    let chats = [1001, 1002].map(|key| ChannelId::from(ChatKey(key)));
+    let found = reader(&path).sessions_of(chats.into_iter()).unwrap();
+    assert_eq!(found.iter().map(|found| found.key).collect::<Vec<_>>(), [SessionKey(2)]);
 }
