@@ -17,6 +17,7 @@ use super::node::{self, Node, Object};
 use super::step::{
     Context, IncomingAction, IncomingCall, OutgoingAction, OutgoingNotice, StepFacts, VersionStep,
 };
+use super::v0_1_0::flatten_snapshot;
 use crate::state::reduce::Conversation;
 use crate::wire::errors::RpcError;
 use crate::wire::terminals::parse_terminal_uri;
@@ -122,18 +123,15 @@ impl VersionStep for Draft {
     }
 
     fn action_down(&self, mut told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
+        let chat = context.chat.map(Conversation::state);
         match told.name() {
             "session/responsePart" => return part_told(&told),
-            "session/toolCallReady" => return ready_told(&told, context.chat.map(Conversation::state)),
+            "session/toolCallReady" => return ready_told(&told, chat),
             "session/toolCallConfirmed" => {
                 return vec![resolution(&told, call_id(&told).into(), is(&told.action, "approved"))];
             }
-            "session/toolCallComplete" => {
-                return completion_told(&told, context.chat.map(Conversation::state))
-            }
-            "session/toolCallResultConfirmed" => {
-                return review_told(&told, context.chat.map(Conversation::state))
-            }
+            "session/toolCallComplete" => return completion_told(&told, chat),
+            "session/toolCallResultConfirmed" => return review_told(&told, chat),
             "session/modelChanged" => id_of_model(&mut told.action),
             "root/agentsChanged"
             | "session/ready"
@@ -173,11 +171,7 @@ impl VersionStep for Draft {
     fn result_down(&self, method: &str, result: &mut Value, _context: &mut Context<'_>) {
         match (method, &mut *result) {
             ("listSessions", Value::Object(list)) => *result = list.remove("items").unwrap_or(json!([])),
-            ("subscribe", Value::Object(result)) => {
-                if let Some(Value::Object(snapshot)) = result.get("snapshot").cloned() {
-                    result.extend(snapshot);
-                }
-            }
+            ("subscribe", Value::Object(result)) => flatten_snapshot(result),
             ("resourceRead", Value::Object(result)) => node::rename(result, "contentType", "mimeType"),
             _ => {}
         }
@@ -259,7 +253,7 @@ fn flatten_range(params: &mut Object) -> Result<(), RpcError> {
 }
 
 fn turn_of(turn: &Object) -> Object {
-    let mut over = some_of(turn, &["id", "userMessage", "usage", "state", "error"]);
+    let mut over = node::some_of(turn, &["id", "userMessage", "usage", "state", "error"]);
     let parts = parts_of(turn);
     let calls = parts.iter().filter_map(|part| part.get("toolCall")?.as_object()).map(completed_call);
     let shown = parts.iter().filter(|part| matches!(kind_of(part), "markdown" | "contentRef"));
@@ -270,7 +264,7 @@ fn turn_of(turn: &Object) -> Object {
 }
 
 fn active_turn_of(turn: &Object) -> Object {
-    let mut active = some_of(turn, &["id", "userMessage", "usage"]);
+    let mut active = node::some_of(turn, &["id", "userMessage", "usage"]);
     let parts = parts_of(turn);
     let (mut calls, mut permissions) = (Object::new(), Object::new());
     for call in parts.iter().filter_map(|part| part.get("toolCall")?.as_object()) {
@@ -304,7 +298,7 @@ fn parts_of(turn: &Object) -> &[Value] {
 }
 
 fn kind_of(part: &Value) -> &str {
-    part.get("kind").and_then(Value::as_str).unwrap_or_default()
+    part["kind"].as_str().unwrap_or_default()
 }
 
 fn text_in(parts: &[Value], kind: &str) -> String {
@@ -314,19 +308,15 @@ fn text_in(parts: &[Value], kind: &str) -> String {
 
 /// Makes one object from a tool call, whatever its status.
 fn flat_call(call: &Object) -> Object {
-    let mut flat = some_of(call, &["toolCallId", "toolName", "displayName", "confirmed", "error"]);
+    let mut flat = node::some_of(call, &["toolCallId", "toolName", "displayName", "confirmed", "error"]);
     if let Some(input) = node::text(call, "toolInput") {
         flat.insert("toolInput".to_owned(), input.into());
         flat.insert("toolArguments".to_owned(), input.into());
     }
-    let message = match call.get("invocationMessage") {
-        None => node::plain_text(call.get("displayName")),
-        message => node::plain_text(message),
-    };
+    let message = node::plain_text(call.get("invocationMessage").or(call.get("displayName")));
     flat.insert("invocationMessage".to_owned(), message.into());
     flat.extend(outcome_of(call).into_iter().filter(|(member, _)| member != "success"));
-    let reason = call.get("reason").cloned();
-    flat.extend(reason.map(|reason| ("cancellationReason".to_owned(), reason)));
+    flat.extend(call.get("reason").map(|reason| ("cancellationReason".to_owned(), reason.clone())));
     let status = match node::text(call, "status") {
         Some("pending-confirmation" | "pending-result-confirmation") => "pending-permission",
         Some("completed") if is(call, "success") => "completed",
@@ -347,7 +337,7 @@ fn completed_call(call: &Object) -> Value {
 
 /// Returns the result of a tool call; empty if it has none yet.
 fn outcome_of(call: &Object) -> Object {
-    let mut outcome = some_of(call, &["success", "error"]);
+    let mut outcome = node::some_of(call, &["success", "error"]);
     if call.contains_key("pastTenseMessage") {
         let message = node::plain_text(call.get("pastTenseMessage"));
         outcome.insert("pastTenseMessage".to_owned(), message.into());
@@ -362,8 +352,8 @@ fn outcome_of(call: &Object) -> Object {
 
 /// Makes the request for a tool call's permission.
 fn request_of(call: &Object, request_id: &str) -> Value {
-    let is_mcp = call.get("contributor").and_then(|it| it.get("kind")).and_then(Value::as_str) == Some("mcp");
-    let mut request = some_of(call, &["toolCallId", "toolName"]);
+    let is_mcp = call.get("contributor").is_some_and(|it| it["kind"] == "mcp");
+    let mut request = node::some_of(call, &["toolCallId", "toolName"]);
     request.insert("requestId".to_owned(), request_id.into());
     request.insert("permissionKind".to_owned(), if is_mcp { "mcp" } else { "shell" }.into());
     if let Some(input) = node::text(call, "toolInput") {
@@ -396,10 +386,9 @@ fn part_told(told: &OutgoingAction) -> Vec<OutgoingAction> {
 
 /// Translates the end of a tool call's input: the call begins, and may ask for permission.
 fn ready_told(told: &OutgoingAction, chat: Option<&ChatState>) -> Vec<OutgoingAction> {
-    let before = call_before(told, chat);
-    let asked = node::text(&before, "status") == Some("pending-confirmation");
+    let mut call = call_before(told, chat);
+    let asked = node::text(&call, "status") == Some("pending-confirmation");
     let runs = told.action.get("confirmed").is_some_and(|confirmed| !confirmed.is_null());
-    let mut call = before;
     for member in ["invocationMessage", "toolInput", "contributor", "confirmed"] {
         let given = told.action.get(member).filter(|value| !value.is_null()).cloned();
         call.extend(given.map(|value| (member.to_owned(), value)));
@@ -423,8 +412,7 @@ fn completion_told(told: &OutgoingAction, chat: Option<&ChatState>) -> Vec<Outgo
     if node::text(&call, "status") == Some("pending-confirmation") {
         all.push(resolution(told, call_id(told).into(), true));
     }
-    let result = told.action.get("result").and_then(Value::as_object).cloned().unwrap_or_default();
-    call.extend(result);
+    call.extend(told.action.get("result").and_then(Value::as_object).cloned().unwrap_or_default());
     all.push(if is(&told.action, "requiresResultConfirmation") {
         request(told, &call, &format!("{}{RESULT}", call_id(told)))
     } else {
@@ -452,15 +440,12 @@ fn request(told: &OutgoingAction, call: &Object, id: &str) -> OutgoingAction {
 }
 
 fn resolution(told: &OutgoingAction, id: String, approved: bool) -> OutgoingAction {
-    let mut members = with("requestId", id.into());
-    members.insert("approved".to_owned(), approved.into());
-    say(told, "session/permissionResolved", members)
+    say(told, "session/permissionResolved", node::members(json!({ "requestId": id, "approved": approved })))
 }
 
 fn complete(told: &OutgoingAction, call: &Object) -> OutgoingAction {
-    let mut members = with("toolCallId", call_id(told).into());
-    members.insert("result".to_owned(), Value::Object(outcome_of(call)));
-    say(told, "session/toolComplete", members)
+    let members = json!({ "toolCallId": call_id(told), "result": outcome_of(call) });
+    say(told, "session/toolComplete", node::members(members))
 }
 
 /// Returns the tool call that an action changes, as it was before.
@@ -475,7 +460,7 @@ fn call_before(told: &OutgoingAction, chat: Option<&ChatState>) -> Object {
     });
     match known {
         Some(Value::Object(call)) => call,
-        _ => some_of(&told.action, &["toolCallId"]),
+        _ => node::some_of(&told.action, &["toolCallId"]),
     }
 }
 
@@ -485,7 +470,7 @@ fn call_id(told: &OutgoingAction) -> &str {
 
 /// Makes another action of the same session and turn.
 fn say(told: &OutgoingAction, name: &str, members: Object) -> OutgoingAction {
-    let mut action = some_of(&told.action, &["session", "turnId"]);
+    let mut action = node::some_of(&told.action, &["session", "turnId"]);
     action.insert("type".to_owned(), name.into());
     action.extend(members);
     OutgoingAction { channel: told.channel.clone(), action }
@@ -501,9 +486,4 @@ fn is(object: &Object, member: &str) -> bool {
 
 fn keep(object: &mut Object, members: &[&str]) {
     object.retain(|member, _| members.contains(&member.as_str()));
-}
-
-fn some_of(object: &Object, members: &[&str]) -> Object {
-    let some = object.iter().filter(|(member, _)| members.contains(&member.as_str()));
-    some.map(|(member, value)| (member.clone(), value.clone())).collect()
 }

@@ -1,7 +1,8 @@
 //! Translation between each connection and the core.
 //!
 //! Owns: each connection's version, subscriptions and requests in flight, and the last version of
-//! each client id. Its parts are `up`, `down`, `answers` and `deferred` (answers long to write).
+//! each client id. Its parts are `up`, `down`, `answers`, `deferred` (answers long to
+//! write) and `detached` (their turns).
 //! Never: defines the differences between versions (the steps do), or delays a connection of the
 //! newest version, whose messages pass unchanged.
 
@@ -30,7 +31,7 @@ use crate::host::effects::{
 };
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
-use crate::wire::methods::Method;
+use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
 use crate::wire::references::MessageReferences;
 use crate::wire::rpc::{to_json, Incoming, MethodName, Params, RequestId};
 use crate::wire::uris;
@@ -41,6 +42,9 @@ const OLD_ROOTS: [&str; 3] = ["agenthost:/root", "agenthost:root", "root:/"];
 /// Maximum number of unanswered actions of a client whose original text is retained.
 const ACTIONS_MAX: usize = 256;
 
+/// Number of client ids in memory above which those without a connection are evicted to the store.
+const CLIENTS_MAX: usize = 10_000;
+
 /// All connections, with the translations that they share.
 #[derive(Debug, Default)]
 pub struct Edges {
@@ -49,9 +53,13 @@ pub struct Edges {
     /// Last version of each client id.
     clients: HashMap<String, Dialect>,
     providers: Vec<String>,
+    /// Records of received messages; see [`Edges::take_records`].
     records: Vec<Record>,
+    /// Messages to the core that translated answers have caused.
     later: VecDeque<(ConnectionId, Incoming)>,
+    /// Number of the last request to the core in place of a client's.
     last_inner: u64,
+    /// Names for clients with [`quirks::Quirk::SessionsByProvider`].
     spelling: ProviderNames,
 }
 
@@ -100,7 +108,7 @@ enum CoreAnswer {
 /// A client's request, with the requests that the core receives in its place.
 #[derive(Debug)]
 struct RequestBatch {
-    id: Option<RequestId>,
+    id: RequestId,
     /// Method name that the core received.
     method: String,
     reply: Reply,
@@ -245,8 +253,8 @@ impl Edges {
             let subscribes = begins || is_subscribe(message);
             let otherwise = named.channels.iter().filter_map(|uri| quirks::called_otherwise(uri));
             // Other messages add only sessions that were mentioned, which saves reads of the store.
-            let otherwise = otherwise.filter(|uri| subscribes || self.spelling.knows(uri));
-            let otherwise: Vec<String> = otherwise.collect();
+            let otherwise: Vec<String> =
+                otherwise.filter(|uri| subscribes || self.spelling.knows(uri)).collect();
             named.channels.extend(otherwise);
         }
         named.channels.retain(|uri| !uris::is_root(uri) && !OLD_ROOTS.contains(&uri.as_str()));
@@ -276,15 +284,15 @@ impl Edges {
     /// Learns sessions, each with its provider, for versions that name sessions by providers.
     pub fn learn_sessions(&mut self, sessions: &[(String, String)]) {
         for dialect in Dialect::ALL.iter().copied().filter(|dialect| !dialect.names_channels()) {
-            let providers = &self.providers;
-            let translation = self
-                .translations
-                .entry(dialect)
-                .or_insert_with(|| VersionTranslation::new(dialect, providers.clone()));
-            translation.names.learn_sessions(
-                sessions.iter().map(|(uri, provider)| (uri.as_str(), Some(provider.as_str()))),
-            );
+            let named = sessions.iter().map(|(uri, provider)| (uri.as_str(), Some(provider.as_str())));
+            self.translation_to(dialect).names.learn_sessions(named);
         }
+    }
+
+    fn translation_to(&mut self, dialect: Dialect) -> &mut VersionTranslation {
+        let providers = &self.providers;
+        let new = || VersionTranslation::new(dialect, providers.clone());
+        self.translations.entry(dialect).or_insert_with(new)
     }
 
     /// Learns the providers of these sessions, some of which may be disposed of: a client that
@@ -298,9 +306,13 @@ impl Edges {
         !self.clients.contains_key(client_id)
     }
 
-    /// Sets the last version of a client id.
-    pub fn remember(&mut self, client_id: String, dialect: Dialect) {
-        self.clients.insert(client_id, dialect);
+    /// Sets the last version of a client id. Returns the one before.
+    pub fn remember(&mut self, client_id: String, dialect: Dialect) -> Option<Dialect> {
+        if self.clients.len() >= CLIENTS_MAX {
+            let connected: BTreeSet<&str> = self.peers.values().map(|peer| peer.client_id.as_str()).collect();
+            self.clients.retain(|id, _| connected.contains(id.as_str()));
+        }
+        self.clients.insert(client_id, dialect)
     }
 
     /// Takes the records of received messages, which must be durable before the answer goes out.
@@ -343,23 +355,23 @@ impl Edges {
         let served = method.served();
         let begins = id.is_some() && served == Some(Method::Initialize) && !peer.open;
         let returns = id.is_some() && served == Some(Method::Reconnect);
-        if !begins && !returns && peer.is_plain() && !names_root_otherwise(served, &params) {
+        let subscribes = begins || returns || served == Some(Method::Subscribe);
+        if !subscribes && peer.is_plain() {
             return fed.push(peer.plain_message(id, method, params));
         }
         let heard = params.read::<Object>().and_then(|object| {
             if begins {
-                self.begin(connection, &object)?;
+                self.begin(connection, &object, &params)?;
             } else if returns {
-                self.come_back(connection, &object)?;
+                self.come_back(connection, &object, &params)?;
             }
             if begins || returns {
                 self.peers.entry(connection).or_default().quirks = Quirks::of(&object);
             }
-            if self.peers.get(&connection).is_some_and(|peer| peer.quirks.sessions_by_provider) {
-                let subscribes = begins || returns || served == Some(Method::Subscribe);
-                subscribes.then(|| self.spelling.guess(&object));
-            }
             let peer = self.peers.entry(connection).or_default();
+            if subscribes && peer.quirks.sessions_by_provider {
+                self.spelling.guess(&object);
+            }
             if peer.is_plain() && !names_root_otherwise(served, &params) {
                 fed.push(peer.plain_message(id.clone(), method.clone(), params.clone()));
                 return Ok(());
@@ -373,7 +385,9 @@ impl Edges {
             (Ok(()), _) => {}
             (Err(error), Some(id)) => fed.push(Incoming::Malformed { id: Some(id), error }.into()),
             (Err(error), None) => {
-                tracing::warn!(method = method.as_str(), %error, "a notification was ignored");
+                let (method, version) =
+                    (method.as_str(), self.peers.entry(connection).or_default().dialect.name());
+                tracing::warn!(method, %error, "a notification cannot be translated from version {version}: it is ignored");
             }
         }
         let peer = self.peers.entry(connection).or_default();
@@ -389,10 +403,11 @@ impl Edges {
     }
 
     /// Chooses the version of a connection from its `initialize`.
-    fn begin(&mut self, connection: ConnectionId, params: &Object) -> Result<(), RpcError> {
+    fn begin(&mut self, connection: ConnectionId, params: &Object, raw: &Params) -> Result<(), RpcError> {
         let assumed = self.peers.get(&connection).and_then(|peer| peer.assumed);
         let Negotiation { dialect, answer, doubtful } = negotiate(params, assumed)?;
-        let client_id = node::text(params, "clientId").unwrap_or_default().to_owned();
+        // What the core would refuse must not be recorded.
+        let InitializeParams { client_id, .. } = raw.read()?;
         self.settle_version(connection, client_id, dialect);
         let peer = self.peers.entry(connection).or_default();
         peer.answer = answer;
@@ -401,7 +416,7 @@ impl Edges {
     }
 
     /// Chooses the version of a connection from its `reconnect`, which does not name one.
-    fn come_back(&mut self, connection: ConnectionId, params: &Object) -> Result<(), RpcError> {
+    fn come_back(&mut self, connection: ConnectionId, params: &Object, raw: &Params) -> Result<(), RpcError> {
         let Some(client_id) = node::text(params, "clientId") else { return Ok(()) };
         let known = self.clients.get(client_id).copied();
         // An open connection of an unknown client id keeps its version.
@@ -412,6 +427,7 @@ impl Edges {
             Some(dialect) => dialect,
             None => return Err(RpcError::unknown_client()),
         };
+        raw.read::<ReconnectParams>()?;
         if known.or(spoken).is_none() {
             tracing::warn!(
                 client = client_id,
@@ -424,11 +440,8 @@ impl Edges {
     }
 
     fn settle_version(&mut self, connection: ConnectionId, client_id: String, dialect: Dialect) {
-        let providers = &self.providers;
-        self.translations
-            .entry(dialect)
-            .or_insert_with(|| VersionTranslation::new(dialect, providers.clone()));
-        if self.clients.insert(client_id.clone(), dialect) != Some(dialect) {
+        self.translation_to(dialect);
+        if self.remember(client_id.clone(), dialect) != Some(dialect) {
             self.records.push(Record::Client { id: client_id.clone(), version: dialect.name() });
         }
         let peer = self.peers.entry(connection).or_default();
@@ -468,14 +481,10 @@ impl Edges {
     fn sweep(&mut self) {
         let peers = &self.peers;
         for (dialect, translation) in &mut self.translations {
-            let mut of_lane = peers.values().filter(|peer| peer.dialect == *dialect).peekable();
-            if of_lane.peek().is_none() {
-                translation.retain_channels(|_| false);
-                continue;
-            }
-            let told: BTreeSet<&String> =
-                of_lane.flat_map(|peer| peer.shown.keys().chain(peer.shadows.keys())).collect();
-            translation.retain_channels(|channel| told.contains(&channel.to_owned()));
+            let of_version = peers.values().filter(|peer| peer.dialect == *dialect);
+            let told = of_version.flat_map(|peer| peer.shown.keys().chain(peer.shadows.keys()));
+            let told: BTreeSet<&str> = told.map(String::as_str).collect();
+            translation.retain_channels(|channel| told.contains(channel));
         }
     }
 }
@@ -514,4 +523,88 @@ fn message_of(id: Option<RequestId>, method: impl Into<MethodName>, params: Para
 fn unsubscribe(channel: &str) -> Incoming {
     let params = Params::from_json(to_json(&json!({ "channel": channel })));
     message_of(None, Method::Unsubscribe.name().to_owned(), params)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::effects::Frame;
+    use crate::wire::rpc::notification_line;
+
+    const ONE: ConnectionId = ConnectionId(1);
+
+    /// Sends a request of the newest version. Returns the messages for the core.
+    fn ask(edges: &mut Edges, method: Method, params: &Value) -> Vec<ClientMessage> {
+        let (id, params) = (RequestId::inner(1), Params::from_json(params.to_string()));
+        let mut fed = Vec::new();
+        edges.up(ONE, Incoming::Request { id, method: method.name().into(), params }, &mut fed);
+        fed
+    }
+
+    fn initialize(client_id: &str) -> Value {
+        let version = Dialect::NEWEST.name();
+        json!({ "channel": uris::ROOT, "protocolVersions": [version], "clientId": client_id })
+    }
+
+    #[test]
+    fn refused_handshake_does_not_set_the_version_of_a_client() {
+        let mut edges = Edges::new(vec!["script".to_owned()]);
+        let mut wrong = [initialize("c"), initialize("c"), json!({ "clientId": "c", "channel": uris::ROOT })];
+        wrong[0]["initialSubscriptions"] = json!(5);
+        wrong[1]["clientId"] = Value::Null;
+        let methods = [Method::Initialize, Method::Initialize, Method::Reconnect];
+        for (method, params) in methods.into_iter().zip(&wrong) {
+            edges.open(ONE, Some(Dialect::NEWEST));
+            let fed = ask(&mut edges, method, params);
+            assert!(matches!(&fed[0], ClientMessage::Protocol(Incoming::Malformed { .. })), "{fed:?}");
+            assert_eq!((edges.take_records(), edges.is_stranger("c")), (Vec::new(), true), "{params}");
+            edges.close(ONE);
+        }
+        edges.open(ONE, None);
+        ask(&mut edges, Method::Initialize, &initialize("c"));
+        assert_eq!((edges.take_records().len(), edges.is_stranger("c")), (1, false));
+    }
+
+    #[test]
+    fn versions_of_clients_without_a_connection_are_evicted() {
+        let mut edges = Edges::new(vec!["script".to_owned()]);
+        edges.open(ONE, None);
+        ask(&mut edges, Method::Initialize, &initialize("c"));
+        for number in 0..=CLIENTS_MAX {
+            edges.remember(number.to_string(), Dialect::NEWEST);
+        }
+        assert!(edges.clients.len() < CLIENTS_MAX);
+        assert!(edges.is_stranger("0") && !edges.is_stranger("c"));
+    }
+
+    #[test]
+    fn acknowledged_action_names_the_root_channel_as_its_client_does() {
+        let mut edges = Edges::new(vec!["script".to_owned()]);
+        edges.open(ONE, None);
+        let mut params = initialize("c");
+        params["initialSubscriptions"] = json!(["ahp-root:/"]);
+        ask(&mut edges, Method::Initialize, &params);
+        let origin = json!({ "clientId": "c", "clientSeq": 1 });
+        let action = json!({ "type": "root/configChanged", "config": {} });
+        let envelope = json!({ "channel": uris::ROOT, "action": action, "serverSeq": 1, "origin": origin });
+        let line = notification_line("action", envelope.to_string().as_bytes());
+        let mut told = Vec::new();
+        edges.down(ONE, &Frame::Answer(line), &mut told);
+        let told: Value = serde_json::from_slice(&told[0]).unwrap();
+        assert_eq!(told["params"]["channel"], "ahp-root:/", "{told}");
+    }
+
+    #[test]
+    fn session_that_a_window_subscribes_to_by_its_provider_keeps_that_name() {
+        let mut edges = Edges::new(vec!["script".to_owned()]);
+        edges.open(ONE, None);
+        let mut params = initialize("c");
+        params["clientInfo"] = json!({ "name": "vscode-editor-window", "version": "1" });
+        ask(&mut edges, Method::Initialize, &params);
+        edges.peers.entry(ONE).or_default().open = true;
+        let chat = uris::default_chat_of("script:/1");
+        ask(&mut edges, Method::Subscribe, &json!({ "channel": chat }));
+        let quirks = edges.peers[&ONE].quirks;
+        assert_eq!(quirks.called("ahp-session:/1", &edges.spelling).as_deref(), Some("script:/1"));
+    }
 }

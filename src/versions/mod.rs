@@ -42,18 +42,11 @@ pub use edge::{DeferredMessage, Edges};
 
 use crate::host::effects::DeltaRun;
 
-/// Line for a client.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
-    /// Bytes of the line, with its newline.
-    pub bytes: Bytes,
-}
-
 /// Message to a client.
 #[derive(Debug)]
 pub enum Outgoing {
-    /// Line that is written already.
-    Line(Line),
+    /// Line that is written already, with its newline.
+    Line(Bytes),
     /// Lines of deltas, and how long the client lets the host hold them back.
     Deltas(DeltaRun, Option<Duration>),
     /// Message that takes long to write.
@@ -64,30 +57,24 @@ impl Outgoing {
     /// Returns the approximate size of the message, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
-            Self::Line(line) => line.bytes.len(),
+            Self::Line(line) => line.len(),
             Self::Deltas(run, _) => run.lines.lines().len(),
             Self::Unwritten(unwritten) => unwritten.bytes,
         }
     }
 
     /// Returns the text of the message, and writes it first if it is not written.
-    pub fn now(self) -> Line {
+    pub fn now(self) -> Bytes {
         match self {
             Self::Line(line) => line,
-            Self::Deltas(run, _) => Line::of(run.lines.lines().clone()),
-            Self::Unwritten(unwritten) => Line::of(unwritten.text()),
+            Self::Deltas(run, _) => run.lines.lines().clone(),
+            Self::Unwritten(unwritten) => unwritten.text(),
         }
     }
 }
 
 impl From<Bytes> for Outgoing {
     fn from(bytes: Bytes) -> Self {
-        Self::Line(Line::of(bytes))
-    }
-}
-
-impl Line {
-    fn of(bytes: Bytes) -> Self {
-        Self { bytes }
+        Self::Line(bytes)
     }
 }

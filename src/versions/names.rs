@@ -9,8 +9,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-/// Scheme of sessions since 0.2.0.
-const SCHEME: &str = "ahp-session";
+use crate::wire::uris::SESSION_SCHEME;
 
 /// Maximum number of guessed names, which answers about unknown sessions repeat.
 const GUESSES_MAX: usize = 256;
@@ -40,7 +39,7 @@ struct GuessedName {
 /// Returns a session's name since 0.2.0; `None` if none of these providers is its scheme.
 pub fn plain_name(providers: &[String], uri: &str) -> Option<String> {
     let (scheme, path) = uri.split_once(':')?;
-    providers.iter().any(|provider| provider == scheme).then(|| format!("{SCHEME}:{path}"))
+    providers.iter().any(|provider| provider == scheme).then(|| format!("{SESSION_SCHEME}{path}"))
 }
 
 impl SessionNames {
@@ -126,7 +125,7 @@ impl SessionNames {
         if let Some(client) = self.client_of.get(uri) {
             return client.clone();
         }
-        let Some((SCHEME, path)) = uri.split_once(':') else {
+        let Some(path) = uri.strip_prefix(SESSION_SCHEME) else {
             if provider.is_some() {
                 self.learn(uri, uri);
             }
@@ -209,7 +208,7 @@ impl SessionNames {
 
 /// Returns whether a URI has the form of session URIs since 0.2.0.
 fn is_plain(uri: &str) -> bool {
-    uri.split_once(':').is_some_and(|(scheme, _)| scheme == SCHEME)
+    uri.starts_with(SESSION_SCHEME)
 }
 
 /// Applies `rename` to each piece of a sentence between backticks; `None` keeps the piece.

@@ -193,3 +193,9 @@ pub fn retain(object: &mut Object, member: &str, keep: impl Fn(&Value) -> bool) 
         elements.retain(keep);
     }
 }
+
+/// Returns a copy of an object with these members only.
+pub fn some_of(object: &Object, members: &[&str]) -> Object {
+    let some = object.iter().filter(|(member, _)| members.contains(&member.as_str()));
+    some.map(|(member, value)| (member.clone(), value.clone())).collect()
+}

@@ -11,11 +11,10 @@ use percent_encoding::{utf8_percent_encode, NON_ALPHANUMERIC};
 use serde_json::Value;
 
 use super::node::{text, Object};
-use super::Line;
 use crate::host::effects::DeltaRun;
 use crate::wire::annotations::session_of_subchannel;
 use crate::wire::rpc::{to_json, Incoming, Params};
-use crate::wire::uris;
+use crate::wire::uris::{self, SESSION_SCHEME};
 
 /// Adjustment for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,71 +105,41 @@ pub fn with_files(message: Incoming) -> Incoming {
     })
 }
 
-/// Removes the default directory from the answer to `initialize`.
-fn without_default_directory(line: &mut Line) {
-    if memmem::find(&line.bytes, b"\"defaultDirectory\":").is_none() {
-        return;
-    }
-    let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return };
-    let result = message.get_mut("result").and_then(Value::as_object_mut);
-    if result.and_then(|result| result.shift_remove("defaultDirectory")).is_some() {
-        *line = Line::of(line_of(&message));
-    }
-}
-
 /// Returns whether JSON text may mention a changed file.
 fn may_name_changed_file(text: &[u8]) -> bool {
     [b"\"content\":{".as_slice(), b"\"file:///"].iter().all(|what| memmem::find(text, what).is_some())
 }
 
-/// Gives changed files in a line the [`ASKED_SCHEME`].
-fn ask_for_files(line: &mut Line) {
-    if !may_name_changed_file(&line.bytes) {
-        return;
-    }
-    let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return };
-    if ask_for_edits(&mut message) > 0 {
-        line.bytes = line_of(&message);
-    }
-}
-
 /// Gives both sides of changed files the [`ASKED_SCHEME`], and puts the path of contents first.
-/// Returns the number of changed URIs.
-fn ask_for_edits(value: &mut Value) -> usize {
+fn ask_for_edits(value: &mut Value) {
     match value {
-        Value::Array(items) => items.iter_mut().map(ask_for_edits).sum(),
+        Value::Array(items) => items.iter_mut().for_each(ask_for_edits),
         Value::Object(members) => {
-            let asked = members.iter_mut().map(|(name, member)| match member.as_object_mut() {
+            members.iter_mut().for_each(|(name, member)| match member.as_object_mut() {
                 Some(side) if name == "before" || name == "after" => ask_for_side(side),
                 _ => ask_for_edits(member),
             });
-            asked.sum()
         }
-        _ => 0,
+        _ => {}
     }
 }
 
-fn ask_for_side(side: &mut Object) -> usize {
-    let Some(content) = side.get_mut("content").and_then(Value::as_object_mut) else { return 0 };
-    let asked = match text(content, "uri").and_then(uris::content_with_path_first) {
-        Some(shown) => {
-            content.insert("uri".to_owned(), shown.into());
-            1
-        }
-        None => {
-            let nonce = text(content, "nonce").unwrap_or_default();
-            let nonce = format!("?{}", utf8_percent_encode(nonce, NON_ALPHANUMERIC));
-            ask_for_uri(content, &nonce)
-        }
-    };
-    asked + ask_for_uri(side, "")
+fn ask_for_side(side: &mut Object) {
+    let Some(content) = side.get_mut("content").and_then(Value::as_object_mut) else { return };
+    if let Some(shown) = text(content, "uri").and_then(uris::content_with_path_first) {
+        content.insert("uri".to_owned(), shown.into());
+    } else {
+        let nonce = text(content, "nonce").unwrap_or_default();
+        let nonce = format!("?{}", utf8_percent_encode(nonce, NON_ALPHANUMERIC));
+        ask_for_uri(content, &nonce);
+    }
+    ask_for_uri(side, "");
 }
 
-fn ask_for_uri(named: &mut Object, query: &str) -> usize {
-    let Some(path) = text(named, "uri").and_then(|uri| uri.strip_prefix("file://")) else { return 0 };
+fn ask_for_uri(named: &mut Object, query: &str) {
+    let Some(path) = text(named, "uri").and_then(|uri| uri.strip_prefix("file://")) else { return };
     let asked = format!("{ASKED_SCHEME}{path}{query}");
     named.insert("uri".to_owned(), asked.into());
-    1
 }
 
 fn line_of(message: &Value) -> Bytes {
@@ -264,20 +233,28 @@ fn each_uri(value: &mut Value, members: &[&str], other: &mut impl FnMut(&str) ->
     }
 }
 
-/// Scheme of sessions that are not named by their provider, plain and in base64.
-const SCHEME: &str = "ahp-session:";
+/// [`SESSION_SCHEME`] in base64.
 const ENCODED_SCHEME: &str = "YWhwLXNlc3Npb246";
 
 impl Quirks {
     /// Adjusts a line for a client with these quirks.
-    pub fn apply(self, line: &mut Line, spelling: &mut ProviderNames) {
-        if self.remote_files {
-            without_default_directory(line);
-            ask_for_files(line);
+    pub fn apply(self, line: &mut Bytes, spelling: &mut ProviderNames) {
+        let has = |text: &str| memmem::find(line, text.as_bytes()).is_some();
+        let has_files = self.remote_files && (has("\"defaultDirectory\":") || may_name_changed_file(line));
+        let has_sessions = self.sessions_by_provider && (names_sessions(line) || has("\"provider\":"));
+        if !has_files && !has_sessions {
+            return;
+        }
+        let Ok(mut message) = serde_json::from_slice::<Value>(line) else { return };
+        if let Some(result) = message.get_mut("result").and_then(Value::as_object_mut) {
+            self.leave_out(result);
         }
         if self.sessions_by_provider {
-            spelling.respell(line);
+            spelling.learn(&message);
+            spelling.forget_removed(&message);
         }
+        self.apply_to_value(&mut message, spelling);
+        *line = line_of(&message);
     }
 
     /// Adjusts the channel of deltas, which may still be merged with others.
@@ -324,7 +301,7 @@ impl Quirks {
 }
 
 fn names_sessions(text: &[u8]) -> bool {
-    [SCHEME, ENCODED_SCHEME].iter().any(|what| memmem::find(text, what.as_bytes()).is_some())
+    [SESSION_SCHEME, ENCODED_SCHEME].iter().any(|what| memmem::find(text, what.as_bytes()).is_some())
 }
 
 /// Providers of sessions, for [`Quirk::SessionsByProvider`].
@@ -364,41 +341,18 @@ impl ProviderNames {
     }
 
     fn core_name(&self, uri: &str) -> Option<String> {
-        let named = session_of_subchannel(uri).and_then(|session| Some((session, self.core_name(session)?)));
-        if let Some((session, core)) = named {
-            return Some(format!("{core}{}", &uri[session.len()..]));
-        }
-        match uris::session_of_chat(uri) {
-            Some((before, session)) => {
-                self.core_name(&session).map(|session| uris::chat_of(before, &session))
-            }
-            None => {
-                let (provider, plain) = uris::plain_session(uri)?;
-                let is_it =
-                    self.providers.get(&plain).is_some_and(|of| of == provider) && !self.taken.contains(uri);
-                is_it.then_some(plain)
-            }
-        }
-    }
-
-    /// Learns providers from a line, and names its sessions by them.
-    pub fn respell(&mut self, line: &mut Line) {
-        if !names_sessions(&line.bytes) && memmem::find(&line.bytes, b"\"provider\":").is_none() {
-            return;
-        }
-        let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return };
-        self.learn(&message);
-        self.forget_removed(&message);
-        each_uri(&mut message, &CHANNELS, &mut |uri| self.spelled(uri));
-        line.bytes = line_of(&message);
+        with_session(uri, &|uri| {
+            let (provider, plain) = uris::plain_session(uri)?;
+            let is_it =
+                self.providers.get(&plain).is_some_and(|of| of == provider) && !self.taken.contains(uri);
+            is_it.then_some(plain)
+        })
     }
 
     /// Returns whether a session, or a chat's, is known to have another name for such clients.
     pub fn knows(&self, uri: &str) -> bool {
-        match uris::session_of_chat(uri) {
-            Some((_, session)) => self.providers.contains_key(&session),
-            None => self.providers.contains_key(uri),
-        }
+        let of_chat = uris::session_of_chat(uri);
+        self.providers.contains_key(of_chat.as_ref().map_or(uri, |(_, session)| session))
     }
 
     fn with_channel(&self, line: &[u8]) -> Option<Vec<u8>> {
@@ -414,7 +368,7 @@ impl ProviderNames {
         if !self.removed.is_empty() {
             self.removed.retain(|removed| removed != session);
         }
-        if session.starts_with(SCHEME) {
+        if session.starts_with(SESSION_SCHEME) {
             self.providers.insert(session.to_owned(), provider.to_owned());
         } else if session.split(':').next() == Some(provider) {
             self.taken.insert(session.to_owned());
@@ -453,27 +407,27 @@ impl ProviderNames {
     }
 
     fn spelled(&self, uri: &str) -> Option<String> {
-        let named = session_of_subchannel(uri).and_then(|session| Some((session, self.spelled(session)?)));
-        if let Some((session, spelled)) = named {
-            return Some(format!("{spelled}{}", &uri[session.len()..]));
-        }
-        if let Some(path) = uri.strip_prefix(SCHEME) {
+        with_session(uri, &|uri| {
+            let path = uri.strip_prefix(SESSION_SCHEME)?;
             let spelled = format!("{}:{path}", self.providers.get(uri).or(self.guessed.get(uri))?);
-            return Some(spelled).filter(|spelled| !self.taken.contains(spelled));
-        }
-        let (before, session) = uris::session_of_chat(uri)?;
-        self.spelled(&session).map(|session| uris::chat_of(before, &session))
+            Some(spelled).filter(|spelled| !self.taken.contains(spelled))
+        })
     }
 }
 
-/// Returns the name without the provider of a session, or of a chat of one.
+/// Returns the name without the provider of a session, or of a channel of one.
 pub fn called_otherwise(uri: &str) -> Option<String> {
-    match uris::session_of_chat(uri) {
-        Some((before, session)) => {
-            uris::plain_session(&session).map(|(_, plain)| uris::chat_of(before, &plain))
-        }
-        None => uris::plain_session(uri).map(|(_, plain)| plain),
-    }
+    with_session(uri, &|uri| uris::plain_session(uri).map(|(_, plain)| plain))
+}
+
+/// Applies `name` to the session in a URI: its own, or that of a chat, changeset or annotations.
+fn with_session(uri: &str, name: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let below = session_of_subchannel(uri)
+        .and_then(|session| Some(format!("{}{}", with_session(session, name)?, &uri[session.len()..])));
+    below.or_else(|| match uris::session_of_chat(uri) {
+        Some((before, session)) => Some(uris::chat_of(before, &with_session(&session, name)?)),
+        None => name(uri),
+    })
 }
 
 #[cfg(test)]
@@ -483,9 +437,9 @@ mod tests {
     use super::*;
 
     fn respelled(spelling: &mut ProviderNames, message: &Value) -> Value {
-        let mut line = Line::of((message.to_string() + "\n").into());
-        spelling.respell(&mut line);
-        serde_json::from_slice(&line.bytes).unwrap()
+        let mut line = (message.to_string() + "\n").into();
+        Quirks { sessions_by_provider: true, ..Quirks::default() }.apply(&mut line, spelling);
+        serde_json::from_slice(&line).unwrap()
     }
 
     #[test]
@@ -560,9 +514,10 @@ mod tests {
     #[test]
     fn a_remote_window_is_not_told_where_to_begin() {
         let told = |message: &str| {
-            let mut line = Line::of(format!("{message}\n").into());
-            without_default_directory(&mut line);
-            String::from_utf8(line.bytes.to_vec()).unwrap()
+            let mut line = format!("{message}\n").into();
+            let remote = Quirks { remote_files: true, ..Quirks::default() };
+            remote.apply(&mut line, &mut ProviderNames::default());
+            String::from_utf8(line.to_vec()).unwrap()
         };
         let result = r#"{"id":1,"result":{"defaultDirectory":"file:///","protocolVersion":"0.9.0"}}"#;
         assert_eq!(told(result), "{\"id\":1,\"result\":{\"protocolVersion\":\"0.9.0\"}}\n");
@@ -581,14 +536,14 @@ mod tests {
         let remote = Quirks { remote_files: true, ..Quirks::default() };
         let mut spelling = ProviderNames::default();
         let mut value = told(file("file:///w/a%20b", kept, "file:///w/a%20b"));
-        let mut line = Line::of(format!("{value}\n").into());
+        let mut line = format!("{value}\n").into();
         remote.apply(&mut line, &mut spelling);
         let asked = "ahp-file:/w/a%20b?0a%2F";
         assert_eq!(
-            serde_json::from_slice::<Value>(&line.bytes).unwrap(),
+            serde_json::from_slice::<Value>(&line).unwrap(),
             told(file("ahp-file:/w/a%20b", shown, asked))
         );
-        assert!(line.bytes.ends_with(b"\n"));
+        assert!(line.ends_with(b"\n"));
         let text = remote.apply_to_text(value.to_string().into(), &spelling);
         assert_eq!(
             serde_json::from_slice::<Value>(&text).unwrap(),

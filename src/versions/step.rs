@@ -29,10 +29,9 @@ pub struct IncomingCall {
 }
 
 /// Source of the answer to a request.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// The core's answer, translated.
-    #[default]
     Same,
     /// Completed turns of the chat whose state the core answers.
     Turns {

@@ -4,12 +4,11 @@
 //! translations need; and the clients' names of sessions.
 //! Never: knows which connection gets what.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use ahp_types::actions::StateAction;
 use ahp_types::state::SessionStatus;
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 
@@ -18,7 +17,6 @@ use super::dialect::Dialect;
 use super::names::SessionNames;
 use super::node::{self, Object};
 use super::step::{Context, OutgoingAction, OutgoingNotice};
-use super::Line;
 use crate::host::effects::{ActionLine, ChannelSnapshot, DeltaRun, LoadedTurns};
 use crate::state::history::History;
 use crate::state::reduce::Conversation;
@@ -34,14 +32,20 @@ pub struct VersionTranslation {
     pub names: SessionNames,
     /// Chats that clients of the version are subscribed to, before the next action.
     chats: HashMap<String, Conversation>,
-    /// Sessions marked as read, among those that these clients are subscribed to.
-    read: HashSet<String>,
-    /// Active clients of these sessions.
-    active: HashMap<String, Vec<Value>>,
-    /// Working directories of these sessions, before the next action.
-    directories: HashMap<String, Vec<Value>>,
+    /// Sessions that these clients are subscribed to, before the next action.
+    sessions: HashMap<String, SessionFacts>,
     /// Latest translated action, which the other connections get too.
-    last: Option<TranslatedAction>,
+    last: TranslatedAction,
+}
+
+/// Facts about a session that translations need.
+#[derive(Debug, Default, Clone)]
+struct SessionFacts {
+    is_read: bool,
+    /// Active clients.
+    active: Vec<Value>,
+    /// Working directories.
+    directories: Vec<Value>,
 }
 
 /// A channel's state as the core sends it.
@@ -109,17 +113,7 @@ pub struct Origin {
 pub struct TranslatedLine {
     /// Channel whose subscribers get the line, by the core's name.
     pub shown_on: String,
-    pub line: Line,
-}
-
-/// Envelope without its action, which can be any value if it was refused.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct EnvelopeHead {
-    pub server_seq: u64,
-    pub origin: Option<Origin>,
-    /// Reason of the refusal, if the action was refused.
-    pub rejection_reason: Option<String>,
+    pub line: Bytes,
 }
 
 /// Envelope as the core sends it.
@@ -127,16 +121,18 @@ pub struct EnvelopeHead {
 #[serde(rename_all = "camelCase")]
 pub struct Envelope {
     pub channel: String,
-    pub action: Object,
+    /// Any value if it was refused.
+    pub action: Value,
     pub server_seq: u64,
     pub origin: Option<Origin>,
     /// Reason of the refusal, if the action was refused.
     pub rejection_reason: Option<String>,
 }
 
-/// Reads an action's line as an [`Envelope`] or an [`EnvelopeHead`].
-pub fn read<T: DeserializeOwned>(line: &Bytes) -> Option<T> {
-    serde_json::from_slice(&envelope_of(line)).map_err(|error| tracing::error!(%error, "an action")).ok()
+/// Reads the envelope in an action's line.
+pub fn read(line: &Bytes) -> Option<Envelope> {
+    let unread = |error| tracing::error!(%error, "an action that the host has written cannot be read: clients of older versions do not get it");
+    serde_json::from_slice(&envelope_of(line)).map_err(unread).ok()
 }
 
 impl VersionTranslation {
@@ -155,35 +151,23 @@ impl VersionTranslation {
             let known = Conversation::new(chat.state().clone(), chat.history().clone());
             self.chats.entry(channel.clone()).or_insert(known);
         }
-        self.read.extend(other.read.iter().cloned());
-        for (session, active) in &other.active {
-            self.active.entry(session.clone()).or_insert_with(|| active.clone());
+        for (session, facts) in &other.sessions {
+            self.sessions.entry(session.clone()).or_insert_with(|| facts.clone());
         }
-        for (session, directories) in &other.directories {
-            self.directories.entry(session.clone()).or_insert_with(|| directories.clone());
-        }
-    }
-
-    /// Returns a chat, or a session's default chat, if its state is known.
-    pub fn chat(&self, channel: &str) -> Option<&Conversation> {
-        self.chats.get(&chat_of(channel))
     }
 
     /// Returns the chain and the context for translating something on this channel.
     pub fn context<'a>(&'a mut self, channel: &str, client_id: &'a str) -> (Chain, Context<'a>) {
         let about = chat_of(channel);
-        let is_read = uris::session_of_default_chat(&about).is_some_and(|uri| self.read.contains(&uri));
-        let chat = self.chats.get(&about);
-        let active = self.active.get(channel).map(Vec::as_slice).unwrap_or_default();
-        let directories = self.directories.get(channel).map(Vec::as_slice).unwrap_or_default();
+        let facts = uris::session_of_default_chat(&about).and_then(|uri| self.sessions.get(&uri));
         (
             Chain::to(self.dialect),
             Context {
-                chat,
+                chat: self.chats.get(&about),
                 at_end: None,
-                is_read,
-                active,
-                directories,
+                is_read: facts.is_some_and(|facts| facts.is_read),
+                active: facts.map(|facts| facts.active.as_slice()).unwrap_or_default(),
+                directories: facts.map(|facts| facts.directories.as_slice()).unwrap_or_default(),
                 knows_chats: !self.dialect.has_turns_in_sessions(),
                 names: &mut self.names,
                 client_id,
@@ -220,9 +204,12 @@ impl VersionTranslation {
                     let state = state.to_object();
                     let status = state.get("status").and_then(Value::as_u64).unwrap_or_default();
                     let list = |name| state.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
-                    self.active.insert(channel.clone(), list("activeClients"));
-                    self.directories.insert(channel.clone(), list("workingDirectories"));
-                    self.mark(channel.clone(), status & u64::from(SessionStatus::IsRead.bits()) != 0);
+                    let facts = SessionFacts {
+                        is_read: status & u64::from(SessionStatus::IsRead.bits()) != 0,
+                        active: list("activeClients"),
+                        directories: list("workingDirectories"),
+                    };
+                    self.sessions.insert(channel.clone(), facts);
                 }
                 _ => {}
             }
@@ -233,7 +220,7 @@ impl VersionTranslation {
         // A chat that is known with at least these turns is current: all actions are applied to it.
         let is_part = chat.state().turns_next_cursor.is_some();
         let holds_more = |known: &Conversation| known.history().len() >= chat.history().len();
-        if is_part && self.chat(channel).is_some_and(holds_more) {
+        if is_part && self.chats.get(channel).is_some_and(holds_more) {
             return;
         }
         self.chats.insert(channel.to_owned(), chat);
@@ -244,9 +231,7 @@ impl VersionTranslation {
         Self {
             dialect: self.dialect,
             names: self.names.clone(),
-            read: self.read.clone(),
-            active: self.active.clone(),
-            directories: self.directories.clone(),
+            sessions: self.sessions.clone(),
             ..Self::default()
         }
     }
@@ -254,56 +239,44 @@ impl VersionTranslation {
     /// Drops the state of channels that no client is subscribed to.
     pub fn retain_channels(&mut self, is_told: impl Fn(&str) -> bool) {
         self.chats.retain(|channel, _| is_told(channel));
-        self.read.retain(|channel| is_told(channel));
-        self.active.retain(|channel, _| is_told(channel));
-        self.directories.retain(|channel, _| is_told(channel));
-    }
-
-    fn mark(&mut self, session: String, is_read: bool) {
-        if is_read {
-            self.read.insert(session);
-        } else {
-            self.read.remove(&session);
-        }
+        self.sessions.retain(|channel, _| is_told(channel));
     }
 
     /// Returns the translation of a sequenced action, made once for all connections.
     pub fn translate_action(&mut self, action: &ActionLine) -> &TranslatedAction {
-        let known = self.last.as_ref().is_some_and(|spoken| spoken.server_seq == action.server_seq);
-        if !known {
-            let spoken = self.translate(action);
-            return self.last.insert(spoken);
+        if self.last.server_seq != action.server_seq {
+            self.last = self.translate(action);
         }
-        self.last.get_or_insert_with(TranslatedAction::default)
+        &self.last
     }
 
     /// Returns the translation of consecutive deltas, made once for all connections.
     pub fn translate_deltas(&mut self, run: &DeltaRun) -> &TranslatedAction {
-        let known = self.last.as_ref().is_some_and(|spoken| spoken.server_seq == run.first_seq);
-        if !known {
-            let mut spoken = TranslatedAction { server_seq: run.first_seq, ..TranslatedAction::default() };
-            if self.dialect.has_turns_in_sessions() {
-                spoken.lines.extend(run.actions().flat_map(|action| self.translate(&action).lines));
-            } else {
-                // Deltas are the same in every version that has chats.
-                let followed = if self.dialect.needs_states() { usize::MAX } else { 1 };
-                for line in run.lines.each().take(followed) {
-                    spoken.same_on = self.apply(&line).or(spoken.same_on);
-                }
-            }
-            return self.last.insert(spoken);
+        if self.last.server_seq == run.first_seq {
+            return &self.last;
         }
-        self.last.get_or_insert_with(TranslatedAction::default)
+        let mut spoken = TranslatedAction { server_seq: run.first_seq, ..TranslatedAction::default() };
+        if self.dialect.has_turns_in_sessions() {
+            spoken.lines.extend(run.actions().flat_map(|action| self.translate(&action).lines));
+        } else {
+            // Deltas are the same in every version that has chats.
+            let followed = if self.dialect.needs_states() { usize::MAX } else { 1 };
+            for line in run.lines.each().take(followed) {
+                spoken.same_on = self.apply(&line).or(spoken.same_on);
+            }
+        }
+        self.last = spoken;
+        &self.last
     }
 
     fn translate(&mut self, action: &ActionLine) -> TranslatedAction {
         let mut spoken = TranslatedAction { server_seq: action.server_seq, ..TranslatedAction::default() };
-        let Some(envelope) = read::<Envelope>(&action.line) else { return spoken };
+        let Some(envelope) = read(&action.line) else { return spoken };
         spoken.origin = envelope.origin.clone();
         self.follow_clients(&envelope);
         for (shown_on, envelope) in self.envelopes(envelope, false) {
-            let bytes = notification_line("action", &sorted(envelope));
-            spoken.lines.push(TranslatedLine { shown_on, line: Line::of(bytes) });
+            let line = notification_line("action", &sorted(envelope));
+            spoken.lines.push(TranslatedLine { shown_on, line });
         }
         self.apply(&action.line);
         spoken
@@ -311,9 +284,9 @@ impl VersionTranslation {
 
     /// Updates the active clients of a session from an action.
     fn follow_clients(&mut self, envelope: &Envelope) {
-        let Some(active) = self.active.get_mut(&envelope.channel) else { return };
+        let Some(SessionFacts { active, .. }) = self.sessions.get_mut(&envelope.channel) else { return };
         let id_of = |client: &Value| client.get("clientId").cloned();
-        match node::text(&envelope.action, "type") {
+        match envelope.action["type"].as_str() {
             Some("session/activeClientSet") => {
                 let Some(client) = envelope.action.get("activeClient") else { return };
                 match active.iter_mut().find(|known| id_of(known) == id_of(client)) {
@@ -331,11 +304,12 @@ impl VersionTranslation {
 
     /// Returns the envelopes that replace one, each with the channel whose subscribers get it.
     pub fn envelopes(&mut self, envelope: Envelope, in_replay: bool) -> Vec<(String, Object)> {
+        let Value::Object(action) = envelope.action else { return Vec::new() };
         let from = envelope.channel.clone();
         let origin = envelope.origin.as_ref();
         let server_seq = envelope.server_seq;
         let reason = envelope.rejection_reason.as_deref();
-        let told = OutgoingAction { channel: envelope.channel.clone(), action: envelope.action };
+        let told = OutgoingAction { channel: envelope.channel, action };
         let (chain, mut context) = self.context(&from, origin.map_or("", |origin| &origin.client_id));
         if in_replay {
             context.at_end = context.chat.take();
@@ -375,11 +349,8 @@ impl VersionTranslation {
         }
         match serde_json::from_slice::<Change>(&envelope_of(line)) {
             Ok(change) => {
-                if let StateAction::SessionIsReadChanged(changed) = &change.action {
-                    self.mark(change.channel.clone(), changed.is_read);
-                }
-                if let Some(directories) = self.directories.get_mut(&change.channel) {
-                    follow_directories(directories, &change.action);
+                if let Some(facts) = self.sessions.get_mut(&change.channel) {
+                    facts.follow(&change.action);
                 }
                 if let Some(chat) = self.chats.get_mut(&change.channel) {
                     chat.apply(&change.action);
@@ -394,18 +365,24 @@ impl VersionTranslation {
     }
 }
 
-/// Updates a session's working directories from an action.
-fn follow_directories(directories: &mut Vec<Value>, action: &StateAction) {
-    match action {
-        StateAction::SessionWorkingDirectorySet(a) if !directories.iter().any(|one| *one == a.directory) => {
-            directories.push(a.directory.as_str().into());
+impl SessionFacts {
+    /// Applies an action; that of an active client is applied before its translation.
+    fn follow(&mut self, action: &StateAction) {
+        let directories = &mut self.directories;
+        match action {
+            StateAction::SessionIsReadChanged(a) => self.is_read = a.is_read,
+            StateAction::SessionWorkingDirectorySet(a)
+                if !directories.iter().any(|one| *one == a.directory) =>
+            {
+                directories.push(a.directory.as_str().into());
+            }
+            StateAction::SessionWorkingDirectoryRemoved(a) => directories.retain(|one| *one != a.directory),
+            StateAction::SessionWorkingDirectoryReplaced(a) => {
+                *directories =
+                    replaced(directories, &a.directory.as_str().into(), &a.replacement.as_str().into());
+            }
+            _ => {}
         }
-        StateAction::SessionWorkingDirectoryRemoved(a) => directories.retain(|one| *one != a.directory),
-        StateAction::SessionWorkingDirectoryReplaced(a) => {
-            *directories =
-                replaced(directories, &a.directory.as_str().into(), &a.replacement.as_str().into());
-        }
-        _ => {}
     }
 }
 

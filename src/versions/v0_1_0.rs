@@ -229,11 +229,7 @@ impl VersionStep for V0_1_0 {
             ("initialize", Value::Object(result)) => {
                 result.remove("completionTriggerCharacters");
             }
-            ("subscribe", Value::Object(result)) => {
-                if let Some(Value::Object(snapshot)) = result.get("snapshot").cloned() {
-                    result.extend(snapshot);
-                }
-            }
+            ("subscribe", Value::Object(result)) => flatten_snapshot(result),
             _ => {}
         }
     }
@@ -333,6 +329,13 @@ fn resources_of_files(message: &mut Object) {
     }
 }
 
+/// Adds the members of the snapshot in an answer, which the version has beside each other.
+pub(super) fn flatten_snapshot(result: &mut Object) {
+    if let Some(Value::Object(snapshot)) = result.get("snapshot").cloned() {
+        result.extend(snapshot);
+    }
+}
+
 fn plugins_of_references(client: &mut Object) {
     for reference in node::objects_in(client, "customizations") {
         node::rename(reference, "displayName", "name");
@@ -341,24 +344,19 @@ fn plugins_of_references(client: &mut Object) {
 }
 
 fn reference_of(customization: &Object) -> Object {
-    let known = customization.iter().filter(|(member, _)| REFERENCE.contains(&member.as_str()));
-    let mut reference: Object = known.map(|(member, value)| (member.clone(), value.clone())).collect();
+    let mut reference = node::some_of(customization, &REFERENCE);
     let name = customization.get("name").or(customization.get("uri")).cloned();
     reference.insert("displayName".to_owned(), name.unwrap_or_default());
     reference
 }
 
 fn references_of_customizations(holder: &mut Object) {
-    for customization in node::objects_in(holder, "customizations") {
-        *customization = reference_of(customization);
-    }
+    node::objects_in(holder, "customizations").for_each(|it| *it = reference_of(it));
 }
 
 /// Turns customizations into entries of a session's list.
 fn entries_of_customizations(holder: &mut Object) {
-    for customization in node::objects_in(holder, "customizations") {
-        *customization = entry_of(customization);
-    }
+    node::objects_in(holder, "customizations").for_each(|it| *it = entry_of(it));
 }
 
 fn entry_of(customization: &Object) -> Object {

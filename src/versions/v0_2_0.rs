@@ -40,9 +40,7 @@ impl VersionStep for V0_2_0 {
                 for member in ["steeringMessage", "queuedMessages"] {
                     node::objects_in(object, member).for_each(name_message);
                 }
-                node::retain(object, "customizations", |customization| {
-                    customization.get("type").and_then(Value::as_str) != Some("mcpServer")
-                });
+                node::retain(object, "customizations", |it| it["type"] != "mcpServer");
             }
             Node::ToolCall => name_owner(object),
             _ => {}

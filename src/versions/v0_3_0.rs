@@ -110,8 +110,7 @@ impl VersionStep for V0_3_0 {
         said.action.insert("type".to_owned(), name.into());
         // The origin of a message may have any form.
         for message in node::objects_in(&mut said.action, "message") {
-            let kind = message.get("origin").and_then(|origin| origin.get("kind"));
-            if !kind.is_some_and(Value::is_string) {
+            if !message.get("origin").is_some_and(|origin| origin["kind"].is_string()) {
                 message.insert("origin".to_owned(), json!({ "kind": "user" }));
             }
         }
@@ -190,9 +189,7 @@ fn is_unknown(uri: &str) -> bool {
 
 /// Removes disabled operations: the crates before 0.4.0 do not know that status.
 fn leave_out_disabled(changeset: &mut Object) {
-    node::retain(changeset, "operations", |operation| {
-        operation.get("status").and_then(Value::as_str) != Some("disabled")
-    });
+    node::retain(changeset, "operations", |operation| operation["status"] != "disabled");
 }
 
 /// Returns an action for each file of a changeset.

@@ -1,6 +1,8 @@
 //! 0.5.0, as it differs from 0.5.1: a chat's state has all turns, and `fetchTurns` answers pages of
 //! them; only its status shows what a session waits for; and agents do not list capabilities.
 
+use std::num::NonZeroUsize;
+
 use serde_json::Value;
 
 use super::dialect::Dialect;
@@ -31,13 +33,10 @@ impl VersionStep for V0_5_0 {
         match call.method.as_str() {
             // The state has all turns.
             "fetchTurns" => {
-                let limit = match call.params.get("limit").filter(|limit| !limit.is_null()) {
-                    None => None,
-                    Some(limit) => match limit.as_u64().and_then(|limit| usize::try_from(limit).ok()) {
-                        Some(limit) if limit > 0 => Some(limit),
-                        _ => return Err(RpcError::invalid_params("`limit` must be a number of at least 1")),
-                    },
-                };
+                let limit = call.params.get("limit").cloned().unwrap_or_default();
+                let limit: Option<NonZeroUsize> = serde_json::from_value(limit)
+                    .map_err(|_| RpcError::invalid_params("`limit` must be a number of at least 1"))?;
+                let limit = limit.map(NonZeroUsize::get);
                 let before = call.params.get("before").and_then(Value::as_str).map(str::to_owned);
                 call.reply = Reply::Turns { before, limit };
                 call.method = "subscribe".to_owned();

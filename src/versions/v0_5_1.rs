@@ -43,5 +43,5 @@ impl VersionStep for V0_5_1 {
 }
 
 fn is_question(part: &Value) -> bool {
-    part.get("kind").and_then(Value::as_str) == Some("inputRequest")
+    part["kind"] == "inputRequest"
 }

@@ -55,9 +55,9 @@ impl VersionStep for V0_5_2 {
                     node::retain(turn, "responseParts", |part| !is_open(part));
                 }
             }
-            Node::Session => node::retain(object, "inputNeeded", |request| {
-                request.get("kind").and_then(Value::as_str) != Some("toolAuthentication")
-            }),
+            Node::Session => {
+                node::retain(object, "inputNeeded", |request| request["kind"] != "toolAuthentication");
+            }
             Node::ToolCall if node::text(object, "status") == Some("auth-required") => {
                 object.insert("status".to_owned(), "running".into());
             }
@@ -75,6 +75,5 @@ impl VersionStep for V0_5_2 {
 }
 
 fn is_open(part: &Value) -> bool {
-    part.get("kind").and_then(Value::as_str) == Some("inputRequest")
-        && part.get("response").is_none_or(Value::is_null)
+    part["kind"] == "inputRequest" && part["response"].is_null()
 }

@@ -56,9 +56,7 @@ impl VersionStep for V0_6_0 {
                     origin.insert("kind".to_owned(), "fork".into());
                 }
             }
-            Node::Message => node::retain(object, "attachments", |attachment| {
-                attachment.get("type").and_then(Value::as_str) != Some("chat")
-            }),
+            Node::Message => node::retain(object, "attachments", |it| it["type"] != "chat"),
             Node::ToolCall => inline_input(object),
             Node::Agent => {
                 let capabilities = object.get_mut("capabilities");

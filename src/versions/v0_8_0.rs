@@ -153,7 +153,7 @@ fn name_chat(claims: &mut Object) {
 }
 
 fn is_error(part: &Value) -> bool {
-    part.get("kind").and_then(Value::as_str) == Some("error")
+    part["kind"] == "error"
 }
 
 /// Returns the actions that remove a chat's last turn and start it again.

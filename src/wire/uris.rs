@@ -12,6 +12,9 @@ pub use ahp_types::common::ROOT_RESOURCE_URI as ROOT;
 
 use crate::os::paths::{ESCAPED_IN_SEGMENT, HAS_DRIVES};
 
+/// Prefix of the URIs of sessions that are not named by their provider.
+pub const SESSION_SCHEME: &str = "ahp-session:";
+
 /// Prefix of the encoded session URI in the URI of its default chat.
 const DEFAULT_CHAT: &str = "ahp-chat://default/";
 
@@ -23,7 +26,7 @@ pub fn is_root(uri: &str) -> bool {
 /// Splits a session URI `<provider>:<path>` into the provider and `ahp-session:<path>`.
 pub fn plain_session(uri: &str) -> Option<(&str, String)> {
     let (provider, path) = uri.split_once(':')?;
-    (!provider.starts_with("ahp-")).then(|| (provider, format!("ahp-session:{path}")))
+    (!provider.starts_with("ahp-")).then(|| (provider, format!("{SESSION_SCHEME}{path}")))
 }
 
 /// Returns the URI of a session's default chat, as clients compute it.

@@ -11,8 +11,9 @@ use ahp_sidecar::host::effects::{
     ChatKey, Command, ConnectionId, Event, Ids, Input, Now, Output, RunId, TextKind, TurnEvent,
 };
 use ahp_sidecar::host::{log::ReplayWindow, Config, Host, Start};
-use ahp_sidecar::versions::{Edges, Line};
+use ahp_sidecar::versions::Edges;
 use ahp_sidecar::wire::rpc::Incoming;
+use bytes::Bytes;
 
 use super::{excerpt, Outcome, Table};
 
@@ -74,7 +75,7 @@ struct Stage {
     edges: Edges,
     ids: CountedIds,
     outputs: Vec<Output>,
-    lines: Vec<Line>,
+    lines: Vec<Bytes>,
     running: (ChatKey, RunId),
     clients: usize,
     sent: u32,
@@ -178,7 +179,7 @@ impl Stage {
         }
         let time = start.elapsed() / EVENTS;
         if told < EVENTS as usize {
-            let last = self.lines.last().map(|line| excerpt(&line.bytes));
+            let last = self.lines.last().map(|line| excerpt(line));
             return Err(format!("{} clients heard {told} lines, at last {last:?}", self.clients).into());
         }
         Ok(time)

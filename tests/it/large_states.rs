@@ -112,7 +112,7 @@ impl Ways {
             }
         }
         let is_later = later.iter().any(|told| matches!(told, Outgoing::Unwritten(_)));
-        let read = |line: ahp_sidecar::versions::Line| serde_json::from_slice(&line.bytes).unwrap();
+        let read = |line: bytes::Bytes| serde_json::from_slice(&line).unwrap();
         (
             later.into_iter().map(Outgoing::now).map(read).collect(),
             at_once.into_iter().map(read).collect(),

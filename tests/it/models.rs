@@ -98,7 +98,7 @@ fn say_as_0_3_0(host: &mut Core, edges: &mut Edges, message: &Value) -> Vec<Valu
             }
         }
     }
-    told.iter().map(|line| serde_json::from_slice(&line.bytes).unwrap()).collect()
+    told.iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
 }
 
 #[test]

@@ -59,9 +59,9 @@ impl Sidecar {
             what => what.now(),
         };
         if ahead {
-            link.outbox.push_ahead(line.bytes);
+            link.outbox.push_ahead(line);
         } else {
-            link.outbox.push(line.bytes);
+            link.outbox.push(line);
         }
     }
 

@@ -17,7 +17,7 @@ use crate::versions::step::Reply;
 use crate::versions::translation::{FoundState, VersionTranslation};
 use crate::versions::Outgoing;
 use crate::wire::errors::RpcError;
-use crate::wire::rpc::{error_line, RequestId};
+use crate::wire::rpc::error_line;
 use crate::wire::uris;
 
 /// Channels requested by a method that subscribes.
@@ -45,9 +45,8 @@ impl Edges {
             return;
         }
         let Some(mut batch) = peer.batches.remove(&inner) else { return };
-        let Some(id) = batch.id.take() else { return };
-        let mut behind = std::mem::take(&mut batch.behind);
-        told.push(self.answer(connection, inner, &id, batch).unwrap_or_else(|mut error| {
+        let (id, mut behind) = (batch.id.clone(), std::mem::take(&mut batch.behind));
+        told.push(self.answer(connection, inner, batch).unwrap_or_else(|mut error| {
             let peer = self.peers.entry(connection).or_default();
             if let Some(translation) = self.translations.get_mut(&peer.dialect) {
                 let (chain, mut context) = translation.context("", &peer.client_id);
@@ -63,7 +62,6 @@ impl Edges {
         &mut self,
         connection: ConnectionId,
         inner: u64,
-        id: &RequestId,
         mut batch: RequestBatch,
     ) -> Result<Outgoing, RpcError> {
         let mut answers = std::mem::take(&mut batch.answers).into_iter();
@@ -82,8 +80,7 @@ impl Edges {
         let missing = if subscribes { first.missing() } else { BTreeSet::new() };
         let mut asked = None;
         if subscribes && !fetches {
-            let mut meant = self.meant(connection, &batch, &found, &summaries)?;
-            meant.number = inner;
+            let mut meant = self.meant(connection, inner, &batch, &found, &summaries)?;
             let peer = self.peers.get(&connection);
             let by_provider = peer.is_some_and(|peer| peer.quirks.sessions_by_provider);
             for uri in meant.channels.iter_mut().filter(|_| by_provider) {
@@ -99,13 +96,13 @@ impl Edges {
             self.take_up(connection, &batch.method, &meant, &missing, &mut found);
             asked = Some(meant);
         }
-        let RequestBatch { method, reply, .. } = batch;
+        let RequestBatch { id, method, reply, .. } = batch;
         let listed = first.listed(&method);
-        let parts =
-            AnswerParts { id: id.clone(), method, reply, asked, result: first.result, missing, found };
+        let parts = AnswerParts { id, method, reply, asked, result: first.result, missing, found };
         let peer = self.peers.entry(connection).or_default();
         let Some(translation) = self.translations.get_mut(&peer.dialect) else {
-            return Err(RpcError::internal(format_args!("nothing translates for {:?}", peer.dialect)));
+            let version = peer.dialect.name();
+            return Err(RpcError::internal(format_args!("there is no translation to version {version}")));
         };
         translation
             .names
@@ -131,12 +128,13 @@ impl Edges {
     fn meant(
         &mut self,
         connection: ConnectionId,
+        inner: u64,
         batch: &RequestBatch,
         found: &[FoundState],
         summaries: &HashMap<String, Object>,
     ) -> Result<SubscribeRequest, RpcError> {
         let mut asked = SubscribeRequest {
-            number: 0,
+            number: inner,
             channels: batch.asked.clone(),
             besides: batch.besides.clone(),
             given_up: batch.given_up.clone(),

@@ -1,8 +1,8 @@
 //! Messages that take long to write: answers with large states or replays, and loaded turns.
 //!
 //! Owns: the content of such a message, and its line. The line can be made at any time in any
-//! thread, because the content includes all state as of its request. It is made in pieces, turn by
-//! turn, so that it is never in memory as a whole.
+//! thread, because the content includes all state as of its request. It is written in pieces, turn
+//! by turn, so that a long chat is not in memory as a whole.
 //! Never: changes the state of a connection or of a version's translation; that was done before.
 
 use std::collections::BTreeSet;
@@ -21,7 +21,6 @@ use crate::versions::node::{self, Object};
 use crate::versions::quirks::{ProviderNames, Quirks};
 use crate::versions::step::{OutgoingState, Reply};
 use crate::versions::translation::{self, CoreState, Envelope, FoundState, VersionTranslation};
-use crate::versions::Line;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{
@@ -46,8 +45,8 @@ enum Content {
     /// Answer to this request, with the negotiated version.
     States(RequestId, LargeStates, Value),
     Turns(LoadedTurns),
-    /// Lines that are translated when they are written.
-    Translated(Box<dyn FnOnce() -> Vec<DetachedLine> + Send>),
+    /// Line that is translated when it is written; `None` if the version has no such line.
+    Translated(Box<dyn FnOnce() -> Option<DetachedLine> + Send>),
 }
 
 impl fmt::Debug for Content {
@@ -90,7 +89,7 @@ impl DeferredMessage {
             if parts.result.is_replay() {
                 translation.note_states(&parts.found);
             }
-            vec![parts.write(&mut translation, &peer)]
+            Some(parts.write(&mut translation, &peer))
         });
         Self { id, bytes, sessions, content: Content::Translated(write), quirks: None }
     }
@@ -99,20 +98,15 @@ impl DeferredMessage {
     pub(super) fn translated_turns(mut turns: LoadedTurns, mut translation: VersionTranslation) -> Self {
         let bytes = turns.bytes();
         let write = Box::new(move || {
-            let loaded = std::mem::take(&mut turns.turns);
-            let chat = turns.chat.clone();
+            let (loaded, chat) = (std::mem::take(&mut turns.turns), turns.chat.clone());
             let line = turns.line();
             let mut apart = DetachedTurns::new(translation.chain(), &[line.to_vec()]);
             let word = apart.set(&chat, loaded);
-            let envelope = translation::read::<Envelope>(&line);
-            let envelope = envelope.map(|mut envelope| {
-                envelope.action.insert("turns".to_owned(), word.into_iter().collect());
-                envelope
-            });
-            let told = envelope.into_iter().flat_map(|envelope| translation.envelopes(envelope, false));
+            let mut envelope = translation::read(&line)?;
+            envelope.action.as_object_mut()?.insert("turns".to_owned(), word.into_iter().collect());
             // All versions send loaded turns in one line.
-            let line = told.map(|(_, envelope)| notification_line("action", &sorted(envelope))).next();
-            line.map(|line| DetachedLine { line, apart }).into_iter().collect()
+            let (_, envelope) = translation.envelopes(envelope, false).into_iter().next()?;
+            Some(DetachedLine { line: notification_line("action", &sorted(envelope)), apart })
         });
         Self { id: None, bytes, sessions: Vec::new(), content: Content::Translated(write), quirks: None }
     }
@@ -124,7 +118,7 @@ impl DeferredMessage {
         self.quirks = Some((has, spelling.clone()));
     }
 
-    /// Passes its line to `take` in pieces, until that returns false. `holds` receives the number
+    /// Passes the line to `take` in pieces, until that returns false. `holds` receives the number
     /// of bytes that are in memory for this line alone.
     pub fn write(self, take: &mut dyn FnMut(Bytes) -> bool, holds: &dyn Fn(usize)) {
         let (has, mut spelling) = self.quirks.unwrap_or_default();
@@ -146,20 +140,15 @@ impl DeferredMessage {
                 turns.rope(&channel).write(&mut |turn| has.apply_to_text(turn, &spelling), take);
             }
             Content::Translated(write) => {
-                for DetachedLine { line, apart } in write() {
-                    let mut line = Line::of(line);
-                    has.apply(&mut line, &mut spelling);
-                    holds(line.bytes.len());
-                    let said = &mut |turn| has.apply_to_text(apart.translated(turn), &spelling);
-                    if !apart.write(line.bytes, said, take) {
-                        return;
-                    }
-                }
+                let Some(DetachedLine { mut line, apart }) = write() else { return };
+                has.apply(&mut line, &mut spelling);
+                holds(line.len());
+                apart.write(line, &mut |turn| has.apply_to_text(apart.translated(turn), &spelling), take);
             }
         }
     }
 
-    /// Returns its lines as one text, in memory as a whole.
+    /// Returns the line as one text, in memory as a whole.
     pub fn text(self) -> Bytes {
         let mut whole = BytesMut::new();
         let mut take = |piece: Bytes| {
@@ -419,8 +408,7 @@ fn replay(
     let mut told = Vec::new();
     for envelope in result.get("actions")?.as_array()? {
         let envelope: Envelope = serde_json::from_value(envelope.clone()).ok()?;
-        let name = node::text(&envelope.action, "type").unwrap_or_default();
-        if !peer.dialect.can_replay(name) {
+        if !peer.dialect.can_replay(envelope.action["type"].as_str().unwrap_or_default()) {
             return None;
         }
         let all = translation.envelopes(envelope, true);

@@ -79,22 +79,24 @@ impl DetachedTurns {
     }
 
     /// Passes a line to `take` in pieces, with each turn's text as `said` returns it, until `take`
-    /// returns false. Returns whether all was taken.
+    /// returns false.
     pub(super) fn write(
         &self,
         mut line: Bytes,
         said: &mut dyn FnMut(Bytes) -> Bytes,
         take: &mut dyn FnMut(Bytes) -> bool,
-    ) -> bool {
-        loop {
-            let found = self.lists.iter().map(|list| (memmem::find(&line, list.word.as_bytes()), list));
-            let next = found.filter_map(|(at, list)| Some((at?, list))).min_by_key(|(at, _)| *at);
-            let Some((at, list)) = next else { return take(line) };
+    ) {
+        let next_in = |line: &Bytes| {
+            let found = self.lists.iter().map(|list| (memmem::find(line, list.word.as_bytes()), list));
+            found.filter_map(|(at, list)| Some((at?, list))).min_by_key(|(at, _)| *at)
+        };
+        while let Some((at, list)) = next_in(&line) {
             if !take(line.split_to(at)) || !Rope::items(&list.chat, list.turns.clone()).write(said, take) {
-                return false;
+                return;
             }
             line.advance(list.word.len());
         }
+        take(line);
     }
 
     pub(super) fn translated(&self, turn: Bytes) -> Bytes {

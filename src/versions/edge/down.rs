@@ -13,8 +13,8 @@ use super::{CoreAnswer, DeferredMessage, EdgeConnection, Edges, RequestBatch};
 use crate::host::effects::{ConnectionId, Frame, LargeStates, LoadedTurns};
 use crate::versions::node::{self, Object};
 use crate::versions::step::OutgoingNotice;
-use crate::versions::translation::{self, Envelope, EnvelopeHead, Origin, VersionTranslation};
-use crate::versions::{Line, Outgoing};
+use crate::versions::translation::{self, Origin, VersionTranslation};
+use crate::versions::Outgoing;
 use crate::wire::action_lines::split_lines;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{error_line, notification_line, request_line, result_line, sorted, RequestId};
@@ -22,13 +22,11 @@ use crate::wire::uris;
 
 impl Edges {
     /// Translates a frame to lines, all of which are written now.
-    pub fn down(&mut self, connection: ConnectionId, frame: &Frame, lines: &mut Vec<Line>) {
+    pub fn down(&mut self, connection: ConnectionId, frame: &Frame, lines: &mut Vec<Bytes>) {
         let mut told = Vec::new();
         self.translate_frame(connection, frame, &mut told);
         lines.extend(
-            told.into_iter()
-                .map(Outgoing::now)
-                .flat_map(|told| split_lines(&told.bytes).map(Line::of).collect::<Vec<_>>()),
+            told.into_iter().map(Outgoing::now).flat_map(|told| split_lines(&told).collect::<Vec<_>>()),
         );
     }
 
@@ -162,9 +160,8 @@ impl Edges {
                 chain.error_down(&mut error, &mut context);
                 told.push(error_line(id.as_ref(), &error).into());
             }
-            Frame::Result { id, result, .. } => told.push(result_line(id, result).into()),
             // Requests are the same in all versions whose clients answer them.
-            Frame::Request { .. } => told.push(plain(frame, &peer.answer)),
+            Frame::Result { .. } | Frame::Request { .. } => told.push(plain(frame, &peer.answer)),
         }
     }
 }
@@ -202,13 +199,13 @@ fn answer_alone(
     line: &Bytes,
     told: &mut Vec<Outgoing>,
 ) {
-    let Some(EnvelopeHead { server_seq, origin, rejection_reason }) = translation::read(line) else { return };
+    let Some(envelope) = translation::read(line) else { return };
+    let (server_seq, origin) = (envelope.server_seq, envelope.origin.clone());
     let said = origin.as_ref().and_then(|own| take_client_action(&mut peer.said, own.client_seq));
     let before = told.len();
-    let mut reason = rejection_reason;
+    let mut reason = envelope.rejection_reason.clone();
     // A refused action can be any value; it goes back unchanged.
     if said.is_none() || reason.is_none() {
-        let Some(envelope) = translation::read::<Envelope>(line) else { return };
         // Only loaded turns have no origin.
         if origin.is_none() {
             translation.apply(line);
@@ -218,7 +215,8 @@ fn answer_alone(
             reason = chain.refusal(action, &context);
         }
         if said.is_none() || reason.is_none() {
-            for (_, envelope) in translation.envelopes(envelope, false) {
+            for (_, mut envelope) in translation.envelopes(envelope, false) {
+                node::texts_in(&mut envelope, "channel").for_each(|it| *it = peer.root_down(it));
                 told.push(notification_line("action", &sorted(envelope)).into());
             }
         }
@@ -229,14 +227,14 @@ fn answer_alone(
 }
 
 /// Replaces the root channel's name in a translated action by the client's.
-fn with_root(line: &Line, shown_on: &str, root: &str) -> Line {
+fn with_root(line: &Bytes, shown_on: &str, root: &str) -> Bytes {
     if shown_on != uris::ROOT || root == uris::ROOT {
         return line.clone();
     }
-    let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return line.clone() };
+    let Ok(mut message) = serde_json::from_slice::<Value>(line) else { return line.clone() };
     let Some(Value::String(channel)) = message.pointer_mut("/params/channel") else { return line.clone() };
     *channel = root.to_owned();
-    Line::of(notification_line("action", &sorted(message["params"].take())))
+    notification_line("action", &sorted(message["params"].take()))
 }
 
 /// Makes the outcome of a client's action, in the client's own words.

@@ -130,7 +130,7 @@ impl Edges {
         }
         let peeked = node::text(&call.params, "channel").filter(|_| fetches).map(str::to_owned);
         let batch = RequestBatch {
-            id: Some(id),
+            id,
             method: call.method,
             reply: call.reply,
             asked,

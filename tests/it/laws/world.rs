@@ -28,7 +28,7 @@ use ahp_sidecar::io::outbox::{Outbox, OutboxLimits};
 use ahp_sidecar::state::texts::{TextSource, TurnText};
 use ahp_sidecar::store::memory::Memory;
 use ahp_sidecar::versions::dialect::Dialect;
-use ahp_sidecar::versions::{Edges, Line as Told, Outgoing};
+use ahp_sidecar::versions::{Edges, Outgoing};
 use ahp_sidecar::wire::action_lines::split_lines;
 use ahp_sidecar::wire::annotations::annotations_uri;
 use ahp_sidecar::wire::methods::Method;

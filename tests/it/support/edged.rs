@@ -58,7 +58,7 @@ impl EdgedWorld {
                     continue;
                 };
                 self.edges.down(connection, &frame, &mut lines);
-                let told = lines.drain(..).map(|line| serde_json::from_slice(&line.bytes).unwrap());
+                let told = lines.drain(..).map(|line| serde_json::from_slice(&line).unwrap());
                 self.told.extend(told.map(|line| (connection, line)));
             }
             let mut is_over = true;

@@ -137,7 +137,7 @@ impl World {
         told: Vec<Outgoing>,
         frame: &Frame,
     ) -> Result<()> {
-        let in_pieces: Vec<Told> = told.into_iter().map(Outgoing::now).collect();
+        let in_pieces: Vec<Bytes> = told.into_iter().map(Outgoing::now).collect();
         let mut at_once = Vec::new();
         self.edges.down(to, frame, &mut at_once);
         ensure!(in_pieces == at_once, "{in_pieces:?} is not {at_once:?}");
@@ -170,7 +170,7 @@ impl World {
             }
             return Ok(());
         }
-        let line = told.now().bytes;
+        let line = told.now();
         match frame {
             Frame::Action(action) => check(action, &line)?,
             Frame::Deltas(..) => ensure!(false, "deltas are not told as such"),

@@ -262,7 +262,7 @@ impl Stage {
         let mut told = Vec::new();
         self.edges.down(connection, frame, &mut told);
         if let Some(seat) = self.seats.iter_mut().find(|seat| seat.connection == Some(connection)) {
-            let lines = told.iter().map(|line| String::from_utf8_lossy(&line.bytes).trim_end().to_owned());
+            let lines = told.iter().map(|line| String::from_utf8_lossy(line).trim_end().to_owned());
             seat.unread.extend(lines);
         }
     }
