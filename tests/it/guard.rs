@@ -134,18 +134,24 @@ fn children_that_outlive_their_agent_are_killed() {
     assert!(guarded.alive().is_empty(), "{:?}", guarded.alive());
 }
 
+/// Set if a process is ended that has another number, group and session every moment. Where no
+/// process can adopt orphans, only luck finds it in a list of processes.
+pub const ENDS_HOPPERS: bool = !cfg!(portable);
+
 /// Ways to get away from one's group, one's session and one's parent.
-const AWAY: [&str; 5] = [
+const AWAY: &[&str] = ALL_AWAY.split_at(if ENDS_HOPPERS { 5 } else { 4 }).0;
+
+const ALL_AWAY: &[&str] = &[
     // In a session of its own, its parent alive.
     "setsid sh -c \"$STUBBORN\" session &",
     // A daemon: its parents have ended.
     "(setsid sh -c \"setsid sh -c \\\"\\$STUBBORN\\\" daemon &\" &)",
     // What has been left running in the background.
     "sh -c \"nohup sh -c \\\"\\$STUBBORN\\\" background >/dev/null 2>&1 &\"",
-    // It starts another one in a session of its own, some 30,000 times, and is gone.
-    "next='trap \"\" TERM; [ $1 = 0 ] || setsid sh -c \"$0\" \"$0\" $(($1 - 1)) &'; setsid sh -c \"$next\" \"$next\" 30000 &",
     // In the group of somebody who has a session of its own.
     "setsid sh -c \"sh -c \\\"\\$STUBBORN\\\" grandchild & wait\" &",
+    // It starts another one in a session of its own, some 30,000 times, and is gone.
+    "next='trap \"\" TERM; [ $1 = 0 ] || setsid sh -c \"$0\" \"$0\" $(($1 - 1)) &'; setsid sh -c \"$next\" \"$next\" 30000 &",
 ];
 
 #[test]

@@ -8,11 +8,7 @@ use rustix::process::{kill_process, Pid, Signal};
 
 use super::terminals::{about, create};
 use super::*;
-use crate::guard::guard_is_stopped;
-
-/// Set if a process is ended that has another number, group and session every moment. Where no
-/// process can adopt orphans, only luck finds it in a list of processes.
-const ENDS_HOPPERS: bool = !cfg!(portable);
+use crate::guard::{guard_is_stopped, ENDS_HOPPERS};
 
 /// Step that leaves processes.
 const LEAVE: &str = if ENDS_HOPPERS { "leave hopper" } else { "leave" };
