@@ -247,7 +247,7 @@ class Store(Case):
         status, said, trouble = self.run_program("--exclusive", "--state-dir", state)
         self.assertEqual((status, said), (3, ""))
         self.assertRegex(trouble, r"the state folder .*state is in use by another ahp-sidecar \(process \d+\): ")
-        self.assertRegex(self.run_program("status", "--state-dir", state)[1], r"^process \d+ runs on Z?.*state")
+        self.assertRegex(self.run_program("status", "--state-dir", state)[1], r"^process \d+ uses Z?.*state")
         self.assertEqual(host.close(), 0)
         self.assertEqual(self.run_program("--exclusive", "--state-dir", state)[0], 0)
 
