@@ -32,7 +32,7 @@ pub fn command() -> Command {
 mod half {
     use std::io;
     use std::os::unix::process::CommandExt;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
     use std::process::Command;
 
     pub fn own_path() -> io::Result<PathBuf> {
@@ -47,6 +47,10 @@ mod half {
 
     pub fn name(command: &mut Command) {
         command.arg0(env!("CARGO_PKG_NAME"));
+    }
+
+    pub fn keep(_: &Path) -> io::Result<Option<PathBuf>> {
+        Ok(None)
     }
 }
 
@@ -76,7 +80,7 @@ mod half {
 
     pub fn name(_: &mut Command) {}
 
-    pub fn keep(folder: &Path) -> io::Result<PathBuf> {
+    pub fn keep(folder: &Path) -> io::Result<Option<PathBuf>> {
         remove_left_behind(folder)?;
         let link = std::path::absolute(folder)?.join(format!("{LINK}{}", std::process::id()));
         let program = std::env::current_exe()?;
@@ -84,7 +88,7 @@ mod half {
         fs::hard_link(&program, &link).or_else(|_| fs::copy(&program, &link).map(drop))?;
         // This process keeps one program only.
         KEPT.set(link.clone()).unwrap_or_default();
-        Ok(link)
+        Ok(Some(link))
     }
 
     /// Removes the links of processes that were killed.
@@ -106,7 +110,7 @@ mod half {
 mod half {
     use std::io;
     use std::os::windows::process::CommandExt;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
     use std::process::Command;
 
     const CREATE_NO_WINDOW: u32 = 0x0800_0000;
@@ -122,35 +126,28 @@ mod half {
     pub fn name(command: &mut Command) {
         command.creation_flags(CREATE_NO_WINDOW);
     }
+
+    pub fn keep(_: &Path) -> io::Result<Option<PathBuf>> {
+        Ok(None)
+    }
 }
 
-/// Program that a host keeps for itself. Removed on drop.
+/// Program that a host keeps for itself, if the system needs it. Removed on drop.
 #[derive(Debug)]
-pub struct KeptProgram(#[cfg(all(unix, any(portable, not(target_os = "linux"))))] PathBuf);
+pub struct KeptProgram(Option<PathBuf>);
 
 /// Keeps this program in a folder for as long as the result lives, where the system could not start
 /// it again after an update. Does nothing elsewhere.
 ///
 /// # Errors
 /// When the folder cannot be written.
-#[cfg(all(unix, any(portable, not(target_os = "linux"))))]
 pub fn keep(folder: &Path) -> io::Result<KeptProgram> {
     half::keep(folder).map(KeptProgram)
 }
 
-/// Does nothing: the system can start this program again after an update.
-///
-/// # Errors
-/// Never.
-#[cfg(not(all(unix, any(portable, not(target_os = "linux")))))]
-pub fn keep(_folder: &Path) -> io::Result<KeptProgram> {
-    Ok(KeptProgram())
-}
-
 impl Drop for KeptProgram {
     fn drop(&mut self) {
-        #[cfg(all(unix, any(portable, not(target_os = "linux"))))]
-        if let Err(error) = std::fs::remove_file(&self.0) {
+        if let Some(Err(error)) = self.0.as_ref().map(std::fs::remove_file) {
             tracing::debug!(%error, "the kept program is gone already");
         }
     }

@@ -83,8 +83,8 @@ fn what_a_turn_leaves_open_is_closed_before_its_only_end() {
     assert!(outputs.is_empty() && facts.is_empty(), "it has ended");
 }
 
-#[test]
-fn steering_that_no_agent_took_is_put_back_when_the_turn_ends() {
+/// Sends the steering message `s` to the agent of a running turn.
+fn with_steering() -> (Ledger, Vec<Output>) {
     let (mut ledger, agents) = (with_session(), registry(&[]));
     start_turn(&mut ledger, "t");
     let message = json!({ "type": "chat/pendingMessageSet", "kind": "steering", "id": "s",
@@ -92,6 +92,12 @@ fn steering_that_no_agent_took_is_put_back_when_the_turn_ends() {
     let set = serde_json::from_value(message).unwrap();
     outputs_of(|step| ledger.sequence(step, CHAT, set, None));
     let outputs = outputs_of(|step| pending::send_steering(&mut ledger, &agents, step, CHAT));
+    (ledger, outputs)
+}
+
+#[test]
+fn steering_that_no_agent_took_is_put_back_when_the_turn_ends() {
+    let (mut ledger, outputs) = with_steering();
     assert!(matches!(commands_in(&outputs)[..], [Command::Steer { .. }]), "{outputs:?}");
     assert!(chat(&mut ledger).conversation.state().steering_message.is_none());
     outputs_of(|step| end_turn_without_advance(&mut ledger, step, CHAT, Ending::Complete, None));
@@ -105,13 +111,7 @@ fn steering_that_no_agent_took_is_put_back_when_the_turn_ends() {
 
 #[test]
 fn refused_steering_message_keeps_its_place_across_a_restart() {
-    let (mut ledger, agents) = (with_session(), registry(&[]));
-    start_turn(&mut ledger, "t");
-    let message = json!({ "type": "chat/pendingMessageSet", "kind": "steering", "id": "s",
-        "message": empty_message() });
-    let set = serde_json::from_value(message).unwrap();
-    outputs_of(|step| ledger.sequence(step, CHAT, set, None));
-    outputs_of(|step| pending::send_steering(&mut ledger, &agents, step, CHAT));
+    let (mut ledger, _) = with_steering();
     outputs_of(|step| save_whole_chat(&mut ledger, step, CHAT));
     ledger.take_dirty();
     outputs_of(|step| pending::steering_was_refused(&mut ledger, step, CHAT, "s"));
