@@ -472,7 +472,7 @@ impl Link {
         if let Some(at) = frame.answers().and_then(waiting) {
             let id = self.uncommitted_answers.swap_remove(at);
             if !self.unanswered.settle(&id) {
-                tracing::error!(?id, "a mistake of this program: an answer belongs to no request");
+                tracing::error!(?id, "bug in this program: an answer belongs to no request");
             }
         }
     }

@@ -284,20 +284,21 @@ impl MergedDeltas {
 /// Merges runs of deltas of one part among lines, each into lines of at most `line_bytes_max` bytes
 /// where its own lines are not longer. Applying the result leads to the same state.
 pub fn merge_runs(lines: &[Bytes], line_bytes_max: usize) -> Vec<Bytes> {
+    let is_text = |delta: &DeltaLines| {
+        let is = |action: &[u8]| memmem::find(delta.head(), action).is_some();
+        is(b",\"action\":{\"type\":\"chat/delta\",") || is(b",\"action\":{\"type\":\"chat/reasoning\",")
+    };
     let mut merged = Vec::new();
     let mut run: Option<MergedDeltas> = None;
     for line in lines {
-        let delta = DeltaLines::read(line.clone()).filter(|delta| {
-            let is = |action: &[u8]| memmem::find(delta.head(), action).is_some();
-            is(b",\"action\":{\"type\":\"chat/delta\",") || is(b",\"action\":{\"type\":\"chat/reasoning\",")
-        });
+        let delta = DeltaLines::read(line.clone());
         if let (Some(run), Some(delta)) = (&mut run, &delta) {
             if run.line[..run.head] == *delta.head() && run.append(delta, line_bytes_max) {
                 continue;
             }
         }
         merged.extend(run.take().map(|run| run.line.into()));
-        match delta {
+        match delta.filter(is_text) {
             Some(delta) => run = Some(MergedDeltas::new(&delta)),
             None => merged.push(line.clone()),
         }

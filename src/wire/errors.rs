@@ -74,10 +74,10 @@ impl RpcError {
         Self::new(rpc::INVALID_PARAMS, format!("invalid params: {detail}"))
     }
 
-    /// Reports a mistake of this program. Logs the reason and the caller; clients do not get them.
+    /// Reports a bug in this program. Logs the reason and the caller; clients do not get them.
     #[track_caller]
     pub fn internal(reason: impl std::fmt::Display) -> Self {
-        tracing::error!(%reason, at = %Location::caller(), "a mistake of this program: a request cannot be answered");
+        tracing::error!(%reason, at = %Location::caller(), "bug in this program: a request cannot be answered");
         Self::new(rpc::INTERNAL_ERROR, "internal error; the log has the details")
     }
 
