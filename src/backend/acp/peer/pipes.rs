@@ -20,15 +20,26 @@ use super::{
     Shared, BRACES_MAX, LINE_BYTES_MAX, OUTPUT_AFTER_EXIT, PIPE_BYTES_MAX, READ_BYTES, WAITING_BYTES_MAX,
 };
 use crate::codec::{InputLine, LineCodec};
+use crate::os::process::EXIT_GRACE;
 
-/// Writes queued messages until the connection stops, then closes the agent's stdin.
+/// Writes queued messages until the connection stops, then closes the agent's stdin. Messages from
+/// before the stop still reach an agent that reads within [`EXIT_GRACE`]: a cancelled login may have
+/// side effects that only the agent can end.
 pub(super) async fn write(
     (mut input, _lifeline): (impl AsyncWrite + Unpin, impl Send),
     mut lines: mpsc::UnboundedReceiver<Bytes>,
     shared: Arc<Shared>,
 ) {
     let writing = async {
-        while let Some(line) = lines.recv().await {
+        loop {
+            let line = tokio::select! {
+                () = shared.stop.cancelled(), if !lines.is_closed() => {
+                    lines.close();
+                    continue;
+                }
+                line = lines.recv() => line,
+            };
+            let Some(line) = line else { return };
             if let Err(error) = input.write_all(&line).await {
                 tracing::debug!(agent = shared.agent, %error, "the agent's stdin cannot be written to any more");
                 return;
@@ -36,8 +47,14 @@ pub(super) async fn write(
             shared.waiting_bytes.fetch_sub(line.len(), Ordering::AcqRel);
         }
     };
+    let late = async {
+        shared.stop.cancelled().await;
+        tokio::time::sleep(EXIT_GRACE).await;
+    };
     tokio::select! {
-        () = shared.stop.cancelled() => {}
+        () = late => {
+            tracing::debug!(agent = shared.agent, "messages to the agent were dropped: it does not read its stdin");
+        }
         () = writing => {}
     }
     // A broken pipe does not mean that the agent has ended, but its input is closed in any case.

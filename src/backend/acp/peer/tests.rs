@@ -282,3 +282,39 @@ async fn request_id_in_use_is_refused_and_stays_with_its_first_request() {
     let answer: Value = serde_json::from_str(&answers.next_line().await.unwrap().unwrap()).unwrap();
     assert_eq!(answer["result"], "answered");
 }
+
+/// The stop and what is still queued race in the writer, so this is tried several times.
+#[tokio::test]
+async fn messages_from_before_a_stop_reach_the_agent() {
+    for _ in 0..20 {
+        let (answers, input) = tokio::io::duplex(1 << 20);
+        let (_agent, output) = tokio::io::duplex(1);
+        let ending = std::future::pending();
+        let connection =
+            AgentConnection::start("a".to_owned(), (input, ()), output, CancellationToken::new(), ending);
+        let receiver = connection.listen();
+        receiver.notify("first", &());
+        receiver.notify("last", &());
+        connection.stop();
+        let mut lines = tokio::io::BufReader::new(answers).lines();
+        for method in ["first", "last"] {
+            let line = lines.next_line().await.unwrap().unwrap_or_default();
+            assert!(line.contains(method), "{method}: {line}");
+        }
+        assert_eq!(lines.next_line().await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn stdin_of_an_agent_that_does_not_read_is_closed_after_a_stop() {
+    let (lifeline, held) = tokio::sync::oneshot::channel::<()>();
+    let (_answers, input) = tokio::io::duplex(1);
+    let (_agent, output) = tokio::io::duplex(1);
+    let stop = CancellationToken::new();
+    let ending = std::future::pending();
+    let connection = AgentConnection::start("a".to_owned(), (input, lifeline), output, stop, ending);
+    connection.listen().notify("never read", &());
+    connection.stop();
+    // The lifeline is dropped without a word.
+    assert!(held.await.is_err());
+}
