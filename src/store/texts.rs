@@ -18,7 +18,7 @@ use super::{schema, turns};
 use crate::state::texts::{TextSource, TurnFacts, TurnText, WeakTurnText};
 
 /// Name of a text, with its size in bytes and its checksum for verification.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct TextName {
     pub(super) key: i64,
     pub(super) bytes: u64,
@@ -36,8 +36,9 @@ pub struct Texts {
 
 #[derive(Debug, Default)]
 struct HeldTexts {
-    /// Known texts by key, including some that are no longer in use.
-    known: HashMap<i64, WeakTurnText>,
+    /// Known texts by key, including some that are no longer in use. In a damaged database, the key
+    /// of a lost text can be given to another one.
+    known: HashMap<i64, (TextName, WeakTurnText)>,
     /// Number of known texts at which unused ones are dropped.
     known_max: usize,
     /// Cached texts that can be read again, in the order of their eviction, with their sizes in
@@ -84,12 +85,13 @@ impl Texts {
     /// Returns the text of this name, which is not read yet.
     pub(super) fn named(self: &Arc<Self>, name: TextName, facts: Option<TurnFacts>) -> TurnText {
         let mut held = self.held();
-        if let Some(text) = held.known.get(&name.key).and_then(WeakTurnText::upgrade) {
+        let known = held.known.get(&name.key).filter(|(of, _)| *of == name);
+        if let Some(text) = known.and_then(|(_, text)| text.upgrade()) {
             return text;
         }
         let bytes = usize::try_from(name.bytes).unwrap_or(usize::MAX);
         let text = TurnText::there(bytes, facts, Arc::new(StoredText { name, texts: Arc::clone(self) }));
-        held.know(name.key, &text);
+        held.know(name, &text);
         text
     }
 
@@ -98,7 +100,7 @@ impl Texts {
         if !text.set_source(Arc::new(StoredText { name, texts: Arc::clone(self) })) {
             return;
         }
-        self.held().know(name.key, text);
+        self.held().know(name, text);
         self.take_in(text);
     }
 
@@ -147,18 +149,19 @@ impl Texts {
 
     fn are_leaving(&self, keys: &[i64]) {
         let mut held = self.held();
-        let texts: Vec<TurnText> = keys.iter().filter_map(|key| held.known.remove(key)?.upgrade()).collect();
+        let texts: Vec<TurnText> =
+            keys.iter().filter_map(|key| held.known.remove(key)?.1.upgrade()).collect();
         drop(held);
         texts.iter().for_each(TurnText::pin_in_memory);
     }
 }
 
 impl HeldTexts {
-    fn know(&mut self, key: i64, text: &TurnText) {
+    fn know(&mut self, name: TextName, text: &TurnText) {
         if self.known.len() >= self.known_max {
-            self.known.retain(|_, text| text.upgrade().is_some());
+            self.known.retain(|_, (_, text)| text.upgrade().is_some());
             self.known_max = (2 * self.known.len()).max(1024);
         }
-        self.known.insert(key, text.downgrade());
+        self.known.insert(name.key, (name, text.downgrade()));
     }
 }

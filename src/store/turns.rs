@@ -255,9 +255,9 @@ pub(super) fn last(
 
 /// Mode of reading the texts of turns.
 pub(super) enum TextReading {
-    /// Texts are read with their turns. The map has the texts in use by key, so that a text of
-    /// several turns is in memory once.
-    Whole(HashMap<i64, WeakTurnText>),
+    /// Texts are read with their turns. The map has the texts in use, so that a text of several
+    /// turns is in memory once.
+    Whole(HashMap<TextName, WeakTurnText>),
     /// Each text is read on demand.
     Later(Arc<Texts>),
 }
@@ -322,13 +322,13 @@ fn turn_of(
 ) -> Result<Option<CompletedTurn>, StoreError> {
     let text = match reading {
         TextReading::Later(texts) => texts.named(row.text, row.facts.clone()),
-        TextReading::Whole(shared) => match shared.get(&row.text.key).and_then(WeakTurnText::upgrade) {
+        TextReading::Whole(shared) => match shared.get(&row.text).and_then(WeakTurnText::upgrade) {
             Some(text) => text,
             None => {
                 let Some(text) = text_of(connection, row.text)? else { return Ok(None) };
                 let text = TurnText::here(text);
                 if uses(connection, row.text.key)?.is_some() {
-                    shared.insert(row.text.key, text.downgrade());
+                    shared.insert(row.text, text.downgrade());
                 }
                 text
             }

@@ -224,8 +224,9 @@ impl Visitor {
         }
     }
 
-    /// The turns of a chat as they are told; none if it is said that they cannot be.
-    fn turns(&mut self, session: &str, what: &str) -> Result<Option<Vec<String>>, Ended> {
+    /// Returns the turns of a chat, without those that are shown as damaged, or `None` if an error
+    /// says that the chat cannot be shown.
+    fn turns(&mut self, session: &str, what: &str) -> Result<Option<Vec<ShownTurn>>, Ended> {
         let mut told = self.ask("subscribe", json!({ "channel": session }))?;
         if told["error"].is_null() {
             told = self.ask("subscribe", json!({ "channel": default_chat_of(session) }))?;
@@ -236,17 +237,23 @@ impl Visitor {
         }
         let chat = &told["result"]["snapshot"]["state"];
         assert!(chat["activeTurn"].is_null(), "{what}: {chat}");
-        let text_of = |turn: &Value| -> String {
+        let shown = |turn: &Value| -> ShownTurn {
             let parts = turn["responseParts"].as_array().unwrap();
-            parts.iter().filter_map(|part| part["content"].as_str()).collect()
+            if parts.iter().any(|part| part["error"]["errorType"] == "damaged") {
+                return None;
+            }
+            Some(parts.iter().filter_map(|part| part["content"].as_str()).collect())
         };
-        Ok(Some(chat["turns"].as_array().unwrap().iter().map(text_of).collect()))
+        Ok(Some(chat["turns"].as_array().unwrap().iter().map(shown).collect()))
     }
 }
 
+/// Text of a turn; `None` if it is shown as damaged.
+type ShownTurn = Option<String>;
+
 /// Turns of each readable session, and whether a new session works; `None` when the host refused
 /// the store.
-type Seen = Option<(BTreeMap<String, Vec<String>>, bool)>;
+type Seen = Option<(BTreeMap<String, Vec<ShownTurn>>, bool)>;
 
 fn visit(folder: &Path, round: u32, what: &str, may_miss: bool) -> Seen {
     let complaints = folder.with_extension("log");
@@ -283,7 +290,7 @@ fn visit_all(
     round: u32,
     what: &str,
     may_miss: bool,
-) -> Result<(BTreeMap<String, Vec<String>>, bool), Ended> {
+) -> Result<(BTreeMap<String, Vec<ShownTurn>>, bool), Ended> {
     let hello = json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] });
     visitor.ask("initialize", hello)?;
     let listed = visitor.ask("listSessions", json!({ "channel": "ahp-root://" }))?;
@@ -297,7 +304,7 @@ fn visit_all(
             assert!(is_listed, "{what}: {session} is not listed: {listed}");
         }
         let Some(turns) = visitor.turns_unless_missing(&session, what, may_miss)? else { continue };
-        let is_right = turns == expected || may_miss && is_older(&turns, &expected);
+        let is_right = is_whole(&turns, &expected) || may_miss && is_older(&turns, &expected);
         assert!(is_right, "{what}: of {session} there is {turns:?}");
         seen.insert(session, turns);
     }
@@ -313,10 +320,22 @@ fn visit_all(
     Ok((seen, created["error"].is_null()))
 }
 
-/// Tells whether these turns equal an earlier state of the session; the last one may be incomplete.
-fn is_older(turns: &[String], all: &[String]) -> bool {
+/// Returns whether these are all turns of the session, each whole or shown as damaged.
+fn is_whole(turns: &[ShownTurn], all: &[String]) -> bool {
+    turns.len() == all.len() && is_begin(turns, all)
+}
+
+/// Returns whether these turns equal an earlier state of the session; the last one may be
+/// incomplete.
+fn is_older(turns: &[ShownTurn], all: &[String]) -> bool {
     let Some((last, before)) = turns.split_last() else { return true };
-    all.starts_with(before) && all.get(before.len()).is_some_and(|whole| whole.starts_with(last))
+    let is_begin_of = |whole: &String| last.as_ref().is_none_or(|last| whole.starts_with(last));
+    is_begin(before, all) && all.get(before.len()).is_some_and(is_begin_of)
+}
+
+fn is_begin(turns: &[ShownTurn], all: &[String]) -> bool {
+    turns.len() <= all.len()
+        && turns.iter().zip(all).all(|(turn, text)| turn.as_ref().is_none_or(|it| it == text))
 }
 
 impl Visitor {
@@ -325,7 +344,7 @@ impl Visitor {
         session: &str,
         what: &str,
         may_miss: bool,
-    ) -> Result<Option<Vec<String>>, Ended> {
+    ) -> Result<Option<Vec<ShownTurn>>, Ended> {
         if may_miss {
             let told = self.ask("subscribe", json!({ "channel": session }))?;
             if told["error"]["code"] == NOT_FOUND {

@@ -207,3 +207,22 @@ fn cache_lookup_does_not_wait_for_a_disk_read() {
     asked.join().unwrap().unwrap();
     assert!(text.is_in_memory());
 }
+
+/// The name of a lost text is given to the next one.
+#[test]
+fn turn_whose_text_is_lost_shows_no_text_of_another_turn() {
+    let (_folder, path) = place();
+    let (mut writer, texts) = with_texts(&path);
+    writer.commit(&records(&[long_turn(0), long_turn(1)])).unwrap();
+    rusqlite::Connection::open(&path)
+        .unwrap()
+        .execute_batch("DELETE FROM texts WHERE key = (SELECT text FROM turns WHERE place = 1)")
+        .unwrap();
+    let written = long_turn(2);
+    writer.commit(&[Record::Turn(ChatKey(1001), 2, written.clone()), records(&[]).remove(1)]).unwrap();
+    let read = load(&reader(&path).with_texts(&texts), 1).unwrap().unwrap().chats.remove(0).turns;
+    assert_eq!((read[0].text(), read[2].text()), (long_turn(0).text(), long_turn(2).text()));
+    let shown = read[1].read().unwrap();
+    let shown = serde_json::to_value(&shown.response_parts).unwrap();
+    assert_eq!(shown[0]["error"]["errorType"], "damaged", "{shown}");
+}
