@@ -1,6 +1,8 @@
 # The same verbs by hand and in CI. `make help` lists them.
 CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+# Tests mostly wait for processes.
+export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN))
 
 # The program that ships and is measured is linked statically where the system has a static C library: the dynamic linker
 # would execute a quarter of the instructions of a start. Naming the target keeps the flag from procedural macros, which
@@ -24,7 +26,7 @@ test: ## all tests; TEST_GIT names another git in which no setting may run a pro
 	$(CARGO) test --tests --benches
 
 test-portable: ## all tests with the halves of other Unix systems (macOS) in place of Linux's: no /proc, inotify, pidfd or openat2
-	RUSTFLAGS="--cfg portable" CARGO_TARGET_DIR=$(TARGET)/portable $(CARGO) test --tests
+	$(CARGO) test --tests --features portable
 
 # The program is unoptimised, and shares what is built with check-targets.
 test-windows: ## the program of Windows under wine: GROUPS of tests/windows/run.py, all; WINDOWS_GIT names the folder of git.exe of a Git for Windows

@@ -28,7 +28,7 @@ pub fn command() -> Command {
     command
 }
 
-#[cfg(all(target_os = "linux", not(portable)))]
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
 mod half {
     use std::io;
     use std::os::unix::process::CommandExt;
@@ -55,7 +55,7 @@ mod half {
 }
 
 /// Unix without a path to the file of a running program: the host keeps a link to its own.
-#[cfg(all(unix, any(portable, not(target_os = "linux"))))]
+#[cfg(all(unix, any(feature = "portable", not(target_os = "linux"))))]
 mod half {
     use std::fs;
     use std::io;
@@ -166,7 +166,7 @@ mod tests {
         assert!(path.exists(), "{path:?}");
         drop(kept);
         let is_kept = path.starts_with(folder.path());
-        assert_eq!(is_kept, cfg!(any(portable, target_os = "macos")));
+        assert_eq!(is_kept, cfg!(any(feature = "portable", target_os = "macos")));
         assert_eq!(folder.path().join("program-0").exists(), !is_kept);
         assert!(!is_kept || !path.exists());
     }

@@ -67,7 +67,7 @@ mod half {
     /// # Errors
     /// When the system has no more terminals.
     pub fn open_terminal() -> io::Result<(OwnedFd, OwnedFd)> {
-        #[cfg(all(target_os = "linux", not(portable)))]
+        #[cfg(all(target_os = "linux", not(feature = "portable")))]
         let (master, terminal) = {
             let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
             let master = openpt(flags)?;
@@ -76,7 +76,7 @@ mod half {
             let terminal = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
             (master, terminal)
         };
-        #[cfg(any(portable, not(target_os = "linux")))]
+        #[cfg(any(feature = "portable", not(target_os = "linux")))]
         let (master, terminal) = {
             use rustix::fs::{Mode, OFlags};
             let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
@@ -109,13 +109,13 @@ mod half {
     }
 
     /// Returns the name of the program that leads a process group; `None` if it has ended.
-    #[cfg(all(target_os = "linux", not(portable)))]
+    #[cfg(all(target_os = "linux", not(feature = "portable")))]
     pub fn name_of(group: ForegroundGroup) -> Option<String> {
         std::fs::read_to_string(format!("/proc/{}/comm", group.as_raw_pid())).ok()
     }
 
     /// Returns the name of the program that leads a process group; `None` if it has ended.
-    #[cfg(any(portable, not(target_os = "linux")))]
+    #[cfg(any(feature = "portable", not(target_os = "linux")))]
     pub fn name_of(group: ForegroundGroup) -> Option<String> {
         use std::process::{Command, Stdio};
         // The programs that a user starts change seldom: a process for each change is cheap enough.

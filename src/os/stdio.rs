@@ -80,7 +80,7 @@ mod half {
 
     /// Writes as much as fits without blocking, and returns the number of bytes. Neither needs nor
     /// changes the blocking mode of the file. Errors recur at the next write that may block.
-    #[cfg(all(target_os = "linux", not(portable)))]
+    #[cfg(all(target_os = "linux", not(feature = "portable")))]
     pub fn write_at_once(stdout: &File, bytes: &[u8]) -> usize {
         use rustix::io::{pwritev2, ReadWriteFlags};
         /// Offset that stands for the current position of the file.
@@ -89,7 +89,7 @@ mod half {
     }
 
     /// Writes nothing: the system cannot write without blocking unless the file's mode is changed.
-    #[cfg(any(portable, not(target_os = "linux")))]
+    #[cfg(any(feature = "portable", not(target_os = "linux")))]
     pub fn write_at_once(_stdout: &File, _bytes: &[u8]) -> usize {
         0
     }

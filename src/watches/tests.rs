@@ -342,7 +342,7 @@ fn no_more_folders_are_watched_than_may_be() {
     let (_folder, top) = folder();
     ["a/", "b/"].iter().for_each(|folder| make(&top, folder));
     // Without inotify, the way counts nothing, and the tests have a folder of their own.
-    let on_the_way = if cfg!(portable) { 1 } else { top.ancestors().skip(1).count() };
+    let on_the_way = if cfg!(feature = "portable") { 1 } else { top.ancestors().skip(1).count() };
     let engine = |folders_max| {
         let mut system = notifier();
         system.limit_to(on_the_way + folders_max);
@@ -395,7 +395,7 @@ fn what_grows_too_large_is_told_and_each_change_in_it_that_the_system_says() {
     assert_eq!(scene.told_below(), told(&[("e", Updated)]));
 }
 
-#[cfg(all(target_os = "linux", not(portable)))]
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
 #[test]
 fn what_the_system_forgets_is_found() {
     let mut scene = Scene::new(&["a", "d/b", "gone"], system(), all_below);

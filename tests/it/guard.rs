@@ -136,7 +136,7 @@ fn children_that_outlive_their_agent_are_killed() {
 
 /// Set if a process is ended that has another number, group and session every moment. Where no
 /// process can adopt orphans, only luck finds it in a list of processes.
-pub const ENDS_HOPPERS: bool = !cfg!(portable);
+pub const ENDS_HOPPERS: bool = !cfg!(feature = "portable");
 
 /// Ways to get away from one's group, one's session and one's parent.
 const AWAY: &[&str] = ALL_AWAY.split_at(if ENDS_HOPPERS { 5 } else { 4 }).0;
@@ -209,7 +209,7 @@ fn stopped_guard_continues_when_its_host_dies() {
     assert_eq!(line, "ready\n");
     // Only on Linux, the guard itself is woken. Elsewhere, a group that has lost its parent is
     // continued if a process in it is stopped, which takes a moment.
-    while cfg!(portable) && !guard_is_stopped(&bearers(&cookie)) {
+    while cfg!(feature = "portable") && !guard_is_stopped(&bearers(&cookie)) {
         thread::sleep(Duration::from_millis(5));
     }
     shell.kill().unwrap();

@@ -173,7 +173,7 @@ fn a_change_for_which_there_is_no_room_leaves_a_large_file_as_it_was() {
     }
 }
 
-#[cfg(not(portable))]
+#[cfg(not(feature = "portable"))]
 #[test]
 fn what_is_mounted_again_in_a_folder_is_neither_removed_nor_copied() {
     let Some(ground) = ground() else {
@@ -257,7 +257,7 @@ fn a_copy_that_fails_leaves_nothing_even_where_its_folders_are_closed() {
     assert!(opened.unwrap().success());
 }
 
-#[cfg(all(target_os = "linux", not(portable)))]
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
 #[test]
 fn nothing_is_made_where_the_kernel_shows_what_is_no_file() {
     let mut tested = 0;

@@ -4,9 +4,9 @@
 //! while nothing is written and a sibling process holds the pipe open.
 //! Never: decides about the consequences.
 
-#[cfg(all(unix, any(portable, not(target_os = "linux"))))]
+#[cfg(all(unix, any(feature = "portable", not(target_os = "linux"))))]
 mod events;
-#[cfg(all(target_os = "linux", not(portable)))]
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
 mod linux;
 #[cfg(unix)]
 mod unix;

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use rustix::process::{getppid, Pid};
 
-#[cfg(any(portable, not(target_os = "linux")))]
+#[cfg(any(feature = "portable", not(target_os = "linux")))]
 use super::events::watch;
-#[cfg(all(target_os = "linux", not(portable)))]
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
 use super::linux::watch;
 use super::LeaveReason;
 

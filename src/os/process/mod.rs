@@ -7,9 +7,9 @@
 //! how each of them has ended.
 //! Never: reads or writes what a program says.
 
-#[cfg(all(target_os = "linux", not(portable)))]
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
 mod linux;
-#[cfg(all(unix, any(portable, not(target_os = "linux"))))]
+#[cfg(all(unix, any(feature = "portable", not(target_os = "linux"))))]
 mod portable;
 mod reading;
 #[cfg(unix)]

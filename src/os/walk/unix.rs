@@ -20,12 +20,12 @@ use super::{FileAccess, MountId};
 use crate::os::facts::half::of_stat;
 use crate::os::facts::Facts;
 
-#[cfg(all(target_os = "linux", not(portable)))]
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
 #[path = "linux.rs"]
 mod special;
 
 /// Substitutes for the calls of Linux alone.
-#[cfg(not(all(target_os = "linux", not(portable))))]
+#[cfg(not(all(target_os = "linux", not(feature = "portable"))))]
 mod special {
     use std::ffi::OsStr;
     use std::fs::File;

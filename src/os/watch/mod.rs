@@ -15,16 +15,16 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
-#[cfg(all(target_os = "linux", not(portable)))]
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
 mod linux;
-#[cfg(not(all(target_os = "linux", not(portable))))]
+#[cfg(not(all(target_os = "linux", not(feature = "portable"))))]
 mod portable;
 #[cfg(test)]
 mod tests;
 
-#[cfg(all(target_os = "linux", not(portable)))]
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
 pub use linux::{Notifier, Wakeup};
-#[cfg(not(all(target_os = "linux", not(portable))))]
+#[cfg(not(all(target_os = "linux", not(feature = "portable"))))]
 pub use portable::{Notifier, Wakeup};
 
 /// Maximum number of changed paths that are remembered until they are read.

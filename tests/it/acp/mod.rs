@@ -339,7 +339,7 @@ impl Watched {
 
     /// Checks that no agent is left behind a host that has exited.
     fn check_no_agents(&self) {
-        if cfg!(portable) {
+        if cfg!(feature = "portable") {
             // Guards that cannot adopt orphans search them in lists, which a busy machine is slow
             // to make. Hosts exit in time, and late guards go on.
             self.wait_for_agents(0);

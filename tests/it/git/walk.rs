@@ -353,7 +353,7 @@ fn work(bait: &Bait<'_>, folder: &Path) {
     assert!(talk.process.wait().success());
     let started = fs::read_to_string(started).unwrap_or_default();
     // Without `/proc`, guards list processes by `ps`.
-    let system = if cfg!(portable) { "/bin/ps" } else { "/proc/self/exe" };
+    let system = if cfg!(feature = "portable") { "/bin/ps" } else { "/proc/self/exe" };
     let ours = [format!("{}/git", folder.display()), host_path(), system.to_owned()];
     for line in started.lines().filter(|line| line.contains("execve(")) {
         assert!(ours.iter().any(|path| line.contains(&format!("execve(\"{path}\""))), "{line}");

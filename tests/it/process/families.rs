@@ -30,7 +30,7 @@ const ALL_WAYS: &[(&str, &str)] = &[
 
 /// Set if processes are adopted by their guard. Elsewhere, orphans are found by a variable in their
 /// environment, which the last two ways clear.
-const ADOPTS_ORPHANS: bool = !cfg!(portable);
+const ADOPTS_ORPHANS: bool = !cfg!(feature = "portable");
 
 const WAYS: &[(&str, &str)] = ALL_WAYS.split_at(if ADOPTS_ORPHANS { 5 } else { 3 }).0;
 

@@ -9,7 +9,7 @@
 //! `JUDGE_SEED` begins elsewhere, `JUDGE_CASES` tries more.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -65,9 +65,33 @@ pub fn run(officials: &[&'static dyn Official]) {
     }
 }
 
+/// A stream whose reads go on after a signal: with a time limit, the system does not do that.
+struct Uninterrupted(TcpStream);
+
+impl Read for Uninterrupted {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            match self.0.read(buffer) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => return read,
+            }
+        }
+    }
+}
+
+impl Write for Uninterrupted {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// How a client is connected.
 enum Wire {
-    WebSocket(Box<WebSocket<TcpStream>>),
+    WebSocket(Box<WebSocket<Uninterrupted>>),
     Socket(BufReader<UnixStream>),
     Window(Process),
 }
@@ -80,7 +104,7 @@ impl Wire {
                 let place = host.url.strip_prefix("ws://").and_then(|rest| rest.split('/').next());
                 let stream = TcpStream::connect(place.context("no place to connect to")?)?;
                 stream.set_read_timeout(Some(hung()))?;
-                Self::WebSocket(Box::new(client(&host.url, stream)?.0))
+                Self::WebSocket(Box::new(client(&host.url, Uninterrupted(stream))?.0))
             }
             1 => {
                 let stream = UnixStream::connect(socket_in(folder))?;

@@ -23,8 +23,8 @@ use crate::codec::{InputLine, LineCodec};
 use crate::os::process::EXIT_GRACE;
 
 /// Writes queued messages until the connection stops, then closes the agent's stdin. Messages from
-/// before the stop still reach an agent that reads within [`EXIT_GRACE`]: a cancelled login may have
-/// side effects that only the agent can end.
+/// before the stop still reach an agent that reads within [`EXIT_GRACE`]: only the agent can undo
+/// what a cancelled login has begun.
 pub(super) async fn write(
     (mut input, _lifeline): (impl AsyncWrite + Unpin, impl Send),
     mut lines: mpsc::UnboundedReceiver<Bytes>,

@@ -12,9 +12,9 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-#[cfg(all(target_os = "linux", not(portable)))]
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
 use super::linux as half;
-#[cfg(any(portable, not(target_os = "linux")))]
+#[cfg(any(feature = "portable", not(target_os = "linux")))]
 use super::portable as half;
 
 pub(super) use self::guard::ProcessTree;
