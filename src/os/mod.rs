@@ -1,8 +1,8 @@
 //! Differences between operating systems: one module per concern.
 //!
 //! A module has the same signatures on every system, a half for each kind of system side by side,
-//! and one test suite, which runs on the half that is built. With the feature `portable`, Linux gets the
-//! halves of the other Unix systems, so that these are tested where the tests run.
+//! and one test suite, which runs on the half that is built. With the feature `portable`, Linux
+//! gets the halves of the other Unix systems, so that these are tested where the tests run.
 //!
 //! Owns: every use of an interface that not all systems have.
 //! Never: knows of clients, sessions or agents, or decides what a failure means.
