@@ -58,10 +58,8 @@ lint: ## formatting and clippy, warnings denied; licences, bans and sources of t
 
 check-targets: ## type-check the program for every platform of .dist/targets, where the cross toolchain can be had
 	@export CROSS_DIR="$${CROSS_DIR:-$(TARGET)/cross}"; .ci/cross || { echo "skipped: other platforms are not checked"; exit 0; }; \
-	. "$$CROSS_DIR/env" && for target in $$(awk '/^[^#]/ {print $$2}' .dist/targets); do echo "$$target" && \
-		CARGO_TARGET_DIR=$(TARGET)/checked cargo-zigbuild check --quiet --locked --bin ahp-sidecar \
-			-Zbuild-std=std,panic_abort --target $$target || exit 1; \
-	done
+	. "$$CROSS_DIR/env" && CARGO_TARGET_DIR=$(TARGET)/checked cargo-zigbuild check --quiet --locked --bin ahp-sidecar \
+		-Zbuild-std=std,panic_abort $$(awk '/^[^#]/ {print "--target", $$2}' .dist/targets)
 
 dist: ## build and pack the program for every platform of .dist/targets, or for DIST alone ("linux-x64"), into target/dist
 	@export CROSS_DIR="$${CROSS_DIR:-$(TARGET)/cross}"; .ci/cross && . "$$CROSS_DIR/env" && \
