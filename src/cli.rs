@@ -27,6 +27,8 @@ use crate::os::paths::canonical;
 use crate::places;
 use crate::sessions::Sessions;
 use crate::store::{StatePlace, StoreOptions};
+use crate::transcripts::record::RecordArgs;
+use crate::transcripts::replay::ReplayArgs;
 use crate::versions::dialect::Dialect;
 
 /// Name of the hidden flag that makes this process the host of a state folder.
@@ -254,6 +256,10 @@ pub enum CliCommand {
     Sessions(Sessions),
     /// Check the configured agents
     Agents(AgentsArguments),
+    /// Run a host for the client on stdin and stdout, and record the conversation as a transcript
+    Record(RecordArgs),
+    /// Say what the client says in transcripts to a host, and report what the host says differently
+    Replay(ReplayArgs),
     /// Run a short conversation with a host and print it; nothing is saved
     Demo,
     /// Print the help of a command, or a topic of the documentation
@@ -289,7 +295,9 @@ Exit status:
   2  wrong usage, or an invalid configuration
   3  the state folder is unusable, locked by another ahp-sidecar, is used for something else, or has lost its store; there is no home folder for it; or its host has other settings, another internal protocol, or cannot be joined
   4  done, but a question was declined because no client was left to answer it, or a turn was cut by the drain timeout
-  5  the host of the state folder has ended unexpectedly: start again, and send `reconnect`"#;
+  5  the host of the state folder has ended unexpectedly: start again, and send `reconnect`
+  20 `replay`: the host has said something else than a transcript, or a transcript cannot be played
+  21 `record`, `replay`: the host cannot be started"#;
 
 /// Maximum time that a turn waits for the checkpoint of its folder, in milliseconds.
 const KEPT_WITHIN_MS: u64 = 2000;

@@ -34,6 +34,7 @@ chapters! {
     "script" => "src/backend/README.md",
     "clients" => "src/io/README.md",
     "state" => "src/store/README.md",
+    "transcripts" => "src/transcripts/README.md",
 }
 
 /// Returns the chapter of this topic, or the section whose heading is the topic, in lower case and

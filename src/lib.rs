@@ -10,7 +10,7 @@
 //! [`cli`], [`settings`] (the owner of each setting), [`config`] and [`places`] (configuration, and
 //! standard folders), [`status`] (exit status), [`sessions`] (stored sessions, for people),
 //! [`check`] (a test of the configured agents), [`demo`] (an example conversation), [`help`]
-//! (documentation), [`listening`] and [`connect`] (connections of other programs, and of this one
+//! (documentation), [`transcripts`] (recording and replaying conversations), [`listening`] and [`connect`] (connections of other programs, and of this one
 //! as a client). `src/FIRST_MESSAGE.md` follows one message through all of it, and
 //! `src/GLOSSARY.md` defines the terms.
 //!
@@ -38,6 +38,7 @@ pub mod settings;
 pub mod state;
 pub mod status;
 pub mod store;
+pub mod transcripts;
 pub mod versions;
 pub mod watches;
 pub mod wire;

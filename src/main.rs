@@ -24,9 +24,14 @@ use ahp_sidecar::os::lending::LentPipes;
 use ahp_sidecar::os::process::{self, GuardProgram};
 use ahp_sidecar::os::{hangup, limits, signals, sockets, stdio};
 use ahp_sidecar::sessions::{self, SessionsFailure};
-use ahp_sidecar::status::{EXIT_CUT, EXIT_FAILURE, EXIT_GONE, EXIT_STATE, EXIT_USAGE};
+use ahp_sidecar::status::{
+    EXIT_CUT, EXIT_DIFFERENT, EXIT_FAILURE, EXIT_GONE, EXIT_NO_HOST, EXIT_STATE, EXIT_USAGE,
+};
 use ahp_sidecar::store::folder::{self, LockId, StateFolder};
 use ahp_sidecar::store::StatePlace;
+use ahp_sidecar::transcripts::record::record;
+use ahp_sidecar::transcripts::replay::{replay, Replayed};
+use ahp_sidecar::transcripts::HostFailure;
 use anyhow::{bail, Context};
 use clap::Parser;
 use tracing_subscriber::filter::Targets;
@@ -58,6 +63,13 @@ fn main() -> ExitCode {
             return finish(done, if is_folder { EXIT_STATE } else { EXIT_FAILURE });
         }
         Some(CliCommand::Agents(arguments)) => return check_agents(&arguments),
+        Some(CliCommand::Record(arguments)) => return of_host(record(&arguments)),
+        Some(CliCommand::Replay(arguments)) => {
+            return of_host(replay(&arguments).map(|replayed| match replayed {
+                Replayed::Same => 0,
+                Replayed::Different => EXIT_DIFFERENT,
+            }))
+        }
         Some(CliCommand::Demo) => return finish(demo::run(&exe::own_path()), EXIT_FAILURE),
         Some(CliCommand::Help { topic }) => {
             return match cli::help(topic.as_deref()) {
@@ -306,6 +318,17 @@ fn connect_to_host(arguments: &ConnectArgs) -> ExitCode {
             finish(Err("the connection to the host was lost: connect again, and send `reconnect`"), EXIT_GONE)
         }
         done => finish(done.map(drop), EXIT_FAILURE),
+    }
+}
+
+/// Returns the exit status of a command that runs another host.
+fn of_host(done: anyhow::Result<u8>) -> ExitCode {
+    match done {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            let status = if error.is::<HostFailure>() { EXIT_NO_HOST } else { EXIT_FAILURE };
+            finish(Err(error), status)
+        }
     }
 }
 

@@ -13,3 +13,7 @@ pub const EXIT_STATE: u8 = 3;
 pub const EXIT_CUT: u8 = 4;
 /// The host that served this process is gone.
 pub const EXIT_GONE: u8 = 5;
+/// `replay`: a host has said something else than a transcript.
+pub const EXIT_DIFFERENT: u8 = 20;
+/// `record` and `replay`: the host cannot be started.
+pub const EXIT_NO_HOST: u8 = 21;

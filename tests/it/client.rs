@@ -63,8 +63,15 @@ impl Transport for Pipes {
 }
 
 pub async fn connect(arguments: &[&str]) -> (Child, Client) {
-    let mut command = Command::from(sidecar());
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut command = sidecar();
+    command.args(arguments);
+    connect_to(command).await
+}
+
+/// Starts a command that is a host, and connects to it.
+pub async fn connect_to(command: std::process::Command) -> (Child, Client) {
+    let mut command = Command::from(command);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().unwrap();
     let pipes =
         Pipes { stdin: child.stdin.take(), stdout: BufReader::new(child.stdout.take().unwrap()).lines() };
@@ -172,7 +179,12 @@ fn text_of(parts: &[ResponsePart]) -> String {
 
 #[tokio::test]
 async fn official_client_runs_a_conversation_from_start_to_end() {
-    let (mut child, client) = connect(&[]).await;
+    hold_conversation(sidecar()).await;
+}
+
+/// Holds a conversation with the host that a command starts.
+pub async fn hold_conversation(host: std::process::Command) {
+    let (mut child, client) = connect_to(host).await;
     let versions = SUPPORTED_PROTOCOL_VERSIONS.iter().map(|&version| version.to_owned()).collect();
     let opened =
         client.initialize("tester".to_owned(), versions, vec![ROOT_RESOURCE_URI.to_owned()]).await.unwrap();

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::fmt::Debug;
 
+use ahp_sidecar::transcripts::form::{TranscriptFile, TranscriptLine};
 use ahp_types::actions::ActionEnvelope;
 use ahp_types::commands::{
     AuthenticateResult, CompletionsResult, CreateResourceWatchResult, FetchTurnsResult, InitializeResult,
@@ -23,23 +24,21 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
 
-use super::format::{Step, Transcript};
-
 /// Every line of the host that is not what it should be: its number, and why.
-pub fn check(transcript: &Transcript) -> Vec<(usize, String)> {
+pub fn check(transcript: &TranscriptFile) -> Vec<(usize, String)> {
     // The methods that were asked for, by the JSON text of the request's id.
     let mut asked: HashMap<String, String> = HashMap::new();
     let mut raw = Vec::new();
     let mut problems = Vec::new();
-    for (at, step) in transcript.steps.iter().enumerate() {
+    for (at, step) in transcript.lines.iter().enumerate() {
         match step {
-            Step::Say(line) => {
+            TranscriptLine::Say(line) => {
                 raw.extend_from_slice(line.as_bytes());
                 raw.push(b'\n');
             }
-            Step::SayRaw(bytes) => raw.extend_from_slice(bytes),
-            Step::SayRepeat(count, bytes) => raw.extend(bytes.repeat(*count)),
-            Step::Host(line) => {
+            TranscriptLine::SayRaw(bytes) => raw.extend_from_slice(bytes),
+            TranscriptLine::SayRepeat(count, bytes) => raw.extend(bytes.repeat(*count)),
+            TranscriptLine::Host(line) => {
                 for said in raw.split(|&byte| byte == b'\n') {
                     note_request(&mut asked, said);
                 }

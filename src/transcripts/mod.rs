@@ -1,0 +1,58 @@
+//! Transcripts of conversations between a client and a host: `record` and `replay`.
+//!
+//! In reading order: [`form`] (the lines of a file), [`names`] and `naming` (names for values that
+//! differ from run to run), [`player`] (says the client's lines), `comparison`, [`differences`]
+//! (reports), `recorder`, `jsonl` (logs), [`record`] and [`replay`] (the commands). The page
+//! `README.md` specifies the form.
+//!
+//! Owns: the form of transcripts, and all that reads, writes or plays them.
+//! Never: knows what a host should say: that is in the files.
+
+mod comparison;
+pub mod differences;
+pub mod form;
+mod jsonl;
+mod names;
+mod naming;
+mod placeholders;
+pub mod player;
+mod process;
+pub mod record;
+mod recorder;
+pub mod replay;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+
+use crate::os::exe;
+
+/// Word in a host command that stands for a state folder.
+const STATE: &str = "{state}";
+
+/// Failure to start a host.
+#[derive(Debug, thiserror::Error)]
+#[error("the host cannot be started: {0}")]
+pub struct HostFailure(String);
+
+/// Returns the command that starts a host: this program without words, and as a client of an
+/// address.
+fn host_command(words: &[OsString], state: Option<&Path>) -> Command {
+    let state = state.map(|folder| folder.display().to_string()).unwrap_or_default();
+    let filled = |word: &OsString| match word.to_str() {
+        Some(text) if text.contains(STATE) => text.replace(STATE, &state).into(),
+        _ => word.clone(),
+    };
+    let Some((program, arguments)) = words.split_first() else { return exe::command() };
+    let is_address =
+        program.to_str().is_some_and(|word| word.starts_with("ws://") || word.starts_with("unix:"));
+    let mut command = if is_address {
+        let mut command = exe::command();
+        command.arg("connect").arg(program);
+        command
+    } else {
+        Command::new(program)
+    };
+    command.args(arguments.iter().map(filled));
+    command
+}

@@ -1,0 +1,480 @@
+//! Plays a transcript: says the client's lines to a host, and takes what comes.
+//!
+//! Owns: when each line is said, how long the host is waited for, and the folders of a transcript.
+//! Never: decides whether a line is the expected one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::comparison::TranscriptComparison;
+use super::differences::Difference;
+use super::form::{TranscriptFile, TranscriptLine};
+use super::names::{numbered_names, NameTable};
+use super::naming::Naming;
+use super::placeholders::Placeholders;
+use super::process::{HostOutput, PlayedHost};
+use crate::os::{paths, private};
+
+/// Requirements of a transcript on its host.
+#[derive(Debug)]
+pub struct HostNeeds<'a> {
+    /// Additional arguments.
+    pub arguments: &'a [String],
+    /// State folder, which all hosts of the transcript share; `None` if sessions need not outlive
+    /// the process.
+    pub state: Option<PathBuf>,
+    /// True if the host may act at its own pace, as a user's host does.
+    pub any_pace: bool,
+}
+
+/// Returns the command that starts a host.
+pub type HostStarter<'a> = dyn Fn(&HostNeeds) -> anyhow::Result<Command> + 'a;
+
+/// Conditions under which a transcript is played.
+#[derive(Debug)]
+pub struct PlayConditions<'a> {
+    /// Maximum time for what follows from the lines that the client says at once.
+    pub limit: Duration,
+    /// True if expected lines may come after the answer to a later request; false for a host that
+    /// handles one input at a time.
+    pub waits: bool,
+    /// Values of names.
+    pub given: &'a [(String, String)],
+}
+
+/// Conversation that was held.
+#[derive(Debug)]
+pub struct Played {
+    /// Transcript as it would be written now.
+    pub text: String,
+    /// Differences from the transcript.
+    pub differences: Vec<Difference>,
+}
+
+impl Played {
+    /// Returns whether the whole transcript was played.
+    pub fn is_whole(&self) -> bool {
+        !self.differences.iter().any(|difference| matches!(difference, Difference::Stopped { .. }))
+    }
+}
+
+/// End of a conversation before the end of its transcript.
+enum Halt {
+    /// The host cannot be started, or a folder cannot be created.
+    Failed(anyhow::Error),
+    /// The conversation cannot go on; the reason is a sentence.
+    Stopped(String),
+}
+
+/// Plays a transcript to a host.
+///
+/// # Errors
+/// When the host cannot be started, or a folder of the transcript cannot be created.
+pub fn play(
+    transcript: &TranscriptFile,
+    start: &HostStarter,
+    conditions: &PlayConditions,
+) -> anyhow::Result<Played> {
+    let folders = PlayFolders::create()?;
+    let folder = transcript.has_folder().then(|| folders.path.join("folder"));
+    if let Some(folder) = &folder {
+        private::create_folder(folder).context("the folder of the transcript cannot be created")?;
+    }
+    if transcript.has(&TranscriptLine::Repository) {
+        folders.create_repository().context("the repository of the transcript cannot be created")?;
+    }
+    let mut naming = Naming::default();
+    let mut names = transcript.has(&TranscriptLine::Names).then(NameTable::default);
+    if let Some(names) = &mut names {
+        let texts = transcript.lines.iter().map(TranscriptLine::to_string);
+        texts.for_each(|text| numbered_names(&text).for_each(|name| naming.reserve(&name)));
+        conditions.given.iter().for_each(|(name, value)| names.set(name, value.as_str().into()));
+    }
+    let any_pace = transcript.has(&TranscriptLine::AnyPace);
+    let player = Player {
+        transcript,
+        start,
+        conditions,
+        placeholders: Placeholders::new(folder.as_deref().map(paths::to_uri)),
+        folders,
+        comparison: TranscriptComparison::new(names, naming, any_pace),
+        any_pace,
+        host: None,
+        syncs: 0,
+        number: 0,
+    };
+    player.play()
+}
+
+struct Player<'a> {
+    transcript: &'a TranscriptFile,
+    start: &'a HostStarter<'a>,
+    conditions: &'a PlayConditions<'a>,
+    placeholders: Placeholders,
+    folders: PlayFolders,
+    comparison: TranscriptComparison,
+    any_pace: bool,
+    /// Host that runs now; `None` when it has ended and its exit status is known.
+    host: Option<PlayedHost>,
+    /// Number of pings sent.
+    syncs: usize,
+    /// Number of the current line.
+    number: usize,
+}
+
+impl Player<'_> {
+    fn play(mut self) -> anyhow::Result<Played> {
+        let halted = self.converse();
+        self.comparison.finish();
+        match halted {
+            Err(Halt::Failed(error)) => return Err(error),
+            Err(Halt::Stopped(why)) => {
+                self.comparison.differences.push(Difference::Stopped { line: self.number, why });
+            }
+            Ok(()) => {}
+        }
+        let text = self.text();
+        Ok(Played { text, differences: self.comparison.differences })
+    }
+
+    fn converse(&mut self) -> Result<(), Halt> {
+        let lines = &self.transcript.lines;
+        self.start_host()?;
+        let (mut said, mut ended) = (String::new(), false);
+        for (at, line) in lines.iter().enumerate() {
+            if line.is_host() {
+                continue;
+            }
+            self.number = at + 1;
+            let next = lines[at + 1..].iter().find(|line| !line.is_note() && !line.is_host());
+            let expects = !line.is_note() && self.expect_after(at);
+            match line {
+                TranscriptLine::Say(line) => {
+                    said += &self.filled(line)?;
+                    said.push('\n');
+                    // Lines in a row are one write, so that no timer expires between them.
+                    if matches!(lines.get(at + 1), Some(TranscriptLine::Say(_))) {
+                        continue;
+                    }
+                    self.say(std::mem::take(&mut said).into_bytes())?;
+                }
+                TranscriptLine::SayRaw(bytes) => self.say(bytes.clone())?,
+                TranscriptLine::SayRepeat(count, bytes) => self.say(bytes.repeat(*count))?,
+                TranscriptLine::Until(text) => self.read_until(text)?,
+                TranscriptLine::End => {
+                    self.end();
+                    self.read_rest()?;
+                    ended = true;
+                }
+                TranscriptLine::Kill => {
+                    if let Some(mut host) = self.host.take() {
+                        host.kill();
+                        while let HostOutput::Line(line) = host.next_line(self.deadline()) {
+                            self.receive(line);
+                        }
+                    }
+                    self.comparison.settle();
+                    ended = true;
+                }
+                TranscriptLine::Start => {
+                    self.expect_success(self.number - 1)?;
+                    self.start_host()?;
+                    ended = false;
+                    continue;
+                }
+                TranscriptLine::Exit(expected) => {
+                    let received = self.exit_status()?;
+                    if received != *expected {
+                        let line = self.number;
+                        let text = TranscriptLine::Exit(received).to_string();
+                        self.comparison.rewritten.insert(line, text);
+                        self.comparison.differences.push(Difference::Exit {
+                            line,
+                            expected: *expected,
+                            received,
+                        });
+                    }
+                }
+                _ => continue,
+            }
+            // What follows may come before the line that is waited for, or with the rest.
+            let is_read_later = match (line, next) {
+                (TranscriptLine::Until(_), Some(TranscriptLine::Until(_) | TranscriptLine::End)) => true,
+                (_, Some(TranscriptLine::Until(_))) => !expects,
+                _ => false,
+            };
+            if !(ended || line.leaves_line_open() || is_read_later) {
+                self.sync()?;
+            }
+        }
+        self.number = lines.len();
+        if !ended {
+            self.end();
+            let (known, place) = (self.comparison.unexpected(), self.added().len());
+            self.read_rest()?;
+            if self.comparison.unexpected() > known {
+                // No line claims what came; it is written down so that it shows.
+                let end = TranscriptLine::End.to_string();
+                self.added().insert(place, end);
+            }
+        }
+        self.expect_success(self.number)
+    }
+
+    /// Expects the host's lines that follow a line, up to one that is no note.
+    fn expect_after(&mut self, at: usize) -> bool {
+        let later = self.transcript.lines.iter().enumerate().skip(at + 1);
+        let mut expects = false;
+        for (at, line) in later.take_while(|(_, line)| line.is_host() || line.is_note()) {
+            if let TranscriptLine::Host(text) = line {
+                self.comparison.expect(at + 1, text);
+                expects = true;
+            }
+        }
+        expects
+    }
+
+    fn added(&mut self) -> &mut Vec<String> {
+        self.comparison.added.entry(self.number).or_default()
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.conditions.limit
+    }
+
+    fn start_host(&mut self) -> Result<(), Halt> {
+        let keeps_state = self.transcript.has(&TranscriptLine::State);
+        let needs = HostNeeds {
+            arguments: self.transcript.arguments(),
+            state: keeps_state.then(|| self.folders.path.join("state")),
+            any_pace: self.any_pace,
+        };
+        let start = || {
+            let mut command = (self.start)(&needs)?;
+            if self.transcript.has(&TranscriptLine::Repository) {
+                command.envs(self.folders.git_environment());
+            }
+            PlayedHost::start(command)
+        };
+        self.host = Some(start().map_err(Halt::Failed)?);
+        Ok(())
+    }
+
+    /// Returns a line of the client with values in place of names and placeholders.
+    fn filled(&mut self, line: &str) -> Result<String, Halt> {
+        let line = self.placeholders.fill(line);
+        let Some(names) = &mut self.comparison.names else { return Ok(line) };
+        let filled = names.fill(&line, &self.folders.path).map_err(|why| Halt::Stopped(why.to_string()))?;
+        self.comparison.note_said(&filled);
+        Ok(filled)
+    }
+
+    fn say(&mut self, bytes: Vec<u8>) -> Result<(), Halt> {
+        match &self.host {
+            Some(host) if host.say(bytes) => Ok(()),
+            _ => Err(self.host_has_ended()),
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(host) = &mut self.host {
+            host.end();
+        }
+    }
+
+    fn receive(&mut self, line: String) {
+        let line = self.placeholders.put_in(line);
+        self.comparison.receive(self.number, line);
+    }
+
+    /// Returns the next line of the host; `None` if its output has ended.
+    fn next_line(&mut self, deadline: Instant) -> Result<Option<String>, Halt> {
+        let Some(host) = &mut self.host else { return Ok(None) };
+        match host.next_line(deadline) {
+            HostOutput::Line(line) => Ok(Some(line)),
+            HostOutput::End => Ok(None),
+            HostOutput::Late => Err(Halt::Stopped(format!(
+                "the host has not sent what follows within {} s",
+                self.conditions.limit.as_secs_f32()
+            ))),
+        }
+    }
+
+    /// Reads all that follows from what was said.
+    fn sync(&mut self) -> Result<(), Halt> {
+        let deadline = self.deadline();
+        if !self.any_pace {
+            self.read_to_pong(deadline)?;
+        }
+        while self.comparison.is_waiting() && (self.any_pace || self.conditions.waits) {
+            match self.next_line(deadline)? {
+                Some(line) => self.receive(line),
+                None => return Err(self.host_has_ended()),
+            }
+        }
+        self.comparison.settle();
+        Ok(())
+    }
+
+    /// Sends a ping, which is not written down, and reads up to its answer.
+    fn read_to_pong(&mut self, deadline: Instant) -> Result<(), Halt> {
+        self.syncs += 1;
+        let id = format!("sync-{}", self.syncs);
+        self.say(format!("{{\"jsonrpc\":\"2.0\",\"id\":\"{id}\",\"method\":\"ping\"}}\n").into_bytes())?;
+        while let Some(line) = self.next_line(deadline)? {
+            if is_answer_to(&line, &id) {
+                return Ok(());
+            }
+            self.receive(line);
+        }
+        Err(self.host_has_ended())
+    }
+
+    fn read_until(&mut self, text: &str) -> Result<(), Halt> {
+        let deadline = self.deadline();
+        // At any pace, the line may have come before; it is waited for as an expected one.
+        while !self.any_pace {
+            let Some(line) = self.next_line(deadline)? else { return Err(self.host_has_ended()) };
+            let found = line.contains(text);
+            self.receive(line);
+            if found {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_rest(&mut self) -> Result<(), Halt> {
+        let deadline = self.deadline();
+        while let Some(line) = self.next_line(deadline)? {
+            self.receive(line);
+        }
+        self.comparison.settle();
+        Ok(())
+    }
+
+    /// Returns the exit status of the host, -1 for a signal.
+    fn exit_status(&mut self) -> Result<i32, Halt> {
+        let deadline = self.deadline();
+        let Some(mut host) = self.host.take() else { return Ok(0) };
+        let limit = self.conditions.limit.as_secs_f32();
+        host.wait(deadline).map_err(Halt::Failed)?.map(|status| status.code().unwrap_or(-1)).ok_or_else(
+            || Halt::Stopped(format!("the host has not exited within {limit} s of the end of its output")),
+        )
+    }
+
+    /// Waits for the host to end with status 0, unless its status is known already. Another status
+    /// is written after this line.
+    fn expect_success(&mut self, after: usize) -> Result<(), Halt> {
+        let received = self.exit_status()?;
+        if received != 0 {
+            let text = TranscriptLine::Exit(received).to_string();
+            self.comparison.added.entry(after).or_default().push(text);
+            let line = self.number;
+            self.comparison.differences.push(Difference::Exit { line, expected: 0, received });
+        }
+        Ok(())
+    }
+
+    /// Returns the reason of a conversation that the host has ended.
+    fn host_has_ended(&mut self) -> Halt {
+        let deadline = self.deadline();
+        let status = self.host.take().map(|mut host| host.wait(deadline));
+        match status {
+            Some(Ok(Some(status))) => Halt::Stopped(format!("the host has ended early ({status})")),
+            Some(Err(error)) => Halt::Failed(error),
+            _ => Halt::Stopped("the host has closed its output".to_owned()),
+        }
+    }
+
+    /// Returns the transcript as it would be written now.
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let mut write = |line: &str| {
+            text += line;
+            text.push('\n');
+        };
+        for (at, line) in self.transcript.lines.iter().enumerate() {
+            match self.comparison.rewritten.get(&(at + 1)) {
+                Some(rewritten) => write(rewritten),
+                None if line.is_host() => {}
+                None => write(&line.to_string()),
+            }
+            for added in self.comparison.added.get(&(at + 1)).into_iter().flatten() {
+                write(added);
+            }
+        }
+        text
+    }
+}
+
+/// Returns whether a line answers the request with this id.
+fn is_answer_to(line: &str, id: &str) -> bool {
+    let is_answer = |message: Value| message["id"] == id && message.get("method").is_none();
+    line.contains(id) && serde_json::from_str(line).is_ok_and(is_answer)
+}
+
+/// Folders of a transcript that is played. Removed on drop.
+struct PlayFolders {
+    path: PathBuf,
+}
+
+impl PlayFolders {
+    fn create() -> anyhow::Result<Self> {
+        let temporary =
+            paths::canonical(&std::env::temp_dir()).context("there is no folder for temporary files")?;
+        let path = temporary.join(format!("ahp-sidecar-{}", Uuid::new_v4().simple()));
+        private::create_folder(&path).with_context(|| format!("`{}` cannot be created", path.display()))?;
+        Ok(Self { path })
+    }
+
+    /// Returns environment variables with which git ignores the user's configuration.
+    fn git_environment(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
+        let home = self.path.join("home");
+        let path = std::env::var_os("PATH").map(|path| ("PATH", path.into()));
+        let variables: [(&str, PathBuf); 4] = [
+            ("GIT_CONFIG_GLOBAL", home.join("gitconfig")),
+            ("GIT_CONFIG_NOSYSTEM", "1".into()),
+            ("XDG_CONFIG_HOME", home.clone()),
+            ("HOME", home),
+        ];
+        variables.into_iter().chain(path)
+    }
+
+    /// Makes the folder of the transcript a repository in which a file is committed.
+    fn create_repository(&self) -> anyhow::Result<()> {
+        let folder = self.path.join("folder");
+        fs::write(folder.join("a"), "one\n")?;
+        let commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x"];
+        for arguments in [&["init", "-q", "-b", "main"][..], &["add", "a"], &commit] {
+            self.run_git(&folder, arguments)?;
+        }
+        Ok(())
+    }
+
+    fn run_git(&self, folder: &Path, arguments: &[&str]) -> anyhow::Result<()> {
+        let mut git = Command::new("git");
+        git.args(arguments).current_dir(folder).envs(self.git_environment());
+        for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
+            git.env_remove(variable);
+        }
+        let output = git.output().context("`git` cannot be run")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "`git {}` has failed: {}", arguments.join(" "), said.trim_end());
+        Ok(())
+    }
+}
+
+impl Drop for PlayFolders {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            tracing::warn!(%error, "`{}` cannot be removed", self.path.display());
+        }
+    }
+}

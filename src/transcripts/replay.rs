@@ -1,0 +1,145 @@
+//! `replay`: plays transcripts to a host, and reports what differs.
+//!
+//! Owns: which host is started, reading and rewriting the files, and printing the reports.
+//! Never: compares a line.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context};
+use clap::Args;
+
+use super::differences::{junit, TranscriptReport};
+use super::form::TranscriptFile;
+use super::player::{play, HostNeeds, PlayConditions};
+use super::{host_command, jsonl, HostFailure, STATE};
+use crate::listening::print;
+use crate::os::exe;
+use crate::os::paths::NULL_DEVICE;
+
+/// The arguments of `replay`.
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// Transcripts, and logs of one message per line
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// Rewrite the transcripts to what the host sends now
+    #[arg(long)]
+    bless: bool,
+
+    /// Write the result as XML of JUnit into this file
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+
+    /// Value of a name, such as folder-1=/home/me/project; repeatable
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = read_value)]
+    given: Vec<(String, String)>,
+
+    /// Time that the host may take to send what follows from a line of the client
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    timeout: u64,
+
+    /// Command that starts the host, or its address: ws://HOST:PORT or unix:PATH. `{state}` in it
+    /// is a folder that is kept during a transcript [default: this program, with a fixed clock]
+    #[arg(last = true, value_name = "HOST COMMAND")]
+    host: Vec<OsString>,
+}
+
+fn read_value(said: &str) -> Result<(String, String), String> {
+    let (name, value) = said.split_once('=').ok_or("it must be NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Result of a replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replayed {
+    /// The host said the same as each transcript.
+    Same,
+    /// The host said something else, or a transcript cannot be played.
+    Different,
+}
+
+/// Plays transcripts, and prints a report on each.
+///
+/// # Errors
+/// When the host cannot be started, or a report cannot be written.
+pub fn replay(arguments: &ReplayArgs) -> anyhow::Result<Replayed> {
+    let mut reports = Vec::new();
+    for file in &arguments.files {
+        let report = replay_file(file, arguments)?;
+        print(&report.to_string())?;
+        reports.push(report);
+    }
+    if let Some(file) = &arguments.junit {
+        fs::write(file, junit(&reports)).with_context(|| format!("--junit: `{}`", file.display()))?;
+    }
+    let is_same = reports.iter().all(TranscriptReport::is_same);
+    Ok(if is_same { Replayed::Same } else { Replayed::Different })
+}
+
+fn replay_file(file: &Path, arguments: &ReplayArgs) -> anyhow::Result<TranscriptReport> {
+    let mut report =
+        TranscriptReport { name: file.display().to_string(), differences: Vec::new(), error: None };
+    let played = read(file).and_then(|(transcript, before)| {
+        let starter = |needs: &HostNeeds| start(needs, &arguments.host);
+        let conditions = PlayConditions {
+            limit: Duration::from_secs(arguments.timeout),
+            waits: !arguments.host.is_empty(),
+            given: &arguments.given,
+        };
+        let mut played = play(&transcript, &starter, &conditions)?;
+        played.differences.iter_mut().for_each(|difference| difference.count_from(before));
+        let blessed = arguments.bless && !played.differences.is_empty();
+        if blessed {
+            ensure!(before == 0, "a log is not rewritten");
+            if played.is_whole() {
+                fs::write(file, &played.text).context("it cannot be rewritten")?;
+                played.differences.clear();
+            }
+        }
+        Ok(played.differences)
+    });
+    match played {
+        Ok(differences) => report.differences = differences,
+        Err(error) if error.is::<HostFailure>() => return Err(error),
+        Err(error) => report.error = Some(format!("{error:#}")),
+    }
+    Ok(report)
+}
+
+/// Reads a transcript; returns it with the number of its lines that are not in the file.
+fn read(file: &Path) -> anyhow::Result<(TranscriptFile, usize)> {
+    let text = fs::read_to_string(file).context("it cannot be read")?;
+    if text.trim_start().starts_with('{') {
+        return Ok((jsonl::read(&text)?, jsonl::LINES_BEFORE));
+    }
+    Ok((TranscriptFile::parse(&text)?, 0))
+}
+
+/// Returns the command that starts the host of a transcript.
+fn start(needs: &HostNeeds, host: &[OsString]) -> anyhow::Result<Command> {
+    if host.is_empty() {
+        let mut command = exe::command();
+        match &needs.state {
+            Some(folder) => command.arg("--state-dir").arg(folder).arg("--exclusive"),
+            None => command.arg("--ephemeral"),
+        };
+        command.args(["--config", NULL_DEVICE, "--default-directory", "/"]);
+        if !needs.any_pace {
+            command.arg("--deterministic");
+        }
+        command.args(needs.arguments);
+        return Ok(command);
+    }
+    let has_state = host.iter().any(|word| word.to_string_lossy().contains(STATE));
+    if needs.state.is_some() && !has_state {
+        bail!("`@ state` needs a host that keeps its state in a folder: name that `{STATE}` in the host command");
+    }
+    let mut command = host_command(host, needs.state.as_deref());
+    command.args(needs.arguments);
+    Ok(command)
+}
