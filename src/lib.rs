@@ -10,9 +10,9 @@
 //! [`cli`], [`settings`] (the owner of each setting), [`config`] and [`places`] (configuration, and
 //! standard folders), [`status`] (exit status), [`sessions`] (stored sessions, for people),
 //! [`check`] (a test of the configured agents), [`demo`] (an example conversation), [`help`]
-//! (documentation), [`transcripts`] (recording and replaying conversations), [`listening`] and [`connect`] (connections of other programs, and of this one
-//! as a client). `src/FIRST_MESSAGE.md` follows one message through all of it, and
-//! `src/GLOSSARY.md` defines the terms.
+//! (documentation), [`transcripts`] (recording and replaying conversations), [`listening`] and
+//! [`connect`] (connections of other programs, and of this one as a client). `src/FIRST_MESSAGE.md`
+//! follows one message through all of it, and `src/GLOSSARY.md` defines the terms.
 //!
 //! Invariants: actions change the state in one function of `host` only; `host`, `state`, `versions`
 //! and `wire` do no I/O and read no clock; stdout carries only protocol messages.

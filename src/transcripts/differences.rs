@@ -142,12 +142,14 @@ fn shortened(text: &str, chars: usize) -> String {
 }
 
 /// Report on one transcript.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct TranscriptReport {
     /// Name of the transcript.
     pub name: String,
     /// Differences, in the order in which they were found.
     pub differences: Vec<Difference>,
+    /// True if the transcript was rewritten to what the host said.
+    pub rewritten: bool,
     /// Reason for which the transcript was not played, if so.
     pub error: Option<String>,
 }
@@ -162,6 +164,7 @@ impl TranscriptReport {
     pub fn summary(&self) -> String {
         match (&self.error, self.differences.len()) {
             (Some(error), _) => error.clone(),
+            (None, 0) if self.rewritten => "rewritten".to_owned(),
             (None, 0) => "same".to_owned(),
             (None, 1) => "1 difference".to_owned(),
             (None, several) => format!("{several} differences"),

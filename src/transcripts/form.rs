@@ -124,6 +124,12 @@ impl TranscriptFile {
     }
 }
 
+impl fmt::Display for TranscriptFile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lines.iter().try_for_each(|line| writeln!(formatter, "{line}"))
+    }
+}
+
 impl TranscriptLine {
     fn parse(line: &str) -> anyhow::Result<Self> {
         if line.is_empty() || line.starts_with("# ") || line == "#" {
@@ -271,9 +277,7 @@ mod tests {
         let text =
             "# a note\n\n@ run --on-eof exit\n@ state\n@ names\n@ any-pace\n> x\n< y\n@ kill\n@ start\n\
                     @ until a b\n@ say-raw a\\\\\\xff\\r\\n\n@ say-repeat 3 z\n@ end\n@ exit 4\n";
-        let transcript = TranscriptFile::parse(text).unwrap();
-        let again: String = transcript.lines.iter().map(|line| format!("{line}\n")).collect();
-        assert_eq!(again, text);
+        assert_eq!(TranscriptFile::parse(text).unwrap().to_string(), text);
     }
 
     #[test]

@@ -200,7 +200,11 @@ impl Naming {
             Value::String(text) => {
                 if gives && is_time(text) {
                     *text = TIME.to_owned();
-                } else if gives && field == "etag" && !self.known.contains_key(text.as_str()) {
+                } else if gives
+                    && field == "etag"
+                    && !text.is_empty()
+                    && !self.known.contains_key(text.as_str())
+                {
                     let name = self.fresh("etag");
                     self.known.insert(std::mem::replace(text, name.clone()), name);
                 } else if !(text.starts_with(NAME_START) && self.is_request_name(text)) {

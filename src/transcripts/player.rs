@@ -29,8 +29,6 @@ pub struct HostNeeds<'a> {
     /// State folder, which all hosts of the transcript share; `None` if sessions need not outlive
     /// the process.
     pub state: Option<PathBuf>,
-    /// True if the host may act at its own pace, as a user's host does.
-    pub any_pace: bool,
 }
 
 /// Returns the command that starts a host.
@@ -253,7 +251,6 @@ impl Player<'_> {
         let needs = HostNeeds {
             arguments: self.transcript.arguments(),
             state: keeps_state.then(|| self.folders.path.join("state")),
-            any_pace: self.any_pace,
         };
         let start = || {
             let mut command = (self.start)(&needs)?;

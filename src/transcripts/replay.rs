@@ -20,7 +20,7 @@ use crate::listening::print;
 use crate::os::exe;
 use crate::os::paths::NULL_DEVICE;
 
-/// The arguments of `replay`.
+/// Replay of transcripts to a host, with a report on what the host sends differently.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
     /// Transcripts, and logs of one message per line
@@ -82,8 +82,7 @@ pub fn replay(arguments: &ReplayArgs) -> anyhow::Result<Replayed> {
 }
 
 fn replay_file(file: &Path, arguments: &ReplayArgs) -> anyhow::Result<TranscriptReport> {
-    let mut report =
-        TranscriptReport { name: file.display().to_string(), differences: Vec::new(), error: None };
+    let mut report = TranscriptReport { name: file.display().to_string(), ..TranscriptReport::default() };
     let played = read(file).and_then(|(transcript, before)| {
         let starter = |needs: &HostNeeds| start(needs, &arguments.host);
         let conditions = PlayConditions {
@@ -93,13 +92,11 @@ fn replay_file(file: &Path, arguments: &ReplayArgs) -> anyhow::Result<Transcript
         };
         let mut played = play(&transcript, &starter, &conditions)?;
         played.differences.iter_mut().for_each(|difference| difference.count_from(before));
-        let blessed = arguments.bless && !played.differences.is_empty();
-        if blessed {
+        if arguments.bless && played.is_whole() && played.text != transcript.to_string() {
             ensure!(before == 0, "a log is not rewritten");
-            if played.is_whole() {
-                fs::write(file, &played.text).context("it cannot be rewritten")?;
-                played.differences.clear();
-            }
+            fs::write(file, &played.text).context("it cannot be rewritten")?;
+            played.differences.clear();
+            report.rewritten = true;
         }
         Ok(played.differences)
     });
@@ -128,10 +125,7 @@ fn start(needs: &HostNeeds, host: &[OsString]) -> anyhow::Result<Command> {
             Some(folder) => command.arg("--state-dir").arg(folder).arg("--exclusive"),
             None => command.arg("--ephemeral"),
         };
-        command.args(["--config", NULL_DEVICE, "--default-directory", "/"]);
-        if !needs.any_pace {
-            command.arg("--deterministic");
-        }
+        command.args(["--deterministic", "--config", NULL_DEVICE, "--default-directory", "/"]);
         command.args(needs.arguments);
         return Ok(command);
     }

@@ -13,9 +13,9 @@ use serde_json::{json, Value};
 
 use super::replaying::replay;
 use crate::client::hold_conversation;
-use crate::support::{program, sidecar, Process};
+use crate::support::{program, Process};
 
-/// A shell in which `$1` is the program, and `$2` and so on are these; everything is in this folder.
+/// A shell in this folder, in which `$1` is the program, and `$2` and so on are these.
 fn shell(folder: &Path, script: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", script, "sh"]).arg(program().get_program()).args(arguments).current_dir(folder);
@@ -43,7 +43,7 @@ fn assert_same(replayed: &Output) {
 async fn recorded_conversation_passes_byte_by_byte_and_replays() {
     let folder = tempfile::tempdir().unwrap();
     // Copies of what comes and goes on both sides.
-    let script = "tee client.in | \"$1\" record a.txt -- sh -c 'tee host.in | \"$1\" --ephemeral | tee host.out' sh \"$1\" \
+    let script = "tee client.in | \"$1\" record a.txt -- sh -c 'tee host.in | \"$1\" --ephemeral --deterministic | tee host.out' sh \"$1\" \
                   | tee client.out";
     hold_conversation(shell(folder.path(), script, &[])).await;
     let read = |name: &str| fs::read(folder.path().join(name)).unwrap();
@@ -56,7 +56,7 @@ async fn recorded_conversation_passes_byte_by_byte_and_replays() {
     assert!(text.contains("\"${time}\"") && text.ends_with("@ end\n@ exit 0\n"), "{text}");
     assert_same(&replay(&[&path], &[]).output().unwrap());
     let mut anew = replay(&[&path], &["--"]);
-    anew.arg(sidecar().get_program()).arg("--ephemeral");
+    anew.arg(program().get_program()).args(["--ephemeral", "--deterministic"]);
     assert_same(&anew.output().unwrap());
 }
 
@@ -64,8 +64,12 @@ async fn recorded_conversation_passes_byte_by_byte_and_replays() {
 async fn recorded_log_replays() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.jsonl");
-    hold_conversation(shell(folder.path(), "exec \"$1\" record --jsonl a.jsonl -- \"$1\" --ephemeral", &[]))
-        .await;
+    hold_conversation(shell(
+        folder.path(),
+        "exec \"$1\" record --jsonl a.jsonl -- \"$1\" --ephemeral --deterministic",
+        &[],
+    ))
+    .await;
     let text = fs::read_to_string(&path).unwrap();
     for line in text.lines() {
         let message: Value = serde_json::from_str(line).unwrap();

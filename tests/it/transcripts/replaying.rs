@@ -83,7 +83,8 @@ fn blessed_transcript_is_what_the_host_says_now() {
     let text = fs::read_to_string(fixture("demo/short.txt")).unwrap();
     let (_folder, path) = file("a.txt", &text.replace(r#""name":"ahp-sidecar""#, r#""name":"other""#));
     let output = replay(&[&path], &["--bless"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+    assert_eq!(printed(&output), format!("{}: rewritten\n", path.display()));
+    assert_eq!(output.status.code(), Some(0));
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
 }
 
