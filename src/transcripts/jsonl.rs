@@ -119,7 +119,8 @@ mod tests {
         ];
         let text = entries.join("\n");
         assert!(!text.contains("secret"), "{text}");
-        let written = read(&text).unwrap().lines[LINES_BEFORE..].iter().map(|line| format!("{line}\n"));
+        let read = read(&text).unwrap();
+        let written = read.lines[LINES_BEFORE..].iter().map(|line| format!("{line}\n"));
         assert_eq!(
             written.collect::<String>(),
             "> {\"id\":1,\"method\":\"authenticate\",\"params\":{\"token\":\"${token-1}\"}}\n\

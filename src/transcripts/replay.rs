@@ -20,6 +20,9 @@ use crate::listening::print;
 use crate::os::exe;
 use crate::os::paths::NULL_DEVICE;
 
+/// Default time limit, in seconds: longer than a host lets turns run after the end of its stdin.
+const TIMEOUT: u64 = 90;
+
 /// Replay of transcripts to a host, with a report on what the host sends differently.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
@@ -39,8 +42,8 @@ pub struct ReplayArgs {
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = read_value)]
     given: Vec<(String, String)>,
 
-    /// Time that the host may take to send what follows from a line of the client
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    /// Time that the host may take to send what follows from a line of the client, or to end
+    #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT)]
     timeout: u64,
 
     /// Command that starts the host, or its address: ws://HOST:PORT or unix:PATH. `{state}` in it
