@@ -1,4 +1,5 @@
-//! `ahp-sidecar agents check`: starts each agent once and prints its properties.
+//! `ahp-sidecar agents check`: starts each agent once and prints its properties; and the verbs of
+//! `agents`, of which [`installing`] has the others.
 //!
 //! Owns: the printed report, and storing the properties that agents report, so that the next host
 //! can send them to its clients at once.
@@ -23,6 +24,7 @@ use crate::backend::Backend;
 use crate::cli::WhichAgents;
 use crate::host::effects::{AgentDescription, OpenFailure, Tokens};
 use crate::host::{stored_description, Start};
+use crate::installing::{self, AddAgent, RemoveAgent, UpdateAgent};
 use crate::os::process::GuardProgram;
 use crate::store::archive::Archive;
 use crate::store::folder::{self, StateFolder};
@@ -60,6 +62,13 @@ enum AgentsVerb {
     /// Start each agent once and print whether it works, its version, login, models, modes and
     /// other settings; remember them for clients
     Check(Check),
+    /// Install an agent and add it to the configuration file, after printing what is done; then
+    /// check it. Without a name, list the agents that can be added
+    Add(AddAgent),
+    /// Install the newest version of a configured agent, and check it
+    Update(UpdateAgent),
+    /// Remove an agent from the configuration file; its program stays
+    Remove(RemoveAgent),
 }
 
 #[derive(Debug, Args)]
@@ -91,9 +100,24 @@ pub enum Checked {
     NotRemembered(anyhow::Error),
 }
 
-/// Checks the agents that the arguments select.
+/// Carries out a verb of `agents`.
 pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Checked> {
-    let AgentsVerb::Check(check) = &agents.verb;
+    match &agents.verb {
+        AgentsVerb::Check(check) => check_agents(check, guard),
+        AgentsVerb::Add(add) => installing::add(add, guard),
+        AgentsVerb::Update(update) => installing::update(update, guard),
+        AgentsVerb::Remove(remove) => installing::remove(remove),
+    }
+}
+
+/// Checks one agent, and stores nothing.
+pub fn check_agent(name: &str, which: WhichAgents, guard: &GuardProgram) -> anyhow::Result<Checked> {
+    let name = Some(name.to_owned());
+    check_agents(&Check { name, which, timeout: None, state_dir: None, ephemeral: true }, guard)
+}
+
+/// Checks the agents that the arguments select.
+fn check_agents(check: &Check, guard: &GuardProgram) -> anyhow::Result<Checked> {
     let mut specs = check.which.agents()?;
     if let Some(name) = &check.name {
         let all: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();

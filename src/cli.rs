@@ -4,7 +4,7 @@
 //! Never: does what a flag asks for.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{bail, Context};
@@ -225,6 +225,11 @@ pub fn help(topic: Option<&str>) -> anyhow::Result<String> {
 }
 
 impl WhichAgents {
+    /// Selects the agents of this file.
+    pub fn of_file(file: &Path) -> Self {
+        Self { agent: Vec::new(), config: Some(file.to_owned()) }
+    }
+
     /// Reads the agents that speak ACP.
     ///
     /// # Errors
@@ -254,7 +259,7 @@ pub enum CliCommand {
     /// List, export, restore and purge the sessions of a state folder; restore and purge require
     /// that no ahp-sidecar uses it
     Sessions(Sessions),
-    /// Check the configured agents
+    /// Add, check, update and remove agents
     Agents(AgentsArguments),
     /// Run a host for the client on stdin and stdout, and record the conversation as a transcript
     Record(RecordArgs),

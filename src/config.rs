@@ -1,7 +1,9 @@
-//! Configuration of the agents: command-line flags, and the configuration file.
+//! Configuration of the agents and their MCP servers: command-line flags, and the configuration file.
 //!
 //! Owns: both forms, their defaults and errors, and reading the file again ([`AgentSource`]).
 //! Never: starts an agent, or passes a command line to a shell: it is split by the same rules.
+
+mod mcp;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use anyhow::{anyhow, bail, Context};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::acp::{AgentSpec, Offers};
+use crate::backend::mcp::McpServer;
 use crate::backend::script;
 use crate::files::small;
 use crate::os::facts::{self, Facts};
@@ -26,6 +29,12 @@ const LIMIT_MAX: Duration = Duration::from_secs(1_000_000_000);
 struct File {
     #[serde(default)]
     agents: BTreeMap<String, AgentEntry>,
+    /// Sections of MCP servers, unchecked, so that an invalid one costs no other.
+    #[serde(default)]
+    mcp: BTreeMap<String, toml::Value>,
+    /// Files of other programs with further servers.
+    #[serde(default)]
+    mcp_files: Vec<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -94,6 +103,9 @@ pub struct ConfigurationSeen {
     pub sum: Option<u32>,
     /// Descriptions of the agents by name, for comparison; `None` if the content is invalid.
     pub agents: Option<BTreeMap<String, String>>,
+    /// Descriptions of the MCP servers by name, for comparison.
+    #[serde(default)]
+    pub servers: BTreeMap<String, String>,
 }
 
 impl ConfigurationSeen {
@@ -113,6 +125,8 @@ pub struct ConfigurationReading {
     pub stamp: Option<Stamp>,
     /// Agents of the flags, then those of the file by name; or the error in the file.
     pub agents: Result<Vec<AgentSpec>, String>,
+    /// MCP servers of the file; none if it has an error.
+    pub servers: Vec<McpServer>,
 }
 
 /// Version of a file by its metadata, without reading the content.
@@ -154,16 +168,24 @@ impl AgentSource {
         let described = |agents: &Vec<AgentSpec>| {
             agents.iter().map(|agent| (agent.name.clone(), format!("{agent:?}"))).collect()
         };
-        let seen =
-            ConfigurationSeen { file: self.file.clone(), sum, agents: of_file.as_ref().ok().map(described) };
+        let (of_file, servers) = match of_file {
+            Ok((agents, servers)) => (Ok(agents), servers),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        let seen = ConfigurationSeen {
+            file: self.file.clone(),
+            sum,
+            agents: of_file.as_ref().ok().map(described),
+            servers: servers.iter().map(|server| (server.name.clone(), format!("{server:?}"))).collect(),
+        };
         let agents = of_file.map(|of_file| self.of_flags.iter().cloned().chain(of_file).collect());
-        ConfigurationReading { seen, stamp, agents: agents.map_err(|error| format!("{error:#}")) }
+        ConfigurationReading { seen, stamp, agents: agents.map_err(|error| format!("{error:#}")), servers }
     }
 
-    /// Returns the checksum of the content, and the agents that no flag overrides.
-    fn read_file(&self) -> (Option<u32>, anyhow::Result<Vec<AgentSpec>>) {
+    /// Returns the checksum of the content, the agents that no flag overrides, and the MCP servers.
+    fn read_file(&self) -> (Option<u32>, anyhow::Result<OfFile>) {
         let Some(path) = self.file().filter(|path| self.is_named || path.exists()) else {
-            return (None, Ok(Vec::new()));
+            return (None, Ok((Vec::new(), Vec::new())));
         };
         let what = if self.is_named { "--config:" } else { "the configuration file" };
         let context = || format!("{what} `{}`", path.display());
@@ -171,12 +193,12 @@ impl AgentSource {
             Ok(text) => text,
             Err(error) => return (None, Err(error)),
         };
-        let agents = from_file(&text, path.parent().unwrap_or(Path::new(""))).with_context(context);
-        let agents = agents.map(|mut agents| {
+        let of_file = from_file(&text, path).with_context(context);
+        let of_file = of_file.map(|(mut agents, servers)| {
             agents.retain(|agent| self.of_flags.iter().all(|of_flag| of_flag.name != agent.name));
-            agents
+            (agents, servers)
         });
-        (Some(crc32fast::hash(text.as_bytes())), agents)
+        (Some(crc32fast::hash(text.as_bytes())), of_file)
     }
 }
 
@@ -193,6 +215,14 @@ pub fn agents(
     AgentSource::new(flags, named, default)?.read().agents.map_err(anyhow::Error::msg)
 }
 
+/// Checks that this text can be the content of a configuration file.
+///
+/// # Errors
+/// When it is invalid, with the reason.
+pub fn check_text(text: &str, file: &Path) -> anyhow::Result<()> {
+    from_file(text, file).map(drop)
+}
+
 fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
     let (name, command_line) = flag.split_once('=').context("it is not NAME=COMMAND LINE")?;
     let mut words = programs::split(command_line).context("the command line cannot be split")?.into_iter();
@@ -202,13 +232,27 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
     described(name.to_owned(), entry.try_into()?)
 }
 
-/// Reads agents from a file in `folder`. Relative paths are relative to that folder, except for a
+/// Agents and MCP servers of a file.
+type OfFile = (Vec<AgentSpec>, Vec<McpServer>);
+
+/// Reads the content of the file at `path`. Relative paths are relative to its folder, except for a
 /// command without a slash, which is looked up in the search path.
-fn from_file(text: &str, folder: &Path) -> anyhow::Result<Vec<AgentSpec>> {
-    let file: File = toml::from_str(text).map_err(|error| match advice(text) {
-        Some(advice) => anyhow!(advice),
-        None => error.into(),
+fn from_file(text: &str, path: &Path) -> anyhow::Result<OfFile> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let file: File = toml::from_str(text).map_err(|mut error| {
+        if let Some(advice) = advice(text) {
+            return anyhow!(advice);
+        }
+        if !text.contains("[mcp") {
+            return error.into();
+        }
+        // Without the line itself: values of servers may be secrets.
+        let line = error.span().and_then(|span| text.get(..span.start));
+        let line = line.map_or(1, |before| before.matches('\n').count() + 1);
+        error.set_input(None);
+        anyhow!("line {line}: {}", error.message())
     })?;
+    let servers = mcp::servers(&file.mcp, &file.mcp_files, (text, path));
     let agents = file.agents.into_iter().map(|(name, mut agent)| {
         let place = format!("[agents.{name}]");
         if agent.command.components().count() > 1 {
@@ -217,7 +261,7 @@ fn from_file(text: &str, folder: &Path) -> anyhow::Result<Vec<AgentSpec>> {
         agent.directory = agent.directory.map(|directory| folder.join(directory));
         described(name, agent).context(place)
     });
-    agents.collect()
+    Ok((agents.collect::<anyhow::Result<_>>()?, servers))
 }
 
 /// Returns the correction of a common mistake in the file; `None` if there is none.
@@ -225,7 +269,7 @@ fn advice(text: &str) -> Option<String> {
     let file: toml::Table = text.parse().ok()?;
     let Some(agents) = file.get("agents").and_then(toml::Value::as_table) else {
         let is_agent = |entry: &toml::Value| entry.get("command").is_some();
-        return file.iter().find_map(|(name, entry)| {
+        return file.iter().filter(|(name, _)| !name.starts_with("mcp")).find_map(|(name, entry)| {
             let below = entry.as_table().and_then(|below| below.iter().find(|(_, entry)| is_agent(entry)));
             match (below, words(entry)) {
                 _ if is_agent(entry) => {
@@ -274,8 +318,7 @@ fn section(name: &str, mut words: Vec<String>) -> String {
 }
 
 fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
-    let fits = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
-    if !name.starts_with(|first: char| first.is_ascii_alphabetic()) || !name.chars().all(fits) {
+    if !is_name(&name) {
         bail!("the name `{name}` must be a letter, followed by letters, digits, `-`, `_` and `.`");
     }
     if name == script::PROVIDER {
@@ -328,6 +371,12 @@ fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
         client_tools: agent.client_tools,
         config,
     })
+}
+
+/// Returns whether an agent or server can have this name.
+fn is_name(name: &str) -> bool {
+    let fits = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+    name.starts_with(|first: char| first.is_ascii_alphabetic()) && name.chars().all(fits)
 }
 
 fn limit(name: &str, seconds: f64) -> anyhow::Result<Duration> {
@@ -419,7 +468,7 @@ mod tests {
 
     #[test]
     fn invalid_configuration_file_is_refused_with_the_reason() {
-        let failure = |text: &str| format!("{:#}", from_file(text, Path::new("/")).unwrap_err());
+        let failure = |text: &str| format!("{:#}", from_file(text, Path::new("/config.toml")).unwrap_err());
         assert!(failure("[agents.a]").contains("command"));
         assert!(failure("[agents.a]\ncommand = 'x'\nworking = 1").contains("working"));
         assert!(failure("[agent.a]\ncommand = 'x'").contains("agent"));
@@ -436,7 +485,7 @@ mod tests {
 
     #[test]
     fn common_mistake_in_a_file_is_refused_with_the_correction() {
-        let failure = |text: &str| format!("{:#}", from_file(text, Path::new("/")).unwrap_err());
+        let failure = |text: &str| format!("{:#}", from_file(text, Path::new("/config.toml")).unwrap_err());
         let section = "[agents.a]\ncommand = \"x y\"\nargs = [\"--acp\"]";
         for (mistake, advice) in [
             ("[agents]\na = '\"x y\" --acp'", section),

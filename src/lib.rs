@@ -9,10 +9,11 @@
 //! that drives the core), [`front`] (joins an editor's process to the host of a state folder),
 //! [`cli`], [`settings`] (the owner of each setting), [`config`] and [`places`] (configuration, and
 //! standard folders), [`status`] (exit status), [`sessions`] (stored sessions, for people),
-//! [`check`] (a test of the configured agents), [`demo`] (an example conversation), [`help`]
-//! (documentation), [`transcripts`] (recording and replaying conversations), [`listening`] and
-//! [`connect`] (connections of other programs, and of this one as a client). `src/FIRST_MESSAGE.md`
-//! follows one message through all of it, and `src/GLOSSARY.md` defines the terms.
+//! [`check`] (a test of the configured agents), [`installing`] (agents that are added), [`demo`] (an
+//! example conversation), [`help`] (documentation), [`transcripts`] (recording and replaying
+//! conversations), [`listening`] and [`connect`] (connections of other programs, and of this one as
+//! a client). `src/FIRST_MESSAGE.md` follows one message through all of it, and `src/GLOSSARY.md`
+//! defines the terms.
 //!
 //! Invariants: actions change the state in one function of `host` only; `host`, `state`, `versions`
 //! and `wire` do no I/O and read no clock; stdout carries only protocol messages.
@@ -29,6 +30,7 @@ pub mod front;
 pub mod git;
 pub mod help;
 pub mod host;
+pub mod installing;
 pub mod io;
 pub mod listening;
 pub mod os;

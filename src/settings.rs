@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use tracing_subscriber::filter::Targets;
 
+use crate::backend::mcp::McpServer;
 use crate::cli::ServeOptions;
 use crate::config::{AgentSource, ConfigurationReading};
 use crate::io::hello::{environment, Hello, SettingsMessage, LINK};
@@ -54,6 +55,7 @@ impl ServeOptions {
         log: &Targets,
     ) -> Hello {
         let named = reading.agents.iter().flatten().flat_map(|agent| agent.environment.keys().cloned());
+        let of_servers = reading.servers.iter().flat_map(McpServer::variables).map(str::to_owned);
         Hello {
             link: LINK,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -62,7 +64,7 @@ impl ServeOptions {
             settings: self.settings(agents),
             configuration: reading.seen.clone(),
             listening: options.listening.clone(),
-            environment: environment(named.chain(["PATH".to_owned()])),
+            environment: environment(named.chain(of_servers).chain(["PATH".to_owned()])),
         }
     }
 }

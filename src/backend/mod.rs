@@ -1,6 +1,7 @@
 //! Backends: the trait that every kind of agent implements, and the tasks that run conversations.
 //!
-//! [`probe`] learns what an agent offers before a session uses it; [`byte_budget`] bounds queues.
+//! [`probe`] learns what an agent offers before a session uses it; [`byte_budget`] bounds queues;
+//! [`mcp`] describes the MCP servers that agents are given.
 //!
 //! Owns: one task per open conversation, the bounded channel for all reports, and the guarantee
 //! that reports of a closed conversation are dropped.
@@ -13,6 +14,7 @@
 
 pub mod acp;
 pub mod byte_budget;
+pub mod mcp;
 pub mod probe;
 pub mod script;
 pub mod secrets;
@@ -27,6 +29,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use self::byte_budget::{ByteBudget, ByteReservation};
+use self::mcp::McpServer;
 use self::probe::ProbeResult;
 use crate::host::effects::{
     AgentDescription, ChatKey, Command, Event, OpenConversation, OpenFailure, Tokens, TurnEvent,
@@ -71,6 +74,8 @@ pub struct HostLine {
     pub commands: mpsc::UnboundedReceiver<Command>,
     /// Sender for the conversation's reports.
     pub reports: ReportSender,
+    /// MCP servers that the agent is given.
+    pub servers: Vec<Arc<McpServer>>,
 }
 
 /// Sender for the reports of one conversation, bounded by their number and bytes.
@@ -172,6 +177,8 @@ pub struct Agents {
     reports_bytes: ByteBudget,
     last_conversation: u64,
     probed: mpsc::UnboundedSender<(String, ProbeResult)>,
+    /// MCP servers of the operator.
+    servers: Vec<Arc<McpServer>>,
 }
 
 struct OpenHandle {
@@ -197,6 +204,7 @@ impl Agents {
             reports_bytes,
             last_conversation: 0,
             probed,
+            servers: Vec::new(),
         };
         (agents, receiver, probes)
     }
@@ -223,9 +231,23 @@ impl Agents {
         self.backends.iter().find(|known| known.provider == provider)
     }
 
-    /// Returns the description of each offered backend, in order.
+    /// Returns the description of each offered backend, in order, with its MCP servers.
     pub fn describe(&self) -> Vec<AgentDescription> {
-        self.backends.iter().map(|known| known.backend.describe()).collect()
+        let described = self.backends.iter().map(|known| {
+            let mut described = known.backend.describe();
+            let servers = self.servers.iter().filter(|server| server.is_for(&known.provider));
+            let servers: Vec<_> = servers.map(|server| server.customization()).collect();
+            if !servers.is_empty() {
+                described.info.customizations.get_or_insert_default().extend(servers);
+            }
+            described
+        });
+        described.collect()
+    }
+
+    /// Gives these MCP servers to conversations that open from now on.
+    pub fn offer_servers(&mut self, servers: Vec<McpServer>) {
+        self.servers = servers.into_iter().map(Arc::new).collect();
     }
 
     /// Offers these agents from now on, in this order. Conversations with other agents continue
@@ -349,7 +371,9 @@ impl Agents {
             sender: self.reports.clone(),
             bytes: self.reports_bytes.clone(),
         };
-        let line = HostLine { commands: receiver, reports: reports.clone() };
+        let servers = self.servers.iter().filter(|server| open.mcp_servers.contains(&server.id()));
+        let servers = servers.cloned().collect();
+        let line = HostLine { commands: receiver, reports: reports.clone(), servers };
         let known = self.known(&open.provider);
         let is_retired = known.map(|known| Arc::clone(&known.is_retired)).unwrap_or_default();
         let provider = open.provider.clone();

@@ -35,6 +35,7 @@ pub struct ProbeResult {
 pub fn run(backend: &dyn Backend, tokens: Tokens) -> impl Future<Output = ProbeResult> + Send + 'static {
     let open = OpenConversation {
         client_tools: Vec::new(),
+        mcp_servers: Vec::new(),
         provider: backend.describe().info.provider,
         working_directories: Vec::new(),
         config: JsonObject::new(),
@@ -52,6 +53,7 @@ pub fn run(backend: &dyn Backend, tokens: Tokens) -> impl Future<Output = ProbeR
     let line = HostLine {
         commands: receiver,
         reports: ReportSender { chat: ChatKey(0), conversation: 0, sender, bytes },
+        servers: Vec::new(),
     };
     receive(backend.converse(open, line), reports, commands)
 }

@@ -6,6 +6,7 @@
 mod clients;
 mod files;
 mod own_turns;
+mod servers;
 mod steps;
 mod terminals;
 
@@ -203,6 +204,8 @@ struct ScriptAgent {
     tokens: Tokens,
     working_directories: Vec<String>,
     client_tools: Vec<String>,
+    /// Report on MCP servers for which there was no room.
+    servers_due: Option<Event>,
     /// Tools that the user has permanently allowed.
     allowed: HashSet<String>,
     /// Messages and attachments so far, oldest first; `/recall` repeats them.
@@ -294,6 +297,10 @@ impl ScriptAgent {
         if let Some(resource) = resource.as_ref().filter(|resource| !open.tokens.contains_key(*resource)) {
             return refuse(&line.reports, format!("there is no token for `{resource}`")).await;
         }
+        if !line.servers.is_empty() {
+            let servers = line.servers.iter().map(|server| server.id()).collect();
+            line.reports.report(servers::given(servers)).await;
+        }
         line.reports.report(Event::Opened).await;
         let about = open.selection.map(|text| format!("about: {text}"));
         let history = open.history.into_iter().flat_map(|turn| {
@@ -313,6 +320,7 @@ impl ScriptAgent {
             allowed,
             memory,
             allows_all,
+            servers_due: None,
             terminals: 0,
             own_turns: LaterSteps::default(),
             turn,
@@ -431,6 +439,7 @@ impl ScriptAgent {
             "/token-refused" => self.refuse_token().await,
             "/client" => self.call_client(rest).await,
             "/question" => self.question(rest).await,
+            "/mcp" => self.show_server(rest).await,
             "/model" => self.finish(TurnEvent::Part(TextKind::Markdown, self.turn.chosen.clone())).await,
             "/usage" => self.usage(rest).await,
             "/title" => self.report(Event::Title(rest.to_owned())).await,
@@ -499,6 +508,7 @@ impl ScriptAgent {
             Command::ClientTools { tools } => self.client_tools = names_of(&tools),
             Command::Tokens(tokens) => self.tokens = tokens,
             Command::WorkIn { directories } => self.working_directories = directories,
+            Command::McpServers { servers, .. } => self.take_servers(servers),
             command => tracing::debug!(?command, "a command of the host was ignored: its turn is over"),
         }
     }
@@ -532,6 +542,9 @@ impl ScriptAgent {
 
     /// Sends a report as soon as there is room, and applies commands while it waits.
     async fn report(&mut self, event: Event) -> Result<(), Stop> {
+        if let Some(due) = self.servers_due.take() {
+            Box::pin(self.report(due)).await?;
+        }
         if self.line.commands.is_empty() && !self.line.commands.is_closed() {
             if let Some(room) = self.line.reports.try_reserve() {
                 room.report(event);

@@ -12,6 +12,8 @@ pub(super) enum Fact {
     /// A part of a running turn (question, tool call, review) has changed, and may wait for the
     /// user or a client.
     MayWait { chat: ChatKey, id: String, is_question: bool },
+    /// The conversation of a chat, in a session with customizations, opens, is open or is closed.
+    ConversationChanged(ChatKey),
     /// A turn of a chat has ended.
     TurnEnded(ChatKey),
 }

@@ -15,8 +15,9 @@
 //! chats as entries: created, listed, forked, moved, saved, evicted, loaded), `changes`
 //! (changesets, checkpoints, repositories), `chats` (turns and their content), `clients`
 //! (connections, active clients, disconnects), `configuration` (models, settings, directories),
-//! `relays` (files that clients serve), `terminals`, `watches` and `annotations`. An owner knows
-//! the ledger and its arguments, never the host; tests enforce that. Owners call each other
+//! `customizations` (MCP servers of agents), `relays` (files that clients serve), `terminals`,
+//! `watches` and `annotations`. An owner knows the ledger and its arguments, never the host; tests
+//! enforce that. Owners call each other
 //! directly where one step needs both; a fact (`facts`) is for a reaction that must wait until its
 //! cause is complete, or that would close a cycle of modules.
 //!
@@ -35,6 +36,7 @@ mod chats;
 mod clients;
 mod configuration;
 mod cursors;
+mod customizations;
 pub mod effects;
 mod facts;
 mod ledger;

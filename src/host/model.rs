@@ -21,6 +21,7 @@ use super::channels::annotations_summary;
 use super::chats::attached::Attached;
 use super::configuration::selection::PendingSelection;
 use super::configuration::settings::SentSettings;
+use super::customizations::{ConversationServers, StoppedServers};
 use super::effects::{
     AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Tokens, TurnCause,
 };
@@ -97,6 +98,7 @@ pub(super) struct Session {
     /// Files that clients have reverted, in the order of the reverts.
     pub(super) reverted: Vec<RevertedFile>,
     pub(super) checkpoints: CheckpointedFolder,
+    pub(super) stopped_servers: StoppedServers,
     /// Set for an unused session that was made ahead of use; it is neither shown nor saved.
     pub(super) ahead: bool,
     /// Head of the sequence when the session was first shown.
@@ -123,6 +125,7 @@ impl Session {
             reviewed: ReviewMarks::default(),
             reverted: Vec::new(),
             checkpoints: CheckpointedFolder::default(),
+            stopped_servers: StoppedServers::default(),
             used: 0,
             ahead: false,
             shown_at: channel.born_at,
@@ -179,6 +182,8 @@ pub(super) struct Chat {
     pub(super) directories_sent: Vec<String>,
     /// Tools of clients last sent to the agent.
     pub(super) tools_sent: Vec<ToolDefinition>,
+    /// MCP servers in the conversation with the agent.
+    pub(super) servers: ConversationServers,
     /// Configuration as sent to the agent, with unacknowledged changes.
     pub(super) settings_sent: SentSettings,
     /// Commands that the agent offers in the chat; `None` until it has reported them.
@@ -236,6 +241,7 @@ impl Chat {
             tokens_sent: Tokens::new(),
             directories_sent: Vec::new(),
             tools_sent: Vec::new(),
+            servers: ConversationServers::default(),
             settings_sent: SentSettings::default(),
             commands: None,
             run: None,

@@ -105,6 +105,24 @@ pub(crate) enum Refusal {
     EntryTooLarge { id: String, max: usize },
     #[error("there is no room for it: the annotations of a session have at most {}", human_size(*.0))]
     AnnotationsTooLarge(usize),
+    #[error("no such customization that can be changed: `{0}`")]
+    NoSuchCustomization(String),
+    #[error(
+        "`enablement` has the scopes `session`, `workspace` and `global`, each at most once, in this order"
+    )]
+    UnorderedScopes,
+    #[error("`enablement` has a scope that this host does not know")]
+    UnknownScope,
+    #[error("`{0}` is not the first working directory of this session")]
+    OtherWorkspace(String),
+    #[error("there is no room for it: a customization is decided about in at most {0} workspaces")]
+    TooManyWorkspaces(usize),
+    #[error("the server `{0}` is switched off")]
+    ServerIsOff(String),
+    #[error("the server `{0}` cannot be used: its state has the error")]
+    ServerIsUnusable(String),
+    #[error("the server `{0}` does not delay messages")]
+    ServerDoesNotBlock(String),
     #[error("a watch accepts no actions: files are changed by `resourceWrite` and related requests")]
     WatchesAreNotDispatchedTo,
     #[cfg(test)]

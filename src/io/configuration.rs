@@ -13,6 +13,7 @@ use std::fmt;
 
 use super::upkeep::ConfigurationFile;
 use crate::backend::acp::AgentSpec;
+use crate::backend::mcp::McpServer;
 use crate::backend::{Backend, OfferedAgent};
 use crate::config::{AgentSource, ConfigurationReading, ConfigurationSeen};
 
@@ -28,6 +29,8 @@ pub type MakeBackend = Box<dyn Fn(AgentSpec) -> Box<dyn Backend> + Send>;
 pub struct Configuration {
     /// The agents, without the built-in ones.
     agents: Vec<AgentSpec>,
+    /// MCP servers in force.
+    servers: Vec<McpServer>,
     /// Last reading of the file, but with the agents in force if that reading has failed.
     seen: ConfigurationSeen,
     /// Reason why the last reading of the file was not applied, for people.
@@ -51,7 +54,9 @@ impl Configuration {
         make: MakeBackend,
     ) -> (Self, Vec<Box<dyn Backend>>) {
         let file = ConfigurationFile::new(source.clone(), &reading);
-        let none = ConfigurationSeen { agents: Some(Default::default()), ..reading.seen.clone() };
+        let (agents, servers) = (Some(Default::default()), Default::default());
+        let none = ConfigurationSeen { agents, servers, ..reading.seen.clone() };
+        let servers = reading.servers;
         let (seen, agents, outdated) = match reading.agents {
             Ok(agents) => (reading.seen, agents, None),
             Err(why) => {
@@ -63,12 +68,17 @@ impl Configuration {
             }
         };
         let backends = agents.iter().cloned().map(&make).collect();
-        (Self { agents, seen, outdated, make, file: Some(file) }, backends)
+        (Self { agents, servers, seen, outdated, make, file: Some(file) }, backends)
     }
 
     /// Returns whether a configured agent has this provider id.
     pub fn offers(&self, provider: &str) -> bool {
         self.agents.iter().any(|agent| agent.name == provider)
+    }
+
+    /// Returns the MCP servers in force.
+    pub fn servers(&self) -> Vec<McpServer> {
+        self.servers.clone()
     }
 
     /// Takes the file out, for the upkeep thread. Returns `None` if it was taken before.
@@ -83,7 +93,8 @@ impl Configuration {
 
     /// Returns the differences for a front that uses another file. The same file is reread instead.
     pub fn differences(&self, front: &ConfigurationSeen) -> Vec<String> {
-        if front.is_of_the_file_of(&self.seen) || front.agents == self.seen.agents {
+        let is_equal = front.agents == self.seen.agents && front.servers == self.seen.servers;
+        if front.is_of_the_file_of(&self.seen) || is_equal {
             return Vec::new();
         }
         let path = |seen: &ConfigurationSeen| match &seen.file {
@@ -93,7 +104,10 @@ impl Configuration {
         let file = format!("the configuration file ({} here, {} in the host)", path(front), path(&self.seen));
         let agents = |seen: &ConfigurationSeen| seen.agents.clone().unwrap_or_default();
         let differ = super::hello::differences(&agents(front), &agents(&self.seen));
-        std::iter::once(file).chain(differ.into_iter().map(|name| format!("the agent `{name}`"))).collect()
+        let differ = differ.into_iter().map(|name| format!("the agent `{name}`"));
+        let servers = super::hello::differences(&front.servers, &self.seen.servers);
+        let servers = servers.into_iter().map(|name| format!("the MCP server `{name}`"));
+        std::iter::once(file).chain(differ).chain(servers).collect()
     }
 
     /// Returns the reason why a front that uses this file does not get its agents, for people.
@@ -104,7 +118,8 @@ impl Configuration {
         self.outdated.clone().or_else(|| self.is_other_content(front).then(|| OTHER_CONTENT.to_owned()))
     }
 
-    /// Applies a new reading. Returns the agents in order, or `None` if they have not changed.
+    /// Applies a new reading. Returns the agents in order, or `None` if neither they nor the MCP
+    /// servers have changed.
     pub fn take_up(&mut self, reading: ConfigurationReading) -> Option<Vec<OfferedAgent>> {
         let agents = match reading.agents {
             Ok(agents) => agents,
@@ -119,7 +134,8 @@ impl Configuration {
         };
         (self.seen, self.outdated) = (reading.seen, None);
         let before = std::mem::replace(&mut self.agents, agents);
-        if before == self.agents {
+        let servers_before = std::mem::replace(&mut self.servers, reading.servers);
+        if before == self.agents && servers_before == self.servers {
             return None;
         }
         let offered = self.agents.iter().map(|agent| {
@@ -133,7 +149,8 @@ impl Configuration {
         let names: Vec<&str> = self.agents.iter().map(|agent| agent.name.as_str()).collect();
         tracing::info!(
             agents = names.join(", "),
-            "the configuration file has changed: its agents are in effect"
+            servers = self.servers.len(),
+            "the configuration file has changed: its agents and MCP servers are in effect"
         );
         Some(offered)
     }

@@ -40,6 +40,7 @@ use super::sources::{Clock, CountedIds, RandomIds};
 use super::states::StateWriters;
 use super::upkeep::Upkeep;
 use super::watches::Watches;
+use crate::backend::mcp::McpServer;
 use crate::backend::probe::ProbeResult;
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{ClientMessage, ConnectionId, Ids, Input, Now, Output, Timer};
@@ -112,13 +113,14 @@ struct Sidecar {
 impl Sidecar {
     fn new(
         options: RunOptions,
-        backends: Vec<Box<dyn Backend>>,
+        (backends, servers): (Vec<Box<dyn Backend>>, Vec<McpServer>),
         opened: OpenedPersistence,
         leave_reasons: mpsc::UnboundedReceiver<LeaveReason>,
         join_requests: mpsc::UnboundedReceiver<JoinRequest>,
     ) -> (Self, Events) {
         let OpenedPersistence { persistence, start, told: kept, readers } = opened;
-        let (agents, reports, met) = Agents::new(backends);
+        let (mut agents, reports, met) = Agents::new(backends);
+        agents.offer_servers(servers);
         let described = agents.describe();
         let providers = described.iter().map(|agent| agent.info.provider.clone()).collect();
         let host = Host::new(host::Config {

@@ -181,6 +181,7 @@ impl ConfigurationFile {
                 seen: ConfigurationSeen { agents: None, ..self.seen.clone() },
                 stamp: None,
                 agents,
+                servers: Vec::new(),
             }
         } else {
             self.source.read()

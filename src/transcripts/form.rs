@@ -29,6 +29,8 @@ pub enum TranscriptLine {
     Folder,
     /// The folder is a git repository.
     Repository,
+    /// Content of the configuration file in the folder, for the next host.
+    Config(Vec<u8>),
     /// Names stand for values that differ from run to run.
     Names,
     /// Only the order of answers and of each channel is fixed.
@@ -111,7 +113,17 @@ impl TranscriptFile {
 
     /// Returns whether the transcript has a folder of its own.
     pub fn has_folder(&self) -> bool {
-        self.has(&TranscriptLine::Folder) || self.has(&TranscriptLine::Repository)
+        self.has(&TranscriptLine::Folder)
+            || self.has(&TranscriptLine::Repository)
+            || self.configuration().is_some()
+    }
+
+    /// Returns the content of the configuration file of the first host.
+    pub fn configuration(&self) -> Option<&[u8]> {
+        self.lines.iter().find_map(|line| match line {
+            TranscriptLine::Config(text) => Some(text.as_slice()),
+            _ => None,
+        })
     }
 
     /// Returns the additional arguments of the host.
@@ -162,6 +174,7 @@ impl TranscriptLine {
         }
         match name {
             "run" => Ok(Self::Run(rest.split_whitespace().map(str::to_owned).collect())),
+            "config" => Ok(Self::Config(unescape(rest)?)),
             "until" if !rest.is_empty() => Ok(Self::Until(rest.to_owned())),
             "exit" => Ok(Self::Exit(rest.parse().with_context(|| format!("no exit status: `{rest}`"))?)),
             "say-raw" => Ok(Self::SayRaw(unescape(rest)?)),
@@ -197,7 +210,7 @@ impl TranscriptLine {
 
     /// Returns whether the line is possible only while stdin is open.
     fn needs_input(&self) -> bool {
-        !matches!(self, Self::Note(_) | Self::Exit(_) | Self::Host(_) | Self::Start)
+        !matches!(self, Self::Note(_) | Self::Exit(_) | Self::Host(_) | Self::Start | Self::Config(_))
     }
 
     /// Returns whether the line leaves an unfinished message, which only another one can continue.
@@ -219,6 +232,7 @@ impl fmt::Display for TranscriptLine {
             Self::State => formatter.write_str("@ state"),
             Self::Folder => formatter.write_str("@ folder"),
             Self::Repository => formatter.write_str("@ repository"),
+            Self::Config(text) => write!(formatter, "@ config {}", escape(text)),
             Self::Names => formatter.write_str("@ names"),
             Self::AnyPace => formatter.write_str("@ any-pace"),
             Self::Kill => formatter.write_str("@ kill"),

@@ -29,6 +29,8 @@ pub struct HostNeeds<'a> {
     /// State folder, which all hosts of the transcript share; `None` if sessions need not outlive
     /// the process.
     pub state: Option<PathBuf>,
+    /// Configuration file; `None` if the transcript has none.
+    pub configuration: Option<PathBuf>,
 }
 
 /// Returns the command that starts a host.
@@ -86,6 +88,9 @@ pub fn play(
     }
     if transcript.has(&TranscriptLine::Repository) {
         folders.create_repository().context("the repository of the transcript cannot be created")?;
+    }
+    if let Some(text) = transcript.configuration() {
+        folders.configure(text)?;
     }
     let mut naming = Naming::default();
     let mut names = transcript.has(&TranscriptLine::Names).then(NameTable::default);
@@ -164,6 +169,10 @@ impl Player<'_> {
                 }
                 TranscriptLine::SayRaw(bytes) => self.say(bytes.clone())?,
                 TranscriptLine::SayRepeat(count, bytes) => self.say(bytes.repeat(*count))?,
+                TranscriptLine::Config(text) => {
+                    self.folders.configure(text).map_err(Halt::Failed)?;
+                    continue;
+                }
                 TranscriptLine::Until(text) => self.read_until(text)?,
                 TranscriptLine::End => {
                     self.end();
@@ -251,6 +260,7 @@ impl Player<'_> {
         let needs = HostNeeds {
             arguments: self.transcript.arguments(),
             state: keeps_state.then(|| self.folders.path.join("state")),
+            configuration: self.transcript.configuration().map(|_| self.folders.configuration()),
         };
         let start = || {
             let mut command = (self.start)(&needs)?;
@@ -453,6 +463,15 @@ impl PlayFolders {
             self.run_git(&folder, arguments)?;
         }
         Ok(())
+    }
+
+    fn configuration(&self) -> PathBuf {
+        self.path.join("folder/config.toml")
+    }
+
+    /// Writes the configuration file.
+    fn configure(&self, text: &[u8]) -> anyhow::Result<()> {
+        fs::write(self.configuration(), text).context("the configuration file cannot be written")
     }
 
     fn run_git(&self, folder: &Path, arguments: &[&str]) -> anyhow::Result<()> {

@@ -128,9 +128,14 @@ fn start(needs: &HostNeeds, host: &[OsString]) -> anyhow::Result<Command> {
             Some(folder) => command.arg("--state-dir").arg(folder).arg("--exclusive"),
             None => command.arg("--ephemeral"),
         };
-        command.args(["--deterministic", "--config", NULL_DEVICE, "--default-directory", "/"]);
+        let configuration = needs.configuration.as_deref().unwrap_or(Path::new(NULL_DEVICE));
+        command.arg("--config").arg(configuration);
+        command.args(["--deterministic", "--default-directory", "/"]);
         command.args(needs.arguments);
         return Ok(command);
+    }
+    if needs.configuration.is_some() {
+        bail!("`@ config` is for the host of this program: leave out the host command");
     }
     let has_state = host.iter().any(|word| word.to_string_lossy().contains(STATE));
     if needs.state.is_some() && !has_state {

@@ -40,8 +40,9 @@ impl VersionStep for V0_2_0 {
                 for member in ["steeringMessage", "queuedMessages"] {
                     node::objects_in(object, member).for_each(name_message);
                 }
-                node::retain(object, "customizations", |it| it["type"] != "mcpServer");
+                without_servers(object);
             }
+            Node::Agent => without_servers(object),
             Node::ToolCall => name_owner(object),
             _ => {}
         }
@@ -63,10 +64,23 @@ impl VersionStep for V0_2_0 {
                 name_message(&mut told.action);
             }
             "session/toolCallStart" => name_owner(&mut told.action),
+            "session/customizationsChanged" => without_servers(&mut told.action),
+            "session/customizationUpdated" if told.action.get("customization").is_some_and(is_server) => {
+                return Vec::new();
+            }
             _ => {}
         }
         vec![told]
     }
+}
+
+/// Removes MCP servers, which are not customizations of their own there.
+fn without_servers(holder: &mut Object) {
+    node::retain(holder, "customizations", |it| !is_server(it));
+}
+
+fn is_server(customization: &Value) -> bool {
+    customization["type"] == "mcpServer"
 }
 
 /// Copies a message to its former name, with text only if it is the user's: 0.2.0 has no origins.

@@ -29,6 +29,11 @@ pub fn plain_session(uri: &str) -> Option<(&str, String)> {
     (!provider.starts_with("ahp-")).then(|| (provider, format!("{SESSION_SCHEME}{path}")))
 }
 
+/// Escapes a name as a segment of a URI's path.
+pub fn encode_segment(name: &str) -> String {
+    percent_encode(name.as_bytes(), ESCAPED_IN_SEGMENT).to_string()
+}
+
 /// Returns the URI of a session's default chat, as clients compute it.
 pub fn default_chat_of(session: &str) -> String {
     format!("{DEFAULT_CHAT}{}", URL_SAFE_NO_PAD.encode(session))

@@ -5,7 +5,8 @@
 //! agent), `notices` (of the agent, about the conversation), `own_turns` (turns that the agent
 //! begins by itself), `steering` (messages of the user during a turn), `requests` (of the agent),
 //! `questions` and `forms` (for the user), `attachments` (that the agent refuses), `workspace`
-//! (files and terminals), `client_tools` (calls that run on clients).
+//! (files and terminals), `servers` (MCP servers of the operator), `client_tools` (calls that run
+//! on clients).
 //!
 //! Owns: one prompt at a time.
 //! Never: waits without receiving cancellations.
@@ -20,6 +21,7 @@ mod own_turns;
 mod questions;
 mod requests;
 mod resuming;
+mod servers;
 mod settings;
 mod steering;
 mod updates;
@@ -46,6 +48,7 @@ use self::own_turns::{OwnRun, OwnTurns};
 pub(super) use self::questions::page_to_open;
 use self::questions::Questions;
 pub(super) use self::requests::too_early_answer;
+use self::servers::{GivenServers, ReadServers};
 use self::settings::Settings;
 use self::steering::Steering;
 use self::workspace::UnattachedCommand;
@@ -73,17 +76,19 @@ const ABOUT: &str =
 
 /// Runs a conversation until it is closed.
 pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: HostLine) -> anyhow::Result<()> {
-    let HostLine { mut commands, reports } = line;
+    let HostLine { mut commands, reports, servers } = line;
     let name = agent.spec.name.clone();
     let (had_a_name, config) = (open.handle.is_some(), open.config.clone());
+    let servers = ReadServers::new(servers).await?;
     let opened = tokio::select! {
-        opened = AcpConversation::open(&agent, &open, &reports) => opened,
+        opened = AcpConversation::open(&agent, &open, &reports, &servers) => opened,
         () = closed(&mut commands) => return Ok(()),
     };
     let described = Event::Described(Box::new(agent.self_description()));
     match opened {
         Ok((mut conversation, used)) => {
             conversation.pending.push_back(described);
+            conversation.pending.extend(conversation.servers.report());
             conversation.open_with(config, had_a_name, used);
             for update in std::mem::take(&mut conversation.early) {
                 conversation.updated(&update);
@@ -93,7 +98,8 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: HostLine)
         }
         Err(error) => {
             reports.report(described).await;
-            let mut reason = format!("the agent `{name}`: {error:#}");
+            // The agent may repeat what it was given.
+            let mut reason = servers.redact(format!("the agent `{name}`: {error:#}"));
             let kind = if error.is::<login::LoginRequired>() {
                 reports.report(Event::LoginRequired).await;
                 reason = format!("{reason}. {}", agent.login_advice());
@@ -141,6 +147,7 @@ struct AcpConversation {
     files: Files,
     terminals: Terminals,
     client_tools: ClientTools,
+    servers: GivenServers,
     /// Commands to show at the end of the turn, unless a call has shown them before.
     alone: Vec<UnattachedCommand>,
     /// Number of shown writes without a call of the agent; each gets a call of the host's own.
@@ -351,6 +358,7 @@ impl AcpConversation {
             }
             Command::ClientTools { tools } => self.offer_client_tools(tools),
             Command::Tokens(tokens) => self.tokens = tokens,
+            Command::McpServers { servers, restart } => return self.change_servers(servers, restart),
             Command::Background { terminal } => {
                 self.terminals.let_go_on(&terminal);
                 self.answer_settled();
@@ -376,12 +384,12 @@ impl AcpConversation {
             // Opening the session again logs in, or starts the agent anew.
             return Next::Leave;
         }
-        let must_reopen = !self.moved && self.must_reopen_for_tools();
-        if must_reopen && self.is_new {
-            // The session has no turns, so a new one is equivalent.
-            self.pending.push_back(Event::Handle(None));
+        let must_reopen = !self.moved && (self.must_reopen_for_tools() || self.must_reopen_for_servers());
+        if must_reopen {
+            self.leave_for_reopening();
+            return Next::Leave;
         }
-        if self.moved || must_reopen {
+        if self.moved {
             self.close();
             return Next::Leave;
         }
@@ -464,7 +472,19 @@ impl AcpConversation {
         Next::Hear
     }
 
+    /// Closes the session, to open it again.
+    fn leave_for_reopening(&mut self) {
+        if self.is_new {
+            // The session has no turns, so a new one is equivalent.
+            self.pending.push_back(Event::Handle(None));
+        }
+        self.close();
+    }
+
     fn receive(&mut self, message: PeerMessage) -> Next {
+        if self.take_failed_server(&message) {
+            return Next::Hear;
+        }
         let Some(message) = self.hold_for_turn(message) else { return Next::Hear };
         match message {
             PeerMessage::Update(update) => {

@@ -40,7 +40,7 @@ use ahp_types::common::JsonObject;
 use ahp_types::state::{AgentCapabilities, AgentInfo, MultipleChatsCapability, SessionConfigSchema};
 
 use self::agent::Agent;
-pub use self::client_tools::relay;
+pub use self::client_tools::{relay, SERVER as CLIENT_TOOLS_SERVER};
 use self::quirks::AgentQuirks;
 use super::{Backend, HostLine, RunningConversation, Stopping};
 use crate::host::effects::{AgentDescription, OpenConversation};

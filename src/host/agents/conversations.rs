@@ -12,7 +12,7 @@ use crate::host::configuration::directories;
 use crate::host::effects::{ChatKey, Command, OpenConversation, Output, SessionKey};
 use crate::host::ledger::Ledger;
 use crate::host::model::{AgentLink, Session};
-use crate::host::{terminals, Step};
+use crate::host::{customizations, terminals, Step};
 
 pub(crate) fn open_conversation(
     ledger: &mut Ledger,
@@ -23,6 +23,7 @@ pub(crate) fn open_conversation(
     let working_directories = directories::effective_directories(ledger, key);
     let tokens = agents.tokens_for(ledger, step, key);
     let copy_of = origins::copyable_origin(ledger, agents, key);
+    let mcp_servers = customizations::servers_for_conversation(ledger, key);
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let Some(session) = ledger.channels.sessions.known(chat.session) else { return };
     let client_tools = tools_of_clients(session);
@@ -46,8 +47,10 @@ pub(crate) fn open_conversation(
         copy_of,
         handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
         client_tools,
+        mcp_servers,
     };
     step.emit(Output::Agent(key, Box::new(Command::Open(open))));
+    customizations::conversation_changed(ledger, step, key);
 }
 
 /// Opens the conversation of a new session's default chat. The session is ready when it is open;
@@ -65,6 +68,21 @@ pub(crate) fn open_session(
     }
 }
 
+/// Opens the conversation of a session's default chat if none of the session is open.
+pub(crate) fn open_session_if_closed(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &mut Step<'_>,
+    key: SessionKey,
+) {
+    let is_closed = |chat: &ChatKey| {
+        ledger.channels.chats.known(*chat).is_some_and(|chat| chat.agent == AgentLink::Closed)
+    };
+    if ledger.channels.chats_in(key).iter().all(is_closed) {
+        open_session(ledger, agents, step, key);
+    }
+}
+
 pub(crate) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     if chat.agent != AgentLink::Closed {
@@ -74,6 +92,7 @@ pub(crate) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'_>, key: 
         chat.opening_waits = false;
         step.emit(Output::Agent(key, Box::new(Command::Close)));
         terminals::end_terminals_of(ledger, step, key);
+        customizations::conversation_changed(ledger, step, key);
     }
 }
 

@@ -57,8 +57,9 @@ impl AgentRegistry {
         self.announce_changed_agents(ledger, step);
     }
 
-    fn announce_changed_agents(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
-        let agents = self.infos();
+    /// Notifies clients if the visible part of an agent differs from what they were last sent.
+    pub(crate) fn announce_changed_agents(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        let agents = self.infos(&ledger.channels.root.decisions);
         if agents != ledger.channels.root.state.agents {
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
             ledger.sequence(step, ChannelId::ROOT, changed, None);

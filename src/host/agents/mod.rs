@@ -5,6 +5,7 @@
 //! is not probed again, or not used without a login.
 //! Never: queries an agent, or notifies a client.
 
+mod commands;
 pub(super) mod conversations;
 pub(super) mod credentials;
 pub(super) mod descriptions;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::agents::credentials::HeldToken;
 use crate::host::configuration::values::placeholder_model;
+use crate::host::customizations::Decisions;
 use crate::host::effects::{AgentDescription, ConnectionId, SelfDescription};
 use crate::host::Start;
 use crate::wire::rpc::to_sorted_json;
@@ -104,8 +106,9 @@ impl AgentRegistry {
         self.known.iter().map(|agent| &agent.whole)
     }
 
-    pub(super) fn infos(&self) -> Vec<AgentInfo> {
-        self.iter().map(|agent| agent.info.clone()).collect()
+    /// Returns the agents as clients see them, with the decisions of clients about customizations.
+    pub(super) fn infos(&self, decisions: &Decisions) -> Vec<AgentInfo> {
+        self.iter().map(|agent| decisions.applied_to(agent.info.clone())).collect()
     }
 
     /// Merges a self-description of an agent. Returns its new stored form (JSON text) if anything
@@ -182,6 +185,9 @@ fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescriptio
         whole.config = config;
         whole.may_have_more_settings = false;
     }
+    let own = commands::customization_of(&whole.info.provider, &whole.info.display_name, said);
+    whole.info.customizations.get_or_insert_default().extend(own);
+    whole.info.customizations.take_if(|all| all.is_empty());
     whole.commands = commands.unwrap_or(whole.commands);
     whole.steers = steers.unwrap_or(whole.steers);
     let info = &mut whole.info;

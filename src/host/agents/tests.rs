@@ -6,7 +6,7 @@
 use serde_json::json;
 
 use super::AgentRegistry;
-use crate::host::effects::{named_model, AgentDescription, Output, Record, SelfDescription};
+use crate::host::effects::{named_model, AgentCommand, AgentDescription, Output, Record, SelfDescription};
 use crate::host::testing::{actions_in, agent, outputs_of, registry, step_at, with_session, ME, MY_ID};
 use crate::wire::rpc::Params;
 
@@ -44,6 +44,31 @@ fn what_an_agent_says_is_kept_for_the_same_program_alone() {
     assert_eq!(agents.default().unwrap().info.provider, "b", "the order is the operator's");
     agents.replace(vec![agent("a", "two")]);
     assert_eq!(models(&agents), ["default"], "another program has its name");
+}
+
+#[test]
+fn commands_of_an_agent_are_a_customization_of_it() {
+    let (mut ledger, mut agents) = (with_session(), registry(&[agent("a", "one")]));
+    let command = |name: &str| AgentCommand {
+        name: name.to_owned(),
+        description: "Does it".to_owned(),
+        argument_hint: None,
+    };
+    let commands = Some(vec![command("go on")]);
+    let said = SelfDescription { commands, version: Some("1".to_owned()), ..SelfDescription::default() };
+    let outputs = outputs_of(|step| agents.merge_description(&mut ledger, step, "a", said));
+    assert!(actions_in(&outputs).contains(&"root/agentsChanged".to_owned()));
+    let shown = serde_json::to_value(&ledger.channels.root.state.agents[0].customizations).unwrap();
+    let child = json!({ "type": "prompt", "id": "agent:a#go on", "uri": "ahp-agent:/a/commands/go%20on",
+        "name": "go on", "description": "Does it" });
+    assert_eq!(
+        shown,
+        json!([{ "type": "plugin", "id": "agent:a", "uri": "ahp-agent:/a", "name": "a", "version": "1",
+            "load": { "kind": "loaded" }, "children": [child] }])
+    );
+    let none = SelfDescription { commands: Some(Vec::new()), ..SelfDescription::default() };
+    outputs_of(|step| agents.merge_description(&mut ledger, step, "a", none));
+    assert_eq!(ledger.channels.root.state.agents[0].customizations, None);
 }
 
 #[test]

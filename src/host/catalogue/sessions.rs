@@ -23,7 +23,7 @@ use crate::host::ledger::Ledger;
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey};
 use crate::host::terminals::ptys;
-use crate::host::{annotations, catalogue, configuration, terminals, Findings, Step};
+use crate::host::{annotations, catalogue, configuration, customizations, terminals, Findings, Step};
 use crate::state::status::activity_of;
 use crate::wire::annotations::annotations_uri;
 use crate::wire::changesets::parse_changeset_uri;
@@ -134,8 +134,10 @@ pub(in crate::host) fn create_session(
     let first = catalogue::chats::beginning_chat(ledger, channel, session, empty, beginning);
     let title_by = first.title_by;
     let row = row_of(first.conversation.state());
+    let customizations = customizations::servers_of_new_session(ledger, &provider, directories.as_deref());
     let mut state = SessionState {
         config: shown_config,
+        customizations,
         status: activity_of(row.status),
         ..creating_session(&uri, provider, directories, row)
     };

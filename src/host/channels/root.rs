@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::host::actions::{actions_of, ClientAction};
 use crate::host::channels::{Channels, Keyed, Kind};
 use crate::host::configuration::values::check_root_change;
+use crate::host::customizations::Decisions;
 use crate::host::effects::{ChannelId, ChannelRow, Output, Record};
 use crate::host::ledger::RowNote;
 use crate::host::model::Channel;
@@ -33,6 +34,8 @@ const VALUES_BYTES_MAX: usize = 256 << 10;
 pub(crate) struct Root {
     pub(crate) channel: Channel,
     pub(crate) state: RootState,
+    /// Decisions of clients about customizations of all sessions, or of those of a workspace.
+    pub(crate) decisions: Decisions,
     /// Set if the store had the channel when the host started.
     pub(crate) was_saved: bool,
     /// Set if the previous process has sent a list of terminals, which ended with it.
@@ -53,6 +56,8 @@ struct RootBody {
     /// one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     lists_terminals: bool,
+    #[serde(default, skip_serializing_if = "Decisions::is_empty")]
+    decisions: Decisions,
 }
 
 impl RootBody {
@@ -92,6 +97,7 @@ impl Keyed<Self> for Root {
             values: JsonObject::new(),
             has_terminals: false,
             lists_terminals: false,
+            decisions: Decisions::default(),
         });
         let state = RootState {
             // Set by the host after it has read the self-descriptions of agents.
@@ -103,7 +109,7 @@ impl Keyed<Self> for Root {
             meta: None,
         };
         let channel = Channel::new(uris::ROOT.to_owned(), body.born_at);
-        Self { channel, state, was_saved, has_sent_terminals: body.has_terminals }
+        Self { channel, state, decisions: body.decisions, was_saved, has_sent_terminals: body.has_terminals }
     }
 
     fn at(&self, _: u64) -> Option<&Self> {
@@ -174,7 +180,8 @@ impl Root {
         let values = self.state.config.as_ref().map(|config| config.values.clone()).unwrap_or_default();
         let has_terminals = self.state.terminals.as_ref().is_some_and(|terminals| !terminals.is_empty());
         let lists_terminals = self.state.terminals.is_some();
-        let body = RootBody { born_at: self.channel.born_at, values, has_terminals, lists_terminals };
+        let (born_at, decisions) = (self.channel.born_at, self.decisions.clone());
+        let body = RootBody { born_at, values, has_terminals, lists_terminals, decisions };
         let body = to_sorted_json(&body).into();
         step.emit(Output::Record(Record::Channel(ChannelRow { id: ChannelId::ROOT, body })));
     }

@@ -16,9 +16,6 @@ use crate::state::history::CompletedTurn;
 use crate::wire::channels::ChannelKind;
 use crate::wire::uris;
 
-const NO_CUSTOMIZATIONS: &str = "no agent of this host offers customizations";
-const NO_MCP_SERVERS: &str = "no agent of this host shows MCP servers of its own";
-
 impl Kind for Session {
     const KIND: ChannelKind = ChannelKind::Session;
     const LABEL: &'static str = "a session's channel";
@@ -34,10 +31,10 @@ impl Kind for Session {
         "session/workingDirectorySet" => SessionWorkingDirectorySetAction;
         "session/workingDirectoryRemoved" => SessionWorkingDirectoryRemovedAction;
         "session/workingDirectoryReplaced" => SessionWorkingDirectoryReplacedAction;
-        "session/customizationToggled" => SessionCustomizationToggledAction, refused: NO_CUSTOMIZATIONS;
-        "session/mcpServerStartRequested" => SessionMcpServerStartRequestedAction, refused: NO_MCP_SERVERS;
-        "session/mcpServerStopRequested" => SessionMcpServerStopRequestedAction, refused: NO_MCP_SERVERS;
-        "session/mcpServerBackgroundRequested" => SessionMcpServerBackgroundRequestedAction, refused: NO_MCP_SERVERS;
+        "session/customizationToggled" => SessionCustomizationToggledAction;
+        "session/mcpServerStartRequested" => SessionMcpServerStartRequestedAction;
+        "session/mcpServerStopRequested" => SessionMcpServerStopRequestedAction;
+        "session/mcpServerBackgroundRequested" => SessionMcpServerBackgroundRequestedAction;
     };
     type Key = SessionKey;
     type All = Table<SessionKey, Self>;

@@ -216,6 +216,15 @@ pub enum Command {
         /// Definitions by the clients, sorted by name; names are unique.
         tools: Vec<ToolDefinition>,
     },
+    /// Change of the MCP servers that the agent should have. If the agent must reopen the
+    /// conversation for that, and can do so now without loss, it leaves ([`Event::Left`]); later
+    /// otherwise. Answered by [`Event::McpServers`] unless it leaves.
+    McpServers {
+        /// Ids of the servers' customizations.
+        servers: Vec<String>,
+        /// Set to start the servers again even if they are the same.
+        restart: bool,
+    },
     /// Close of the conversation; no event follows.
     Close,
 }
@@ -271,6 +280,9 @@ pub struct OpenConversation {
     pub selection: Option<String>,
     /// Tools at the time of opening, as in [`Command::ClientTools`].
     pub client_tools: Vec<ToolDefinition>,
+    /// MCP servers for the agent, by the ids of their customizations. Answered by
+    /// [`Event::McpServers`] before [`Event::Opened`], unless there are none.
+    pub mcp_servers: Vec<String>,
 }
 
 /// Subject of a transcript.

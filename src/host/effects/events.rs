@@ -64,6 +64,8 @@ pub enum Event {
         /// Value; `None` to remove the note.
         value: Option<Value>,
     },
+    /// MCP servers that the agent was given, all of them, as far as the backend knows.
+    McpServers(Vec<McpServerReport>),
     /// Invalid or expired token for a resource. Answered by [`Command::Tokens`] if there is another
     /// token.
     TokenRefused {
@@ -115,6 +117,18 @@ impl Event {
             _ => 0,
         }
     }
+}
+
+/// Kind of the error of an MCP server whose description by the operator is unusable.
+pub const SERVER_MISCONFIGURED: &str = "misconfigured";
+
+/// Knowledge of a backend about an MCP server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct McpServerReport {
+    /// Id of the server's customization.
+    pub server: String,
+    /// Reason why the agent cannot use the server, for people; `None` if the agent was given it.
+    pub problem: Option<String>,
 }
 
 /// Command that an agent left running when the call that started it ended.

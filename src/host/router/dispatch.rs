@@ -10,7 +10,7 @@ use ahp::reducers::apply_action_to_session;
 use ahp_types::actions::{ActionOrigin, SessionDefaultChatChangedAction, StateAction};
 
 use crate::host::actions::Verdict;
-use crate::host::agents::AgentRegistry;
+use crate::host::agents::{conversations, AgentRegistry};
 use crate::host::catalogue::ahead;
 use crate::host::clients::Clients;
 use crate::host::configuration::selection::PendingAction;
@@ -20,7 +20,7 @@ use crate::host::effects::{ChannelId, ChatKey, ConnectionId, DispatchMode, Sessi
 use crate::host::ledger::Ledger;
 use crate::host::model::TitleBy;
 use crate::host::refusal::Refusal;
-use crate::host::{catalogue, clients, Host, Step};
+use crate::host::{catalogue, clients, customizations, Host, Step};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::DispatchActionParams;
@@ -153,7 +153,7 @@ fn read_asked(
 
 pub(super) fn change_session(
     ledger: &mut Ledger,
-    agents: &AgentRegistry,
+    agents: &mut AgentRegistry,
     clients: &mut Clients,
     step: &mut Step<'_>,
     key: SessionKey,
@@ -166,7 +166,24 @@ pub(super) fn change_session(
             | StateAction::SessionWorkingDirectoryRemoved(_)
             | StateAction::SessionWorkingDirectoryReplaced(_)
     ) {
-        return directories::client_changes_directories(ledger, agents, step, key, action, origin);
+        let verdict = directories::client_changes_directories(ledger, agents, step, key, action, origin)?;
+        customizations::update_session(ledger, step, key);
+        return Ok(verdict);
+    }
+    if matches!(
+        action,
+        StateAction::SessionCustomizationToggled(_)
+            | StateAction::SessionMcpServerStartRequested(_)
+            | StateAction::SessionMcpServerStopRequested(_)
+            | StateAction::SessionMcpServerBackgroundRequested(_)
+    ) {
+        let starts = matches!(action, StateAction::SessionMcpServerStartRequested(_));
+        let verdict =
+            customizations::client_changes_customization(ledger, agents, step, key, action, origin)?;
+        if starts {
+            conversations::open_session_if_closed(ledger, agents, step, key);
+        }
+        return Ok(verdict);
     }
     let Some(session) = ledger.channels.sessions.known_mut(key) else {
         return Ok(Verdict::Unchanged);

@@ -8,6 +8,7 @@ use ahp_types::actions::{ActionOrigin, StateAction};
 use serde_json::value::RawValue;
 
 use crate::host::actions::{read_action, Verdict};
+use crate::host::agents::conversations;
 use crate::host::changes::Changes;
 use crate::host::channels::{Annotations, Changeset, Root, Terminal, Watch};
 use crate::host::clients::Clients;
@@ -16,7 +17,7 @@ use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
 use crate::host::model::{Chat, Session, Subscription};
 use crate::host::refusal::Refusal;
-use crate::host::{annotations, terminals, Host, Step};
+use crate::host::{annotations, customizations, terminals, Host, Step};
 use crate::wire::channels::ChannelKind;
 
 use super::dispatch;
@@ -38,7 +39,7 @@ impl Host {
             ChannelKind::Session => {
                 return dispatch::change_session(
                     &mut self.ledger,
-                    &self.agents,
+                    &mut self.agents,
                     &mut self.clients,
                     step,
                     id.key.into(),
@@ -99,6 +100,11 @@ impl Host {
                     self.clients.decline_without_clients(&mut self.ledger, step, chat, &id);
                     if is_question {
                         self.clients.decline_unseen_question(&mut self.ledger, step, chat, &id);
+                    }
+                }
+                Fact::ConversationChanged(chat) => {
+                    if customizations::follow_conversation(&mut self.ledger, step, chat) {
+                        conversations::open_conversation(&mut self.ledger, &self.agents, step, chat);
                     }
                 }
                 Fact::TurnEnded(chat) => {

@@ -39,7 +39,7 @@ use crate::host::effects::{ClientMessage, Frame, Ids, Input, Now, Output, Prefet
 use crate::host::ledger::{Connection, Ledger};
 use crate::host::model::ChannelId;
 use crate::host::terminals::ptys;
-use crate::host::{agents, clients, relays, terminals, watches, Config, Step};
+use crate::host::{agents, clients, customizations, relays, terminals, watches, Config, Step};
 use crate::wire::methods::Method;
 use crate::wire::rpc::{Incoming, MethodName, RequestId};
 
@@ -62,7 +62,7 @@ impl Host {
     pub fn new(mut config: Config) -> Self {
         let agents = agents::AgentRegistry::at_start(std::mem::take(&mut config.agents), &config.start);
         let mut ledger = Ledger::at_start(&config);
-        ledger.channels.root.state.agents = agents.infos();
+        ledger.channels.root.state.agents = agents.infos(&ledger.channels.root.decisions);
         Self {
             ledger,
             catalogue: Catalogue::new(config.memory_budget),
@@ -115,7 +115,10 @@ impl Host {
                 connection,
             ),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
-            Input::Agents(agents) => self.agents.agents_are_configured(&mut self.ledger, step, agents),
+            Input::Agents(agents) => {
+                self.agents.agents_are_configured(&mut self.ledger, step, agents);
+                customizations::agents_have_changed(&mut self.ledger, step);
+            }
             Input::Probed { provider, said } => {
                 self.agents.merge_description(&mut self.ledger, step, &provider, *said)
             }

@@ -117,6 +117,7 @@ pub(super) fn move_to_new_session(
     state.lifecycle = SessionLifecycle::Ready;
     state.status |= is_read;
     state.config.clone_from(&from.state.config);
+    state.customizations.clone_from(&from.state.customizations);
     let now = step.timestamp();
     // The next number is that of the count of sessions, which is sent with the session itself.
     let channel = Channel::new(uri.clone(), ledger.head() + 1);

@@ -20,7 +20,7 @@ use crate::host::effects::{ChannelId, Output, Record, SessionRow};
 use crate::host::ledger::Ledger;
 use crate::host::model::{Session, SessionKey};
 use crate::host::terminals::background;
-use crate::host::{annotations, catalogue, terminals, ChatKey, Host, Step};
+use crate::host::{annotations, catalogue, customizations, terminals, ChatKey, Host, Step};
 use crate::wire::channels::ChannelKind;
 
 impl Host {
@@ -71,6 +71,8 @@ impl Host {
             self.ledger.session_changed(key);
         }
         self.clients.await_clients(&mut self.ledger, step, key);
+        // No conversation is open, and the configuration may have changed.
+        customizations::refresh_session(&mut self.ledger, step, key);
         for (chat, is_cut) in keys {
             background::background_work_lost(&mut self.ledger, step, chat);
             loaded::end_interrupted_turn(&mut self.ledger, &self.agents, step, chat, is_cut, deaths);

@@ -19,7 +19,7 @@ use crate::host::facts::Fact;
 use crate::host::model::{AgentLink, Chat, RunPhase, Session, TitleBy};
 use crate::host::refusal::error_info;
 use crate::host::terminals::background;
-use crate::host::{catalogue, terminals, Host, Step};
+use crate::host::{catalogue, customizations, terminals, Host, Step};
 
 impl Host {
     /// Handles an event of an agent.
@@ -39,6 +39,7 @@ impl Host {
                 }
                 chat.agent = AgentLink::Open;
                 let session = chat.session;
+                customizations::conversation_changed(&self.ledger, step, key);
                 progress::clear_opening_wait(&mut self.ledger, step, key);
                 progress::opening_finished(&mut self.ledger, step, key);
                 let session_of = self.ledger.channels.sessions.known(session);
@@ -90,6 +91,9 @@ impl Host {
                     }
                 }
             }
+            Event::McpServers(reports) => {
+                customizations::servers_reported(&mut self.ledger, step, key, reports)
+            }
             Event::Note { name, value } => notes::note(&mut self.ledger, step, key, name, value),
             Event::LoginRequired => self.agents.login_is_required(&mut self.ledger, step, key),
             Event::TokenRefused { resource } => {
@@ -131,6 +135,7 @@ impl Host {
             run.phase = RunPhase::Waiting { resume: run.resumes };
         }
         terminals::end_terminals_of(&mut self.ledger, step, key);
+        customizations::conversation_changed(&self.ledger, step, key);
         if is_own {
             // Only this conversation could continue the agent's own turn.
             return self.end_turn(step, key, Ending::Complete, None);
@@ -157,6 +162,7 @@ impl Host {
             "an agent has failed to start or has ended unexpectedly"
         );
         terminals::end_terminals_of(&mut self.ledger, step, key);
+        customizations::conversation_changed(&self.ledger, step, key);
         progress::clear_opening_wait(&mut self.ledger, step, key);
         progress::opening_finished(&mut self.ledger, step, key);
         if conversations::is_creating(&self.ledger, key) {

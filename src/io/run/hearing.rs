@@ -148,9 +148,9 @@ impl Sidecar {
     }
 
     fn take_up(&mut self, reading: ConfigurationReading) {
-        let Some(mut offered) = self.configuration.as_mut().and_then(|here| here.take_up(reading)) else {
-            return;
-        };
+        let Some(configuration) = &mut self.configuration else { return };
+        let Some(mut offered) = configuration.take_up(reading) else { return };
+        self.agents.offer_servers(configuration.servers());
         let built_in = self.built_in.iter().cloned().map(OfferedAgent::AsBefore);
         offered.extend(built_in);
         self.agents.replace(offered);

@@ -117,7 +117,8 @@ pub fn serve(
         };
         let terms = options.terms.clone();
         let line_bytes_max = terms.line_bytes_max;
-        let (mut sidecar, mut events) = Sidecar::new(options, backends, opened, leave_reasons, join_requests);
+        let agents = (backends, configuration.servers());
+        let (mut sidecar, mut events) = Sidecar::new(options, agents, opened, leave_reasons, join_requests);
         sidecar.fronts = fronts;
         let left = tokio::select! {
             listens = sidecar.listen_to_others(&terms) => listens.map(|()| None),

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from select import select as wait_for_input
 
 OPTIONS = argparse.Namespace()
@@ -853,10 +854,54 @@ SERVERS = {}
 
 
 def begin_server(session, params):
+    for server in USED.pop(session, {}).values():
+        server.process.stdin.close()
+    GIVEN[session] = {entry["name"]: entry for entry in params["mcpServers"] if entry["name"] != "ahpclient"}
     for entry in params["mcpServers"]:
+        if entry["name"] != "ahpclient":
+            continue
         ENTRIES[session] = entry
         if OPTIONS.mcp:
             SERVERS[session] = Server(entry)
+
+
+# The other servers of each session, by name: as they were given, and those on stdio that were used.
+GIVEN = {}
+USED = {}
+
+
+def post(entry, message):
+    headers = {"Content-Type": "application/json", **{it["name"]: it["value"] for it in entry["headers"]}}
+    request = urllib.request.Request(entry["url"], json.dumps({"jsonrpc": "2.0", "id": 1, **message}).encode(), headers)
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
+
+
+def step_given(session, rest):
+    """Says the names of the servers that it was given, and how they are reached."""
+    text(session, " ".join(f"{name}:{entry.get('type', 'stdio')}" for name, entry in sorted(GIVEN[session].items())))
+
+
+def step_use(session, rest):
+    """Calls a tool of a server, and says the result."""
+    name, tool = rest.split(" ")
+    entry, call = GIVEN[session][name], {"name": tool, "arguments": {}}
+    if "url" in entry:
+        answer = post(entry, {"method": "tools/call", "params": call})
+    else:
+        used = USED.setdefault(session, {})
+        server = used[name] = used.get(name) or Server(entry)
+        answer = server.wait(server.ask("tools/call", call))
+    text(session, answer["result"]["content"][0]["text"] if "result" in answer else answer["error"]["message"])
+
+
+def step_failed_server(session, rest):
+    """Ends the turn, and tells then of a server that could not be started, as Codex does."""
+    say(id=CURRENT[0], result={"stopReason": "end_turn"})
+    wait_until_ended(session)
+    content = [{"type": "content", "content": {"type": "text", "text": "it exited at once"}}]
+    update(session, "tool_call", toolCallId=f"mcp_startup.{rest}", title="Start a server", status="failed", content=content)
+    raise End()
 
 
 ENTRIES = {}
@@ -1254,7 +1299,7 @@ def note(**what):
             file.write(json.dumps({"process": os.getpid(), **what}) + "\n")
 
 
-def misbehave(method):
+def misbehave(method, params):
     """What is answered to a request that something is to go wrong with; None when nothing is."""
     what = OPTIONS.at.pop(method, None)
     if what == "die":
@@ -1274,6 +1319,8 @@ def misbehave(method):
         time.sleep(60)
     if what == "error":
         return {"error": {"code": -32603, "message": "Something went wrong"}}
+    if what == "quote":
+        return {"error": {"code": -32602, "message": f"No good: {json.dumps(params['mcpServers'])}"}}
     if what == "bad-error":
         return {"error": "Something went wrong"}
     if what == "wrong":
@@ -1286,7 +1333,7 @@ def misbehave(method):
 def answer(message):
     method, params = message.get("method"), message.get("params", {})
     if method in OPTIONS.at:
-        wrong = misbehave(method)
+        wrong = misbehave(method, params)
         if wrong is not None:
             return wrong
     if method == "initialize":
@@ -1298,6 +1345,7 @@ def answer(message):
         offers = params["clientCapabilities"].get("session", {}).get("configOptions", {})
         BOOLEANS[0] = offers.get("boolean") == {}
         can = {"loadSession": "load" in OPTIONS.can, "promptCapabilities": {"image": True}}
+        can["mcpCapabilities"] = {"http": "http" in OPTIONS.can}
         can["sessionCapabilities"] = {name: {} for name in ("resume", "close", "fork") if name in OPTIONS.can}
         if "directories" in OPTIONS.can:
             can["sessionCapabilities"]["additionalDirectories"] = {}

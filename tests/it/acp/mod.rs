@@ -5,6 +5,7 @@
 //! Never: looks inside of the host.
 #![cfg(target_os = "linux")]
 
+mod adding;
 mod asking;
 mod attaching;
 mod checking;
@@ -26,6 +27,7 @@ mod meeting;
 mod orphans;
 mod own_turns;
 mod remembering;
+mod servers;
 mod talking;
 mod terminals;
 mod waiting;

@@ -10,15 +10,15 @@
 use std::collections::HashSet;
 
 use ahp_sidecar::host::effects::{
-    CallExtras, Command, Event, Handle, OpenFailure, PermissionKind, PermissionOption, RunId, TextKind,
-    ToolGate, ToolOutcome, TurnCause, TurnEnd, TurnEvent,
+    CallExtras, Command, Event, Handle, McpServerReport, OpenFailure, PermissionKind, PermissionOption,
+    RunId, TextKind, ToolGate, ToolOutcome, TurnCause, TurnEnd, TurnEvent,
 };
 use ahp_types::state::{ChatInputQuestion, ToolResultContent, ToolResultTextContent, UsageInfo};
 use anyhow::{bail, ensure, Result};
 use serde_json::{json, Value};
 
 use super::schedule::{Happening, Report};
-use super::speech::{text, tool_name};
+use super::speech::{text, tool_name, SERVERS};
 
 /// Few ids, so that some are used twice; one that the host uses for parts of its own.
 const CALLS: [&str; 4] = ["call-0", "call-1", "part-1", ""];
@@ -100,6 +100,9 @@ impl Agent {
                 ensure!(self.directories != *directories, "told again to work in {directories:?}");
                 self.directories.clone_from(directories);
             }
+            Command::McpServers { .. } => {
+                ensure!(self.state == State::Open, "given other servers while {:?}", self.state);
+            }
             Command::ClientTools { .. } | Command::Background { .. } => {}
             Command::Tokens(tokens) => bail!("told {tokens:?}, which it has not asked for"),
             Command::Close => {
@@ -171,6 +174,14 @@ impl Agent {
                 (index % 4 != 3).then(|| Handle { name: text(*index).to_owned(), resumes: index % 2 == 0 }),
             ),
             Report::Title(index) => Event::Title(text(*index).to_owned()),
+            Report::Servers(index) => Event::McpServers(
+                (0..index % 4)
+                    .map(|at| McpServerReport {
+                        server: format!("mcp:{}", SERVERS[usize::from(at)]),
+                        problem: (index % 5 == u8::from(at == 1)).then(|| text(*index).to_owned()),
+                    })
+                    .collect(),
+            ),
             Report::Note { name, value } => Event::Note {
                 name: format!("note-{}", name % 2),
                 value: value.map(|value| json!({ "said": text(value) })),

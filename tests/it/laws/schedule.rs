@@ -265,6 +265,11 @@ pub enum Wish {
         annotation: u8,
         entry: u8,
     },
+    /// To switch an MCP server, or to stop or start it.
+    Serve {
+        how: u8,
+        server: u8,
+    },
     /// Some action of the client's table, or of the server's, or of nobody's, without a sensible
     /// payload.
     Any {
@@ -305,6 +310,8 @@ pub enum Report {
         name: u8,
         value: Option<u8>,
     },
+    /// MCP servers that the agent was given, some of them with a problem.
+    Servers(u8),
     /// About the newest run, or an older one.
     Turn {
         older: u8,
@@ -749,6 +756,7 @@ fn wish() -> impl Strategy<Value = Wish> {
             .prop_map(|(how, directory, other)| Wish::WorkIn { how, directory, other }),
         4 => (index(), index(), index())
             .prop_map(|(how, annotation, entry)| Wish::Annotate { how, annotation, entry }),
+        3 => (index(), index()).prop_map(|(how, server)| Wish::Serve { how, server }),
         2 => any::<u8>().prop_map(|which| Wish::Any { which }),
     ]
 }
@@ -775,6 +783,7 @@ fn report() -> impl Strategy<Value = Report> {
         1 => index().prop_map(Report::Title),
         2 => (index(), proptest::option::weighted(0.7, index()))
             .prop_map(|(name, value)| Report::Note { name, value }),
+        3 => index().prop_map(Report::Servers),
         40 => (older.clone(), happening()).prop_map(|(older, event)| Report::Turn { older, event }),
         5 => (older, happening(), index()).prop_map(|(older, event, besides)| {
             Report::Turn { older, event: Happening::With(Box::new(event), besides) }

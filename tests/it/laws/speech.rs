@@ -105,6 +105,31 @@ pub fn say(client: &str, wish: &Wish, damage: Option<Damage>, chat: &str, truth:
     corrupt(damage, channel, action, truth)
 }
 
+/// Names of the MCP servers of the agent, of which the last one is unusable; and of none.
+pub const SERVERS: [&str; 4] = ["one", "two", "broken", "none"];
+
+/// A wish about an MCP server as an action.
+fn serve(how: u8, server: u8) -> Value {
+    let id = format!("mcp:{}", SERVERS[usize::from(server) % SERVERS.len()]);
+    let toggled = |enablement: Value| json!({ "type": "session/customizationToggled", "id": id, "enablement": enablement });
+    let (of_session, for_all) = (
+        json!({ "kind": "session", "enabled": how % 2 == 0 }),
+        json!({ "kind": "global", "enabled": how % 4 < 2 }),
+    );
+    let of_workspace = json!({ "kind": "workspace", "uri": directory_at(how / 2), "enabled": how % 2 == 1 });
+    match how % 9 {
+        0 => json!({ "type": "session/mcpServerStartRequested", "id": id }),
+        1 => json!({ "type": "session/mcpServerStopRequested", "id": id }),
+        2 => json!({ "type": "session/mcpServerBackgroundRequested", "id": id }),
+        3 => toggled(json!([])),
+        4 => toggled(json!([of_session])),
+        5 => toggled(json!([for_all])),
+        6 => toggled(json!([of_session, of_workspace, for_all])),
+        7 => toggled(json!([of_workspace])),
+        _ => toggled(json!([for_all, of_session])),
+    }
+}
+
 /// Small indices give an id that is new.
 fn fresh_or(index: u8, kind: &str, head: i64) -> String {
     if index < 8 {
@@ -215,6 +240,7 @@ fn act(client: &str, wish: &Wish, chat: &ChatState, head: i64) -> Value {
         Wish::ConfigureHost { value, replace } => {
             json!({ "type": "root/configChanged", "config": root_values(*value), "replace": replace })
         }
+        Wish::Serve { how, server } => serve(*how, *server),
         Wish::SessionFlag { archived: false, set } => {
             json!({ "type": "session/isReadChanged", "isRead": set })
         }

@@ -17,10 +17,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ahp_sidecar::backend::mcp::{McpServer, McpTransport};
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    ActionLine, ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Prefetched, Record, SessionKey,
-    Shutdown, Timer,
+    ActionLine, AgentDescription, ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Prefetched,
+    Record, SessionKey, Shutdown, Timer,
 };
 use ahp_sidecar::host::{listing, log::ReplayWindow, Config, Host, Start};
 use ahp_sidecar::io::backlog::Backlog;
@@ -169,6 +170,23 @@ struct Seen {
     created: Vec<String>,
 }
 
+/// Adds MCP servers to an agent, of which one is off and one is unusable.
+fn with_servers(mut agent: AgentDescription) -> AgentDescription {
+    let servers = speech::SERVERS[..3].iter().map(|name| McpServer {
+        name: (*name).to_owned(),
+        uri: "file:///config.toml".to_owned(),
+        range: None,
+        agents: None,
+        enabled: *name != "two",
+        transport: match *name {
+            "broken" => Err("broken".to_owned()),
+            _ => Ok(McpTransport::Stdio { command: name.into(), args: Vec::new(), env: BTreeMap::new() }),
+        },
+    });
+    agent.info.customizations = Some(servers.map(|server| server.customization()).collect());
+    agent
+}
+
 impl World {
     /// Carries a schedule out and checks everything; returns what the host has put out.
     pub fn run(schedule: &Schedule) -> Result<Vec<Output>> {
@@ -194,7 +212,7 @@ impl World {
     fn new(schedule: &Schedule) -> Result<Self> {
         let config = Config {
             server_info: Implementation { name: "host".to_owned(), version: None, title: None },
-            agents: vec![Script.describe()],
+            agents: vec![with_servers(Script.describe())],
             root_schema: speech::root_schema(),
             replay_window: ReplayWindow { actions_max: schedule.window, ..ReplayWindow::default() },
             start: Start::default(),

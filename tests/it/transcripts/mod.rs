@@ -137,6 +137,9 @@ fn replay(written: &str) -> Result<(String, String), String> {
     let start = |needs: &HostNeeds| {
         let mut command = needs.state.as_deref().map_or_else(sidecar, sidecar_on);
         command.args(["--deterministic", "--default-directory", "/"]).args(needs.arguments);
+        if let Some(file) = &needs.configuration {
+            command.arg("--config").arg(file);
+        }
         // Errors only: they are mistakes of the host's own.
         command.env("RUST_LOG", "error");
         command.stderr(File::options().create(true).append(true).open(&log)?);

@@ -98,11 +98,8 @@ impl AcpConversation {
     /// agents list tools only when they are given the server. A session that is not closed before
     /// keeps its server.
     pub(super) fn must_reopen_for_tools(&self) -> bool {
-        let closes = self.running.capabilities.session_capabilities.close.is_some();
-        let loses_nothing =
-            self.is_new || closes && self.can_be_taken_up() && !self.own_turns.has_background();
         let server = self.client_tools.server.as_ref();
-        let must = loses_nothing && server.is_ok_and(ToolServer::is_out_of_date);
+        let must = self.reopening_loses_nothing() && server.is_ok_and(ToolServer::is_out_of_date);
         if must {
             let agent = &self.agent.spec.name;
             tracing::info!(
@@ -111,6 +108,12 @@ impl AcpConversation {
             );
         }
         must
+    }
+
+    /// Returns whether the session can be closed and opened again without loss.
+    pub(super) fn reopening_loses_nothing(&self) -> bool {
+        let closes = self.running.capabilities.session_capabilities.close.is_some();
+        self.is_new || closes && self.can_be_taken_up() && !self.own_turns.has_background()
     }
 
     pub(super) fn handle_tool_event(&mut self, event: Option<ToolServerEvent>) -> Next {

@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use super::client_tools::ClientTools;
 use super::own_turns::OwnTurns;
 use super::requests::too_early_answer;
+use super::servers::{GivenServers, ReadServers};
 use super::settings::{is_of_session, Settings};
 use super::AcpConversation;
 use crate::backend::acp::agent::{Agent, AgentLease, DedicatedProcess, RunningAgent};
@@ -56,6 +57,7 @@ impl AcpConversation {
         agent: &Arc<Agent>,
         open: &OpenConversation,
         reports: &ReportSender,
+        servers: &ReadServers,
     ) -> anyhow::Result<(Self, AgentLease)> {
         // Each remedy for a missing login, or for a session that cannot be resumed, is tried once.
         let attempts = 1 + login::METHODS_MAX + RESUME_METHODS;
@@ -74,7 +76,7 @@ impl AcpConversation {
             if !running.log_in(&open.tokens, reports).await? {
                 continue;
             }
-            match Self::open_with_agent(agent, open, reports.chat(), used, own).await {
+            match Self::open_with_agent(agent, open, reports.chat(), used, own, servers).await {
                 Err(error) if error.is::<login::LoginRequired>() => {
                     agent.require_login(&running);
                     if !running.login.can_be_helped(&open.tokens) {
@@ -102,6 +104,7 @@ impl AcpConversation {
         chat: ChatKey,
         used: AgentLease,
         own: Option<DedicatedProcess>,
+        read: &ReadServers,
     ) -> anyhow::Result<(Self, AgentLease)> {
         let running = used.running();
         let mut receiver = running.connection.listen();
@@ -111,7 +114,9 @@ impl AcpConversation {
         let others = if capabilities.additional_directories.is_some() { others } else { Vec::new() };
         let limit = agent.spec.start_limit;
         let client_tools = ClientTools::new(agent, open.client_tools.clone()).await;
-        let servers = client_tools.servers();
+        let can = &running.capabilities.mcp_capabilities;
+        let given = GivenServers::new(read, can, &cwd, &agent.spec.environment);
+        let servers: Vec<_> = client_tools.servers().into_iter().chain(given.entries()).collect();
         let (mut taken_up, mut early) = (None, Vec::new());
         if let Some(session) = &open.handle {
             let id = SessionId::new(session.as_str());
@@ -150,6 +155,7 @@ impl AcpConversation {
             files: Files::new(folders, receiver.connection().clone()),
             terminals: Terminals::new(cwd),
             client_tools,
+            servers: given,
             alone: Vec::new(),
             own_calls: 0,
             agent: Arc::clone(agent),

@@ -1,0 +1,130 @@
+//! Decisions of clients about whether a customization is on, by scope.
+//!
+//! Owns: the decisions for a workspace and for all sessions, their stored form, and which lists of
+//! decisions a client may send.
+//! Never: keeps a decision for one session: the session's state does.
+
+use std::collections::BTreeMap;
+
+use ahp_types::state::{AgentInfo, Customization, CustomizationEnablement, McpServerCustomization};
+use serde::{Deserialize, Serialize};
+
+use crate::host::refusal::Refusal;
+
+/// Maximum number of workspaces with a decision about one customization.
+const WORKSPACES_MAX: usize = 1000;
+
+/// Decisions of clients by the id of the customization; stored with the root channel.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(in crate::host) struct Decisions(BTreeMap<String, DecidedScopes>);
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct DecidedScopes {
+    /// Decision for all sessions; `None` leaves it to the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    global: Option<bool>,
+    /// Decisions by the URI of the first working directory.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    workspaces: BTreeMap<String, bool>,
+}
+
+impl Decisions {
+    pub(in crate::host) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns an agent with the decisions for all sessions in place of the operator's.
+    pub(in crate::host) fn applied_to(&self, mut agent: AgentInfo) -> AgentInfo {
+        for customization in agent.customizations.iter_mut().flatten() {
+            let Customization::McpServer(server) = customization else { continue };
+            if let Some(enabled) = self.0.get(&server.id).and_then(|decided| decided.global) {
+                server.enablement = Some(vec![CustomizationEnablement::Global { enabled }]);
+            }
+        }
+        agent
+    }
+
+    /// Returns the decision for the sessions of a workspace.
+    pub(super) fn of_workspace(&self, id: &str, workspace: Option<&str>) -> Option<CustomizationEnablement> {
+        let workspace = workspace?;
+        let enabled = *self.0.get(id)?.workspaces.get(workspace)?;
+        Some(CustomizationEnablement::Workspace { uri: workspace.to_owned(), enabled })
+    }
+
+    /// Takes the decisions for the workspace and for all sessions from a checked list. Returns
+    /// which scopes have changed.
+    ///
+    /// # Errors
+    /// When there are too many workspaces.
+    pub(super) fn take(
+        &mut self,
+        id: &str,
+        workspace: Option<&str>,
+        list: &[CustomizationEnablement],
+    ) -> Result<ChangedScopes, Refusal> {
+        let decided = self.0.get(id).cloned().unwrap_or_default();
+        let mut after = DecidedScopes { global: None, workspaces: decided.workspaces.clone() };
+        if let Some(workspace) = workspace {
+            after.workspaces.remove(workspace);
+        }
+        for decision in list {
+            match decision {
+                CustomizationEnablement::Global { enabled } => after.global = Some(*enabled),
+                CustomizationEnablement::Workspace { uri, enabled } => {
+                    after.workspaces.insert(uri.clone(), *enabled);
+                }
+                CustomizationEnablement::Session { .. } | CustomizationEnablement::Unknown(_) => {}
+            }
+        }
+        if after.workspaces.len() > WORKSPACES_MAX {
+            return Err(Refusal::TooManyWorkspaces(WORKSPACES_MAX));
+        }
+        let changed = ChangedScopes {
+            global: after.global != decided.global,
+            workspace: after.workspaces != decided.workspaces,
+        };
+        if after == DecidedScopes::default() {
+            self.0.remove(id);
+        } else {
+            self.0.insert(id.to_owned(), after);
+        }
+        Ok(changed)
+    }
+}
+
+/// Scopes beyond the session whose decision has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ChangedScopes {
+    pub(super) global: bool,
+    pub(super) workspace: bool,
+}
+
+/// Checks the order and the scopes of a list of decisions.
+pub(super) fn check_list(list: &[CustomizationEnablement], workspace: Option<&str>) -> Result<(), Refusal> {
+    let ranks = list.iter().map(|decision| match decision {
+        CustomizationEnablement::Session { .. } => Ok(0),
+        CustomizationEnablement::Workspace { uri, .. } if Some(uri.as_str()) == workspace => Ok(1),
+        CustomizationEnablement::Workspace { uri, .. } => Err(Refusal::OtherWorkspace(uri.clone())),
+        CustomizationEnablement::Global { .. } => Ok(2),
+        CustomizationEnablement::Unknown(_) => Err(Refusal::UnknownScope),
+    });
+    let ranks = ranks.collect::<Result<Vec<u8>, Refusal>>()?;
+    if ranks.windows(2).all(|pair| pair[0] < pair[1]) {
+        Ok(())
+    } else {
+        Err(Refusal::UnorderedScopes)
+    }
+}
+
+/// Returns whether a server is on: the first decision applies.
+pub(super) fn is_on(server: &McpServerCustomization) -> bool {
+    match server.enablement.as_deref().unwrap_or_default().first() {
+        None => true,
+        Some(
+            CustomizationEnablement::Session { enabled }
+            | CustomizationEnablement::Workspace { enabled, .. }
+            | CustomizationEnablement::Global { enabled },
+        ) => *enabled,
+        Some(CustomizationEnablement::Unknown(_)) => false,
+    }
+}

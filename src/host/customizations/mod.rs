@@ -1,0 +1,363 @@
+//! Customizations of sessions: the MCP servers that their agents are given.
+//!
+//! Owns: a session's list of them, derived from that of its agent; whether each is on, and for
+//! whom; which of them a conversation is given; and their states.
+//! Never: knows how a server is reached, or holds a secret: backends have the descriptions. Never
+//! claims to know more than the agent tells: a server that it was given counts as ready.
+//!
+//! Sessions without servers cost nothing here: each entry looks at the session's list first.
+
+mod enablement;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ahp_types::actions::{
+    ActionOrigin, SessionCustomizationUpdatedAction, SessionCustomizationsChangedAction,
+    SessionMcpServerStateChangedAction, StateAction,
+};
+use ahp_types::state::{
+    Customization, CustomizationEnablement, McpServerCustomization, McpServerErrorState, McpServerReadyState,
+    McpServerStartingState, McpServerState, McpServerStoppedState,
+};
+
+use super::actions::Verdict;
+use super::agents::AgentRegistry;
+use super::effects::{ChannelId, ChatKey, Command, McpServerReport, SERVER_MISCONFIGURED};
+use super::facts::Fact;
+use super::ledger::Ledger;
+use super::model::{AgentLink, Session, SessionKey};
+use super::refusal::{error_info, Refusal};
+use super::Step;
+
+pub(super) use enablement::Decisions;
+
+/// Kind of the error of a server that an agent cannot use.
+const UNAVAILABLE: &str = "unavailable";
+
+/// Servers of a session that clients have stopped without switching them off; not stored.
+#[derive(Debug, Default)]
+pub(super) struct StoppedServers(BTreeSet<String>);
+
+/// Servers in a chat's conversation, by the ids of their customizations.
+#[derive(Debug, Default)]
+pub(super) struct ConversationServers {
+    /// Servers that the agent was last asked to have.
+    sent: Vec<String>,
+    /// Servers as last reported, each with the reason why the agent cannot use it.
+    reported: BTreeMap<String, Option<String>>,
+    /// Set while the conversation may be closed only to be reopened with other servers.
+    reopens: bool,
+}
+
+/// Returns the servers of a new session, as they are when its conversation opens; `None` if it has
+/// none.
+pub(super) fn servers_of_new_session(
+    ledger: &Ledger,
+    provider: &str,
+    directories: Option<&[String]>,
+) -> Option<Vec<Customization>> {
+    let mut servers = servers_of_agent(ledger, provider)?;
+    let workspace = directories.and_then(<[String]>::first);
+    for server in servers.iter_mut().filter_map(as_server_mut) {
+        decide(ledger, server, None, workspace.map(String::as_str));
+        if enablement::is_on(server) && !is_broken(server) {
+            server.state = McpServerState::Starting(McpServerStartingState { blocking: None });
+        }
+    }
+    Some(servers)
+}
+
+/// Returns the servers that the conversation of a chat is opened with, and remembers them.
+pub(super) fn servers_for_conversation(ledger: &mut Ledger, chat: ChatKey) -> Vec<String> {
+    let Some(known) = ledger.channels.chats.known(chat) else { return Vec::new() };
+    let session = ledger.channels.sessions.known(known.session);
+    let wanted = session.map(wanted_servers).unwrap_or_default();
+    if let Some(known) = ledger.channels.chats.known_mut(chat) {
+        known.servers = ConversationServers { sent: wanted.clone(), ..ConversationServers::default() };
+    }
+    wanted
+}
+
+/// Notes that the conversation of a chat opens, is open or is closed.
+pub(super) fn conversation_changed(ledger: &Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    let session = ledger.channels.chats.known(chat).map(|chat| chat.session);
+    let session = session.and_then(|session| ledger.channels.sessions.known(session));
+    if session.is_some_and(|session| session.state.customizations.is_some()) {
+        step.facts.push_back(Fact::ConversationChanged(chat));
+    }
+}
+
+/// Brings a session in line with the state of one of its conversations. Returns whether that one
+/// is to be opened again: it was closed for the sake of other servers.
+pub(super) fn follow_conversation(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) -> bool {
+    let Some(known) = ledger.channels.chats.known_mut(chat) else { return false };
+    let (session, link, is_idle) = (known.session, known.agent, known.run.is_none());
+    let reopens = link == AgentLink::Closed && std::mem::take(&mut known.servers.reopens) && is_idle;
+    refresh_session(ledger, step, session);
+    send_servers(ledger, step, session, chat, false);
+    reopens
+}
+
+/// Applies a report of a backend.
+pub(super) fn servers_reported(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    chat: ChatKey,
+    reports: Vec<McpServerReport>,
+) {
+    let Some(known) = ledger.channels.chats.known_mut(chat) else { return };
+    known.servers.reopens = false;
+    known.servers.reported = reports.into_iter().map(|report| (report.server, report.problem)).collect();
+    let session = known.session;
+    refresh_session(ledger, step, session);
+}
+
+/// Brings all sessions in memory in line with changed servers of their agents.
+pub(super) fn agents_have_changed(ledger: &mut Ledger, step: &mut Step<'_>) {
+    let agents = &ledger.channels.root.state.agents;
+    let some_agent_has = agents.iter().any(|agent| agent.customizations.is_some());
+    let concerns = |session: &Session| some_agent_has || session.state.customizations.is_some();
+    let sessions = ledger.channels.sessions.iter();
+    let sessions: Vec<SessionKey> =
+        sessions.filter(|(_, session)| concerns(session)).map(|(key, _)| *key).collect();
+    for session in sessions {
+        update_session(ledger, step, session);
+    }
+}
+
+/// Brings a session and its conversations in line with the decisions about its servers.
+pub(super) fn update_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
+    refresh_session(ledger, step, key);
+    for chat in ledger.channels.chats_in(key) {
+        send_servers(ledger, step, key, chat, false);
+    }
+}
+
+/// Sends the differences between the servers of a session as clients see them and as they are.
+pub(super) fn refresh_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
+    let Some(session) = ledger.channels.sessions.known(key) else { return };
+    let shown = session.state.customizations.as_deref().unwrap_or_default();
+    let after = servers_of_agent(ledger, &session.state.provider);
+    if after.is_none() && shown.is_empty() {
+        return;
+    }
+    let workspace = workspace_of(session);
+    let mut after = after.unwrap_or_default();
+    for server in after.iter_mut().filter_map(as_server_mut) {
+        let before = server_in(shown, &server.id);
+        let of_session = before.and_then(|before| before.enablement.as_ref()?.first().cloned());
+        decide(ledger, server, of_session, workspace);
+        server.state = state_of(ledger, key, session, server);
+    }
+    let ids = |list: &[Customization]| list.iter().filter_map(as_server).map(|it| it.id.clone()).collect();
+    let (had, has): (Vec<String>, Vec<String>) = (ids(shown), ids(&after));
+    if had != has {
+        let action = SessionCustomizationsChangedAction { customizations: after };
+        ledger.sequence(step, key, StateAction::SessionCustomizationsChanged(action), None);
+        return;
+    }
+    let changed: Vec<StateAction> =
+        shown.iter().zip(after).filter_map(|(before, after)| difference(before, after)).collect();
+    for action in changed {
+        ledger.sequence(step, key, action, None);
+    }
+}
+
+/// Applies a client's action on a customization or server, or refuses it.
+pub(super) fn client_changes_customization(
+    ledger: &mut Ledger,
+    agents: &mut AgentRegistry,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    action: StateAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let id = match &action {
+        StateAction::SessionCustomizationToggled(a) => &a.id,
+        StateAction::SessionMcpServerStartRequested(a) => &a.id,
+        StateAction::SessionMcpServerStopRequested(a) => &a.id,
+        StateAction::SessionMcpServerBackgroundRequested(a) => &a.id,
+        _ => return Err(Refusal::NotServedOn("a session's channel")),
+    };
+    let id = id.clone();
+    let Some(session) = ledger.channels.sessions.known(key) else { return Ok(Verdict::Unchanged) };
+    let server = server_in(session.state.customizations.as_deref().unwrap_or_default(), &id);
+    let Some(server) = server else { return Err(Refusal::NoSuchCustomization(id)) };
+    let mut restart = false;
+    match &action {
+        StateAction::SessionCustomizationToggled(toggled) => {
+            let workspace = workspace_of(session).map(str::to_owned);
+            enablement::check_list(&toggled.enablement, workspace.as_deref())?;
+            if server.enablement.as_deref().unwrap_or_default() == toggled.enablement {
+                return Ok(Verdict::Unchanged);
+            }
+            let decisions = &mut ledger.channels.root.decisions;
+            let changed = decisions.take(&id, workspace.as_deref(), &toggled.enablement)?;
+            ledger.sequence(step, key, action, Some(origin));
+            if changed.global || changed.workspace {
+                ledger.mark_dirty(ChannelId::ROOT);
+            }
+            if changed.global {
+                agents.announce_changed_agents(ledger, step);
+            }
+            if changed.global || changed.workspace {
+                agents_have_changed(ledger, step);
+                return Ok(Verdict::Done);
+            }
+        }
+        StateAction::SessionMcpServerStartRequested(_) => {
+            if !enablement::is_on(server) {
+                return Err(Refusal::ServerIsOff(id));
+            }
+            if is_broken(server) {
+                return Err(Refusal::ServerIsUnusable(id));
+            }
+            restart = matches!(server.state, McpServerState::Error(_));
+            if let Some(session) = ledger.channels.sessions.known_mut(key) {
+                session.stopped_servers.0.remove(&id);
+            }
+            ledger.sequence(step, key, action, Some(origin));
+        }
+        StateAction::SessionMcpServerStopRequested(_) => {
+            if let Some(session) = ledger.channels.sessions.known_mut(key) {
+                session.stopped_servers.0.insert(id);
+            }
+            ledger.sequence(step, key, action, Some(origin));
+        }
+        // No server of this host blocks messages while it starts.
+        _ => return Err(Refusal::ServerDoesNotBlock(id)),
+    }
+    refresh_session(ledger, step, key);
+    for chat in ledger.channels.chats_in(key) {
+        send_servers(ledger, step, key, chat, restart);
+    }
+    Ok(Verdict::Done)
+}
+
+/// Sends the servers of a session to an open conversation that has others.
+fn send_servers(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey, chat: ChatKey, restart: bool) {
+    let Some(session) = ledger.channels.sessions.known(session) else { return };
+    if session.state.customizations.is_none() {
+        return;
+    }
+    let servers = wanted_servers(session);
+    let Some(known) = ledger.channels.chats.known_mut(chat) else { return };
+    if known.agent != AgentLink::Open || (known.servers.sent == servers && !restart) {
+        return;
+    }
+    known.servers.sent.clone_from(&servers);
+    known.servers.reopens = known.run.is_none();
+    step.send_to_agent(chat, Command::McpServers { servers, restart });
+}
+
+/// Returns the ids of the servers that a session's agent should have.
+fn wanted_servers(session: &Session) -> Vec<String> {
+    let servers = session.state.customizations.iter().flatten().filter_map(as_server);
+    let wanted = servers.filter(|server| {
+        enablement::is_on(server) && !is_broken(server) && !session.stopped_servers.0.contains(&server.id)
+    });
+    wanted.map(|server| server.id.clone()).collect()
+}
+
+/// Returns the servers of an agent as the operator declares them; `None` without any.
+fn servers_of_agent(ledger: &Ledger, provider: &str) -> Option<Vec<Customization>> {
+    let agents = &ledger.channels.root.state.agents;
+    let agent = agents.iter().find(|agent| agent.provider == provider)?;
+    let all = agent.customizations.as_ref()?;
+    let servers = all.iter().filter(|it| as_server(it).is_some());
+    Some(servers.cloned().collect::<Vec<_>>()).filter(|servers| !servers.is_empty())
+}
+
+/// Adds the decisions for a session and its workspace to those for all sessions.
+fn decide(
+    ledger: &Ledger,
+    server: &mut McpServerCustomization,
+    of_session: Option<CustomizationEnablement>,
+    workspace: Option<&str>,
+) {
+    let of_session = of_session.filter(|it| matches!(it, CustomizationEnablement::Session { .. }));
+    let of_workspace = ledger.channels.root.decisions.of_workspace(&server.id, workspace);
+    let for_all = server.enablement.take().into_iter().flatten();
+    let all: Vec<_> = of_session.into_iter().chain(of_workspace).chain(for_all).collect();
+    server.enablement = Some(all).filter(|all| !all.is_empty());
+}
+
+/// Returns the state of a server in all conversations of its session together.
+fn state_of(
+    ledger: &Ledger,
+    key: SessionKey,
+    session: &Session,
+    server: &McpServerCustomization,
+) -> McpServerState {
+    if is_broken(server) {
+        return server.state.clone();
+    }
+    let is_wanted = enablement::is_on(server) && !session.stopped_servers.0.contains(&server.id);
+    let (mut opens, mut problem) = (false, None);
+    for chat in ledger.channels.chats_in(key) {
+        let Some(chat) = ledger.channels.chats.known(chat) else { continue };
+        match (chat.agent, chat.servers.reported.get(&server.id)) {
+            (AgentLink::Closed, _) => {}
+            (_, Some(None)) => return McpServerState::Ready(McpServerReadyState {}),
+            (_, Some(Some(why))) => problem = problem.or(Some(why)),
+            (AgentLink::Opening, None) => opens |= chat.servers.sent.contains(&server.id),
+            (AgentLink::Open, None) => {}
+        }
+    }
+    match problem {
+        _ if is_wanted && opens => McpServerState::Starting(McpServerStartingState { blocking: None }),
+        Some(why) if is_wanted => {
+            McpServerState::Error(McpServerErrorState { error: error_info(UNAVAILABLE.to_owned(), why) })
+        }
+        _ => McpServerState::Stopped(McpServerStoppedState {}),
+    }
+}
+
+/// Returns the action that makes one server of another; `None` if they are equal.
+fn difference(before: &Customization, after: Customization) -> Option<StateAction> {
+    if *before == after {
+        return None;
+    }
+    if let (Some(was), Some(is)) = (as_server(before), as_server(&after)) {
+        let other_state = McpServerCustomization { state: is.state.clone(), ..was.clone() };
+        if other_state == *is {
+            let changed = SessionMcpServerStateChangedAction {
+                id: is.id.clone(),
+                state: is.state.clone(),
+                channel: is.channel.clone(),
+            };
+            return Some(StateAction::SessionMcpServerStateChanged(Box::new(changed)));
+        }
+    }
+    let updated = SessionCustomizationUpdatedAction { customization: after };
+    Some(StateAction::SessionCustomizationUpdated(Box::new(updated)))
+}
+
+/// Returns whether no agent can use a server because its description is invalid.
+fn is_broken(server: &McpServerCustomization) -> bool {
+    matches!(&server.state, McpServerState::Error(error) if error.error.error_type == SERVER_MISCONFIGURED)
+}
+
+fn workspace_of(session: &Session) -> Option<&str> {
+    session.state.working_directories.as_ref()?.first().map(String::as_str)
+}
+
+fn as_server(customization: &Customization) -> Option<&McpServerCustomization> {
+    match customization {
+        Customization::McpServer(server) => Some(server),
+        _ => None,
+    }
+}
+
+fn as_server_mut(customization: &mut Customization) -> Option<&mut McpServerCustomization> {
+    match customization {
+        Customization::McpServer(server) => Some(server),
+        _ => None,
+    }
+}
+
+fn server_in<'a>(list: &'a [Customization], id: &str) -> Option<&'a McpServerCustomization> {
+    list.iter().filter_map(as_server).find(|server| server.id == id)
+}
