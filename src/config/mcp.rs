@@ -40,7 +40,9 @@ pub(super) fn servers(
     let mut all: Vec<McpServer> = Vec::new();
     for (name, entry) in entries {
         let read = check_name(name).and_then(|()| entry_of_toml(entry, folder));
-        let read = read.unwrap_or_else(|why| ServerEntry::broken(&why));
+        // A broken server is shown where it would be offered.
+        let agents = || agents_of_toml(entry).unwrap_or_default();
+        let read = read.unwrap_or_else(|why| ServerEntry { agents: agents(), ..ServerEntry::broken(&why) });
         all.push(read.named(name, &uri, ranges.get(name).cloned()));
     }
     for file in files {
@@ -90,8 +92,8 @@ fn check_name(name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn entry_of_toml(entry: &Toml, folder: &Path) -> anyhow::Result<ServerEntry> {
-    let entry = entry.as_table().context("it is not a section: write `[mcp.NAME]` above its members")?;
+fn entry_of_toml(section: &Toml, folder: &Path) -> anyhow::Result<ServerEntry> {
+    let entry = section.as_table().context("it is not a section: write `[mcp.NAME]` above its members")?;
     let known = ["command", "args", "env", "url", "headers", "type", "agents", "enabled"];
     if let Some(other) = entry.keys().find(|member| !known.contains(&member.as_str())) {
         bail!("`{other}` is no member of a server; there are: {}", known.join(", "));
@@ -125,17 +127,18 @@ fn entry_of_toml(entry: &Toml, folder: &Path) -> anyhow::Result<ServerEntry> {
         }
         (_, _, kind) => return wrong_transport(kind),
     };
-    let agents = match entry.contains_key("agents") {
-        false => None,
-        true => Some(
-            list("agents")?
-                .iter()
-                .map(|name| name.as_str().map(str::to_owned).context("`agents` must be a list of names"))
-                .collect::<anyhow::Result<BTreeSet<String>>>()?,
-        ),
-    };
     let enabled = entry.get("enabled").map(|it| it.as_bool().context("`enabled` must be `true` or `false`"));
-    Ok(ServerEntry { agents, enabled: enabled.transpose()?.unwrap_or(true), ..ServerEntry::of(transport) })
+    let (agents, enabled) = (agents_of_toml(section)?, enabled.transpose()?.unwrap_or(true));
+    Ok(ServerEntry { agents, enabled, ..ServerEntry::of(transport) })
+}
+
+/// Returns the agents that an entry names; `None` if it names none.
+fn agents_of_toml(entry: &Toml) -> anyhow::Result<Option<BTreeSet<String>>> {
+    const FORM: &str = "`agents` must be a list of names";
+    let Some(agents) = entry.get("agents") else { return Ok(None) };
+    let agents = agents.as_array().context(FORM)?.iter();
+    let names = agents.map(|name| name.as_str().map(str::to_owned).context(FORM));
+    names.collect::<anyhow::Result<_>>().map(Some)
 }
 
 fn only_of(is_there: bool, member: &str, of: &str) -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 //! Owns: the list of the facts. `router` lists the reactions to each.
 //! Never: holds more than keys.
 
-use super::effects::ChatKey;
+use super::effects::{ChatKey, SessionKey};
 
 /// Event in the core, pushed to the step's facts by its source. The router passes it to the
 /// reacting owners before it continues.
@@ -13,7 +13,8 @@ pub(super) enum Fact {
     /// user or a client.
     MayWait { chat: ChatKey, id: String, is_question: bool },
     /// The conversation of a chat, in a session with customizations, opens, is open or is closed.
-    ConversationChanged(ChatKey),
+    /// The chat may be gone, or in another session, since.
+    ConversationChanged { chat: ChatKey, session: SessionKey },
     /// A turn of a chat has ended.
     TurnEnded(ChatKey),
 }

@@ -82,20 +82,26 @@ pub(super) fn servers_for_conversation(ledger: &mut Ledger, chat: ChatKey) -> Ve
 
 /// Notes that the conversation of a chat opens, is open or is closed.
 pub(super) fn conversation_changed(ledger: &Ledger, step: &mut Step<'_>, chat: ChatKey) {
-    let session = ledger.channels.chats.known(chat).map(|chat| chat.session);
-    let session = session.and_then(|session| ledger.channels.sessions.known(session));
-    if session.is_some_and(|session| session.state.customizations.is_some()) {
-        step.facts.push_back(Fact::ConversationChanged(chat));
+    let Some(session) = ledger.channels.chats.known(chat).map(|chat| chat.session) else { return };
+    let known = ledger.channels.sessions.known(session);
+    if known.is_some_and(|session| session.state.customizations.is_some()) {
+        step.facts.push_back(Fact::ConversationChanged { chat, session });
     }
 }
 
 /// Brings a session in line with the state of one of its conversations. Returns whether that one
 /// is to be opened again: it was closed for the sake of other servers.
-pub(super) fn follow_conversation(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) -> bool {
-    let Some(known) = ledger.channels.chats.known_mut(chat) else { return false };
-    let (session, link, is_idle) = (known.session, known.agent, known.run.is_none());
-    let reopens = link == AgentLink::Closed && std::mem::take(&mut known.servers.reopens) && is_idle;
+pub(super) fn follow_conversation(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    chat: ChatKey,
+    session: SessionKey,
+) -> bool {
     refresh_session(ledger, step, session);
+    let known = ledger.channels.chats.known_mut(chat).filter(|chat| chat.session == session);
+    let Some(known) = known else { return false };
+    let (link, is_idle) = (known.agent, known.run.is_none());
+    let reopens = link == AgentLink::Closed && std::mem::take(&mut known.servers.reopens) && is_idle;
     send_servers(ledger, step, session, chat, false);
     reopens
 }

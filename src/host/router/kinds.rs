@@ -102,8 +102,8 @@ impl Host {
                         self.clients.decline_unseen_question(&mut self.ledger, step, chat, &id);
                     }
                 }
-                Fact::ConversationChanged(chat) => {
-                    if customizations::follow_conversation(&mut self.ledger, step, chat) {
+                Fact::ConversationChanged { chat, session } => {
+                    if customizations::follow_conversation(&mut self.ledger, step, chat, session) {
                         conversations::open_conversation(&mut self.ledger, &self.agents, step, chat);
                     }
                 }

@@ -224,6 +224,21 @@ fn agent_that_repeats_a_secret_in_its_refusal_does_not_spread_it() {
 }
 
 #[test]
+fn server_that_is_configured_later_reaches_an_open_session() {
+    let mut watched = start(&["--can", "resume", "--can", "close"], "", &[]);
+    watched.session();
+    assert_eq!(watched.turn("t1", "given"), "");
+    let config = watched.folder.as_ref().unwrap().path().join("config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(config.with_extension("new"), text + &section("one", "")).unwrap();
+    fs::rename(config.with_extension("new"), &config).unwrap();
+    watched.action("session/customizationsChanged");
+    watched.until_server("one", "ready");
+    assert_eq!(watched.turn("t2", "use one length"), "a key of 0");
+    watched.leave();
+}
+
+#[test]
 fn files_of_other_programs_are_read_where_the_operator_names_them() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/acp/mcp_server.py");
     let file = json!({ "mcpServers": { "theirs": { "command": "python3", "args": [script],

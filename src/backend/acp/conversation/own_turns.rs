@@ -137,6 +137,11 @@ impl OwnTurns {
         self.held.retain(|held| !matches!(held, PeerMessage::Called(called) if called.number == number));
     }
 
+    /// Returns whether messages of the agent wait for a turn.
+    pub(super) fn has_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     pub(super) fn has_room(&self) -> bool {
         self.held.len() < HELD_MAX
     }

@@ -120,7 +120,7 @@ impl AcpConversation {
         has.sort_unstable();
         servers.sort_unstable();
         self.servers.is_out_of_date = restart || !has.into_iter().eq(&servers);
-        if self.run.is_none() && self.must_reopen_for_servers() {
+        if self.run.is_none() && !self.own_turns.has_held() && self.must_reopen_for_servers() {
             self.leave_for_reopening();
             return Next::Leave;
         }
