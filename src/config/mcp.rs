@@ -349,7 +349,7 @@ fn without_comments(text: &str) -> String {
             ('/', Some('*')) => {
                 let mut before = ' ';
                 // Lines stay, for the places in errors.
-                while let Some(inner) = rest.next() {
+                for inner in rest.by_ref() {
                     plain.extend((inner == '\n').then_some('\n'));
                     if (before, inner) == ('*', '/') {
                         break;

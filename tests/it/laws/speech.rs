@@ -113,7 +113,7 @@ fn serve(how: u8, server: u8) -> Value {
     let id = format!("mcp:{}", SERVERS[usize::from(server) % SERVERS.len()]);
     let toggled = |enablement: Value| json!({ "type": "session/customizationToggled", "id": id, "enablement": enablement });
     let (of_session, for_all) = (
-        json!({ "kind": "session", "enabled": how % 2 == 0 }),
+        json!({ "kind": "session", "enabled": how.is_multiple_of(2) }),
         json!({ "kind": "global", "enabled": how % 4 < 2 }),
     );
     let of_workspace = json!({ "kind": "workspace", "uri": directory_at(how / 2), "enabled": how % 2 == 1 });
