@@ -1,4 +1,4 @@
-//! Configuration of the agents and their MCP servers: command-line flags, and the configuration file.
+//! Configuration of the agents and their MCP servers: flags, and the configuration file.
 //!
 //! Owns: both forms, their defaults and errors, and reading the file again ([`AgentSource`]).
 //! Never: starts an agent, or passes a command line to a shell: it is split by the same rules.
