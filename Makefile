@@ -5,11 +5,12 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN))
 
 # The program that ships and is measured is linked statically where the system has a static C library: the dynamic linker
-# would execute a quarter of the instructions of a start. Naming the target keeps the flag from procedural macros, which
-# cannot be static.
+# would execute a quarter of the instructions of a start. It has a fixed address: relocating itself would execute as many
+# again, and write to half a megabyte in each process; its heap and stacks still have random addresses. Naming the target
+# keeps the flags from procedural macros, which cannot be static.
 HOST = $(shell rustc --print host-tuple)
 SHIPPED = --target $(HOST) $(if $(wildcard $(shell cc -print-file-name=libc.a)),\
-	--config 'target.$(HOST).rustflags=["-Ctarget-feature=+crt-static"]')
+	--config 'target.$(HOST).rustflags=["-Ctarget-feature=+crt-static","-Crelocation-model=static"]')
 
 .PHONY: help build demo test test-portable test-windows soak lint bless bench cost test-node test-agents test-versions test-vscode check-targets dist test-dist version
 

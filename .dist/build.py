@@ -48,8 +48,8 @@ def build(triple):
     # rustc leaves out its own paths by itself; C's `__FILE__` follows these.
     maps = [f"-ffile-prefix-map={folder}={name}" for folder, name in
             ((ROOT, "."), (TARGET, "target"), (cargo_home, "cargo"), (zig_library(), "zig"))]
-    # musl: zig has the start files that rustc would bring itself.
-    flags = ["-Clink-self-contained=no"] if triple.endswith("-musl") else []
+    # musl: zig has the start files that rustc would bring itself. The Makefile says why the address is fixed.
+    flags = ["-Clink-self-contained=no", "-Crelocation-model=static"] if triple.endswith("-musl") else []
     env = os.environ | {
         "CARGO_TARGET_DIR": str(TARGET / "shipped"), "CARGO_INCREMENTAL": "0", "RUSTFLAGS": " ".join(flags),
         f"CFLAGS_{triple.replace('-', '_')}": " ".join(maps), "CARGO_PROFILE_RELEASE_TRIM_PATHS": "all",
