@@ -231,6 +231,11 @@ impl Agents {
         self.backends.iter().find(|known| known.provider == provider)
     }
 
+    /// Returns the provider id of each offered backend, in order.
+    pub fn providers(&self) -> Vec<String> {
+        self.backends.iter().map(|known| known.provider.clone()).collect()
+    }
+
     /// Returns the description of each offered backend, in order, with its MCP servers.
     pub fn describe(&self) -> Vec<AgentDescription> {
         let described = self.backends.iter().map(|known| {

@@ -20,6 +20,10 @@ use crate::os::stdio::{
 
 const READ_BYTES: usize = 64 << 10;
 
+/// Maximum bytes of reads until one of them is full: clearing a large buffer takes longer than the
+/// rest of a reader's start, and many clients never fill it.
+const FIRST_READ_BYTES: usize = 4 << 10;
+
 /// Starts a thread that reads lines until the input ends or the other end of `stop` is closed.
 ///
 /// # Errors
@@ -35,7 +39,7 @@ pub fn read_lines(
 }
 
 fn read_all(mut stdin: File, mut codec: LineCodec, heard: &ClientLines, stop: Option<&PipeReader>) {
-    let mut chunk = vec![0; READ_BYTES];
+    let mut chunk = vec![0; FIRST_READ_BYTES];
     let mut buffer = BytesMut::new();
     loop {
         let mut failure = None;
@@ -56,6 +60,9 @@ fn read_all(mut stdin: File, mut codec: LineCodec, heard: &ClientLines, stop: Op
             }
         };
         buffer.extend_from_slice(&chunk[..read]);
+        if read == chunk.len() {
+            chunk.resize(READ_BYTES, 0);
+        }
         let mut lines = Vec::new();
         let mut stop = read == 0;
         loop {

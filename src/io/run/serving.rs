@@ -166,7 +166,7 @@ impl Sidecar {
         configuration: Configuration,
         socket: Option<SocketFile>,
     ) -> anyhow::Result<()> {
-        self.built_in = self.agents.describe().into_iter().map(|agent| agent.info.provider).collect();
+        self.built_in = self.agents.providers();
         self.built_in.retain(|provider| !configuration.offers(provider));
         let configuration = self.configuration.insert(configuration);
         // Deterministic mode does without: its output depends on the input alone.
