@@ -3,6 +3,8 @@
 //! Owns: its text, the position of the envelope, and merging lines of deltas.
 //! Never: numbers an action, or decides who gets it.
 
+use std::sync::LazyLock;
+
 use ahp_types::actions::{ActionOrigin, StateAction};
 use bytes::Bytes;
 use memchr::{memchr, memmem, memrchr};
@@ -100,7 +102,9 @@ impl DeltaLines {
     /// Reads a delta's line; `None` if it has another form. The text begins at the first
     /// `,"content":"`, because quotes inside strings have a backslash.
     pub fn read(line: Bytes) -> Option<Self> {
-        let head = memmem::find(&line, BEFORE_TEXT)? + BEFORE_TEXT.len();
+        // Building a finder takes longer than finding in one line.
+        static FINDER: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(BEFORE_TEXT));
+        let head = FINDER.find(&line)? + BEFORE_TEXT.len();
         let end = text_end(&line).filter(|end| line[*end..].starts_with(BEHIND_TEXT))?;
         let text_bytes = end.checked_sub(head)?;
         Some(Self { head, text_bytes, tail: line.len() - end, lines: line })
