@@ -146,7 +146,7 @@ pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Resul
             .spawn(move || work(&shared, &folder, (&git, &filters), limits))?;
     }
     for line in io::stdin().lock().lines() {
-        let NumberedJob { number, job } = serde_json::from_str(&line?)?;
+        let NumberedJob { number, job } = serde_json::from_slice(line?.as_bytes())?;
         let until = Deadline::after(Duration::from_millis(job.within_ms));
         let (jobs, bell) = &*shared;
         jobs.lock().unwrap_or_else(PoisonError::into_inner).waiting.push_back(WaitingJob {

@@ -340,7 +340,7 @@ async fn hear(
 ) {
     let mut lines = BufReader::new(stdout).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        match serde_json::from_str(&line) {
+        match serde_json::from_slice(line.as_bytes()) {
             Ok(heard) => tell(&news, GitProcessEvent::Heard(heard)),
             Err(error) => {
                 tracing::error!(%error, "a report of the git worker cannot be parsed (a bug of this program)")

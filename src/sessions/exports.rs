@@ -205,6 +205,6 @@ impl Reading<'_> {
 }
 
 fn check<T: for<'a> Deserialize<'a>>(json: &RawValue) -> anyhow::Result<()> {
-    serde_json::from_str::<T>(json.get())?;
+    serde_json::from_slice::<T>(json.get().as_bytes())?;
     Ok(())
 }

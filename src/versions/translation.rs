@@ -22,7 +22,7 @@ use crate::state::history::History;
 use crate::state::reduce::Conversation;
 use crate::wire::action_lines::envelope_of;
 use crate::wire::channels::ChannelKind;
-use crate::wire::rpc::{notification_line, sorted};
+use crate::wire::rpc::{notification_line, sorted, to_json};
 use crate::wire::uris;
 
 /// Translation to one version, shared by all its connections.
@@ -193,7 +193,7 @@ impl VersionTranslation {
                     }
                 }
                 (ChannelKind::Chat, CoreState::Parsed(state)) => {
-                    match serde_json::from_value(Value::Object(state.clone())) {
+                    match serde_json::from_slice(&to_json(state)) {
                         Ok(state) => self.note_chat(channel, Conversation::new(state, History::default())),
                         Err(error) => {
                             tracing::error!(%error, channel, "a state that the host has written cannot be read")

@@ -110,18 +110,31 @@ impl Params {
 
 /// Parses JSON text as `T`; the error is a sentence that names the field.
 pub fn read_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
+    locate_error(json).map_err(|Misfit { path, cause }| match path {
+        Some(path) => format!("`{path}`: {cause}"),
+        None => cause,
+    })
+}
+
+/// Reason for which JSON text is not of a type.
+pub struct Misfit {
+    /// Path of the invalid member; `None` for the whole text.
+    pub path: Option<String>,
+    /// Reason, without a position in the text.
+    pub cause: String,
+}
+
+/// Parses JSON text as `T`; the error has the path of the invalid member.
+pub fn locate_error<T: DeserializeOwned>(json: &[u8]) -> Result<T, Misfit> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let path = error.path().to_string();
+        let path = Some(error.path().to_string()).filter(|path| path != ".");
         // Line and column refer to the params, not to the line that the client sent.
         let mut cause = error.into_inner().to_string();
         if let Some(end) = cause.rfind(" at line ") {
             cause.truncate(end);
         }
-        match path.as_str() {
-            "." => cause,
-            path => format!("`{path}`: {cause}"),
-        }
+        Misfit { path, cause }
     })
 }
 

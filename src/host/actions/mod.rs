@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use crate::host::channels::{client_actions, label, Kind};
 use crate::host::refusal::Refusal;
 use crate::wire::channels::ChannelKind;
-use crate::wire::rpc::nesting_fits;
+use crate::wire::rpc::{nesting_fits, read_json, to_json};
 
 /// Action that the protocol lets clients dispatch.
 #[derive(Debug, Clone, Copy)]
@@ -102,9 +102,8 @@ pub(super) fn read_action<K: Kind>(
     }
 }
 
+/// Returns why a value cannot be read as `T`. It is read as text, since reading a [`Value`] would
+/// be further code for each type, and each of its members.
 pub(super) fn problem_with<T: DeserializeOwned>(value: &Value) -> Option<String> {
-    let error = serde_path_to_error::deserialize::<_, T>(value).err()?;
-    let path = error.path().to_string();
-    let cause = error.into_inner();
-    Some(if path == "." { cause.to_string() } else { format!("`{path}`: {cause}") })
+    read_json::<T>(&to_json(value)).err()
 }

@@ -25,7 +25,7 @@ use crate::host::Step;
 use crate::state::history::empty_message;
 use crate::state::reduce::Conversation;
 use crate::wire::errors::RpcError;
-use crate::wire::rpc::nesting_fits;
+use crate::wire::rpc::{locate_error, nesting_fits, read_json, to_json, Misfit};
 use crate::wire::selection::{Selection, SelectionChange};
 
 /// Maximum JSON size of a selection in a session's summary, in bytes; a larger one is left out.
@@ -282,18 +282,17 @@ pub(crate) fn selection_of(conversation: &Conversation) -> Selection {
     Selection::of(&json_of(&state.draft), &json_of(&last))
 }
 
+/// Reads a member of an action, as text like params: reading a [`Value`] would be further code for
+/// each type.
 fn read<T: DeserializeOwned>(member: &str, value: &Value) -> Result<T, Refusal> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let member = match error.path().to_string().as_str() {
-            "." => member.to_owned(),
-            path => format!("{member}.{path}"),
-        };
-        Refusal::Member { member, problem: error.inner().to_string() }
+    locate_error(&to_json(value)).map_err(|Misfit { path, cause }| Refusal::Member {
+        member: path.map_or_else(|| member.to_owned(), |path| format!("{member}.{path}")),
+        problem: cause,
     })
 }
 
 fn typed<T: DeserializeOwned>(value: Option<&Value>) -> Option<T> {
-    value.and_then(|value| T::deserialize(value).ok())
+    value.and_then(|value| read_json(&to_json(value)).ok())
 }
 
 fn json_of(value: &impl serde::Serialize) -> Value {
