@@ -10,7 +10,7 @@ export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN))
 # keeps the flags from procedural macros, which cannot be static.
 HOST = $(shell rustc --print host-tuple)
 SHIPPED = --target $(HOST) $(if $(wildcard $(shell cc -print-file-name=libc.a)),\
-	--config 'target.$(HOST).rustflags=["-Ctarget-feature=+crt-static","-Crelocation-model=static"]')
+	--config 'target.$(HOST).rustflags="-Ctarget-feature=+crt-static -Crelocation-model=static"')
 
 .PHONY: help build demo test test-portable test-windows soak lint bless bench cost test-node test-agents test-versions test-vscode check-targets dist test-dist version
 

@@ -71,8 +71,30 @@ def hear():
     return listen()
 
 
+INPUT = bytearray()  # read, but not heard yet
+
+
+def is_heard_soon(seconds):
+    """Tells whether there is a line within this time; Python's own buffer would hide one."""
+    return b"\n" in INPUT or bool(wait_for_input([sys.stdin], [], [], seconds)[0])
+
+
+def next_line():
+    """Returns the next line, or nothing at the end."""
+    searched = 0
+    while (end := INPUT.find(b"\n", searched)) < 0:
+        searched = len(INPUT)
+        read = os.read(sys.stdin.fileno(), 1 << 16)
+        if not read:
+            return b""
+        INPUT.extend(read)
+    line = bytes(INPUT[: end + 1])
+    del INPUT[: end + 1]
+    return line
+
+
 def listen():
-    line = sys.stdin.buffer.readline()
+    line = next_line()
     if not line:
         if OPTIONS.stubborn:
             while True:
@@ -1231,7 +1253,7 @@ def log_in_by_device(request):
     assert answer["result"] == {"action": "accept"}, answer
     note(door=True)
     while not os.path.exists(OPTIONS.door):
-        if wait_for_input([sys.stdin], [], [], 0.01)[0]:
+        if is_heard_soon(0.01):
             message = listen()
             if message.get("method") == "$/cancel_request" and message["params"]["requestId"] == request:
                 note(cancelled=True)
