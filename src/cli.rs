@@ -25,6 +25,7 @@ use crate::io::run::RunOptions;
 use crate::listening::{ListenArgs, StatusArgs};
 use crate::os::paths::canonical;
 use crate::places;
+use crate::run::arguments::RunArguments;
 use crate::sessions::Sessions;
 use crate::store::{StatePlace, StoreOptions};
 use crate::transcripts::record::RecordArgs;
@@ -33,6 +34,9 @@ use crate::versions::dialect::Dialect;
 
 /// Name of the hidden flag that makes this process the host of a state folder.
 const AS_HOST: &str = "as-host";
+
+/// Name of the hidden flag with which a process joins a host that has other settings.
+pub(crate) const AS_GUEST: &str = "as-guest";
 
 /// Default maximum length of an input line, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 20;
@@ -101,6 +105,10 @@ pub struct ServeOptions {
     /// Serve the clients of other processes: what this program starts itself with
     #[arg(long = AS_HOST, hide = true, conflicts_with_all = ["exclusive", "ephemeral", "deterministic"])]
     as_host: bool,
+
+    /// Join a host with other settings, but for the agents named here: what `run` starts
+    #[arg(long = AS_GUEST, hide = true)]
+    as_guest: bool,
 
     /// Keep sessions in memory only: they end with the process
     #[arg(long)]
@@ -267,6 +275,8 @@ pub enum CliCommand {
     Replay(ReplayArgs),
     /// Run a short conversation with a host and print it; nothing is saved
     Demo,
+    /// Run turns of an agent, print the answer, and exit: for shells and CI jobs
+    Run(Box<RunArguments>),
     /// Print the help of a command, or a topic of the documentation
     Help {
         /// A command or a topic [default: all flags, and a list of the topics]
@@ -301,6 +311,7 @@ Exit status:
   3  the state folder is unusable, locked by another ahp-sidecar, is used for something else, or has lost its store; there is no home folder for it; or its host has other settings, another internal protocol, or cannot be joined
   4  done, but a question was declined because no client was left to answer it, or a turn was cut by the drain timeout
   5  the host of the state folder has ended unexpectedly: start again, and send `reconnect`
+  10 to 13, and 130: of `run`, see `ahp-sidecar run --help`
   20 `replay`: the host has said something else than a transcript, or a transcript cannot be played
   21 `record`, `replay`: the host cannot be started"#;
 
@@ -371,6 +382,11 @@ impl ServeOptions {
     /// Returns whether this process serves the clients of other processes.
     pub fn is_host(&self) -> bool {
         self.as_host
+    }
+
+    /// Returns whether this process joins a host with other settings.
+    pub(crate) fn is_guest(&self) -> bool {
+        self.as_guest
     }
 
     /// Returns whether this process serves its client by itself, without a host.

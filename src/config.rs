@@ -35,6 +35,20 @@ struct File {
     /// Files of other programs with further servers.
     #[serde(default)]
     mcp_files: Vec<PathBuf>,
+    #[serde(default)]
+    run: RunRules,
+}
+
+/// Rules for permissions in runs without a person.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunRules {
+    /// Rules that grant permissions.
+    #[serde(default)]
+    pub allow: Vec<String>,
+    /// Rules that deny permissions.
+    #[serde(default)]
+    pub deny: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -182,18 +196,24 @@ impl AgentSource {
         ConfigurationReading { seen, stamp, agents: agents.map_err(|error| format!("{error:#}")), servers }
     }
 
+    /// Reads the content. Also returns the path of the file, and the words that introduce an error
+    /// in it. `None` without a file.
+    fn text(&self) -> anyhow::Result<Option<(String, &Path, String)>> {
+        let Some(path) = self.file().filter(|path| self.is_named || path.exists()) else { return Ok(None) };
+        let what = if self.is_named { "--config:" } else { "the configuration file" };
+        let context = format!("{what} `{}`", path.display());
+        let text = small::open(path).and_then(small::read).with_context(|| context.clone())?;
+        Ok(Some((text, path, context)))
+    }
+
     /// Returns the checksum of the content, the agents that no flag overrides, and the MCP servers.
     fn read_file(&self) -> (Option<u32>, anyhow::Result<OfFile>) {
-        let Some(path) = self.file().filter(|path| self.is_named || path.exists()) else {
-            return (None, Ok((Vec::new(), Vec::new())));
-        };
-        let what = if self.is_named { "--config:" } else { "the configuration file" };
-        let context = || format!("{what} `{}`", path.display());
-        let text = match small::open(path).and_then(small::read).with_context(context) {
-            Ok(text) => text,
+        let (text, path, context) = match self.text() {
+            Ok(Some(found)) => found,
+            Ok(None) => return (None, Ok((Vec::new(), Vec::new()))),
             Err(error) => return (None, Err(error)),
         };
-        let of_file = from_file(&text, path).with_context(context);
+        let of_file = from_file(&text, path).context(context);
         let of_file = of_file.map(|(mut agents, servers)| {
             agents.retain(|agent| self.of_flags.iter().all(|of_flag| of_flag.name != agent.name));
             (agents, servers)
@@ -223,6 +243,16 @@ pub fn check_text(text: &str, file: &Path) -> anyhow::Result<()> {
     from_file(text, file).map(drop)
 }
 
+/// Reads the rules for runs from the named file, or else from the default one if it exists.
+///
+/// # Errors
+/// When the file is invalid, or the named one is unreadable.
+pub fn run_rules(named: Option<&Path>, default: Option<&Path>) -> anyhow::Result<RunRules> {
+    let source = AgentSource::new(&[], named, default)?;
+    let Some((text, _, context)) = source.text()? else { return Ok(RunRules::default()) };
+    Ok(parsed(&text).context(context)?.run)
+}
+
 fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
     let (name, command_line) = flag.split_once('=').context("it is not NAME=COMMAND LINE")?;
     let mut words = programs::split(command_line).context("the command line cannot be split")?.into_iter();
@@ -239,7 +269,21 @@ type OfFile = (Vec<AgentSpec>, Vec<McpServer>);
 /// command without a slash, which is looked up in the search path.
 fn from_file(text: &str, path: &Path) -> anyhow::Result<OfFile> {
     let folder = path.parent().unwrap_or(Path::new(""));
-    let file: File = toml::from_str(text).map_err(|mut error| {
+    let file = parsed(text)?;
+    let servers = mcp::servers(&file.mcp, &file.mcp_files, (text, path));
+    let agents = file.agents.into_iter().map(|(name, mut agent)| {
+        let place = format!("[agents.{name}]");
+        if agent.command.components().count() > 1 {
+            agent.command = folder.join(agent.command);
+        }
+        agent.directory = agent.directory.map(|directory| folder.join(directory));
+        described(name, agent).context(place)
+    });
+    Ok((agents.collect::<anyhow::Result<_>>()?, servers))
+}
+
+fn parsed(text: &str) -> anyhow::Result<File> {
+    toml::from_str(text).map_err(|mut error| {
         if let Some(advice) = advice(text) {
             return anyhow!(advice);
         }
@@ -251,17 +295,7 @@ fn from_file(text: &str, path: &Path) -> anyhow::Result<OfFile> {
         let line = line.map_or(1, |before| before.matches('\n').count() + 1);
         error.set_input(None);
         anyhow!("line {line}: {}", error.message())
-    })?;
-    let servers = mcp::servers(&file.mcp, &file.mcp_files, (text, path));
-    let agents = file.agents.into_iter().map(|(name, mut agent)| {
-        let place = format!("[agents.{name}]");
-        if agent.command.components().count() > 1 {
-            agent.command = folder.join(agent.command);
-        }
-        agent.directory = agent.directory.map(|directory| folder.join(directory));
-        described(name, agent).context(place)
-    });
-    Ok((agents.collect::<anyhow::Result<_>>()?, servers))
+    })
 }
 
 /// Returns the correction of a common mistake in the file; `None` if there is none.

@@ -34,6 +34,7 @@ chapters! {
     "mcp" => "src/backend/acp/SERVERS.md",
     "script" => "src/backend/README.md",
     "clients" => "src/io/README.md",
+    "ci" => "src/run/README.md",
     "state" => "src/store/README.md",
     "transcripts" => "src/transcripts/README.md",
 }

@@ -10,10 +10,10 @@
 //! [`cli`], [`settings`] (the owner of each setting), [`config`] and [`places`] (configuration, and
 //! standard folders), [`status`] (exit status), [`sessions`] (stored sessions, for people),
 //! [`check`] (a test of the configured agents), [`installing`] (agents that are added), [`demo`] (an
-//! example conversation), [`help`] (documentation), [`transcripts`] (recording and replaying
-//! conversations), [`listening`] and [`connect`] (connections of other programs, and of this one as
-//! a client). `src/FIRST_MESSAGE.md` follows one message through all of it, and `src/GLOSSARY.md`
-//! defines the terms.
+//! example conversation), [`run`] (turns from a shell or a CI job), [`help`] (documentation),
+//! [`transcripts`] (recording and replaying conversations), [`listening`] and [`connect`]
+//! (connections of other programs, and of this one as a client). `src/FIRST_MESSAGE.md` follows one
+//! message through all of it, and `src/GLOSSARY.md` defines the terms.
 //!
 //! Invariants: actions change the state in one function of `host` only; `host`, `state`, `versions`
 //! and `wire` do no I/O and read no clock; stdout carries only protocol messages.
@@ -35,6 +35,7 @@ pub mod io;
 pub mod listening;
 pub mod os;
 pub mod places;
+pub mod run;
 pub mod sessions;
 pub mod settings;
 pub mod state;

@@ -23,6 +23,7 @@ use ahp_sidecar::os::exe::{self, KeptProgram};
 use ahp_sidecar::os::lending::LentPipes;
 use ahp_sidecar::os::process::{self, GuardProgram};
 use ahp_sidecar::os::{hangup, limits, signals, sockets, stdio};
+use ahp_sidecar::run;
 use ahp_sidecar::sessions::{self, SessionsFailure};
 use ahp_sidecar::status::{
     EXIT_CUT, EXIT_DIFFERENT, EXIT_FAILURE, EXIT_GONE, EXIT_NO_HOST, EXIT_STATE, EXIT_USAGE,
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
             }))
         }
         Some(CliCommand::Demo) => return finish(demo::run(&exe::own_path()), EXIT_FAILURE),
+        Some(CliCommand::Run(arguments)) => return ExitCode::from(run::run(&arguments)),
         Some(CliCommand::Help { topic }) => {
             return match cli::help(topic.as_deref()) {
                 Ok(text) => finish(print(&text), EXIT_FAILURE),

@@ -13,7 +13,7 @@ use tracing_subscriber::filter::Targets;
 use crate::backend::mcp::McpServer;
 use crate::cli::ServeOptions;
 use crate::config::{AgentSource, ConfigurationReading};
-use crate::io::hello::{environment, Hello, SettingsMessage, LINK};
+use crate::io::hello::{environment, Hello, SettingsMessage, AGENT_SETTING, LINK};
 use crate::io::run::RunOptions;
 use crate::os::paths::canonical;
 
@@ -22,7 +22,8 @@ impl ServeOptions {
     /// of the configuration file are not included, since the file can change.
     pub fn settings(&self, agents: &AgentSource) -> BTreeMap<String, String> {
         let each = agents.of_flags.iter().enumerate();
-        let each = each.map(|(at, agent)| (format!("the agent `{}`", agent.name), format!("{at} {agent:?}")));
+        let each =
+            each.map(|(at, agent)| (format!("{AGENT_SETTING}`{}`", agent.name), format!("{at} {agent:?}")));
         // A relative path means different folders in different current folders.
         let real = |folder: &PathBuf| canonical(folder).unwrap_or_else(|_| folder.clone());
         let write_roots: Vec<PathBuf> = self.write_root.iter().map(real).collect();
@@ -62,6 +63,7 @@ impl ServeOptions {
             terms: SettingsMessage::from(&options.terms),
             log: log.to_string(),
             settings: self.settings(agents),
+            guest: self.is_guest(),
             configuration: reading.seen.clone(),
             listening: options.listening.clone(),
             environment: environment(named.chain(of_servers).chain(["PATH".to_owned()])),
@@ -94,7 +96,7 @@ mod tests {
     }
 
     /// All flags by which a process is told how to serve.
-    const SETTINGS: [(&str, Owner); 36] = [
+    const SETTINGS: [(&str, Owner); 37] = [
         ("--on-eof", Owner::Window),
         ("--drain-timeout", Owner::Window),
         ("--default-directory", Owner::Window),
@@ -102,6 +104,7 @@ mod tests {
         ("--max-frame-bytes", Owner::Window),
         ("--stall-timeout", Owner::Window),
         ("--log", Owner::Window),
+        ("--as-guest", Owner::Window),
         ("--no-parent-watch", Owner::Window),
         ("--listen", Owner::Listener),
         ("--token-file", Owner::Listener),
@@ -166,7 +169,7 @@ mod tests {
             "--announce" => vec![flag, "vscode"],
             "--agent" => vec![flag, "a=b"],
             "--git" => vec![flag, "off"],
-            "--no-token" | "--no-script" | "--no-terminals" => vec![flag],
+            "--no-token" | "--no-script" | "--no-terminals" | "--as-guest" => vec![flag],
             _ => vec![flag, "7"],
         }
     }
@@ -214,7 +217,7 @@ mod tests {
             }
             let (mut with, mut without) = (said(&arguments), said(&without));
             let members: &[&str] = match owner {
-                Owner::Window => &["terms", "log"],
+                Owner::Window => &["terms", "log", "guest"],
                 Owner::Listener => &["listening"],
                 Owner::Host => &["settings", "configuration"],
                 Owner::Place => unreachable!(),

@@ -13,6 +13,16 @@ pub const EXIT_STATE: u8 = 3;
 pub const EXIT_CUT: u8 = 4;
 /// The host that served this process is gone.
 pub const EXIT_GONE: u8 = 5;
+/// `run`: a turn ended with an error of the agent.
+pub const EXIT_TURN_FAILED: u8 = 10;
+/// `run`: all turns are complete, but a permission was denied or a question declined.
+pub const EXIT_DENIED: u8 = 11;
+/// `run`: the time limit expired, and the turn was cancelled.
+pub const EXIT_TIMED_OUT: u8 = 12;
+/// `run`: the agent cannot be used: it is unknown, does not start, or requires a login.
+pub const EXIT_UNUSABLE: u8 = 13;
+/// `run`: the turn was cancelled, by a signal or by another client.
+pub const EXIT_CANCELLED: u8 = 130;
 /// `replay`: a host has said something else than a transcript.
 pub const EXIT_DIFFERENT: u8 = 20;
 /// `record` and `replay`: the host cannot be started.

@@ -18,7 +18,9 @@ use tracing_subscriber::filter::Targets;
 use super::configuration::Configuration;
 use super::descriptors::{self, SpareFile};
 use super::half_open::{self, HalfOpen};
-use super::hello::{differences, environment, Hello, HelloLine, HelloVersion, LINE_BYTES_MAX, LINK};
+use super::hello::{
+    differences, differences_of_guest, environment, Hello, HelloLine, HelloVersion, LINE_BYTES_MAX, LINK,
+};
 use super::link::{ConnectionAcceptor, ConnectionSettings, OnClose, Receipts};
 use super::listen::listeners::Listeners;
 use super::log::{LogReader, LogReaders};
@@ -204,9 +206,7 @@ impl Fronts {
 
     /// Serves or refuses a front. A request that takes time is admitted again when it is prepared.
     pub fn admit(&mut self, mut join_request: JoinRequest, with: &FrontServices<'_>) {
-        let mut differ = differences(&join_request.hello.settings, &self.settings);
-        let here = with.configuration;
-        differ.extend(here.into_iter().flat_map(|here| here.differences(&join_request.hello.configuration)));
+        let differ = self.differences(&join_request.hello, with.configuration);
         // A refused front counts, too: perhaps no other front will arrive.
         self.has_come = true;
         self.coming_again -= usize::from(join_request.prepared.is_some());
@@ -247,6 +247,16 @@ impl Fronts {
             let why = format!("the host of this state folder cannot serve one more client: {error}");
             refuse(&stream.stream, why, EXIT_STATE);
         }
+    }
+
+    /// Returns the names of settings for which a front is refused.
+    fn differences(&self, hello: &Hello, configuration: Option<&Configuration>) -> Vec<String> {
+        if hello.guest {
+            return differences_of_guest(&hello.settings, &self.settings);
+        }
+        let mut differ = differences(&hello.settings, &self.settings);
+        differ.extend(configuration.into_iter().flat_map(|here| here.differences(&hello.configuration)));
+        differ
     }
 
     /// Does the work that a front requests, and then submits the front again.

@@ -29,6 +29,9 @@ pub const LINK: u32 = 2;
 /// Maximum length of a line, in bytes.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
+/// Beginning of the name of a setting that describes an agent; its value begins with a number.
+pub const AGENT_SETTING: &str = "the agent ";
+
 /// Line by which a front asks to have its client's turns cancelled and its connection closed.
 pub const LEAVE: &[u8] = b"\"leave\"\n";
 
@@ -45,6 +48,9 @@ pub struct Hello {
     pub log: String,
     /// Settings that must equal the host's, by the names that users know.
     pub settings: BTreeMap<String, String>,
+    /// Set if only the agents among the settings must equal the host's, and no others.
+    #[serde(default)]
+    pub guest: bool,
     /// Configuration file as the front has read it.
     pub configuration: ConfigurationSeen,
     /// Addresses to listen on; `None` for no listener.
@@ -163,6 +169,18 @@ pub fn differences<V: PartialEq>(here: &BTreeMap<String, V>, there: &BTreeMap<St
     names.into_iter().filter(|name| here.get(*name) != there.get(*name)).cloned().collect()
 }
 
+/// Returns the names of a guest's agents that the host does not have, or has otherwise. Their
+/// places in the list of agents do not count.
+pub fn differences_of_guest(
+    guest: &BTreeMap<String, String>,
+    host: &BTreeMap<String, String>,
+) -> Vec<String> {
+    let agent = |value: &String| value.split_once(' ').map(|(_, agent)| agent.to_owned());
+    let agents = guest.iter().filter(|(name, _)| name.starts_with(AGENT_SETTING));
+    let differ = agents.filter(|(name, value)| host.get(*name).and_then(agent) != agent(value));
+    differ.map(|(name, _)| name.clone()).collect()
+}
+
 /// Returns the checksums of these environment variables; `None` for an unset variable.
 pub fn environment(names: impl IntoIterator<Item = String>) -> BTreeMap<String, Option<u32>> {
     let sum = |name: &String| {
@@ -192,6 +210,22 @@ mod tests {
                 ConnectionSettings::from(serde_json::from_str::<SettingsMessage>(&said).unwrap()),
                 terms
             );
+        }
+    }
+
+    #[test]
+    fn guest_differs_only_in_agents_that_it_names() {
+        let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let host = map(&[("--git", "true"), ("the agent `a`", "0 A"), ("the agent `b`", "1 B")]);
+        for (guest, differ) in [
+            (map(&[("--git", "false")]), vec![]),
+            (map(&[("the agent `b`", "0 B")]), vec![]),
+            (map(&[("the agent `b`", "1 C")]), vec!["the agent `b`"]),
+            (map(&[("the agent `c`", "0 C")]), vec!["the agent `c`"]),
+        ] {
+            assert_eq!(differences_of_guest(&guest, &host), differ);
         }
     }
 

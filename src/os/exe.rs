@@ -28,6 +28,14 @@ pub fn command() -> Command {
     command
 }
 
+/// Returns a command that starts this program again, out of reach of the signals that a terminal
+/// sends to this process.
+pub fn command_apart() -> Command {
+    let mut command = command();
+    half::set_apart(&mut command);
+    command
+}
+
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
 mod half {
     use std::io;
@@ -49,6 +57,10 @@ mod half {
         command.arg0(env!("CARGO_PKG_NAME"));
     }
 
+    pub fn set_apart(command: &mut Command) {
+        command.process_group(0);
+    }
+
     pub fn keep(_: &Path) -> io::Result<Option<PathBuf>> {
         Ok(None)
     }
@@ -59,6 +71,7 @@ mod half {
 mod half {
     use std::fs;
     use std::io;
+    use std::os::unix::process::CommandExt;
     use std::path::{Path, PathBuf};
     use std::process::Command;
     use std::sync::OnceLock;
@@ -79,6 +92,10 @@ mod half {
     }
 
     pub fn name(_: &mut Command) {}
+
+    pub fn set_apart(command: &mut Command) {
+        command.process_group(0);
+    }
 
     pub fn keep(folder: &Path) -> io::Result<Option<PathBuf>> {
         remove_left_behind(folder)?;
@@ -126,6 +143,9 @@ mod half {
     pub fn name(command: &mut Command) {
         command.creation_flags(CREATE_NO_WINDOW);
     }
+
+    /// Does nothing: a process without a window gets no events of the console.
+    pub fn set_apart(_: &mut Command) {}
 
     pub fn keep(_: &Path) -> io::Result<Option<PathBuf>> {
         Ok(None)

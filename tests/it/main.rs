@@ -46,6 +46,7 @@ mod quarantine;
 mod relays;
 mod resources;
 mod ruins;
+mod run;
 mod runaway;
 mod sessions;
 mod sights;

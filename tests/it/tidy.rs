@@ -418,7 +418,7 @@ fn log_lines_name_connections_by_number() {
 }
 
 /// Modules and items of other layers that each layer may use.
-const LAYERS: [(&str, &[&str]); 12] = [
+const LAYERS: [(&str, &[&str]); 13] = [
     ("os", &[]),
     ("wire", &["os::paths"]),
     ("state", &["wire"]),
@@ -429,6 +429,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
     ("versions", &["wire", "state", "host::effects"]),
     ("store", &["os", "wire", "state", "places", "host::effects", "host::log", "host::Start"]),
     ("backend", &["os", "wire", "state", "codec", "files", "host::effects"]),
+    ("run", &["os", "wire", "codec", "files", "config", "places", "status", "cli::AS_GUEST"]),
     ("transcripts", &["os", "files", "listening"]),
     (
         "io",

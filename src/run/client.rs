@@ -1,0 +1,838 @@
+//! The client of a run: opens the session, starts the turns, and follows them.
+//!
+//! Owns: the mirrors of the session and the chat, pending decisions, and the cancellation of a
+//! turn.
+//! Never: writes to stdout, or knows how the host works inside.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use ahp::reducers::{
+    apply_action_to_changeset, apply_action_to_chat, apply_action_to_root, apply_action_to_session,
+};
+use ahp_types::actions::{ActionEnvelope, StateAction};
+use ahp_types::commands::{ListSessionsResult, SubscribeResult};
+use ahp_types::common::ROOT_RESOURCE_URI;
+use ahp_types::errors::ahp_error_codes;
+use ahp_types::state::{
+    ChangesetState, ChangesetStatus, ChatInputQuestion, ChatInputRequest, ChatState, ConfirmationOption,
+    ConfirmationOptionKind, ErrorInfo, ResponsePart, RootState, SessionConfigPropertySchema,
+    SessionConfigState, SessionLifecycle, SessionState, SnapshotState, ToolCallState, Turn, TurnState,
+};
+use anyhow::{anyhow, Context};
+use base64::prelude::{Engine, BASE64_STANDARD};
+use serde_json::{json, Value};
+use uuid::Uuid;
+
+use super::arguments::{ChosenSession, RunJob};
+use super::changes::{named_in, root_of, RunChanges};
+use super::connection::{HostMessage, RequestFailure};
+use super::events::{RunEvent, RunEvents};
+use super::patch::{patch_of, PatchSide};
+use super::policy::PolicyRequest;
+use super::printer::Printer;
+use super::summary::{
+    DecidedBy, PermissionSummary, QuestionSummary, RunResult, RunSummary, TurnSummary, UsageSummary,
+};
+use super::RunStop;
+use crate::files::uris::uri_of;
+use crate::wire::changesets::{changeset_uri, ChangesetScope};
+use crate::wire::tool_calls::tool_call_id;
+
+/// Time for a cancelled turn to end.
+const CANCELLED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Time for the changes of the turns to be known, after a cancellation.
+const CHANGES_WITHIN: Duration = Duration::from_secs(10);
+
+/// Kind of an agent's error that asks for a login.
+const AUTH_REQUIRED: &str = "authRequired";
+
+/// Advice to a person whose agent requires a login.
+const LOGIN_ADVICE: &str = "log in with the agent's own program, or pass its key in the environment";
+
+/// Client of a run.
+#[derive(Debug)]
+pub struct RunClient<'a> {
+    job: &'a RunJob,
+    events: RunEvents,
+    printer: &'a mut Printer,
+    summary: &'a mut RunSummary,
+    client_id: String,
+    root: Mirror<RootState>,
+    session: Mirror<SessionState>,
+    chat: Mirror<ChatState>,
+    changeset: Mirror<ChangesetState>,
+    /// Rejections of this client's actions, by their numbers.
+    rejections: BTreeMap<i64, String>,
+    /// Ids of calls and questions that were decided.
+    decided: BTreeSet<String>,
+    /// Call that the person at the terminal is asked about.
+    asked: Option<AskedCall>,
+    /// Reason for which the running turn is cancelled.
+    cancels: Option<RunStop>,
+    /// Set if a turn was cancelled by this client.
+    has_cancelled: bool,
+    /// Set if a second signal has come.
+    leaves_at_once: bool,
+    /// Set if the host has asked for a login.
+    needs_login: bool,
+}
+
+/// State of a channel, with its URI and the number of the last action in it.
+#[derive(Debug)]
+struct Mirror<T> {
+    channel: String,
+    state: Option<T>,
+    seen: i64,
+}
+
+impl<T> Mirror<T> {
+    fn new() -> Self {
+        Self { channel: String::new(), state: None, seen: 0 }
+    }
+
+    fn set(&mut self, channel: &str, seen: i64, state: T) {
+        *self = Self { channel: channel.to_owned(), state: Some(state), seen };
+    }
+
+    /// Applies an action on the channel; returns whether it is on this channel.
+    fn apply(&mut self, envelope: &ActionEnvelope, reduce: impl Fn(&mut T, &StateAction)) -> bool {
+        if envelope.channel != self.channel {
+            return false;
+        }
+        let number = i64::try_from(envelope.server_seq).unwrap_or(i64::MAX);
+        if let Some(state) = self.state.as_mut().filter(|_| number > self.seen) {
+            self.seen = number;
+            reduce(state, &envelope.action);
+        }
+        true
+    }
+}
+
+/// Call that the person at the terminal is asked about, with the options.
+#[derive(Debug)]
+struct AskedCall {
+    id: String,
+    request: PolicyRequest,
+    options: Vec<ConfirmationOption>,
+    /// Set if the call has run, and its result is asked about.
+    is_result: bool,
+}
+
+impl<'a> RunClient<'a> {
+    /// Creates the client of a job.
+    pub fn new(
+        job: &'a RunJob,
+        events: RunEvents,
+        printer: &'a mut Printer,
+        summary: &'a mut RunSummary,
+    ) -> Self {
+        Self {
+            job,
+            events,
+            printer,
+            summary,
+            client_id: format!("ahp-sidecar-run-{}", Uuid::new_v4()),
+            root: Mirror::new(),
+            session: Mirror::new(),
+            chat: Mirror::new(),
+            changeset: Mirror::new(),
+            rejections: BTreeMap::new(),
+            decided: BTreeSet::new(),
+            asked: None,
+            cancels: None,
+            has_cancelled: false,
+            leaves_at_once: false,
+            needs_login: false,
+        }
+    }
+
+    /// Runs all turns, and collects their changes if they are asked for.
+    ///
+    /// # Errors
+    /// The reason why the turns are not complete.
+    pub async fn run_all(&mut self) -> Result<(), RunStop> {
+        self.initialize().await?;
+        self.open_session().await?;
+        let mut ended = Ok(());
+        for prompt in &self.job.prompts {
+            ended = self.run_turn(prompt).await;
+            if ended.is_err() {
+                break;
+            }
+        }
+        let wants_changes = self.job.patch.is_some() || self.job.summary.is_some();
+        let is_gone = self.leaves_at_once || matches!(ended, Err(RunStop::Gone(_)));
+        if wants_changes && !is_gone {
+            if self.has_cancelled {
+                self.events.expire_in(CHANGES_WITHIN);
+            }
+            match self.collect_changes().await {
+                Ok(()) => {}
+                Err(stop) if ended.is_ok() => ended = Err(stop),
+                Err(_) => {
+                    self.summary.changes_unknown = Some("the run ended before they were known".to_owned())
+                }
+            }
+        }
+        ended
+    }
+
+    /// Ends the connection. A second signal does not wait for the host.
+    pub async fn close(self, ended: &Result<(), RunStop>) {
+        if !matches!(ended, Err(RunStop::Gone(_))) && !self.leaves_at_once {
+            self.events.close().await;
+        }
+    }
+
+    async fn initialize(&mut self) -> Result<(), RunStop> {
+        let params = json!({
+            "channel": ROOT_RESOURCE_URI,
+            "clientId": self.client_id,
+            "clientInfo": { "name": "ahp-sidecar-run", "version": env!("CARGO_PKG_VERSION") },
+            "protocolVersions": ["1.0.0"],
+            "initialSubscriptions": [ROOT_RESOURCE_URI],
+        });
+        let opened = self.ask("initialize", params).await?.map_err(|error| anyhow!(error.message))?;
+        let root = &opened["snapshots"][0];
+        let state = serde_json::from_value(root["state"].clone()).context("the state of the root channel")?;
+        self.root.set(ROOT_RESOURCE_URI, root["fromSeq"].as_i64().unwrap_or_default(), state);
+        Ok(())
+    }
+
+    /// Sends a request, and handles other events until its answer.
+    async fn ask(&mut self, method: &str, params: Value) -> Result<Result<Value, RequestFailure>, RunStop> {
+        let id = self.events.request(method, params).await?;
+        loop {
+            match self.next().await? {
+                Some(HostMessage::Answer(answered, result)) if answered == id => return Ok(result),
+                _ => {}
+            }
+        }
+    }
+
+    /// Waits for the next event, and applies it to the mirrors; a request to leave is an error.
+    async fn next(&mut self) -> Result<Option<HostMessage>, RunStop> {
+        match self.events.next().await? {
+            RunEvent::Host(message) => {
+                self.receive(&message)?;
+                Ok(Some(message))
+            }
+            RunEvent::Signal(name) => Err(RunStop::Signal(name)),
+            RunEvent::Expired => Err(RunStop::TimedOut),
+            RunEvent::Typed(_) => Ok(None),
+            RunEvent::Tick => {
+                if self.asked.is_none() {
+                    self.printer.draw()?;
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn receive(&mut self, message: &HostMessage) -> Result<(), RunStop> {
+        let (envelope, text) = match message {
+            HostMessage::Action(envelope, text) => (envelope, text),
+            HostMessage::Notice(method, params) => {
+                self.needs_login |= method == "auth/required";
+                if let Some(progress) = params["message"].as_str().filter(|_| method == "root/progress") {
+                    self.printer.note(progress);
+                }
+                return Ok(());
+            }
+            HostMessage::Answer(..) => return Ok(()),
+        };
+        if let Some(reason) = &envelope.rejection_reason {
+            let own = envelope.origin.as_ref().filter(|origin| origin.client_id == self.client_id);
+            self.rejections.extend(own.map(|origin| (origin.client_seq, reason.clone())));
+            return Ok(());
+        }
+        self.root.apply(envelope, |state, action| {
+            apply_action_to_root(state, action);
+        });
+        let of_session = self.session.apply(envelope, |state, action| {
+            apply_action_to_session(state, action);
+        });
+        let of_chat = self.chat.apply(envelope, |state, action| {
+            apply_action_to_chat(state, action);
+        });
+        self.changeset.apply(envelope, |state, action| {
+            apply_action_to_changeset(state, action);
+        });
+        if of_session || of_chat {
+            self.printer.action(&envelope.action, text)?;
+        }
+        Ok(())
+    }
+
+    /// Subscribes to a channel, and returns its state with its number.
+    async fn subscribe(
+        &mut self,
+        channel: &str,
+    ) -> Result<Result<(SnapshotState, i64), RequestFailure>, RunStop> {
+        let params = json!({ "channel": channel, "view": { "turns": 1 } });
+        let result = match self.ask("subscribe", params).await? {
+            Ok(result) => result,
+            Err(error) => return Ok(Err(error)),
+        };
+        let result: SubscribeResult = serde_json::from_value(result).with_context(|| channel.to_owned())?;
+        let snapshot = result.snapshot.with_context(|| format!("`{channel}` has no state"))?;
+        Ok(Ok((snapshot.state, snapshot.from_seq)))
+    }
+
+    async fn open_session(&mut self) -> Result<(), RunStop> {
+        let session = match &self.job.session {
+            ChosenSession::New => self.create_session().await?,
+            ChosenSession::Last => self.last_session().await?,
+            ChosenSession::Named(uri) => uri.clone(),
+        };
+        let (state, seen) = match self.subscribe(&session).await? {
+            Ok((SnapshotState::Session(state), seen)) => (*state, seen),
+            Ok(_) => return Err(RunStop::Usage(format!("--session: `{session}` is no session"))),
+            Err(error) => return Err(RunStop::Usage(format!("--session: {}", error.message))),
+        };
+        self.summary.session = Some(session.clone());
+        self.summary.agent = Some(state.provider.clone());
+        if let Some(agent) = self.job.agent.as_ref().filter(|agent| **agent != state.provider) {
+            return Err(RunStop::Usage(format!(
+                "--agent: `{session}` is a session of `{}`, not `{agent}`",
+                state.provider
+            )));
+        }
+        self.session.set(&session, seen, state);
+        let chat = loop {
+            let Some(state) = &self.session.state else { return Err(anyhow!("no session").into()) };
+            match state.lifecycle {
+                SessionLifecycle::Creating => {}
+                SessionLifecycle::Failed => return Err(unusable(state.creation_error.clone())),
+                _ => break state.default_chat.clone().context("the session has no chat")?,
+            }
+            self.next().await?;
+        };
+        self.set_options().await?;
+        match self.subscribe(&chat).await? {
+            Ok((SnapshotState::Chat(state), seen)) => self.chat.set(&chat, seen, *state),
+            Ok(_) => return Err(anyhow!("`{chat}` is no chat").into()),
+            Err(error) => return Err(anyhow!(error.message).into()),
+        }
+        Ok(())
+    }
+
+    async fn create_session(&mut self) -> Result<String, RunStop> {
+        let session = format!("ahp-session:/{}", Uuid::new_v4());
+        let folder = uri_of(&self.job.directory);
+        let mut options = serde_json::Map::new();
+        if !self.job.options.is_empty() {
+            let mut params = json!({ "channel": ROOT_RESOURCE_URI, "workingDirectory": folder });
+            if let Some(agent) = &self.job.agent {
+                params["provider"] = json!(agent);
+            }
+            // An agent that has not been started yet has an empty schema, or its former one.
+            let resolved = self.ask("resolveSessionConfig", params).await?.ok();
+            let resolved: Option<SessionConfigState> =
+                resolved.map(serde_json::from_value).transpose().context("the options of the agent")?;
+            for (name, text) in &self.job.options {
+                let schema = resolved.as_ref().and_then(|config| config.schema.properties.get(name));
+                options.insert(name.clone(), option_value(schema, text));
+            }
+        }
+        let mut params = json!({ "channel": session, "workingDirectories": [folder], "config": options });
+        if let Some(agent) = &self.job.agent {
+            params["provider"] = json!(agent);
+        }
+        match self.ask("createSession", params).await? {
+            Ok(_) => Ok(session),
+            Err(error) if error.code == ahp_error_codes::PROVIDER_NOT_FOUND => {
+                let agents = self.root.state.iter().flat_map(|root| &root.agents);
+                let names: Vec<&str> = agents.map(|agent| agent.provider.as_str()).collect();
+                let message = format!("{}; there are: {}", error.message, names.join(", "));
+                Err(RunStop::Unusable("providerNotFound".to_owned(), message))
+            }
+            Err(error) if error.code == ahp_error_codes::AUTH_REQUIRED => {
+                Err(RunStop::Unusable(AUTH_REQUIRED.to_owned(), format!("{}: {LOGIN_ADVICE}", error.message)))
+            }
+            Err(error) => Err(RunStop::Usage(error.message)),
+        }
+    }
+
+    /// Returns the session that was changed last in the folder, of the agent if one is named.
+    async fn last_session(&mut self) -> Result<String, RunStop> {
+        let listed = self.ask("listSessions", json!({ "channel": ROOT_RESOURCE_URI })).await?;
+        let listed = listed.map_err(|error| anyhow!(error.message))?;
+        let listed: ListSessionsResult = serde_json::from_value(listed).context("the list of sessions")?;
+        let folder = uri_of(&self.job.directory);
+        let is_here = |folders: &Option<Vec<String>>| folders.iter().flatten().any(|it| *it == folder);
+        let mut found = listed.items.into_iter().filter(|session| {
+            let is_of_agent = self.job.agent.as_ref().is_none_or(|agent| *agent == session.provider);
+            is_of_agent && is_here(&session.working_directories)
+        });
+        let last = found.next().map(|session| session.resource);
+        last.ok_or_else(|| {
+            RunStop::Usage(format!("--session last: there is no session in {}", self.job.directory.display()))
+        })
+    }
+
+    /// Sets those options that do not have their values yet.
+    async fn set_options(&mut self) -> Result<(), RunStop> {
+        let config = self.session.state.as_ref().and_then(|state| state.config.clone());
+        let mut wanted = serde_json::Map::new();
+        for (name, text) in &self.job.options {
+            let property = config.as_ref().and_then(|config| config.schema.properties.get(name));
+            let Some(property) = property else {
+                let names = config.iter().flat_map(|config| config.schema.properties.keys());
+                let mut names: Vec<&str> = names.map(String::as_str).collect();
+                names.sort_unstable();
+                let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                return Err(RunStop::Usage(format!(
+                    "--set: the agent has no option `{name}`; there are: {there}"
+                )));
+            };
+            let value = option_value(Some(property), text);
+            if config.as_ref().and_then(|config| config.values.get(name)) != Some(&value) {
+                wanted.insert(name.clone(), value);
+            }
+        }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let action = json!({ "type": "session/configChanged", "config": wanted });
+        let channel = self.session.channel.clone();
+        let number = self.events.dispatch(&channel, action).await?;
+        // The answer to a later request follows the echo of the action.
+        self.ping().await?;
+        match self.rejections.remove(&number) {
+            Some(reason) => Err(RunStop::Usage(format!("--set: {reason}"))),
+            None => Ok(()),
+        }
+    }
+
+    async fn ping(&mut self) -> Result<(), RunStop> {
+        self.ask("ping", json!({ "channel": ROOT_RESOURCE_URI })).await.map(drop)
+    }
+
+    async fn run_turn(&mut self, prompt: &str) -> Result<(), RunStop> {
+        let turn = Uuid::new_v4().to_string();
+        let start = Instant::now();
+        let mut message = json!({ "text": prompt, "origin": { "kind": "user" } });
+        if let Some(model) = &self.job.model {
+            message["model"] = json!({ "id": model });
+        }
+        if self.summary.turns.is_empty() && !self.job.attachments.is_empty() {
+            message["attachments"] = self.job.attachments.iter().map(|uri| attachment(uri)).collect();
+        }
+        let now = jiff::Timestamp::now().to_string();
+        let action =
+            json!({ "type": "chat/turnStarted", "turnId": turn, "startedAt": now, "message": message });
+        let chat = self.chat.channel.clone();
+        let number = self.events.dispatch(&chat, action).await?;
+        let ended = loop {
+            if let Some(reason) = self.rejections.remove(&number) {
+                return Err(self.refused(reason));
+            }
+            if let Some(ended) = self.ended_turn(&turn) {
+                break ended;
+            }
+            self.decide(&turn).await?;
+            match self.events.next().await? {
+                RunEvent::Host(message) => self.receive_during(&message, &turn).await?,
+                RunEvent::Signal(name) => self.cancel(&turn, RunStop::Signal(name)).await?,
+                RunEvent::Expired => self.cancel(&turn, RunStop::TimedOut).await?,
+                RunEvent::Typed(line) => self.decide_as_typed(&turn, line.as_deref()).await?,
+                RunEvent::Tick if self.asked.is_none() => self.printer.draw()?,
+                RunEvent::Tick => {}
+            }
+        };
+        self.printer.end_turn().or_else(|stop| if self.has_cancelled { Ok(()) } else { Err(stop) })?;
+        self.add_turn(ended, start)
+    }
+
+    /// Receives a message while a turn runs: if the output has no reader, the turn is cancelled.
+    async fn receive_during(&mut self, message: &HostMessage, turn: &str) -> Result<(), RunStop> {
+        match self.receive(message) {
+            Err(RunStop::ReaderGone) if self.cancels.is_some() => Ok(()),
+            Err(RunStop::ReaderGone) => self.cancel(turn, RunStop::ReaderGone).await,
+            received => received,
+        }
+    }
+
+    /// Returns the reason why the host has refused a turn.
+    fn refused(&self, reason: String) -> RunStop {
+        if self.needs_login {
+            return unusable(Some(ErrorInfo {
+                error_type: AUTH_REQUIRED.to_owned(),
+                message: reason,
+                stack: None,
+                meta: None,
+            }));
+        }
+        let Some(model) = self.job.model.as_ref().filter(|model| reason.contains(model.as_str())) else {
+            return RunStop::Failed(anyhow!("the host refuses the message: {reason}"));
+        };
+        let provider = self.session.state.as_ref().map(|state| state.provider.as_str());
+        let agents = self.root.state.iter().flat_map(|root| &root.agents);
+        let of_agent = agents.filter(|agent| Some(agent.provider.as_str()) == provider);
+        let names: Vec<&str> =
+            of_agent.flat_map(|agent| &agent.models).map(|model| model.id.as_str()).collect();
+        RunStop::Usage(format!("--model: `{model}`: {reason}; there are: {}", names.join(", ")))
+    }
+
+    /// Returns the turn if it has ended.
+    fn ended_turn(&self, turn: &str) -> Option<Turn> {
+        let state = self.chat.state.as_ref()?;
+        if state.active_turn.as_ref().is_some_and(|active| active.id == turn) {
+            return None;
+        }
+        state.turns.iter().rev().find(|ended| ended.id == turn).cloned()
+    }
+
+    /// Adds a turn to the summary; an end other than success is an error.
+    fn add_turn(&mut self, turn: Turn, start: Instant) -> Result<(), RunStop> {
+        let error = turn.response_parts.iter().rev().find_map(|part| match part {
+            ResponsePart::Error(part) => Some(part.error.clone()),
+            _ => None,
+        });
+        let (result, ended) = match turn.state {
+            TurnState::Cancelled => {
+                (RunResult::Cancelled, Err(self.cancels.take().unwrap_or(RunStop::CancelledElsewhere)))
+            }
+            TurnState::Error => (RunResult::Error, Err(failed_turn(error))),
+            _ => (RunResult::Completed, Ok(())),
+        };
+        let duration = turn.duration.and_then(|duration| u64::try_from(duration).ok());
+        self.summary.add_turn(TurnSummary {
+            answer: answer_of(&turn.response_parts),
+            usage: turn.usage.as_ref().map(UsageSummary::of),
+            id: turn.id,
+            result,
+            duration_ms: duration.unwrap_or_else(|| start.elapsed().as_millis() as u64),
+        });
+        ended
+    }
+
+    /// Asks the host to cancel the turn. A second reason ends the run at once.
+    async fn cancel(&mut self, turn: &str, why: RunStop) -> Result<(), RunStop> {
+        if let Some(first) = self.cancels.take() {
+            // A second signal came, or the turn does not end in time.
+            self.leaves_at_once = matches!(why, RunStop::Signal(_));
+            return Err(if self.leaves_at_once { why } else { first });
+        }
+        if let RunStop::Signal(name) = &why {
+            self.printer.note(&format!("{name}: the turn is being cancelled; another one leaves at once"));
+        }
+        self.cancels = Some(why);
+        self.has_cancelled = true;
+        self.asked = None;
+        self.events.expire_in(CANCELLED_WITHIN);
+        let action = json!({ "type": "chat/turnCancelled", "turnId": turn, "duration": 0 });
+        let chat = self.chat.channel.clone();
+        self.events.dispatch(&chat, action).await.map(drop)
+    }
+
+    /// Decides about calls and questions that wait.
+    async fn decide(&mut self, turn: &str) -> Result<(), RunStop> {
+        if self.cancels.is_some() {
+            return Ok(());
+        }
+        let active = self.chat.state.as_ref().and_then(|state| state.active_turn.as_ref());
+        let parts = active.filter(|active| active.id == turn).map(|active| active.response_parts.as_slice());
+        let mut calls = Vec::new();
+        let mut questions: Vec<ChatInputRequest> = Vec::new();
+        for part in parts.unwrap_or_default() {
+            match part {
+                ResponsePart::ToolCall(part) => {
+                    let request = self.job.policy.request_of(&part.tool_call);
+                    calls.extend(request.map(|request| asked_call(&part.tool_call, request)));
+                }
+                ResponsePart::InputRequest(part) if part.response.is_none() => {
+                    questions.push(part.request.clone());
+                }
+                _ => {}
+            }
+        }
+        if self.asked.as_ref().is_some_and(|asked| !calls.iter().any(|call| call.id == asked.id)) {
+            self.asked = None;
+            self.printer.note("(decided elsewhere)");
+        }
+        for call in calls {
+            if self.decided.contains(&call.key())
+                || self.asked.as_ref().is_some_and(|asked| asked.id == call.id)
+            {
+                continue;
+            }
+            match self.job.policy.judge(&call.request) {
+                Some(judgement) => {
+                    self.confirm(turn, call, judgement.allowed, DecidedBy::Rule, judgement.rule, None)
+                        .await?;
+                }
+                None if self.asked.is_some() => {}
+                None if self.has_person() => self.ask_person(call),
+                None => self.confirm(turn, call, false, DecidedBy::Default, None, None).await?,
+            }
+        }
+        for question in questions {
+            if self.decided.insert(question.id.clone()) {
+                self.answer(turn, &question).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a person can be asked.
+    fn has_person(&mut self) -> bool {
+        io::stdin().is_terminal() && io::stderr().is_terminal() && self.events.listen_to_terminal()
+    }
+
+    fn ask_person(&mut self, call: AskedCall) {
+        let mut text = format!("{} asks: {}", call.request.display_name, call.request.title);
+        if let Some(command) = call.request.command.as_ref().filter(|command| **command != call.request.title)
+        {
+            text += &format!("\n  {command}");
+        }
+        for path in &call.request.paths {
+            text += &format!("\n  {}", path.display());
+        }
+        let options: Vec<String> = match call.options.as_slice() {
+            [] => vec!["y: yes".to_owned(), "n: no".to_owned()],
+            options => {
+                options.iter().zip(1..).map(|(option, at)| format!("{at}: {}", option.label)).collect()
+            }
+        };
+        text += &format!("\n{} (other input: no)", options.join(", "));
+        self.printer.note(&text);
+        self.asked = Some(call);
+    }
+
+    /// Decides about the call that the person was asked about.
+    async fn decide_as_typed(&mut self, turn: &str, line: Option<&str>) -> Result<(), RunStop> {
+        let Some(call) = self.asked.take() else { return Ok(()) };
+        let line = line.unwrap_or_default().trim();
+        let chosen = line.parse::<usize>().ok().and_then(|at| call.options.get(at.checked_sub(1)?)).cloned();
+        let allowed = match &chosen {
+            Some(option) => option.kind == ConfirmationOptionKind::Approve,
+            None => ["y", "yes"].contains(&line.to_lowercase().as_str()),
+        };
+        let option = chosen.map(|option| option.id);
+        self.confirm(turn, call, allowed, DecidedBy::User, None, option).await
+    }
+
+    async fn confirm(
+        &mut self,
+        turn: &str,
+        call: AskedCall,
+        allowed: bool,
+        by: DecidedBy,
+        rule: Option<String>,
+        option: Option<String>,
+    ) -> Result<(), RunStop> {
+        self.decided.insert(call.key());
+        if !allowed && by != DecidedBy::User {
+            let why = rule.as_ref().map_or("no rule allows it".to_owned(), |rule| format!("rule `{rule}`"));
+            let what = call.request.command.as_ref().unwrap_or(&call.request.title);
+            self.printer.note(&format!("denied: {}: {what} ({why})", call.request.display_name));
+        }
+        let mut action = json!({ "turnId": turn, "toolCallId": call.id, "approved": allowed });
+        action["type"] = match call.is_result {
+            true => "chat/toolCallResultConfirmed".into(),
+            false => "chat/toolCallConfirmed".into(),
+        };
+        if !call.is_result {
+            if !allowed {
+                action["reason"] = "denied".into();
+            }
+            if let Some(option) = option {
+                action["selectedOptionId"] = option.into();
+            }
+        }
+        let chat = self.chat.channel.clone();
+        self.events.dispatch(&chat, action).await?;
+        self.summary.permissions.push(PermissionSummary::of(turn, call.request, allowed, by, rule));
+        Ok(())
+    }
+
+    async fn answer(&mut self, turn: &str, request: &ChatInputRequest) -> Result<(), RunStop> {
+        let answers = self.job.answers.to(request);
+        let texts = request.questions.iter().flatten().filter_map(text_of_question);
+        let texts: Vec<String> = request.message.iter().cloned().chain(texts).collect();
+        let mut action =
+            json!({ "type": "chat/inputCompleted", "requestId": request.id, "response": "decline" });
+        let answered = answers.is_some();
+        if let Some(answers) = answers {
+            action["response"] = "accept".into();
+            action["answers"] = answers.into();
+        } else {
+            self.printer.note(&format!("declined: {} (no answer is given)", texts.join(" ")));
+        }
+        let chat = self.chat.channel.clone();
+        self.events.dispatch(&chat, action).await?;
+        self.summary.questions.push(QuestionSummary { turn: turn.to_owned(), texts, answered });
+        Ok(())
+    }
+
+    /// Collects the changes of all turns, and writes the patch.
+    async fn collect_changes(&mut self) -> Result<(), RunStop> {
+        let turns: Vec<String> = self.summary.turns.iter().map(|turn| turn.id.clone()).collect();
+        let mut changes = RunChanges::default();
+        for turn in turns {
+            match self.changeset_of(turn).await? {
+                Ok(state) => changes.add_turn(&state.files),
+                Err(reason) => self.summary.changes_unknown = Some(reason),
+            }
+        }
+        let root = root_of(&self.job.directory);
+        let mut patch = Vec::new();
+        let mut files = Vec::new();
+        for mut change in changes.files(root) {
+            if self.job.patch.is_some() {
+                let path = change.summary.path.clone();
+                let added = match change.is_inside {
+                    true => self.patch_of(&path, change.before.as_deref(), change.after.as_deref()).await?,
+                    false => Err("it is outside of the folder".to_owned()),
+                };
+                match added {
+                    Ok(text) => patch.extend(text),
+                    Err(reason) => {
+                        self.printer.note(&format!("the patch does not have `{path}`: {reason}"));
+                        change.summary.not_in_patch = Some(reason);
+                    }
+                }
+            }
+            files.push(change.summary);
+        }
+        if let Some(file) = &self.job.patch {
+            std::fs::write(file, &patch).with_context(|| format!("--patch: `{}`", file.display()))?;
+            if let Some(reason) = &self.summary.changes_unknown {
+                self.printer.note(&format!("the patch may lack changes: {reason}"));
+            }
+        }
+        self.summary.changes = Some(files);
+        Ok(())
+    }
+
+    /// Returns the changes of a turn once they are known, or the reason why they are not.
+    async fn changeset_of(&mut self, turn: String) -> Result<Result<ChangesetState, String>, RunStop> {
+        let channel = changeset_uri(&self.session.channel, &ChangesetScope::Turn(turn));
+        match self.subscribe(&channel).await? {
+            Ok((SnapshotState::Changeset(state), seen)) => self.changeset.set(&channel, seen, *state),
+            Ok(_) => return Ok(Err(format!("`{channel}` is no changeset"))),
+            Err(error) => return Ok(Err(error.message)),
+        }
+        loop {
+            match self.changeset.state.as_ref().map(|state| &state.status) {
+                Some(ChangesetStatus::Ready) | None => break,
+                Some(ChangesetStatus::Error) => break,
+                Some(_) => {}
+            }
+            self.next().await?;
+        }
+        let state = std::mem::replace(&mut self.changeset, Mirror::new()).state;
+        let state = state.context("a changeset has no state")?;
+        Ok(match &state.error {
+            Some(error) if state.status == ChangesetStatus::Error => Err(error.message.clone()),
+            _ => Ok(state),
+        })
+    }
+
+    /// Returns the patch of a file, or the reason why there is none.
+    async fn patch_of(
+        &mut self,
+        path: &str,
+        before: Option<&str>,
+        after: Option<&str>,
+    ) -> Result<Result<Vec<u8>, String>, RunStop> {
+        let mut sides = [None, None];
+        for (side, uri) in sides.iter_mut().zip([before, after]) {
+            let Some(uri) = uri else { continue };
+            match self.read(uri).await? {
+                Ok(content) => {
+                    let (mode, id) = named_in(uri);
+                    *side = Some(PatchSide { mode, id, content });
+                }
+                Err(reason) => return Ok(Err(reason)),
+            }
+        }
+        let [before, after] = &sides;
+        let patch = patch_of(path, before.as_ref(), after.as_ref());
+        Ok(patch.ok_or_else(|| "it is binary, and git does not keep it".to_owned()))
+    }
+
+    /// Reads a content from the host.
+    async fn read(&mut self, uri: &str) -> Result<Result<Vec<u8>, String>, RunStop> {
+        let params = json!({ "channel": ROOT_RESOURCE_URI, "uri": uri, "encoding": "base64" });
+        Ok(match self.ask("resourceRead", params).await? {
+            Ok(read) => {
+                let data = read["data"].as_str().unwrap_or_default();
+                BASE64_STANDARD.decode(data).map_err(|error| error.to_string())
+            }
+            Err(error) => Err(error.message),
+        })
+    }
+}
+
+impl AskedCall {
+    /// Returns the key of the decision: a call may be asked about twice.
+    fn key(&self) -> String {
+        format!("{}:{}", self.is_result, self.id)
+    }
+}
+
+fn asked_call(call: &ToolCallState, request: PolicyRequest) -> AskedCall {
+    let (options, is_result) = match call {
+        ToolCallState::PendingConfirmation(call) => (call.options.clone().unwrap_or_default(), false),
+        _ => (Vec::new(), true),
+    };
+    AskedCall { id: tool_call_id(call).to_owned(), request, options, is_result }
+}
+
+/// Returns the value of an option: a text, unless its schema or its look says otherwise.
+fn option_value(schema: Option<&SessionConfigPropertySchema>, text: &str) -> Value {
+    match schema.map(|schema| schema.r#type.as_str()) {
+        None if ["true", "false"].contains(&text) => (text == "true").into(),
+        None | Some("string") => text.into(),
+        Some(_) => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
+    }
+}
+
+fn attachment(uri: &str) -> Value {
+    let label = uri.rsplit('/').next().unwrap_or(uri);
+    let label = percent_encoding::percent_decode_str(label).decode_utf8_lossy();
+    json!({ "type": "resource", "label": label, "displayKind": "document", "uri": uri })
+}
+
+/// Returns the error of a turn: of the agent, or that it cannot be used.
+fn failed_turn(error: Option<ErrorInfo>) -> RunStop {
+    match error {
+        Some(error) if error.error_type == AUTH_REQUIRED => unusable(Some(error)),
+        Some(error) => RunStop::TurnFailed(error.error_type, error.message),
+        None => RunStop::TurnFailed("unknown".to_owned(), "the turn ended with an error".to_owned()),
+    }
+}
+
+fn unusable(error: Option<ErrorInfo>) -> RunStop {
+    let (kind, message) = match error {
+        Some(error) => (error.error_type, error.message),
+        None => ("unknown".to_owned(), "the agent could not open a session".to_owned()),
+    };
+    let advice = if kind == AUTH_REQUIRED { format!(" ({LOGIN_ADVICE})") } else { String::new() };
+    RunStop::Unusable(kind, message + &advice)
+}
+
+/// Returns the final answer of a turn: the text behind its last call, or else its last text.
+fn answer_of(parts: &[ResponsePart]) -> String {
+    let mut answer: Vec<&str> = Vec::new();
+    for part in parts.iter().rev() {
+        match part {
+            ResponsePart::Markdown(part) if !part.content.trim().is_empty() => answer.push(&part.content),
+            ResponsePart::ToolCall(_) | ResponsePart::InputRequest(_) if !answer.is_empty() => break,
+            _ => {}
+        }
+    }
+    answer.reverse();
+    answer.concat().trim().to_owned()
+}
+
+fn text_of_question(question: &ChatInputQuestion) -> Option<String> {
+    let question = serde_json::to_value(question).ok()?;
+    question["message"].as_str().or_else(|| question["title"].as_str()).map(str::to_owned)
+}

@@ -1,0 +1,139 @@
+//! Events that a run waits for.
+//!
+//! Owns: their sources: the host, signals, the time limit, the terminal, and the clock of the
+//! status line.
+//! Never: reacts to an event.
+
+use std::io::{self, BufRead};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::{interval, sleep_until, Interval};
+
+use super::arguments::RunJob;
+use super::connection::{HostConnection, HostMessage};
+use super::printer::REDRAWN_EVERY;
+use super::RunStop;
+use crate::os::hangup::LeaveReason;
+use crate::os::signals;
+
+/// An event.
+#[derive(Debug)]
+pub enum RunEvent {
+    /// Message of the host.
+    Host(HostMessage),
+    /// Signal that asks to leave.
+    Signal(&'static str),
+    /// Expired time limit.
+    Expired,
+    /// Line that was typed; `None` at the end of the input.
+    Typed(Option<String>),
+    /// Time to redraw the status line.
+    Tick,
+}
+
+/// Sources of events.
+#[derive(Debug)]
+pub struct RunEvents {
+    host: HostConnection,
+    signals: mpsc::UnboundedReceiver<LeaveReason>,
+    deadline: Option<Instant>,
+    /// Lines from the terminal; `None` until a line is wanted.
+    typed: Option<mpsc::UnboundedReceiver<String>>,
+    is_typing_over: bool,
+    ticks: Interval,
+}
+
+impl RunEvents {
+    /// Starts the process that joins the host, and listens to signals.
+    ///
+    /// # Errors
+    /// When the system does not allow it.
+    pub fn open(job: &RunJob, start: Instant) -> anyhow::Result<Self> {
+        let (sender, signals) = mpsc::unbounded_channel();
+        signals::catch_signals(&sender)?;
+        Ok(Self {
+            host: HostConnection::open(job.host.iter().cloned())?,
+            signals,
+            deadline: job.timeout.map(|limit| start + limit),
+            typed: None,
+            is_typing_over: false,
+            ticks: interval(REDRAWN_EVERY),
+        })
+    }
+
+    /// Waits for the next event.
+    ///
+    /// # Errors
+    /// When the host is gone.
+    pub async fn next(&mut self) -> Result<RunEvent, RunStop> {
+        let deadline = self.deadline.map(tokio::time::Instant::from_std);
+        let expires = async {
+            match deadline {
+                Some(deadline) => sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        let types = async {
+            match &mut self.typed {
+                Some(typed) if !self.is_typing_over => typed.recv().await,
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            Some(LeaveReason::Asked(name)) = self.signals.recv() => Ok(RunEvent::Signal(name)),
+            () = expires => {
+                self.deadline = None;
+                Ok(RunEvent::Expired)
+            }
+            message = self.host.receive() => message.map(RunEvent::Host),
+            line = types => {
+                self.is_typing_over = line.is_none();
+                Ok(RunEvent::Typed(line))
+            }
+            _ = self.ticks.tick() => Ok(RunEvent::Tick),
+        }
+    }
+
+    /// Sets the time limit anew, counted from now.
+    pub fn expire_in(&mut self, limit: Duration) {
+        self.deadline = Some(Instant::now() + limit);
+    }
+
+    /// Reads lines from the terminal from now on. Returns false if its input has ended.
+    pub fn listen_to_terminal(&mut self) -> bool {
+        if self.typed.is_none() {
+            let (sender, typed) = mpsc::unbounded_channel();
+            self.typed = Some(typed);
+            // A blocked read cannot be cancelled; the thread ends with the process.
+            std::thread::spawn(move || {
+                for line in io::stdin().lock().lines().map_while(Result::ok) {
+                    if sender.send(line).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        !self.is_typing_over
+    }
+
+    /// Sends a request, and returns its id.
+    pub async fn request(&mut self, method: &str, params: Value) -> Result<u64, RunStop> {
+        self.host.request(method, params).await
+    }
+
+    /// Asks for a change of a channel's state, and returns the number of the action.
+    pub async fn dispatch(&mut self, channel: &str, action: Value) -> Result<i64, RunStop> {
+        self.host.dispatch(channel, action).await
+    }
+
+    /// Ends the connection to the host, and waits for its end unless another signal comes.
+    pub async fn close(mut self) {
+        tokio::select! {
+            () = self.host.close() => {}
+            Some(_) = self.signals.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! `ahp-sidecar run`: turns of an agent from a shell or a CI job.
+//!
+//! A run is an ordinary client of the protocol: it starts this program again, which joins the host
+//! of the state folder, and talks to it over pipes. So other clients of the folder see the run.
+//!
+//! Owns: [`arguments`] (flags), [`connection`] (the pipes to the host), [`events`] (all that a run
+//! waits for), [`client`] (opening the session, following turns, deciding), [`policy`] (rules for
+//! permissions), [`answers`] (to questions), [`printer`] (output), [`changes`] and [`patch`]
+//! (changed files), and [`summary`] (the result).
+//! Never: starts an agent, stores anything, or knows the core: it knows what the protocol says.
+
+use std::io::{self, Write};
+use std::time::Instant;
+
+use self::arguments::{RunArguments, RunJob};
+use self::client::RunClient;
+use self::events::RunEvents;
+use self::printer::Printer;
+use self::summary::{RunFailure, RunResult, RunSummary};
+use crate::status::{EXIT_FAILURE, EXIT_USAGE};
+
+pub mod answers;
+pub mod arguments;
+pub mod changes;
+pub mod client;
+pub mod connection;
+pub mod events;
+pub mod patch;
+pub mod policy;
+pub mod printer;
+pub mod summary;
+
+/// Reason to end a run before its turns are complete.
+#[derive(Debug)]
+pub enum RunStop {
+    /// Signal, by its name.
+    Signal(&'static str),
+    /// Expired time limit.
+    TimedOut,
+    /// Closed reader of stdout.
+    ReaderGone,
+    /// Cancellation by another client.
+    CancelledElsewhere,
+    /// Error with which a turn has ended: its kind and reason.
+    TurnFailed(String, String),
+    /// Reason why the agent cannot be used, with the kind of the error.
+    Unusable(String, String),
+    /// Wrong usage that only the host could notice.
+    Usage(String),
+    /// End of the process that joins the host, with its exit status.
+    Gone(u8),
+    /// Failure of the run itself.
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for RunStop {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl RunStop {
+    /// Returns the result of the run, its exit status where the result alone does not say it, and
+    /// the reason.
+    fn concluded(self) -> (RunResult, Option<u8>, RunFailure) {
+        let failure = |kind: &str, message: String| RunFailure { kind: kind.to_owned(), message };
+        match self {
+            Self::Signal(name) => {
+                (RunResult::Cancelled, None, failure("signal", format!("cancelled by {name}")))
+            }
+            Self::TimedOut => {
+                (RunResult::TimedOut, None, failure("timeout", "the time limit has expired".to_owned()))
+            }
+            Self::ReaderGone => {
+                let why = "the reader of stdout is gone, so the turn was cancelled";
+                (RunResult::Cancelled, None, failure("readerGone", why.to_owned()))
+            }
+            Self::CancelledElsewhere => {
+                let why = "the turn was cancelled by another client";
+                (RunResult::Cancelled, None, failure("cancelled", why.to_owned()))
+            }
+            Self::TurnFailed(kind, message) => (RunResult::Error, None, failure(&kind, message)),
+            Self::Unusable(kind, message) => (RunResult::Unusable, None, failure(&kind, message)),
+            Self::Usage(message) => (RunResult::Failed, Some(EXIT_USAGE), failure("usage", message)),
+            Self::Gone(status) => {
+                let why = format!("the host cannot be used any more (exit status {status})");
+                (RunResult::Failed, Some(status), failure("hostGone", why))
+            }
+            Self::Failed(error) => (RunResult::Failed, None, failure("internal", format!("{error:#}"))),
+        }
+    }
+}
+
+/// Runs the turns that the arguments describe, and returns the exit status.
+pub fn run(arguments: &RunArguments) -> u8 {
+    let job = match RunJob::new(arguments) {
+        Ok(job) => job,
+        Err(error) => return complain(&format!("{error:#}"), EXIT_USAGE),
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(&format!("cannot start an event loop: {error}"), EXIT_FAILURE),
+    };
+    let status = runtime.block_on(perform(&job));
+    // A thread may be blocked in a read of the terminal.
+    runtime.shutdown_background();
+    status
+}
+
+async fn perform(job: &RunJob) -> u8 {
+    let start = Instant::now();
+    let mut summary = RunSummary::new(&job.directory, job.model.as_deref());
+    let mut printer = Printer::new(job.form);
+    let ended = match RunEvents::open(job, start) {
+        Ok(events) => {
+            let mut client = RunClient::new(job, events, &mut printer, &mut summary);
+            let ended = client.run_all().await;
+            client.close(&ended).await;
+            ended
+        }
+        Err(error) => Err(RunStop::Failed(error)),
+    };
+    let mut is_printed = false;
+    match ended {
+        Ok(()) if summary.has_denials() => summary.conclude(RunResult::Denied, None),
+        Ok(()) => summary.conclude(RunResult::Completed, None),
+        Err(stop) => {
+            // The process that joins the host has printed the reason.
+            is_printed = matches!(stop, RunStop::Gone(_));
+            let (result, status, failure) = stop.concluded();
+            summary.conclude(result, status);
+            summary.error = Some(failure);
+        }
+    }
+    summary.duration_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+    if let Err(RunStop::Failed(error)) = printer.finish(&summary.answer) {
+        complain(&format!("{error:#}"), EXIT_FAILURE);
+    }
+    if let Some(failure) = summary.error.as_ref().filter(|_| !is_printed) {
+        complain(&failure.message, summary.exit_status);
+    }
+    if let Some(Err(error)) = job.summary.as_ref().map(|file| summary.write(file)) {
+        return complain(&format!("{error:#}"), EXIT_FAILURE);
+    }
+    summary.exit_status
+}
+
+/// Prints an error on stderr, and returns the exit status. A failure is ignored: stderr may be
+/// closed, and the exit status still reports the failure.
+fn complain(error: &str, status: u8) -> u8 {
+    writeln!(io::stderr(), "error: {}", crate::wire::text::message(error)).unwrap_or_default();
+    status
+}

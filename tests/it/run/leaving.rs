@@ -1,0 +1,115 @@
+//! Signals, the time limit, and a reader that leaves.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::{fleeting, kept, ran, summed_up};
+use crate::process::wait_until;
+use crate::windows::send;
+
+/// A run whose turn is at work.
+fn at_work(command: &mut Command) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(run.stdout.take().unwrap());
+    let mut line = String::new();
+    // A blank line separates parts.
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "at work\n");
+    (run, out)
+}
+
+fn rest(child: &mut Child) -> (Option<i32>, String) {
+    let mut err = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    (child.wait().unwrap().code(), err)
+}
+
+const WORK: &str = "/say at work\n/say more\n/hang";
+
+#[test]
+fn first_signal_cancels_the_turn_and_says_so() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let folder = tempfile::tempdir().unwrap();
+        let summary = folder.path().join("summary.json");
+        let (mut run, _out) =
+            at_work(kept(&folder.path().join("state"), WORK).arg("--summary").arg(&summary));
+        send(signal, run.id());
+        let (status, err) = rest(&mut run);
+        assert_eq!(status, Some(130), "{err}");
+        assert!(err.contains("the turn is being cancelled"), "{err}");
+        let summary: Value = serde_json::from_str(&std::fs::read_to_string(&summary).unwrap()).unwrap();
+        assert_eq!(summary["result"], "cancelled");
+        assert_eq!(summary["turns"][0]["result"], "cancelled");
+        // The turn ended as cancelled, and the session can be continued.
+        let next = ran(kept(&folder.path().join("state"), "/say fine").args(["--session", "last"]));
+        assert_eq!((next.status, next.out.as_str()), (0, "fine\n"), "{next:?}");
+    }
+}
+
+#[test]
+fn signal_to_the_whole_process_group_lets_the_turn_be_cancelled() {
+    use std::os::unix::process::CommandExt;
+    let folder = tempfile::tempdir().unwrap();
+    let summary = folder.path().join("summary.json");
+    let (mut run, _out) =
+        at_work(kept(&folder.path().join("state"), WORK).process_group(0).arg("--summary").arg(&summary));
+    let group = rustix::process::Pid::from_raw(run.id().try_into().unwrap()).unwrap();
+    rustix::process::kill_process_group(group, Signal::INT).unwrap();
+    let (status, err) = rest(&mut run);
+    assert_eq!(status, Some(130), "{err}");
+    // The host was there to say what the turn has changed.
+    let summary: Value = serde_json::from_str(&std::fs::read_to_string(&summary).unwrap()).unwrap();
+    assert_eq!((&summary["changes"], &summary["changesUnknown"]), (&serde_json::json!([]), &Value::Null));
+}
+
+#[test]
+fn second_signal_leaves_at_once() {
+    let agent = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/acp/agent.py");
+    let mut command = fleeting("say at work\ntool\nsay more\nhang");
+    let stubborn = format!("a=python3 {agent} --stubborn");
+    let (mut run, _out) = at_work(command.args(["--agent", &stubborn]));
+    // The host ends a cancelled turn at once, so it must not get to do so.
+    let host = child_of(run.id());
+    send(Signal::STOP, host);
+    send(Signal::INT, run.id());
+    let mut err = BufReader::new(run.stderr.take().unwrap());
+    let mut line = String::new();
+    err.read_line(&mut line).unwrap();
+    assert!(line.contains("the turn is being cancelled"), "{line}");
+    send(Signal::INT, run.id());
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+    send(Signal::CONT, host);
+    wait_until("the host ends", || !std::path::Path::new(&format!("/proc/{host}")).exists());
+}
+
+fn child_of(process: u32) -> u32 {
+    let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap();
+    children.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn time_limit_cancels_the_turn() {
+    // On a busy machine the turn may not have begun by then.
+    let (done, summary) = summed_up(fleeting(WORK).args(["--timeout", "3"]));
+    assert_eq!((done.status, &summary["result"]), (12, &"timed-out".into()), "{done:?}");
+    assert!(summary["turns"].as_array().unwrap().iter().all(|turn| turn["result"] == "cancelled"));
+    assert!(done.err.contains("the time limit has expired"), "{}", done.err);
+}
+
+#[test]
+fn time_limit_covers_the_start_of_the_agent() {
+    let (done, summary) = summed_up(fleeting("Hello").args(["--timeout", "1", "--set", "openMs=600000"]));
+    assert_eq!((done.status, &summary["result"]), (12, &"timed-out".into()), "{done:?}");
+}
+
+#[test]
+fn reader_that_leaves_cancels_the_turn() {
+    let (mut run, out) = at_work(&mut fleeting("/say at work\n/stream 1000000 100 5"));
+    drop(out);
+    let (status, err) = rest(&mut run);
+    assert_eq!(status, Some(130), "{err}");
+    assert!(err.contains("the reader of stdout is gone"), "{err}");
+}
