@@ -9,8 +9,8 @@
 //! that drives the core), [`front`] (joins an editor's process to the host of a state folder),
 //! [`cli`], [`settings`] (the owner of each setting), [`config`] and [`places`] (configuration, and
 //! standard folders), [`status`] (exit status), [`sessions`] (stored sessions, for people),
-//! [`check`] (a test of the configured agents), [`installing`] (agents that are added), [`demo`] (an
-//! example conversation), [`run`] (turns from a shell or a CI job), [`help`] (documentation),
+//! [`check`] (a test of the configured agents), [`installing`] (agents that are added), [`demo`]
+//! (an example conversation), [`run`] (turns from a shell or a CI job), [`help`] (documentation),
 //! [`transcripts`] (recording and replaying conversations), [`listening`] and [`connect`]
 //! (connections of other programs, and of this one as a client). `src/FIRST_MESSAGE.md` follows one
 //! message through all of it, and `src/GLOSSARY.md` defines the terms.

@@ -8,6 +8,7 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::schema;
 use crate::os::facts::{self, Identity};
@@ -93,6 +94,19 @@ pub struct StateFolder {
     /// Lock file, locked while it is open. `None` if the folder is only inspected and has no lock
     /// file, or another process holds it.
     lock: Option<File>,
+    /// Set once another process may have a copy of the lock.
+    is_lent: AtomicBool,
+}
+
+/// Programs that other threads are starting have copies of the lock until they are executed. The
+/// folder is released nevertheless, unless its lock was lent.
+impl Drop for StateFolder {
+    fn drop(&mut self) {
+        let Some(lock) = self.lock.as_ref().filter(|_| !self.is_lent.load(Ordering::Relaxed)) else { return };
+        if let Err(error) = lock.unlock() {
+            tracing::debug!(folder = %self.path.display(), %error, "the lock of the state folder ends with its file");
+        }
+    }
 }
 
 /// Content of the lock file of a held folder, one line per field.
@@ -217,6 +231,7 @@ impl StateFolder {
     /// Returns a copy of the lock, for a process that takes over the folder; `None` if it is not
     /// held.
     pub fn lock(&self) -> io::Result<Option<File>> {
+        self.is_lent.store(true, Ordering::Relaxed);
         self.lock.as_ref().map(File::try_clone).transpose()
     }
 
@@ -241,7 +256,12 @@ impl StateFolder {
         // The lock belongs to this open file, so locking it again succeeds.
         take(path, &mut lock, File::try_lock)?;
         let holder = Holder::of(path).map_err(&failed)?;
-        let mut folder = Self { path: path.to_owned(), was_held: !holder.is_first, lock: Some(lock) };
+        let mut folder = Self {
+            path: path.to_owned(),
+            was_held: !holder.is_first,
+            lock: Some(lock),
+            is_lent: AtomicBool::default(),
+        };
         folder.announce(holder.host.as_deref())?;
         Ok((folder, holder.host))
     }
@@ -272,7 +292,8 @@ impl StateFolder {
                 .and_then(|mut file| file.write_all(b"*\n"))
                 .map_err(&failed)?;
         }
-        let mut folder = Self { path: path.to_owned(), was_held, lock: Some(lock) };
+        let mut folder =
+            Self { path: path.to_owned(), was_held, lock: Some(lock), is_lent: AtomicBool::default() };
         folder.announce(host.as_deref())?;
         Ok(folder)
     }
@@ -290,7 +311,7 @@ impl StateFolder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed_on(path)(error)),
         };
-        Ok(Self { path: path.to_owned(), was_held: true, lock })
+        Ok(Self { path: path.to_owned(), was_held: true, lock, is_lent: AtomicBool::default() })
     }
 
     /// Returns whether any process has held this folder before.
@@ -394,4 +415,26 @@ fn make(path: &Path) -> io::Result<()> {
     }
     private::restrict_folder(path)?;
     write::sync_folder(parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that another thread forks has a copy of the lock until it executes its program.
+    #[test]
+    fn folder_is_free_once_released_whatever_a_fork_has_and_stays_held_for_whom_the_lock_was_lent() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let held = StateFolder::hold(&path).unwrap();
+        let of_fork = held.lock.as_ref().unwrap().try_clone().unwrap();
+        drop(held);
+        let held = StateFolder::hold(&path).unwrap();
+        drop(of_fork);
+        let lent = held.lock().unwrap();
+        drop(held);
+        assert!(matches!(StateFolder::hold(&path), Err(FolderError::Held { .. })));
+        drop(lent);
+        StateFolder::hold(&path).unwrap();
+    }
 }

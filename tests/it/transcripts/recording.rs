@@ -13,6 +13,7 @@ use serde_json::{json, Value};
 
 use super::replaying::replay;
 use crate::client::hold_conversation;
+use crate::process::wait_until;
 use crate::support::{program, Process};
 
 /// A shell in this folder, in which `$1` is the program, and `$2` and so on are these.
@@ -132,8 +133,12 @@ fn each_byte_passes_at_once() {
     assert_eq!(process.next_line().as_deref(), Some("x"));
     process.say_bytes(b"y\n");
     assert_eq!(process.next_line().as_deref(), Some("y"));
-    let text = fs::read_to_string(folder.path().join("a.txt")).unwrap();
-    assert!(text.ends_with("\n< x\n\n> xy\n< y\n"), "what passed is on the disk: {text}");
+    // What has passed is written down without another line, or the end.
+    let is_written = || {
+        let text = fs::read_to_string(folder.path().join("a.txt")).unwrap();
+        text.ends_with("\n< x\n\n> xy\n< y\n")
+    };
+    wait_until("the lines are written down", is_written);
     process.end();
     assert!(process.wait().success());
 }
