@@ -706,6 +706,7 @@ fn deepest_folders_are_watched_on_the_thread_of_the_host() {
         let mut engine = Engine::new(system(), Arc::default(), ENTRIES_MAX);
         engine.begin(&all_below(&below).channel()).unwrap();
         fs::write(&file, "").unwrap();
+        engine.catch_up();
         engine.read_events();
         engine.process_events();
         let told = engine.take_changes().unwrap();
