@@ -226,3 +226,9 @@ impl Drop for Process {
         }
     }
 }
+
+/// Returns whether this is the program that a host keeps in its state folder, where the system
+/// cannot start a program that was replaced meanwhile. It has the mode of the original.
+pub fn is_kept_program(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("program-"))
+}
