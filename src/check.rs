@@ -50,7 +50,7 @@ const NONE_REPORTED: &str = "none reported";
 /// Limit of an agent's own answers, longer than any timeout of the check.
 const NO_LIMIT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// The arguments of `agents`.
+/// Add, check, update and remove agents.
 #[derive(Debug, Args)]
 pub struct AgentsArguments {
     #[command(subcommand)]

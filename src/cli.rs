@@ -62,7 +62,7 @@ pub struct Cli {
     pub serving: ServeOptions,
 }
 
-/// How to serve.
+/// Serve clients that connect to a listener, until a signal asks to exit.
 #[derive(Debug, Args)]
 pub struct ServeOptions {
     #[command(flatten)]

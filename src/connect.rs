@@ -36,7 +36,7 @@ const LINE_BYTES_MAX: usize = 256 << 20;
 /// Environment variable with the token, used without a token file.
 pub const TOKEN_VARIABLE: &str = "AHP_SIDECAR_TOKEN";
 
-/// The arguments of `connect`.
+/// Connect stdin and stdout to a host that listens.
 #[derive(Debug, Args)]
 pub struct ConnectArgs {
     /// ws://HOST:PORT or unix:PATH [default: the first listener of the host of --state-dir]

@@ -134,7 +134,7 @@ impl ListenArgs {
     }
 }
 
-/// The arguments of `status`.
+/// Print the processes that use a state folder, and their listeners.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     /// State folder [default: the default state folder]

@@ -27,7 +27,8 @@ use crate::store::check::Extent;
 use crate::store::folder::{self, StateFolder};
 use crate::store::sqlite;
 
-/// The arguments of `sessions`.
+/// List, export, restore and purge the sessions of a state folder; restore and purge require that
+/// no ahp-sidecar uses it.
 #[derive(Debug, Args)]
 pub struct Sessions {
     #[command(subcommand)]

@@ -14,6 +14,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Text that replaces a secret in the log.
 const HIDDEN: &str = "(secret)";
 
+/// Minimum size of a line that is hidden for itself, in bytes: shorter ones stand in other texts.
+const LINE_BYTES_MIN: usize = 8;
+
 /// Texts to hide, with the number of [`Secret`]s that hold each.
 static KEPT: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
@@ -26,10 +29,21 @@ fn kept() -> MutexGuard<'static, BTreeMap<String, usize>> {
 pub struct Secret(Vec<String>);
 
 impl Secret {
-    /// Hides a text from the log, in plain form and as escaped in JSON.
+    /// Hides a text from the log: in plain form, as escaped in JSON, and as in a JSON text that is
+    /// quoted in another one. Of a text of several lines, each longer line is hidden alone, too, as
+    /// programs print it.
     pub fn register(text: &str) -> Self {
-        let json = serde_json::Value::from(text).to_string();
-        let mut spelled = vec![text.to_owned(), json.trim_matches('"').to_owned()];
+        let escaped = |text: &str| {
+            let json = serde_json::Value::from(text).to_string();
+            json[1..json.len() - 1].to_owned()
+        };
+        let once = escaped(text);
+        let mut spelled = vec![text.to_owned(), escaped(&once), once];
+        if text.trim_end().contains('\n') {
+            let lines = text.lines().map(str::trim).filter(|line| line.len() >= LINE_BYTES_MIN);
+            spelled.extend(lines.map(str::to_owned));
+        }
+        spelled.sort();
         spelled.dedup();
         spelled.retain(|text| !text.is_empty());
         let mut kept = kept();
@@ -82,6 +96,15 @@ mod tests {
         assert!(matches!(redact(said), Cow::Borrowed(shown) if shown == said));
         drop(Secret::register(""));
         assert_eq!(redact(""), "");
+    }
+
+    #[test]
+    fn secret_is_hidden_in_quoted_messages_and_line_by_line() {
+        let _kept = Secret::register("-----BEGIN-----\nbase64-of-it\"\nend");
+        let quoted = serde_json::json!({ "key": "-----BEGIN-----\nbase64-of-it\"\nend" }).to_string();
+        let twice = serde_json::json!({ "message": quoted }).to_string();
+        assert_eq!(redact(&twice), r#"{"message":"{\"key\":\"(secret)\"}"}"#);
+        assert_eq!(redact("it reads base64-of-it\", and the end"), "it reads (secret), and the end");
     }
 
     #[test]

@@ -29,7 +29,7 @@ const STDIN: &str = "-";
 /// Default log filter: a run reports its own failures.
 const LOG: &str = "error";
 
-/// The arguments of `run`.
+/// Run turns of an agent, print the answer, and exit: for shells and CI jobs.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_STATUS)]
 pub struct RunArguments {

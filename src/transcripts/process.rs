@@ -8,7 +8,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{channel, sync_channel, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,9 @@ use super::HostFailure;
 
 /// Maximum length of a line, in bytes; a longer one is cut into several.
 pub(super) const LINE_BYTES_MAX: usize = 256 << 20;
+
+/// Maximum number of lines that wait to be compared; the host waits while there are as many.
+const LINES_MAX: usize = 1000;
 
 /// Interval between looks at whether the process has ended.
 const POLL: Duration = Duration::from_millis(2);
@@ -54,7 +57,7 @@ impl PlayedHost {
         let mut stdin = child.stdin.take().context("the host has no stdin")?;
         let mut stdout = BufReader::new(child.stdout.take().context("the host has no stdout")?);
         let (says, said) = channel::<Vec<u8>>();
-        let (sends, lines) = channel();
+        let (sends, lines) = sync_channel(LINES_MAX);
         thread::Builder::new().spawn(move || {
             // A host that has ended shows by the end of its output.
             said.into_iter().try_for_each(|bytes| stdin.write_all(&bytes)).unwrap_or_default();
@@ -89,6 +92,10 @@ impl PlayedHost {
     /// Returns the next line.
     pub(super) fn next_line(&mut self, deadline: Instant) -> HostOutput {
         let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            // A host that never stops would always have another line.
+            return HostOutput::Late;
+        }
         match self.lines.recv_timeout(left) {
             Ok(line) => HostOutput::Line(line),
             Err(RecvTimeoutError::Disconnected) => HostOutput::End,

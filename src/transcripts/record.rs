@@ -23,7 +23,7 @@ use crate::os::stdio::is_closed;
 /// Size of a buffer for passing on, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Recording of a conversation of the client on stdin and stdout with a host.
+/// Run a host for the client on stdin and stdout, and record the conversation as a transcript.
 #[derive(Debug, Args)]
 pub struct RecordArgs {
     /// File that is written; it must not exist

@@ -23,7 +23,7 @@ use crate::os::paths::NULL_DEVICE;
 /// Default time limit, in seconds: longer than a host lets turns run after the end of its stdin.
 const TIMEOUT: u64 = 90;
 
-/// Replay of transcripts to a host, with a report on what the host sends differently.
+/// Say what the client says in transcripts to a host, and report what the host says differently.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
     /// Transcripts, and logs of one message per line

@@ -29,6 +29,7 @@ use self::receiver::Inbox;
 pub use self::receiver::{PausableTimeout, PeerReceiver};
 use super::client_tools::ClientToolCall;
 use super::errors::RequestError;
+use crate::backend::secrets::redact;
 use crate::wire::text;
 
 const LINE_BYTES_MAX: usize = 64 << 20;
@@ -135,10 +136,11 @@ impl AgentError {
     }
 }
 
+/// Agents quote what they got in their errors, so secrets are hidden.
 impl std::fmt::Display for AgentError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let said = if self.message.is_empty() { "the agent answered with an error" } else { &self.message };
-        write!(f, "{said}")?;
+        write!(f, "{}", redact(said))?;
         if self.code != 0 {
             write!(f, " ({})", self.code)?;
         }
@@ -150,7 +152,7 @@ impl std::fmt::Display for AgentError {
             _ => None,
         };
         match details.filter(|details| *details != said) {
-            Some(details) => write!(f, ": {details}"),
+            Some(details) => write!(f, ": {}", redact(details)),
             None => Ok(()),
         }
     }

@@ -183,6 +183,10 @@ fn host_that_ends_hangs_or_is_missing_is_reported() {
     let long = format!("# It reads nothing.\n@ say-repeat 1000000 xxxxxxxxxx\n{}", &transcript[14..]);
     let (status, report) = replay_to("exec sleep 1000", &long, &["--timeout", "1"]);
     assert!(status == 20 && report.contains("within 1 s"), "{report}");
+    // One that never stops does not put off the end.
+    let endless = "while :; do echo junk; done";
+    let (status, report) = replay_to(endless, transcript, &["--timeout", "1"]);
+    assert!(status == 20 && report.contains("within 1 s"), "{}", report.len());
 
     let (_folder, path) = file("a.txt", transcript);
     let output = replay(&[&path], &["--", "/no/such/host"]).output().unwrap();

@@ -318,3 +318,11 @@ async fn stdin_of_an_agent_that_does_not_read_is_closed_after_a_stop() {
     // The lifeline is dropped without a word.
     assert!(held.await.is_err());
 }
+
+#[test]
+fn error_that_quotes_a_secret_hides_it() {
+    let _kept = crate::backend::secrets::Secret::register("of-peer-c0ffee");
+    let error = r#"{"code":-1,"message":"no of-peer-c0ffee","data":{"details":"of-peer-c0ffee too"}}"#;
+    let error = AgentError::of(&RawValue::from_string(error.to_owned()).unwrap());
+    assert_eq!(error.to_string(), "no (secret) (-1): (secret) too");
+}
