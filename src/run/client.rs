@@ -555,6 +555,11 @@ impl<'a> RunClient<'a> {
             self.asked = None;
             self.printer.note("(decided elsewhere)");
         }
+        // An agent may use an id again, once the decision has arrived.
+        self.decided.retain(|key| {
+            calls.iter().any(|call| call.key() == *key)
+                || questions.iter().any(|question| question.id == *key)
+        });
         for call in calls {
             if self.decided.contains(&call.key())
                 || self.asked.as_ref().is_some_and(|asked| asked.id == call.id)

@@ -3,6 +3,7 @@
 //! Owns: the form of a rule, and which rule applies to a request.
 //! Never: asks anyone, or protects from an agent that does not ask: an agent is no prisoner.
 
+use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use ahp_types::common::JsonObject;
@@ -15,6 +16,9 @@ use crate::files::uris::path_of;
 use crate::os::paths::canonical;
 use crate::wire::text::plain;
 use crate::wire::tool_calls::{KIND, LOCATIONS, TOOL_KIND};
+
+/// Maximum number of links that are followed in a path; systems follow fewer.
+const LINKS_MAX: usize = 40;
 
 /// Separator of rules in one text.
 const BETWEEN_RULES: char = ';';
@@ -171,26 +175,43 @@ impl Policy {
 
     /// Returns the path without `..`, and with the links that exist followed.
     fn real(&self, path: &Path) -> PathBuf {
-        let mut plain = PathBuf::new();
-        for part in self.directory.join(path).components() {
-            match part {
-                Component::ParentDir => {
-                    plain.pop();
-                }
-                Component::CurDir => {}
-                part => plain.push(part),
-            }
-        }
+        let found = followed(&self.directory.join(path));
         let mut rest = Vec::new();
-        for folder in plain.ancestors() {
-            if let Ok(mut found) = canonical(folder) {
-                found.extend(rest.iter().rev());
-                return found;
+        for folder in found.ancestors() {
+            if let Ok(mut real) = canonical(folder) {
+                real.extend(rest.iter().rev());
+                return real;
             }
             rest.extend(folder.file_name());
         }
-        plain
+        found
     }
+}
+
+/// Follows the links in a path as the system does: part by part, and also where their targets do
+/// not exist yet, as a write would create those.
+fn followed(path: &Path) -> PathBuf {
+    let reversed = |path: &Path| -> Vec<PathBuf> {
+        path.components().rev().map(|part| PathBuf::from(part.as_os_str())).collect()
+    };
+    let (mut found, mut parts, mut links) = (PathBuf::new(), reversed(path), 0);
+    while let Some(part) = parts.pop() {
+        match part.components().next() {
+            Some(Component::ParentDir) => {
+                found.pop();
+            }
+            Some(Component::CurDir) | None => {}
+            Some(_) => {
+                found.push(&part);
+                if let Some(target) = fs::read_link(&found).ok().filter(|_| links < LINKS_MAX) {
+                    links += 1;
+                    found.pop();
+                    parts.extend(reversed(&target));
+                }
+            }
+        }
+    }
+    found
 }
 
 /// Returns the command line in the input of a tool, as agents write it.
@@ -216,13 +237,22 @@ impl PermissionRule {
             }
             rule.command = Some(words);
         }
+        if conditions.split_whitespace().any(|word| word.starts_with('#')) {
+            bail!("a rule has no comments: `#` cannot begin a word");
+        }
         let words = shell_words::split(conditions).context("a quote is not closed")?;
+        if words.is_empty() && rule.command.is_none() {
+            bail!("a rule needs a condition: kind=KIND, tool=NAME, path=PATTERN or command=WORDS");
+        }
         for word in words {
-            match word.split_once('=') {
-                Some(("kind", kind)) => rule.kind = Some(kind.to_owned()),
-                Some(("tool", tool)) => rule.tool = Some(tool.to_owned()),
-                Some(("path", path)) => rule.path = Some(pattern(path, directory)?),
+            let is_second = match word.split_once('=') {
+                Some(("kind", kind)) => rule.kind.replace(kind.to_owned()).is_some(),
+                Some(("tool", tool)) => rule.tool.replace(tool.to_owned()).is_some(),
+                Some(("path", path)) => rule.path.replace(pattern(path, directory)?).is_some(),
                 _ => bail!("`{word}` is none of kind=KIND, tool=NAME, path=PATTERN and command=WORDS"),
+            };
+            if is_second {
+                bail!("`{word}`: a rule has each condition once; write two rules");
             }
         }
         Ok(rule)
@@ -323,6 +353,36 @@ mod tests {
             assert_eq!(judged(&["kind=execute"], &["command=rm"], &command(line)), Some(false), "{line}");
         }
         assert_eq!(judged(&["kind=execute"], &["command=rm"], &command("ls rm")), Some(true));
+    }
+
+    #[test]
+    fn rule_without_a_condition_with_a_comment_or_with_one_condition_twice_is_refused() {
+        for rule in ["#kind=read", "kind=edit # path=src/**", "kind=edit kind=read", "path=a path=b"] {
+            assert!(Policy::new(Path::new("/work"), false).add(true, rule).is_err(), "{rule}");
+        }
+    }
+
+    /// The target of one link does not exist yet.
+    #[test]
+    fn links_are_followed_as_the_system_does() {
+        let outer = tempfile::tempdir().unwrap();
+        let outer = outer.path().canonicalize().unwrap();
+        let work = outer.join("work");
+        fs::create_dir_all(work.join("src")).unwrap();
+        fs::create_dir_all(outer.join("out/deep")).unwrap();
+        let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, work.join(name)).unwrap();
+        link("../../out/new", "src/dangling");
+        link("../../out/deep", "src/deep");
+        link("loop", "src/loop");
+        let policy = Policy::new(&work, false);
+        for (path, real) in [
+            ("src/dangling", "out/new"),
+            ("src/deep/../secret", "out/secret"),
+            ("src/../src/./a", "work/src/a"),
+            ("src/loop/a", "work/src/loop/a"),
+        ] {
+            assert_eq!(policy.real(Path::new(path)), outer.join(real), "{path}");
+        }
     }
 
     #[test]

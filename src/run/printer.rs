@@ -216,8 +216,9 @@ impl Printer {
         self.erase()?;
         match self.form {
             OutputForm::Quiet if !answer.is_empty() => {
-                let end = if answer.ends_with('\n') { "" } else { "\n" };
-                self.write(&format!("{answer}{end}"))
+                let shown = if io::stdout().is_terminal() { harmless(answer) } else { answer.to_owned() };
+                let end = if shown.ends_with('\n') { "" } else { "\n" };
+                self.write(&format!("{shown}{end}"))
             }
             _ => Ok(()),
         }
