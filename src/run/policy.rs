@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     fn judged(allow: &[&str], deny: &[&str], request: &PolicyRequest) -> Option<bool> {
-        let mut policy = Policy::new(Path::new("/work"), false);
+        let mut policy = Policy::new(Path::new("/repo"), false);
         allow.iter().for_each(|rule| policy.add(true, rule).unwrap());
         deny.iter().for_each(|rule| policy.add(false, rule).unwrap());
         policy.judge(request).map(|judgement| judgement.allowed)
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn rule_without_a_condition_with_a_comment_or_with_one_condition_twice_is_refused() {
         for rule in ["#kind=read", "kind=edit # path=src/**", "kind=edit kind=read", "path=a path=b"] {
-            assert!(Policy::new(Path::new("/work"), false).add(true, rule).is_err(), "{rule}");
+            assert!(Policy::new(Path::new("/repo"), false).add(true, rule).is_err(), "{rule}");
         }
     }
 
@@ -388,13 +388,13 @@ mod tests {
     #[test]
     fn path_pattern_must_cover_all_paths_for_a_grant_and_one_for_a_denial() {
         let rule = ["kind=edit path=src/**"];
-        assert_eq!(judged(&rule, &[], &edit(&["/work/src/a/b.rs"])), Some(true));
-        assert_eq!(judged(&rule, &[], &edit(&["/work/src/a.rs", "/work/Cargo.toml"])), None);
+        assert_eq!(judged(&rule, &[], &edit(&["/repo/src/a/b.rs"])), Some(true));
+        assert_eq!(judged(&rule, &[], &edit(&["/repo/src/a.rs", "/repo/Cargo.toml"])), None);
         assert_eq!(judged(&rule, &[], &edit(&["/else/src/a.rs"])), None);
         assert_eq!(judged(&rule, &[], &edit(&[])), None);
-        assert_eq!(judged(&["path=*.rs"], &[], &edit(&["/work/src/a.rs"])), None);
+        assert_eq!(judged(&["path=*.rs"], &[], &edit(&["/repo/src/a.rs"])), None);
         let deny = ["path=.github/**"];
-        let both = edit(&["/work/src/a.rs", "/work/.github/workflows/ci.yml"]);
+        let both = edit(&["/repo/src/a.rs", "/repo/.github/workflows/ci.yml"]);
         assert_eq!(judged(&["kind=edit"], &deny, &both), Some(false));
     }
 
@@ -402,9 +402,9 @@ mod tests {
     fn rules_are_separated_by_semicolons_and_conditions_combined() {
         let rules = ["kind=read; tool=bash command=cargo test; path='my dir/*'"];
         assert_eq!(judged(&rules, &[], &command("cargo test --all")), Some(true));
-        assert_eq!(judged(&rules, &[], &edit(&["/work/my dir/x"])), Some(true));
+        assert_eq!(judged(&rules, &[], &edit(&["/repo/my dir/x"])), Some(true));
         assert_eq!(judged(&rules, &[], &command("cargo build")), None);
-        let mut policy = Policy::new(Path::new("/work"), false);
+        let mut policy = Policy::new(Path::new("/repo"), false);
         for wrong in ["edit", "kind", "command=", "command=a; b=c", "command=a|b", "path='x", "path=["] {
             assert!(policy.add(true, wrong).is_err(), "{wrong}");
         }

@@ -51,7 +51,7 @@ pub enum TranscriptLine {
     SayRepeat(usize, Vec<u8>),
 }
 
-/// Whole transcript; index `n` has line `n + 1` of the file.
+/// Lines of a transcript; index `n` has line `n + 1` of the file.
 #[derive(Debug, Clone)]
 pub struct TranscriptFile {
     /// Lines of the file, in their order.
