@@ -181,7 +181,7 @@ fn client_tools_added_later_reach_an_agent_that_lists_them_once() {
         let arguments: Vec<&str> = can.iter().flat_map(|can| ["--can", *can]).collect();
         let mut watched = Setting::with(&[&["--mcp", "once"], &arguments[..]].concat()).start();
         watched.session();
-        watched.action("session/ready");
+        watched.until_ready();
         if !can.is_empty() {
             assert_eq!(watched.turn("before", "has_tool look"), "False");
         }
@@ -274,7 +274,7 @@ fn client_tool_call_fails_when_its_client_leaves_and_the_turn_continues() {
 #[test]
 fn client_tool_calls_of_two_chats_are_separate() {
     let mut watched = begun(&["--mcp", "always"]);
-    watched.action("session/ready");
+    watched.until_ready();
     watched.say(json!({ "id": 80, "method": "createChat", "params": { "channel": SESSION, "chat": OTHER } }));
     watched.say(json!({ "id": 81, "method": "subscribe", "params": { "channel": OTHER } }));
     watched.turn("t1", "until_tool look");

@@ -39,7 +39,7 @@ impl Watched {
             { "channel": SESSION, "provider": "a0", "workingDirectories": [format!("file://{folder}")],
               "config": config } }));
         self.subscribe(SESSION);
-        self.action("session/ready");
+        self.until_ready();
         self
     }
 
@@ -580,7 +580,7 @@ fn agent_with_several_working_directories_receives_them_all() {
         assert_eq!(watched.answer("createSession", several.clone())["error"]["code"], -32602, "{can}");
         watched.create("ahp-session:/first", "a0");
         watched.subscribe("ahp-session:/first");
-        watched.action("session/ready");
+        watched.until_ready();
         let created = watched.answer("createSession", several);
         if can == "nothing" {
             assert_eq!(created["error"]["code"], -32602);

@@ -117,11 +117,11 @@ fn notices_inside_the_answer_text_are_separated_from_the_answer() {
 fn two_sessions_of_one_agent_may_run_turns_concurrently() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
-    watched.action("session/ready");
+    watched.until_ready();
     let other = "ahp-session:/other";
     watched.create(other, "a0");
     watched.subscribe(other);
-    watched.action("session/ready");
+    watched.until_ready();
     watched.begin("t1", "duet 50");
     // Which of two prompts comes first is not said where they are of two sessions.
     watched.action_where(|action| action["part"]["content"] == "waits ");
@@ -154,7 +154,7 @@ fn agent_with_one_session_at_a_time_gets_a_process_per_session() {
     let other = "ahp-session:/other";
     watched.create(other, "a0");
     watched.subscribe(other);
-    watched.action("session/ready");
+    watched.until_ready();
     assert_eq!(watched.agents().len(), 2 * processes);
     assert_eq!(watched.turn("t2", "say two"), "two");
     watched.say(json!({ "id": 7, "method": "disposeSession", "params": { "channel": other } }));

@@ -43,7 +43,7 @@ fn cancelled_turn_ends_at_once_and_the_agent_runs_the_next_turn() {
     for script in ["hang", "say a\nhang", "tool_left_open c\nhang", "ask", "ask_thrice", "chatty", "deaf"] {
         let mut watched = Setting::with(&["--can", "load"]).limit("cancel_seconds = 0.3\n").start();
         watched.session();
-        watched.action("session/ready");
+        watched.until_ready();
         watched.begin("t1", &format!("say begun\n{script}"));
         if script.starts_with("ask") {
             watched.action("chat/toolCallReady");

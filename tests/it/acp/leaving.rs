@@ -60,7 +60,7 @@ fn twenty_stubborn_agents_end_in_the_time_of_one() {
             watched.subscribe(&session);
         }
         for _ in 0..20 {
-            watched.action("session/ready");
+            watched.until_ready();
         }
         let start = Instant::now();
         watched.leave();

@@ -39,7 +39,7 @@ fn silent_agent_in_a_turn_is_not_timed_out() {
     let limits = format!("start_seconds = {seconds}\ncancel_seconds = 0.2\nidle_seconds = 0.3\n");
     let mut watched = Setting::with(&[]).limit(&limits).start();
     watched.session();
-    watched.action("session/ready");
+    watched.until_ready();
     let start = Instant::now();
     assert_eq!(watched.turn("t1", &format!("sleep {}\nsay ok", seconds + 1)), "ok");
     assert!(start.elapsed() >= Duration::from_secs(seconds + 1));

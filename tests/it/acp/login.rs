@@ -49,7 +49,7 @@ impl Watched {
     /// A session that works.
     fn session_works(&mut self) {
         self.session();
-        self.action("session/ready");
+        self.until_ready();
         assert_eq!(self.turn("t1", "say ok"), "ok");
     }
 }
@@ -373,7 +373,7 @@ fn login_done_outside_of_the_host_is_noticed_after_an_agent_restart() {
         thread::sleep(Duration::from_millis(100));
     }
     watched.subscribe("ahp-session:/s");
-    watched.action("session/ready");
+    watched.until_ready();
     assert_eq!(watched.turn("t1", "say in"), "in");
     // In a session that is there: the turn fails, and the next one begins with another process.
     watched.begin("t2", "logout");

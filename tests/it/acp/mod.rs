@@ -158,7 +158,7 @@ fn long_for_a_start() -> u64 {
         let mut watched = Setting::with(&[]).limit("start_seconds = 100").start();
         let start = Instant::now();
         watched.session();
-        watched.action("session/ready");
+        watched.until_ready();
         let took = start.elapsed();
         watched.leave();
         // It may get busier.
@@ -228,6 +228,18 @@ impl Watched {
     /// The next action of a type.
     fn action(&mut self, kind: &str) -> Value {
         self.action_where(|action| action["type"] == kind)
+    }
+
+    /// Waits until the session is ready, which may have happened before it was subscribed to.
+    fn until_ready(&mut self) {
+        loop {
+            let message = self.process.next();
+            assert!(message.get("error").is_none(), "{message}");
+            let shown = &message["result"]["snapshot"]["state"]["lifecycle"];
+            if message["params"]["action"]["type"] == "session/ready" || shown == "ready" {
+                return;
+            }
+        }
     }
 
     /// Why the creation of the session fails, which may have happened before it was subscribed to.

@@ -104,7 +104,7 @@ fn agent_gets_the_servers_that_it_supports_and_uses_their_tools() {
     ];
     let mut watched = start(&[], &servers.concat(), &["--state-dir", "FOLDER/state"]);
     watched.session();
-    watched.action("session/ready");
+    watched.until_ready();
     assert_eq!(watched.turn("t1", "given"), "one:stdio two:stdio");
     let states = watched.servers();
     let kinds: Vec<(&str, &str)> = states.iter().map(|(name, kind, _)| (&**name, &**kind)).collect();

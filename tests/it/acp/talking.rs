@@ -13,7 +13,7 @@ fn agent_is_listed_before_its_start_and_started_by_the_first_session() {
     watched.process.until(|message| message["id"] == 5);
     assert!(watched.agents().is_empty());
 
-    watched.session().action("session/ready");
+    watched.session().until_ready();
     // The guard and the agent.
     assert_eq!(watched.agents().len(), 1 + 1 - usize::from(!watched.agents()[0].contains("guard")));
     let said = watched.turn("t1", "say Hello\nremembers");
