@@ -590,18 +590,22 @@ impl<'a> RunClient<'a> {
     }
 
     fn ask_person(&mut self, call: AskedCall) {
-        let mut text = format!("{} asks: {}", call.request.display_name, call.request.title);
-        if let Some(command) = call.request.command.as_ref().filter(|command| **command != call.request.title)
-        {
-            text += &format!("\n  {command}");
+        let AskedCall { request, .. } = &call;
+        let mut text =
+            format!("{} asks: {}", in_one_line(&request.display_name), in_one_line(&request.title));
+        if let Some(command) = request.command.as_ref().filter(|command| **command != request.title) {
+            text += &format!("\n  {}", in_one_line(command));
         }
-        for path in &call.request.paths {
-            text += &format!("\n  {}", path.display());
+        for path in &request.paths {
+            text += &format!("\n  {}", in_one_line(&path.to_string_lossy()));
         }
         let options: Vec<String> = match call.options.as_slice() {
             [] => vec!["y: yes".to_owned(), "n: no".to_owned()],
             options => {
-                options.iter().zip(1..).map(|(option, at)| format!("{at}: {}", option.label)).collect()
+                let label = |(option, at): (&ConfirmationOption, usize)| {
+                    format!("{at}: {}", in_one_line(&option.label))
+                };
+                options.iter().zip(1..).map(label).collect()
             }
         };
         text += &format!("\n{} (other input: no)", options.join(", "));
@@ -780,6 +784,11 @@ impl AskedCall {
     fn key(&self) -> String {
         format!("{}:{}", self.is_result, self.id)
     }
+}
+
+/// Returns a text of the agent without line ends: it must not continue the question to a person.
+fn in_one_line(text: &str) -> String {
+    text.split(['\n', '\r']).collect::<Vec<_>>().join(" ⏎ ")
 }
 
 fn asked_call(call: &ToolCallState, request: PolicyRequest) -> AskedCall {

@@ -89,6 +89,14 @@ fn person_is_asked_with_the_options_of_the_agent() {
 }
 
 #[test]
+fn person_sees_each_text_of_the_agent_in_one_line() {
+    let mut terminal = Terminal::start(&mut fleeting("/ask rm {\"path\":\"x\\n1: Harmless\"}"));
+    terminal.until("/x ⏎ 1: Harmless");
+    terminal.enter("");
+    assert_eq!(terminal.end().0, Some(11));
+}
+
+#[test]
 fn person_is_not_asked_where_a_rule_decides() {
     let terminal = Terminal::start(fleeting("/ask rm\n/say after").args(["--allow", "tool=rm"]));
     let (status, shown) = terminal.end();
