@@ -28,7 +28,7 @@ use crate::io::log::Log;
 use crate::io::run::print_urls;
 use crate::io::upkeep::{bind, is_taken};
 use crate::os::hangup::{self, LeaveReason, Parent};
-use crate::os::lending::{hand_over, LentPipes};
+use crate::os::lending::{LentPipes, StartedHost, HANDS_OVER};
 use crate::os::signals::catch_signals;
 use crate::os::sockets::{
     connect_now, into_async, set_timeouts, split, BlockingStream, LocalListener, Stream,
@@ -55,6 +55,8 @@ const START_AGAIN_AFTER: Duration = Duration::from_millis(100);
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 const SOCKET: &str = "host.sock";
+
+const NOT_STARTED: &str = "this executable cannot be started as the host";
 
 /// Result of joining a host.
 #[derive(Debug)]
@@ -141,15 +143,15 @@ impl NoHost {
 pub fn join(
     folder: &Path,
     hello: &Hello,
-    lent_pipes: &LentPipes,
+    lent_pipes: &mut LentPipes,
     start: Result<impl Fn() -> Command, String>,
 ) -> Result<Joined, NoHost> {
     let begin = Instant::now();
     let mut last = "nothing listens".to_owned();
     let mut held_since: Option<(Holder, Instant)> = None;
     loop {
-        let holder = Holder::of(folder).unwrap_or_default();
-        if let Some(place) = holder.host.as_ref().filter(|place| !place.as_os_str().is_empty()) {
+        if let Some(place) = place_of(folder) {
+            let place = place.as_path();
             match connect_now(place).and_then(|stream| say_hello(folder, stream, hello, begin, lent_pipes)) {
                 Ok(host) => return host.map(|host| Joined::Host(Box::new(host))),
                 Err(error) => last = is_taken(place).unwrap_or_else(|| error.to_string()),
@@ -196,6 +198,11 @@ pub fn join(
     }
 }
 
+/// Returns the path at which a folder's host can be joined; `None` if there is none.
+fn place_of(folder: &Path) -> Option<PathBuf> {
+    Holder::of(folder).ok()?.host.filter(|place| !place.as_os_str().is_empty())
+}
+
 /// Returns the holder of a folder, as an error; `None` if the folder is not held.
 fn held_by_others(folder: &Path) -> Option<FolderError> {
     let holder = holder_now(folder).ok().flatten()?;
@@ -221,22 +228,23 @@ fn start_host(
     mut held: StateFolder,
     hello: &Hello,
     begin: Instant,
-    lent_pipes: &LentPipes,
+    lent_pipes: &mut LentPipes,
     start: &impl Fn() -> Command,
 ) -> io::Result<Result<Joined, NoHost>> {
+    if !HANDS_OVER {
+        return start_host_that_locks(held, hello, begin, lent_pipes, start);
+    }
     let started = listen(held.path())
         .and_then(|(listener, place)| {
             held.announce(Some(&place))?;
             let lock = held.lock()?.context("the folder has no lock")?;
             // The connection waits in the socket's backlog until the host accepts it.
             let stream = connect_now(&place).context("the connection to its socket failed")?;
-            let mut command = start();
-            hand_over(&mut command, lock, listener);
-            let child = command.spawn().context("this executable cannot be started as the host")?;
-            Ok((stream, child))
+            let host = StartedHost::start(start(), Some((lock, listener))).context(NOT_STARTED)?;
+            Ok((stream, host))
         })
         .context("no host can be started for several clients");
-    let (stream, mut child) = match started {
+    let (stream, host) = match started {
         Ok(started) => started,
         Err(error) => {
             held.announce(None).map_err(io::Error::other)?;
@@ -246,11 +254,45 @@ fn start_host(
     let folder = held.path().to_owned();
     drop(held);
     // Reaps the host if it exits before this process.
-    let waits = thread::Builder::new().name("host".to_owned()).spawn(move || child.wait());
+    let waits = thread::Builder::new().name("host".to_owned()).spawn(move || host.wait());
     if let Err(error) = waits {
         tracing::debug!(%error, "the host's end cannot be waited for");
     }
     Ok(say_hello(&folder, stream, hello, begin, lent_pipes)?.map(|host| Joined::Host(Box::new(host))))
+}
+
+/// Releases a folder that this process holds, and joins the host that it starts, or another one
+/// that holds the folder sooner. Fails if no host listens in time.
+fn start_host_that_locks(
+    held: StateFolder,
+    hello: &Hello,
+    begin: Instant,
+    lent_pipes: &mut LentPipes,
+    start: &impl Fn() -> Command,
+) -> io::Result<Result<Joined, NoHost>> {
+    let folder = held.path().to_owned();
+    drop(held);
+    let mut host = match StartedHost::start(start(), None) {
+        Ok(host) => host,
+        Err(error) => {
+            let mut held = StateFolder::hold_for_host(&folder).map_err(io::Error::other)?;
+            held.announce(None).map_err(io::Error::other)?;
+            return Ok(Ok(Joined::Alone(held, anyhow::Error::new(error).context(NOT_STARTED))));
+        }
+    };
+    loop {
+        if let Some(stream) = place_of(&folder).and_then(|place| connect_now(&place).ok()) {
+            let joined = say_hello(&folder, stream, hello, begin, lent_pipes)?;
+            return Ok(joined.map(|host| Joined::Host(Box::new(host))));
+        }
+        if let Some(status) = host.exit_status()? {
+            return Err(io::Error::other(format!("it has ended with {status}")));
+        }
+        if begin.elapsed() > JOIN_WITHIN {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        thread::sleep(RETRY_INTERVAL);
+    }
 }
 
 /// Listens in the state folder, or, if a socket's path there is too long or cannot be bound, in the
@@ -298,7 +340,7 @@ fn say_hello(
     stream: BlockingStream,
     hello: &Hello,
     begin: Instant,
-    lent_pipes: &LentPipes,
+    lent_pipes: &mut LentPipes,
 ) -> io::Result<Result<HostProcess, NoHost>> {
     let left = JOIN_WITHIN.saturating_sub(begin.elapsed()).max(RETRY_INTERVAL);
     set_timeouts(&stream, Some(left))?;

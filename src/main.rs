@@ -20,9 +20,9 @@ use ahp_sidecar::io::run::{serve, Exit, RunOptions, StateError};
 use ahp_sidecar::io::{descriptors, log};
 use ahp_sidecar::listening::{print, print_status};
 use ahp_sidecar::os::exe::{self, KeptProgram};
-use ahp_sidecar::os::lending::LentPipes;
+use ahp_sidecar::os::lending::{self, LentPipes};
 use ahp_sidecar::os::process::{self, GuardProgram};
-use ahp_sidecar::os::{hangup, limits, signals, sockets, stdio};
+use ahp_sidecar::os::{hangup, limits, signals};
 use ahp_sidecar::run;
 use ahp_sidecar::sessions::{self, SessionsFailure};
 use ahp_sidecar::status::{
@@ -33,7 +33,7 @@ use ahp_sidecar::store::StatePlace;
 use ahp_sidecar::transcripts::record::record;
 use ahp_sidecar::transcripts::replay::{replay, Replayed};
 use ahp_sidecar::transcripts::HostFailure;
-use anyhow::{bail, Context};
+use anyhow::Context;
 use clap::Parser;
 use tracing_subscriber::filter::Targets;
 
@@ -197,7 +197,7 @@ fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: R
         Ok(ears) => ears,
         Err(error) => return failed(&format_args!("{error:#}"), EXIT_FAILURE),
     };
-    let lent_pipes = match LentPipes::prepare() {
+    let mut lent_pipes = match LentPipes::prepare() {
         Ok(lent_pipes) => lent_pipes,
         Err(error) => {
             return failed(
@@ -208,7 +208,7 @@ fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: R
     };
     let hello = serving.hello(&options, &agents.0, &agents.1, filter);
     let start = agents.1.agents.as_ref().map(|_| start).map_err(Clone::clone);
-    match front::join(&folder, &hello, &lent_pipes, start) {
+    match front::join(&folder, &hello, &mut lent_pipes, start) {
         Ok(Joined::Host(host)) => match front::serve_until_over(*host, lent_pipes, ears, log) {
             Ok(status) => status,
             Err(error) => failed(&format_args!("{error:#}"), EXIT_FAILURE),
@@ -222,36 +222,46 @@ fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: R
     }
 }
 
-/// Runs as the host that a front has started. Stdin is the lock of the state folder, stdout the
-/// listening socket for fronts.
+/// Runs as the host that a front has started.
 fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents: ReadAgents) -> ExitCode {
     let log_readers = LogReaders::default();
     let taken = || -> anyhow::Result<_> {
         // Signals to the process group of the starting front must not reach the host.
         process::leave_session().context("this process cannot lead a session")?;
-        let (lock, listener) = stdio::take()?;
-        Ok((lock, sockets::take_over(listener)?))
+        lending::take_over()
     };
-    let (lock, listener) = match taken() {
-        Ok(taken) => taken,
+    let StatePlace::Folder(asked) = &options.state else {
+        return finish(Err("a host process needs a state folder"), EXIT_STATE);
+    };
+    let folder = folder::chosen(asked.as_deref());
+    let (held, listener, path) = match taken() {
+        Ok(Some((lock, listener))) => {
+            let take_over = || -> anyhow::Result<_> {
+                let (held, path) = StateFolder::take_over(&folder?, lock)?;
+                Ok((held, path.context("the state folder names no socket")?))
+            };
+            match take_over() {
+                Ok((held, path)) => (held, listener, path),
+                Err(error) => {
+                    refuse_all(&listener, &format!("{error:#}"), EXIT_STATE);
+                    return ExitCode::from(EXIT_STATE);
+                }
+            }
+        }
+        // Another front may have started another host, which has the lock.
+        Ok(None) => match folder.and_then(|folder| front::hold(&folder)) {
+            Ok((held, Ok((listener, path)))) => (held, listener, path),
+            Ok((_, Err(error))) => return finish(Err(format!("{error:#}")), EXIT_STATE),
+            Err(error) => return finish(Err(error), EXIT_STATE),
+        },
         Err(error) => return finish(Err(error), EXIT_FAILURE),
-    };
-    let refuse = |why: &str, status| {
-        refuse_all(&listener, why, status);
-        ExitCode::from(status)
-    };
-    let take_over = || -> anyhow::Result<_> {
-        let StatePlace::Folder(asked) = &options.state else { bail!("a host process needs a state folder") };
-        let (held, path) = StateFolder::take_over(&folder::chosen(asked.as_deref())?, lock)?;
-        Ok((held, path.context("the state folder names no socket")?))
-    };
-    let (held, path) = match take_over() {
-        Ok(taken) => taken,
-        Err(error) => return refuse(&format!("{error:#}"), EXIT_STATE),
     };
     let log = match log::start_in(filter, held.path().join(HOST_LOG), log_readers.clone()) {
         Ok(log) => log,
-        Err(error) => return refuse(&no_log(&error), EXIT_FAILURE),
+        Err(error) => {
+            refuse_all(&listener, &no_log(&error), EXIT_FAILURE);
+            return ExitCode::from(EXIT_FAILURE);
+        }
     };
     let (settings, lock) = (serving.settings(&agents.0), lock_of(&held));
     let place = HostSocket { listener, path, settings, log_readers, stays: false, lock };

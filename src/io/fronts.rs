@@ -6,11 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::future::poll_fn;
 use std::io::{self, PipeReader, PipeWriter};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{ready, Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing_subscriber::filter::Targets;
@@ -31,7 +35,9 @@ use crate::host::effects::ConnectionId;
 use crate::os::hangup::{self, LeaveReason};
 use crate::os::lending;
 use crate::os::limits::are_files_exhausted;
-use crate::os::sockets::{foreign_peer, listen, AsyncListener, LocalListener, Stream};
+use crate::os::sockets::{
+    foreign_peer, listen, split, AsyncListener, LocalListener, LocalReadHalf, LocalWriteHalf, Stream,
+};
 use crate::status::{EXIT_FAILURE, EXIT_STATE};
 use crate::store::folder::LockId;
 
@@ -237,15 +243,18 @@ impl Fronts {
         };
         let outdated = with.configuration.and_then(|here| here.outdated(&join_request.hello.configuration));
         let JoinRequest { hello, stdin, stdout, stream, .. } = join_request;
-        let stream = Arc::new(FrontStream::new(stream));
-        if let Err(error) = self.serve(&hello, (stdin, stdout), &stream, with.acceptor, (listening, outdated))
+        let (reader, writer) = split(stream);
+        let front = Arc::new(FrontStream::new(writer));
+        let files = (stdin, stdout);
+        if let Err(error) = self.serve(&hello, files, (reader, &front), with.acceptor, (listening, outdated))
         {
             tracing::error!(%error, "a client that has joined cannot be served");
-            if are_files_exhausted(&error) {
-                return refuse_for_want_of_files(&stream.stream);
-            }
-            let why = format!("the host of this state folder cannot serve one more client: {error}");
-            refuse(&stream.stream, why, EXIT_STATE);
+            front.send(&if are_files_exhausted(&error) {
+                HelloLine::Refused { why: descriptors::exhausted(), status: EXIT_FAILURE }
+            } else {
+                let why = format!("the host of this state folder cannot serve one more client: {error}");
+                HelloLine::Refused { why, status: EXIT_STATE }
+            });
         }
     }
 
@@ -288,7 +297,7 @@ impl Fronts {
         &mut self,
         hello: &Hello,
         (stdin, stdout): (File, File),
-        stream: &Arc<FrontStream>,
+        (reader, stream): (LocalReadHalf, &Arc<FrontStream>),
         acceptor: &ConnectionAcceptor,
         (listening, outdated): (Vec<String>, Option<String>),
     ) -> io::Result<()> {
@@ -306,7 +315,7 @@ impl Fronts {
         let hears = match receipts {
             Some(receipts) => {
                 watch_reader(watched, receipts.clone())?;
-                Some(tokio::spawn(read_leave(Arc::clone(stream), receipts)))
+                Some(tokio::spawn(read_leave(reader, receipts)))
             }
             None => None,
         };
@@ -370,55 +379,66 @@ fn watch_reader((stdout, stopped): (File, PipeReader), receipts: Receipts) -> io
 
 /// Stream to a front that is served.
 #[derive(Debug)]
-struct FrontStream {
-    stream: Stream,
+struct FrontStream(Mutex<FrontWriter>);
+
+#[derive(Debug)]
+struct FrontWriter {
+    stream: LocalWriteHalf,
     /// Rest of a line that the front has not read, and the last line behind it.
-    unsent: Mutex<Vec<u8>>,
+    unsent: Vec<u8>,
 }
 
 impl FrontStream {
-    fn new(stream: Stream) -> Self {
-        Self { stream, unsent: Mutex::default() }
+    fn new(stream: LocalWriteHalf) -> Self {
+        Self(Mutex::new(FrontWriter { stream, unsent: Vec::new() }))
     }
 
     /// Sends a line without waiting. A front that does not read loses the line, but no part of one.
     fn send(&self, told: &HelloLine) {
-        let mut unsent = self.unsent();
+        let mut writer = self.writer();
         // An error is not logged: the log line would be sent to the same front.
-        if self.write(&mut unsent).is_ok() {
-            *unsent = told.to_line();
-            self.write(&mut unsent).unwrap_or_default();
+        if writer.write_at_once().is_ok_and(|is_all| is_all) {
+            writer.unsent = told.to_line();
+            writer.write_at_once().unwrap_or_default();
         }
     }
 
     /// Sends the last line, which a front that does not read gets when it reads again.
     fn finish(self: &Arc<Self>, told: &HelloLine) {
-        self.unsent().extend(told.to_line());
-        let front = Arc::clone(self);
-        let sent = front.write(&mut front.unsent());
-        if sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        let mut writer = self.writer();
+        writer.unsent.extend(told.to_line());
+        if writer.write_at_once().is_ok_and(|is_all| !is_all) {
+            let front = Arc::clone(self);
             tokio::spawn(async move {
-                while front.stream.writable().await.is_ok() {
-                    match front.write(&mut front.unsent()) {
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                        _ => return,
-                    }
-                }
+                // The front may be gone.
+                poll_fn(|context| front.writer().poll_write(context)).await.unwrap_or_default();
             });
         }
     }
 
-    fn unsent(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    fn writer(&self) -> MutexGuard<'_, FrontWriter> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FrontWriter {
+    /// Writes the rest without waiting. Returns whether that was all.
+    fn write_at_once(&mut self) -> io::Result<bool> {
+        match self.poll_write(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(written) => written.map(|()| true),
+            Poll::Pending => Ok(false),
+        }
     }
 
-    /// Writes the rest without waiting.
-    fn write(&self, unsent: &mut Vec<u8>) -> io::Result<()> {
-        while !unsent.is_empty() {
-            let sent = self.stream.try_write(unsent)?;
-            unsent.drain(..sent);
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.unsent.is_empty() {
+            match ready!(Pin::new(&mut self.stream).poll_write(context, &self.unsent)) {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(error) => return Poll::Ready(Err(error)),
+            }
         }
-        Ok(())
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -432,18 +452,11 @@ fn refuse_for_want_of_files(front: &Stream) {
 }
 
 /// Reads from a front: any data asks to leave, and the end means that the front is gone.
-async fn read_leave(front: Arc<FrontStream>, receipts: Receipts) {
+async fn read_leave(mut front: LocalReadHalf, receipts: Receipts) {
     let mut said = [0; 256];
-    while front.stream.readable().await.is_ok() {
-        match front.stream.try_read(&mut said) {
-            Ok(0) => break,
-            Ok(_) => {
-                if !receipts.request_leave() {
-                    return;
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => break,
+    while let Ok(1..) = front.read(&mut said).await {
+        if !receipts.request_leave() {
+            return;
         }
     }
     receipts.report_closed_reader();
@@ -474,20 +487,17 @@ async fn accept_all(listener: AsyncListener, join_requests: mpsc::UnboundedSende
 }
 
 /// Reads a front's hello. Returns `None` if the front was refused.
-async fn read_hello(stream: Stream) -> io::Result<Option<JoinRequest>> {
+async fn read_hello(mut stream: Stream) -> io::Result<Option<JoinRequest>> {
     if foreign_peer(&stream)?.is_some() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let mut line = Vec::new();
     let mut lent = Vec::new();
     while line.last() != Some(&b'\n') {
-        stream.readable().await?;
-        match lending::receive(&stream, &mut line, &mut lent) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) if line.len() > LINE_BYTES_MAX => return Err(io::ErrorKind::FileTooLarge.into()),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
+        match lending::receive(&mut stream, &mut line, &mut lent).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            _ if line.len() > LINE_BYTES_MAX => return Err(io::ErrorKind::FileTooLarge.into()),
+            _ => {}
         }
     }
     let any: HelloVersion = serde_json::from_slice(&line)?;
@@ -533,7 +543,8 @@ mod tests {
         let path = folder.path().join("host.sock");
         let listener = listen(bind(&path).unwrap()).unwrap();
         let client = connect_now(&path).unwrap();
-        let front = Arc::new(FrontStream::new(listener.accept().await.unwrap().0));
+        let (_reader, writer) = split(listener.accept().await.unwrap().0);
+        let front = Arc::new(FrontStream::new(writer));
         // Lines that the system takes in parts.
         for _ in 0..100 {
             front.send(&HelloLine::Log("x".repeat(100_000)));

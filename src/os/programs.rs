@@ -131,9 +131,38 @@ fn split_by_backslashes(line: &str) -> Result<Vec<String>, OpenQuote> {
     Ok(words)
 }
 
+/// Returns a word as programs on Windows find it in a command line.
+#[cfg(any(windows, test))]
+pub fn quote(word: &str) -> String {
+    if !word.is_empty() && !word.contains([' ', '\t', '"']) {
+        return word.to_owned();
+    }
+    let mut quoted = "\"".to_owned();
+    let mut backslashes = 0;
+    for char in word.chars() {
+        if char == '"' {
+            // Those before a quote count twice, and one escapes the quote.
+            quoted.extend(std::iter::repeat_n('\\', backslashes + 1));
+        }
+        backslashes = if char == '\\' { backslashes + 1 } else { 0 };
+        quoted.push(char);
+    }
+    quoted.extend(std::iter::repeat_n('\\', backslashes));
+    quoted.push('"');
+    quoted
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quoted_words_are_split_into_themselves() {
+        let words =
+            ["", "a", r"C:\Program Files\a.exe", r"ends with \", r#"say "hi" \"now\\""#, r"\\server\a b\\"];
+        let line: Vec<String> = words.iter().map(|word| quote(word)).collect();
+        assert_eq!(split_by_backslashes(&line.join(" ")).unwrap(), words);
+    }
 
     #[test]
     fn words_of_the_shell_are_split() {

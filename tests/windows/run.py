@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,8 +26,8 @@ PROGRAM = AGENT = None
 
 def started(program, *arguments, **options):
     command = [program, *map(str, arguments)]
-    return subprocess.Popen(command if ON_WINDOWS else [os.environ["WINE"], *command], stdin=subprocess.PIPE,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.Popen(command if ON_WINDOWS else [os.environ["WINE"], *command], **options)
 
 
 def own(path):
@@ -58,22 +59,29 @@ def processes(mark):
 
 
 class Host:
-    """A host over its pipes. Its lines are read by a thread, so that no wait can hang."""
+    """A host over its pipes. Its lines are read by a thread, so that no wait can hang.
+
+    Its stderr is a file: under wine, each process that it starts gets that of the system below, and could keep it open.
+    """
 
     def __init__(self, *arguments, **options):
-        self.process = started(PROGRAM, *arguments, **options)
-        self.last, self.lines, self.stderr = 0, queue.Queue(), []
-        self.readers = [threading.Thread(target=self.read), threading.Thread(target=self.read_stderr)]
-        for reader in self.readers:
-            reader.start()
+        self.stderr = tempfile.TemporaryFile()
+        self.process = started(PROGRAM, *arguments, stderr=self.stderr, **options)
+        self.last, self.lines = 0, queue.Queue()
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
 
     def read(self):
         for line in self.process.stdout:
             self.lines.put(line)
         self.lines.put(None)
 
-    def read_stderr(self):
-        self.stderr.extend(line.decode(errors="replace") for line in self.process.stderr)
+    def complaints(self):
+        """Returns what was written to stderr until now, or until it had ended."""
+        if not self.stderr.closed:
+            self.stderr.seek(0)
+            self.complained = self.stderr.read().decode(errors="replace")
+        return self.complained
 
     def send(self, method, params, **more):
         message = {"jsonrpc": "2.0", "method": method, "params": params} | more
@@ -82,7 +90,7 @@ class Host:
 
     def message(self):
         line = self.lines.get(timeout=WITHIN)
-        assert line is not None, f"the host has ended: {''.join(self.stderr)}"
+        assert line is not None, f"the host has ended: {self.complaints()}"
         return json.loads(line)
 
     def answer(self, method, **params):
@@ -111,6 +119,10 @@ class Host:
             "type": "chat/turnStarted", "turnId": turn, "startedAt": STARTED_AT,
             "message": {"text": text, "origin": {"kind": "user"}}}})
 
+    def cancel_turn(self, turn, session="test:/1"):
+        self.send("dispatchAction", {"channel": chat_of(session), "clientSeq": 1, "action": {
+            "type": "chat/turnCancelled", "turnId": turn}})
+
     def until(self, *kinds):
         """Returns the actions up to the first one of these kinds."""
         actions = []
@@ -136,10 +148,11 @@ class Host:
 
     def wait(self):
         status = self.process.wait(WITHIN)
-        for reader in self.readers:
-            reader.join(WITHIN)
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            pipe.close()
+        self.reader.join(WITHIN)
+        assert not self.reader.is_alive(), "something keeps stdout open"
+        self.complaints()
+        for file in (self.process.stdin, self.process.stdout, self.stderr):
+            file.close()
         return status
 
 
@@ -403,6 +416,93 @@ class Listeners(Case):
         host.begin()
         self.assertEqual(host.turn("Hello"), "Hello")
         self.assertEqual(host.close(), 0)
+
+
+class Windows(Case):
+    """Several processes on one state folder, which one host serves."""
+
+    def window(self):
+        state = own(self.folder / "state")
+        host = Host("--state-dir", state, cwd=self.folder)
+        self.addCleanup(lambda: host.process.poll() is None and host.kill())
+        host.initialize()
+        return host
+
+    def host_process(self):
+        _, said, _ = self.run_program("status", "--state-dir", own(self.folder / "state"))
+        return re.match(r"process (\d+) ", said)[1]
+
+    def is_free(self):
+        return self.run_program("--exclusive", "--state-dir", own(self.folder / "state"))[0] == 0
+
+    def test_second_window_goes_on_when_the_first_one_ends(self):
+        one, two = self.window(), self.window()
+        one.begin()
+        self.assertEqual(one.turn("Hello"), "Hello")
+        two.ask("subscribe", channel=chat_of("test:/1"))
+        one.start_turn("/hang", turn="u")
+        two.until("chat/turnStarted")
+        host = self.host_process()
+        self.assertEqual(one.close(), 0)
+        two.cancel_turn("u")
+        two.until("chat/turnCancelled")
+        self.assertEqual(two.turn("And again", turn="v"), "And again")
+        self.assertEqual(self.host_process(), host)
+        self.assertEqual(two.close(), 0)
+        self.wait_until(self.is_free)
+
+    def test_killed_window_does_not_disturb_the_other_one(self):
+        one = self.window()
+        two = self.window()
+        one.begin()
+        one.start_turn("/hang")
+        one.until("chat/turnStarted")
+        one.kill()
+        self.assertEqual(two.ask("subscribe", channel=chat_of("test:/1"))["snapshot"]["state"]["activeTurn"]["id"], "t")
+        three = self.window()
+        three.begin("test:/3")
+        self.assertEqual(three.turn("Hello", "test:/3"), "Hello")
+        two.cancel_turn("t")
+        two.until("chat/turnCancelled")
+        self.assertEqual((two.close(), three.close()), (0, 0))
+        self.wait_until(self.is_free)
+
+    def test_windows_of_a_killed_host_say_so_and_find_everything_again(self):
+        one, two = self.window(), self.window()
+        one.begin()
+        self.assertEqual(one.turn("Hello"), "Hello")
+        kill = ["taskkill", "/F", "/PID", self.host_process()]
+        subprocess.run(kill if ON_WINDOWS else [os.environ["WINE"], *kill], capture_output=True, check=True)
+        self.assertEqual((one.wait(), two.wait()), (5, 5))
+        self.assertIn("start again, and send `reconnect`", one.complaints())
+        again = self.window()
+        [turn] = again.ask("subscribe", channel=chat_of("test:/1"))["snapshot"]["state"]["turns"]
+        self.assertEqual(turn["responseParts"][0]["content"], "Hello")
+        self.assertEqual(again.close(), 0)
+
+    def test_windows_that_start_at_once_share_one_host(self):
+        windows = [Host("--state-dir", own(self.folder / "state"), cwd=self.folder) for _ in range(4)]
+        for window in windows:
+            self.addCleanup(lambda host=window: host.process.poll() is None and host.kill())
+        for window in windows:
+            window.initialize()
+        windows[0].begin()
+        for window in windows[1:]:
+            window.ask("subscribe", channel=chat_of("test:/1"))
+        windows[0].start_turn("Hello")
+        for window in windows:
+            window.until("chat/turnComplete")
+        self.assertEqual([window.close() for window in windows], [0] * 4)
+
+    def test_input_and_output_beyond_the_size_of_a_pipe_arrive_whole(self):
+        window = self.window()
+        window.begin()
+        text = "0123456789abcdef" * 20_000
+        window.start_turn(text)
+        window.process.stdin.close()  # before anything of the answer is read
+        said = "".join(action.get("part", action).get("content", "") for action in window.until("chat/turnComplete"))
+        self.assertEqual(said, text)
+        self.assertEqual(window.wait(), 0)
 
 
 class Changes(Case):

@@ -35,7 +35,7 @@ impl FromStr for Address {
 
     fn from_str(said: &str) -> anyhow::Result<Self> {
         if let Some(path) = said.strip_prefix("unix:") {
-            if !sockets::EXIST {
+            if !sockets::SERVE_CLIENTS {
                 bail!("`{said}`: this system has no such sockets; listen on ws://HOST:PORT instead");
             }
             if path.is_empty() {

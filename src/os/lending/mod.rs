@@ -22,19 +22,25 @@ use self::unix as half;
 #[cfg(windows)]
 use self::windows as half;
 
-pub use self::half::{hand_over, receive, LentFile, LentPipes};
+pub use self::half::{receive, take_over, LentFile, LentPipes, StartedHost, HANDS_OVER};
 
-/// Signal that all output of the host is printed; `None` if stdout is no terminal.
+/// Output of the host that this process prints. It gets a message after each part, and closes when
+/// all is printed. `None` if the host prints itself.
 #[derive(Debug)]
 pub struct Printing(Option<Receiver<()>>);
 
 impl Printing {
-    /// Waits until all output is printed, up to `within`: a terminal may be stopped (`^S`).
-    pub fn finish(self, within: Duration) {
-        if let Some(printed) = self.0 {
-            // The channel carries no message: it closes when the thread ends.
-            if printed.recv_timeout(within) == Err(RecvTimeoutError::Timeout) {
-                tracing::debug!("the terminal takes too long to print the last lines");
+    /// Waits until all output is printed, or until nothing was printed for `idle`: a terminal may
+    /// be stopped (`^S`).
+    pub fn finish(self, idle: Duration) {
+        let Some(printed) = self.0 else { return };
+        loop {
+            match printed.recv_timeout(idle) {
+                Ok(()) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    return tracing::debug!("the reader of stdout takes too long to read the last lines");
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, IsTerminal, PipeReader, PipeWriter, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 
@@ -18,8 +18,8 @@ use rustix::net::{
 use tokio::io::Interest;
 
 use super::Printing;
-use crate::os::sockets::{BlockingStream, LocalListener, Stream};
-use crate::os::stdio::{wait_until_readable, wait_until_writable};
+use crate::os::sockets::{self, BlockingStream, LocalListener, Stream};
+use crate::os::stdio::{self, wait_until_readable, wait_until_writable};
 
 /// File that a front has lent.
 pub type LentFile = OwnedFd;
@@ -48,7 +48,7 @@ impl LentPipes {
     ///
     /// # Errors
     /// When the host is gone.
-    pub fn lend(&self, stream: &BlockingStream, line: &[u8]) -> io::Result<()> {
+    pub fn lend(&mut self, stream: &BlockingStream, line: &[u8]) -> io::Result<()> {
         let (stdin, stdout) = (io::stdin(), io::stdout());
         let read = self.stdin.as_ref().map_or(stdin.as_fd(), |(read, _)| read.as_fd());
         let write = self.stdout.as_ref().map_or(stdout.as_fd(), |(_, write)| write.as_fd());
@@ -73,21 +73,21 @@ impl LentPipes {
         if let Some((_, to_host)) = self.stdin {
             thread::Builder::new()
                 .name("stdin".to_owned())
-                .spawn(move || carry::<File, PipeWriter>(&stdin, &to_host))?;
+                .spawn(move || carry::<File, PipeWriter>(&stdin, &to_host, || {}))?;
         }
         let Some((from_host, _)) = self.stdout else { return Ok(Printing(None)) };
-        let (all, printed) = channel();
+        let (chunks, printed) = channel();
         let print = move || {
-            carry::<PipeReader, File>(&from_host, &stdout);
-            drop((from_host, all));
+            carry::<PipeReader, File>(&from_host, &stdout, || chunks.send(()).unwrap_or_default());
+            drop((from_host, chunks));
         };
         thread::Builder::new().name("stdout".to_owned()).spawn(print)?;
         Ok(Printing(Some(printed)))
     }
 }
 
-/// Copies bytes until the input ends or the output fails.
-fn carry<'a, R: AsFd, W: AsFd>(from: &'a R, to: &'a W)
+/// Copies bytes until the input ends or the output fails. Calls `after_each` after each part.
+fn carry<'a, R: AsFd, W: AsFd>(from: &'a R, to: &'a W, mut after_each: impl FnMut())
 where
     &'a R: Read,
     &'a W: Write,
@@ -110,6 +110,7 @@ where
                 Err(_) => return,
             }
         }
+        after_each();
     }
 }
 
@@ -123,13 +124,12 @@ fn is_transient(error: &io::Error, wait: impl FnOnce() -> io::Result<()>) -> boo
     }
 }
 
-/// Reads bytes from a front, and the files that are attached to them. `WouldBlock` if there is
-/// nothing to read.
+/// Reads bytes from a front, and the files that it lends. 0 bytes are the end.
 ///
 /// # Errors
 /// When the front cannot be read.
-pub fn receive(stream: &Stream, line: &mut Vec<u8>, lent: &mut Vec<LentFile>) -> io::Result<usize> {
-    stream.try_io(Interest::READABLE, || receive_now(stream, line, lent))
+pub async fn receive(stream: &mut Stream, line: &mut Vec<u8>, lent: &mut Vec<LentFile>) -> io::Result<usize> {
+    stream.async_io(Interest::READABLE, || receive_now(stream, line, lent)).await
 }
 
 fn receive_now(stream: &Stream, line: &mut Vec<u8>, lent: &mut Vec<LentFile>) -> io::Result<usize> {
@@ -153,7 +153,48 @@ fn receive_now(stream: &Stream, line: &mut Vec<u8>, lent: &mut Vec<LentFile>) ->
     Ok(received.bytes)
 }
 
-/// Hands the lock of a folder and a listener over to a host that is about to start.
-pub fn hand_over(command: &mut Command, lock: File, listener: LocalListener) {
-    command.stdin(lock).stdout(OwnedFd::from(listener)).stderr(Stdio::null());
+/// Set if a host gets the lock of its folder and its listener from the front that starts it. Else
+/// it locks the folder itself.
+pub const HANDS_OVER: bool = true;
+
+/// Host that this process has started.
+#[derive(Debug)]
+pub struct StartedHost(Child);
+
+impl StartedHost {
+    /// Starts a host, and hands the lock of a folder and a listener over to it.
+    ///
+    /// # Errors
+    /// When the program cannot be started.
+    pub fn start(mut command: Command, handed_over: Option<(File, LocalListener)>) -> io::Result<Self> {
+        if let Some((lock, listener)) = handed_over {
+            command.stdin(lock).stdout(OwnedFd::from(listener));
+        }
+        command.stderr(Stdio::null()).spawn().map(Self)
+    }
+
+    /// Returns how the host has ended; `None` if it runs.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn exit_status(&mut self) -> io::Result<Option<String>> {
+        Ok(self.0.try_wait()?.map(|status| status.to_string()))
+    }
+
+    /// Waits until the host has ended, as far as the system keeps a record of it until then.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn wait(mut self) -> io::Result<()> {
+        self.0.wait().map(drop)
+    }
+}
+
+/// Returns what a front has handed over to this process, its host; `None` if the system cannot.
+///
+/// # Errors
+/// When stdin or stdout is not open.
+pub fn take_over() -> anyhow::Result<Option<(File, LocalListener)>> {
+    let (lock, listener) = stdio::take()?;
+    Ok(Some((lock, sockets::take_over(listener)?)))
 }

@@ -16,8 +16,10 @@ use self::windows as half;
 pub use self::half::{
     bind, connect, connect_now, foreign_peer, has_listener, has_stopped_reading, into_async, is_socket,
     keep_alive, listen, set_timeouts, shut_down, split, take_over, AsyncListener, BlockingStream,
-    LocalListener, LocalReadHalf, LocalWriteHalf, Stream, EXIST,
+    LocalListener, LocalReadHalf, LocalWriteHalf, Stream, SERVE_CLIENTS,
 };
+#[cfg(windows)]
+pub use self::half::{new_pipe, PIPES, PIPE_BYTES};
 
 #[cfg(test)]
 mod tests {

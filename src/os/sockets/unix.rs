@@ -21,8 +21,9 @@ pub use std::os::unix::net::{UnixListener as LocalListener, UnixStream as Blocki
 pub use tokio::net::unix::{OwnedReadHalf as LocalReadHalf, OwnedWriteHalf as LocalWriteHalf};
 pub use tokio::net::{UnixListener as AsyncListener, UnixStream as Stream};
 
-/// Set if the system has sockets in the file system.
-pub const EXIST: bool = true;
+/// Set if clients can connect to sockets in the file system, which requires that they can end one
+/// direction alone.
+pub const SERVE_CLIENTS: bool = true;
 
 /// Binds a socket that only this user can connect to.
 ///
