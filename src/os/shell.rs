@@ -3,7 +3,9 @@
 //! Owns: selection of the shell, and its arguments.
 //! Never: starts a program named by the environment that the system does not know as a shell.
 
-pub use half::{arguments, command_arguments, host_name, of_user, LOGS_IN};
+#[cfg(windows)]
+pub use half::takes_line_as_it_is;
+pub use half::{arguments, command_arguments, host_name, of_user, variable, LOGS_IN};
 
 #[cfg(unix)]
 mod half {
@@ -74,6 +76,12 @@ mod half {
         vec!["-c".to_owned(), line.to_owned()]
     }
 
+    /// Returns the variable by which programs find the user's shell; `None` on a system without
+    /// one.
+    pub fn variable(shell: &Path) -> Option<(&'static str, &Path)> {
+        Some(("SHELL", shell))
+    }
+
     /// Returns the name of this machine.
     pub fn host_name() -> String {
         rustix::system::uname().nodename().to_string_lossy().into_owned()
@@ -103,10 +111,23 @@ mod half {
         &[]
     }
 
+    /// Returns the arguments; those of the command prompt must not be quoted once more.
     pub fn command_arguments(shell: &Path, line: &str) -> Vec<String> {
-        let is_prompt = shell.file_stem().is_some_and(|name| name.eq_ignore_ascii_case("cmd"));
-        let flags: &[&str] = if is_prompt { &["/d", "/c"] } else { &["-NoLogo", "-Command"] };
-        flags.iter().copied().chain([line]).map(str::to_owned).collect()
+        let (flags, line): (&[&str], _) = match takes_line_as_it_is(shell) {
+            true => (&["/d", "/s", "/c"], format!("\"{line}\"")),
+            false => (&["-NoLogo", "-Command"], line.to_owned()),
+        };
+        flags.iter().map(|flag| (*flag).to_owned()).chain([line]).collect()
+    }
+
+    /// Returns whether this is the command prompt, which does not split its command line into
+    /// arguments.
+    pub fn takes_line_as_it_is(shell: &Path) -> bool {
+        shell.file_stem().is_some_and(|name| name.eq_ignore_ascii_case("cmd"))
+    }
+
+    pub fn variable(_shell: &Path) -> Option<(&'static str, &Path)> {
+        None
     }
 
     pub fn host_name() -> String {

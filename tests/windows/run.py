@@ -564,6 +564,89 @@ class Changes(Case):
         self.assertEqual(host.close(), 0)
 
 
+class Terminals(Case):
+    """Shells in pseudo consoles. agent.exe takes the place of PowerShell, and is the command prompt."""
+
+    terminal = "ahp-terminal:/t"
+
+    def setUp(self):
+        super().setUp()
+        programs = self.folder / "bin"
+        programs.mkdir()
+        (programs / "pwsh.exe").write_bytes(Path(AGENT).read_bytes())
+        environment = os.environ | {"PATH" if ON_WINDOWS else "WINEPATH": own(programs)}
+        self.shell_host = self.host("--ephemeral", env=environment)
+        self.shell_host.initialize()
+        self.shell_host.ask("createTerminal", channel=self.terminal, claim={"kind": "client", "clientId": "test"},
+                            cwd=uri(self.folder), cols=100, rows=30)
+        self.shell_host.ask("subscribe", channel=self.terminal)
+        self.sent = 0
+
+    def dispatch(self, kind, **members):
+        self.sent += 1
+        self.shell_host.send("dispatchAction", {"channel": self.terminal, "clientSeq": self.sent,
+                                                "action": {"type": f"terminal/{kind}"} | members})
+
+    def printed_behind(self, line, wanted):
+        """Types a line; returns what is printed until `wanted` is."""
+        self.dispatch("input", data=line + "\r")
+        printed = ""
+        while wanted not in printed:
+            printed += self.shell_host.until("terminal/data")[-1]["data"]
+        return printed
+
+    def start_child(self, mark):
+        """Starts a process without a console from the shell."""
+        self.dispatch("input", data=f"{own(AGENT)} --child {mark}\r")
+        self.wait_until(lambda: processes(mark) == 1)
+
+    def exited(self):
+        return self.shell_host.until("terminal/exited")[-1].get("exitCode")
+
+    def test_shell_prints_takes_input_and_exits_with_a_code(self):
+        # Typed text is echoed with its escape.
+        self.printed_behind("echo he^llo", "hello")
+        self.printed_behind("echo [%TERM_PROGRAM%]", "[ahp-sidecar]")
+        self.printed_behind("cd", "\n" + own(self.folder))
+        self.dispatch("input", data="exit 3\r")
+        self.assertEqual(self.exited(), 3)
+        self.assertEqual(self.shell_host.close(), 0)
+
+    def test_program_sees_the_size_and_a_new_one(self):
+        self.printed_behind(f"{own(AGENT)} --size", "size 100x30")
+        self.dispatch("resized", cols=66, rows=20)
+        # wine 8 takes a new size and does nothing.
+        self.printed_behind(f"{own(AGENT)} --size", "size 66x20" if ON_WINDOWS else "size ")
+        self.assertEqual(self.shell_host.close(), 0)
+
+    def test_large_output_arrives_whole_and_in_order(self):
+        last = self.printed_behind("for /l %i in (1,1,3000) do @echo line%i.", "line3000.")
+        shown = [int(word[4:-1]) for word in last.split() if word.startswith("line") and word.endswith(".")]
+        self.assertEqual([line for line in shown if line > 2990], list(range(2991, 3001)))
+        self.assertEqual(self.shell_host.close(), 0)
+
+    def test_disposed_terminal_leaves_no_process(self):
+        mark = self.folder.name
+        self.start_child(mark)
+        self.shell_host.ask("disposeTerminal", channel=self.terminal)
+        self.wait_until(lambda: not processes(mark))
+        self.assertEqual(self.shell_host.close(), 0)
+
+    def test_shell_that_exits_leaves_no_process(self):
+        mark = self.folder.name
+        self.start_child(mark)
+        self.dispatch("input", data="exit\r")
+        self.assertEqual(self.exited(), 0)
+        self.wait_until(lambda: not processes(mark))
+        self.assertEqual(self.shell_host.close(), 0)
+
+    def test_host_that_leaves_or_is_killed_leaves_no_process(self):
+        mark = self.folder.name
+        self.start_child(mark)
+        self.shell_host.kill()
+        self.wait_until(lambda: not processes(mark))
+
+
 if __name__ == "__main__":
     PROGRAM, AGENT = (str(Path(path).resolve()) for path in sys.argv[1:3])
     unittest.main(argv=["run.py", *sys.argv[3:]], verbosity=2)

@@ -47,9 +47,9 @@ pub(super) fn open(
     shell: &Path,
 ) -> io::Result<(Guard, OpenPty)> {
     let guards = guards.ok_or_else(|| io::Error::other("this host starts no programs"))?;
-    // The guard passes its own environment and directory to the program.
+    // A guard passes its own environment and directory to the program.
     let mut command = guards.command(Guarded::InTerminal, shell);
-    command.envs(ENVIRONMENT).env("SHELL", shell);
+    command.envs(ENVIRONMENT).envs(shell::variable(shell));
     if let Some(directory) = launch.directory.as_deref() {
         let directory = path_of(directory).map_err(|error| io::Error::other(error.message))?;
         // Starting the guard would fail here, too, but with an error that names this executable.

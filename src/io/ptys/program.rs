@@ -21,7 +21,7 @@ use super::PtyReports;
 use crate::host::effects::{PtyCommand, PtyEvent, PtyLaunch};
 use crate::os::limits::limit_behind;
 use crate::os::process::{Control, Guard, GuardProgram, GuardReport};
-use crate::os::pty::{seems_to_await_input, set_size, Printed, Typing};
+use crate::os::pty::{self, seems_to_await_input, set_size, Printed, Typing};
 use crate::os::shell;
 use crate::wire::escapes::take_text;
 
@@ -157,7 +157,7 @@ enum ProgramEvent {
     Told(Option<PtyCommand>),
     Guard(Option<GuardReport>),
     Readable,
-    Writable,
+    Written(io::Result<usize>),
     Opened,
     TimeToTell(Option<OwnedSemaphorePermit>),
     Calm,
@@ -227,7 +227,7 @@ impl Program {
                     self.read();
                     yield_now().await;
                 }
-                ProgramEvent::Writable => self.write(),
+                ProgramEvent::Written(written) => self.receive_written(written),
                 ProgramEvent::Opened => self.is_closed = false,
                 ProgramEvent::TimeToTell(None) => return,
                 ProgramEvent::TimeToTell(Some(room)) => {
@@ -268,7 +268,7 @@ impl Program {
         let drained_at = self.printed_at + DRAINED_AFTER;
         let (calm_at, waits_at) = (self.calm_at, self.waits_at);
         let (reports, printed, screen, control) =
-            (&self.reports, &self.printed, &self.screen, &mut self.control);
+            (&self.reports, &mut self.printed, &mut self.screen, &mut self.control);
         tokio::select! {
             command = commands.recv() => ProgramEvent::Told(command),
             report = control.next(), if !has_ended => ProgramEvent::Guard(report),
@@ -279,7 +279,9 @@ impl Program {
                 reports.room().await
             }, if tells => ProgramEvent::TimeToTell(room),
             _ = printed.readable(), if reads => ProgramEvent::Readable,
-            _ = screen.writable(), if !self.typing.is_empty() => ProgramEvent::Writable,
+            written = pty::write(screen, self.typing.next()), if !self.typing.is_empty() => {
+                ProgramEvent::Written(written)
+            }
             () = until(calm_at), if calm_at.is_some() && !has_ended => ProgramEvent::Calm,
             () = until(waits_at), if waits_at.is_some() && !has_ended => ProgramEvent::Waits,
             () = sleep(PAUSE), if self.is_closed && !has_ended => ProgramEvent::Opened,
@@ -370,14 +372,13 @@ impl Program {
         }
     }
 
-    fn write(&mut self) {
-        let next = self.typing.next();
-        let written = match self.screen.try_write(next) {
+    fn receive_written(&mut self, written: io::Result<usize>) {
+        let written = match written {
             Ok(count) => count,
             Err(error) if is_transient(&error) => return,
             Err(error) => {
                 tracing::debug!(%error, "typed bytes were dropped: the program reads no more");
-                next.len()
+                self.typing.next().len()
             }
         };
         let of_clients = self.typing.written(written);

@@ -2,11 +2,13 @@
 //! the job is closed, which happens at the latest when this process ends.
 //!
 //! Owns: starting a program inside its job, and ending the job.
-//! Never: asks a program to exit, except by the end of its stdin: the system has no signals.
+//! Never: asks a program to exit, except by the end of its stdin or terminal: the system has no
+//! signals.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeReader};
 use std::os::windows::io::OwnedHandle;
+use std::os::windows::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
@@ -136,12 +138,12 @@ impl GuardProgram {
         mut command: Command,
     ) -> io::Result<(Guard, AgentStdin, ChildStdout, ChildStderr)> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (mut guard, _) = Guard::start(command, Guarded::Agent)?;
-        let child = &mut guard.child;
+        let mut child = start(command)?;
         let pipes = (child.stdin().take(), child.stdout().take(), child.stderr().take());
         let (Some(pipe), Some(stdout), Some(stderr)) = pipes else {
             return Err(io::Error::other("the agent lacks a pipe"));
         };
+        let (guard, _) = Guard::new(JobProgram::WithPipes(child), Guarded::Agent);
         let lifeline = guard.release.clone().drop_guard();
         Ok((guard, AgentStdin { pipe, lifeline }, stdout, stderr))
     }
@@ -149,33 +151,84 @@ impl GuardProgram {
     pub fn start_command(&self, mut command: Command) -> io::Result<(Guard, Control, CommandOutput)> {
         let (reader, writer) = io::pipe()?;
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
-        let (guard, reports) = Guard::start(command, Guarded::Command)?;
-        let release = guard.release.clone();
-        let control = Control { reports, _release: release.clone().drop_guard(), release };
+        let program = JobProgram::WithPipes(start(command)?);
+        let (guard, control) = Guard::controlled(program, Guarded::Command);
         Ok((guard, control, CommandOutput::new(reader)?))
     }
 }
 
-/// Program in its job.
+/// Program in its job, with the waiting for it.
+#[derive(Debug)]
+enum JobProgram {
+    WithPipes(Box<dyn ChildWrapper>),
+    InTerminal(conpty_oxide::tokio::Child),
+}
+
+impl JobProgram {
+    /// Waits until the program has exited; others of its job may go on.
+    async fn exited(&mut self) -> io::Result<ExitStatus> {
+        match self {
+            Self::WithPipes(child) => child.inner_mut().wait().await,
+            Self::InTerminal(child) => {
+                Ok(ExitStatus::from_raw(child.wait().await.map_err(io::Error::other)?.code()))
+            }
+        }
+    }
+
+    /// Waits until the whole job has ended; of a terminal's, until the program has exited, since
+    /// then the job is ended.
+    async fn ended(&mut self) -> io::Result<ExitStatus> {
+        match self {
+            Self::WithPipes(child) => child.wait().await,
+            Self::InTerminal(_) => self.exited().await,
+        }
+    }
+
+    /// Ends the job.
+    fn end(&mut self) -> io::Result<()> {
+        match self {
+            Self::WithPipes(child) => child.start_kill(),
+            Self::InTerminal(child) => child.kill().map_err(io::Error::other),
+        }
+    }
+}
+
+/// Program in its job, and what is said about it.
 #[derive(Debug)]
 pub struct Guard {
-    child: Box<dyn ChildWrapper>,
+    program: JobProgram,
     guarded: Guarded,
     reports: Option<mpsc::UnboundedSender<GuardReport>>,
     /// Cancelled when the program is to end.
     release: CancellationToken,
 }
 
+/// Starts a command inside a job of its own.
+fn start(command: Command) -> io::Result<Box<dyn ChildWrapper>> {
+    let mut command = CommandWrap::from(command);
+    command.wrap(KillOnDrop).wrap(JobObject).wrap(NoWindow);
+    command.spawn()
+}
+
 impl Guard {
-    fn start(command: Command, guarded: Guarded) -> io::Result<(Self, mpsc::UnboundedReceiver<GuardReport>)> {
-        let mut command = CommandWrap::from(command);
-        command.wrap(KillOnDrop).wrap(JobObject).wrap(NoWindow);
-        let child = command.spawn()?;
+    /// Guards a program that a pseudo console has started inside its job.
+    pub fn in_terminal(child: conpty_oxide::tokio::Child) -> (Self, Control) {
+        Self::controlled(JobProgram::InTerminal(child), Guarded::InTerminal)
+    }
+
+    fn controlled(program: JobProgram, guarded: Guarded) -> (Self, Control) {
+        let (guard, reports) = Self::new(program, guarded);
+        let release = guard.release.clone();
+        let control = Control { reports, _release: release.clone().drop_guard(), release };
+        (guard, control)
+    }
+
+    fn new(program: JobProgram, guarded: Guarded) -> (Self, mpsc::UnboundedReceiver<GuardReport>) {
         let (reports, heard) = mpsc::unbounded_channel();
         // Cannot fail: the receiver is here.
         reports.send(GuardReport::Started).unwrap_or_default();
         let release = CancellationToken::new();
-        Ok((Self { child, guarded, reports: Some(reports), release }, heard))
+        (Self { program, guarded, reports: Some(reports), release }, heard)
     }
 
     /// Waits as [`Self::ended`] does.
@@ -197,14 +250,14 @@ impl Guard {
                 () = stopped.cancelled() => {}
                 () = self.release.cancelled() => {}
             }
-            if self.guarded == Guarded::Agent {
-                // Its stdin has ended.
+            if self.guarded != Guarded::Command {
+                // Its stdin has ended, or its terminal was closed.
                 tokio::time::sleep(EXIT_GRACE).await;
             }
         };
         let mut released = std::pin::pin!(released);
         let exited = tokio::select! {
-            status = self.child.inner_mut().wait() => Some(status?),
+            status = self.program.exited() => Some(status?),
             () = &mut released => None,
         };
         if let Some(status) = exited {
@@ -213,18 +266,18 @@ impl Guard {
                 // The receiver may be gone.
                 reports.send(GuardReport::Exited(code.cast_unsigned())).unwrap_or_default();
             }
-            if self.guarded != Guarded::Agent {
+            if self.guarded == Guarded::Command {
                 // Background processes of a command go on.
                 tokio::select! {
-                    _ = self.child.wait() => {}
+                    _ = self.program.ended() => {}
                     () = &mut released => {}
                 }
             }
         }
-        if let Err(error) = self.child.start_kill() {
+        if let Err(error) = self.program.end() {
             tracing::debug!(%error, "a job cannot be ended: nothing is left in it");
         }
-        let status = self.child.wait().await;
+        let status = self.program.ended().await;
         self.reports = None;
         status
     }
