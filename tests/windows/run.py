@@ -607,7 +607,7 @@ class Terminals(Case):
         # Typed text is echoed with its escape.
         self.printed_behind("echo he^llo", "hello")
         self.printed_behind("echo [%TERM_PROGRAM%]", "[ahp-sidecar]")
-        self.printed_behind("cd", "\n" + own(self.folder))
+        self.printed_behind("echo [%CD%]", f"[{own(self.folder)}]")
         self.dispatch("input", data="exit 3\r")
         self.assertEqual(self.exited(), 3)
         self.assertEqual(self.shell_host.close(), 0)
@@ -620,9 +620,8 @@ class Terminals(Case):
         self.assertEqual(self.shell_host.close(), 0)
 
     def test_large_output_arrives_whole_and_in_order(self):
-        last = self.printed_behind("for /l %i in (1,1,3000) do @echo line%i.", "line3000.")
-        shown = [int(word[4:-1]) for word in last.split() if word.startswith("line") and word.endswith(".")]
-        self.assertEqual([line for line in shown if line > 2990], list(range(2991, 3001)))
+        printed = self.printed_behind("for /l %i in (1,1,2000) do @echo line%i.", "line2000.")
+        self.assertEqual([int(line) for line in re.findall(r"line(\d+)\.", printed)], list(range(1, 2001)))
         self.assertEqual(self.shell_host.close(), 0)
 
     def test_disposed_terminal_leaves_no_process(self):
@@ -640,11 +639,37 @@ class Terminals(Case):
         self.wait_until(lambda: not processes(mark))
         self.assertEqual(self.shell_host.close(), 0)
 
-    def test_host_that_leaves_or_is_killed_leaves_no_process(self):
+    def test_host_that_leaves_ends_its_terminals_first(self):
+        mark = self.folder.name
+        self.start_child(mark)
+        self.assertEqual(self.shell_host.close(), 0)
+        self.wait_until(lambda: not processes(mark))
+
+    def test_killed_host_leaves_no_process(self):
         mark = self.folder.name
         self.start_child(mark)
         self.shell_host.kill()
         self.wait_until(lambda: not processes(mark))
+
+    def test_command_of_a_user_reaches_the_command_prompt_as_it_is(self):
+        prompt = self.folder / "cmd.exe"
+        prompt.write_bytes(Path(AGENT).read_bytes())
+        # Without PowerShell on the PATH, the shell is the command prompt. wine sets both variables itself.
+        words = [AGENT, "--with", f"COMSPEC={own(prompt)}", own(AGENT), "--with", f"PATH={own(self.folder)}", own(PROGRAM)]
+        process = started(*words, "--exclusive", "--ephemeral", cwd=self.folder)
+        turn = {"type": "chat/turnStarted", "turnId": "t", "startedAt": STARTED_AT,
+                "message": {"text": '!echo "a  b" & exit 5', "origin": {"kind": "user"}}}
+        sent = [("initialize", {"channel": "ahp-root://", "clientId": "test", "protocolVersions": ["1.0.0"]}),
+                ("createSession", {"channel": "test:/1"}), ("subscribe", {"channel": chat_of("test:/1")})]
+        lines = [{"jsonrpc": "2.0", "id": at, "method": method, "params": params}
+                 for at, (method, params) in enumerate(sent)]
+        lines.append({"jsonrpc": "2.0", "method": "dispatchAction",
+                      "params": {"channel": chat_of("test:/1"), "clientSeq": 1, "action": turn}})
+        said, trouble = process.communicate("".join(json.dumps(line) + "\n" for line in lines).encode(), timeout=WITHIN)
+        self.assertEqual(process.returncode, 0, trouble)
+        [done] = [line for line in said.decode().splitlines() if '"chat/toolCallComplete"' in line]
+        self.assertIn(r'\"a  b\"', done)
+        self.assertIn('"exitCode":5', done)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 //! Windows: a pseudo console, to which the system connects two pipes and a job.
 //!
-//! The system creates the program inside its job, so nothing that the program starts can be outside.
-//! The console itself is a process of the system, which ends when its pipes are closed.
+//! The system creates the program inside its job, so nothing that it starts can be outside. The
+//! console itself is a process of the system, which ends when its pipes are closed.
 //!
 //! Owns: opening a console with a program, its pipes, and its size.
 //! Never: waits for the console to close, which takes until its programs have ended.
