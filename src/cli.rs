@@ -14,6 +14,7 @@ use tracing_subscriber::filter::Targets;
 use crate::backend::acp::{relay, AgentSpec};
 use crate::check::AgentsArguments;
 use crate::config::{self, AgentSource};
+use crate::conform::ConformArgs;
 use crate::connect::ConnectArgs;
 use crate::files::uris::uri_of;
 use crate::help;
@@ -273,6 +274,8 @@ pub enum CliCommand {
     Record(RecordArgs),
     /// Say what the client says in transcripts to a host, and report what the host says differently
     Replay(ReplayArgs),
+    /// Judge a host of the Agent Host Protocol: which laws of the specification it keeps
+    Conform(Box<ConformArgs>),
     /// Run a short conversation with a host and print it; nothing is saved
     Demo,
     /// Run turns of an agent, print the answer, and exit: for shells and CI jobs
@@ -313,7 +316,8 @@ Exit status:
   5  the host of the state folder has ended unexpectedly: start again, and send `reconnect`
   10 to 13, and 130: of `run`, see `ahp-sidecar run --help`
   20 `replay`: the host has said something else than a transcript, or a transcript cannot be played
-  21 `record`, `replay`: the host cannot be started"#;
+  21 `record`, `replay`, `conform`: the host cannot be started
+  22 `conform`: the host breaks a law of the protocol"#;
 
 /// Maximum time that a turn waits for the checkpoint of its folder, in milliseconds.
 const KEPT_WITHIN_MS: u64 = 2000;

@@ -23,6 +23,7 @@ pub mod check;
 pub mod cli;
 pub mod codec;
 pub mod config;
+pub mod conform;
 pub mod connect;
 pub mod demo;
 pub mod files;

@@ -8,6 +8,7 @@ use ahp_sidecar::backend::Backend;
 use ahp_sidecar::check::{self, AgentsArguments, Checked};
 use ahp_sidecar::cli::{self, Cli, CliCommand, ServeOptions};
 use ahp_sidecar::config::{AgentSource, ConfigurationReading};
+use ahp_sidecar::conform::{conform, Conformed};
 use ahp_sidecar::connect::{self, ConnectArgs, Ended};
 use ahp_sidecar::demo;
 use ahp_sidecar::front::{self, Joined, LeaveSignals};
@@ -26,7 +27,7 @@ use ahp_sidecar::os::{hangup, limits, signals};
 use ahp_sidecar::run;
 use ahp_sidecar::sessions::{self, SessionsFailure};
 use ahp_sidecar::status::{
-    EXIT_CUT, EXIT_DIFFERENT, EXIT_FAILURE, EXIT_GONE, EXIT_NO_HOST, EXIT_STATE, EXIT_USAGE,
+    EXIT_BROKEN, EXIT_CUT, EXIT_DIFFERENT, EXIT_FAILURE, EXIT_GONE, EXIT_NO_HOST, EXIT_STATE, EXIT_USAGE,
 };
 use ahp_sidecar::store::folder::{self, LockId, StateFolder};
 use ahp_sidecar::store::StatePlace;
@@ -69,6 +70,13 @@ fn main() -> ExitCode {
             return of_host(replay(&arguments).map(|replayed| match replayed {
                 Replayed::Same => 0,
                 Replayed::Different => EXIT_DIFFERENT,
+            }))
+        }
+        Some(CliCommand::Conform(arguments)) => {
+            return of_host(conform(&arguments, &this_program(None)).map(|conformed| match conformed {
+                Conformed::Held => 0,
+                Conformed::Broken => EXIT_BROKEN,
+                Conformed::Exited(status) => status,
             }))
         }
         Some(CliCommand::Demo) => return finish(demo::run(&exe::own_path()), EXIT_FAILURE),

@@ -25,5 +25,7 @@ pub const EXIT_UNUSABLE: u8 = 13;
 pub const EXIT_CANCELLED: u8 = 130;
 /// `replay`: a host has said something else than a transcript.
 pub const EXIT_DIFFERENT: u8 = 20;
-/// `record` and `replay`: the host cannot be started.
+/// `conform`: a host breaks a law of the protocol.
+pub const EXIT_BROKEN: u8 = 22;
+/// `record`, `replay` and `conform`: the host cannot be started.
 pub const EXIT_NO_HOST: u8 = 21;

@@ -208,7 +208,7 @@ pub fn junit(reports: &[TranscriptReport]) -> String {
 }
 
 /// Returns a text for XML 1.0, in which most control characters are not allowed.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for char in text.chars() {
         match char {

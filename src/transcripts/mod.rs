@@ -16,9 +16,9 @@ mod names;
 mod naming;
 mod placeholders;
 pub mod player;
-mod process;
+pub(crate) mod process;
 pub mod record;
-mod recorder;
+pub(crate) mod recorder;
 pub mod replay;
 
 use std::ffi::OsString;
@@ -28,16 +28,23 @@ use std::process::Command;
 use crate::os::exe;
 
 /// Word in a host command that stands for a state folder.
-const STATE: &str = "{state}";
+pub(crate) const STATE: &str = "{state}";
 
 /// Failure to start a host.
 #[derive(Debug, thiserror::Error)]
 #[error("the host cannot be started: {0}")]
 pub struct HostFailure(String);
 
+impl HostFailure {
+    /// Creates a failure for this reason.
+    pub(crate) fn new(why: String) -> Self {
+        Self(why)
+    }
+}
+
 /// Returns the command that starts a host: this program without words, and as a client of an
 /// address.
-fn host_command(words: &[OsString], state: Option<&Path>) -> Command {
+pub(crate) fn host_command(words: &[OsString], state: Option<&Path>) -> Command {
     let state = state.map(|folder| folder.display().to_string()).unwrap_or_default();
     let filled = |word: &OsString| match word.to_str() {
         Some(text) if text.contains(STATE) => text.replace(STATE, &state).into(),

@@ -17,7 +17,7 @@ use anyhow::Context;
 use super::HostFailure;
 
 /// Maximum length of a line, in bytes; a longer one is cut into several.
-pub(super) const LINE_BYTES_MAX: usize = 256 << 20;
+pub(crate) const LINE_BYTES_MAX: usize = 256 << 20;
 
 /// Maximum number of lines that wait to be compared; the host waits while there are as many.
 const LINES_MAX: usize = 1000;
@@ -27,7 +27,7 @@ const POLL: Duration = Duration::from_millis(2);
 
 /// Output of a host.
 #[derive(Debug)]
-pub(super) enum HostOutput {
+pub(crate) enum HostOutput {
     /// Line without its end. What is not UTF-8 is replaced.
     Line(String),
     /// The output has ended.
@@ -38,7 +38,7 @@ pub(super) enum HostOutput {
 
 /// Running host.
 #[derive(Debug)]
-pub(super) struct PlayedHost {
+pub(crate) struct PlayedHost {
     child: Child,
     /// `None` when the input has ended.
     stdin: Option<Sender<Vec<u8>>>,
@@ -50,7 +50,7 @@ impl PlayedHost {
     ///
     /// # Errors
     /// When the command cannot be started.
-    pub(super) fn start(mut command: Command) -> anyhow::Result<Self> {
+    pub(crate) fn start(mut command: Command) -> anyhow::Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| HostFailure(format!("`{name}`: {error}")))?;
@@ -80,17 +80,17 @@ impl PlayedHost {
     }
 
     /// Sends bytes to the host; returns whether it still reads.
-    pub(super) fn say(&self, bytes: Vec<u8>) -> bool {
+    pub(crate) fn say(&self, bytes: Vec<u8>) -> bool {
         self.stdin.as_ref().is_some_and(|stdin| stdin.send(bytes).is_ok())
     }
 
     /// Ends the host's stdin, after all that was sent before.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.stdin = None;
     }
 
     /// Returns the next line.
-    pub(super) fn next_line(&mut self, deadline: Instant) -> HostOutput {
+    pub(crate) fn next_line(&mut self, deadline: Instant) -> HostOutput {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             // A host that never stops would always have another line.
@@ -107,7 +107,7 @@ impl PlayedHost {
     ///
     /// # Errors
     /// When the system does not say.
-    pub(super) fn wait(&mut self, deadline: Instant) -> anyhow::Result<Option<ExitStatus>> {
+    pub(crate) fn wait(&mut self, deadline: Instant) -> anyhow::Result<Option<ExitStatus>> {
         self.end();
         loop {
             let status = self.child.try_wait().context("the host cannot be waited for")?;
@@ -119,7 +119,7 @@ impl PlayedHost {
     }
 
     /// Kills the process.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let killed = self.child.kill().and_then(|()| self.child.wait());
         if let Err(error) = killed {
             tracing::warn!(%error, "the host cannot be killed");

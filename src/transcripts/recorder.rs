@@ -14,11 +14,11 @@ use super::naming::Naming;
 use super::process::LINE_BYTES_MAX;
 
 /// First line of each transcript.
-pub(super) const NOTE: &str = "# The host answers as it did when this was recorded.";
+pub(crate) const NOTE: &str = "# The host answers as it did when this was recorded.";
 
 /// Side of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(crate) enum Side {
     Client,
     Host,
 }
@@ -33,7 +33,7 @@ enum RecordingForm {
 
 /// Recording in progress.
 #[derive(Debug)]
-pub(super) struct Recorder<W> {
+pub(crate) struct Recorder<W> {
     out: W,
     form: RecordingForm,
     naming: Naming,
@@ -47,7 +47,7 @@ pub(super) struct Recorder<W> {
 
 impl<W: Write> Recorder<W> {
     /// Begins a transcript.
-    pub(super) fn transcript(mut out: W) -> io::Result<Self> {
+    pub(crate) fn transcript(mut out: W) -> io::Result<Self> {
         write!(out, "{NOTE}\n@ names\n@ any-pace\n")?;
         Ok(Self::new(out, RecordingForm::Transcript))
     }
@@ -73,7 +73,7 @@ impl<W: Write> Recorder<W> {
     ///
     /// # Errors
     /// When the recording cannot be written, or a line is too long for it.
-    pub(super) fn take(&mut self, side: Side, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn take(&mut self, side: Side, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         while let Some(end) = memchr::memchr(b'\n', rest) {
             let mut line = std::mem::take(self.buffer(side));
@@ -115,6 +115,14 @@ impl<W: Write> Recorder<W> {
         self.end(Side::Client)?;
         self.directive(&TranscriptLine::Exit(status))?;
         self.out.flush()
+    }
+
+    /// Notes a step that is no message.
+    ///
+    /// # Errors
+    /// When the recording cannot be written.
+    pub(crate) fn note(&mut self, line: &TranscriptLine) -> io::Result<()> {
+        self.directive(line)
     }
 
     fn buffer(&mut self, side: Side) -> &mut Vec<u8> {
@@ -160,6 +168,13 @@ impl<W: Write> Recorder<W> {
                 writeln!(self.out, "{said}")
             }
         }
+    }
+}
+
+impl Recorder<Vec<u8>> {
+    /// Returns what was recorded in memory.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.out).into_owned()
     }
 }
 

@@ -418,7 +418,7 @@ fn log_lines_name_connections_by_number() {
 }
 
 /// Modules and items of other layers that each layer may use.
-const LAYERS: [(&str, &[&str]); 13] = [
+const LAYERS: [(&str, &[&str]); 14] = [
     ("os", &[]),
     ("wire", &["os::paths"]),
     ("state", &["wire"]),
@@ -431,6 +431,7 @@ const LAYERS: [(&str, &[&str]); 13] = [
     ("backend", &["os", "wire", "state", "codec", "files", "host::effects"]),
     ("run", &["os", "wire", "codec", "files", "config", "places", "status", "cli::AS_GUEST"]),
     ("transcripts", &["os", "files", "listening"]),
+    ("conform", &["os", "files", "listening", "transcripts"]),
     (
         "io",
         &[

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ahp_sidecar::conform::mirror::{check_equal, ChannelMirror, ACTIVITY};
 use ahp_sidecar::wire::uris::default_chat_of;
 use ahp_types::state::{
     ChatState, ChatSummary, SessionInputRequest, SessionState, SessionStatus, SessionSummary, Snapshot,
@@ -14,94 +15,23 @@ use ahp_types::state::{
 use anyhow::{ensure, Context, Result};
 use serde_json::{json, Value};
 
-use super::client::Held;
 use super::truth::{calls, questions, Truth};
 
-/// Bits 0–4 of a status: what is going on.
-const ACTIVITY: u32 = 31;
-
 type Fresh = BTreeMap<String, Snapshot>;
-
-/// A state without what no action of this version of the protocol can carry. Nothing else is
-/// masked.
-fn masked(state: &SnapshotState) -> SnapshotState {
-    let mut state = state.clone();
-    match &mut state {
-        SnapshotState::Session(session) => {
-            session.status &= !ACTIVITY;
-            // What can be chosen; what is chosen is told.
-            if let Some(config) = &mut session.config {
-                config.schema.properties.clear();
-            }
-            // How many there are; the summary says it too.
-            if let Some(annotations) = &mut session.annotations {
-                (annotations.annotation_count, annotations.entry_count) = (0, 0);
-            }
-        }
-        SnapshotState::Chat(chat) => {
-            chat.title.clear();
-            (chat.changes, chat.interactivity) = (None, None);
-        }
-        _ => {}
-    }
-    state
-}
 
 /// Checks that the mirrors of `name` equal fresh snapshots.
 pub fn mirror<'a>(
     name: &str,
-    held: impl Iterator<Item = (&'a String, &'a Held)>,
+    held: impl Iterator<Item = (&'a String, &'a ChannelMirror)>,
     fresh: &Fresh,
 ) -> Result<()> {
     for (channel, held) in held {
         let snapshot =
             fresh.get(channel).with_context(|| format!("{name} holds {channel}, which is gone"))?;
-        let (mut held, shown) = (masked(&held.state), masked(&snapshot.state));
-        let whole = complete(&mut held, &shown);
-        whole.with_context(|| format!("{name} has no window of {channel}"))?;
-        ensure!(held == shown, "{name} does not mirror {channel}:{}", difference(&held, &shown)?);
+        check_equal(&held.state, &snapshot.state)
+            .with_context(|| format!("{name} does not mirror {channel}"))?;
     }
     Ok(())
-}
-
-/// Adds to a chat, as a client with a window holds it, the turns that it does not hold: a cursor
-/// stands there exactly when there are any.
-fn complete(held: &mut SnapshotState, shown: &SnapshotState) -> Result<()> {
-    let (SnapshotState::Chat(held), SnapshotState::Chat(shown)) = (held, shown) else { return Ok(()) };
-    let missing =
-        shown.turns.len().checked_sub(held.turns.len()).context("it has more turns than there are")?;
-    ensure!(
-        held.turns_next_cursor.is_some() == (missing > 0),
-        "{missing} missing, {:?}",
-        held.turns_next_cursor
-    );
-    held.turns_next_cursor = None;
-    held.turns.splice(..0, shown.turns[..missing].iter().cloned());
-    Ok(())
-}
-
-/// Returns the differences between two states, by the path of each member.
-fn difference(held: &SnapshotState, shown: &SnapshotState) -> Result<String> {
-    fn walk(path: &str, held: &Value, shown: &Value, found: &mut String) {
-        match (held, shown) {
-            (Value::Object(a), Value::Object(b)) => {
-                let keys: std::collections::BTreeSet<_> = a.keys().chain(b.keys()).collect();
-                for key in keys {
-                    walk(&format!("{path}.{key}"), &held[key], &shown[key], found);
-                }
-            }
-            (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
-                for (at, (held, shown)) in a.iter().zip(b).enumerate() {
-                    walk(&format!("{path}[{at}]"), held, shown, found);
-                }
-            }
-            _ if held == shown => {}
-            _ => found.push_str(&format!("\n  {path}: it holds {held}, the host shows {shown}")),
-        }
-    }
-    let mut found = String::new();
-    walk("", &serde_json::to_value(held)?, &serde_json::to_value(shown)?, &mut found);
-    Ok(found)
 }
 
 /// Checks that sessions and their rows agree with their chats.

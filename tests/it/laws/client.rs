@@ -10,57 +10,15 @@
 
 use std::collections::BTreeMap;
 
-use ahp::reducers::{
-    apply_action_to_annotations, apply_action_to_chat, apply_action_to_root, apply_action_to_session,
-    ReduceOutcome,
-};
-use ahp_types::actions::{ActionEnvelope, StateAction};
+use ahp_sidecar::conform::mirror::ChannelMirror;
+use ahp_types::actions::ActionEnvelope;
 use ahp_types::commands::ReconnectResult;
 use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::notifications::{PartialSessionSummary, ProgressParams};
-use ahp_types::state::{SessionSummary, Snapshot, SnapshotState};
+use ahp_types::state::{SessionSummary, Snapshot};
 use anyhow::{bail, ensure, Context, Result};
 
 use super::lines::{self, Asked, Line};
-
-/// A channel as it is held.
-#[derive(Debug, Clone)]
-pub struct Held {
-    pub state: SnapshotState,
-    /// The `serverSeq` of what was applied last.
-    pub seen: i64,
-}
-
-impl Held {
-    pub fn new(snapshot: Snapshot) -> Self {
-        Self { state: snapshot.state, seen: snapshot.from_seq }
-    }
-
-    /// Applies an action that is newer than everything applied before.
-    pub fn apply(&mut self, envelope: &ActionEnvelope) -> Result<Option<ReduceOutcome>> {
-        let seq = i64::try_from(envelope.server_seq)?;
-        // What is loaded is no change: it comes with the number of the last one.
-        let loads = matches!(envelope.action, StateAction::ChatTurnsLoaded(_));
-        if seq < self.seen || seq == self.seen && !loads {
-            return Ok(None);
-        }
-        self.seen = seq;
-        let outcome = reduce(&mut self.state, &envelope.action);
-        ensure!(!matches!(outcome, ReduceOutcome::Invalid(_)), "{outcome:?} by {:?}", envelope.action);
-        Ok(Some(outcome))
-    }
-}
-
-/// The official reducer of the state.
-fn reduce(state: &mut SnapshotState, action: &StateAction) -> ReduceOutcome {
-    match state {
-        SnapshotState::Root(state) => apply_action_to_root(state, action),
-        SnapshotState::Session(state) => apply_action_to_session(state, action),
-        SnapshotState::Chat(state) => apply_action_to_chat(state, action),
-        SnapshotState::Annotations(state) => apply_action_to_annotations(state, action),
-        _ => ReduceOutcome::OutOfScope,
-    }
-}
 
 /// Since when a channel is wanted.
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +34,7 @@ struct Want {
 #[derive(Debug, Default)]
 pub struct Mirror {
     /// The channels that it has the state of.
-    pub channels: BTreeMap<String, Held>,
+    pub channels: BTreeMap<String, ChannelMirror>,
     /// The channels that it wants.
     wanted: BTreeMap<String, Want>,
     /// The newest `serverSeq` that it was shown.
@@ -224,7 +182,7 @@ impl Mirror {
     fn take(&mut self, snapshot: Snapshot, request: u64) {
         self.cursor = self.cursor.max(snapshot.from_seq);
         if self.wanted.get(&snapshot.resource).is_some_and(|want| want.since <= request) {
-            self.channels.insert(snapshot.resource.clone(), Held::new(snapshot));
+            self.channels.insert(snapshot.resource.clone(), ChannelMirror::new(snapshot));
         }
     }
 
