@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::client::{is_action, quoted, JudgeClient, SharedRecorder, ROOT};
 use super::dice::Dice;
 use super::host::{HostPlan, JudgedHost};
-use super::stop::{broken, must, not_offered, Judged};
+use super::stop::{broken, must, not_offered, CheckStop, Judged};
 use crate::files::uris::uri_of;
 use crate::transcripts::form::TranscriptLine;
 use crate::transcripts::recorder::Recorder;
@@ -43,6 +43,8 @@ pub struct BenchSettings {
     pub seed: u64,
     /// Number of random plays.
     pub rounds: usize,
+    /// Reason why no session can be had, once a check has found it: the others need not wait.
+    pub no_session: Rc<RefCell<Option<String>>>,
 }
 
 /// Session on the bench.
@@ -162,17 +164,28 @@ impl Bench {
         }
     }
 
-    /// Creates a session of the agent, and subscribes to it and to its first chat when it is ready.
+    /// Creates a session of the agent, and subscribes to it and to its first chat. The session may
+    /// still be creating: some hosts open it with its first turn.
     pub fn session(&mut self, client: &mut JudgeClient) -> Judged<BenchSession> {
+        if let Some(why) = self.settings.no_session.borrow().clone() {
+            return not_offered(why);
+        }
+        let made = self.make_session(client);
+        if let Err(CheckStop::Broken(why)) = &made {
+            let later = format!("no session can be had: {why}");
+            self.settings.no_session.replace(Some(later));
+        }
+        made
+    }
+
+    fn make_session(&mut self, client: &mut JudgeClient) -> Judged<BenchSession> {
         let agent = self.agent(client)?;
         let uri = self.create_session(client, &agent)?;
         client.must_subscribe(&uri)?;
         let mut state = client.state_of(&uri);
-        while state["lifecycle"] == "creating" || state["chats"].as_array().is_none_or(Vec::is_empty) {
-            if state["lifecycle"] == "failed" {
-                break;
-            }
-            client.wait_for("the session is ready", |message| message["params"]["channel"] == uri)?;
+        while state["lifecycle"] != "failed" && state["chats"].as_array().is_none_or(Vec::is_empty) {
+            client
+                .wait_for("the first chat of the session", |message| message["params"]["channel"] == uri)?;
             state = client.state_of(&uri);
         }
         if state["lifecycle"] == "failed" {
@@ -207,7 +220,7 @@ impl Bench {
         if let Some(model) = agent["models"][0]["id"].as_str() {
             message["model"] = json!({ "id": model });
         }
-        let started = jiff::Timestamp::now().to_string();
+        let started = format!("{:.3}", jiff::Timestamp::now());
         json!({ "type": "chat/turnStarted", "turnId": self.name("turn"), "startedAt": started, "message": message })
     }
 
@@ -227,7 +240,7 @@ impl Bench {
     /// Waits for the end of a turn, declining what the agent asks for.
     pub fn finish_turn(&mut self, client: &mut JudgeClient, chat: &str, turn: &str) -> Judged<Value> {
         loop {
-            let message = client.next("the turn has ended")?;
+            let message = client.next("the end of the turn")?;
             must!(Instant::now() < self.deadline, "the turn `{turn}` has not ended in time");
             let action = &message["params"]["action"];
             let is_of_turn = action["turnId"] == *turn;

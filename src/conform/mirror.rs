@@ -92,6 +92,18 @@ pub fn masked(state: &SnapshotState) -> SnapshotState {
     state
 }
 
+/// Returns a state without the times of changes, which reducers of some versions do not set.
+pub fn without_times(mut state: SnapshotState) -> SnapshotState {
+    match &mut state {
+        SnapshotState::Session(session) => {
+            session.chats.iter_mut().for_each(|chat| chat.modified_at.clear());
+        }
+        SnapshotState::Chat(chat) => chat.modified_at.clear(),
+        _ => {}
+    }
+    state
+}
+
 /// Adds to a chat, as a client with a window holds it, the turns that it does not hold: a cursor
 /// exists exactly if there are any.
 ///

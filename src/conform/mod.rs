@@ -20,6 +20,7 @@ mod stop;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{bail, Context};
@@ -189,6 +190,7 @@ fn settings(arguments: &ConformArgs) -> anyhow::Result<BenchSettings> {
         prompt: arguments.prompt.clone(),
         seed: arguments.seed.unwrap_or(u64::from(now.subsec_nanos())),
         rounds: arguments.rounds,
+        no_session: Rc::default(),
     })
 }
 

@@ -19,6 +19,7 @@ mod client;
 mod client_files;
 mod commands;
 mod config_file;
+mod conform;
 mod crash;
 mod credentials;
 mod debts;

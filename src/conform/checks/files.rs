@@ -71,7 +71,7 @@ pub fn watch(bench: &mut Bench) -> Judged<()> {
         return broken(format!("a watch cannot be subscribed to: {}", quoted(&error.error)));
     }
     bench.write("watched.txt", "changed")?;
-    let changed = client.wait_for("the watch says what has changed", |message| {
+    let changed = client.wait_for("the change of the watched folder", |message| {
         is_action(message, &channel, "resourceWatch/changed")
     })?;
     let text = changed.to_string();

@@ -231,7 +231,7 @@ fn take_step(
 /// Waits until all actions of a client were answered.
 fn settle(client: &mut JudgeClient) -> Judged<()> {
     while !client.pending.is_empty() {
-        client.next("all actions were answered")?;
+        client.next("the echo or rejection of an action")?;
     }
     Ok(())
 }

@@ -56,6 +56,11 @@ pub fn notices(bench: &mut Bench) -> Judged<()> {
 pub fn create(bench: &mut Bench) -> Judged<()> {
     let mut client = bench.ready(&[])?;
     let session = bench.session(&mut client)?;
+    while client.state_of(&session.uri)["lifecycle"] == "creating" {
+        client.wait_for("`session/ready` or `session/creationFailed`", |message| {
+            message["params"]["channel"] == session.uri
+        })?;
+    }
     client.compare(&session.uri)?;
     client.compare(&session.chat)
 }

@@ -60,7 +60,7 @@ pub fn terminal(bench: &mut Bench) -> Judged<()> {
     client.dispatch(&uri, typed)?;
     while !text_in(&client.state_of(&uri)).contains("conform-42") {
         must!(Instant::now() < bench.deadline, "the terminal does not print in time");
-        client.wait_for("the terminal prints", |message| {
+        client.wait_for("what the terminal prints", |message| {
             is_action(message, &uri, "terminal/data") || message["params"].get("rejectionReason").is_some()
         })?;
     }

@@ -157,14 +157,14 @@ pub fn cancel(bench: &mut Bench) -> Judged<()> {
     let turn = action["turnId"].as_str().unwrap_or_default().to_owned();
     client.dispatch(&session.chat, action)?;
     client.dispatch(&session.chat, json!({ "type": "chat/turnCancelled", "turnId": turn, "duration": 0 }))?;
-    let started = client.wait_for("the turn has begun", |message| {
+    let started = client.wait_for("the beginning of the turn", |message| {
         is_action(message, &session.chat, "chat/turnStarted") && message["params"]["action"]["turnId"] == turn
     })?;
     if let Some(reason) = started["params"]["rejectionReason"].as_str() {
         return not_offered(format!("the agent takes no turn: {reason}"));
     }
     loop {
-        let message = client.next("the turn has ended")?;
+        let message = client.next("the end of the turn")?;
         must!(Instant::now() < bench.deadline, "the turn has not ended in time");
         let is_rejected = message["params"].get("rejectionReason").is_some();
         let is_of_turn = message["params"]["action"]["turnId"] == turn;

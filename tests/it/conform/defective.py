@@ -1,0 +1,149 @@
+"""A host with one defect: stands between a client and a sound host, and breaks one thing.
+
+    defective.py DEFECT HOST COMMAND
+"""
+
+import json
+import subprocess
+import sys
+import threading
+
+DEFECT = sys.argv[1]
+host = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+asked = {}  # methods of requests by their ids
+kept = {}  # first snapshots by their channels
+held = []  # lines that wait for another one
+first = []  # methods that were asked for
+client = []  # id of the client
+lock = threading.Lock()
+
+
+def is_defect(*names):
+    return DEFECT in names
+
+
+def send(line):
+    with lock:
+        sys.stdout.buffer.write(line if isinstance(line, bytes) else (json.dumps(line) + "\n").encode())
+        sys.stdout.buffer.flush()
+
+
+def to_host(line):
+    """Returns the lines that the host gets for a line of the client."""
+    if is_defect("dies-of-nesting") and line.count(b"[") > 1000:
+        host.kill()
+    if is_defect("cuts-lines"):
+        return [line[:65536].rstrip(b"\n") + b"\n"]
+    try:
+        message = json.loads(line)
+        method, params = message.get("method"), message.get("params") or {}
+    except (ValueError, AttributeError, RecursionError):
+        return [line]
+    first.append(method)
+    if "clientId" in params:
+        client.append(params["clientId"])
+    if "id" in message and method:
+        asked[json.dumps(message["id"])] = method
+    if method == "initialize" and is_defect("prefers-the-first"):
+        known = [version for version in params["protocolVersions"] if version in ("1.0.0", "0.9.0")]
+        params["protocolVersions"] = known[:1] or params["protocolVersions"]
+    elif method == "initialize" and is_defect("takes-any-version"):
+        asked[json.dumps(message["id"])] = params["protocolVersions"][0]
+        params["protocolVersions"] = ["1.0.0"]
+    elif method == "unsubscribe" and is_defect("stays-subscribed"):
+        return []
+    elif method == "unsubscribe" and is_defect("answers-notifications"):
+        send({"jsonrpc": "2.0", "id": None, "result": None})
+    elif method == "reconnect" and is_defect("replays-from-anywhere") and params["lastSeenServerSeq"] > 10**6:
+        send({"jsonrpc": "2.0", "id": message["id"], "result": {"type": "replay", "actions": [], "missing": []}})
+        return []
+    return [(json.dumps(message) + "\n").encode()]
+
+
+def of_answer(message):
+    """Returns what the client gets for an answer of the host."""
+    method, error, result = asked.get(json.dumps(message["id"])), message.get("error"), message.get("result")
+    if error and error["code"] == -32601 and is_defect("wrong-code"):
+        error["code"] = -32603
+    elif error and error["code"] == -32602 and is_defect("takes-bad-params"):
+        return [{"jsonrpc": "2.0", "id": message["id"], "result": None}]
+    elif method == "ping" and is_defect("answers-twice"):
+        return [message, message]
+    elif method == "ping" and is_defect("confuses-ids") and message["id"] == -7:
+        message["id"] = 7
+    elif method == "ping" and is_defect("merges-lines"):
+        held.append(json.dumps(message))
+        if len(held) < 2:
+            return []
+        line = " ".join(held).encode() + b"\n"
+        held.clear()
+        return [line]
+    elif method == "listSessions" and is_defect("lists-nothing"):
+        result["items"] = []
+    elif method == "987.0.0" and result:
+        result["protocolVersion"] = method
+    elif method == "reconnect" and result and is_defect("loses-replay"):
+        result["actions"] = []
+    elif method == "reconnect" and result and is_defect("misses-nothing"):
+        result["missing"] = []
+    elif method == "subscribe" and result and "snapshot" in result:
+        state = result["snapshot"]["state"]
+        if is_defect("stale-snapshot"):
+            result["snapshot"]["state"] = kept.setdefault(result["snapshot"]["resource"], state)
+        elif is_defect("forgets-titles") and "reconnect" in first and "lifecycle" in state:
+            state["title"] = "New Session"
+    return [message]
+
+
+def of_action(message):
+    """Returns what the client gets for an action of the host."""
+    params = message["params"]
+    kind = params["action"]["type"]
+    if kind == "session/titleChanged":
+        if is_defect("drops-echo"):
+            return []
+        if is_defect("forgets-origin"):
+            params.pop("origin", None)
+        if is_defect("loses-characters"):
+            params["action"]["title"] = params["action"]["title"].encode("ascii", "replace").decode()
+    if is_defect("renumbers"):
+        params["serverSeq"] = max(0, params["serverSeq"] - 3)
+    if is_defect("takes-the-impossible"):
+        params.pop("rejectionReason", None)
+    if is_defect("drops-text") and kind == "chat/delta":
+        return []
+    if is_defect("ends-twice") and kind == "chat/turnComplete":
+        return [message, message]
+    if is_defect("drops-reading") and kind == "session/isReadChanged" and "origin" in params:
+        return [message] if params["origin"]["clientId"] in client else []
+    if is_defect("drops-watch") and kind == "resourceWatch/changed":
+        return []
+    if is_defect("reorders") and kind in ("chat/delta", "chat/responsePart"):
+        held.append(message)
+        return [] if len(held) < 2 else [held.pop(), held.pop()]
+    return [message]
+
+
+def client_to_host():
+    for line in sys.stdin.buffer:
+        for told in to_host(line):
+            try:
+                host.stdin.write(told)
+                host.stdin.flush()
+            except BrokenPipeError:
+                return
+    host.stdin.close()
+
+
+threading.Thread(target=client_to_host, daemon=True).start()
+for line in host.stdout:
+    message = json.loads(line)
+    if message.get("method") == "action":
+        messages = of_action(message)
+    elif "method" not in message:
+        messages = of_answer(message)
+    else:
+        messages = [message]
+    for message in messages:
+        send(message)
+sys.exit(host.wait())

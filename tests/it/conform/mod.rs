@@ -1,0 +1,124 @@
+//! `conform`: what it says of this program, and of this program with defects built in.
+//!
+//! Owns: running the command, and reading its report.
+//! Never: judges a host by itself.
+
+mod defects;
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::support::{program, HUNG};
+
+/// Returns the command `conform`, with a time limit after which a test has hung.
+fn conform() -> Command {
+    let mut command = program();
+    command.args(["conform", "--seed", "7", "--timeout"]).arg(HUNG.as_secs().to_string());
+    if let Some(path) = std::env::var_os("PATH") {
+        command.env("PATH", path);
+    }
+    command
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Returns the results of checks by their names, as words.
+fn outcomes(report: &Value) -> Vec<(String, String)> {
+    let word = |check: &Value, name: &str| check[name].as_str().unwrap().to_owned();
+    let checks = report["checks"].as_array().unwrap().iter();
+    checks.map(|check| (word(check, "name"), word(check, "outcome"))).collect()
+}
+
+#[test]
+fn own_host_keeps_all_laws() {
+    let output = conform().args(["--rounds", "3", "--json"]).output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    assert_eq!((report["broken"].clone(), output.status.code()), (0.into(), Some(0)), "{report:#}");
+    assert_eq!(
+        (&report["host"]["name"], &report["protocolVersion"]),
+        (&"ahp-sidecar".into(), &"1.0.0".into())
+    );
+    // What this host does not have is not called held.
+    let offered: Vec<_> =
+        outcomes(&report).into_iter().filter(|(_, outcome)| outcome == "not offered").collect();
+    let names: Vec<&str> = offered.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["changesets", "telemetry", "automations"], "{report:#}");
+}
+
+#[test]
+fn own_host_announces_changes_of_files() {
+    let checks = ["--only", "changesets", "--only", "turn"];
+    let output = conform().args(["--prompt", "/files made.txt=text"]).args(checks).output().unwrap();
+    let table = stdout(&output);
+    assert!(table.contains("changesets                   held\n"), "{table}");
+    assert!(table.ends_with("2 held, 0 broken, 0 not offered; seed 7\n"), "{table}");
+}
+
+#[test]
+fn older_version_is_judged_by_what_it_has() {
+    let checks = ["--only", "turn", "--only", "reconnect-replay", "--only", "play"];
+    let output = conform().args(["--version", "0.9.0", "--json"]).args(checks).output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["held"], &report["protocolVersion"]), (&3.into(), &"0.9.0".into()), "{report:#}");
+}
+
+#[test]
+fn host_that_serves_one_client_is_not_blamed_for_that() {
+    let own = program();
+    let checks = ["--only", "subscribe-alone", "--only", "reconnect-killed", "--only", "turn"];
+    let output = conform().args(checks).arg("--").arg(own.get_program()).arg("--ephemeral").output().unwrap();
+    let table = stdout(&output);
+    assert!(table.contains("subscribe-alone              not offered: the host has one client"), "{table}");
+    assert!(table.contains("reconnect-killed             not offered: nothing says"), "{table}");
+    assert_eq!(output.status.code(), Some(0), "{table}");
+}
+
+#[test]
+fn host_that_listens_is_judged_through_its_address() {
+    let own = program();
+    let listen = ["serve", "--no-token", "--ephemeral", "--listen", "ws://127.0.0.1:{port}"];
+    let checks = ["--only", "play", "--only", "transport-split", "--only", "turn"];
+    let mut command = conform();
+    command.args(["--connect", "ws://127.0.0.1:{port}"]).args(checks).arg("--");
+    let output = command.arg(own.get_program()).args(listen).output().unwrap();
+    let table = stdout(&output);
+    assert!(table.contains("transport-split              not offered"), "{table}");
+    assert!(table.contains("2 held, 0 broken, 1 not offered"), "{table}");
+}
+
+#[test]
+fn host_that_cannot_be_started_has_a_status_of_its_own() {
+    let output = conform().args(["--only", "turn", "--", "/no/such/host"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(21), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("the host cannot be started: `/no/such/host`"), "{said}");
+}
+
+#[test]
+fn unknown_check_is_refused_with_the_names_of_all() {
+    let output = conform().args(["--only", "none"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("there is no check `none`; there are: transport-split, "), "{said}");
+    assert_eq!(output.status.code(), Some(1), "{said}");
+}
+
+/// A host that says nothing, one that ends at once, and one that never stops talking.
+#[test]
+fn silent_short_lived_and_endless_hosts_hold_nothing_up() {
+    for (host, why) in [
+        ("exec sleep 1000", "the host has not sent an answer to the request 1 in time"),
+        ("exit 0", "the host has ended before it sent an answer to the request 1"),
+        ("exec yes '{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"params\":{\"channel\":\"x\"}}'", "the host has "),
+    ] {
+        let mut command = conform();
+        command.args(["--only", "rpc-ids", "--timeout", "2", "--", "/bin/sh", "-c", host]);
+        let output = command.output().unwrap();
+        let table = stdout(&output);
+        assert!(table.contains(&format!("broken: {why}")), "{host}: {table}");
+        assert_eq!(output.status.code(), Some(22), "{table}");
+    }
+}
