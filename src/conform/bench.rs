@@ -22,6 +22,7 @@ use super::stop::{broken, must, not_offered, CheckStop, Judged};
 use crate::files::uris::uri_of;
 use crate::transcripts::form::TranscriptLine;
 use crate::transcripts::recorder::Recorder;
+use crate::transcripts::HostFailure;
 
 /// Actions that end a turn.
 pub const ENDINGS: [&str; 3] = ["chat/turnComplete", "chat/turnCancelled", "chat/error"];
@@ -117,12 +118,18 @@ impl Bench {
         Ok(client)
     }
 
+    /// Ends the connection of a client.
+    pub fn leave(&mut self, mut client: JudgeClient) -> Judged<()> {
+        client.close()?;
+        self.host.disconnected();
+        Ok(())
+    }
+
     /// Connects a client again that has lost its connection; it says nothing yet.
     pub fn return_client(&mut self, client: &mut JudgeClient) -> Judged<()> {
         self.host.disconnected();
         let host = self.host.connect(self.deadline)?;
-        let recorder =
-            if self.settings.plan.has_several_clients() { self.record()? } else { client.recorder() };
+        let recorder = self.record()?;
         client.return_on(host, recorder);
         Ok(())
     }
@@ -137,7 +144,12 @@ impl Bench {
         client.kill();
         client.note(&TranscriptLine::Start);
         self.host.disconnected();
-        let host = self.host.connect(self.deadline)?;
+        let host = match self.host.connect(self.deadline) {
+            Err(CheckStop::Failed(error)) if error.is::<HostFailure>() => {
+                return broken(format!("the host does not start again: {error:#}"));
+            }
+            connected => connected?,
+        };
         client.return_on(host, client.recorder());
         Ok(())
     }

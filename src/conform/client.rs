@@ -131,7 +131,7 @@ impl JudgeClient {
         self.note(&TranscriptLine::Kill);
     }
 
-    /// Continues the recording of a client that comes back.
+    /// Returns the recording of this connection.
     pub fn recorder(&self) -> SharedRecorder {
         Rc::clone(&self.recorder)
     }

@@ -5,9 +5,9 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,9 @@ const PORT: &str = "{port}";
 
 /// Interval between attempts to connect to a host that is starting.
 const RETRY: Duration = Duration::from_millis(50);
+
+/// Time limit of an attempt to connect.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Way in which hosts are started.
 #[derive(Debug, Clone)]
@@ -68,7 +71,7 @@ pub struct JudgedHost {
     /// Folder of this check, which has the state and the working directory; removed on drop.
     folder: PathBuf,
     /// Process that listens; `None` if clients have hosts of their own.
-    server: Option<PlayedHost>,
+    server: Option<Child>,
     port: u16,
     /// Number of clients that were connected.
     clients: usize,
@@ -110,13 +113,15 @@ impl JudgedHost {
         }
         self.clients += 1;
         let Some(address) = self.plan.connect.clone() else {
-            let command = self.command();
-            return Ok(PlayedHost::start(self.hushed(command))?);
+            return Ok(PlayedHost::start(self.hushed(self.command()))?);
         };
         let address = self.filled(&address);
         if self.server.is_none() && !self.plan.command.is_empty() {
-            let command = self.command();
-            self.server = Some(PlayedHost::start(self.hushed(command))?);
+            let mut command = self.hushed(self.command());
+            let name = command.get_program().to_string_lossy().into_owned();
+            let spawned = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+            let failure = |error| HostFailure::new(format!("`{name}`: {error}"));
+            self.server = Some(spawned.map_err(failure).map_err(anyhow::Error::new)?);
         }
         while !listens(&address) {
             if Instant::now() >= deadline {
@@ -137,8 +142,9 @@ impl JudgedHost {
 
     /// Kills the process that listens, if there is one.
     pub fn kill(&mut self) {
-        if let Some(mut server) = self.server.take() {
-            server.kill();
+        let killed = self.server.take().map(|mut server| server.kill().and_then(|()| server.wait()));
+        if let Some(Err(error)) = killed {
+            tracing::debug!(%error, "the host cannot be killed");
         }
     }
 
@@ -192,5 +198,6 @@ fn listens(address: &str) -> bool {
         return std::path::Path::new(path).exists();
     }
     let authority = address.trim_start_matches("ws://").split('/').next().unwrap_or_default();
-    TcpStream::connect(authority).is_ok()
+    let mut addresses = authority.to_socket_addrs().into_iter().flatten();
+    addresses.any(|address| TcpStream::connect_timeout(&address, CONNECTS_WITHIN).is_ok())
 }

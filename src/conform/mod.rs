@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{bail, Context};
+use anyhow::Context;
 use clap::Args;
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ use self::checks::{Check, CHECKS};
 use self::client::ROOT;
 use self::host::HostPlan;
 use self::report::{CheckOutcome, CheckResult, ConformReport};
-use self::stop::CheckStop;
+use self::stop::{CheckStop, Judged};
 use crate::listening::print;
 use crate::os::process::GuardProgram;
 use crate::transcripts::recorder::NOTE;
@@ -41,11 +41,14 @@ use crate::transcripts::{HostFailure, STATE};
 /// Versions that clients offer unless one is named: those whose types the judge has.
 const VERSIONS: [&str; 2] = ["1.0.0", "0.9.0"];
 
+/// Time limit of each check, if the host does not answer `initialize`.
+const SILENT: Duration = Duration::from_secs(5);
+
 /// Judge a host of the Agent Host Protocol: which laws of the specification it keeps.
 #[derive(Debug, Clone, Args)]
 pub struct ConformArgs {
     /// Version of the protocol that clients offer [default: 1.0.0 and 0.9.0]
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", value_parser = read_version)]
     version: Option<String>,
 
     /// Address where the host listens: ws://HOST:PORT or unix:PATH. `{port}` is a free port, here
@@ -79,7 +82,7 @@ pub struct ConformArgs {
     rounds: usize,
 
     /// Only this check; repeatable
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = read_name)]
     only: Vec<String>,
 
     /// Print JSON in place of the table
@@ -128,14 +131,20 @@ pub enum Conformed {
 /// # Errors
 /// When the host cannot be started, or the result cannot be written.
 pub fn conform(arguments: &ConformArgs, guard: &GuardProgram) -> anyhow::Result<Conformed> {
-    let checks = chosen(&arguments.only)?;
     if !arguments.guarded {
         return guarded::run(guard).map(Conformed::Exited);
     }
-    let settings = settings(arguments)?;
-    let results = checks.into_iter().map(|check| judge(check, &settings));
+    let mut settings = settings(arguments)?;
+    let (host, version) = match identity(&settings) {
+        Err(CheckStop::Failed(error)) => return Err(error),
+        Err(_) => {
+            settings.limit = settings.limit.min(SILENT);
+            (Value::Null, Value::Null)
+        }
+        Ok(said) => said,
+    };
+    let results = chosen(&arguments.only).into_iter().map(|check| judge(check, &settings));
     let results = results.collect::<anyhow::Result<Vec<_>>>()?;
-    let (host, version) = identity(&settings);
     let report = ConformReport { host, version, seed: settings.seed, results };
     if let Some(file) = &arguments.junit {
         let name = file.display();
@@ -149,16 +158,26 @@ pub fn conform(arguments: &ConformArgs, guard: &GuardProgram) -> anyhow::Result<
 }
 
 /// Returns the checks of these names; all without a name.
-fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Check>> {
-    let find = |name: &String| CHECKS.iter().find(|check| check.name == name);
-    if let Some(unknown) = names.iter().find(|name| find(name).is_none()) {
-        let known: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
-        bail!("there is no check `{unknown}`; there are: {}", known.join(", "));
+fn chosen(names: &[String]) -> Vec<&'static Check> {
+    let is_chosen = |check: &&Check| names.is_empty() || names.iter().any(|name| name == check.name);
+    CHECKS.iter().filter(is_chosen).collect()
+}
+
+/// Reads the name of a check.
+fn read_name(said: &str) -> Result<String, String> {
+    if CHECKS.iter().any(|check| check.name == said) {
+        return Ok(said.to_owned());
     }
-    Ok(CHECKS
-        .iter()
-        .filter(|check| names.is_empty() || names.iter().any(|name| name == check.name))
-        .collect())
+    let known: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
+    Err(format!("there is no check `{said}`; there are: {}", known.join(", ")))
+}
+
+/// Reads a version whose types the judge has.
+fn read_version(said: &str) -> Result<String, String> {
+    if ["1.", "0.9."].iter().any(|known| said.starts_with(known)) {
+        return Ok(said.to_owned());
+    }
+    Err("hosts are judged by the types of 1.0.0 and 0.9.0".to_owned())
 }
 
 fn settings(arguments: &ConformArgs) -> anyhow::Result<BenchSettings> {
@@ -201,7 +220,10 @@ fn judge(check: &'static Check, settings: &BenchSettings) -> anyhow::Result<Chec
         (Err(CheckStop::NotOffered(why)), _) => (CheckOutcome::NotOffered(why), Vec::new()),
         (Err(CheckStop::Broken(why)), transcripts) => {
             let title = format!("# {}: {}", check.name, why.lines().next().unwrap_or_default());
-            let named = transcripts.into_iter().map(|text| text.replacen(NOTE, &title, 1));
+            let named = transcripts.into_iter().map(|text| {
+                let keeps = if text.contains("\n@ start\n") { "\n@ state" } else { "" };
+                text.replacen(NOTE, &format!("{title}{keeps}"), 1)
+            });
             (CheckOutcome::Broken(why), named.collect())
         }
         (Err(CheckStop::Failed(error)), _) if error.is::<HostFailure>() => return Err(error),
@@ -214,13 +236,10 @@ fn judge(check: &'static Check, settings: &BenchSettings) -> anyhow::Result<Chec
 
 /// Returns what the host says of itself, and the version that it chooses; null where it says
 /// nothing.
-fn identity(settings: &BenchSettings) -> (Value, Value) {
-    let asked = Bench::new(settings, false).map_err(CheckStop::from).and_then(|mut bench| {
-        let mut client = bench.client()?;
-        client.initialize(&settings.versions, &[ROOT])
-    });
-    let mut result = asked.unwrap_or_default();
-    (result["serverInfo"].take(), result["protocolVersion"].take())
+fn identity(settings: &BenchSettings) -> Judged<(Value, Value)> {
+    let mut bench = Bench::new(settings, false)?;
+    let mut result = bench.client()?.initialize(&settings.versions, &[ROOT])?;
+    Ok((result["serverInfo"].take(), result["protocolVersion"].take()))
 }
 
 fn write_transcripts(folder: &Path, report: &ConformReport) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use serde_json::{json, Value};
 
 use crate::conform::bench::Bench;
 use crate::conform::client::{quoted, ROOT};
-use crate::conform::stop::{broken, must, not_offered, Judged};
+use crate::conform::stop::{broken, must, Judged};
 
 /// Version that no host serves.
 const FUTURE: &str = "987.0.0";
@@ -76,8 +76,6 @@ pub fn unsupported(bench: &mut Bench) -> Judged<()> {
 
 pub fn highest(bench: &mut Bench) -> Judged<()> {
     let versions = bench.settings.versions.clone();
-    let first = bench.ready(&[ROOT]);
-    drop(first?);
     let mut orders = vec![
         [&[FUTURE.to_owned()], versions.as_slice()].concat(),
         [versions.as_slice(), &[FUTURE.to_owned()]].concat(),
@@ -106,14 +104,10 @@ pub fn highest(bench: &mut Bench) -> Judged<()> {
     Ok(())
 }
 
-/// Shakes hands on a host of its own, if the host has one client only.
+/// Shakes hands on a connection of its own.
 fn again(bench: &mut Bench, offered: &[String]) -> Judged<Value> {
-    let mut other = Bench::new(&bench.settings, false)?;
-    if bench.settings.plan.has_several_clients() {
-        return bench.client()?.initialize(offered, &[]);
-    }
-    if other.settings.plan.command.is_empty() {
-        return not_offered("the host has one client");
-    }
-    other.client()?.initialize(offered, &[])
+    let mut client = bench.client()?;
+    let result = client.initialize(offered, &[])?;
+    bench.leave(client)?;
+    Ok(result)
 }

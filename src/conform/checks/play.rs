@@ -151,7 +151,7 @@ fn take_step(
     session: &BenchSession,
     step: PlayStep,
 ) -> Judged<()> {
-    let flag = step.number % 2 == 0;
+    let flag = step.number.is_multiple_of(2);
     let message = |text: &str| json!({ "text": text, "origin": { "kind": "user" } });
     match step.kind {
         PlayKind::Title => drop(client.dispatch(&session.uri, title(&format!("Title {}", step.number)))?),

@@ -64,8 +64,12 @@ fn with_defect(command: &mut Command, defect: &str) {
 fn judged(defect: &str, checks: &[&str], transcripts: Option<&Path>) -> Value {
     let mut command = conform();
     command.args(["--json", "--shared", "--timeout", LIMIT]);
-    checks.iter().for_each(|check| drop(command.args(["--only", check])));
-    transcripts.iter().for_each(|folder| drop(command.arg("--transcripts").arg(folder)));
+    for check in checks {
+        command.args(["--only", check]);
+    }
+    if let Some(folder) = transcripts {
+        command.arg("--transcripts").arg(folder);
+    }
     with_defect(&mut command, defect);
     let output = command.output().unwrap();
     serde_json::from_slice(&output.stdout)

@@ -5,8 +5,10 @@
 
 mod defects;
 
+use std::collections::BTreeSet;
 use std::process::{Command, Output};
 
+use ahp_sidecar::conform::checks::CHECKS;
 use serde_json::Value;
 
 use crate::support::{program, HUNG};
@@ -30,6 +32,19 @@ fn outcomes(report: &Value) -> Vec<(String, String)> {
     let word = |check: &Value, name: &str| check[name].as_str().unwrap().to_owned();
     let checks = report["checks"].as_array().unwrap().iter();
     checks.map(|check| (word(check, "name"), word(check, "outcome"))).collect()
+}
+
+#[test]
+fn every_check_is_in_the_chapter() {
+    let chapter = ahp_sidecar::help::text_of("conform").unwrap();
+    let missing: Vec<&str> = CHECKS
+        .iter()
+        .map(|check| check.name)
+        .filter(|name| !chapter.contains(&format!("`{name}`")))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let names: BTreeSet<&str> = CHECKS.iter().map(|check| check.name).collect();
+    assert_eq!(names.len(), CHECKS.len(), "a name is that of two checks");
 }
 
 #[test]
@@ -103,7 +118,8 @@ fn unknown_check_is_refused_with_the_names_of_all() {
     let output = conform().args(["--only", "none"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("there is no check `none`; there are: transport-split, "), "{said}");
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(conform().args(["--version", "0.5.0"]).output().unwrap().status.code(), Some(2));
 }
 
 /// A host that says nothing, one that ends at once, and one that never stops talking.

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use ahp::reducers::ReduceOutcome;
+use ahp_sidecar::conform::mirror::ChannelMirror;
 use ahp_sidecar::wire::annotations::annotations_uri;
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::state::{
@@ -15,11 +16,9 @@ use ahp_types::state::{
 };
 use anyhow::{bail, ensure, Context, Result};
 
-use super::client::Held;
-
 #[derive(Debug, Default)]
 pub struct Truth {
-    pub channels: BTreeMap<String, Held>,
+    pub channels: BTreeMap<String, ChannelMirror>,
     /// The sessions, in the order in which they came into being.
     pub sessions: Vec<String>,
     /// The chats, likewise.
@@ -73,7 +72,7 @@ impl Truth {
     }
 
     /// Takes up a session, its annotations or a chat that is new.
-    pub fn add(&mut self, uri: String, held: Held) {
+    pub fn add(&mut self, uri: String, held: ChannelMirror) {
         match &held.state {
             SnapshotState::Session(_) => self.sessions.push(uri.clone()),
             SnapshotState::Chat(_) => self.in_order.push(uri.clone()),

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use ahp_sidecar::backend::mcp::{McpServer, McpTransport};
 use ahp_sidecar::backend::{script::Script, Backend};
+use ahp_sidecar::conform::mirror::ChannelMirror;
 use ahp_sidecar::host::effects::{
     ActionLine, AgentDescription, ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Prefetched,
     Record, SessionKey, Shutdown, Timer,
@@ -45,7 +46,7 @@ use serde_json::{json, Value};
 use super::agent::Agent;
 use super::bridged::Bridged;
 use super::checks;
-use super::client::{Held, Mirror};
+use super::client::Mirror;
 use super::lines::{self, Asked, Line};
 use super::schedule::{Cursor, End, From, Report, Schedule, Step, Wish};
 use super::speech;
@@ -254,7 +255,7 @@ impl World {
         let begin = json!({ "clientId": "observer", "protocolVersions": ["1.0.0"] });
         ensure!(world.say(OBSERVER, &request(0, "initialize", begin))?.is_ok(), "no handshake");
         let root = world.observe(ROOT_RESOURCE_URI)?;
-        world.truth.channels.insert(ROOT_RESOURCE_URI.to_owned(), Held::new(root));
+        world.truth.channels.insert(ROOT_RESOURCE_URI.to_owned(), ChannelMirror::new(root));
         for client in 0..world.clients.len() {
             world.initialize(client, 0)?;
         }

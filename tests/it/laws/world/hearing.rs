@@ -35,7 +35,7 @@ impl World {
         ensure!(seen.delivered.is_empty(), "delivered but not recorded: {:?}", seen.delivered);
         self.drop_removed()?;
         for uri in std::mem::take(&mut seen.created) {
-            let held = Held::new(self.observe(&uri)?);
+            let held = ChannelMirror::new(self.observe(&uri)?);
             self.truth.add(uri, held);
         }
         Ok(seen)
