@@ -23,6 +23,8 @@ pub const EXIT_TIMED_OUT: u8 = 12;
 pub const EXIT_UNUSABLE: u8 = 13;
 /// `run`: the turn was cancelled, by a signal or by another client.
 pub const EXIT_CANCELLED: u8 = 130;
+/// `run`: all turns are complete, but their output could not be written.
+pub const EXIT_OUTPUT: u8 = 14;
 /// `replay`: a host has said something else than a transcript.
 pub const EXIT_DIFFERENT: u8 = 20;
 /// `conform`: a host breaks a law of the protocol.

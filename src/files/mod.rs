@@ -3,7 +3,8 @@
 //! Owns: [`folders`] (resolution of paths below the folders), [`writing`] (writing files),
 //! [`replacement`] (atomic replacement), [`reverting`] (reverting texts), [`trees`] (creating,
 //! moving, copying and removing folders), [`facts`] (version tokens), [`unfinished`] (recovery of
-//! interrupted operations), [`small`] (files that the operator names), and [`uris`] (`file:` URIs).
+//! interrupted operations), [`small`] and [`named`] (files that the operator names, to be read and
+//! to be written), and [`uris`] (`file:` URIs).
 //! Changes use the descriptors that resolution has opened; only the source of a copy and a
 //! recovered folder are opened by path.
 //! Never: answers a request, runs a program, or waits for anything but a disk, except for up to two
@@ -11,6 +12,7 @@
 
 pub mod facts;
 pub mod folders;
+pub mod named;
 pub mod replacement;
 pub mod reverting;
 pub mod small;

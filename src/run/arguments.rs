@@ -12,6 +12,7 @@ use anyhow::{bail, Context};
 use clap::Args;
 
 use super::answers::Answers;
+use super::output::{must_differ, OutputFile};
 use super::policy::Policy;
 use super::printer::OutputForm;
 use crate::cli::AS_GUEST;
@@ -89,11 +90,11 @@ pub struct RunArguments {
     #[arg(long)]
     quiet: bool,
 
-    /// Write the changes of files as a patch for `git apply`
+    /// Write the changes of files as a patch for `git apply`; `-` is stdout
     #[arg(long, value_name = "FILE")]
     patch: Option<PathBuf>,
 
-    /// Write the result as JSON
+    /// Write the result as JSON; `-` is stdout
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
 
@@ -130,6 +131,7 @@ Exit status:
   11   all turns are complete, but a permission was denied or a question declined
   12   the time limit expired
   13   the agent cannot be used: unknown, not installed, not started, or it requires a login
+  14   all turns are complete, but their output, the patch or the summary could not be written
   130  cancelled, by a signal or by another client";
 
 /// Session of a run.
@@ -164,10 +166,10 @@ pub struct RunJob {
     pub timeout: Option<Duration>,
     /// Form of the output.
     pub form: OutputForm,
-    /// Path of the patch to write.
-    pub patch: Option<PathBuf>,
-    /// Path of the summary to write.
-    pub summary: Option<PathBuf>,
+    /// File for the patch.
+    pub patch: Option<OutputFile>,
+    /// File for the summary.
+    pub summary: Option<OutputFile>,
     /// Rules for permissions.
     pub policy: Policy,
     /// Answers to questions.
@@ -215,6 +217,10 @@ impl RunJob {
             Some(file) => Answers::read(file).context("--answers")?,
             None => Answers::default(),
         };
+        let file = |file: &PathBuf| OutputFile::of(file);
+        let patch = arguments.patch.as_ref().map(file).transpose().context("--patch")?;
+        let summary = arguments.summary.as_ref().map(file).transpose().context("--summary")?;
+        must_differ(patch.as_ref(), summary.as_ref())?;
         Ok(Self {
             agent,
             session,
@@ -223,8 +229,8 @@ impl RunJob {
             attachments: arguments.attach.iter().map(|file| attached(file)).collect::<anyhow::Result<_>>()?,
             timeout: arguments.timeout.map(|seconds| Duration::from_secs(seconds.into())),
             form: OutputForm::chosen(arguments.json, arguments.quiet),
-            patch: arguments.patch.clone(),
-            summary: arguments.summary.clone(),
+            patch,
+            summary,
             policy,
             answers,
             host: host_arguments(arguments, command_line),

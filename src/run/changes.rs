@@ -4,6 +4,7 @@
 //! Never: talks to the host, or reads a changed file.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use ahp_types::state::{ChangesetFile, FileEditDiffStats, FileEditSide};
@@ -30,6 +31,8 @@ pub struct RunChanges(BTreeMap<String, JoinedChange>);
 pub struct RunChange {
     /// Description for the summary.
     pub summary: ChangedFileSummary,
+    /// Bytes of the path in the patch.
+    pub path: Vec<u8>,
     /// URI of the content before; `None` if the file did not exist.
     pub before: Option<String>,
     /// URI of the content after; `None` if the file does not exist any more.
@@ -108,23 +111,24 @@ impl JoinedChange {
         };
         let whole = path_of(uri).unwrap_or_else(|_| PathBuf::from(uri));
         let inside = whole.strip_prefix(root).ok();
-        let path = inside.map_or_else(|| whole.display().to_string(), in_patch);
+        let path = in_patch(inside.unwrap_or(&whole));
         let lines = self.lines.as_ref();
         let summary = ChangedFileSummary {
-            path,
+            path: inside.map_or(whole.to_string_lossy(), |_| String::from_utf8_lossy(&path)).into_owned(),
             change,
             added: lines.and_then(|lines| lines.added),
             removed: lines.and_then(|lines| lines.removed),
             not_in_patch: None,
         };
-        Some(RunChange { summary, before, after, is_inside: inside.is_some() })
+        let is_inside = inside.is_some();
+        Some(RunChange { summary, path, before, after, is_inside })
     }
 }
 
-/// Returns a relative path with slashes.
-fn in_patch(path: &Path) -> String {
-    let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
-    parts.join("/")
+/// Returns the bytes of a path with slashes between its names.
+fn in_patch(path: &Path) -> Vec<u8> {
+    let parts: Vec<_> = path.iter().map(OsStr::as_encoded_bytes).collect();
+    parts.join(&b'/')
 }
 
 /// Returns the root of a patch: the repository that contains the folder, else the folder.

@@ -1,10 +1,9 @@
 //! The client of a run: opens the session, starts the turns, and follows them.
 //!
-//! Owns: the mirrors of the session and the chat, pending decisions, and the cancellation of a
-//! turn.
-//! Never: writes to stdout, or knows how the host works inside.
+//! Owns: the mirrors of the session and the chat, and the cancellation of a turn.
+//! Never: writes to stdout, decides what an agent may, or knows how the host works inside.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
@@ -16,9 +15,9 @@ use ahp_types::commands::{ListSessionsResult, SubscribeResult};
 use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::errors::ahp_error_codes;
 use ahp_types::state::{
-    ChangesetState, ChangesetStatus, ChatInputQuestion, ChatInputRequest, ChatState, ConfirmationOption,
-    ConfirmationOptionKind, ErrorInfo, ResponsePart, RootState, SessionConfigPropertySchema,
-    SessionConfigState, SessionLifecycle, SessionState, SnapshotState, ToolCallState, Turn, TurnState,
+    ChangesetState, ChangesetStatus, ChatState, ErrorInfo, ResponsePart, RootState,
+    SessionConfigPropertySchema, SessionConfigState, SessionLifecycle, SessionState, SnapshotState, Turn,
+    TurnState,
 };
 use anyhow::{anyhow, Context};
 use base64::prelude::{Engine, BASE64_STANDARD};
@@ -28,17 +27,14 @@ use uuid::Uuid;
 use super::arguments::{ChosenSession, RunJob};
 use super::changes::{named_in, root_of, RunChanges};
 use super::connection::{HostMessage, RequestFailure};
+use super::decisions::{DecisionStep, RunDecisions};
 use super::events::{RunEvent, RunEvents};
 use super::patch::{patch_of, PatchSide};
-use super::policy::PolicyRequest;
 use super::printer::Printer;
-use super::summary::{
-    DecidedBy, PermissionSummary, QuestionSummary, RunResult, RunSummary, TurnSummary, UsageSummary,
-};
+use super::summary::{RunResult, RunSummary, TurnSummary, UsageSummary};
 use super::RunStop;
 use crate::files::uris::uri_of;
 use crate::wire::changesets::{changeset_uri, ChangesetScope};
-use crate::wire::tool_calls::tool_call_id;
 
 /// Time for a cancelled turn to end.
 const CANCELLED_WITHIN: Duration = Duration::from_secs(5);
@@ -66,10 +62,7 @@ pub struct RunClient<'a> {
     changeset: Mirror<ChangesetState>,
     /// Rejections of this client's actions, by their numbers.
     rejections: BTreeMap<i64, String>,
-    /// Ids of calls and questions that were decided.
-    decided: BTreeSet<String>,
-    /// Call that the person at the terminal is asked about.
-    asked: Option<AskedCall>,
+    decisions: RunDecisions<'a>,
     /// Reason for which the running turn is cancelled.
     cancels: Option<RunStop>,
     /// Set if a turn was cancelled by this client.
@@ -111,14 +104,12 @@ impl<T> Mirror<T> {
     }
 }
 
-/// Call that the person at the terminal is asked about, with the options.
-#[derive(Debug)]
-struct AskedCall {
-    id: String,
-    request: PolicyRequest,
-    options: Vec<ConfirmationOption>,
-    /// Set if the call has run, and its result is asked about.
-    is_result: bool,
+impl Mirror<ChatState> {
+    /// Returns the parts of a turn if it is the active one.
+    fn parts_of(&self, turn: &str) -> &[ResponsePart] {
+        let active = self.state.as_ref().and_then(|state| state.active_turn.as_ref());
+        active.filter(|active| active.id == turn).map_or(&[], |active| &active.response_parts)
+    }
 }
 
 impl<'a> RunClient<'a> {
@@ -140,8 +131,7 @@ impl<'a> RunClient<'a> {
             chat: Mirror::new(),
             changeset: Mirror::new(),
             rejections: BTreeMap::new(),
-            decided: BTreeSet::new(),
-            asked: None,
+            decisions: RunDecisions::new(&job.policy, &job.answers),
             cancels: None,
             has_cancelled: false,
             leaves_at_once: false,
@@ -156,28 +146,73 @@ impl<'a> RunClient<'a> {
     pub async fn run_all(&mut self) -> Result<(), RunStop> {
         self.initialize().await?;
         self.open_session().await?;
+        self.must_have_model(self.job.session == ChosenSession::New).await?;
         let mut ended = Ok(());
         for prompt in &self.job.prompts {
-            ended = self.run_turn(prompt).await;
+            if let Some(loss) = self.printer.loss() {
+                ended = Err(loss.stop());
+            } else {
+                ended = self.run_turn(prompt).await;
+            }
             if ended.is_err() {
                 break;
             }
         }
-        let wants_changes = self.job.patch.is_some() || self.job.summary.is_some();
         let is_gone = self.leaves_at_once || matches!(ended, Err(RunStop::Gone(_)));
-        if wants_changes && !is_gone {
-            if self.has_cancelled {
-                self.events.expire_in(CHANGES_WITHIN);
-            }
-            match self.collect_changes().await {
-                Ok(()) => {}
-                Err(stop) if ended.is_ok() => ended = Err(stop),
-                Err(_) => {
-                    self.summary.changes_unknown = Some("the run ended before they were known".to_owned())
-                }
-            }
+        if !is_gone && ended.is_ok() {
+            ended = self.must_have_model(true).await;
+        }
+        let wants_changes = self.job.patch.is_some() || self.job.summary.is_some();
+        if !wants_changes || is_gone {
+            return ended;
+        }
+        if self.has_cancelled {
+            self.events.expire_in(CHANGES_WITHIN);
+        }
+        match self.collect_changes().await {
+            Ok(()) => {}
+            Err(stop) if ended.is_ok() => return Err(stop),
+            Err(RunStop::Output(error)) => self.printer.note(&format!("{error:#}")),
+            Err(_) => self.summary.changes_unknown = Some("the run ended before they were known".to_owned()),
         }
         ended
+    }
+
+    /// Checks that the agent has the model of the run. Unless `is_known`, an agent that reports no
+    /// models may not have been started yet.
+    ///
+    /// # Errors
+    /// When it has no such model, with those that it has.
+    async fn must_have_model(&mut self, is_known: bool) -> Result<(), RunStop> {
+        let Some(model) = &self.job.model else { return Ok(()) };
+        // What the agent has reported by now is in the root's state by the answer.
+        self.ping().await?;
+        let (agent, models) = self.models();
+        if models.contains(model) || models.is_empty() && !is_known {
+            return Ok(());
+        }
+        Err(RunStop::Usage(match models.as_slice() {
+            [] => format!("--model: the agent `{agent}` offers no models to choose from"),
+            models => {
+                format!(
+                    "--model: the agent `{agent}` has no model `{model}`; there are: {}",
+                    models.join(", ")
+                )
+            }
+        }))
+    }
+
+    /// Returns the agent of the session, and the ids of its models.
+    fn models(&self) -> (String, Vec<String>) {
+        let provider = self.session.state.as_ref().map(|state| state.provider.clone()).unwrap_or_default();
+        let agents = self.root.state.iter().flat_map(|root| &root.agents);
+        let models: Vec<_> =
+            agents.filter(|agent| agent.provider == provider).flat_map(|agent| &agent.models).collect();
+        // The host shows a model that stands for none.
+        let is_placeholder =
+            matches!(models.as_slice(), [only] if only.id == "default" && only.name == "Default");
+        let ids = models.iter().filter(|_| !is_placeholder).map(|model| model.id.clone()).collect();
+        (provider, ids)
     }
 
     /// Ends the connection. A second signal does not wait for the host.
@@ -217,22 +252,23 @@ impl<'a> RunClient<'a> {
     async fn next(&mut self) -> Result<Option<HostMessage>, RunStop> {
         match self.events.next().await? {
             RunEvent::Host(message) => {
-                self.receive(&message)?;
+                self.receive(&message);
                 Ok(Some(message))
             }
             RunEvent::Signal(name) => Err(RunStop::Signal(name)),
             RunEvent::Expired => Err(RunStop::TimedOut),
             RunEvent::Typed(_) => Ok(None),
             RunEvent::Tick => {
-                if self.asked.is_none() {
-                    self.printer.draw()?;
+                if !self.decisions.is_asking() {
+                    self.printer.draw();
                 }
                 Ok(None)
             }
         }
     }
 
-    fn receive(&mut self, message: &HostMessage) -> Result<(), RunStop> {
+    /// Applies a message to the mirrors, and prints it.
+    fn receive(&mut self, message: &HostMessage) {
         let (envelope, text) = match message {
             HostMessage::Action(envelope, text) => (envelope, text),
             HostMessage::Notice(method, params) => {
@@ -240,14 +276,14 @@ impl<'a> RunClient<'a> {
                 if let Some(progress) = params["message"].as_str().filter(|_| method == "root/progress") {
                     self.printer.note(progress);
                 }
-                return Ok(());
+                return;
             }
-            HostMessage::Answer(..) => return Ok(()),
+            HostMessage::Answer(..) => return,
         };
         if let Some(reason) = &envelope.rejection_reason {
             let own = envelope.origin.as_ref().filter(|origin| origin.client_id == self.client_id);
             self.rejections.extend(own.map(|origin| (origin.client_seq, reason.clone())));
-            return Ok(());
+            return;
         }
         self.root.apply(envelope, |state, action| {
             apply_action_to_root(state, action);
@@ -262,9 +298,8 @@ impl<'a> RunClient<'a> {
             apply_action_to_changeset(state, action);
         });
         if of_session || of_chat {
-            self.printer.action(&envelope.action, text)?;
+            self.printer.action(&envelope.action, text);
         }
-        Ok(())
     }
 
     /// Subscribes to a channel, and returns its state with its number.
@@ -434,27 +469,25 @@ impl<'a> RunClient<'a> {
             if let Some(ended) = self.ended_turn(&turn) {
                 break ended;
             }
+            if let Some(loss) = self.printer.loss().filter(|_| !self.has_cancelled) {
+                self.cancel(&turn, loss.stop()).await?;
+            }
+            self.take_back_refused(&turn)?;
             self.decide(&turn).await?;
             match self.events.next().await? {
-                RunEvent::Host(message) => self.receive_during(&message, &turn).await?,
+                RunEvent::Host(message) => self.receive(&message),
                 RunEvent::Signal(name) => self.cancel(&turn, RunStop::Signal(name)).await?,
                 RunEvent::Expired => self.cancel(&turn, RunStop::TimedOut).await?,
-                RunEvent::Typed(line) => self.decide_as_typed(&turn, line.as_deref()).await?,
-                RunEvent::Tick if self.asked.is_none() => self.printer.draw()?,
+                RunEvent::Typed(line) => {
+                    let steps = self.decisions.decide_as_typed(&turn, line.as_deref());
+                    self.carry_out(steps).await?;
+                }
+                RunEvent::Tick if !self.decisions.is_asking() => self.printer.draw(),
                 RunEvent::Tick => {}
             }
         };
-        self.printer.end_turn().or_else(|stop| if self.has_cancelled { Ok(()) } else { Err(stop) })?;
+        self.printer.end_turn();
         self.add_turn(ended, start)
-    }
-
-    /// Receives a message while a turn runs: if the output has no reader, the turn is cancelled.
-    async fn receive_during(&mut self, message: &HostMessage, turn: &str) -> Result<(), RunStop> {
-        match self.receive(message) {
-            Err(RunStop::ReaderGone) if self.cancels.is_some() => Ok(()),
-            Err(RunStop::ReaderGone) => self.cancel(turn, RunStop::ReaderGone).await,
-            received => received,
-        }
     }
 
     /// Returns the reason why the host has refused a turn.
@@ -467,15 +500,7 @@ impl<'a> RunClient<'a> {
                 meta: None,
             }));
         }
-        let Some(model) = self.job.model.as_ref().filter(|model| reason.contains(model.as_str())) else {
-            return RunStop::Failed(anyhow!("the host refuses the message: {reason}"));
-        };
-        let provider = self.session.state.as_ref().map(|state| state.provider.as_str());
-        let agents = self.root.state.iter().flat_map(|root| &root.agents);
-        let of_agent = agents.filter(|agent| Some(agent.provider.as_str()) == provider);
-        let names: Vec<&str> =
-            of_agent.flat_map(|agent| &agent.models).map(|model| model.id.as_str()).collect();
-        RunStop::Usage(format!("--model: `{model}`: {reason}; there are: {}", names.join(", ")))
+        RunStop::Failed(anyhow!("the host refuses the message: {reason}"))
     }
 
     /// Returns the turn if it has ended.
@@ -523,159 +548,51 @@ impl<'a> RunClient<'a> {
         }
         self.cancels = Some(why);
         self.has_cancelled = true;
-        self.asked = None;
+        self.decisions.stop_asking();
         self.events.expire_in(CANCELLED_WITHIN);
         let action = json!({ "type": "chat/turnCancelled", "turnId": turn, "duration": 0 });
         let chat = self.chat.channel.clone();
         self.events.dispatch(&chat, action).await.map(drop)
     }
 
-    /// Decides about calls and questions that wait.
+    /// Decides about the calls and questions that wait.
     async fn decide(&mut self, turn: &str) -> Result<(), RunStop> {
         if self.cancels.is_some() {
             return Ok(());
         }
-        let active = self.chat.state.as_ref().and_then(|state| state.active_turn.as_ref());
-        let parts = active.filter(|active| active.id == turn).map(|active| active.response_parts.as_slice());
-        let mut calls = Vec::new();
-        let mut questions: Vec<ChatInputRequest> = Vec::new();
-        for part in parts.unwrap_or_default() {
-            match part {
-                ResponsePart::ToolCall(part) => {
-                    let request = self.job.policy.request_of(&part.tool_call);
-                    calls.extend(request.map(|request| asked_call(&part.tool_call, request)));
+        let Self { decisions, events, chat, .. } = self;
+        let has_person =
+            || io::stdin().is_terminal() && io::stderr().is_terminal() && events.listen_to_terminal();
+        let steps = decisions.decide(turn, chat.parts_of(turn), has_person);
+        self.carry_out(steps).await
+    }
+
+    async fn carry_out(&mut self, steps: Vec<DecisionStep>) -> Result<(), RunStop> {
+        for step in steps {
+            match step {
+                DecisionStep::Note(note) => self.printer.note(&note),
+                DecisionStep::Send(mut decision) => {
+                    let number = self.events.dispatch(&self.chat.channel, decision.action.take()).await?;
+                    self.summary.add_decision(decision.summary.clone());
+                    self.decisions.was_sent(number, *decision);
                 }
-                ResponsePart::InputRequest(part) if part.response.is_none() => {
-                    questions.push(part.request.clone());
-                }
-                _ => {}
-            }
-        }
-        if self.asked.as_ref().is_some_and(|asked| !calls.iter().any(|call| call.id == asked.id)) {
-            self.asked = None;
-            self.printer.note("(decided elsewhere)");
-        }
-        // An agent may use an id again, once the decision has arrived.
-        self.decided.retain(|key| {
-            calls.iter().any(|call| call.key() == *key)
-                || questions.iter().any(|question| question.id == *key)
-        });
-        for call in calls {
-            if self.decided.contains(&call.key())
-                || self.asked.as_ref().is_some_and(|asked| asked.id == call.id)
-            {
-                continue;
-            }
-            match self.job.policy.judge(&call.request) {
-                Some(judgement) => {
-                    self.confirm(turn, call, judgement.allowed, DecidedBy::Rule, judgement.rule, None)
-                        .await?;
-                }
-                None if self.asked.is_some() => {}
-                None if self.has_person() => self.ask_person(call),
-                None => self.confirm(turn, call, false, DecidedBy::Default, None, None).await?,
-            }
-        }
-        for question in questions {
-            if self.decided.insert(question.id.clone()) {
-                self.answer(turn, &question).await?;
             }
         }
         Ok(())
     }
 
-    /// Returns whether a person can be asked.
-    fn has_person(&mut self) -> bool {
-        io::stdin().is_terminal() && io::stderr().is_terminal() && self.events.listen_to_terminal()
-    }
-
-    fn ask_person(&mut self, call: AskedCall) {
-        let AskedCall { request, .. } = &call;
-        let mut text =
-            format!("{} asks: {}", in_one_line(&request.display_name), in_one_line(&request.title));
-        if let Some(command) = request.command.as_ref().filter(|command| **command != request.title) {
-            text += &format!("\n  {}", in_one_line(command));
-        }
-        for path in &request.paths {
-            text += &format!("\n  {}", in_one_line(&path.to_string_lossy()));
-        }
-        let options: Vec<String> = match call.options.as_slice() {
-            [] => vec!["y: yes".to_owned(), "n: no".to_owned()],
-            options => {
-                let label = |(option, at): (&ConfirmationOption, usize)| {
-                    format!("{at}: {}", in_one_line(&option.label))
-                };
-                options.iter().zip(1..).map(label).collect()
-            }
-        };
-        text += &format!("\n{} (other input: no)", options.join(", "));
-        self.printer.note(&text);
-        self.asked = Some(call);
-    }
-
-    /// Decides about the call that the person was asked about.
-    async fn decide_as_typed(&mut self, turn: &str, line: Option<&str>) -> Result<(), RunStop> {
-        let Some(call) = self.asked.take() else { return Ok(()) };
-        let line = line.unwrap_or_default().trim();
-        let chosen = line.parse::<usize>().ok().and_then(|at| call.options.get(at.checked_sub(1)?)).cloned();
-        let allowed = match &chosen {
-            Some(option) => option.kind == ConfirmationOptionKind::Approve,
-            None => ["y", "yes"].contains(&line.to_lowercase().as_str()),
-        };
-        let option = chosen.map(|option| option.id);
-        self.confirm(turn, call, allowed, DecidedBy::User, None, option).await
-    }
-
-    async fn confirm(
-        &mut self,
-        turn: &str,
-        call: AskedCall,
-        allowed: bool,
-        by: DecidedBy,
-        rule: Option<String>,
-        option: Option<String>,
-    ) -> Result<(), RunStop> {
-        self.decided.insert(call.key());
-        if !allowed && by != DecidedBy::User {
-            let why = rule.as_ref().map_or("no rule allows it".to_owned(), |rule| format!("rule `{rule}`"));
-            let what = call.request.command.as_ref().unwrap_or(&call.request.title);
-            self.printer.note(&format!("denied: {}: {what} ({why})", call.request.display_name));
-        }
-        let mut action = json!({ "turnId": turn, "toolCallId": call.id, "approved": allowed });
-        action["type"] = match call.is_result {
-            true => "chat/toolCallResultConfirmed".into(),
-            false => "chat/toolCallConfirmed".into(),
-        };
-        if !call.is_result {
-            if !allowed {
-                action["reason"] = "denied".into();
-            }
-            if let Some(option) = option {
-                action["selectedOptionId"] = option.into();
+    /// Takes back the decisions that the host has refused. What still waits is decided again.
+    ///
+    /// # Errors
+    /// When the host takes no decision at all.
+    fn take_back_refused(&mut self, turn: &str) -> Result<(), RunStop> {
+        for (number, reason) in std::mem::take(&mut self.rejections) {
+            match self.decisions.was_refused(number, &reason, self.chat.parts_of(turn)) {
+                Some(Ok(summary)) => self.summary.remove_decision(&summary),
+                Some(Err(why)) => return Err(RunStop::Failed(anyhow!(why))),
+                None => {}
             }
         }
-        let chat = self.chat.channel.clone();
-        self.events.dispatch(&chat, action).await?;
-        self.summary.permissions.push(PermissionSummary::of(turn, call.request, allowed, by, rule));
-        Ok(())
-    }
-
-    async fn answer(&mut self, turn: &str, request: &ChatInputRequest) -> Result<(), RunStop> {
-        let answers = self.job.answers.to(request);
-        let texts = request.questions.iter().flatten().filter_map(text_of_question);
-        let texts: Vec<String> = request.message.iter().cloned().chain(texts).collect();
-        let mut action =
-            json!({ "type": "chat/inputCompleted", "requestId": request.id, "response": "decline" });
-        let answered = answers.is_some();
-        if let Some(answers) = answers {
-            action["response"] = "accept".into();
-            action["answers"] = answers.into();
-        } else {
-            self.printer.note(&format!("declined: {} (no answer is given)", texts.join(" ")));
-        }
-        let chat = self.chat.channel.clone();
-        self.events.dispatch(&chat, action).await?;
-        self.summary.questions.push(QuestionSummary { turn: turn.to_owned(), texts, answered });
         Ok(())
     }
 
@@ -694,9 +611,11 @@ impl<'a> RunClient<'a> {
         let mut files = Vec::new();
         for mut change in changes.files(root) {
             if self.job.patch.is_some() {
-                let path = change.summary.path.clone();
+                let path = &change.summary.path;
                 let added = match change.is_inside {
-                    true => self.patch_of(&path, change.before.as_deref(), change.after.as_deref()).await?,
+                    true => {
+                        self.patch_of(&change.path, change.before.as_deref(), change.after.as_deref()).await?
+                    }
                     false => Err("it is outside of the folder".to_owned()),
                 };
                 match added {
@@ -710,7 +629,7 @@ impl<'a> RunClient<'a> {
             files.push(change.summary);
         }
         if let Some(file) = &self.job.patch {
-            std::fs::write(file, &patch).with_context(|| format!("--patch: `{}`", file.display()))?;
+            file.write(&patch, self.printer).context("--patch").map_err(RunStop::Output)?;
             if let Some(reason) = &self.summary.changes_unknown {
                 self.printer.note(&format!("the patch may lack changes: {reason}"));
             }
@@ -746,7 +665,7 @@ impl<'a> RunClient<'a> {
     /// Returns the patch of a file, or the reason why there is none.
     async fn patch_of(
         &mut self,
-        path: &str,
+        path: &[u8],
         before: Option<&str>,
         after: Option<&str>,
     ) -> Result<Result<Vec<u8>, String>, RunStop> {
@@ -777,26 +696,6 @@ impl<'a> RunClient<'a> {
             Err(error) => Err(error.message),
         })
     }
-}
-
-impl AskedCall {
-    /// Returns the key of the decision: a call may be asked about twice.
-    fn key(&self) -> String {
-        format!("{}:{}", self.is_result, self.id)
-    }
-}
-
-/// Returns a text of the agent without line ends: it must not continue the question to a person.
-fn in_one_line(text: &str) -> String {
-    text.split(['\n', '\r']).collect::<Vec<_>>().join(" ⏎ ")
-}
-
-fn asked_call(call: &ToolCallState, request: PolicyRequest) -> AskedCall {
-    let (options, is_result) = match call {
-        ToolCallState::PendingConfirmation(call) => (call.options.clone().unwrap_or_default(), false),
-        _ => (Vec::new(), true),
-    };
-    AskedCall { id: tool_call_id(call).to_owned(), request, options, is_result }
 }
 
 /// Returns the value of an option: a text, unless its schema or its look says otherwise.
@@ -844,9 +743,4 @@ fn answer_of(parts: &[ResponsePart]) -> String {
     }
     answer.reverse();
     answer.concat().trim().to_owned()
-}
-
-fn text_of_question(question: &ChatInputQuestion) -> Option<String> {
-    let question = serde_json::to_value(question).ok()?;
-    question["message"].as_str().or_else(|| question["title"].as_str()).map(str::to_owned)
 }

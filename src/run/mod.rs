@@ -4,28 +4,35 @@
 //! of the state folder, and talks to it over pipes. So other clients of the folder see the run.
 //!
 //! Owns: [`arguments`] (flags), [`connection`] (the pipes to the host), [`events`] (all that a run
-//! waits for), [`client`] (opening the session, following turns, deciding), [`policy`] (rules for
-//! permissions), [`answers`] (to questions), [`printer`] (output), [`changes`] and [`patch`]
-//! (changed files), and [`summary`] (the result).
+//! waits for), [`client`] (opening the session, following turns), [`decisions`] (on permissions and
+//! questions), [`policy`] (rules for permissions) with [`commands`] and [`patterns`] (of paths),
+//! [`answers`] (to questions), [`printer`] (stdout), [`output`] (written files), [`changes`] and
+//! [`patch`] (changed files), and [`summary`] (the result).
 //! Never: starts an agent, stores anything, or knows the core: it knows what the protocol says.
 
 use std::io::{self, Write};
 use std::time::Instant;
+
+use anyhow::Context;
 
 use self::arguments::{RunArguments, RunJob};
 use self::client::RunClient;
 use self::events::RunEvents;
 use self::printer::Printer;
 use self::summary::{RunFailure, RunResult, RunSummary};
-use crate::status::{EXIT_FAILURE, EXIT_USAGE};
+use crate::status::{EXIT_FAILURE, EXIT_OUTPUT, EXIT_USAGE};
 
 pub mod answers;
 pub mod arguments;
 pub mod changes;
 pub mod client;
+pub mod commands;
 pub mod connection;
+pub mod decisions;
 pub mod events;
+pub mod output;
 pub mod patch;
+pub mod patterns;
 pub mod policy;
 pub mod printer;
 pub mod summary;
@@ -39,6 +46,8 @@ pub enum RunStop {
     TimedOut,
     /// Closed reader of stdout.
     ReaderGone,
+    /// Reason why the output of the run could not be written.
+    Output(anyhow::Error),
     /// Cancellation by another client.
     CancelledElsewhere,
     /// Error with which a turn has ended: its kind and reason.
@@ -86,6 +95,9 @@ impl RunStop {
                 let why = format!("the host cannot be used any more (exit status {status})");
                 (RunResult::Failed, Some(status), failure("hostGone", why))
             }
+            Self::Output(error) => {
+                (RunResult::Failed, Some(EXIT_OUTPUT), failure("output", format!("{error:#}")))
+            }
             Self::Failed(error) => (RunResult::Failed, None, failure("internal", format!("{error:#}"))),
         }
     }
@@ -120,29 +132,38 @@ async fn perform(job: &RunJob) -> u8 {
         }
         Err(error) => Err(RunStop::Failed(error)),
     };
-    let mut is_printed = false;
+    printer.finish(&summary.answer);
+    conclude(ended, &mut printer, &mut summary);
+    summary.duration_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+    if let Some(file) = &job.summary {
+        let written = summary.text().and_then(|text| file.write(text.as_bytes(), &mut printer));
+        if let Err(error) =
+            written.context("--summary").and(printer.loss().map_or(Ok(()), |loss| Err(loss.reason())))
+        {
+            return complain(&format!("{error:#}"), EXIT_OUTPUT);
+        }
+    }
+    summary.exit_status
+}
+
+/// Sets the result of a run, and prints the reason if it is a failure.
+fn conclude(ended: Result<(), RunStop>, printer: &mut Printer, summary: &mut RunSummary) {
+    let lost = printer.loss().filter(|_| ended.is_ok());
+    let ended = lost.map_or(ended, |loss| Err(RunStop::Output(loss.reason())));
+    // The process that joins the host has printed the reason.
+    let is_printed = matches!(ended, Err(RunStop::Gone(_)));
     match ended {
         Ok(()) if summary.has_denials() => summary.conclude(RunResult::Denied, None),
         Ok(()) => summary.conclude(RunResult::Completed, None),
         Err(stop) => {
-            // The process that joins the host has printed the reason.
-            is_printed = matches!(stop, RunStop::Gone(_));
             let (result, status, failure) = stop.concluded();
             summary.conclude(result, status);
             summary.error = Some(failure);
         }
     }
-    summary.duration_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-    if let Err(RunStop::Failed(error)) = printer.finish(&summary.answer) {
-        complain(&format!("{error:#}"), EXIT_FAILURE);
-    }
     if let Some(failure) = summary.error.as_ref().filter(|_| !is_printed) {
         complain(&failure.message, summary.exit_status);
     }
-    if let Some(Err(error)) = job.summary.as_ref().map(|file| summary.write(file)) {
-        return complain(&format!("{error:#}"), EXIT_FAILURE);
-    }
-    summary.exit_status
 }
 
 /// Prints an error on stderr, and returns the exit status. A failure is ignored: stderr may be

@@ -38,7 +38,7 @@ pub struct PatchSide {
 }
 
 /// Returns the patch of one file; `None` if it is binary and an object id is unknown.
-pub fn patch_of(path: &str, before: Option<&PatchSide>, after: Option<&PatchSide>) -> Option<Vec<u8>> {
+pub fn patch_of(path: &[u8], before: Option<&PatchSide>, after: Option<&PatchSide>) -> Option<Vec<u8>> {
     let kind = |side: &PatchSide| side.mode.map(|mode| mode & KIND_OF_FILE);
     match (before, after) {
         // A file that became a link is removed and added.
@@ -49,7 +49,7 @@ pub fn patch_of(path: &str, before: Option<&PatchSide>, after: Option<&PatchSide
     }
 }
 
-fn one_patch(path: &str, before: Option<&PatchSide>, after: Option<&PatchSide>) -> Option<Vec<u8>> {
+fn one_patch(path: &[u8], before: Option<&PatchSide>, after: Option<&PatchSide>) -> Option<Vec<u8>> {
     let (old_name, new_name) = (quoted("a/", path), quoted("b/", path));
     let mut patch = format!("diff --git {old_name} {new_name}\n");
     let mode = |side: &PatchSide| side.mode.unwrap_or(REGULAR);
@@ -104,23 +104,20 @@ fn ids(before: Option<&PatchSide>, after: Option<&PatchSide>) -> Option<(String,
     }
 }
 
-/// Returns a name as git writes it: quoted, if it has characters that end a name.
-fn quoted(side: &str, path: &str) -> String {
-    let name = format!("{side}{path}");
-    if !name.chars().any(|char| char.is_control() || matches!(char, '"' | '\\')) {
-        return name;
+/// Returns a name as git writes it: quoted, if it has characters that end a name or is not UTF-8.
+fn quoted(side: &str, path: &[u8]) -> String {
+    let plain = std::str::from_utf8(path)
+        .ok()
+        .filter(|path| !path.chars().any(|char| char.is_control() || matches!(char, '"' | '\\')));
+    if let Some(path) = plain {
+        return format!("{side}{path}");
     }
-    let mut text = String::from('"');
-    for char in name.chars() {
-        match char {
-            '"' | '\\' => text.extend(['\\', char]),
-            char if char.is_control() => {
-                let mut bytes = [0; 4];
-                for byte in char.encode_utf8(&mut bytes).bytes() {
-                    text += &format!("\\{byte:03o}");
-                }
-            }
-            char => text.push(char),
+    let mut text = format!("\"{side}");
+    for byte in path {
+        match byte {
+            b'"' | b'\\' => text.extend(['\\', char::from(*byte)]),
+            b' '..=b'~' => text.push(char::from(*byte)),
+            byte => text += &format!("\\{byte:03o}"),
         }
     }
     text.push('"');

@@ -3,22 +3,17 @@
 //! Owns: the form of a rule, and which rule applies to a request.
 //! Never: asks anyone, or protects from an agent that does not ask: an agent is no prisoner.
 
-use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use ahp_types::common::JsonObject;
 use ahp_types::state::{FileEditCollection, ToolCallState, ToolInput};
 use anyhow::{bail, Context};
-use globset::{GlobBuilder, GlobMatcher};
 use serde_json::Value;
 
-use crate::files::uris::path_of;
-use crate::os::paths::canonical;
+use super::commands::{plain_words, runs, SHELL};
+use super::patterns::{NamedPath, PathPattern};
 use crate::wire::text::plain;
 use crate::wire::tool_calls::{KIND, LOCATIONS, TOOL_KIND};
-
-/// Maximum number of links that are followed in a path; systems follow fewer.
-const LINKS_MAX: usize = 40;
 
 /// Separator of rules in one text.
 const BETWEEN_RULES: char = ';';
@@ -26,11 +21,33 @@ const BETWEEN_RULES: char = ';';
 /// Condition with the rest of a rule as its value.
 const COMMAND: &str = "command=";
 
-/// Characters by which a shell runs more than one command, or writes to a file.
-const SHELL: [char; 11] = [';', '|', '&', '<', '>', '`', '$', '(', ')', '\n', '\r'];
+/// Characters that mean nothing in the words of a command, so that a rule with them would never
+/// apply.
+const NOT_IN_WORDS: [char; 4] = ['\'', '"', '*', '?'];
 
-/// Members of a tool's input that name a file.
-const PATH_MEMBERS: [&str; 5] = ["path", "file_path", "filePath", "abs_path", "notebook_path"];
+/// Kinds of tools, as ACP names them.
+const KINDS: [&str; 10] =
+    ["read", "edit", "delete", "move", "search", EXECUTE, "think", "fetch", "switch_mode", "other"];
+
+/// Kind of tools that run commands.
+const EXECUTE: &str = "execute";
+
+/// Kinds of tools that change a folder with everything in it.
+const WHOLE: [&str; 2] = ["delete", "move"];
+
+/// Members of a tool's input that name files.
+const PATH_MEMBERS: [&str; 10] = [
+    "path",
+    "paths",
+    "file_path",
+    "filePath",
+    "abs_path",
+    "absolute_path",
+    "notebook_path",
+    "dir_path",
+    "uri",
+    "target_file",
+];
 
 /// Facts about a tool call that asks for permission, or for a confirmation of its result.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -45,8 +62,17 @@ pub struct PolicyRequest {
     pub title: String,
     /// Command line; `None` if the call runs no command.
     pub command: Option<String>,
-    /// Absolute paths of the files that the call concerns, as far as it names them.
-    pub paths: Vec<PathBuf>,
+    /// Files that the call concerns, as far as it names them.
+    pub paths: Vec<NamedPath>,
+    /// Set if it names a file that is not one of this machine.
+    pub has_foreign_path: bool,
+}
+
+impl PolicyRequest {
+    /// Returns the absolute paths of the files that the call concerns.
+    pub fn real_paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.paths.iter().map(|path| &path.real)
+    }
 }
 
 /// Decision by the rules.
@@ -54,8 +80,10 @@ pub struct PolicyRequest {
 pub struct Judgement {
     /// Set if the permission is granted.
     pub allowed: bool,
-    /// Text of the rule; `None` if no rule applies.
-    pub rule: Option<String>,
+    /// Text of the rule.
+    pub rule: String,
+    /// Reason why the rule applies, where the rule itself does not say it.
+    pub reason: Option<String>,
 }
 
 /// Rules of a run.
@@ -73,7 +101,7 @@ struct PermissionRule {
     text: String,
     kind: Option<String>,
     tool: Option<String>,
-    path: Option<GlobMatcher>,
+    path: Option<PathPattern>,
     command: Option<Vec<String>>,
 }
 
@@ -97,14 +125,23 @@ impl Policy {
 
     /// Returns the decision about a request; `None` if no rule applies.
     pub fn judge(&self, request: &PolicyRequest) -> Option<Judgement> {
-        let decided = |allowed: bool, rule: &str| Judgement { allowed, rule: Some(rule.to_owned()) };
-        if let Some(rule) = self.deny.iter().find(|rule| rule.covers_part_of(request)) {
-            return Some(decided(false, &rule.text));
+        let decided = |allowed, rule: &str, reason| Judgement { allowed, rule: rule.to_owned(), reason };
+        for rule in &self.deny {
+            match rule.denies(request) {
+                RuleDenial::No => {}
+                RuleDenial::Yes => return Some(decided(false, &rule.text, None)),
+                RuleDenial::Perhaps(why) => return Some(decided(false, &rule.text, Some(why))),
+            }
         }
-        if let Some(rule) = self.allow.iter().find(|rule| rule.covers(request)) {
-            return Some(decided(true, &rule.text));
+        if let Some(rule) = self.allow.iter().find(|rule| rule.grants(request)) {
+            return Some(decided(true, &rule.text, None));
         }
-        self.allow_all.then(|| decided(true, "--allow-all"))
+        self.allow_all.then(|| decided(true, "--allow-all", None))
+    }
+
+    /// Returns whether all calls are granted, later ones included.
+    pub fn grants_all(&self) -> bool {
+        self.allow_all && self.deny.is_empty()
     }
 
     /// Returns the request of a tool call; `None` if the call does not wait for a decision.
@@ -147,22 +184,9 @@ impl Policy {
         let object = input.and_then(|text| serde_json::from_str::<Value>(text).ok()).filter(Value::is_object);
         let command = match &object {
             Some(object) => command_in(object),
-            None => input.filter(|_| kind == Some("execute")).map(str::to_owned),
+            None => input.filter(|_| kind == Some(EXECUTE)).map(str::to_owned),
         };
-        let of_input =
-            object.iter().flat_map(|object| PATH_MEMBERS.iter().filter_map(|name| object[*name].as_str()));
-        let locations = member(LOCATIONS).and_then(Value::as_array).into_iter().flatten();
-        let of_locations = locations.filter_map(|location| location["path"].as_str());
-        let sides = edits.iter().flat_map(|edits| &edits.items).flat_map(|edit| [&edit.before, &edit.after]);
-        let of_edits = sides.flatten().filter_map(|side| path_of(&side.uri).ok());
-        let mut paths: Vec<PathBuf> = of_input
-            .chain(of_locations)
-            .map(PathBuf::from)
-            .chain(of_edits)
-            .map(|path| self.real(&path))
-            .collect();
-        paths.sort();
-        paths.dedup();
+        let (paths, has_foreign_path) = self.paths(object.as_ref(), member(LOCATIONS), edits);
         PolicyRequest {
             tool: tool.to_owned(),
             display_name: display_name.to_owned(),
@@ -170,55 +194,47 @@ impl Policy {
             title: title.to_owned(),
             command,
             paths,
+            has_foreign_path,
         }
     }
 
-    /// Returns the path without `..`, and with the links that exist followed.
-    fn real(&self, path: &Path) -> PathBuf {
-        let found = followed(&self.directory.join(path));
-        let mut rest = Vec::new();
-        for folder in found.ancestors() {
-            if let Ok(mut real) = canonical(folder) {
-                real.extend(rest.iter().rev());
-                return real;
-            }
-            rest.extend(folder.file_name());
-        }
-        found
-    }
-}
-
-/// Follows the links in a path as the system does: part by part, and also where their targets do
-/// not exist yet, as a write would create those.
-fn followed(path: &Path) -> PathBuf {
-    let reversed = |path: &Path| -> Vec<PathBuf> {
-        path.components().rev().map(|part| PathBuf::from(part.as_os_str())).collect()
-    };
-    let (mut found, mut parts, mut links) = (PathBuf::new(), reversed(path), 0);
-    while let Some(part) = parts.pop() {
-        match part.components().next() {
-            Some(Component::ParentDir) => {
-                found.pop();
-            }
-            Some(Component::CurDir) | None => {}
-            Some(_) => {
-                found.push(&part);
-                if let Some(target) = fs::read_link(&found).ok().filter(|_| links < LINKS_MAX) {
-                    links += 1;
-                    found.pop();
-                    parts.extend(reversed(&target));
-                }
+    /// Returns the files that a call names, and whether it names others that are not files of this
+    /// machine.
+    fn paths(
+        &self,
+        input: Option<&Value>,
+        locations: Option<&Value>,
+        edits: Option<&FileEditCollection>,
+    ) -> (Vec<NamedPath>, bool) {
+        let members = input.into_iter().flat_map(|input| PATH_MEMBERS.iter().map(|name| &input[*name]));
+        let of_input = members.flat_map(|member| match member {
+            Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
+            member => member.as_str().into_iter().collect::<Vec<_>>(),
+        });
+        let locations = locations.and_then(Value::as_array).into_iter().flatten();
+        let of_locations = locations.filter_map(|location| location["path"].as_str());
+        let sides = edits.iter().flat_map(|edits| &edits.items).flat_map(|edit| [&edit.before, &edit.after]);
+        let of_edits = sides.flatten().map(|side| side.uri.as_str());
+        let (mut paths, mut has_foreign) = (Vec::new(), false);
+        for text in of_input.chain(of_locations).chain(of_edits) {
+            match NamedPath::of(text, &self.directory) {
+                Some(path) => paths.push(path),
+                None => has_foreign = true,
             }
         }
+        paths.sort();
+        paths.dedup();
+        (paths, has_foreign)
     }
-    found
 }
 
 /// Returns the command line in the input of a tool, as agents write it.
 fn command_in(input: &Value) -> Option<String> {
     match input.get("command").or_else(|| input.get("cmd"))? {
         Value::String(command) => Some(command.clone()),
-        Value::Array(words) => Some(words.iter().map(Value::as_str).collect::<Option<Vec<_>>>()?.join(" ")),
+        Value::Array(words) => {
+            Some(shell_words::join(words.iter().map(Value::as_str).collect::<Option<Vec<_>>>()?))
+        }
         _ => None,
     }
 }
@@ -235,6 +251,9 @@ impl PermissionRule {
             if words.is_empty() || command.contains(SHELL) {
                 bail!("`command=` must be followed by the first words of a simple command");
             }
+            if command.contains(NOT_IN_WORDS) {
+                bail!("`command=` is followed by plain words: quotes and wildcards would never match");
+            }
             rule.command = Some(words);
         }
         if conditions.split_whitespace().any(|word| word.starts_with('#')) {
@@ -246,9 +265,12 @@ impl PermissionRule {
         }
         for word in words {
             let is_second = match word.split_once('=') {
+                Some(("kind", kind)) if !KINDS.contains(&kind) => {
+                    bail!("`{kind}` is no kind of tool; there are: {}", KINDS.join(", "))
+                }
                 Some(("kind", kind)) => rule.kind.replace(kind.to_owned()).is_some(),
                 Some(("tool", tool)) => rule.tool.replace(tool.to_owned()).is_some(),
-                Some(("path", path)) => rule.path.replace(pattern(path, directory)?).is_some(),
+                Some(("path", path)) => rule.path.replace(PathPattern::read(path, directory)?).is_some(),
                 _ => bail!("`{word}` is none of kind=KIND, tool=NAME, path=PATTERN and command=WORDS"),
             };
             if is_second {
@@ -264,46 +286,65 @@ impl PermissionRule {
         kind && self.tool.as_ref().is_none_or(|tool| names.contains(&tool))
     }
 
-    /// Returns whether the rule covers everything that the request names, for a grant.
-    fn covers(&self, request: &PolicyRequest) -> bool {
+    /// Returns whether the rule covers everything that the request names.
+    fn grants(&self, request: &PolicyRequest) -> bool {
         let paths = self.path.as_ref().is_none_or(|pattern| {
-            !request.paths.is_empty() && request.paths.iter().all(|path| pattern.is_match(path))
+            let all_match = request.paths.iter().all(|path| pattern.grants(path));
+            all_match && !request.paths.is_empty() && !request.has_foreign_path
         });
         let command = self.command.as_ref().is_none_or(|prefix| {
-            let command = request.command.as_deref().filter(|command| !command.contains(SHELL));
-            command.is_some_and(|command| begins_with(command, prefix))
+            let words = request.command.as_deref().and_then(plain_words);
+            words.is_some_and(|words| words.starts_with(prefix))
         });
         self.fits_tool(request) && paths && command
     }
 
-    /// Returns whether the rule covers some part of the request, for a denial.
-    fn covers_part_of(&self, request: &PolicyRequest) -> bool {
-        let paths =
-            self.path.as_ref().is_none_or(|pattern| request.paths.iter().any(|path| pattern.is_match(path)));
-        let command = self.command.as_ref().is_none_or(|prefix| {
-            let mut parts = request.command.iter().flat_map(|command| command.split(SHELL));
-            parts.any(|part| begins_with(part, prefix))
-        });
-        self.fits_tool(request) && paths && command
+    /// Returns whether the rule covers some part of the request.
+    fn denies(&self, request: &PolicyRequest) -> RuleDenial {
+        if !self.fits_tool(request) {
+            return RuleDenial::No;
+        }
+        let path = self.path.as_ref().map_or(RuleDenial::Yes, |pattern| denied_path(pattern, request));
+        let command = self.command.as_ref().map_or(RuleDenial::Yes, |words| denied_command(words, request));
+        match (path, command) {
+            (RuleDenial::No, _) | (_, RuleDenial::No) => RuleDenial::No,
+            (RuleDenial::Perhaps(why), _) | (_, RuleDenial::Perhaps(why)) => RuleDenial::Perhaps(why),
+            (RuleDenial::Yes, RuleDenial::Yes) => RuleDenial::Yes,
+        }
     }
 }
 
-fn begins_with(command: &str, prefix: &[String]) -> bool {
-    let mut words = command.split_whitespace();
-    prefix.iter().all(|word| words.next() == Some(word))
+/// Effect of a rule of denials on a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum RuleDenial {
+    No,
+    Yes,
+    /// Denial because nothing shows that the rule does not apply; with the reason.
+    Perhaps(String),
 }
 
-/// Returns the pattern of a path; a relative one is below the folder.
-fn pattern(path: &str, directory: &Path) -> anyhow::Result<GlobMatcher> {
-    let whole = if Path::new(path).is_absolute() {
-        path.to_owned()
-    } else {
-        let path = path.strip_prefix("./").unwrap_or(path);
-        let directory = globset::escape(&directory.to_string_lossy());
-        format!("{}/{path}", directory.trim_end_matches('/'))
-    };
-    let glob = GlobBuilder::new(&whole).literal_separator(true).build();
-    Ok(glob.with_context(|| format!("path={path}"))?.compile_matcher())
+fn denied_path(pattern: &PathPattern, request: &PolicyRequest) -> RuleDenial {
+    let is_whole = request.kind.as_deref().is_some_and(|kind| WHOLE.contains(&kind));
+    let mut paths = request.paths.iter();
+    match paths.any(|path| pattern.denies(path) || is_whole && pattern.is_below(path)) {
+        true => RuleDenial::Yes,
+        false if request.has_foreign_path => {
+            RuleDenial::Perhaps("the call names a file that is not one of this machine".to_owned())
+        }
+        false => RuleDenial::No,
+    }
+}
+
+fn denied_command(words: &[String], request: &PolicyRequest) -> RuleDenial {
+    match request.command.as_deref().map(|line| runs(line, words)) {
+        Some(Ok(true)) => RuleDenial::Yes,
+        Some(Ok(false)) => RuleDenial::No,
+        Some(Err(why)) => RuleDenial::Perhaps(format!("the command line cannot be taken apart: {why}")),
+        None if request.kind.as_deref() == Some(EXECUTE) => {
+            RuleDenial::Perhaps("the call does not name its command".to_owned())
+        }
+        None => RuleDenial::No,
+    }
 }
 
 #[cfg(test)]
@@ -325,7 +366,7 @@ mod tests {
     }
 
     fn edit(paths: &[&str]) -> PolicyRequest {
-        let paths = paths.iter().map(PathBuf::from).collect();
+        let paths = paths.iter().map(|path| NamedPath::at(Path::new(path))).collect();
         PolicyRequest { kind: Some("edit".to_owned()), paths, ..PolicyRequest::default() }
     }
 
@@ -349,39 +390,57 @@ mod tests {
 
     #[test]
     fn denied_command_is_found_in_every_part_of_a_line() {
-        for line in ["rm x", "ls; rm x", "ls && rm x", "echo $(rm x)", "ls | rm x"] {
+        for line in ["rm x", "ls; X=1 rm x", "if /bin/rm x; then ls; fi", "echo $(rm x)", "bash -c 'rm x'"] {
             assert_eq!(judged(&["kind=execute"], &["command=rm"], &command(line)), Some(false), "{line}");
         }
         assert_eq!(judged(&["kind=execute"], &["command=rm"], &command("ls rm")), Some(true));
     }
 
     #[test]
-    fn rule_without_a_condition_with_a_comment_or_with_one_condition_twice_is_refused() {
-        for rule in ["#kind=read", "kind=edit # path=src/**", "kind=edit kind=read", "path=a path=b"] {
-            assert!(Policy::new(Path::new("/repo"), false).add(true, rule).is_err(), "{rule}");
+    fn command_that_cannot_be_taken_apart_is_denied_with_the_reason_and_never_granted() {
+        let mut policy = Policy::new(Path::new("/repo"), true);
+        assert_eq!(policy.judge(&command("$X y")).map(|it| it.allowed), Some(true));
+        policy.add(false, "command=rm").unwrap();
+        let judgement = policy.judge(&command("$X y")).unwrap();
+        assert!(!judgement.allowed && judgement.rule == "command=rm");
+        assert!(judgement.reason.unwrap().contains("cannot be taken apart"));
+        let unnamed = PolicyRequest { command: None, ..command("") };
+        assert_eq!(policy.judge(&unnamed).map(|it| it.allowed), Some(false));
+        assert_eq!(judged(&["command=git"], &[], &command("git 'x")), None);
+        assert_eq!(judged(&["command=git"], &["command=rm"], &command("git status")), Some(true));
+    }
+
+    #[test]
+    fn path_that_is_not_of_this_machine_is_denied_and_never_granted() {
+        let foreign = PolicyRequest { has_foreign_path: true, ..edit(&["/repo/src/a"]) };
+        assert_eq!(judged(&["path=src"], &[], &foreign), None);
+        assert_eq!(judged(&["kind=edit"], &["path=ci"], &foreign), Some(false));
+    }
+
+    #[test]
+    fn folder_is_not_deleted_or_moved_with_what_is_denied_in_it() {
+        let deletion = PolicyRequest { kind: Some("delete".to_owned()), ..edit(&["/repo/ci"]) };
+        assert_eq!(judged(&["kind=delete"], &["path=ci/secret/**"], &deletion), Some(false));
+        assert_eq!(judged(&["kind=edit"], &["path=ci/secret/**"], &edit(&["/repo/ci"])), Some(true));
+    }
+
+    #[test]
+    fn rule_that_could_never_apply_is_refused_with_the_reason() {
+        for (rule, why) in [
+            ("kind=edti", "`edti` is no kind of tool; there are: read, edit, delete, move"),
+            ("command='npm test'", "plain words"),
+            ("command=npm *", "plain words"),
+            ("path=", "must be followed by a pattern"),
+        ] {
+            let error = Policy::new(Path::new("/repo"), false).add(false, rule).unwrap_err();
+            assert!(format!("{error:#}").contains(why), "{rule}: {error:#}");
         }
     }
 
-    /// The target of one link does not exist yet.
     #[test]
-    fn links_are_followed_as_the_system_does() {
-        let outer = tempfile::tempdir().unwrap();
-        let outer = outer.path().canonicalize().unwrap();
-        let work = outer.join("work");
-        fs::create_dir_all(work.join("src")).unwrap();
-        fs::create_dir_all(outer.join("out/deep")).unwrap();
-        let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, work.join(name)).unwrap();
-        link("../../out/new", "src/dangling");
-        link("../../out/deep", "src/deep");
-        link("loop", "src/loop");
-        let policy = Policy::new(&work, false);
-        for (path, real) in [
-            ("src/dangling", "out/new"),
-            ("src/deep/../secret", "out/secret"),
-            ("src/../src/./a", "work/src/a"),
-            ("src/loop/a", "work/src/loop/a"),
-        ] {
-            assert_eq!(policy.real(Path::new(path)), outer.join(real), "{path}");
+    fn rule_without_a_condition_with_a_comment_or_with_one_condition_twice_is_refused() {
+        for rule in ["#kind=read", "kind=edit # path=src/**", "kind=edit kind=read", "path=a path=b"] {
+            assert!(Policy::new(Path::new("/repo"), false).add(true, rule).is_err(), "{rule}");
         }
     }
 
@@ -413,7 +472,7 @@ mod tests {
     #[test]
     fn request_names_command_and_paths_as_agents_report_them() {
         let folder = tempfile::tempdir().unwrap();
-        let directory = canonical(folder.path()).unwrap();
+        let directory = folder.path().canonicalize().unwrap();
         let policy = Policy::new(&directory, false);
         let call = |call: Value| policy.request_of(&serde_json::from_value(call).unwrap()).unwrap();
         let base = |input: &str, meta: Value| {
@@ -423,9 +482,14 @@ mod tests {
         let found = call(base("ls -l", json!({ "acp.kind": "execute" })));
         assert_eq!((found.command.as_deref(), found.kind.as_deref()), (Some("ls -l"), Some("execute")));
         let found = call(base(r#"{"command":["ls","-l"],"path":"a/../../b"}"#, json!({})));
-        assert_eq!((found.command.as_deref(), found.kind), (Some("ls -l"), None));
-        assert_eq!(found.paths, [directory.parent().unwrap().join("b")]);
+        assert_eq!((found.command.as_deref(), found.kind.clone()), (Some("ls -l"), None));
+        assert_eq!(found.real_paths().collect::<Vec<_>>(), [&directory.parent().unwrap().join("b")]);
+        let found = call(base(r#"{"command":["sh","-c","ls -l"],"path":"file:///x/a%20b"}"#, json!({})));
+        assert_eq!(found.command.as_deref(), Some("sh -c 'ls -l'"));
+        assert_eq!(found.real_paths().collect::<Vec<_>>(), [Path::new("/x/a b")]);
+        assert!(call(base(r#"{"path":"remote://x/y"}"#, json!({}))).has_foreign_path);
         let found = call(base("text", json!({ "acp.kind": "edit", "acp.locations": [{ "path": "/x/y" }] })));
-        assert_eq!((found.command, found.paths), (None, vec![PathBuf::from("/x/y")]));
+        assert_eq!(found.real_paths().collect::<Vec<_>>(), [Path::new("/x/y")]);
+        assert_eq!(found.command, None);
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ahp_types::actions::StateAction;
 use ahp_types::common::JsonObject;
 use ahp_types::state::ResponsePart;
-
+use anyhow::anyhow;
 use serde_json::Value;
 
 use super::RunStop;
@@ -70,6 +70,34 @@ pub struct Printer {
     frame: usize,
     is_status_shown: bool,
     plan: Vec<String>,
+    loss: Option<OutputLoss>,
+}
+
+/// Reason why output was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OutputLoss {
+    /// The reader of stdout is gone.
+    ReaderGone,
+    /// Stdout cannot be written, for this reason.
+    Failed(String),
+}
+
+impl OutputLoss {
+    /// Returns the loss as a reason to cancel a turn.
+    pub fn stop(&self) -> RunStop {
+        match self {
+            Self::ReaderGone => RunStop::ReaderGone,
+            Self::Failed(_) => RunStop::Output(self.reason()),
+        }
+    }
+
+    /// Returns the loss as an error.
+    pub fn reason(&self) -> anyhow::Error {
+        match self {
+            Self::ReaderGone => anyhow!("stdout cannot be written: its reader is gone"),
+            Self::Failed(error) => anyhow!("stdout cannot be written: {error}"),
+        }
+    }
 }
 
 impl Printer {
@@ -85,6 +113,7 @@ impl Printer {
             frame: 0,
             is_status_shown: false,
             plan: Vec::new(),
+            loss: None,
         }
     }
 
@@ -94,40 +123,40 @@ impl Printer {
     }
 
     /// Prints an action on the session or the chat; `text` is its envelope.
-    pub fn action(&mut self, action: &StateAction, text: &str) -> Result<(), RunStop> {
+    pub fn action(&mut self, action: &StateAction, text: &str) {
         match self.form {
             OutputForm::Json => self.write(&format!("{text}\n")),
-            OutputForm::Quiet => Ok(()),
+            OutputForm::Quiet => {}
             OutputForm::Plain => self.text_of(action),
             OutputForm::Terminal => {
-                self.text_of(action)?;
+                self.text_of(action);
                 self.work_of(action)
             }
         }
     }
 
-    fn text_of(&mut self, action: &StateAction) -> Result<(), RunStop> {
+    fn text_of(&mut self, action: &StateAction) {
         match action {
             StateAction::ChatResponsePart(started) => match &started.part {
                 ResponsePart::Markdown(part) => self.text(&part.id, &part.content),
-                _ => Ok(()),
+                _ => {}
             },
             StateAction::ChatDelta(delta) => self.text(&delta.part_id, &delta.content),
-            _ => Ok(()),
+            _ => {}
         }
     }
 
     /// Prints text of a part. A blank line separates parts.
-    fn text(&mut self, part: &str, text: &str) -> Result<(), RunStop> {
+    fn text(&mut self, part: &str, text: &str) {
         if text.is_empty() {
-            return Ok(());
+            return;
         }
-        self.erase()?;
+        self.erase();
         if self.part.as_deref() != Some(part) {
             self.part = Some(part.to_owned());
             let begins_with = text.bytes().take_while(|byte| *byte == b'\n').count();
             let missing = 2usize.saturating_sub(self.line_ends + begins_with);
-            self.write(&"\n".repeat(missing))?;
+            self.write(&"\n".repeat(missing));
         }
         if self.form == OutputForm::Terminal {
             return self.write(&harmless(text));
@@ -136,7 +165,7 @@ impl Printer {
     }
 
     /// Prints the agent's work, for a person.
-    fn work_of(&mut self, action: &StateAction) -> Result<(), RunStop> {
+    fn work_of(&mut self, action: &StateAction) {
         match action {
             StateAction::ChatReasoning(_) => self.set_activity("thinking"),
             StateAction::ChatToolCallReady(call) => self.set_activity(plain(&call.invocation_message)),
@@ -145,7 +174,7 @@ impl Printer {
                     true => ("✓", plain(&call.result.past_tense_message)),
                     false => ("✗", plain(&call.result.past_tense_message)),
                 };
-                self.line(&format!("{mark} {message}"))?;
+                self.line(&format!("{mark} {message}"));
                 self.set_activity("working");
             }
             StateAction::ChatActivityChanged(changed) => {
@@ -155,13 +184,12 @@ impl Printer {
             StateAction::SessionMetaChanged(changed) => {
                 let entries = changed.meta.as_ref().and_then(plan_in);
                 if let Some(plan) = entries.filter(|plan| *plan != self.plan) {
-                    plan.iter().try_for_each(|entry| self.line(entry))?;
+                    plan.iter().for_each(|entry| self.line(entry));
                     self.plan = plan;
                 }
             }
             _ => {}
         }
-        Ok(())
     }
 
     /// Sets the work that the status line shows.
@@ -170,10 +198,10 @@ impl Printer {
     }
 
     /// Prints a line of its own among the text.
-    fn line(&mut self, line: &str) -> Result<(), RunStop> {
-        self.erase()?;
+    fn line(&mut self, line: &str) {
+        self.erase();
         if self.line_ends == 0 {
-            self.write("\n")?;
+            self.write("\n");
         }
         self.part = None;
         let line = harmless(line.lines().next().unwrap_or_default());
@@ -181,9 +209,9 @@ impl Printer {
     }
 
     /// Draws the status line, where the output is at the beginning of a line.
-    pub fn draw(&mut self) -> Result<(), RunStop> {
+    pub fn draw(&mut self) {
         if !self.has_status() || self.line_ends == 0 {
-            return Ok(());
+            return;
         }
         self.frame += 1;
         let seconds = self.since.elapsed().as_secs();
@@ -194,57 +222,76 @@ impl Printer {
         self.put(&format!("{ERASE}{text}"))
     }
 
-    fn erase(&mut self) -> Result<(), RunStop> {
+    fn erase(&mut self) {
         match std::mem::take(&mut self.is_status_shown) {
             true => self.put(ERASE),
-            false => Ok(()),
+            false => {}
         }
     }
 
     /// Ends the text of a turn with a line end.
-    pub fn end_turn(&mut self) -> Result<(), RunStop> {
-        self.erase()?;
+    pub fn end_turn(&mut self) {
+        self.erase();
         self.part = None;
         match self.line_ends {
             0 if matches!(self.form, OutputForm::Plain | OutputForm::Terminal) => self.write("\n"),
-            _ => Ok(()),
+            _ => {}
         }
     }
 
     /// Prints the final answer, where nothing else is printed.
-    pub fn finish(&mut self, answer: &str) -> Result<(), RunStop> {
-        self.erase()?;
+    pub fn finish(&mut self, answer: &str) {
+        self.erase();
         match self.form {
             OutputForm::Quiet if !answer.is_empty() => {
                 let shown = if io::stdout().is_terminal() { harmless(answer) } else { answer.to_owned() };
                 let end = if shown.ends_with('\n') { "" } else { "\n" };
                 self.write(&format!("{shown}{end}"))
             }
-            _ => Ok(()),
+            _ => {}
         }
     }
 
     /// Writes a note for people to stderr. A failure is ignored: stderr may be closed.
     pub fn note(&mut self, note: &str) {
-        self.erase().unwrap_or_default();
+        self.erase();
         if self.form == OutputForm::Terminal && self.line_ends == 0 {
-            self.write("\n").unwrap_or_default();
+            self.write("\n");
         }
         writeln!(io::stderr(), "{}", harmless(note)).unwrap_or_default();
     }
 
-    fn write(&mut self, text: &str) -> Result<(), RunStop> {
+    fn write(&mut self, text: &str) {
         let ends = text.bytes().rev().take_while(|byte| *byte == b'\n').count();
         self.line_ends = if ends == text.len() { self.line_ends + ends } else { ends }.min(2);
         self.put(text)
     }
 
-    fn put(&mut self, text: &str) -> Result<(), RunStop> {
-        match self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()) {
-            Ok(()) => Ok(()),
-            Err(error) if is_closed(&error) => Err(RunStop::ReaderGone),
-            Err(error) => Err(RunStop::Failed(anyhow::Error::new(error).context("stdout cannot be written"))),
+    fn put(&mut self, text: &str) {
+        self.put_bytes(text.as_bytes());
+    }
+
+    /// Writes bytes, unless earlier ones were lost.
+    fn put_bytes(&mut self, bytes: &[u8]) {
+        if self.loss.is_some() {
+            return;
         }
+        self.loss = match self.out.write_all(bytes).and_then(|()| self.out.flush()) {
+            Ok(()) => None,
+            Err(error) if is_closed(&error) => Some(OutputLoss::ReaderGone),
+            Err(error) => Some(OutputLoss::Failed(error.to_string())),
+        };
+    }
+
+    /// Writes a patch or a summary, behind all else.
+    pub fn document(&mut self, content: &[u8]) {
+        self.erase();
+        self.put_bytes(content);
+    }
+
+    /// Returns why output was lost; `None` if all was written.
+    pub fn loss(&self) -> Option<OutputLoss> {
+        self.loss.clone()
     }
 }
 

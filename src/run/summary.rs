@@ -9,6 +9,7 @@ use ahp_types::state::UsageInfo;
 use anyhow::Context;
 use serde::Serialize;
 
+use super::decisions::DecisionSummary;
 use super::policy::PolicyRequest;
 use crate::status::{
     EXIT_CANCELLED, EXIT_DENIED, EXIT_FAILURE, EXIT_TIMED_OUT, EXIT_TURN_FAILED, EXIT_UNUSABLE,
@@ -129,19 +130,20 @@ impl UsageSummary {
 }
 
 /// Origin of a decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DecidedBy {
     /// A rule.
     Rule,
     /// No rule applies, so the permission is denied.
+    #[default]
     Default,
     /// The person at the terminal.
     User,
 }
 
 /// A decision about a permission.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionSummary {
     /// Id of the turn.
@@ -162,33 +164,30 @@ pub struct PermissionSummary {
     pub by: DecidedBy,
     /// Text of the rule.
     pub rule: Option<String>,
+    /// Reason of the decision, where the rule does not say it.
+    pub reason: Option<String>,
 }
 
 impl PermissionSummary {
-    /// Describes a decision about a request.
-    pub fn of(
-        turn: &str,
-        request: PolicyRequest,
-        allowed: bool,
-        by: DecidedBy,
-        rule: Option<String>,
-    ) -> Self {
+    /// Describes a decision about a request, without rule and reason.
+    pub fn of(turn: &str, request: PolicyRequest, allowed: bool, by: DecidedBy) -> Self {
         Self {
             turn: turn.to_owned(),
+            paths: request.real_paths().map(|path| path.display().to_string()).collect(),
             tool: request.tool,
             kind: request.kind,
             title: request.title,
             command: request.command,
-            paths: request.paths.iter().map(|path| path.display().to_string()).collect(),
             allowed,
             by,
-            rule,
+            rule: None,
+            reason: None,
         }
     }
 }
 
 /// A question of the agent.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QuestionSummary {
     /// Id of the turn.
@@ -260,6 +259,27 @@ impl RunSummary {
         self.turns.push(turn);
     }
 
+    /// Adds the entry of a decision.
+    pub fn add_decision(&mut self, decision: DecisionSummary) {
+        match decision {
+            DecisionSummary::Permission(permission) => self.permissions.push(permission),
+            DecisionSummary::Question(question) => self.questions.push(question),
+        }
+    }
+
+    /// Removes the entry of a decision that has had no effect.
+    pub fn remove_decision(&mut self, decision: &DecisionSummary) {
+        fn remove<T: PartialEq>(entries: &mut Vec<T>, entry: &T) {
+            if let Some(at) = entries.iter().rposition(|it| it == entry) {
+                entries.remove(at);
+            }
+        }
+        match decision {
+            DecisionSummary::Permission(permission) => remove(&mut self.permissions, permission),
+            DecisionSummary::Question(question) => remove(&mut self.questions, question),
+        }
+    }
+
     /// Returns whether a permission was denied or a question declined.
     pub fn has_denials(&self) -> bool {
         let denied = self.permissions.iter().any(|permission| !permission.allowed);
@@ -280,13 +300,11 @@ impl RunSummary {
         });
     }
 
-    /// Writes the summary.
+    /// Returns the summary as JSON.
     ///
     /// # Errors
-    /// When the file cannot be written.
-    pub fn write(&self, file: &Path) -> anyhow::Result<()> {
-        let mut text = serde_json::to_string_pretty(self).context("--summary")?;
-        text.push('\n');
-        std::fs::write(file, text).with_context(|| format!("--summary: `{}`", file.display()))
+    /// Never in practice: all members have a form in JSON.
+    pub fn text(&self) -> anyhow::Result<String> {
+        Ok(serde_json::to_string_pretty(self).context("the summary has no form in JSON")? + "\n")
     }
 }

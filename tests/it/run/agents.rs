@@ -89,3 +89,87 @@ fn agent_that_does_not_exist_or_start_cannot_be_used() {
         assert!(done.err.contains(why), "{arguments:?}: {}", done.err);
     }
 }
+
+/// A request for a permission with these options, as pairs of id and kind.
+fn asking(options: &[(&str, &str)], call: serde_json::Value) -> String {
+    let option = |(id, kind): &(&str, &str)| json!({ "optionId": id, "name": id, "kind": kind });
+    let options: Vec<_> = options.iter().map(option).collect();
+    format!("permission {}", json!({ "options": options, "toolCall": call }))
+}
+
+fn command(line: &str) -> serde_json::Value {
+    json!({ "toolCallId": "c", "title": "Run", "kind": "execute", "rawInput": { "command": line } })
+}
+
+const ONCE: [(&str, &str); 2] = [("yes", "allow_once"), ("no", "reject_once")];
+
+#[test]
+fn agent_gets_an_answer_whatever_it_offers() {
+    let all = &["--allow-all"][..];
+    let rule = &["--allow", "kind=execute"][..];
+    let denying = &["--allow-all", "--deny", "kind=edit"][..];
+    for (options, flags, status, answer) in [
+        (&[("always", "allow_always")][..], all, 0, "always"),
+        (&[("always", "allow_always"), ("no", "reject_once")], all, 0, "always"),
+        // Later calls would be granted against the rules.
+        (&[("always", "allow_always"), ("no", "reject_once")], rule, 11, "no"),
+        (&[("always", "allow_always"), ("no", "reject_once")], denying, 11, "no"),
+        (&[("always", "allow_always"), ("never", "reject_always")], rule, 11, "cancelled"),
+        (&[("no", "reject_once")], all, 11, "no"),
+        (&[("never", "reject_always")], all, 11, "cancelled"),
+        (&[("x", "reject_once"), ("x", "allow_once")], all, 0, "x"),
+        (&[("odd", "allow_perhaps")], all, 0, "odd"),
+    ] {
+        let (done, summary) = with_agent("", &asking(options, command("ls")), flags);
+        assert_eq!((done.status, done.out.trim()), (status, answer), "{options:?} {flags:?}: {done:?}");
+        let decided = summary["permissions"].as_array().unwrap();
+        assert_eq!(decided.len(), 1, "{summary}");
+        assert_eq!(decided[0]["allowed"], status == 0, "{summary}");
+    }
+    let (_, summary) = with_agent("", &asking(&[("always", "allow_always")], command("ls")), rule);
+    assert_eq!(summary["permissions"][0]["reason"], "the agent offers no permission for this call alone");
+}
+
+#[test]
+fn denied_command_is_found_behind_other_words_and_a_doubtful_one_is_denied() {
+    for (line, reason) in [
+        ("if true; then X=1 /bin/rm x; fi", json!(null)),
+        ("sudo bash -c 'rm x'", json!(null)),
+        (
+            "$(echo rm) x",
+            json!(
+                "the command line cannot be taken apart: only a shell knows the name of one of its commands"
+            ),
+        ),
+    ] {
+        let (done, summary) =
+            with_agent("", &asking(&ONCE, command(line)), &["--allow-all", "--deny", "command=rm"]);
+        assert_eq!((done.status, done.out.as_str()), (11, "no\n"), "{line}: {done:?}");
+        assert_eq!(summary["permissions"][0]["reason"], reason, "{line}");
+        assert_eq!(summary["permissions"][0]["rule"], "command=rm", "{line}");
+    }
+    let (done, _) =
+        with_agent("", &asking(&ONCE, command("echo rm")), &["--allow-all", "--deny", "command=rm"]);
+    assert_eq!(done.status, 0, "{done:?}");
+}
+
+#[test]
+fn pattern_of_a_folder_covers_files_of_links_and_uris_below_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let top = folder.path().canonicalize().unwrap();
+    fs::create_dir_all(top.join("real/deep")).unwrap();
+    std::os::unix::fs::symlink("real", top.join("ci")).unwrap();
+    for path in ["ci/deep/x".to_owned(), format!("file://{}/real/deep/x", top.display())] {
+        let call =
+            json!({ "toolCallId": "c", "title": "Change", "kind": "edit", "rawInput": { "path": path } });
+        for rule in ["path=ci", "path=ci/", "path=real/../ci/**"] {
+            let run = |flags: &[&str]| {
+                let agent = format!("a=python3 {AGENT}");
+                let mut run = fleeting(&asking(&ONCE, call.clone()));
+                ran(run.args(["--agent", &agent]).args(flags).arg("--dir").arg(&top)).status
+            };
+            assert_eq!(run(&["--allow-all", "--deny", rule]), 11, "{rule} {path}");
+            assert_eq!(run(&["--allow", rule]), 0, "{rule} {path}");
+        }
+    }
+}

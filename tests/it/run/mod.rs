@@ -9,6 +9,7 @@
 
 mod agents;
 mod leaving;
+mod outputs;
 mod patches;
 mod permissions;
 mod sessions;

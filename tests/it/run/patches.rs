@@ -1,6 +1,8 @@
 //! Patches of changed files, applied by git to a copy.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
@@ -146,4 +148,26 @@ fn run_without_changes_writes_an_empty_patch() {
     let repository = Repository::with(&[("a", "one\n")]);
     let (done, summary, patch) = patched(&repository, &["Hello"]);
     assert_eq!((done.status, patch.len(), &summary["changes"]), (0, 0, &json!([])), "{done:?}");
+}
+
+#[test]
+fn patch_of_names_that_are_not_utf8_applies_in_a_copy() {
+    let repository = Repository::with(&[("a", "one\n")]);
+    let name = |end: &str| repository.root.join(OsStr::from_bytes(&[b"bad\xff \"", end.as_bytes()].concat()));
+    fs::write(name("changed"), "one\n").unwrap();
+    fs::write(name("gone"), "one\n").unwrap();
+    repository.commit();
+    let commands = [
+        "for f in bad*changed; do echo two >> \"$f\"; done",
+        "for f in bad*gone; do rm \"$f\"; done",
+        "printf x > \"$(printf 'new\\377')\"",
+        "mkdir \"$(printf 'dir\\303')\" && printf x > \"$(printf 'dir\\303/\\303\\244')\"",
+    ];
+    let steps: Vec<String> = commands.iter().map(|command| shell(&repository, command)).collect();
+    let (done, summary, patch) = patched(&repository, &[&steps.join("\n")]);
+    assert_eq!(done.status, 0, "{done:?}");
+    assert_eq!(summary["changes"].as_array().unwrap().len(), 4, "{summary}");
+    assert!(summary["changes"].as_array().unwrap().iter().all(|it| it["notInPatch"].is_null()), "{summary}");
+    assert!(name("changed").exists() && !name("gone").exists(), "{done:?}");
+    assert_applies(&repository, &patch);
 }

@@ -87,3 +87,28 @@ fn question_is_answered_from_the_file_by_id_or_text() {
         assert_eq!((done.status, done.out.as_str()), (0, "name: Ada\n"), "{done:?}");
     }
 }
+
+#[test]
+fn rule_with_an_unknown_kind_is_wrong_usage() {
+    let done = ran(fleeting(ASKS).args(["--allow-all", "--deny", "kind=edti"]));
+    assert_eq!((done.status, done.out.as_str()), (2, ""), "{done:?}");
+    assert!(
+        done.err.contains("--deny: `kind=edti`: `edti` is no kind of tool; there are: read,"),
+        "{}",
+        done.err
+    );
+}
+
+#[test]
+fn answer_that_the_host_refuses_declines_the_question() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("answers.json");
+    fs::write(&file, "{ \"age\": 1.5 }").unwrap();
+    let question = "/question [{\"kind\":\"integer\",\"id\":\"age\",\"message\":\"Age?\",\"max\":1}]";
+    // Without an end, the time limit cancels the turn.
+    let arguments = ["--timeout", "60", "--answers"];
+    let (done, summary) = summed_up(fleeting(question).args(arguments).arg(&file));
+    assert_eq!(done.status, 11, "{done:?}");
+    assert_eq!(summary["questions"].as_array().unwrap().len(), 1, "{summary}");
+    assert_eq!(summary["questions"][0]["answered"], false);
+}

@@ -93,8 +93,33 @@ fn model_that_the_agent_does_not_have_is_wrong_usage() {
     assert_eq!(with("small").status, 0);
     let done = with("no-such");
     assert_eq!((done.status, done.out.as_str()), (2, ""), "{done:?}");
-    assert!(done.err.contains("--model: `no-such`"), "{}", done.err);
-    assert!(done.err.contains("there are: large, small"), "{}", done.err);
+    let why = "--model: the agent `a` has no model `no-such`; there are: large, small";
+    assert!(done.err.contains(why), "{}", done.err);
+}
+
+#[test]
+fn model_of_an_agent_without_models_is_wrong_usage() {
+    let agent = concat!("a=python3 ", env!("CARGO_MANIFEST_DIR"), "/tests/it/acp/agent.py");
+    for (name, more) in [("script", &[][..]), ("a", &["--agent", agent])] {
+        let done = ran(fleeting("say Hello").args(more).args(["--model", "fast"]));
+        assert_eq!((done.status, done.out.as_str()), (2, ""), "{done:?}");
+        let why = format!("--model: the agent `{name}` offers no models to choose from");
+        assert!(done.err.contains(&why), "{}", done.err);
+    }
+    let done = ran(fleeting("say Hello").args(["--agent", agent, "--set", "fast=true"]));
+    assert_eq!((done.status, done.out.as_str()), (2, ""), "{done:?}");
+}
+
+#[test]
+fn model_is_chosen_in_a_session_that_is_continued() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = concat!("a=python3 ", env!("CARGO_MANIFEST_DIR"), "/tests/it/acp/agent.py --has options");
+    let with =
+        |arguments: &[&str]| ran(kept(folder.path(), "say Hello").args(["--agent", agent]).args(arguments));
+    assert_eq!(with(&[]).status, 0);
+    let done = with(&["--session", "last", "--model", "small"]);
+    assert_eq!(done.status, 0, "{done:?}");
+    assert_eq!(with(&["--session", "last", "--model", "no-such"]).status, 2);
 }
 
 #[test]

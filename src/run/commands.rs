@@ -1,0 +1,549 @@
+//! Command lines, taken apart into the commands that a shell would run.
+//!
+//! Owns: the words of a line, by the grammar of POSIX shells, and the commands behind other ones,
+//! such as `env`, `sudo` and `sh -c`.
+//! Never: expands or runs anything, or guesses: a line of which only a shell knows what it runs is
+//! an error. What a program or a script does is not visible in a line.
+
+use std::iter::Peekable;
+use std::str::Chars;
+
+use crate::os::paths::HAS_DRIVES;
+
+/// Reason why a line cannot be taken apart, as a clause about it.
+pub type Opaque = &'static str;
+
+/// Characters by which a shell runs more than one command, or writes to a file.
+pub const SHELL: [char; 11] = [';', '|', '&', '<', '>', '`', '$', '(', ')', '\n', '\r'];
+
+/// Characters of other shells of Windows that change the meaning of a line.
+const SHELL_OF_WINDOWS: [char; 3] = ['\\', '^', '%'];
+
+/// Maximum number of lines within lines.
+const DEPTH_MAX: usize = 16;
+
+/// Words before a command that belong to the grammar.
+const RESERVED: [&str; 13] =
+    ["if", "then", "elif", "else", "fi", "while", "until", "do", "done", "esac", "{", "}", "!"];
+
+/// Commands that give later commands a meaning that their names do not tell.
+const REDEFINING: [&str; 4] = ["alias", "function", "coproc", "trap"];
+
+/// Programs that take a line as an argument, or read lines.
+const SHELLS: [&str; 7] = ["sh", "bash", "dash", "zsh", "ksh", "ash", "fish"];
+
+/// Commands whose arguments contain another command.
+const WRAPPERS: [&str; 29] = [
+    "env",
+    "sudo",
+    "doas",
+    "su",
+    "command",
+    "exec",
+    "builtin",
+    "nohup",
+    "nice",
+    "ionice",
+    "time",
+    "timeout",
+    "stdbuf",
+    "setsid",
+    "xargs",
+    "chroot",
+    "unshare",
+    "nsenter",
+    "strace",
+    "ltrace",
+    "busybox",
+    "toybox",
+    "ssh",
+    "script",
+    "watch",
+    "parallel",
+    "flock",
+    "caffeinate",
+    "taskset",
+];
+
+/// Members of [`WRAPPERS`] with arguments that may be lines.
+const LINE_WRAPPERS: [&str; 7] = ["su", "ssh", "script", "watch", "parallel", "flock", "env"];
+
+/// Arguments of `find` that a command follows.
+const EXECUTES: [&str; 4] = ["-exec", "-execdir", "-ok", "-okdir"];
+
+/// Word of a command, without its quotes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Word {
+    text: String,
+    /// Set if a shell replaces a part of the word.
+    is_expanded: bool,
+}
+
+/// Returns the words of a line that is one simple command; `None` if it is anything else. A command
+/// that is passed to a shell alone (`bash -lc 'git status'`) is that command.
+pub fn plain_words(line: &str) -> Option<Vec<String>> {
+    if line.contains(SHELL) || line.chars().any(char::is_control) {
+        return None;
+    }
+    let mut commands = commands_of(line, 0).ok()?;
+    let words = commands.pop().filter(|_| commands.is_empty())?;
+    let words: Vec<String> = words.into_iter().map(|word| word.text).collect();
+    match words.as_slice() {
+        [shell, flag, line] if SHELLS.contains(&name_of(shell)) && ["-c", "-lc"].contains(&flag.as_str()) => {
+            plain_words(line)
+        }
+        _ => Some(words),
+    }
+}
+
+/// Returns whether a line runs a command that begins with these words, wherever in the line.
+/// Further words may be between them.
+///
+/// # Errors
+/// When the line cannot be taken apart.
+pub fn runs(line: &str, command: &[String]) -> Result<bool, Opaque> {
+    runs_at(line, command, 0)
+}
+
+fn runs_at(line: &str, command: &[String], depth: usize) -> Result<bool, Opaque> {
+    let mut found = Ok(false);
+    for words in commands_of(line, depth)? {
+        match runs_words(&words, command, depth) {
+            // A match precedes a part that is not understood.
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(why) => found = Err(why),
+        }
+    }
+    found
+}
+
+fn runs_words(words: &[Word], command: &[String], depth: usize) -> Result<bool, Opaque> {
+    let is_before = |word: &&Word| RESERVED.contains(&word.text.as_str()) || is_assignment(&word.text);
+    let words = &words[words.iter().take_while(is_before).count()..];
+    let Some(first) = words.first() else { return Ok(false) };
+    if first.is_expanded {
+        return Err("only a shell knows the name of one of its commands");
+    }
+    let name = name_of(&first.text);
+    if !WRAPPERS.contains(&name) {
+        return runs_one(words, command, depth);
+    }
+    // Options of a wrapper may have values, so each word may be the command.
+    for at in 0..words.len() {
+        if runs_one(&words[at..], command, depth)? {
+            return Ok(true);
+        }
+    }
+    if words.iter().any(|word| word.is_expanded) {
+        return Err("only a shell knows the words of a command behind another one");
+    }
+    let mut lines = words[1..].iter().filter(|word| word.text.contains(char::is_whitespace));
+    match LINE_WRAPPERS.contains(&name) {
+        true => lines.try_fold(false, |found, line| Ok(found || runs_at(&line.text, command, depth + 1)?)),
+        false => Ok(false),
+    }
+}
+
+/// Returns whether a command runs another one, apart from those behind wrappers.
+fn runs_one(words: &[Word], command: &[String], depth: usize) -> Result<bool, Opaque> {
+    let Some(first) = words.first().filter(|word| !word.is_expanded) else { return Ok(false) };
+    if begins_with(words, command) {
+        return Ok(true);
+    }
+    let arguments = &words[1..];
+    match name_of(&first.text) {
+        name if REDEFINING.contains(&name) => Err("it gives commands another meaning"),
+        "eval" if arguments.iter().any(|word| word.is_expanded) => {
+            Err("only a shell knows what it evaluates")
+        }
+        "eval" => {
+            let line: Vec<&str> = arguments.iter().map(|word| word.text.as_str()).collect();
+            runs_at(&line.join(" "), command, depth + 1)
+        }
+        "find" => {
+            let is_executing = |word: &Word| EXECUTES.contains(&word.text.as_str());
+            let places = (0..arguments.len()).filter(|at| is_executing(&arguments[*at]));
+            places
+                .map(|at| runs_words(&arguments[at + 1..], command, depth))
+                .try_fold(false, |found, runs| Ok(found || runs?))
+        }
+        name if SHELLS.contains(&name) => runs_in_shell(arguments, command, depth),
+        _ => Ok(false),
+    }
+}
+
+fn runs_in_shell(arguments: &[Word], command: &[String], depth: usize) -> Result<bool, Opaque> {
+    let is_flag = |word: &Word| word.text.starts_with('-') && !word.text.starts_with("--");
+    match arguments.iter().position(|word| is_flag(word) && word.text.contains('c')) {
+        Some(at) => match arguments[at + 1..].iter().find(|word| !is_flag(word)) {
+            Some(line) if !line.is_expanded => runs_at(&line.text, command, depth + 1),
+            _ => Err("only a shell knows the line that it passes to a shell"),
+        },
+        None if arguments.iter().any(|word| !word.text.starts_with('-')) => Ok(false),
+        None => Err("a shell in it reads commands from elsewhere"),
+    }
+}
+
+/// Returns whether a command has the name and, in their order, the words of a rule.
+fn begins_with(words: &[Word], command: &[String]) -> bool {
+    let [first, rest @ ..] = words else { return false };
+    let [name, expected @ ..] = command else { return false };
+    // Some file systems do not distinguish case.
+    let is_named = name_of(&first.text).eq_ignore_ascii_case(name_of(name));
+    let mut rest = rest.iter();
+    is_named && expected.iter().all(|expected| rest.any(|word| word.is_expanded || word.text == *expected))
+}
+
+/// Returns the name of a program without its folder.
+fn name_of(program: &str) -> &str {
+    program.rsplit('/').next().unwrap_or(program)
+}
+
+fn is_assignment(word: &str) -> bool {
+    let Some((name, _)) = word.split_once('=') else { return false };
+    let name = name.strip_suffix('+').unwrap_or(name);
+    let is_name = |char: char| char.is_ascii_alphanumeric() || char == '_';
+    !name.is_empty() && name.chars().all(is_name) && !name.starts_with(|char: char| char.is_ascii_digit())
+}
+
+/// Returns the commands of a line, those in substitutions before the ones around them.
+fn commands_of(line: &str, depth: usize) -> Result<Vec<Vec<Word>>, Opaque> {
+    if HAS_DRIVES && line.contains(SHELL_OF_WINDOWS) {
+        return Err("the shells of Windows do not agree on it");
+    }
+    let mut reader = LineReader { rest: line.chars().peekable(), commands: Vec::new(), depth };
+    reader.read_list(None)?;
+    Ok(reader.commands)
+}
+
+/// Reader of a line.
+struct LineReader<'a> {
+    rest: Peekable<Chars<'a>>,
+    commands: Vec<Vec<Word>>,
+    depth: usize,
+}
+
+/// Command that is being read.
+#[derive(Debug, Default)]
+struct OpenCommand {
+    words: Vec<Word>,
+    word: Option<Word>,
+    /// Set if the next word names the file of a redirection.
+    redirects: bool,
+}
+
+impl OpenCommand {
+    fn word(&mut self) -> &mut Word {
+        self.word.get_or_insert_default()
+    }
+
+    fn end_word(&mut self) {
+        let Some(mut word) = self.word.take() else { return };
+        // Braces without these are ordinary characters.
+        word.is_expanded |= word.text.contains('{') && (word.text.contains(',') || word.text.contains(".."));
+        if !std::mem::take(&mut self.redirects) {
+            self.words.push(word);
+        }
+    }
+
+    /// Ends the word before a redirection, which may be the number of a file.
+    fn begin_redirection(&mut self) {
+        if self.word.as_ref().is_some_and(|word| word.text.bytes().all(|byte| byte.is_ascii_digit())) {
+            self.word = None;
+        }
+        self.end_word();
+        self.redirects = true;
+    }
+}
+
+impl LineReader<'_> {
+    /// Reads commands up to a closing character, or to the end of the line.
+    fn read_list(&mut self, closing: Option<char>) -> Result<(), Opaque> {
+        if self.depth > DEPTH_MAX {
+            return Err("it has too many commands within commands");
+        }
+        self.depth += 1;
+        let mut open = OpenCommand::default();
+        loop {
+            let char = self.rest.next();
+            if char == closing {
+                self.end_command(&mut open);
+                self.depth -= 1;
+                return Ok(());
+            }
+            match char {
+                None => return Err("a parenthesis in it is not closed"),
+                Some(' ' | '\t') => open.end_word(),
+                Some('\n' | '\r' | ';' | '&' | '|' | ')') => self.end_command(&mut open),
+                Some('(') => {
+                    self.end_command(&mut open);
+                    self.read_list(Some(')'))?;
+                }
+                Some(sign @ ('<' | '>')) => self.read_redirection(sign, &mut open)?,
+                Some(char) => self.read_in_word(char, open.word())?,
+            }
+        }
+    }
+
+    fn end_command(&mut self, open: &mut OpenCommand) {
+        open.end_word();
+        open.redirects = false;
+        let words = std::mem::take(&mut open.words);
+        if !words.is_empty() {
+            self.commands.push(words);
+        }
+    }
+
+    fn read_redirection(&mut self, sign: char, open: &mut OpenCommand) -> Result<(), Opaque> {
+        if self.rest.next_if_eq(&'(').is_some() {
+            open.word().is_expanded = true;
+            return self.read_list(Some(')'));
+        }
+        open.begin_redirection();
+        if sign == '<' && self.rest.next_if_eq(&'<').is_some() {
+            return match self.rest.next_if_eq(&'<') {
+                Some(_) => Ok(()),
+                None => Err("it has a document in it (`<<`)"),
+            };
+        }
+        while self.rest.next_if(|char| ['>', '&', '|'].contains(char)).is_some() {}
+        Ok(())
+    }
+
+    /// Reads a part of a word that begins with this character.
+    fn read_in_word(&mut self, char: char, word: &mut Word) -> Result<(), Opaque> {
+        match char {
+            '\'' => loop {
+                match self.rest.next() {
+                    Some('\'') => return Ok(()),
+                    Some(char) => word.text.push(char),
+                    None => return Err("a quote in it is not closed"),
+                }
+            },
+            '"' => self.read_quoted(word),
+            '\\' => match self.rest.next() {
+                Some('\n') => Ok(()),
+                Some(char) => {
+                    word.text.push(char);
+                    Ok(())
+                }
+                None => Err("it ends with a backslash"),
+            },
+            '$' => self.read_expansion(word),
+            '`' => self.read_backquoted(word),
+            char => {
+                let is_test = word.text.bytes().all(|byte| byte == b'[') && char == '[';
+                word.is_expanded |= matches!(char, '*' | '?') || char == '[' && !is_test;
+                word.text.push(char);
+                Ok(())
+            }
+        }
+    }
+
+    fn read_quoted(&mut self, word: &mut Word) -> Result<(), Opaque> {
+        loop {
+            match self.rest.next() {
+                Some('"') => return Ok(()),
+                Some('$') => self.read_expansion(word)?,
+                Some('`') => self.read_backquoted(word)?,
+                Some('\\') => match self.rest.next_if(|char| ['$', '`', '"', '\\', '\n'].contains(char)) {
+                    Some('\n') => {}
+                    escaped => word.text.push(escaped.unwrap_or('\\')),
+                },
+                Some(char) => word.text.push(char),
+                None => return Err("a quote in it is not closed"),
+            }
+        }
+    }
+
+    /// Reads what follows a `$`.
+    fn read_expansion(&mut self, word: &mut Word) -> Result<(), Opaque> {
+        let is_name = |char: &char| char.is_ascii_alphanumeric() || *char == '_';
+        match self.rest.peek() {
+            Some('(') => {
+                self.rest.next();
+                word.is_expanded = true;
+                self.read_list(Some(')'))
+            }
+            Some('{') => {
+                word.is_expanded = true;
+                loop {
+                    match self.rest.next() {
+                        Some('}') => return Ok(()),
+                        Some('$' | '`' | '\'' | '"' | '\\') | None => {
+                            return Err("an expansion in it (`${`) is not a plain one")
+                        }
+                        Some(_) => {}
+                    }
+                }
+            }
+            Some('\'') => Err("it has a text with escapes (`$'`)"),
+            Some(char) if is_name(char) => {
+                word.is_expanded = true;
+                while self.rest.next_if(is_name).is_some() {}
+                Ok(())
+            }
+            Some('?' | '$' | '!' | '#' | '*' | '@' | '-' | '"') => {
+                word.is_expanded = true;
+                self.rest.next_if(|char| *char != '"');
+                Ok(())
+            }
+            _ => {
+                word.text.push('$');
+                Ok(())
+            }
+        }
+    }
+
+    fn read_backquoted(&mut self, word: &mut Word) -> Result<(), Opaque> {
+        word.is_expanded = true;
+        let mut line = String::new();
+        loop {
+            match self.rest.next() {
+                Some('`') => break,
+                Some('\\') | None => return Err("a command in backquotes is not a plain one"),
+                Some(char) => line.push(char),
+            }
+        }
+        self.commands.extend(commands_of(&line, self.depth + 1)?);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(line: &str, command: &str) -> Result<bool, Opaque> {
+        let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+        runs(line, &words)
+    }
+
+    #[test]
+    fn command_is_found_wherever_a_shell_would_run_it() {
+        for line in [
+            "rm x",
+            "ls; rm x",
+            "ls && rm x",
+            "ls & rm x",
+            "ls\nrm x",
+            "ls | rm x",
+            "echo $(rm x)",
+            "echo \"$(rm x)\"",
+            "echo `rm x`",
+            "cat <(rm x)",
+            "(rm x)",
+            "f() { rm x; }; f",
+            "{ rm x; }",
+            "! rm x",
+            "if rm x; then ls; fi",
+            "if true; then rm x; fi",
+            "for f in a b; do rm $f; done",
+            "case a in a) rm x;; esac",
+            "X=1 rm x",
+            "X=1 Y='a b' rm x",
+            ">out rm x",
+            "2>/dev/null rm x",
+            "/bin/rm x",
+            "'rm' x",
+            "r'm' x",
+            "r\\m x",
+            "\"rm\" x",
+            "RM x",
+            "env rm x",
+            "env -u A B=1 rm x",
+            "sudo -u root rm x",
+            "sudo env X=1 nice -n 10 rm x",
+            "command rm x",
+            "time -p rm x",
+            "ls | xargs -n 1 rm",
+            "find . -name 'a*' -exec rm {} +",
+            "sh -c 'rm x'",
+            "bash -lc 'ls; rm x'",
+            "sudo bash -c \"rm x\"",
+            "eval 'rm x'",
+            "env -S 'rm x'",
+            "ssh host 'ls; rm x'",
+        ] {
+            assert_eq!(found(line, "rm"), Ok(true), "{line}");
+        }
+    }
+
+    #[test]
+    fn command_is_not_found_in_arguments_texts_and_names_of_files() {
+        for line in [
+            "ls rm",
+            "echo 'rm x'",
+            "echo \"a; rm x\"",
+            "rmdir x",
+            "ls > rm",
+            "ls 2>&1",
+            "cat x >> rm",
+            "git commit -m 'rm (old); files'",
+            "bash script.sh",
+            "for rm in a b; do ls; done",
+            "[ -e x ] && ls *.rs",
+            "echo $HOME ${x:-y} $?",
+            "sudo ls .",
+        ] {
+            assert_eq!(found(line, "rm"), Ok(false), "{line}");
+        }
+    }
+
+    #[test]
+    fn further_words_may_be_between_the_words_of_a_denied_command() {
+        for (line, runs) in [
+            ("git push", true),
+            ("git -C a push origin", true),
+            ("git $X", true),
+            ("git status", false),
+            ("push git", false),
+        ] {
+            assert_eq!(found(line, "git push"), Ok(runs), "{line}");
+        }
+    }
+
+    #[test]
+    fn line_of_which_only_a_shell_knows_the_commands_is_opaque() {
+        for line in [
+            "$X x",
+            "x=rm; $x y",
+            "/bin/r? x",
+            "{rm,x}",
+            "$'r\\155' x",
+            "$(echo rm) x",
+            "sudo $X",
+            "curl x | sh",
+            "sh -c \"$X\"",
+            "eval $X",
+            "alias ls=rm; ls x",
+            "trap 'rm x' EXIT",
+            "bash <<EOF\nrm x\nEOF",
+            "bash <<< 'rm x'",
+            "echo ${x:-$(rm x)}",
+            "echo 'rm",
+            "echo \"rm",
+            "echo $(rm",
+            "echo \\",
+            "`echo \\`rm\\``",
+        ] {
+            assert!(found(line, "cp").is_err(), "{line}");
+        }
+        let deep = "$(".repeat(100) + "ls" + &")".repeat(100);
+        assert!(found(&deep, "rm").is_err());
+        // What is understood counts even if the rest is not.
+        assert_eq!(found("rm x; $Y", "rm"), Ok(true));
+    }
+
+    #[test]
+    fn plain_words_are_those_of_one_simple_command() {
+        let words = |line: &str| plain_words(line).map(|words| words.join("|"));
+        assert_eq!(words("git  commit -m \"a b\"").as_deref(), Some("git|commit|-m|a b"));
+        assert_eq!(words("bash -lc 'git status'").as_deref(), Some("git|status"));
+        assert_eq!(words("/bin/sh -c 'git status'").as_deref(), Some("git|status"));
+        for line in ["a; b", "a && b", "a $(b)", "a > b", "a\nb", "a 'b", "bash -lc 'a; b'", "", "a\u{1b}b"] {
+            assert_eq!(words(line), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! RunDecisions about an agent's questions and the permissions that it asks for.
+//!
+//! Owns: which calls and questions of the turn are decided, and the call that a person is asked
+//! about; every call and question gets a decision that the host takes.
+//! Never: talks to the host or the person itself: it says what is to be sent and printed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ahp_types::state::{
+    ChatInputQuestion, ChatInputRequest, ConfirmationOption, ConfirmationOptionKind, ResponsePart,
+    ToolCallState,
+};
+use serde_json::{json, Value};
+
+use super::answers::Answers;
+use super::policy::{Policy, PolicyRequest};
+use super::summary::{DecidedBy, PermissionSummary, QuestionSummary};
+use crate::wire::tool_calls::tool_call_id;
+
+/// Member of a call's `_meta` with what its options are for the agent.
+const OPTIONS: &str = "acp.options";
+
+/// Kind of an option that grants one call.
+const ALLOW_ONCE: &str = "allow_once";
+
+/// RunDecisions of a run.
+#[derive(Debug)]
+pub struct RunDecisions<'a> {
+    policy: &'a Policy,
+    answers: &'a Answers,
+    /// Keys of the calls and questions that were decided.
+    decided: BTreeSet<String>,
+    /// Call that the person at the terminal is asked about.
+    asked: Option<AskedCall>,
+    /// RunDecisions on their way, by the numbers of their actions.
+    sent: BTreeMap<i64, (String, DecisionSummary)>,
+    /// Reasons why the host has not taken the permission for a call, by its key.
+    refused: BTreeMap<String, String>,
+    /// Reasons why the host has not taken the answers to a question, by its texts: it asks again
+    /// under another id.
+    refused_answers: BTreeMap<Vec<String>, String>,
+}
+
+/// Result of looking at the open calls and questions.
+#[derive(Debug)]
+pub enum DecisionStep {
+    /// Text for the person.
+    Note(String),
+    /// Decision that is to be sent.
+    Send(Box<Decision>),
+}
+
+/// Decision about a call or a question.
+#[derive(Debug)]
+pub struct Decision {
+    /// Action on the chat.
+    pub action: Value,
+    /// Entry of the summary.
+    pub summary: DecisionSummary,
+    key: String,
+}
+
+/// Entry of the summary about a decision.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DecisionSummary {
+    /// About a permission.
+    Permission(PermissionSummary),
+    /// About a question.
+    Question(QuestionSummary),
+}
+
+/// Call that waits for a decision, with its options.
+#[derive(Debug, Clone)]
+struct AskedCall {
+    id: String,
+    request: PolicyRequest,
+    options: Vec<ConfirmationOption>,
+    /// Set unless the agent offers no option that grants this call alone.
+    offers_once: bool,
+    /// Set if the call has run, and its result is asked about.
+    is_result: bool,
+}
+
+/// CallVerdict on a call.
+#[derive(Debug, Default)]
+struct CallVerdict {
+    allowed: bool,
+    by: DecidedBy,
+    rule: Option<String>,
+    reason: Option<String>,
+    option: Option<String>,
+}
+
+impl<'a> RunDecisions<'a> {
+    /// Creates the decisions of a run by its rules and answers.
+    pub fn new(policy: &'a Policy, answers: &'a Answers) -> Self {
+        Self {
+            policy,
+            answers,
+            decided: BTreeSet::new(),
+            asked: None,
+            sent: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            refused_answers: BTreeMap::new(),
+        }
+    }
+
+    /// Returns whether a person is asked at the moment.
+    pub fn is_asking(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Stops asking the person.
+    pub fn stop_asking(&mut self) {
+        self.asked = None;
+    }
+
+    /// Decides about the calls and questions among the parts of a turn. `has_person` returns
+    /// whether a person can be asked.
+    pub fn decide(
+        &mut self,
+        turn: &str,
+        parts: &[ResponsePart],
+        mut has_person: impl FnMut() -> bool,
+    ) -> Vec<DecisionStep> {
+        let (calls, questions) = self.waiting(parts);
+        let mut steps = Vec::new();
+        if self.asked.as_ref().is_some_and(|asked| !calls.iter().any(|call| call.key() == asked.key())) {
+            self.asked = None;
+            steps.push(DecisionStep::Note("(decided elsewhere)".to_owned()));
+        }
+        // An agent may use an id again, once the decision has arrived.
+        let is_open = |key: &String| {
+            calls.iter().any(|call| call.key() == *key) || questions.iter().any(|it| key_of(it) == *key)
+        };
+        self.decided.retain(is_open);
+        self.refused.retain(|key, _| is_open(key));
+        for call in calls {
+            if self.decided.contains(&call.key())
+                || self.asked.as_ref().is_some_and(|asked| asked.key() == call.key())
+            {
+                continue;
+            }
+            match self.verdict(&call) {
+                Some(verdict) => steps.extend(self.confirm(turn, call, verdict)),
+                None if self.asked.is_some() => {}
+                None if has_person() => {
+                    steps.push(DecisionStep::Note(call.question()));
+                    self.asked = Some(call);
+                }
+                None => steps.extend(self.confirm(turn, call, CallVerdict::default())),
+            }
+        }
+        for question in questions {
+            if !self.decided.contains(&key_of(&question)) {
+                steps.extend(self.answer(turn, &question));
+            }
+        }
+        steps
+    }
+
+    /// Returns the calls and questions of a turn that wait.
+    fn waiting(&self, parts: &[ResponsePart]) -> (Vec<AskedCall>, Vec<ChatInputRequest>) {
+        let mut calls = Vec::new();
+        let mut questions = Vec::new();
+        for part in parts {
+            match part {
+                ResponsePart::ToolCall(part) => {
+                    let request = self.policy.request_of(&part.tool_call);
+                    calls.extend(request.map(|request| AskedCall::of(&part.tool_call, request)));
+                }
+                ResponsePart::InputRequest(part) if part.response.is_none() => {
+                    questions.push(part.request.clone());
+                }
+                _ => {}
+            }
+        }
+        (calls, questions)
+    }
+
+    /// Returns the verdict of the rules on a call; `None` if no rule applies.
+    fn verdict(&self, call: &AskedCall) -> Option<CallVerdict> {
+        if let Some(reason) = self.refused.get(&call.key()) {
+            let reason = Some(format!("the host did not take the permission: {reason}"));
+            return Some(CallVerdict { reason, ..CallVerdict::default() });
+        }
+        let judgement = self.policy.judge(&call.request)?;
+        let (by, rule) = (DecidedBy::Rule, Some(judgement.rule));
+        let (allowed, reason, option) = match judgement.allowed {
+            false => (false, judgement.reason, None),
+            true => match call.granting_option(self.policy.grants_all()) {
+                Ok(option) => (true, None, option),
+                Err(reason) => (false, Some(reason.to_owned()), None),
+            },
+        };
+        Some(CallVerdict { allowed, by, rule, reason, option })
+    }
+
+    /// Decides about the call that the person was asked about, by the line that was typed.
+    pub fn decide_as_typed(&mut self, turn: &str, line: Option<&str>) -> Vec<DecisionStep> {
+        let Some(call) = self.asked.take() else { return Vec::new() };
+        let line = line.unwrap_or_default().trim();
+        let chosen = line.parse::<usize>().ok().and_then(|at| call.options.get(at.checked_sub(1)?)).cloned();
+        let allowed = match &chosen {
+            Some(option) => option.kind == ConfirmationOptionKind::Approve,
+            None => ["y", "yes"].contains(&line.to_lowercase().as_str()),
+        };
+        let mut verdict = CallVerdict { allowed, by: DecidedBy::User, ..CallVerdict::default() };
+        match chosen {
+            Some(option) => verdict.option = Some(option.id),
+            None if allowed => match call.granting_option(false) {
+                Ok(option) => verdict.option = option,
+                Err(reason) => (verdict.allowed, verdict.reason) = (false, Some(reason.to_owned())),
+            },
+            None => {}
+        }
+        self.confirm(turn, call, verdict)
+    }
+
+    fn confirm(&mut self, turn: &str, call: AskedCall, verdict: CallVerdict) -> Vec<DecisionStep> {
+        let CallVerdict { allowed, by, rule, reason, option } = verdict;
+        let mut steps = Vec::new();
+        if !allowed && (by != DecidedBy::User || reason.is_some()) {
+            let rule = rule.as_ref().map(|rule| format!("rule `{rule}`"));
+            let why: Vec<String> = rule.into_iter().chain(reason.clone()).collect();
+            let why = if why.is_empty() { "no rule allows it".to_owned() } else { why.join(": ") };
+            let what = call.request.command.as_ref().unwrap_or(&call.request.title);
+            let note = format!("denied: {}: {what} ({why})", call.request.display_name);
+            steps.push(DecisionStep::Note(note));
+        }
+        let mut action = json!({ "turnId": turn, "toolCallId": call.id, "approved": allowed });
+        action["type"] = match call.is_result {
+            true => "chat/toolCallResultConfirmed".into(),
+            false => "chat/toolCallConfirmed".into(),
+        };
+        if !call.is_result {
+            if !allowed {
+                action["reason"] = "denied".into();
+            }
+            if let Some(option) = option {
+                action["selectedOptionId"] = option.into();
+            }
+        }
+        let key = call.key();
+        let summary =
+            PermissionSummary { rule, reason, ..PermissionSummary::of(turn, call.request, allowed, by) };
+        steps.push(self.decision(key, action, DecisionSummary::Permission(summary)));
+        steps
+    }
+
+    fn answer(&mut self, turn: &str, request: &ChatInputRequest) -> Vec<DecisionStep> {
+        let texts = request.questions.iter().flatten().filter_map(text_of_question);
+        let texts: Vec<String> = request.message.iter().cloned().chain(texts).collect();
+        let refusal = self.refused_answers.get(&texts);
+        let answers = self.answers.to(request).filter(|_| refusal.is_none());
+        let mut action =
+            json!({ "type": "chat/inputCompleted", "requestId": request.id, "response": "decline" });
+        let mut steps = Vec::new();
+        let answered = answers.is_some();
+        match answers {
+            Some(answers) => {
+                action["response"] = "accept".into();
+                action["answers"] = answers.into();
+            }
+            None => {
+                let why = refusal.map_or("no answer is given", String::as_str);
+                steps.push(DecisionStep::Note(format!("declined: {} ({why})", texts.join(" "))));
+            }
+        }
+        let summary = QuestionSummary { turn: turn.to_owned(), texts, answered };
+        steps.push(self.decision(key_of(request), action, DecisionSummary::Question(summary)));
+        steps
+    }
+
+    fn decision(&mut self, key: String, action: Value, summary: DecisionSummary) -> DecisionStep {
+        self.decided.insert(key.clone());
+        DecisionStep::Send(Box::new(Decision { action, summary, key }))
+    }
+
+    /// Notes that a decision was sent as the action of this number.
+    pub fn was_sent(&mut self, number: i64, decision: Decision) {
+        self.sent.insert(number, (decision.key, decision.summary));
+    }
+
+    /// Returns the entry of a decision that the host has refused; `None` if the action was no
+    /// decision. What still waits is decided again: a call is denied, a question declined.
+    ///
+    /// # Errors
+    /// When a denial is refused that still has an effect.
+    pub fn was_refused(
+        &mut self,
+        number: i64,
+        reason: &str,
+        parts: &[ResponsePart],
+    ) -> Option<Result<DecisionSummary, String>> {
+        let (key, summary) = self.sent.remove(&number)?;
+        self.decided.remove(&key);
+        let (calls, questions) = self.waiting(parts);
+        let before = match &summary {
+            DecisionSummary::Permission(_) if calls.iter().any(|call| call.key() == key) => {
+                self.refused.insert(key.clone(), reason.to_owned())
+            }
+            // Before the refusal arrives, the same answers may be on their way again.
+            DecisionSummary::Question(question) if question.answered => {
+                self.refused_answers.insert(question.texts.clone(), reason.to_owned());
+                None
+            }
+            DecisionSummary::Question(_) => {
+                questions.iter().any(|it| key_of(it) == key).then(|| reason.to_owned())
+            }
+            // Another client has decided first.
+            DecisionSummary::Permission(_) => None,
+        };
+        Some(match before {
+            None => Ok(summary),
+            Some(_) => Err(format!("the host takes no decision about `{key}`: {reason}")),
+        })
+    }
+}
+
+impl AskedCall {
+    fn of(call: &ToolCallState, request: PolicyRequest) -> Self {
+        let (options, meta) = match call {
+            ToolCallState::PendingConfirmation(call) => {
+                (call.options.clone().unwrap_or_default(), call.meta.as_ref())
+            }
+            _ => (Vec::new(), None),
+        };
+        let kinds = meta.and_then(|meta| meta.get(OPTIONS)).and_then(Value::as_object);
+        let offers_once = kinds.is_none_or(|kinds| kinds.values().any(|kind| kind["kind"] == ALLOW_ONCE));
+        let is_result = !matches!(call, ToolCallState::PendingConfirmation(_));
+        Self { id: tool_call_id(call).to_owned(), request, options, offers_once, is_result }
+    }
+
+    /// Returns the key of the decision: a call may be asked about twice.
+    fn key(&self) -> String {
+        format!("{}:{}", self.is_result, self.id)
+    }
+
+    /// Returns the option that grants the call; `None` where the host chooses the one for this call
+    /// alone. An option for later calls, too, is chosen only if those are granted anyway.
+    ///
+    /// # Errors
+    /// With the reason, when the agent offers none that fits.
+    fn granting_option(&self, grants_all: bool) -> Result<Option<String>, &'static str> {
+        if self.options.is_empty() || self.offers_once {
+            return Ok(None);
+        }
+        let mut options = self.options.iter();
+        match options.find(|option| option.kind == ConfirmationOptionKind::Approve) {
+            None => Err("the agent offers no permission"),
+            Some(option) if grants_all => Ok(Some(option.id.clone())),
+            Some(_) => Err("the agent offers no permission for this call alone"),
+        }
+    }
+
+    /// Returns the question to the person.
+    fn question(&self) -> String {
+        let request = &self.request;
+        let mut text =
+            format!("{} asks: {}", in_one_line(&request.display_name), in_one_line(&request.title));
+        if let Some(command) = request.command.as_ref().filter(|command| **command != request.title) {
+            text += &format!("\n  {}", in_one_line(command));
+        }
+        for path in request.real_paths() {
+            text += &format!("\n  {}", in_one_line(&path.to_string_lossy()));
+        }
+        let options: Vec<String> = match self.options.as_slice() {
+            [] => vec!["y: yes".to_owned(), "n: no".to_owned()],
+            options => {
+                let label = |(option, at): (&ConfirmationOption, usize)| {
+                    format!("{at}: {}", in_one_line(&option.label))
+                };
+                options.iter().zip(1..).map(label).collect()
+            }
+        };
+        text += &format!("\n{} (other input: no)", options.join(", "));
+        text
+    }
+}
+
+/// Returns a text of the agent without line ends: it must not continue the question to a person.
+fn in_one_line(text: &str) -> String {
+    text.split(['\n', '\r']).collect::<Vec<_>>().join(" ⏎ ")
+}
+
+/// Returns the key of the decision about a question. No key of a call begins so.
+fn key_of(question: &ChatInputRequest) -> String {
+    format!("question:{}", question.id)
+}
+
+fn text_of_question(question: &ChatInputQuestion) -> Option<String> {
+    let question = serde_json::to_value(question).ok()?;
+    question["message"].as_str().or_else(|| question["title"].as_str()).map(str::to_owned)
+}

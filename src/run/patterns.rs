@@ -1,0 +1,298 @@
+//! Paths that a tool call names, and patterns of them in rules.
+//!
+//! Owns: following links and `..` in both, and what a pattern covers.
+//! Never: decides about a call.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{bail, Context};
+use globset::{GlobBuilder, GlobMatcher};
+
+use crate::files::uris::path_of;
+use crate::os::paths::{canonical, home};
+
+/// Maximum number of links that are followed in a path; systems follow fewer.
+const LINKS_MAX: usize = 40;
+
+/// Characters by which a part of a pattern stands for several names.
+const WILDCARDS: [char; 4] = ['*', '?', '[', '{'];
+
+/// Part of a pattern that stands for everything below a folder.
+const BELOW: &str = "**";
+
+/// Beginning of a path below the home folder.
+const HOME: &str = "~/";
+
+/// Path that a call names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NamedPath {
+    /// Path behind all links.
+    pub real: PathBuf,
+    /// Path as it is named, without `..`.
+    pub named: PathBuf,
+}
+
+impl NamedPath {
+    /// Returns an absolute path.
+    pub fn at(path: &Path) -> Self {
+        Self { real: real(path), named: without_dots(path) }
+    }
+
+    /// Returns the path of a text, which may be a `file:` URI; a relative one is below the folder.
+    /// `None` if it names no file of this machine.
+    pub fn of(text: &str, directory: &Path) -> Option<Self> {
+        let path = match (scheme_of(text), text.strip_prefix(HOME)) {
+            (Some(scheme), _) if scheme.eq_ignore_ascii_case("file") => path_of(text).ok()?,
+            (Some(_), _) => return None,
+            (None, Some(rest)) => home()?.join(rest),
+            (None, None) => PathBuf::from(text),
+        };
+        Some(Self::at(&directory.join(path)))
+    }
+}
+
+/// Returns the scheme of a URI; `None` for a path.
+fn scheme_of(text: &str) -> Option<&str> {
+    let (scheme, rest) = text.split_once(':')?;
+    let is_scheme = scheme.chars().all(|char| char.is_ascii_alphanumeric() || "+-.".contains(char));
+    (is_scheme && (rest.starts_with("//") || scheme.eq_ignore_ascii_case("file"))).then_some(scheme)
+}
+
+/// Pattern of paths in a rule.
+#[derive(Debug)]
+pub struct PathPattern {
+    /// Patterns of real paths, for grants.
+    granted: Vec<GlobMatcher>,
+    /// Patterns of paths and of everything below them, for denials.
+    denied: Vec<GlobMatcher>,
+    /// The folder before the first wildcard: as it is named, and behind all links.
+    bases: [PathBuf; 2],
+}
+
+impl PathPattern {
+    /// Reads a pattern; a relative one is below the folder.
+    ///
+    /// # Errors
+    /// When it is no pattern, or has a `..` whose folder depends on a wildcard.
+    pub fn read(text: &str, directory: &Path) -> anyhow::Result<Self> {
+        let (start, parts) = match text.strip_prefix(HOME) {
+            _ if text.is_empty() => bail!("`path=` must be followed by a pattern"),
+            _ if scheme_of(text).is_some() => bail!("path={text}: write a path instead of a URI"),
+            Some(rest) => (home().with_context(|| format!("path={text}: there is no home folder"))?, rest),
+            None if Path::new(text).is_absolute() => (PathBuf::new(), text),
+            None => (directory.to_owned(), text),
+        };
+        let parts: Vec<Component<'_>> = Path::new(parts).components().collect();
+        let has_wildcard = |part: &Component<'_>| part.as_os_str().to_string_lossy().contains(WILDCARDS);
+        let fixed = parts.iter().position(has_wildcard).unwrap_or(parts.len());
+        let (base, rest) = parts.split_at(fixed);
+        if rest.contains(&Component::ParentDir) {
+            bail!("path={text}: `..` behind a wildcard leads to no certain folder");
+        }
+        let base = start.join(base.iter().collect::<PathBuf>());
+        let rest: Vec<_> = rest.iter().map(|part| part.as_os_str().to_string_lossy()).collect();
+        let rest: Vec<&str> = rest.iter().map(AsRef::as_ref).collect();
+        let bases = [without_dots(&base), real(&base)];
+        let below = |parts: &[&str]| matcher(&bases[1], &[parts, &[BELOW]].concat());
+        let mut granted = vec![matcher(&bases[1], &rest)?];
+        if !rest.last().is_some_and(|part| part.contains(WILDCARDS)) {
+            granted.push(below(&rest)?);
+        }
+        // A folder is as protected as everything in it.
+        let whole = rest.strip_suffix(&[BELOW]).unwrap_or(&rest);
+        let mut denied = Vec::new();
+        for base in &bases {
+            denied.push(matcher(base, whole)?);
+            denied.push(matcher(base, &[whole, &[BELOW]].concat())?);
+        }
+        Ok(Self { granted, denied, bases })
+    }
+
+    /// Returns whether a grant covers a path.
+    pub fn grants(&self, path: &NamedPath) -> bool {
+        self.granted.iter().any(|pattern| pattern.is_match(&path.real))
+    }
+
+    /// Returns whether a denial covers a path: as it is named, or behind its links.
+    pub fn denies(&self, path: &NamedPath) -> bool {
+        self.denied.iter().any(|pattern| pattern.is_match(&path.real) || pattern.is_match(&path.named))
+    }
+
+    /// Returns whether a path is a folder above those of the pattern.
+    pub fn is_below(&self, path: &NamedPath) -> bool {
+        self.bases.iter().any(|base| base.starts_with(&path.real) || base.starts_with(&path.named))
+    }
+}
+
+/// Returns the pattern for parts below a folder, in which no character is a wildcard.
+fn matcher(base: &Path, parts: &[&str]) -> anyhow::Result<GlobMatcher> {
+    let base = globset::escape(&base.to_string_lossy());
+    let whole = match parts {
+        [] => base,
+        parts => format!("{}/{}", base.trim_end_matches('/'), parts.join("/")),
+    };
+    let glob = GlobBuilder::new(&whole).literal_separator(true).build();
+    Ok(glob.with_context(|| format!("path={}", parts.join("/")))?.compile_matcher())
+}
+
+/// Returns the path without `..`, as if it had no links.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut found = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                found.pop();
+            }
+            Component::CurDir => {}
+            part => found.push(part),
+        }
+    }
+    found
+}
+
+/// Returns the path without `..`, and with the links that exist followed.
+fn real(path: &Path) -> PathBuf {
+    let found = followed(path);
+    let mut rest = Vec::new();
+    for folder in found.ancestors() {
+        if let Ok(mut real) = canonical(folder) {
+            real.extend(rest.iter().rev());
+            return real;
+        }
+        rest.extend(folder.file_name());
+    }
+    found
+}
+
+/// Follows the links in a path as the system does: part by part, and also where their targets do
+/// not exist yet, as a write would create those.
+fn followed(path: &Path) -> PathBuf {
+    let reversed = |path: &Path| -> Vec<PathBuf> {
+        path.components().rev().map(|part| PathBuf::from(part.as_os_str())).collect()
+    };
+    let (mut found, mut parts, mut links) = (PathBuf::new(), reversed(path), 0);
+    while let Some(part) = parts.pop() {
+        match part.components().next() {
+            Some(Component::ParentDir) => {
+                found.pop();
+            }
+            Some(Component::CurDir) | None => {}
+            Some(_) => {
+                found.push(&part);
+                if let Some(target) = fs::read_link(&found).ok().filter(|_| links < LINKS_MAX) {
+                    links += 1;
+                    found.pop();
+                    parts.extend(reversed(&target));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FOLDER: &str = "/repo";
+
+    fn pattern(text: &str) -> PathPattern {
+        PathPattern::read(text, Path::new(FOLDER)).unwrap()
+    }
+
+    fn path(text: &str) -> NamedPath {
+        NamedPath::of(text, Path::new(FOLDER)).unwrap()
+    }
+
+    /// Two folders and links between them; the target of one link does not exist yet.
+    fn linked() -> (tempfile::TempDir, PathBuf) {
+        let outer = tempfile::tempdir().unwrap();
+        let real = outer.path().canonicalize().unwrap();
+        fs::create_dir_all(real.join("work/src")).unwrap();
+        fs::create_dir_all(real.join("out/deep")).unwrap();
+        for (target, name) in [
+            ("../../out/new", "src/dangling"),
+            ("../../out/deep", "src/deep"),
+            ("loop", "src/loop"),
+            ("../out", "ci"),
+        ] {
+            std::os::unix::fs::symlink(target, real.join("work").join(name)).unwrap();
+        }
+        (outer, real)
+    }
+
+    #[test]
+    fn links_are_followed_as_the_system_does() {
+        let (_outer, outer) = linked();
+        for (path, target) in [
+            ("src/dangling", "out/new"),
+            ("src/deep/../secret", "out/secret"),
+            ("src/../src/./a", "work/src/a"),
+            ("src/loop/a", "work/src/loop/a"),
+        ] {
+            let found = NamedPath::of(path, &outer.join("work")).unwrap().real;
+            assert_eq!(found, outer.join(target), "{path}");
+        }
+    }
+
+    #[test]
+    fn links_and_dots_of_a_pattern_are_followed() {
+        let (_outer, outer) = linked();
+        let work = outer.join("work");
+        let target = NamedPath::of("../out/deep/x", &work).unwrap();
+        for text in ["ci/**", "ci", "src/deep", "src/../ci/*/x", "../out/**", "./ci/deep/x"] {
+            let pattern = PathPattern::read(text, &work).unwrap();
+            assert!(pattern.grants(&target) && pattern.denies(&target), "{text}");
+        }
+        // A folder that is replaced by a link is as protected as before.
+        let pattern = PathPattern::read("plain/**", &work).unwrap();
+        std::os::unix::fs::symlink("src", work.join("plain")).unwrap();
+        let path = NamedPath::of("plain/x", &work).unwrap();
+        assert!(pattern.denies(&path) && !pattern.grants(&path));
+    }
+
+    #[test]
+    fn pattern_without_a_wildcard_at_its_end_covers_what_is_below() {
+        for text in ["ci", "ci/", "./ci", "a/../ci", "/repo/ci", "c*/../ci"] {
+            let Ok(pattern) = PathPattern::read(text, Path::new(FOLDER)) else {
+                assert_eq!(text, "c*/../ci");
+                continue;
+            };
+            for below in ["ci", "ci/x", "ci/deep/x"] {
+                assert!(pattern.grants(&path(below)) && pattern.denies(&path(below)), "{text}: {below}");
+            }
+            assert!(!pattern.grants(&path("cix")) && !pattern.denies(&path("cix")), "{text}");
+        }
+        assert!(pattern("*/ci").grants(&path("a/ci/x")));
+        assert!(pattern(".").grants(&path("a/b")) && !pattern(".").grants(&path("/else")));
+    }
+
+    #[test]
+    fn wildcard_at_the_end_covers_what_is_below_for_a_denial_only() {
+        assert!(pattern("src/*").grants(&path("src/a")) && !pattern("src/*").grants(&path("src/a/b")));
+        assert!(pattern("src/*").denies(&path("src/a/b")) && pattern(".git*").denies(&path(".github/x")));
+        assert!(pattern("src/**").denies(&path("src")) && !pattern("src/**").grants(&path("src")));
+        assert!(pattern("*.rs").grants(&path("a.rs")) && !pattern("*.rs").grants(&path("src/a.rs")));
+        assert!(pattern("ci/secret").is_below(&path("ci")) && !pattern("ci/secret").is_below(&path("c")));
+    }
+
+    #[test]
+    fn uri_of_a_file_is_its_path_and_another_one_is_none() {
+        assert_eq!(path("file:///repo/a%20b").real, Path::new("/repo/a b"));
+        assert_eq!(path("a:b").real, Path::new("/repo/a:b"));
+        for text in ["file://else/x", "vscode-remote://x/y", "file:x"] {
+            assert_eq!(NamedPath::of(text, Path::new(FOLDER)), None, "{text}");
+        }
+        for wrong in ["", "[", "src/*/../x", "file:///repo/x"] {
+            assert!(PathPattern::read(wrong, Path::new(FOLDER)).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn wildcards_in_the_name_of_the_folder_are_plain_characters() {
+        let folder = Path::new("/a[1]{2}*");
+        let pattern = PathPattern::read("src/*", folder).unwrap();
+        assert!(pattern.grants(&NamedPath::of("src/x", folder).unwrap()));
+    }
+}
