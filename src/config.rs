@@ -3,7 +3,9 @@
 //! Owns: both forms, their defaults and errors, and reading the file again ([`AgentSource`]).
 //! Never: starts an agent, or passes a command line to a shell: it is split by the same rules.
 
+pub mod faults;
 mod mcp;
+pub mod sections;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -283,18 +285,11 @@ fn from_file(text: &str, path: &Path) -> anyhow::Result<OfFile> {
 }
 
 fn parsed(text: &str) -> anyhow::Result<File> {
-    toml::from_str(text).map_err(|mut error| {
+    toml::from_str(text).map_err(|error| {
         if let Some(advice) = advice(text) {
             return anyhow!(advice);
         }
-        if !text.contains("[mcp") {
-            return error.into();
-        }
-        // Without the line itself: values of servers may be secrets.
-        let line = error.span().and_then(|span| text.get(..span.start));
-        let line = line.map_or(1, |before| before.matches('\n').count() + 1);
-        error.set_input(None);
-        anyhow!("line {line}: {}", error.message())
+        anyhow!(faults::of(text, &error))
     })
 }
 
@@ -330,7 +325,7 @@ fn advice(text: &str) -> Option<String> {
             return Some(format!("`command` of `[agents.{name}]` is one program: write\n\n{section}"));
         }
         let arguments = entry.get("args").filter(|arguments| arguments.is_str())?;
-        let arguments = toml::Value::from(words(arguments)?);
+        let arguments = hidden(words(arguments)?.len());
         Some(format!("`args` of `[agents.{name}]` is a list: write `args = {arguments}`"))
     })
 }
@@ -345,14 +340,24 @@ fn words(command_line: &toml::Value) -> Option<Vec<String>> {
     .filter(|words| !words.is_empty())
 }
 
+/// Returns a section with this command line. Its arguments, which may be keys, are not shown.
 fn section(name: &str, mut words: Vec<String>) -> String {
-    let arguments = toml::Value::from(words.split_off(1));
+    let arguments = hidden(words.split_off(1).len());
     let command = toml::Value::from(words.concat());
     format!("[agents.{name}]\ncommand = {command}\nargs = {arguments}")
 }
 
-fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
-    if !is_name(&name) {
+/// Returns a list of this number of arguments, whose texts are left out.
+fn hidden(count: usize) -> toml::Value {
+    toml::Value::from(vec!["…"; count])
+}
+
+/// Checks that an agent can have this name.
+///
+/// # Errors
+/// When it cannot, with the names that are possible.
+pub fn check_name(name: &str) -> anyhow::Result<()> {
+    if !is_name(name) {
         bail!("the name `{name}` must be a letter, followed by letters, digits, `-`, `_` and `.`");
     }
     if name == script::PROVIDER {
@@ -360,6 +365,11 @@ fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
             "the name `{name}` is reserved for the built-in agent: choose another one, such as `my-{name}`"
         );
     }
+    Ok(())
+}
+
+fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
+    check_name(&name)?;
     if agent.command.as_os_str().is_empty() {
         bail!("there is no command");
     }
@@ -383,7 +393,7 @@ fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
         let value = match value {
             toml::Value::String(value) => value.into(),
             toml::Value::Boolean(value) => value.into(),
-            value => bail!("`config.{id}` must be a string, `true` or `false`, not {value}"),
+            value => bail!("`config.{id}` must be a string, `true` or `false`, not {}", kind_of(&value)),
         };
         Ok((id, value))
     });
@@ -405,6 +415,13 @@ fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
         client_tools: agent.client_tools,
         config,
     })
+}
+
+/// Returns the kind of a value, with its article.
+fn kind_of(value: &toml::Value) -> String {
+    let kind = value.type_str();
+    let article = if kind.starts_with(['a', 'i']) { "an" } else { "a" };
+    format!("{article} {kind}")
 }
 
 /// Returns whether an agent or server can have this name.
@@ -512,7 +529,8 @@ mod tests {
         assert!(failure("[agents.a]\ncommand = 'x'\ndirectory = 'no/such'").contains("/no/such"));
         let of_config = failure("[agents.a]\ncommand = 'x'\n[agents.a.config]\neffort = 3");
         assert!(
-            of_config.contains("[agents.a]: `config.effort` must be a string, `true` or `false`, not 3"),
+            of_config
+                .contains("[agents.a]: `config.effort` must be a string, `true` or `false`, not an integer"),
             "{of_config}"
         );
     }
@@ -520,12 +538,12 @@ mod tests {
     #[test]
     fn common_mistake_in_a_file_is_refused_with_the_correction() {
         let failure = |text: &str| format!("{:#}", from_file(text, Path::new("/config.toml")).unwrap_err());
-        let section = "[agents.a]\ncommand = \"x y\"\nargs = [\"--acp\"]";
+        let section = "[agents.a]\ncommand = \"x y\"\nargs = [\"…\"]";
         for (mistake, advice) in [
             ("[agents]\na = '\"x y\" --acp'", section),
             ("[agents]\na = ['x y', '--acp']", section),
             ("[agents.a]\ncommand = ['x y', '--acp']", section),
-            ("[agents.a]\ncommand = 'x'\nargs = '--acp --fast'", "write `args = [\"--acp\", \"--fast\"]`"),
+            ("[agents.a]\ncommand = 'x'\nargs = '--acp --fast'", "write `args = [\"…\", \"…\"]`"),
             ("[a]\ncommand = 'x'", "`[a]` is not a section of this file: write `[agents.a]`"),
             ("[agent.a]\ncommand = 'x'", "`[agent.a]` is not a section of this file: write `[agents.a]`"),
             ("a = 'x -y'", "`a` is in no section: for an agent of this name, write\n\n[agents.a]"),
@@ -536,6 +554,21 @@ mod tests {
         ] {
             let said = failure(mistake);
             assert!(said.contains(advice), "{mistake}: {said}");
+        }
+    }
+
+    #[test]
+    fn error_in_a_file_quotes_no_value() {
+        let failure = |text: &str| format!("{:#}", from_file(text, Path::new("/config.toml")).unwrap_err());
+        for (text, place) in [
+            ("[agents.a]\ncommand = 'x'\nenv = { KEY = s3cret }", "line 3, column "),
+            ("[agents.a]\ncommand = 'x'\nenv = 's3cret'", "line 3, column 7: invalid type: string, expected"),
+            ("[agents.a]\ncommand = 'x'\nargs = '--key s3cret'", "write `args = ["),
+            ("[agents]\na = 'x --key s3cret'", "write\n\n[agents.a]"),
+            ("[agents.a]\ncommand = 'x'\nconfig = { key = ['s3cret'] }", "not an array"),
+        ] {
+            let said = failure(text);
+            assert!(said.contains(place) && !said.contains("s3cret"), "{text}: {said}");
         }
     }
 

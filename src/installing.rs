@@ -11,19 +11,21 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{bail, Context};
+use anyhow::{anyhow, bail, Context};
 use clap::Args;
 
-use crate::backend::acp::program;
+use crate::backend::acp::{program, AgentSpec};
 use crate::check::{self, Checked};
 use crate::cli::WhichAgents;
 use crate::config;
+use crate::config::sections::{key_of, take_agent, without_agent, without_empty};
+use crate::files::folders::PathRefusal;
+use crate::files::links::behind_links;
+use crate::files::named::{self, Expected};
 use crate::files::small;
-use crate::os::paths::canonical;
-use crate::os::private;
+use crate::os::paths::{canonical, with_slashes};
 use crate::os::process::GuardProgram;
 use crate::places;
-use crate::wire::text;
 
 /// Agent of the list.
 struct ListedAgent {
@@ -118,6 +120,12 @@ const MANAGERS: [(&str, &[&str], &[&str]); 3] = [
     ("bun", &["add", "--global"], &["remove", "--global"]),
 ];
 
+/// Mode of a new configuration file.
+const FILE_MODE: u32 = 0o600;
+
+/// Maximum number of attempts to change a file that other programs change, too.
+const TRIES: usize = 20;
+
 /// Arguments that the three commands share.
 #[derive(Debug, Args)]
 struct Edit {
@@ -177,16 +185,18 @@ pub fn add(asked: &AddAgent, guard: &GuardProgram) -> anyhow::Result<Checked> {
     })?;
     let section = asked.section.as_deref().unwrap_or(agent.name);
     let file = asked.edit.file()?;
-    let before = read(&file)?;
-    let after = with_agent(&before, &file, section, agent)?;
+    config::check_name(section).context("--as")?;
+    let edit = |before: &str| with_agent(before, &file, section, agent);
+    let (before, _) = read(&file)?;
+    let after = edit(&before)?;
     let install = match (asked.no_install, program::find(Path::new(agent.command), None, &Default::default()))
     {
         (true, _) => None,
-        (false, Ok(found)) => {
+        (false, Ok(found)) if listed_by_place(&found).is_none_or(|other| other.name == agent.name) => {
             print(&format!("`{}` is installed: {}\n", agent.command, found.display()))?;
             None
         }
-        (false, Err(_)) => Some(installation(agent)?),
+        (false, _) => Some(installation(agent)?),
     };
     let mut plan = String::new();
     if let Some(install) = &install {
@@ -201,7 +211,7 @@ pub fn add(asked: &AddAgent, guard: &GuardProgram) -> anyhow::Result<Checked> {
     if let Some(install) = &install {
         run(install)?;
     }
-    write(&file, &after)?;
+    change(&file, edit)?;
     check_one(section, &file, guard)
 }
 
@@ -218,8 +228,9 @@ pub fn update(asked: &UpdateAgent, guard: &GuardProgram) -> anyhow::Result<Check
 /// Removes an agent from the configuration file.
 pub fn remove(asked: &RemoveAgent) -> anyhow::Result<Checked> {
     let file = asked.edit.file()?;
-    let before = read(&file)?;
-    let after = without_agent(&before, &asked.name).with_context(|| format!("`{}`", file.display()))?;
+    let edit =
+        |before: &str| without_agent(before, &asked.name).with_context(|| format!("`{}`", file.display()));
+    edit(&read(&file)?.0)?;
     let mut plan = format!("removes   [agents.{}] from {}\n", asked.name, file.display());
     if let Ok(agent) = listed(&file, &asked.name) {
         if let Some((manager, _, remove)) = manager() {
@@ -228,7 +239,7 @@ pub fn remove(asked: &RemoveAgent) -> anyhow::Result<Checked> {
         }
     }
     asked.edit.confirm(&format!("{}\n{plan}", asked.name))?;
-    write(&file, &after)?;
+    change(&file, edit)?;
     Ok(Checked::Usable)
 }
 
@@ -237,8 +248,10 @@ impl Edit {
         let file = self.config.clone().or_else(places::config_file);
         let file =
             file.context("there is no home folder for a configuration file: name one with --config")?;
-        // The file itself is replaced, not a link to it.
-        Ok(canonical(&file).unwrap_or(std::path::absolute(file)?))
+        // The file itself is replaced or created, not a link to it.
+        let real = behind_links(&std::path::absolute(&file)?);
+        named::must_be_changeable(&real).with_context(|| format!("`{}`", file.display()))?;
+        Ok(real)
     }
 
     /// Prints a plan, and asks whether to carry it out.
@@ -273,14 +286,43 @@ fn listed(file: &Path, name: &str) -> anyhow::Result<&'static ListedAgent> {
     let agents = config::agents(&[], Some(file), None)?;
     let agent = agents.iter().find(|agent| agent.name == name);
     let agent = agent.with_context(|| format!("there is no agent `{name}` in `{}`", file.display()))?;
-    let is_it = |listed: &&ListedAgent| {
-        agent.program.file_stem().is_some_and(|program| program == listed.command)
-            && (listed.name == name || !AGENTS.iter().any(|it| it.name == name))
-    };
-    let listed = AGENTS.iter().find(is_it);
+    let starts =
+        |listed: &&ListedAgent| agent.program.file_stem().is_some_and(|program| program == listed.command);
+    let mut candidates: Vec<&'static ListedAgent> = AGENTS.iter().filter(starts).collect();
+    // Of those with one command, the most settings in the section decide, then the list's order.
+    candidates.sort_by_key(|listed| std::cmp::Reverse(listed.fits(agent)));
+    let by_name = || candidates.iter().copied().find(|listed| listed.name == name);
+    let found = program::find(&agent.program, None, &Default::default()).ok();
+    let by_place = found.and_then(|program| listed_by_place(&program)).filter(starts);
+    let listed = by_place.or_else(by_name).or(candidates.first().copied());
     listed.with_context(|| {
         format!("the agent `{name}` is not one of the list: `ahp-sidecar agents add` prints it")
     })
+}
+
+/// Returns the agent of the list whose package has installed a program; `None` if the program is
+/// not in the folder of a package.
+fn listed_by_place(program: &Path) -> Option<&'static ListedAgent> {
+    let real = canonical(program).ok()?;
+    let real = with_slashes(&real).to_string_lossy().into_owned();
+    let has_it = |agent: &&ListedAgent| {
+        agent.packages.first().is_some_and(|package| real.contains(&format!("/node_modules/{package}/")))
+    };
+    AGENTS.iter().find(has_it)
+}
+
+impl ListedAgent {
+    /// Returns the number of this agent's variables, if a configured agent has them all.
+    fn fits(&self, agent: &AgentSpec) -> Option<usize> {
+        let members: toml::Table = self.members.parse().ok()?;
+        let variables = members.get("env").and_then(toml::Value::as_table).into_iter().flatten();
+        let mut count = 0;
+        for (name, value) in variables {
+            (agent.environment.get(name).map(String::as_str) == value.as_str()).then_some(())?;
+            count += 1;
+        }
+        Some(count)
+    }
 }
 
 fn manager() -> Option<(&'static str, &'static [&'static str], &'static [&'static str])> {
@@ -328,39 +370,40 @@ fn print(text: &str) -> anyhow::Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("stdout cannot be written")
 }
 
-fn read(file: &Path) -> anyhow::Result<String> {
-    if !file.exists() {
-        return Ok(String::new());
-    }
-    small::open(file).and_then(small::read).with_context(|| format!("`{}`", file.display()))
+/// Returns the text of the file, and its version; neither if it does not exist.
+fn read(file: &Path) -> anyhow::Result<(String, Option<String>)> {
+    let context = || format!("`{}`", file.display());
+    let opened = match small::open(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((String::new(), None)),
+        opened => opened.with_context(context)?,
+    };
+    // Before the text, so that a change in between is noticed.
+    let version = named::version_of(&opened).with_context(context)?;
+    Ok((small::read(opened).with_context(context)?, Some(version)))
 }
 
-/// Replaces the content of a file at once. A new file is the user's alone, since it may get keys.
-fn write(file: &Path, content: &str) -> anyhow::Result<()> {
+/// Applies an edit to the file as it is now, and again if another program changes it meanwhile. A
+/// new file is the user's alone, since it may get keys.
+fn change(file: &Path, edit: impl Fn(&str) -> anyhow::Result<String>) -> anyhow::Result<()> {
     let context = || format!("`{}` cannot be written", file.display());
-    let folder = file.parent().with_context(context)?;
-    fs::create_dir_all(folder).with_context(context)?;
-    let new = file.with_extension(format!("new-{}", std::process::id()));
-    let written = (|| {
-        let mut target = private::options().write(true).create_new(true).open(&new)?;
-        if let Ok(known) = fs::metadata(file) {
-            target.set_permissions(known.permissions())?;
+    for _ in 0..TRIES {
+        let (before, version) = read(file)?;
+        let after = edit(&before)?;
+        fs::create_dir_all(file.parent().with_context(context)?).with_context(context)?;
+        let expected = version.as_deref().map_or(Expected::Nothing, Expected::Version);
+        match named::change(file, after.as_bytes(), expected, FILE_MODE) {
+            Err(PathRefusal::Changed | PathRefusal::Exists) => {}
+            written => return written.with_context(context),
         }
-        target.write_all(content.as_bytes())?;
-        target.sync_all()?;
-        fs::rename(&new, file)
-    })();
-    if written.is_err() {
-        // The first error says more.
-        fs::remove_file(&new).unwrap_or_default();
     }
-    written.with_context(context)
+    bail!("`{}` is not changed: another program changes it all the time", file.display())
 }
 
 /// Returns the file's text with a section for an agent at its end.
 fn with_agent(before: &str, file: &Path, name: &str, agent: &ListedAgent) -> anyhow::Result<String> {
     let context = || format!("`{}`", file.display());
-    let known: toml::Table = before.parse().map_err(without_line(before)).with_context(context)?;
+    let parsed = before.parse().map_err(|error| anyhow!(config::faults::of(before, &error)));
+    let known: toml::Table = parsed.with_context(context)?;
     if known.get("agents").is_some_and(|agents| agents.get(name).is_some()) {
         bail!("there is an agent `{name}` in `{}`: choose another name with --as", file.display());
     }
@@ -371,9 +414,10 @@ fn with_agent(before: &str, file: &Path, name: &str, agent: &ListedAgent) -> any
         _ => "\n\n",
     };
     let command = toml::Value::from(agent.command);
-    let members = agent.members.replace("NAME", name);
-    let after = format!("{before}{gap}[agents.{name}]\ncommand = {command}\n{members}");
-    // The name must be valid, and the rest unchanged.
+    let key = key_of(name);
+    let members = agent.members.replace("NAME", &key);
+    let after = format!("{before}{gap}[agents.{key}]\ncommand = {command}\n{members}");
+    // The rest must be unchanged.
     config::check_text(&after, file).with_context(context)?;
     let mut edited: toml::Table =
         after.parse().context("the section does not fit the file: write it by hand")?;
@@ -384,105 +428,11 @@ fn with_agent(before: &str, file: &Path, name: &str, agent: &ListedAgent) -> any
     Ok(after)
 }
 
-/// Returns the file's text without the sections of an agent, and with all else.
-fn without_agent(before: &str, name: &str) -> anyhow::Result<String> {
-    const BY_HAND: &str = "it is not written as sections of its own: remove it by hand";
-    let mut wanted: toml::Table = before.parse().map_err(without_line(before))?;
-    if take_agent(&mut wanted, name).is_none() {
-        bail!("there is no agent `{name}`");
-    }
-    let mut after = String::new();
-    // Blank lines and comments belong to the section that follows them.
-    let (mut held, mut is_in) = (String::new(), false);
-    for line in before.split_inclusive('\n') {
-        let words = line.trim();
-        if let Some(header) = header_of(words) {
-            let was_in = std::mem::replace(&mut is_in, is_section_of(header, name));
-            if !is_in || !was_in {
-                after.push_str(&held);
-            }
-            held.clear();
-        } else if words.is_empty() || words.starts_with('#') {
-            held.push_str(line);
-            continue;
-        } else {
-            if !is_in {
-                after.push_str(&held);
-            }
-            held.clear();
-        }
-        if !is_in {
-            after.push_str(line);
-        }
-    }
-    after.push_str(&held);
-    let is_right = after.parse::<toml::Table>().is_ok_and(|edited| without_empty(edited) == wanted);
-    if is_right {
-        Ok(after)
-    } else {
-        bail!(BY_HAND)
-    }
-}
-
-/// Returns the path in the header of a section.
-fn header_of(line: &str) -> Option<&str> {
-    let rest = line.strip_prefix('[').filter(|rest| !rest.starts_with('['))?;
-    Some(rest.split_once(']')?.0)
-}
-
-fn is_section_of(header: &str, name: &str) -> bool {
-    let mut path = header.split('.').map(|part| part.trim().trim_matches(['"', '\'']));
-    // Names may contain points; then they are quoted.
-    let whole = header.trim().strip_prefix("agents.").map(|rest| rest.trim_matches(['"', '\'']));
-    whole == Some(name) || path.next() == Some("agents") && path.next() == Some(name)
-}
-
-/// Removes an agent from a table, and `agents` if that leaves none.
-fn take_agent(file: &mut toml::Table, name: &str) -> Option<toml::Value> {
-    let agents = file.get_mut("agents")?.as_table_mut()?;
-    let taken = agents.remove(name);
-    if agents.is_empty() {
-        file.remove("agents");
-    }
-    taken
-}
-
-fn without_empty(mut file: toml::Table) -> toml::Table {
-    file.retain(|name, value| name != "agents" || value.as_table().is_none_or(|agents| !agents.is_empty()));
-    file
-}
-
-/// Returns the error of an invalid file without the line itself, which may hold a key.
-fn without_line(text: &str) -> impl Fn(toml::de::Error) -> anyhow::Error + '_ {
-    move |error| {
-        let line = error.span().and_then(|span| text.get(..span.start));
-        let line = line.map_or(1, |before| before.matches('\n').count() + 1);
-        anyhow::anyhow!("line {line}: {}", text::message(error.message()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const FILE: &str = "# mine\nmcp_files = [\"x.json\"] # kept\n\n# the first\n[agents.a]\ncommand = 'a'\n\
-        # about a\nargs = [\n  '[agents.b]',\n]\n[agents.a.config]\nmode = 'x'\n\n# the second\n\
-        [agents.b]\ncommand = 'b'\n# the end\n";
-
-    #[test]
-    fn removed_agent_leaves_everything_else_as_it_was() {
-        let without_a = without_agent(FILE, "a").unwrap();
-        let expected = "# mine\nmcp_files = [\"x.json\"] # kept\n\n# the first\n\n# the second\n\
-            [agents.b]\ncommand = 'b'\n# the end\n";
-        assert_eq!(without_a, expected);
-        let none = without_agent(&without_a, "b").unwrap();
-        assert!(none.ends_with("# the second\n# the end\n"), "{none}");
-        assert!(without_agent(&none, "b").unwrap_err().to_string().contains("no agent `b`"));
-        for by_hand in ["agents.a.command = 'a'\n", "[agents]\na = { command = 'a' }\n"] {
-            let why = without_agent(by_hand, "a").unwrap_err().to_string();
-            assert!(why.contains("by hand"), "{by_hand}: {why}");
-        }
-    }
+    const FILE: &str = "# mine\nmcp_files = [\"x.json\"] # kept\n\n[agents.a]\ncommand = 'a'\n# the end\n";
 
     #[test]
     fn every_listed_agent_can_be_added_and_removed_again() {
@@ -499,6 +449,8 @@ mod tests {
         assert!(other.contains("[agents.work.config]"), "{other}");
         let taken = with_agent(FILE, Path::new("/config.toml"), "a", claude).unwrap_err().to_string();
         assert!(taken.contains("choose another name"), "{taken}");
+        let dotted = with_agent("", Path::new("/config.toml"), "a.b", claude).unwrap();
+        assert!(dotted.contains("[agents.\"a.b\".config]"), "{dotted}");
         assert!(with_agent("", Path::new("/config.toml"), "no name", claude).is_err());
         assert!(with_agent("k = \"c0ffee", Path::new("/c"), "a", claude).is_err_and(|why| {
             let why = format!("{why:#}");

@@ -4,7 +4,7 @@
 //! [`replacement`] (atomic replacement), [`reverting`] (reverting texts), [`trees`] (creating,
 //! moving, copying and removing folders), [`facts`] (version tokens), [`unfinished`] (recovery of
 //! interrupted operations), [`small`] and [`named`] (files that the operator names, to be read and
-//! to be written), and [`uris`] (`file:` URIs).
+//! to be written), [`links`] (paths behind links), and [`uris`] (`file:` URIs).
 //! Changes use the descriptors that resolution has opened; only the source of a copy and a
 //! recovered folder are opened by path.
 //! Never: answers a request, runs a program, or waits for anything but a disk, except for up to two
@@ -12,6 +12,7 @@
 
 pub mod facts;
 pub mod folders;
+pub mod links;
 pub mod named;
 pub mod replacement;
 pub mod reverting;

@@ -83,11 +83,24 @@ pub fn change(path: &Path, content: &[u8], expected: Expected<'_>, mode: u32) ->
         Expected::Nothing => WriteRequest { create_only: true, mode: Some(mode), ..whole },
         Expected::Version(version) => WriteRequest { if_match: Some(version), ..whole },
     };
-    // The superuser may write such a file, but its owner does not want it to be written.
-    if facts::behind(path).is_ok_and(|known| known.is_file() && known.mode & WRITABLE == 0) {
-        return Err(PathRefusal::Unfit("it is read-only: make it writable first".to_owned()));
-    }
+    must_be_changeable(path)?;
     folders_of(path).put(path, &writing)
+}
+
+/// Checks that a path has a file that may be changed, or nothing.
+///
+/// # Errors
+/// When it has something else, or the file is read-only. The superuser could write such a file, but
+/// its owner does not want it to be written.
+pub fn must_be_changeable(path: &Path) -> Result<(), PathRefusal> {
+    match facts::at(path) {
+        Ok(known) if known.is_file() && known.mode & WRITABLE == 0 => {
+            Err(PathRefusal::Unfit("it is read-only: make it writable first".to_owned()))
+        }
+        Ok(known) => must_be_file(&known),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn folders_of(path: &Path) -> Folders {

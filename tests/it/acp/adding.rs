@@ -114,3 +114,127 @@ fn failed_installation_changes_no_configuration() {
     assert!(status == Some(2) && said.contains("the configuration was not changed"), "{said}");
     assert_eq!(adding.read("config.toml"), MINE);
 }
+
+#[test]
+fn edit_during_the_installation_is_kept() {
+    let adding = Adding::new(Some(MINE));
+    let config = adding.path("config.toml");
+    let install = format!(
+        "#!/bin/sh\necho '[agents.late]' >> {config}\necho 'command = \"late\"' >> {config}\n\
+         cp {0}/bin/agent {0}/bin/opencode\n",
+        adding.path("")
+    );
+    adding.write_program("npm", &install);
+    let (status, said) = adding.run(&["add", "opencode", "--yes"]);
+    assert_eq!(status, Some(0), "{said}");
+    let text = adding.read("config.toml");
+    assert!(text.starts_with(MINE) && text.contains("[agents.late]\ncommand = \"late\"\n"), "{text}");
+    assert!(text.ends_with("[agents.opencode]\ncommand = \"opencode\"\nargs = [\"acp\"]\n"), "{text}");
+}
+
+#[test]
+fn link_is_followed_also_where_its_target_does_not_exist_yet() {
+    let adding = Adding::new(None);
+    fs::create_dir(adding.path("kept")).unwrap();
+    std::os::unix::fs::symlink("kept/real.toml", adding.path("config.toml")).unwrap();
+    let (status, said) = adding.run(&["add", "opencode", "--no-install", "--yes"]);
+    // The program is not there.
+    assert_eq!(status, Some(1), "{said}");
+    assert!(adding.read("kept/real.toml").contains("[agents.opencode]"), "{said}");
+    assert!(Path::new(&adding.path("config.toml")).is_symlink());
+    let (status, said) = adding.run(&["remove", "opencode", "--yes"]);
+    assert_eq!((status, adding.read("kept/real.toml").trim()), (Some(0), ""), "{said}");
+    assert!(Path::new(&adding.path("config.toml")).is_symlink());
+}
+
+#[test]
+fn read_only_file_is_refused_before_anything_is_installed() {
+    let adding = Adding::new(Some(MINE));
+    fs::set_permissions(adding.path("config.toml"), fs::Permissions::from_mode(0o444)).unwrap();
+    for arguments in [&["add", "opencode", "--yes"][..], &["remove", "a", "--yes"]] {
+        let (status, said) = adding.run(arguments);
+        assert!(status == Some(2) && said.contains("it is read-only"), "{said}");
+    }
+    assert_eq!((adding.read("config.toml").as_str(), adding.read("installed").as_str()), (MINE, ""));
+}
+
+#[test]
+fn changed_file_keeps_its_mode_and_owner() {
+    use std::os::unix::fs::MetadataExt;
+    let adding = Adding::new(Some(MINE));
+    let config = adding.path("config.toml");
+    fs::set_permissions(&config, fs::Permissions::from_mode(0o640)).unwrap();
+    // Only the superuser can give files away.
+    let owner = if std::os::unix::fs::chown(&config, Some(1234), Some(1235)).is_ok() {
+        1234
+    } else {
+        fs::metadata(&config).unwrap().uid()
+    };
+    adding.run(&["add", "opencode", "--yes"]);
+    let known = fs::metadata(&config).unwrap();
+    assert!(adding.read("config.toml").contains("[agents.opencode]"));
+    assert_eq!((known.uid(), known.mode() & 0o777), (owner, 0o640));
+}
+
+#[test]
+fn name_that_no_agent_can_have_is_refused_with_the_names_that_are_possible() {
+    let adding = Adding::new(None);
+    for name in ["no name", "1st", "x]", ""] {
+        let (status, said) = adding.run(&["add", "opencode", "--as", name, "--yes"]);
+        assert_eq!(status, Some(2), "{said}");
+        let why = format!(
+            "--as: the name `{name}` must be a letter, followed by letters, digits, `-`, `_` and `.`"
+        );
+        assert!(said.contains(&why), "{said}");
+    }
+    let (status, said) = adding.run(&["add", "opencode", "--as", "script", "--yes"]);
+    assert!(status == Some(2) && said.contains("--as: the name `script` is reserved"), "{said}");
+    assert_eq!((adding.read("installed"), adding.read("config.toml")), (String::new(), String::new()));
+}
+
+#[test]
+fn package_of_a_shared_command_is_the_one_that_is_installed_or_configured() {
+    let adding = Adding::new(Some(
+        "[agents.one]\ncommand = 'codex-acp'\nenv = { INITIAL_AGENT_MODE = 'read-only' }\n\
+         [agents.two]\ncommand = 'codex-acp'\n",
+    ));
+    let installed = |name: &str| {
+        fs::write(adding.path("installed"), "").unwrap();
+        let (status, said) = adding.run(&["update", name, "--yes"]);
+        assert_ne!(status, Some(2), "{said}");
+        adding.read("installed")
+    };
+    let (of_zed, other) = (
+        "install --global @zed-industries/codex-acp@latest\n",
+        "install --global @agentclientprotocol/codex-acp@latest\n",
+    );
+    assert_eq!((installed("one").as_str(), installed("two").as_str()), (other, of_zed));
+    for (package, line) in [("@zed-industries/codex-acp", of_zed), ("@agentclientprotocol/codex-acp", other)]
+    {
+        let place = format!("lib/node_modules/{package}/bin");
+        fs::create_dir_all(adding.path(&place)).unwrap();
+        fs::copy(adding.path("bin/agent"), adding.path(&format!("{place}/main"))).unwrap();
+        let link = adding.path("bin/codex-acp");
+        fs::remove_file(&link).unwrap_or_default();
+        std::os::unix::fs::symlink(format!("../{place}/main"), link).unwrap();
+        assert_eq!((installed("one").as_str(), installed("two").as_str()), (line, line));
+    }
+    // The program of the other package does not count as installed.
+    let (_, said) = adding.run(&["add", "zed-codex"]);
+    assert!(said.contains("npm install --global @zed-industries/codex-acp@latest"), "{said}");
+    let (_, said) = adding.run(&["add", "codex"]);
+    assert!(said.contains("`codex-acp` is installed"), "{said}");
+}
+
+#[test]
+fn error_in_the_file_has_its_place_and_no_value() {
+    let adding = Adding::new(Some("[agents.a]\ncommand = \"a\"\nenv = { KEY = s3cret }\n"));
+    for arguments in [&["add", "opencode", "--yes"][..], &["remove", "a", "--yes"], &["update", "a", "--yes"]]
+    {
+        let (status, said) = adding.run(arguments);
+        assert!(
+            status == Some(2) && said.contains("line 3, column 15: ") && !said.contains("s3cret"),
+            "{said}"
+        );
+    }
+}
