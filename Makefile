@@ -87,7 +87,7 @@ test-node: ## run the example of the README through every way that a turn ends, 
 		$(CARGO) build --quiet && python3 -B tests/agents/example.py $(TARGET)/debug/ahp-sidecar; \
 	else echo "skipped: node is not installed"; fi
 
-test-agents: ## real agents from npm behind the host, against a scripted model: AGENTS (claude opencode), if node is there
+test-agents: ## real agents from npm behind the host and under `run`, against a scripted model: AGENTS (claude opencode), with --runs under `run` alone, if node is there
 	@if command -v node >/dev/null && command -v npm >/dev/null && command -v python3 >/dev/null; then \
 		$(CARGO) build --quiet && python3 -B tests/agents/run.py $(TARGET)/debug/ahp-sidecar $(TARGET)/agents $(AGENTS); \
 	else echo "skipped: node, npm or python3 is not installed"; fi

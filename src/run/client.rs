@@ -528,7 +528,7 @@ impl<'a> RunClient<'a> {
         let duration = turn.duration.and_then(|duration| u64::try_from(duration).ok());
         self.summary.add_turn(TurnSummary {
             answer: answer_of(&turn.response_parts),
-            usage: turn.usage.as_ref().map(UsageSummary::of),
+            usage: turn.usage.as_ref().and_then(UsageSummary::of),
             id: turn.id,
             result,
             duration_ms: duration.unwrap_or_else(|| start.elapsed().as_millis() as u64),

@@ -110,10 +110,10 @@ pub struct UsageSummary {
 }
 
 impl UsageSummary {
-    /// Returns the numbers that an agent has reported.
-    pub fn of(usage: &UsageInfo) -> Self {
+    /// Returns the numbers that an agent has reported; `None` if there are none.
+    pub fn of(usage: &UsageInfo) -> Option<Self> {
         let UsageInfo { input_tokens, output_tokens, cache_read_tokens, .. } = *usage;
-        Self { input_tokens, output_tokens, cache_read_tokens }
+        Some(Self { input_tokens, output_tokens, cache_read_tokens }).filter(|it| *it != Self::default())
     }
 
     fn plus(self, other: Self) -> Self {

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Runs real agents behind the host, against a scripted model: no network but for npm, no account.
 
-    run.py HOST FOLDER [NAME...]
+    run.py HOST FOLDER [--runs] [NAME...]
 
 HOST is the program, FOLDER is where the agents are installed and keep what they keep; NAMEs choose among them, `all`
-is all. What the host said and logged is in FOLDER/run/NAME afterwards.
+is all; with `--runs`, only the command `run` is tried. What the host said and logged is in FOLDER/run/NAME afterwards.
 Skips, with a word, when node, npm or a package is not to be had.
 """
 
@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ import example
 from agents import AGENTS, USUAL
 from client import Chat, Host
 from installing import Missing, install, path_with_node
+from runs import Runs
 from scenes import Scenes
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -45,6 +47,17 @@ def check(program, name, folder, path, url):
     print(f"{name}: is checked: {checked(program, name, host.config)}", flush=True)
     assert not host.left(), f"left behind: {host.left()}"
     print(f"{name}: answers the example of the README ({time.monotonic() - started:.1f} s)", flush=True)
+
+
+def check_runs(program, name, folder, path, url):
+    """Has the command `run` run an agent; says how each run was."""
+    agent, place = AGENTS[name], os.path.join(folder, "run", name + "-runs")
+    binaries = install(os.path.join(folder, "npm", name), agent.packages, path)
+    shutil.rmtree(place, ignore_errors=True)
+    started = time.monotonic()
+    for seen in Runs(program, name, agent, place, binaries, os.pathsep.join([binaries, path]), url).all():
+        print(f"{name}: {seen} ({time.monotonic() - started:.1f} s)", flush=True)
+        started = time.monotonic()
 
 
 def checked(program, name, config):
@@ -85,6 +98,8 @@ def log_in(program, name, folder, path, url):
 
 def main():
     program, folder, *names = sys.argv[1:]
+    only_runs = names[:1] == ["--runs"]
+    names = names[1:] if only_runs else names
     names = list(AGENTS) if names == ["all"] else names or USUAL
     unknown = [name for name in names if name not in AGENTS]
     if unknown:
@@ -102,8 +117,10 @@ def main():
                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         try:
             url = json.loads(model.stdout.readline())["url"]
-            check(program, name, folder, path, url)
-            if AGENTS[name].key:
+            if not only_runs:
+                check(program, name, folder, path, url)
+            check_runs(program, name, folder, path, url)
+            if AGENTS[name].key and not only_runs:
                 log_in(program, name, folder, path, url)
         except Missing as missing:
             print(f"{name}: skipped: {missing}", flush=True)

@@ -118,6 +118,17 @@ pub struct PermissionRequest {
     options: Vec<PermissionOffer>,
 }
 
+impl PermissionRequest {
+    /// Makes the title of a request to execute its input, where it has none.
+    pub fn take_command_from_title(&mut self) {
+        let fields = &mut self.tool_call.update.fields;
+        let title = fields.title.as_ref().filter(|_| fields.kind == Some(ToolKind::Execute));
+        if let (None, Some(title)) = (&fields.raw_input, title) {
+            fields.raw_input = Some(json!({ "command": title }));
+        }
+    }
+}
+
 /// Report of a call in one message: the schema's type, plus members that it does not know.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Box<RawValue>")]

@@ -32,6 +32,9 @@ pub struct AgentQuirks {
     pub terminal_logins: &'static [&'static str],
     /// Set when the agent reports the end of a turn that it started itself in a usage update.
     pub ends_own_turns: bool,
+    /// Set when the title of a permission to execute is the command line, which the agent does not
+    /// report otherwise.
+    pub titles_commands: bool,
 }
 
 impl AgentQuirks {
@@ -46,12 +49,18 @@ impl AgentQuirks {
         notices: &[],
         terminal_logins: &[],
         ends_own_turns: false,
+        titles_commands: false,
     };
     const RAW_LINKS: Self = Self { raw_links: true, ..Self::NONE };
     // The agent reads a file before it writes it, and takes any error for a failure, so it could
     // not create a file.
-    const GEMINI: Self =
-        Self { reads_through_us: false, replays_late: true, bare_key: true, ..Self::RAW_LINKS };
+    const GEMINI: Self = Self {
+        reads_through_us: false,
+        replays_late: true,
+        bare_key: true,
+        titles_commands: true,
+        ..Self::RAW_LINKS
+    };
     const PI: Self = Self {
         takes_blobs: false,
         asking: Some("it never asks before it changes files or runs commands"),

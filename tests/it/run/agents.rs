@@ -173,3 +173,14 @@ fn pattern_of_a_folder_covers_files_of_links_and_uris_below_it() {
         }
     }
 }
+
+#[test]
+fn command_of_an_agent_that_names_it_in_the_title_alone_is_decided_by_its_words() {
+    let call = json!({ "toolCallId": "c", "title": "git status", "kind": "execute" });
+    let flags = ["--allow", "command=git status"];
+    let (done, summary) = with_agent("--name gemini-cli", &asking(&ONCE, call.clone()), &flags);
+    assert_eq!((done.status, &summary["permissions"][0]["command"]), (0, &json!("git status")), "{done:?}");
+    // Titles of other agents are texts for people.
+    let (done, summary) = with_agent("", &asking(&ONCE, call), &flags);
+    assert_eq!((done.status, &summary["permissions"][0]["command"]), (11, &json!(null)), "{done:?}");
+}

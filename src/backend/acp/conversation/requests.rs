@@ -92,7 +92,10 @@ impl AcpConversation {
             return;
         }
         match serde_json::from_str::<PermissionRequest>(params.get()) {
-            Ok(asks) => {
+            Ok(mut asks) => {
+                if self.running.quirks.titles_commands {
+                    asks.take_command_from_title();
+                }
                 let (asked, events) = self.calls.asks(request.clone(), asks);
                 self.send_to_host(events);
                 if !asked {
