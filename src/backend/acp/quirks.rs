@@ -161,7 +161,13 @@ mod tests {
         for (name, needs) in [
             (
                 "gemini-cli",
-                AgentQuirks { reads_through_us: false, replays_late: true, bare_key: true, ..raw },
+                AgentQuirks {
+                    reads_through_us: false,
+                    replays_late: true,
+                    bare_key: true,
+                    titles_commands: true,
+                    ..raw
+                },
             ),
             ("@agentclientprotocol/claude-agent-acp", AgentQuirks { ends_own_turns: true, ..raw }),
             ("Copilot", raw),
