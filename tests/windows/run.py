@@ -668,7 +668,7 @@ class Terminals(Case):
         said, trouble = process.communicate("".join(json.dumps(line) + "\n" for line in lines).encode(), timeout=WITHIN)
         self.assertEqual(process.returncode, 0, trouble)
         [done] = [line for line in said.decode().splitlines() if '"chat/toolCallComplete"' in line]
-        self.assertIn(r'\"a  b\"', done)
+        self.assertIn(r'"text":"\"a  b\"', done)
         self.assertIn('"exitCode":5', done)
 
 

@@ -4,7 +4,7 @@
 //! its foreground program is.
 //! Never: interprets what a program prints.
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests;
 #[cfg(unix)]
 mod unix;
