@@ -44,7 +44,7 @@ pub struct AnsweredError {
 }
 
 /// Answer to a request.
-pub type Answered = Result<Value, AnsweredError>;
+pub type HostAnswer = Result<Value, AnsweredError>;
 
 /// Connected client.
 #[derive(Debug)]
@@ -71,7 +71,9 @@ pub struct JudgeClient {
     pub head: i64,
     /// Actions of this client that wait for their echo or rejection.
     pub pending: BTreeSet<i64>,
-    /// Actions that were new to this connection, by their numbers.
+    /// Number of the last action on this connection.
+    last: i64,
+    /// Actions of others that were new to this connection, by their numbers.
     pub actions: BTreeMap<i64, Value>,
 }
 
@@ -101,6 +103,7 @@ impl JudgeClient {
             has_times: true,
             head: 0,
             pending: BTreeSet::new(),
+            last: 0,
             actions: BTreeMap::new(),
         }
     }
@@ -174,7 +177,7 @@ impl JudgeClient {
     }
 
     /// Sends a request, and returns its answer.
-    pub fn ask(&mut self, method: &str, params: Value) -> Judged<Answered> {
+    pub fn ask(&mut self, method: &str, params: Value) -> Judged<HostAnswer> {
         let (id, request) = self.prepare(method, params);
         self.say(&request)?;
         self.answer_to(&json!(id))
@@ -189,7 +192,7 @@ impl JudgeClient {
     }
 
     /// Sends a request about something that a host need not have.
-    pub fn try_ask(&mut self, method: &str, params: Value) -> Judged<Answered> {
+    pub fn try_ask(&mut self, method: &str, params: Value) -> Judged<HostAnswer> {
         let answer = self.ask(method, params)?;
         match &answer {
             Err(error) if error.code == i64::from(METHOD_NOT_FOUND) => {
@@ -200,7 +203,7 @@ impl JudgeClient {
     }
 
     /// Waits for the answer to the request with this id.
-    pub fn answer_to(&mut self, id: &Value) -> Judged<Answered> {
+    pub fn answer_to(&mut self, id: &Value) -> Judged<HostAnswer> {
         let what = format!("an answer to the request {id}");
         let answer =
             self.wait_for(&what, |message| message.get("method").is_none() && message["id"] == *id)?;
@@ -281,7 +284,7 @@ impl JudgeClient {
     }
 
     /// Opens the connection again as a client that was connected before; takes what it has missed.
-    pub fn reconnect(&mut self, last_seen: i64) -> Judged<Answered> {
+    pub fn reconnect(&mut self, last_seen: i64) -> Judged<HostAnswer> {
         let channels: Vec<String> = self.mirrors.keys().cloned().collect();
         let params = json!({
             "channel": ROOT, "clientId": self.id, "lastSeenServerSeq": last_seen, "subscriptions": channels,
@@ -309,7 +312,7 @@ impl JudgeClient {
     }
 
     /// Subscribes to a channel, and returns the answer.
-    pub fn subscribe(&mut self, channel: &str) -> Judged<Answered> {
+    pub fn subscribe(&mut self, channel: &str) -> Judged<HostAnswer> {
         let params = json!({ "channel": channel, "delivery": { "maxLatencyMs": 0 } });
         let answer = self.ask("subscribe", params)?;
         if let Some(snapshot) = answer.as_ref().ok().and_then(|result| result.get("snapshot")) {
@@ -477,9 +480,12 @@ impl JudgeClient {
 
     fn apply(&mut self, envelope: &ActionEnvelope, action: &Value) -> Judged<()> {
         let seq = i64::try_from(envelope.server_seq).unwrap_or(i64::MAX);
-        let last = self.actions.last_key_value().map_or(0, |(seq, _)| *seq);
+        let last = self.last;
         must!(seq >= last, "the number {seq} came after {last}: numbers grow: {}", quoted(action));
-        if seq > last && !matches!(envelope.action, StateAction::ChatTurnsLoaded(_)) {
+        self.last = seq;
+        // An acknowledgement of an own action may have the number of another one, as loaded turns.
+        let is_own = envelope.origin.as_ref().is_some_and(|origin| origin.client_id == self.id);
+        if !is_own && seq > last && !matches!(envelope.action, StateAction::ChatTurnsLoaded(_)) {
             self.actions.insert(seq, action.clone());
         }
         self.head = self.head.max(seq);
@@ -501,7 +507,7 @@ impl JudgeClient {
 }
 
 /// Returns the result or error of an answer.
-pub fn answered(answer: &Value) -> Answered {
+pub fn answered(answer: &Value) -> HostAnswer {
     match answer.get("error") {
         Some(error) => {
             Err(AnsweredError { code: error["code"].as_i64().unwrap_or_default(), error: error.clone() })

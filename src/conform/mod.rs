@@ -28,7 +28,7 @@ use clap::Args;
 use serde_json::Value;
 
 use self::bench::{Bench, BenchSettings};
-use self::checks::{Check, CHECKS};
+use self::checks::{HostCheck, CHECKS};
 use self::client::ROOT;
 use self::host::HostPlan;
 use self::report::{CheckOutcome, CheckResult, ConformReport};
@@ -158,8 +158,8 @@ pub fn conform(arguments: &ConformArgs, guard: &GuardProgram) -> anyhow::Result<
 }
 
 /// Returns the checks of these names; all without a name.
-fn chosen(names: &[String]) -> Vec<&'static Check> {
-    let is_chosen = |check: &&Check| names.is_empty() || names.iter().any(|name| name == check.name);
+fn chosen(names: &[String]) -> Vec<&'static HostCheck> {
+    let is_chosen = |check: &&HostCheck| names.is_empty() || names.iter().any(|name| name == check.name);
     CHECKS.iter().filter(is_chosen).collect()
 }
 
@@ -214,7 +214,7 @@ fn settings(arguments: &ConformArgs) -> anyhow::Result<BenchSettings> {
 }
 
 /// Makes one check.
-fn judge(check: &'static Check, settings: &BenchSettings) -> anyhow::Result<CheckResult> {
+fn judge(check: &'static HostCheck, settings: &BenchSettings) -> anyhow::Result<CheckResult> {
     let (outcome, transcripts) = match check.judge(settings) {
         (Ok(()), _) => (CheckOutcome::Held, Vec::new()),
         (Err(CheckStop::NotOffered(why)), _) => (CheckOutcome::NotOffered(why), Vec::new()),

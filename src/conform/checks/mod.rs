@@ -21,19 +21,19 @@ use super::stop::Judged;
 
 /// Law and how it is tried.
 #[derive(Debug)]
-pub struct Check {
+pub struct HostCheck {
     /// Name of the check.
     pub name: &'static str,
     /// Chapter of the specification.
     pub chapter: &'static str,
     /// Law, as a sentence.
     pub law: &'static str,
-    trial: Trial,
+    trial: CheckTrial,
 }
 
 /// Way in which a law is tried.
 #[derive(Debug)]
-enum Trial {
+enum CheckTrial {
     /// Once, with a host that may have several clients.
     Once(fn(&mut Bench) -> Judged<()>),
     /// Once, with a host that has one client and is killed with it.
@@ -42,13 +42,13 @@ enum Trial {
     Play,
 }
 
-impl Check {
+impl HostCheck {
     /// Makes the check; returns also the transcripts of its clients.
     pub fn judge(&self, settings: &BenchSettings) -> (Judged<()>, Vec<String>) {
         let (alone, run) = match self.trial {
-            Trial::Once(run) => (false, run),
-            Trial::Alone(run) => (true, run),
-            Trial::Play => return play::judge(settings),
+            CheckTrial::Once(run) => (false, run),
+            CheckTrial::Alone(run) => (true, run),
+            CheckTrial::Play => return play::judge(settings),
         };
         let mut bench = match Bench::new(settings, alone) {
             Ok(bench) => bench,
@@ -62,14 +62,14 @@ impl Check {
 macro_rules! checks {
     ($($chapter:literal { $($name:literal $kind:ident($run:path): $law:literal;)* })*) => {
         /// All checks, by chapters.
-        pub const CHECKS: &[Check] = &[$($(
-            Check { name: $name, chapter: $chapter, law: $law, trial: Trial::$kind($run) },
+        pub const CHECKS: &[HostCheck] = &[$($(
+            HostCheck { name: $name, chapter: $chapter, law: $law, trial: CheckTrial::$kind($run) },
         )*)*
-            Check {
+            HostCheck {
                 name: "play",
                 chapter: "Write-ahead reconciliation",
                 law: "whatever several clients do, each mirror equals a fresh snapshot, and each action is answered once",
-                trial: Trial::Play,
+                trial: CheckTrial::Play,
             },
         ];
     };

@@ -7,14 +7,14 @@ use serde_json::{json, Value};
 
 use super::subscriptions::title;
 use crate::conform::bench::{Bench, BenchSession};
-use crate::conform::client::{is_action, quoted, Answered, JudgeClient, ROOT};
+use crate::conform::client::{is_action, quoted, HostAnswer, JudgeClient, ROOT};
 use crate::conform::stop::{broken, must, not_offered, Judged};
 
 /// Number that no host reaches.
 const FAR: i64 = 1_000_000_000;
 
 /// Returns the result of a `reconnect` that must succeed.
-fn succeeded(answer: Answered) -> Judged<Value> {
+fn succeeded(answer: HostAnswer) -> Judged<Value> {
     answer.or_else(|error| broken(format!("`reconnect` is answered with {}", quoted(&error.error))))
 }
 

@@ -61,14 +61,13 @@ pub fn own(bench: &mut Bench) -> Judged<()> {
 
 /// Waits until an action of a client was answered; returns whether it was accepted.
 fn is_accepted(client: &mut JudgeClient, channel: &str, action: serde_json::Value) -> Judged<bool> {
-    let before = client.actions.len();
+    let before = client.head;
     let seq = client.dispatch(channel, action)?;
     client.sync()?;
     client.sync()?;
     let id = client.id.clone();
     let answer = client.take(|message| crate::conform::client::is_echo(message, &id, seq));
-    Ok(answer.is_some_and(|answer| answer["params"].get("rejectionReason").is_none())
-        && client.actions.len() > before)
+    Ok(answer.is_some_and(|answer| answer["params"].get("rejectionReason").is_none()) && client.head > before)
 }
 
 pub fn rejected(bench: &mut Bench) -> Judged<()> {

@@ -11,8 +11,8 @@ use std::thread;
 use ahp_sidecar::transcripts::form::TranscriptFile;
 use serde_json::Value;
 
-use super::{conform, outcomes};
-use crate::support::program;
+use super::{conform_within, outcomes};
+use crate::support::{program, HUNG};
 
 /// Defects of `defective.py`, each with the check that finds it.
 const DEFECTS: [(&str, &str); 25] = [
@@ -51,7 +51,7 @@ const MORE_DEFECTS: [(&str, &str); 2] =
 const AT_ONCE: usize = 2;
 
 /// Time limit of a check that waits for what a defect has dropped, in seconds.
-const LIMIT: &str = "20";
+const LIMIT: u64 = 20;
 
 /// Adds the command that starts this program with a defect.
 fn with_defect(command: &mut Command, defect: &str) {
@@ -61,9 +61,9 @@ fn with_defect(command: &mut Command, defect: &str) {
 }
 
 /// Judges this program with a defect by some checks; returns the report.
-fn judged(defect: &str, checks: &[&str], transcripts: Option<&Path>) -> Value {
-    let mut command = conform();
-    command.args(["--json", "--shared", "--timeout", LIMIT]);
+fn judged(defect: &str, checks: &[&str], limit: u64, transcripts: Option<&Path>) -> Value {
+    let mut command = conform_within(limit);
+    command.args(["--json", "--shared"]);
     for check in checks {
         command.args(["--only", check]);
     }
@@ -84,7 +84,7 @@ fn each_defect_is_found_by_its_check() {
         for _ in 0..AT_ONCE {
             scope.spawn(|| loop {
                 let Some((defect, check)) = waiting.lock().unwrap().pop() else { break };
-                let report = judged(defect, &[check], None);
+                let report = judged(defect, &[check], LIMIT, None);
                 if outcomes(&report) != [(check.to_owned(), "broken".to_owned())] {
                     missed.lock().unwrap().push(format!("{defect}: {report:#}"));
                 }
@@ -100,14 +100,14 @@ fn host_behind_the_script_without_a_defect_is_sound() {
     let mut checks: Vec<&str> = DEFECTS.iter().chain(&MORE_DEFECTS).map(|(_, check)| *check).collect();
     checks.sort_unstable();
     checks.dedup();
-    let report = judged("none", &checks, None);
+    let report = judged("none", &checks, HUNG.as_secs(), None);
     assert!(outcomes(&report).iter().all(|(_, outcome)| outcome == "held"), "{report:#}");
 }
 
 #[test]
 fn transcript_of_a_broken_law_shows_it_again() {
     let folder = tempfile::tempdir().unwrap();
-    judged("wrong-code", &["rpc-unknown-method"], Some(folder.path()));
+    judged("wrong-code", &["rpc-unknown-method"], LIMIT, Some(folder.path()));
     let file: PathBuf = folder.path().join("rpc-unknown-method.txt");
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.starts_with("# rpc-unknown-method: `noSuchMethod` with "), "{text}");
@@ -123,7 +123,7 @@ fn transcript_of_a_broken_law_shows_it_again() {
 
 #[test]
 fn random_play_that_breaks_a_law_is_made_short() {
-    let report = judged("drops-reading", &["play"], None);
+    let report = judged("drops-reading", &["play"], HUNG.as_secs(), None);
     let check = &report["checks"][0];
     let transcripts = check["transcripts"].as_array().unwrap();
     let texts: Vec<&str> = transcripts.iter().map(|text| text.as_str().unwrap()).collect();

@@ -15,8 +15,13 @@ use crate::support::{program, HUNG};
 
 /// Returns the command `conform`, with a time limit after which a test has hung.
 fn conform() -> Command {
+    conform_within(HUNG.as_secs())
+}
+
+/// Returns the command `conform`, with a time limit for each check, in seconds.
+fn conform_within(limit: u64) -> Command {
     let mut command = program();
-    command.args(["conform", "--seed", "7", "--timeout"]).arg(HUNG.as_secs().to_string());
+    command.args(["conform", "--seed", "7", "--timeout"]).arg(limit.to_string());
     if let Some(path) = std::env::var_os("PATH") {
         command.env("PATH", path);
     }
@@ -130,8 +135,8 @@ fn silent_short_lived_and_endless_hosts_hold_nothing_up() {
         ("exit 0", "the host has ended before it sent an answer to the request 1"),
         ("exec yes '{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"params\":{\"channel\":\"x\"}}'", "the host has "),
     ] {
-        let mut command = conform();
-        command.args(["--only", "rpc-ids", "--timeout", "2", "--", "/bin/sh", "-c", host]);
+        let mut command = conform_within(2);
+        command.args(["--only", "rpc-ids", "--", "/bin/sh", "-c", host]);
         let output = command.output().unwrap();
         let table = stdout(&output);
         assert!(table.contains(&format!("broken: {why}")), "{host}: {table}");
