@@ -240,7 +240,7 @@ fn agents_check_answers_each_wrong_configuration_with_the_correction() {
     for (text, status, advice) in [
         ("[agents.x]\ncommand = \"no-such acp\"", 1, r#"write `command = "no-such"` and `args = ["acp"]`"#),
         ("[agents.script]\ncommand = \"x\"", 2, "the name `script` is reserved for the built-in agent"),
-        ("[agents]\nx = \"no-such acp\"", 2, "write\n\n[agents.x]\ncommand = \"no-such\"\nargs = [\"acp\"]"),
+        ("[agents]\nx = \"no-such acp\"", 2, "write\n\n[agents.x]\ncommand = \"no-such\"\nargs = [\"…\"]"),
         (&format!("[agents.x]\ncommand = {script:?}"), 1, "`no-such-node`, which is not on the search path"),
         (
             &format!("[agents.x]\ncommand = {folder:?}"),
