@@ -18,7 +18,7 @@ use super::stop::{CheckStop, Judged};
 use crate::os::paths::{self, NULL_DEVICE};
 use crate::os::{exe, private};
 use crate::transcripts::process::PlayedHost;
-use crate::transcripts::{host_command, HostFailure};
+use crate::transcripts::{host_command, HostFailure, STATE};
 
 /// Word that stands for a free port, in the host command and in `--connect`.
 const PORT: &str = "{port}";
@@ -53,6 +53,11 @@ impl HostPlan {
     /// Returns whether the bytes of a client reach the host as they are.
     pub fn has_stdio(&self) -> bool {
         self.connect.is_none()
+    }
+
+    /// Returns whether the host command names its state folder.
+    pub fn names_state(&self) -> bool {
+        self.command.iter().any(|word| word.to_string_lossy().contains(STATE))
     }
 
     /// Returns whether a state folder outlives the host.

@@ -221,7 +221,8 @@ fn judge(check: &'static HostCheck, settings: &BenchSettings) -> anyhow::Result<
         (Err(CheckStop::Broken(why)), transcripts) => {
             let title = format!("# {}: {}", check.name, why.lines().next().unwrap_or_default());
             let named = transcripts.into_iter().map(|text| {
-                let keeps = if text.contains("\n@ start\n") { "\n@ state" } else { "" };
+                let needs_state = settings.plan.names_state() || text.contains("\n@ start\n");
+                let keeps = if needs_state { "\n@ state" } else { "" };
                 text.replacen(NOTE, &format!("{title}{keeps}"), 1)
             });
             (CheckOutcome::Broken(why), named.collect())

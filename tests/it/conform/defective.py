@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -146,4 +147,5 @@ for line in host.stdout:
         messages = [message]
     for message in messages:
         send(message)
-sys.exit(host.wait())
+# The thread may be reading.
+os._exit(host.wait())

@@ -119,6 +119,21 @@ fn host_that_cannot_be_started_has_a_status_of_its_own() {
 }
 
 #[test]
+fn hosts_end_with_all_that_they_have_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("process");
+    let script = format!("setsid sleep 1000 & echo $! > {}; exec \"$@\"", file.display());
+    let mut command = conform();
+    command.args(["--only", "rpc-ids", "--", "/bin/sh", "-c", &script, "sh"]);
+    let output = command.arg(program().get_program()).arg("--ephemeral").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let process = std::fs::read_to_string(&file).unwrap();
+    let exists =
+        Command::new("/bin/sh").args(["-c", &format!("kill -0 {}", process.trim())]).output().unwrap();
+    assert!(!exists.status.success(), "the process {process} is left");
+}
+
+#[test]
 fn unknown_check_is_refused_with_the_names_of_all() {
     let output = conform().args(["--only", "none"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
