@@ -137,10 +137,11 @@ impl Printer {
 
     fn text_of(&mut self, action: &StateAction) {
         match action {
-            StateAction::ChatResponsePart(started) => match &started.part {
-                ResponsePart::Markdown(part) => self.text(&part.id, &part.content),
-                _ => {}
-            },
+            StateAction::ChatResponsePart(started) => {
+                if let ResponsePart::Markdown(part) = &started.part {
+                    self.text(&part.id, &part.content);
+                }
+            }
             StateAction::ChatDelta(delta) => self.text(&delta.part_id, &delta.content),
             _ => {}
         }
@@ -223,9 +224,8 @@ impl Printer {
     }
 
     fn erase(&mut self) {
-        match std::mem::take(&mut self.is_status_shown) {
-            true => self.put(ERASE),
-            false => {}
+        if std::mem::take(&mut self.is_status_shown) {
+            self.put(ERASE);
         }
     }
 
