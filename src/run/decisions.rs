@@ -15,10 +15,7 @@ use serde_json::{json, Value};
 use super::answers::Answers;
 use super::policy::{Policy, PolicyRequest};
 use super::summary::{DecidedBy, PermissionSummary, QuestionSummary};
-use crate::wire::tool_calls::tool_call_id;
-
-/// Member of a call's `_meta` with what its options are for the agent.
-const OPTIONS: &str = "acp.options";
+use crate::wire::tool_calls::{tool_call_id, OPTIONS};
 
 /// Kind of an option that grants one call.
 const ALLOW_ONCE: &str = "allow_once";

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::commands::{plain_words, runs, SHELL};
 use super::patterns::{NamedPath, PathPattern};
 use crate::wire::text::plain;
-use crate::wire::tool_calls::{KIND, LOCATIONS, TOOL_KIND};
+use crate::wire::tool_calls::{KIND, LOCATIONS, OMITTED, RAW_INPUT, TOOL_KIND};
 
 /// Separator of rules in one text.
 const BETWEEN_RULES: char = ';';
@@ -34,6 +34,12 @@ const EXECUTE: &str = "execute";
 
 /// Kinds of tools that change a folder with everything in it.
 const WHOLE: [&str; 2] = ["delete", "move"];
+
+/// Reason for unknown files: a URI that is no file of this machine.
+const FOREIGN: &str = "the call names a file that is not one of this machine";
+
+/// Reason for unknown files: an input of which the run has not all.
+const TOO_LARGE: &str = "the input of the call is too large to be examined";
 
 /// Members of a tool's input that name files.
 const PATH_MEMBERS: [&str; 10] = [
@@ -64,8 +70,8 @@ pub struct PolicyRequest {
     pub command: Option<String>,
     /// Files that the call concerns, as far as it names them.
     pub paths: Vec<NamedPath>,
-    /// Set if it names a file that is not one of this machine.
-    pub has_foreign_path: bool,
+    /// Reason why it may concern other files, too.
+    pub other_files: Option<&'static str>,
 }
 
 impl PolicyRequest {
@@ -177,36 +183,39 @@ impl Policy {
                 kind => Some(kind),
             }
         });
-        let input = match input {
-            Some(ToolInput::Inline(text)) => Some(text.as_str()),
-            _ => None,
+        let (input, is_elsewhere) = match input {
+            Some(ToolInput::Inline(text)) => (Some(text.as_str()), false),
+            input => (None, input.is_some()),
         };
         let object = input.and_then(|text| serde_json::from_str::<Value>(text).ok()).filter(Value::is_object);
+        let more = member(RAW_INPUT);
+        let is_cut = is_elsewhere || more.is_some_and(|more| more.get(OMITTED).is_some());
         let command = match &object {
             Some(object) => command_in(object),
-            None => input.filter(|_| kind == Some(EXECUTE)).map(str::to_owned),
+            None => input.filter(|_| kind == Some(EXECUTE)).map(|line| with_arguments(line, more)),
         };
-        let (paths, has_foreign_path) = self.paths(object.as_ref(), member(LOCATIONS), edits);
+        let inputs = object.iter().chain(more);
+        let (paths, has_foreign) = self.paths(inputs, member(LOCATIONS), edits);
         PolicyRequest {
             tool: tool.to_owned(),
             display_name: display_name.to_owned(),
             kind: kind.map(str::to_owned),
             title: title.to_owned(),
-            command,
+            command: command.filter(|_| !is_cut),
             paths,
-            has_foreign_path,
+            other_files: is_cut.then_some(TOO_LARGE).or(has_foreign.then_some(FOREIGN)),
         }
     }
 
     /// Returns the files that a call names, and whether it names others that are not files of this
     /// machine.
-    fn paths(
+    fn paths<'a>(
         &self,
-        input: Option<&Value>,
+        inputs: impl Iterator<Item = &'a Value>,
         locations: Option<&Value>,
         edits: Option<&FileEditCollection>,
     ) -> (Vec<NamedPath>, bool) {
-        let members = input.into_iter().flat_map(|input| PATH_MEMBERS.iter().map(|name| &input[*name]));
+        let members = inputs.flat_map(|input| PATH_MEMBERS.iter().map(|name| &input[*name]));
         let of_input = members.flat_map(|member| match member {
             Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
             member => member.as_str().into_iter().collect::<Vec<_>>(),
@@ -231,12 +240,21 @@ impl Policy {
 /// Returns the command line in the input of a tool, as agents write it.
 fn command_in(input: &Value) -> Option<String> {
     match input.get("command").or_else(|| input.get("cmd"))? {
-        Value::String(command) => Some(command.clone()),
-        Value::Array(words) => {
-            Some(shell_words::join(words.iter().map(Value::as_str).collect::<Option<Vec<_>>>()?))
-        }
-        _ => None,
+        Value::String(line) => Some(with_arguments(line, Some(input))),
+        words => joined(words),
     }
+}
+
+/// Returns a command line with the arguments that the input has apart.
+fn with_arguments(line: &str, input: Option<&Value>) -> String {
+    let arguments = input.and_then(|input| joined(&input["args"])).filter(|words| !words.is_empty());
+    arguments.map_or(line.to_owned(), |words| format!("{line} {words}"))
+}
+
+/// Returns a list of words as a line, in which they are quoted.
+fn joined(words: &Value) -> Option<String> {
+    let words: Option<Vec<&str>> = words.as_array()?.iter().map(Value::as_str).collect();
+    Some(shell_words::join(words?))
 }
 
 impl PermissionRule {
@@ -290,7 +308,7 @@ impl PermissionRule {
     fn grants(&self, request: &PolicyRequest) -> bool {
         let paths = self.path.as_ref().is_none_or(|pattern| {
             let all_match = request.paths.iter().all(|path| pattern.grants(path));
-            all_match && !request.paths.is_empty() && !request.has_foreign_path
+            all_match && !request.paths.is_empty() && request.other_files.is_none()
         });
         let command = self.command.as_ref().is_none_or(|prefix| {
             let words = request.command.as_deref().and_then(plain_words);
@@ -328,10 +346,7 @@ fn denied_path(pattern: &PathPattern, request: &PolicyRequest) -> RuleDenial {
     let mut paths = request.paths.iter();
     match paths.any(|path| pattern.denies(path) || is_whole && pattern.is_below(path)) {
         true => RuleDenial::Yes,
-        false if request.has_foreign_path => {
-            RuleDenial::Perhaps("the call names a file that is not one of this machine".to_owned())
-        }
-        false => RuleDenial::No,
+        false => request.other_files.map_or(RuleDenial::No, |why| RuleDenial::Perhaps(why.to_owned())),
     }
 }
 
@@ -412,7 +427,7 @@ mod tests {
 
     #[test]
     fn path_that_is_not_of_this_machine_is_denied_and_never_granted() {
-        let foreign = PolicyRequest { has_foreign_path: true, ..edit(&["/repo/src/a"]) };
+        let foreign = PolicyRequest { other_files: Some(FOREIGN), ..edit(&["/repo/src/a"]) };
         assert_eq!(judged(&["path=src"], &[], &foreign), None);
         assert_eq!(judged(&["kind=edit"], &["path=ci"], &foreign), Some(false));
     }
@@ -487,7 +502,14 @@ mod tests {
         let found = call(base(r#"{"command":["sh","-c","ls -l"],"path":"file:///x/a%20b"}"#, json!({})));
         assert_eq!(found.command.as_deref(), Some("sh -c 'ls -l'"));
         assert_eq!(found.real_paths().collect::<Vec<_>>(), [Path::new("/x/a b")]);
-        assert!(call(base(r#"{"path":"remote://x/y"}"#, json!({}))).has_foreign_path);
+        assert_eq!(call(base(r#"{"path":"remote://x/y"}"#, json!({}))).other_files, Some(FOREIGN));
+        let more = json!({ "args": ["rm", "a b"], "path": "/x/y" });
+        let found = call(base("env X=1", json!({ "acp.kind": "execute", "acp.rawInput": more })));
+        assert_eq!(found.command.as_deref(), Some("env X=1 rm 'a b'"));
+        assert_eq!(found.real_paths().collect::<Vec<_>>(), [Path::new("/x/y")]);
+        let cut = json!({ "acp.kind": "execute", "acp.rawInput": { "omittedBytes": 100_000 } });
+        let found = call(base("env", cut));
+        assert_eq!((found.command, found.other_files), (None, Some(TOO_LARGE)));
         let found = call(base("text", json!({ "acp.kind": "edit", "acp.locations": [{ "path": "/x/y" }] })));
         assert_eq!(found.real_paths().collect::<Vec<_>>(), [Path::new("/x/y")]);
         assert_eq!(found.command, None);

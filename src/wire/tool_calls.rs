@@ -11,6 +11,15 @@ pub const KIND: &str = "acp.kind";
 /// Member of a call's `_meta` with the locations that it concerns, in ACP's form.
 pub const LOCATIONS: &str = "acp.locations";
 
+/// Member of a call's `_meta` with the input of a command, besides the command line.
+pub const RAW_INPUT: &str = "acp.rawInput";
+
+/// Member of a call's `_meta` with the meaning of its permission's options for the agent, by id.
+pub const OPTIONS: &str = "acp.options";
+
+/// Member of a value that stands for a larger one, with its size.
+pub const OMITTED: &str = "omittedBytes";
+
 /// Member of a call's `_meta` by which VS Code recognises the kind of its tool.
 pub const TOOL_KIND: &str = "toolKind";
 

@@ -8,14 +8,13 @@ use ahp_types::common::JsonObject;
 use serde_json::{json, Value};
 
 use crate::host::effects::{CallExtras, TurnEvent};
-pub use crate::wire::tool_calls::{KIND, LOCATIONS, TOOL_KIND};
+use crate::wire::tool_calls::OMITTED;
+pub use crate::wire::tool_calls::{KIND, LOCATIONS, OPTIONS, RAW_INPUT, TOOL_KIND};
 
 /// Unplaced members of a tool call's content, with the index of the content.
 pub const CONTENT: &str = "acp.content";
 /// The agent's own `_meta`.
 pub const META: &str = "acp.meta";
-/// Input of a command, besides the command line.
-pub const RAW_INPUT: &str = "acp.rawInput";
 /// Machine-readable output of a call, if it is not an object.
 pub const RAW_OUTPUT: &str = "acp.rawOutput";
 /// Members reported about the agent's own terminal, besides the output.
@@ -47,13 +46,10 @@ const MEMBERS_MAX: usize = 32;
 pub fn kept(value: Value) -> Value {
     let bytes = value.to_string().len();
     if bytes > KEPT_BYTES_MAX {
-        return json!({ "omittedBytes": bytes });
+        return json!({ OMITTED: bytes });
     }
     value
 }
-
-/// Unplaced members of permission options, by option id.
-pub const OPTIONS: &str = "acp.options";
 
 /// Returns the members that are neither null nor placed elsewhere; `None` if none are left.
 pub fn rest(value: Value, placed: &[&str]) -> Option<JsonObject> {
