@@ -16,6 +16,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
+use crate::adopting::{self, AdoptSession, DeleteAgentSession, ListAgentSessions, LogOut};
 use crate::backend::acp::options::{is_unasked_mode, misfit, MODE};
 use crate::backend::acp::quirks::AgentQuirks;
 use crate::backend::acp::{program, Acp, AgentSpec};
@@ -69,6 +70,16 @@ enum AgentsVerb {
     Update(UpdateAgent),
     /// Remove an agent from the configuration file; its program stays
     Remove(RemoveAgent),
+    /// List the sessions that an agent has from elsewhere, such as its own terminal program: id,
+    /// title, time of the last change and folder
+    Sessions(ListAgentSessions),
+    /// Bring a session that an agent has from elsewhere into the state folder, with its history, to
+    /// go on with it; print its URI
+    Adopt(AdoptSession),
+    /// Have an agent delete one of its own sessions for good
+    DeleteSession(DeleteAgentSession),
+    /// Have an agent log out
+    Logout(LogOut),
 }
 
 #[derive(Debug, Args)]
@@ -98,6 +109,8 @@ pub enum Checked {
     Unusable,
     /// The results could not be stored, for this reason.
     NotRemembered(anyhow::Error),
+    /// The command about the agent's own sessions or login failed, for this reason.
+    Failed(anyhow::Error),
 }
 
 /// Carries out a verb of `agents`.
@@ -107,7 +120,15 @@ pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Che
         AgentsVerb::Add(add) => installing::add(add, guard),
         AgentsVerb::Update(update) => installing::update(update, guard),
         AgentsVerb::Remove(remove) => installing::remove(remove),
+        AgentsVerb::Sessions(list) => Ok(done(adopting::list(list))),
+        AgentsVerb::Adopt(adopt) => Ok(done(adopting::adopt(adopt))),
+        AgentsVerb::DeleteSession(delete) => Ok(done(adopting::delete(delete, guard))),
+        AgentsVerb::Logout(logout) => Ok(done(adopting::log_out(logout, guard))),
     }
+}
+
+fn done(outcome: anyhow::Result<()>) -> Checked {
+    outcome.map_or_else(Checked::Failed, |()| Checked::Usable)
 }
 
 /// Checks one agent, and stores nothing.

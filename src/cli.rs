@@ -246,6 +246,18 @@ impl WhichAgents {
     pub fn agents(&self) -> anyhow::Result<Vec<AgentSpec>> {
         config::agents(&self.agent, self.config.as_deref(), places::config_file().as_deref())
     }
+
+    /// Returns the flags that select the same agents in another process.
+    pub(crate) fn flags(&self) -> Vec<OsString> {
+        let agents = self.agent.iter().flat_map(|agent| ["--agent".into(), agent.into()]);
+        let config = self.config.iter().flat_map(|file| ["--config".into(), file.into()]);
+        agents.chain(config).collect()
+    }
+
+    /// Returns whether a configuration file is named.
+    pub(crate) fn names_configuration(&self) -> bool {
+        self.config.is_some()
+    }
 }
 
 fn read_version(name: &str) -> Result<Dialect, String> {

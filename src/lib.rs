@@ -9,8 +9,9 @@
 //! that drives the core), [`front`] (joins an editor's process to the host of a state folder),
 //! [`cli`], [`settings`] (the owner of each setting), [`config`] and [`places`] (configuration, and
 //! standard folders), [`status`] (exit status), [`sessions`] (stored sessions, for people),
-//! [`check`] (a test of the configured agents), [`installing`] (agents that are added), [`demo`]
-//! (an example conversation), [`run`] (turns from a shell or a CI job), [`help`] (documentation),
+//! [`check`] (a test of the configured agents), [`installing`] (agents that are added),
+//! [`adopting`] (sessions that agents have from elsewhere), [`demo`] (an example conversation),
+//! [`run`] (turns from a shell or a CI job), [`help`] (documentation),
 //! [`transcripts`] (recording and replaying conversations), [`listening`] and [`connect`]
 //! (connections of other programs, and of this one as a client). `src/FIRST_MESSAGE.md` follows one
 //! message through all of it, and `src/GLOSSARY.md` defines the terms.
@@ -18,6 +19,7 @@
 //! Invariants: actions change the state in one function of `host` only; `host`, `state`, `versions`
 //! and `wire` do no I/O and read no clock; stdout carries only protocol messages.
 
+pub mod adopting;
 pub mod backend;
 pub mod check;
 pub mod cli;

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use ahp_sidecar::adopting::HostGone;
 use ahp_sidecar::backend::acp::{relay, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
@@ -359,6 +360,11 @@ fn check_agents(arguments: &AgentsArguments) -> ExitCode {
         Ok(Checked::NotRemembered(error)) => {
             finish(Err(error.context("the results were not stored for clients")), EXIT_STATE)
         }
+        Ok(Checked::Failed(error)) => match error.downcast_ref() {
+            // The process that joins the host has printed the reason.
+            Some(HostGone(status)) => ExitCode::from(*status),
+            None => finish(Err(error), EXIT_FAILURE),
+        },
         Err(error) => finish(Err(error), EXIT_USAGE),
     }
 }

@@ -26,14 +26,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, Semaphore};
 
 use self::byte_budget::{ByteBudget, ByteReservation};
 use self::mcp::McpServer;
 use self::probe::ProbeResult;
 use crate::host::effects::{
-    AgentDescription, ChatKey, Command, Event, OpenConversation, OpenFailure, Tokens, TurnEvent,
+    AgentDescription, AgentSessionsAnswer, AgentSessionsFailure, AgentSessionsQuery, AgentSessionsRequest,
+    ChatKey, Command, ConnectionId, Event, OpenConversation, OpenFailure, Tokens, TurnEvent,
 };
+use crate::wire::rpc::RequestId;
 
 /// Maximum number of queued reports; conversations wait while the queue is full.
 const REPORTS_MAX: usize = 256;
@@ -55,6 +57,19 @@ pub trait Backend: Send {
     /// returns before it is closed is reported as [`Event::Died`].
     fn converse(&self, open: OpenConversation, line: HostLine) -> RunningConversation;
 
+    /// Returns the task that answers a query about the sessions that the agent stores. What it
+    /// reports concerns no chat. Nothing runs before the first poll.
+    fn stored_sessions(
+        &self,
+        _query: AgentSessionsQuery,
+        _tokens: Tokens,
+        _reports: ReportSender,
+    ) -> PendingAgentSessions {
+        let reason = "this agent stores no sessions of its own".to_owned();
+        let failure = AgentSessionsFailure { kind: OpenFailure::Unavailable, reason };
+        Box::pin(std::future::ready(Err(failure)))
+    }
+
     /// Permanently stops all external processes of the backend.
     fn stop(&self) -> Stopping {
         Box::pin(std::future::ready(()))
@@ -63,6 +78,23 @@ pub trait Backend: Send {
 
 /// A running conversation.
 pub type RunningConversation = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
+
+/// Future with the answer to a query about the sessions that an agent stores.
+pub type PendingAgentSessions =
+    Pin<Box<dyn Future<Output = Result<AgentSessionsAnswer, AgentSessionsFailure>> + Send>>;
+
+/// Answer to a client's request about the sessions that an agent stores.
+#[derive(Debug)]
+pub struct AnsweredAgentSessions {
+    /// Connection of the request.
+    pub connection: ConnectionId,
+    /// Id of the request.
+    pub id: RequestId,
+    /// Request.
+    pub request: Box<AgentSessionsRequest>,
+    /// Answer.
+    pub answer: Result<AgentSessionsAnswer, AgentSessionsFailure>,
+}
 
 /// Future that completes when a backend has stopped completely.
 pub type Stopping = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -88,6 +120,13 @@ pub struct ReportSender {
 }
 
 impl ReportSender {
+    /// Creates a sender without a receiver: its reports are dropped.
+    pub fn unheard() -> Self {
+        let (sender, _) = mpsc::channel(1);
+        let bytes = ByteBudget::new(REPORTS_BYTES_MAX);
+        Self { chat: ChatKey(0), conversation: 0, sender, bytes }
+    }
+
     /// Returns the chat to which the reports belong.
     pub fn chat(&self) -> ChatKey {
         self.chat
@@ -179,6 +218,23 @@ pub struct Agents {
     probed: mpsc::UnboundedSender<(String, ProbeResult)>,
     /// MCP servers of the operator.
     servers: Vec<Arc<McpServer>>,
+    /// Permit to ask an agent about the sessions that it stores: an answer may be large, so there
+    /// is one at a time.
+    asking: Arc<Semaphore>,
+    answered: mpsc::UnboundedSender<AnsweredAgentSessions>,
+    /// Number of requests about stored sessions that are not answered yet.
+    unanswered: usize,
+}
+
+/// Receivers for what agents report.
+#[derive(Debug)]
+pub struct AgentReceivers {
+    /// Reports of conversations.
+    pub reports: mpsc::Receiver<Report>,
+    /// Results of probes, by provider id.
+    pub probed: mpsc::UnboundedReceiver<(String, ProbeResult)>,
+    /// Answers about the sessions that agents store.
+    pub sessions: mpsc::UnboundedReceiver<AnsweredAgentSessions>,
 }
 
 struct OpenHandle {
@@ -189,11 +245,10 @@ struct OpenHandle {
 }
 
 impl Agents {
-    /// Returns the agents, the receiver of conversations' reports, and that of probe results.
-    pub fn new(
-        backends: Vec<Box<dyn Backend>>,
-    ) -> (Self, mpsc::Receiver<Report>, mpsc::UnboundedReceiver<(String, ProbeResult)>) {
+    /// Returns the agents, and the receivers for what they report.
+    pub fn new(backends: Vec<Box<dyn Backend>>) -> (Self, AgentReceivers) {
         let (reports, receiver) = mpsc::channel(REPORTS_MAX);
+        let (answered, sessions) = mpsc::unbounded_channel();
         let (probed, probes) = mpsc::unbounded_channel();
         let reports_bytes = ByteBudget::new(REPORTS_BYTES_MAX);
         let agents = Self {
@@ -205,8 +260,50 @@ impl Agents {
             last_conversation: 0,
             probed,
             servers: Vec::new(),
+            asking: Arc::new(Semaphore::new(1)),
+            answered,
+            unanswered: 0,
         };
-        (agents, receiver, probes)
+        (agents, AgentReceivers { reports: receiver, probed: probes, sessions })
+    }
+
+    /// Asks an agent about the sessions that it stores, in the background. Must be called inside a
+    /// tokio runtime.
+    pub fn ask_sessions(
+        &mut self,
+        connection: ConnectionId,
+        id: RequestId,
+        request: Box<AgentSessionsRequest>,
+    ) {
+        self.unanswered += 1;
+        let AgentSessionsRequest { provider, tokens, query, .. } = &*request;
+        let asked = self.known(provider).map(|known| {
+            known.backend.stored_sessions(query.clone(), tokens.clone(), ReportSender::unheard())
+        });
+        let (answered, asking) = (self.answered.clone(), Arc::clone(&self.asking));
+        tokio::spawn(async move {
+            let answer = match (asked, asking.acquire().await) {
+                (Some(asked), Ok(_permit)) => asked.await,
+                _ => {
+                    let reason = "the agent is not offered any more".to_owned();
+                    Err(AgentSessionsFailure { kind: OpenFailure::Unavailable, reason })
+                }
+            };
+            let answer = AnsweredAgentSessions { connection, id, request, answer };
+            if answered.send(answer).is_err() {
+                tracing::debug!("an answer about an agent's sessions was dropped: the host is shutting down");
+            }
+        });
+    }
+
+    /// Notes that an answer about stored sessions has arrived.
+    pub fn sessions_answered(&mut self) {
+        self.unanswered = self.unanswered.saturating_sub(1);
+    }
+
+    /// Returns whether no request about stored sessions is pending.
+    pub fn has_answered(&self) -> bool {
+        self.unanswered == 0
     }
 
     /// Probes an agent in the background, with these tokens. Must be called inside a tokio runtime.

@@ -153,6 +153,7 @@ impl Backend for Script {
                 .collect(),
             resumes: true,
             steers: true,
+            adopts: Some(false),
             may_have_more_settings: false,
             identity: String::new(),
         }

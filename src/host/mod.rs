@@ -68,6 +68,7 @@ pub use router::Host;
 pub use actions::ClientAction;
 pub use channels::client_actions;
 
+pub use agents::adoption::ADOPT;
 pub use agents::stored_description;
 pub use catalogue::loaded::{LoadedSession, StoredSummary};
 pub use catalogue::sessions::listing;

@@ -165,6 +165,7 @@ pub(super) fn agent(provider: &str, identity: &str) -> AgentDescription {
         commands: Vec::new(),
         resumes: false,
         steers: true,
+        adopts: Some(false),
         may_have_more_settings: true,
         identity: identity.to_owned(),
     }

@@ -19,7 +19,7 @@ use super::states::Piece;
 use super::upkeep::UpkeepEvent;
 use super::watches::{StartedWatches, WatchEvents};
 use crate::backend::probe::ProbeResult;
-use crate::backend::Report;
+use crate::backend::{AgentReceivers, AnsweredAgentSessions, Report};
 use crate::host::effects::ConnectionId;
 use crate::host::Findings;
 use crate::os::hangup::LeaveReason;
@@ -37,6 +37,8 @@ pub enum LoopEvent {
     Reports(Vec<Report>),
     /// Result of probing an agent, with its provider id.
     Probed(String, Box<ProbeResult>),
+    /// Answer of an agent about the sessions that it stores.
+    AgentSessions(Box<AnsweredAgentSessions>),
     /// Event of the committing thread.
     Committed(CommitEvent),
     /// Result of reading the store for a connection.
@@ -87,10 +89,8 @@ pub struct Interests {
 pub struct Events {
     /// Events of connections.
     pub links: mpsc::UnboundedReceiver<link::TransportEvent>,
-    /// Reports of agents, in order.
-    pub reports: mpsc::Receiver<Report>,
-    /// Results of probing agents.
-    pub probed: mpsc::UnboundedReceiver<(String, ProbeResult)>,
+    /// Receivers for reports of agents.
+    pub agents: AgentReceivers,
     /// Events of the committing thread.
     pub committed: mpsc::UnboundedReceiver<CommitEvent>,
     /// Results of reading the store.
@@ -118,10 +118,11 @@ pub struct Events {
 impl Events {
     /// Waits for the next event. Cancel safe: no event is lost.
     pub async fn next(&mut self, wants: Interests) -> LoopEvent {
-        let mut reports = Vec::with_capacity(self.reports.len().min(REPORTS_AT_ONCE));
+        let mut reports = Vec::with_capacity(self.agents.reports.len().min(REPORTS_AT_ONCE));
         tokio::select! {
             Some(news) = self.links.recv() => LoopEvent::Link(news),
-            Some((provider, met)) = self.probed.recv() => LoopEvent::Probed(provider, Box::new(met)),
+            Some((provider, met)) = self.agents.probed.recv() => LoopEvent::Probed(provider, Box::new(met)),
+            Some(answered) = self.agents.sessions.recv() => LoopEvent::AgentSessions(Box::new(answered)),
             Some(kept) = self.committed.recv() => LoopEvent::Committed(kept),
             Some((connection, read)) = self.read.recv() => LoopEvent::Read(connection, read),
             Some((connection, findings)) = self.directories.recv() => LoopEvent::DirectoriesFound(connection, findings),
@@ -135,7 +136,7 @@ impl Events {
             Some(join_request) = self.join_requests.recv() => LoopEvent::FrontJoins(Box::new(join_request)),
             Some(news) = self.upkeep.recv() => LoopEvent::Upkeep(news),
             Some(loss) = self.leave_reasons.recv() => LoopEvent::Leave(loss),
-            _ = self.reports.recv_many(&mut reports, REPORTS_AT_ONCE), if wants.reports => LoopEvent::Reports(reports),
+            _ = self.agents.reports.recv_many(&mut reports, REPORTS_AT_ONCE), if wants.reports => LoopEvent::Reports(reports),
             () = sleep_until(wants.due.unwrap_or_else(Instant::now)), if wants.due.is_some() => LoopEvent::TimerDue,
             () = ready(()), if wants.unheard => LoopEvent::InputPending,
         }

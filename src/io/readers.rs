@@ -15,8 +15,11 @@ use bytes::Bytes;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
 use super::held::Tick;
+use crate::backend::AnsweredAgentSessions;
 use crate::host;
-use crate::host::effects::{ConnectionId, Frame, Listed, Page, Past};
+use crate::host::effects::{
+    AgentSessionsFailure, ConnectionId, Frame, KnownConversation, Listed, OpenFailure, Page, Past,
+};
 use crate::host::limits::Limits;
 use crate::host::{LoadedSession, StoredSummary};
 use crate::state::texts::TurnText;
@@ -73,6 +76,8 @@ pub enum FinishedRead {
     Found(ReadResult),
     /// Page of the list of sessions.
     Listed(Box<ListRead>),
+    /// Conversations of stored sessions, for an agent's answer about its own.
+    Conversations(Box<AnsweredAgentSessions>, Vec<KnownConversation>),
     /// Answer, ready to be sent.
     Answer(Frame),
 }
@@ -110,6 +115,7 @@ pub struct ReadJob {
 enum Task {
     Recall(ReadRequest),
     List(ListRequest),
+    Conversations(Box<AnsweredAgentSessions>),
 }
 
 /// Reading threads and their queue of jobs.
@@ -146,6 +152,10 @@ impl Task {
                     let error = RpcError::internal("an internal error occurred while the store was read; the log of the host has the details");
                     FinishedRead::Answer(Frame::Error { id, error })
                 })
+            }
+            Self::Conversations(answered) => {
+                let unknown = unknown(answered, "an internal error occurred while the store was read");
+                Box::new(|| FinishedRead::Conversations(unknown, Vec::new()))
             }
         }
     }
@@ -187,6 +197,11 @@ impl Readers {
     /// Queues a read for the held message of this connection.
     pub fn recall(&mut self, connection: ConnectionId, wanted: ReadRequest) {
         self.read(ReadJob { connection, task: Task::Recall(wanted) });
+    }
+
+    /// Queues a read of the conversations of stored sessions, for an agent's answer about its own.
+    pub fn conversations(&mut self, answered: AnsweredAgentSessions) {
+        self.read(ReadJob { connection: answered.connection, task: Task::Conversations(Box::new(answered)) });
     }
 
     /// Queues a request for a page of the list of sessions.
@@ -250,6 +265,13 @@ impl ReadJob {
     pub fn read(self, reader: &Reader, limits: &Limits) -> (ConnectionId, FinishedRead) {
         let read = match self.task {
             Task::Recall(wanted) => FinishedRead::Found(look_up(reader, limits, wanted)),
+            Task::Conversations(answered) => match reader.conversations() {
+                Ok(known) => FinishedRead::Conversations(answered, known),
+                Err(error) => {
+                    tracing::error!(%error, "the conversations of stored sessions cannot be read");
+                    FinishedRead::Conversations(unknown(&answered, &error.to_string()), Vec::new())
+                }
+            },
             Task::List(asked) => match reader.list_at_once(&asked.page) {
                 Ok(listed) => {
                     let answer = listing(asked.id.clone(), &listed);
@@ -266,6 +288,17 @@ impl ReadJob {
         };
         (self.connection, read)
     }
+}
+
+/// Returns an answer that fails because the store could not be read.
+fn unknown(answered: &AnsweredAgentSessions, why: &str) -> Box<AnsweredAgentSessions> {
+    let reason = format!("it is not known which sessions of the agent are here already: {why}");
+    Box::new(AnsweredAgentSessions {
+        connection: answered.connection,
+        id: answered.id.clone(),
+        request: answered.request.clone(),
+        answer: Err(AgentSessionsFailure { kind: OpenFailure::Unavailable, reason }),
+    })
 }
 
 fn look_up(reader: &Reader, limits: &Limits, wanted: ReadRequest) -> ReadResult {

@@ -42,7 +42,9 @@ use super::upkeep::Upkeep;
 use super::watches::Watches;
 use crate::backend::mcp::McpServer;
 use crate::backend::probe::ProbeResult;
+use crate::backend::AnsweredAgentSessions;
 use crate::backend::{Agents, Backend, Report};
+use crate::host::effects::KnownConversation;
 use crate::host::effects::{ClientMessage, ConnectionId, Ids, Input, Now, Output, Timer};
 use crate::host::log::ReplayWindow;
 use crate::host::{self, Host};
@@ -119,7 +121,7 @@ impl Sidecar {
         join_requests: mpsc::UnboundedReceiver<JoinRequest>,
     ) -> (Self, Events) {
         let OpenedPersistence { persistence, start, told: kept, readers } = opened;
-        let (mut agents, reports, met) = Agents::new(backends);
+        let (mut agents, reports) = Agents::new(backends);
         agents.offer_servers(servers);
         let described = agents.describe();
         let providers = described.iter().map(|agent| agent.info.provider.clone()).collect();
@@ -205,8 +207,7 @@ impl Sidecar {
             sidecar,
             Events {
                 links,
-                reports,
-                probed: met,
+                agents: reports,
                 committed: kept,
                 read,
                 directories: looked,
@@ -324,6 +325,7 @@ impl Sidecar {
             }
             LoopEvent::Reports(reports) => self.receive_reports(reports),
             LoopEvent::Probed(provider, met) => self.receive_probe(provider, *met),
+            LoopEvent::AgentSessions(answered) => self.receive_agent_sessions(*answered),
             LoopEvent::Committed(kept) => self.receive_commit_event(kept),
             LoopEvent::Read(connection, read) => self.receive_read(connection, read),
             LoopEvent::DirectoriesFound(connection, findings) => {
@@ -403,6 +405,26 @@ impl Sidecar {
         self.feed(Input::Probed { provider, said: Box::new(met.said) });
     }
 
+    /// Reads which sessions the host knows, for an answer about those of an agent; evicted ones are
+    /// in the store only.
+    fn receive_agent_sessions(&mut self, answered: AnsweredAgentSessions) {
+        match &mut self.readers {
+            Some(readers) => readers.conversations(answered),
+            None => self.feed_agent_sessions(answered, Vec::new()),
+        }
+    }
+
+    pub(super) fn feed_agent_sessions(
+        &mut self,
+        answered: AnsweredAgentSessions,
+        known: Vec<KnownConversation>,
+    ) {
+        self.agents.sessions_answered();
+        let AnsweredAgentSessions { connection, id, request, answer } = answered;
+        let input = Input::AgentSessions { connection, id: id.clone(), request, answer, known };
+        self.feed_answer(connection, &id, input);
+    }
+
     fn fire_timers(&mut self) {
         let now = Instant::now();
         for link in self.links.iter_mut() {
@@ -456,6 +478,7 @@ impl Sidecar {
             || !self.resources.is_idle()
             || !self.ptys.are_settled()
             || !self.git.is_idle()
+            || !self.agents.has_answered()
             || !self.has_room_for_agents()
             || reads
             || holds

@@ -48,6 +48,9 @@ pub struct RequestFailure {
     pub code: i32,
     /// Reason, for people.
     pub message: String,
+    /// Data for programs.
+    #[serde(default)]
+    pub data: Option<Value>,
 }
 
 #[derive(Deserialize)]

@@ -13,6 +13,7 @@ pub mod check;
 mod clients;
 mod compress;
 mod contents;
+mod conversations;
 pub mod errors;
 pub mod folder;
 mod indexes;

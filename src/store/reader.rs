@@ -17,10 +17,10 @@ use super::rows::{self, signed, unsigned};
 use super::texts::Texts;
 use super::trials::{self, TrialVerdict};
 use super::turns::TextReading;
-use super::{clients, indexes, schema, trash};
+use super::{clients, conversations, indexes, schema, trash};
 use crate::host::effects::{
     summary_of_abandoned_session, summary_of_damaged_session, ActionLine, ChannelId, ChatKey, ChatRow,
-    ListPosition, Listed, Page, SavedSession, SessionKey, SessionRow,
+    KnownConversation, ListPosition, Listed, Page, SavedSession, SessionKey, SessionRow,
 };
 use crate::host::log::ReplayWindow;
 
@@ -193,6 +193,11 @@ impl Reader {
         let summaries =
             listed.sessions.iter().filter_map(|(_, json)| serde_json::from_slice::<Summary>(json).ok());
         Ok(summaries.map(|summary| (summary.resource, summary.provider)).collect())
+    }
+
+    /// Returns the agents' conversations that stored sessions go on with.
+    pub fn conversations(&self) -> Result<Vec<KnownConversation>, StoreError> {
+        conversations::all(&self.connection)
     }
 
     /// Returns all actions after `cursor`, oldest first; `None` if the cursor was never assigned,

@@ -179,6 +179,12 @@ impl RpcError {
         Self::new(ahp::SESSION_ALREADY_EXISTS, format!("`{session}` is already in use"))
     }
 
+    /// Reports a conversation of an agent that a session goes on with.
+    pub fn session_goes_on_already(name: &str, session: &str) -> Self {
+        let message = format!("the agent's session `{name}` goes on in `{session}` already");
+        Self { data: Some(json!({ "session": session })), ..Self::new(ahp::SESSION_ALREADY_EXISTS, message) }
+    }
+
     /// Reports a URI that is in use.
     pub fn already_exists(uri: &str) -> Self {
         Self::new(ahp::ALREADY_EXISTS, format!("`{uri}` is already in use"))

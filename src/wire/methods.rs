@@ -159,6 +159,8 @@ pub struct ConfigCompletionsParams {
     pub property: String,
     /// Text that the user has typed.
     pub query: Option<String>,
+    /// `file:` URI of the folder that the session would work in.
+    pub working_directory: Option<String>,
 }
 
 /// Params of `dispatchAction`, the action unparsed: an invalid one is echoed unchanged.

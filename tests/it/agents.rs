@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use ahp_sidecar::backend::{script::Script, Agents, Report};
+use ahp_sidecar::backend::{script::Script, AgentReceivers, Agents, Report};
 use ahp_sidecar::host::effects::{ChatKey, Command, Event, OpenConversation, RunId, TurnEnd, TurnEvent};
 use ahp_types::state::{ChatInputResponseKind, Message};
 use serde_json::{json, Value};
@@ -40,7 +40,7 @@ async fn until(
 
 #[tokio::test]
 async fn answer_followed_by_a_steering_message_reaches_the_agent() {
-    let (mut agents, mut reports, _) = Agents::new(vec![Box::new(Script)]);
+    let (mut agents, AgentReceivers { mut reports, .. }) = Agents::new(vec![Box::new(Script)]);
     agents.carry_out(
         CHAT,
         Command::Open(OpenConversation {

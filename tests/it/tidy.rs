@@ -146,6 +146,7 @@ fn every_error_code_is_listed() {
         RpcError::auth_required("", &[]),
         RpcError::provider_not_found(""),
         RpcError::session_already_exists(""),
+        RpcError::session_goes_on_already("", ""),
         RpcError::already_exists(""),
         RpcError::turn_in_progress(""),
         RpcError::unsupported_protocol_version(&[]),

@@ -387,7 +387,15 @@ impl Agent {
         past.login_methods = Some(ways.clone());
         let login = Login::new(ways, environment, secrets);
         login.set_needed(std::mem::take(&mut past.login_needed) && login.can_be_helped(tokens));
-        past.said = SelfDescription { title, version, steers: Some(steers), ..SelfDescription::default() };
+        let can = &agent_capabilities;
+        let adopts = can.load_session && can.session_capabilities.list.is_some();
+        past.said = SelfDescription {
+            title,
+            version,
+            steers: Some(steers),
+            adopts: Some(adopts),
+            ..SelfDescription::default()
+        };
         Ok(RunningAgent {
             connection,
             capabilities: agent_capabilities,

@@ -44,6 +44,7 @@ use tokio_util::sync::CancellationToken;
 use self::attachments::SentAttachments;
 use self::client_tools::ClientTools;
 use self::notices::Compactions;
+pub(super) use self::opening::refused;
 use self::own_turns::{OwnRun, OwnTurns};
 pub(super) use self::questions::page_to_open;
 use self::questions::Questions;

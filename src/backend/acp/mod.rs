@@ -4,7 +4,8 @@
 //! `peer` (one connection), `agent` (start and restart of an agent), `program` (lookup of its
 //! program), `quirks` (peculiarities of certain agents), `login` (authentication), `conversation`
 //! (one chat), `calls`, `content` and `options` (translation of its messages), `client_tools`
-//! (client tools as an MCP server), `extra_meta` (data without a place in the host's protocol),
+//! (client tools as an MCP server), `stored_sessions` and `replay` (sessions that the agent has from
+//! elsewhere), `extra_meta` (data without a place in the host's protocol),
 //! `errors` (errors sent to the agent), `edits` (whole-file edits from diffs), `files` and
 //! `terminals` (the agent's access to files and commands through the host).
 //!
@@ -28,6 +29,8 @@ mod peer;
 pub(crate) mod process;
 pub(crate) mod program;
 pub(crate) mod quirks;
+mod replay;
+mod stored_sessions;
 mod terminals;
 
 use std::collections::BTreeMap;
@@ -42,9 +45,13 @@ use ahp_types::state::{AgentCapabilities, AgentInfo, MultipleChatsCapability, Se
 use self::agent::Agent;
 pub use self::client_tools::{relay, SERVER as CLIENT_TOOLS_SERVER};
 use self::quirks::AgentQuirks;
-use super::{Backend, HostLine, RunningConversation, Stopping};
-use crate::host::effects::{AgentDescription, OpenConversation};
+pub use self::stored_sessions::AgentErrand;
+use super::{Backend, HostLine, PendingAgentSessions, ReportSender, RunningConversation, Stopping};
+use crate::host::effects::{AgentDescription, AgentSessionsQuery, OpenConversation, Tokens};
 use crate::os::process::GuardProgram;
+
+/// Silence after which an agent that replays late has replayed all of a loaded session.
+const REPLAY_PAUSE: Duration = Duration::from_millis(250);
 
 /// Description of an agent by its operator.
 #[derive(Debug, Clone, PartialEq)]
@@ -110,6 +117,14 @@ impl Acp {
         Some(format!("it says \"{said}\". {}", self.agent.login_advice()))
     }
 
+    /// Carries out an errand about the agent's own sessions or its login.
+    ///
+    /// # Errors
+    /// When the agent cannot be started, lacks the method, or rejects it.
+    pub async fn carry_out(&self, errand: &AgentErrand) -> anyhow::Result<()> {
+        stored_sessions::carry_out(&self.agent, errand, &ReportSender::unheard()).await
+    }
+
     /// Returns the quirks of the agent; `None` if it has not reported its name yet.
     pub fn quirks(&self) -> Option<AgentQuirks> {
         self.agent.history().quirks
@@ -146,6 +161,7 @@ impl Backend for Acp {
             commands: Vec::new(),
             resumes: false,
             steers: false,
+            adopts: None,
             may_have_more_settings: true,
             // Stored as a checksum only: the arguments may contain secrets.
             identity: format!("{:08x}", crc32fast::hash(identity.as_bytes())),
@@ -154,6 +170,15 @@ impl Backend for Acp {
 
     fn converse(&self, open: OpenConversation, line: HostLine) -> RunningConversation {
         Box::pin(conversation::converse(Arc::clone(&self.agent), open, line))
+    }
+
+    fn stored_sessions(
+        &self,
+        query: AgentSessionsQuery,
+        tokens: Tokens,
+        reports: ReportSender,
+    ) -> PendingAgentSessions {
+        Box::pin(stored_sessions::answer(Arc::clone(&self.agent), query, tokens, reports))
     }
 
     fn stop(&self) -> Stopping {

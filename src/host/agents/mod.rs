@@ -5,6 +5,7 @@
 //! is not probed again, or not used without a login.
 //! Never: queries an agent, or notifies a client.
 
+pub(super) mod adoption;
 mod commands;
 pub(super) mod conversations;
 pub(super) mod credentials;
@@ -164,7 +165,15 @@ impl KnownAgent {
 fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescription {
     let mut whole = operator.clone();
     let SelfDescription {
-        title, models, config, commands, capabilities, protected_resources, steers, ..
+        title,
+        models,
+        config,
+        commands,
+        capabilities,
+        protected_resources,
+        steers,
+        adopts,
+        ..
     } = said.clone();
     let info = &mut whole.info;
     if let Some(title) = title.filter(|_| info.display_name == info.provider) {
@@ -190,6 +199,7 @@ fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescriptio
     whole.info.customizations.take_if(|all| all.is_empty());
     whole.commands = commands.unwrap_or(whole.commands);
     whole.steers = steers.unwrap_or(whole.steers);
+    whole.adopts = adopts.or(whole.adopts);
     let info = &mut whole.info;
     if info.models.is_empty() {
         info.models.push(placeholder_model(&info.provider));

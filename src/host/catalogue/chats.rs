@@ -18,7 +18,7 @@ use ahp_types::state::{
 use crate::host::agents::{conversations, AgentRegistry};
 use crate::host::catalogue::{ahead, notes, row_of, CHAT_TITLE};
 use crate::host::chats::attached::Attached;
-use crate::host::effects::{ChatKey, ConnectionId};
+use crate::host::effects::{ChatKey, ConnectionId, Handle};
 use crate::host::ledger::Ledger;
 use crate::host::model::{empty_chat, AgentLink, Channel, Chat, Session, SessionKey, TitleBy};
 use crate::host::{actions, catalogue, terminals, Step};
@@ -36,6 +36,12 @@ pub(in crate::host) struct Beginning {
     pub(in crate::host) context: Vec<CompletedTurn>,
     /// Visible turns, and the chat from which they were copied.
     pub(in crate::host) copied: Option<(ChatKey, Vec<CompletedTurn>)>,
+    /// Visible turns that no other chat has.
+    pub(in crate::host) turns: Vec<CompletedTurn>,
+    /// Title that the agent has given; `None` if the first message gives it.
+    pub(in crate::host) title: Option<String>,
+    /// Agent's conversation to go on with; `None` for a new one.
+    pub(in crate::host) handle: Option<Handle>,
     /// Directories of the session in which the chat works; `None` for all.
     pub(in crate::host) directories: Option<Vec<String>>,
     /// Model and agent that are selected for the chat.
@@ -45,7 +51,16 @@ pub(in crate::host) struct Beginning {
 impl Default for Beginning {
     /// Returns the content of an empty chat of a user.
     fn default() -> Self {
-        Self { origin: ChatOrigin::User, context: Vec::new(), copied: None, directories: None, draft: None }
+        Self {
+            origin: ChatOrigin::User,
+            context: Vec::new(),
+            copied: None,
+            turns: Vec::new(),
+            title: None,
+            handle: None,
+            directories: None,
+            draft: None,
+        }
     }
 }
 
@@ -127,7 +142,7 @@ pub(in crate::host) fn beginning_of(
                 context: chat.context.clone(),
                 copied: Some((from, turns.to_vec())),
                 directories: chat.conversation.state().working_directories.clone(),
-                draft: None,
+                ..Beginning::default()
             })
         }
         Some(ChatSource::SideChat(source)) => {
@@ -154,9 +169,7 @@ pub(in crate::host) fn beginning_of(
             Ok(Beginning {
                 origin: ChatOrigin::SideChat { chat: chat.channel.uri.clone(), turn_id, selection },
                 context,
-                copied: None,
-                directories: None,
-                draft: None,
+                ..Beginning::default()
             })
         }
         Some(ChatSource::Unknown(_)) => Err(RpcError::invalid_params(
@@ -208,8 +221,12 @@ pub(in crate::host) fn beginning_chat(
     state.working_directories = from.directories;
     state.draft = from.draft;
     let mut title_by = TitleBy::Nobody;
+    if let Some(title) = from.title {
+        state.title = title;
+        title_by = TitleBy::Agent;
+    }
     let (mut progress, mut attached) = (BTreeMap::new(), Attached::default());
-    let mut history = History::default();
+    let mut history: History = from.turns.into_iter().collect();
     if let Some((source, mut turns)) = from.copied {
         terminals::copy_terminals(ledger, &channel.uri, &mut turns);
         if let Some(source) = ledger.channels.chats.known(source) {
@@ -227,7 +244,7 @@ pub(in crate::host) fn beginning_chat(
     progress.retain(|id, _| history.contains(id));
     attached.turns.retain(|id, _| history.contains(id));
     let new = Chat::new(channel, key, Conversation::new(state, history));
-    Chat { context: from.context, title_by, progress, attached, ..new }
+    Chat { context: from.context, title_by, progress, attached, handle: from.handle, ..new }
 }
 
 /// Removes a chat from its session's list, and its notes.

@@ -63,7 +63,6 @@ pub(in crate::host) fn beginning_from(
         origin: ChatOrigin::Fork { chat: chat.channel.uri.clone(), turn_id: source.turn_id },
         context: chat.context.clone(),
         copied: Some((from, turns.to_vec())),
-        directories: None,
-        draft: None,
+        ..Beginning::default()
     })
 }

@@ -92,26 +92,45 @@ pub(in crate::host) fn create_session(
     options: &SessionOptions,
 ) -> Result<NewSession, RpcError> {
     ledger.check_store()?;
-    let uri = params.channel.clone();
-    let chat_uri = default_chat_of(&uri);
+    check_new_uri(ledger, &params.channel)?;
+    let beginning = match &options.fork {
+        Some(source) => catalogue::forks::beginning_from(ledger, source, &mut params)?,
+        None => Beginning::default(),
+    };
+    create_session_with(ledger, agents, step, connection, params, options, beginning)
+}
+
+/// Checks that a new session can have this URI.
+pub(in crate::host) fn check_new_uri(ledger: &Ledger, uri: &str) -> Result<(), RpcError> {
     let is_known =
         |uri: &str| ledger.channels.by_uri.contains_key(uri) || ledger.why_unreadable(uri).is_some();
     let taken = |uri: &str| is_known(uri) || is_root(uri);
-    if taken(&uri) || taken(&chat_uri) || taken(&annotations_uri(&uri)) {
-        return Err(RpcError::session_already_exists(&uri));
+    if taken(uri) || taken(&default_chat_of(uri)) || taken(&annotations_uri(uri)) {
+        return Err(RpcError::session_already_exists(uri));
     }
-    if parse_changeset_uri(&uri).is_some() {
+    if parse_changeset_uri(uri).is_some() {
         return Err(RpcError::invalid_params("`channel`: a session cannot have the URI of a changeset"));
     }
-    if !may_name_a_session(&uri) {
+    if !may_name_a_session(uri) {
         return Err(RpcError::invalid_params(
             "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`, of at most 4,096 bytes",
         ));
     }
-    let mut beginning = match &options.fork {
-        Some(source) => catalogue::forks::beginning_from(ledger, source, &mut params)?,
-        None => Beginning::default(),
-    };
+    Ok(())
+}
+
+/// Creates a session whose default chat begins like this, at a URI that was checked.
+pub(in crate::host) fn create_session_with(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &Step<'_>,
+    connection: ConnectionId,
+    params: CreateSessionParams,
+    options: &SessionOptions,
+    mut beginning: Beginning,
+) -> Result<NewSession, RpcError> {
+    let uri = params.channel.clone();
+    let chat_uri = default_chat_of(&uri);
     let agent = configuration::requests::find_agent(agents, params.provider.as_deref())?;
     agents.check_tokens(ledger, step, connection, agent)?;
     let directories = new_directories(&step.findings, agent, params.working_directories)?;
@@ -217,7 +236,7 @@ pub(in crate::host) fn remove_chat(ledger: &mut Ledger, step: &mut Step<'_>, cha
 }
 
 /// Returns the directories of a new session, without duplicates.
-fn new_directories(
+pub(in crate::host) fn new_directories(
     findings: &Findings,
     agent: &AgentDescription,
     asked: Option<Vec<String>>,

@@ -7,7 +7,7 @@ use ahp_types::commands::{
     ResolveSessionConfigResult, SessionConfigCompletionsResult, SessionConfigValueItem,
 };
 
-use crate::host::agents::AgentRegistry;
+use crate::host::agents::{adoption, AgentRegistry};
 use crate::host::configuration::values::{resolved, settings_of};
 use crate::host::effects::{AgentDescription, ConnectionId};
 use crate::host::ledger::Ledger;
@@ -28,7 +28,9 @@ pub(crate) fn resolve_session_config(
     let agent = find_agent(agents, params.provider.as_deref())?;
     let schema = &agent.config;
     let values = resolved(schema, &settings_of(agent, params.config.clone()));
-    let answer = to_sorted_json(&ResolveSessionConfigResult { schema: schema.clone(), values });
+    let mut resolved = ResolveSessionConfigResult { schema: schema.clone(), values };
+    adoption::add_setting(agent, &mut resolved);
+    let answer = to_sorted_json(&resolved);
     let provider = agent.info.provider.clone();
     agents.probe_agent(ledger, step, connection, &provider);
     Ok(answer)

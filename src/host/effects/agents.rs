@@ -34,6 +34,8 @@ pub struct AgentDescription {
     pub resumes: bool,
     /// Set if the agent accepts messages while it works; otherwise such a message is queued.
     pub steers: bool,
+    /// Set if sessions that the agent stores can be adopted; `None` if that is not known yet.
+    pub adopts: Option<bool>,
     /// Set if the agent may have settings beyond the schema because it has not reported them yet.
     pub may_have_more_settings: bool,
     /// Identity of the agent's program. Stored descriptions of another identity with this provider
@@ -62,14 +64,26 @@ pub struct SelfDescription {
     pub protected_resources: Option<Vec<ProtectedResourceMetadata>>,
     /// Set if the agent accepts messages while it works.
     pub steers: Option<bool>,
+    /// Set if the agent lists the sessions that it stores, and replays them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adopts: Option<bool>,
 }
 
 impl SelfDescription {
     /// Merges a new report; returns whether anything has changed.
     pub fn learn(&mut self, news: Self) -> bool {
         let before = self.clone();
-        let Self { title, version, models, config, commands, capabilities, protected_resources, steers } =
-            news;
+        let Self {
+            title,
+            version,
+            models,
+            config,
+            commands,
+            capabilities,
+            protected_resources,
+            steers,
+            adopts,
+        } = news;
         self.title = title.or(self.title.take());
         self.version = version.or(self.version.take());
         self.models = models.or(self.models.take());
@@ -78,6 +92,7 @@ impl SelfDescription {
         self.capabilities = capabilities.or(self.capabilities.take());
         self.protected_resources = protected_resources.or(self.protected_resources.take());
         self.steers = steers.or(self.steers);
+        self.adopts = adopts.or(self.adopts);
         *self != before
     }
 }

@@ -4,6 +4,7 @@
 //! [`Event`]), and what the caller lends to each step ([`Now`], [`Ids`]).
 //! Never: acts, or uses terms of an agent protocol, so that every kind of backend fits.
 
+mod adoption;
 mod agents;
 mod events;
 mod git;
@@ -34,6 +35,7 @@ use crate::wire::methods::Method;
 use crate::wire::rpc::RequestId;
 use crate::wire::watches::Watched;
 
+pub use adoption::*;
 pub use agents::*;
 pub use events::*;
 pub use git::*;
@@ -88,6 +90,19 @@ pub enum Input {
         page: Page,
         /// Sessions that were read, as they were then.
         listed: Listed,
+    },
+    /// An agent has answered about the sessions that it stores.
+    AgentSessions {
+        /// Connection of the request.
+        connection: ConnectionId,
+        /// Id of the request.
+        id: RequestId,
+        /// Request.
+        request: Box<AgentSessionsRequest>,
+        /// Answer.
+        answer: Result<AgentSessionsAnswer, AgentSessionsFailure>,
+        /// Conversations of stored sessions, as they were after the answer.
+        known: Vec<KnownConversation>,
     },
     /// A client can no longer send, but still receives. Its turns end as `how` says; then its
     /// connection is closed ([`Output::Disconnected`], [`Output::Closed`]).
@@ -275,6 +290,9 @@ pub enum Output {
         /// Tokens that the agent may use.
         tokens: Tokens,
     },
+    /// Answers a request from the sessions that an agent stores. Answered by
+    /// [`Input::AgentSessions`].
+    AgentSessions(ConnectionId, RequestId, Box<AgentSessionsRequest>),
     /// Answers a request with a page of the list of sessions, as of the commit of this step.
     List(ConnectionId, RequestId, Page),
     /// Answers a request about a file or folder.

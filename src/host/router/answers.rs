@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::host::catalogue::missed::Missed;
 use crate::host::catalogue::sessions::NewSession;
 use crate::host::clients::connections::Subscribed;
-use crate::host::effects::{Page, Resource};
+use crate::host::effects::{AgentSessionsRequest, Page, Resource};
 use crate::host::relays::Relay;
 use crate::host::terminals::ptys::NewPty;
 
@@ -27,6 +27,8 @@ pub(crate) enum Answer {
     Created(NewSession),
     /// Answer to a `reconnect`, with the notifications that follow it.
     Returned(Subscribed, Missed),
+    /// Request about the sessions of an agent; answered when the agent has answered.
+    AgentSessions(Box<AgentSessionsRequest>),
     /// Page of the list of sessions; answered when this step is committed.
     Page(Page),
     /// Request to the client that serves a file; answered when that client has answered.

@@ -6,9 +6,11 @@
 //!
 //! In reading order: `requests` and `answers`, `connections` and `disconnects`; `kinds` (actions
 //! and facts by kind of channel), `dispatch` (actions of clients), `chat_actions`; `turns`,
-//! `reports` (events of agents), `commands` (in terminals); `chat_requests`, `disposal`, `moves`;
+//! `reports` (events of agents), `commands` (in terminals); `adoption` (of sessions that agents
+//! store), `chat_requests`, `disposal`, `moves`;
 //! `persistence` (save, evict, restore), and `lookups` (data to read first).
 
+mod adoption;
 mod answers;
 mod chat_actions;
 mod chat_requests;
@@ -38,6 +40,7 @@ use crate::host::configuration::directories::Findings;
 use crate::host::effects::{ClientMessage, Frame, Ids, Input, Now, Output, Prefetched, Record, Timer};
 use crate::host::ledger::{Connection, Ledger};
 use crate::host::model::ChannelId;
+use crate::host::router::adoption::AnsweredRequest;
 use crate::host::terminals::ptys;
 use crate::host::{agents, clients, customizations, relays, terminals, watches, Config, Step};
 use crate::wire::methods::Method;
@@ -150,6 +153,11 @@ impl Host {
                     &page,
                     listed,
                 );
+            }
+            Input::AgentSessions { connection, id, request, answer, known } => {
+                let (ledger, agents, changes) = (&mut self.ledger, &self.agents, &mut self.changes);
+                let answered = AnsweredRequest { connection, id, request: *request, answer, known };
+                adoption::agent_sessions_answered(ledger, agents, changes, step, answered);
             }
             Input::Shutdown(how) => self.shut_down(step, how),
             Input::BatchEnded => {

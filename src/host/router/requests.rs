@@ -3,6 +3,7 @@
 //! Owns: the single place where methods are called and their results become answers.
 //! Never: answers a request twice, or not at all: a handler returns exactly one `Answer`.
 
+use crate::host::agents::adoption::completion_request;
 use crate::host::catalogue::missed;
 use crate::host::clients::connections::{States, Subscribed};
 use crate::host::configuration::completions::CompletionTarget;
@@ -19,7 +20,7 @@ use crate::wire::methods::{ListSessionsParams, Method, MethodKind, IGNORED};
 use crate::wire::rpc::{to_json, Incoming, MethodName, Params};
 
 use super::disposal::announce_session;
-use super::{connections, moves};
+use super::{adoption, connections, moves};
 
 impl Host {
     pub(in crate::host) fn dispatch(
@@ -88,6 +89,9 @@ impl Host {
                 step.emit(with_states(id, method, states));
                 missed::send_missed(&self.ledger, step, connection, missed);
             }
+            Ok((_, Answer::AgentSessions(request))) => {
+                step.emit(Output::AgentSessions(connection, id, request));
+            }
             Ok((_, Answer::Page(page))) => step.emit(Output::List(connection, id, page)),
             Ok((_, Answer::Relay(relay))) => self.relays.ask(step, connection, id, relay),
             Ok((_, Answer::Terminal(new))) => {
@@ -132,15 +136,14 @@ impl Host {
                 let summaries = catalogue::sessions::summaries_in_memory(&self.ledger, uris.as_deref());
                 Answer::Json(summaries.into())
             }
-            InternalRequest::CreateSession(params, options) => catalogue::sessions::create_session(
+            InternalRequest::CreateSession(params, options) => adoption::create_session(
                 &mut self.ledger,
                 &self.agents,
                 step,
                 connection,
                 params.read()?,
                 &options,
-            )
-            .map(Answer::Created)?,
+            )?,
             InternalRequest::CreateChat(params, selection) => {
                 self.ledger.check_store()?;
                 self.create_chat(step, connection, params.read()?, Some(&selection))?;
@@ -206,15 +209,14 @@ impl Host {
                 self.summaries.send_all(&mut self.ledger, step);
                 Ok(Answer::Page(page))
             }
-            Method::CreateSession => catalogue::sessions::create_session(
+            Method::CreateSession => adoption::create_session(
                 &mut self.ledger,
                 &self.agents,
                 step,
                 connection,
                 params.read()?,
                 &SessionOptions::default(),
-            )
-            .map(Answer::Created),
+            ),
             Method::DisposeSession => self.dispose_session(step, &params.read()?).map(nothing),
             Method::CreateChat => self.create_chat(step, connection, params.read()?, None).map(nothing),
             Method::DisposeChat => self.dispose_chat(step, &params.read()?).map(nothing),
@@ -235,7 +237,13 @@ impl Host {
             )
             .map(json),
             Method::SessionConfigCompletions => {
-                configuration::requests::session_config_completions(&self.agents, &params.read()?).map(json)
+                let params = params.read()?;
+                match completion_request(&self.ledger, &self.agents, step, connection, &params)? {
+                    Some(request) => Ok(Answer::AgentSessions(Box::new(request))),
+                    None => {
+                        configuration::requests::session_config_completions(&self.agents, &params).map(json)
+                    }
+                }
             }
             Method::Completions => Ok(
                 match configuration::completions::completions(&self.ledger, &self.agents, &params.read()?)? {

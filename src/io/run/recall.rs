@@ -204,6 +204,7 @@ impl Sidecar {
         }
         match read {
             FinishedRead::Answer(frame) => self.answer(connection, &frame),
+            FinishedRead::Conversations(answered, known) => self.feed_agent_sessions(*answered, known),
             FinishedRead::Listed(read) => self.receive_list(connection, *read),
             FinishedRead::Found(found) => {
                 if let Some(mut held) = self.take_held(connection) {

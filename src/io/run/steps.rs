@@ -194,6 +194,10 @@ impl Sidecar {
                     (None, None) => {}
                 }
             }
+            Output::AgentSessions(connection, id, request) => {
+                self.expect_answer(connection, &id);
+                self.agents.ask_sessions(connection, id, request);
+            }
             Output::Resource(connection, id, resource) => {
                 self.expect_answer(connection, &id);
                 if let Some(resource) = self.git.take(connection, id.clone(), resource, &self.resources.own())

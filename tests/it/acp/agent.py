@@ -12,7 +12,8 @@ calls itself), `--title TEXT` (for people; with escapes as in Python), `--way ap
 in to it), `--door FILE` (a login by `device` is done when that is there; one `outside` when that is there at the start),
 `--mcp always|once` (it starts the MCP servers that it is given, and asks for their tools when they change, or once),
 `--refuses attachments|for-ever` (prompts that hold a picture fail, or all that follow one in its session, too),
-`--says-login KIND` (it says by itself whether somebody is logged in).
+`--says-login KIND` (it says by itself whether somebody is logged in), `--elsewhere FILE` (the sessions that it has from
+its own terminal program, see `elsewhere`).
 """
 
 import argparse
@@ -1315,6 +1316,47 @@ def remember():
         os.replace(OPTIONS.memory + ".new", OPTIONS.memory)
 
 
+def elsewhere():
+    """The sessions of the file, each with `id`, `cwd`, `title`, `updatedAt`, and `history`: its updates, or `die`, or
+    `silence`, or a number of turns that are made up."""
+    if not OPTIONS.elsewhere:
+        return {}
+    with open(OPTIONS.elsewhere) as file:
+        return {it["id"]: it for it in json.load(file)}
+
+
+def list_sessions(params):
+    """A page of two: those from elsewhere, and those that the client has begun."""
+    all = list(elsewhere().values()) + [{"id": id, "cwd": said[0]} for id, said in SESSIONS.items() if id not in elsewhere()]
+    if params.get("cwd"):
+        all = [it for it in all if it["cwd"] == params["cwd"]]
+    start = int(params.get("cursor") or 0)
+    shown = [
+        {"sessionId": it["id"], **{name: it[name] for name in ("cwd", "title", "updatedAt") if name in it}}
+        for it in all[start : start + 2]
+    ]
+    more = {"nextCursor": str(start + 2)} if start + 2 < len(all) else {}
+    return {"result": {"sessions": shown, **more}}
+
+
+def replay(session):
+    for what in elsewhere()[session]["history"]:
+        if what == "die":
+            sys.stderr.write("the history is broken\n")
+            sys.stderr.flush()
+            os._exit(9)
+        if what == "silence":
+            while True:
+                time.sleep(60)
+        if isinstance(what, int):
+            with together():
+                for number in range(what):
+                    text(session, f"message {number}", "user_message_chunk")
+                    text(session, f"answer {number} ".ljust(1000, "."))
+        else:
+            say(method="session/update", params={"sessionId": session, "update": what})
+
+
 def note(**what):
     if OPTIONS.notes:
         with open(OPTIONS.notes, "a") as file:
@@ -1368,7 +1410,10 @@ def answer(message):
         BOOLEANS[0] = offers.get("boolean") == {}
         can = {"loadSession": "load" in OPTIONS.can, "promptCapabilities": {"image": True}}
         can["mcpCapabilities"] = {"http": "http" in OPTIONS.can}
-        can["sessionCapabilities"] = {name: {} for name in ("resume", "close", "fork") if name in OPTIONS.can}
+        known = ("resume", "close", "fork", "list", "delete")
+        can["sessionCapabilities"] = {name: {} for name in known if name in OPTIONS.can}
+        if "logout" in OPTIONS.can:
+            can["auth"] = {"logout": {}}
         if "directories" in OPTIONS.can:
             can["sessionCapabilities"]["additionalDirectories"] = {}
         methods = [
@@ -1433,6 +1478,21 @@ def answer(message):
             text(session, said, "user_message_chunk")
             text(session, "a replay that nobody may see")
         return {"result": {"sessionId": session, **settings_of(session)}}
+    if method == "session/list":
+        return list_sessions(params)
+    if method == "session/delete":
+        note(deleted=params["sessionId"])
+        return {"result": {}}
+    if method == "logout":
+        note(logged_out=True)
+        LOGGED_IN[0] = False
+        return {"result": {}}
+    if method in ("session/load", "session/resume") and params["sessionId"] in elsewhere():
+        session = params["sessionId"]
+        note(**{method.removeprefix("session/"): session, "cwd": params["cwd"]})
+        if method == "session/load":
+            replay(session)
+        SESSIONS.setdefault(session, [params["cwd"]])
     if method in ("session/load", "session/resume"):
         FOLDERS[params["sessionId"]] = params.get("additionalDirectories", [])
         if params["sessionId"] not in SESSIONS:
@@ -1441,7 +1501,7 @@ def answer(message):
         begin_server(params["sessionId"], params)
         if method == "session/load" and "early" in OPTIONS.can:
             LATE[0] = said_of(wait_for_answer(begin_call(params["sessionId"], 'fs/read_text_file {"path":"/"}')))
-        if method == "session/load":
+        if method == "session/load" and params["sessionId"] not in elsewhere():
             at_once = "replay-with-answer" in OPTIONS.can
             with together() if at_once else contextlib.nullcontext():
                 if at_once or "replay-late" in OPTIONS.can:
@@ -1469,6 +1529,8 @@ def answer(message):
         return {"result": {"outcome": "promptRequired", "reason": "noRunningTurn"}}
     if method == "session/close":
         end_server(params["sessionId"])
+        if params["sessionId"] in elsewhere():
+            note(closed=params["sessionId"])
         return {"result": {}}
     return {"error": {"code": -32601, "message": "Method not found"}}
 
@@ -1494,6 +1556,7 @@ def main():
     parser.add_argument("--title", default="The tests' agent")
     parser.add_argument("--refuses")
     parser.add_argument("--says-login")
+    parser.add_argument("--elsewhere")
     parser.parse_args(namespace=OPTIONS)
     OPTIONS.at = dict(what.split("=") for what in OPTIONS.at)
     note(started=True)

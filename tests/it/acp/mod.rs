@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 
 mod adding;
+mod adopting;
 mod asking;
 mod attaching;
 mod checking;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ahp_sidecar::backend::acp::{Acp, AgentSpec, Offers};
-use ahp_sidecar::backend::{Agents, Report};
+use ahp_sidecar::backend::{AgentReceivers, Agents, Report};
 use ahp_sidecar::host::effects::{ChatKey, Command, Event};
 use ahp_sidecar::os::process::{GuardProgram, GUARD};
 use serde_json::Value;
@@ -68,7 +68,7 @@ impl Bridged {
         };
         let program = assert_cmd::cargo::cargo_bin!("ahp-sidecar").to_owned();
         let guard = GuardProgram::new(program, vec![GUARD.to_owned()]);
-        let (agents, reports, _) = Agents::new(vec![Box::new(Acp::new(spec, guard))]);
+        let (agents, AgentReceivers { reports, .. }) = Agents::new(vec![Box::new(Acp::new(spec, guard))]);
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         Self { runtime, agents, reports, told: 0 }
     }

@@ -34,7 +34,7 @@ use crate::backend::acp::files::Files;
 use crate::backend::acp::login;
 use crate::backend::acp::peer::{AgentError, PeerMessage, PeerReceiver};
 use crate::backend::acp::terminals::Terminals;
-use crate::backend::acp::AgentSpec;
+use crate::backend::acp::{AgentSpec, REPLAY_PAUSE};
 use crate::backend::ReportSender;
 use crate::files::uris::path_of;
 use crate::host::effects::{ChatKey, OpenConversation};
@@ -47,9 +47,6 @@ const RESUME_METHODS: usize = 2;
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct NotResumed(String);
-
-/// Silence after which an agent that replays late has replayed all of a loaded session.
-const REPLAY_PAUSE: Duration = Duration::from_millis(250);
 
 impl AcpConversation {
     /// Opens the conversation, and logs in if the agent requires it and tokens are available.
@@ -309,7 +306,7 @@ async fn transcript_so_far(open: &OpenConversation) -> anyhow::Result<Option<Str
 }
 
 /// Creates the error for a refused request, for people.
-pub(super) fn refused(method: &str, failure: &AgentError) -> anyhow::Error {
+pub(in crate::backend::acp) fn refused(method: &str, failure: &AgentError) -> anyhow::Error {
     if login::is_required(failure) {
         return login::LoginRequired(failure.to_string()).into();
     }

@@ -145,6 +145,21 @@ impl PeerReceiver {
         claimed.into_iter().map(|(_, update)| update).collect()
     }
 
+    /// Subscribes to a session that no other receiver has subscribed to, and drops its earlier
+    /// updates. Returns whether it did.
+    pub fn subscribe_if_free(&self, session: &str) -> bool {
+        let is_free = !self.connection.shared.routes().sessions.contains_key(session);
+        if is_free {
+            self.subscribe(session);
+        }
+        is_free
+    }
+
+    /// Returns whether this receiver was the last to subscribe to the session.
+    pub fn is_subscribed(&self, session: &str) -> bool {
+        self.connection.shared.routes().sessions.get(session) == Some(&self.id)
+    }
+
     /// Receives the next message; `None` once the agent has ended and the queue is empty.
     pub async fn recv(&mut self) -> Option<PeerMessage> {
         let (said, _) = self.inbox.recv().await?;

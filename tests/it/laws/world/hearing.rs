@@ -109,6 +109,7 @@ impl World {
                 self.edges.close(*connection);
                 ensure!(!self.connections.contains_key(connection), "{connection:?} is still there");
             }
+            Output::AgentSessions(..) => ensure!(false, "no client asked for the sessions of an agent"),
             Output::Resource(..) => ensure!(false, "no client asked for a resource"),
             Output::Pty(..) => ensure!(false, "no client has a terminal"),
             Output::Git(..) | Output::Watch(_) => ensure!(false, "git is not asked"),

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use ahp_sidecar::backend::{script::Script, Agents, Backend, Report};
+use ahp_sidecar::backend::{script::Script, AgentReceivers, Agents, Backend, Report};
 use ahp_sidecar::host::effects::{ConnectionId, Frame, Ids, Input, Now, Output, Timer};
 use ahp_sidecar::host::{listing, log::ReplayWindow, Config, Host, Start};
 use ahp_sidecar::store::memory::Memory;
@@ -120,7 +120,7 @@ impl Ids for CountedIds {
 
 impl Stage {
     fn new() -> Result<Self> {
-        let (agents, reports, _) = Agents::new(vec![Box::new(Script) as Box<dyn Backend>]);
+        let (agents, AgentReceivers { reports, .. }) = Agents::new(vec![Box::new(Script) as Box<dyn Backend>]);
         let config = Config {
             server_info: serde_json::from_value(json!({ "name": "host" }))?,
             agents: agents.describe(),

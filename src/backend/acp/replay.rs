@@ -1,0 +1,461 @@
+//! The turns of a session that an agent replays.
+//!
+//! Owns: the beginning and end of replayed turns, the limits of their size and number, and which
+//! turns are left out.
+//! Never: asks the agent anything, reads a file, or shows a terminal: the commands have ended.
+
+use std::collections::VecDeque;
+
+use agent_client_protocol_schema::v1::{ContentChunk, SessionUpdate};
+use agent_client_protocol_schema::MaybeUndefined;
+use ahp::reducers::apply_action_to_chat;
+use ahp_types::actions::{
+    ChatToolCallCompleteAction, ChatToolCallContentChangedAction, ChatToolCallReadyAction,
+    ChatToolCallStartAction, StateAction,
+};
+use ahp_types::common::{JsonObject, StringOrMarkdown};
+use ahp_types::state::{
+    ActiveTurn, ChatState, MarkdownResponsePart, Message, MessageKind, MessageOrigin, ReasoningResponsePart,
+    ResponsePart, SystemNotificationResponsePart, ToolCallConfirmationReason, ToolCallResult, ToolCallState,
+    ToolInput, ToolResultContent, Turn, TurnState,
+};
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::calls::{CallReport, Calls};
+use super::content;
+use crate::host::effects::{CallExtras, TextKind, ToolGate, ToolOutcome, TurnEvent};
+use crate::state::history::CompletedTurn;
+use crate::wire::tool_calls::tool_call_id;
+
+/// Maximum size of all turns that are kept, in bytes of JSON; the oldest are left out.
+const TURNS_BYTES_MAX: usize = 64 << 20;
+
+/// Maximum number of turns that are kept; the oldest are left out.
+const TURNS_MAX: usize = 20_000;
+
+/// Maximum size of the updates of one turn, in bytes; the rest of the turn is left out.
+const TURN_BYTES_MAX: usize = 16 << 20;
+
+/// Message of a turn for which the agent has replayed none.
+const NO_MESSAGE: &str = "(The agent has stored no message for this turn.)";
+
+/// Reason of a call whose end the agent has not replayed.
+const NO_END: &str = "the agent has stored no end of this call";
+
+/// Notice in a turn that is too large.
+const CUT: &str = "The rest of this turn is not shown, because it is too large.";
+
+/// Turns of a session, in the making.
+#[derive(Debug)]
+pub struct Replay {
+    limits: ReplayLimits,
+    /// Completed turns, oldest first.
+    turns: VecDeque<CompletedTurn>,
+    /// Size of these turns, in bytes.
+    bytes: usize,
+    omitted: u64,
+    /// Latest title of the session.
+    title: Option<String>,
+    calls: Calls,
+    current: Option<ReplayedTurn>,
+}
+
+/// Limits of a replay; the constants of this module, except in tests.
+#[derive(Debug, Clone, Copy)]
+pub struct ReplayLimits {
+    turns_bytes: usize,
+    turns: usize,
+    turn_bytes: usize,
+}
+
+impl Default for ReplayLimits {
+    fn default() -> Self {
+        Self { turns_bytes: TURNS_BYTES_MAX, turns: TURNS_MAX, turn_bytes: TURN_BYTES_MAX }
+    }
+}
+
+/// Turns of a session, complete.
+#[derive(Debug, Default)]
+pub struct ReplayedTurns {
+    /// Latest turns, oldest first.
+    pub turns: Vec<CompletedTurn>,
+    /// Number of older turns that were left out.
+    pub omitted: u64,
+    /// Title of the session, if it was replayed.
+    pub title: Option<String>,
+}
+
+#[derive(Debug)]
+struct ReplayedTurn {
+    /// State of a chat in which only this turn runs.
+    chat: ChatState,
+    /// Id of the user's message, if the agent has given it one.
+    message_id: Option<String>,
+    /// Text that belongs to no part yet, with its kind and the id of its message.
+    text: String,
+    speaking: Option<(TextKind, Option<String>)>,
+    /// Size of the updates so far, in bytes.
+    bytes: usize,
+    is_cut: bool,
+    parts: u64,
+}
+
+impl Replay {
+    /// Creates a replay without turns.
+    pub fn new(limits: ReplayLimits) -> Self {
+        Self {
+            limits,
+            turns: VecDeque::new(),
+            bytes: 0,
+            omitted: 0,
+            title: None,
+            calls: Calls::default(),
+            current: None,
+        }
+    }
+
+    /// Applies an update of the session.
+    pub fn update(&mut self, raw: &RawValue) {
+        let Ok(update) = serde_json::from_str(raw.get()) else {
+            return tracing::debug!("a replayed update is unknown or invalid: it is left out: {raw}");
+        };
+        match update {
+            SessionUpdate::UserMessageChunk(chunk) => self.user_says(chunk, raw.get().len()),
+            SessionUpdate::SessionInfoUpdate(info) => match info.title {
+                MaybeUndefined::Value(title) => self.title = Some(title),
+                MaybeUndefined::Null => self.title = None,
+                MaybeUndefined::Undefined => {}
+            },
+            SessionUpdate::AgentMessageChunk(chunk) => self.agent_says(TextKind::Markdown, chunk, raw),
+            SessionUpdate::AgentThoughtChunk(chunk) => self.agent_says(TextKind::Reasoning, chunk, raw),
+            SessionUpdate::ToolCall(_) | SessionUpdate::ToolCallUpdate(_) => {
+                let Ok(report) = CallReport::try_from(raw.to_owned()) else { return };
+                let begins = matches!(update, SessionUpdate::ToolCall(_));
+                if !self.has_room_for(raw) {
+                    return;
+                }
+                let events = if begins { self.calls.begun(report) } else { self.calls.updated(report) };
+                if !events.is_empty() {
+                    let turn = self.turn();
+                    events.into_iter().for_each(|event| turn.call_event(event, CallExtras::default()));
+                }
+            }
+            SessionUpdate::Notice(notice) if self.has_room_for(raw) => {
+                let description = notice.description.filter(|it| !it.is_empty());
+                let texts: Vec<String> = [notice.title].into_iter().chain(description).collect();
+                self.turn().notice(texts.join("\n\n"));
+            }
+            // Plans, usage, commands, modes and options are of now, not of a turn.
+            _ => {}
+        }
+    }
+
+    /// Ends the last turn, and returns the turns. `mark` is a notice at their end.
+    pub fn finish(mut self, mark: &str) -> ReplayedTurns {
+        if let Some(turn) = &mut self.current {
+            turn.notice(mark.to_owned());
+        }
+        self.end_turn();
+        let mut turns: Vec<CompletedTurn> = self.turns.into();
+        if self.omitted > 0 {
+            let first = turns.first_mut().and_then(|first| Some((first.read()?, first)));
+            if let Some((mut read, first)) = first {
+                let omitted = format!("{} earlier turns of this session are not shown.", self.omitted);
+                read.response_parts.insert(0, notification(omitted));
+                *first = CompletedTurn::of(&read);
+            }
+        }
+        ReplayedTurns { turns, omitted: self.omitted, title: self.title }
+    }
+
+    fn user_says(&mut self, chunk: ContentChunk, bytes: usize) {
+        let id = chunk.message_id.map(|id| id.to_string());
+        let goes_on = self.current.as_ref().is_some_and(|turn| {
+            let is_other = matches!((&turn.message_id, &id), (Some(one), Some(other)) if one != other);
+            turn.is_only_message() && !is_other
+        });
+        if !goes_on {
+            self.end_turn();
+            self.current = Some(ReplayedTurn::new(self.next_number(), MessageKind::User));
+        }
+        let max = self.limits.turn_bytes;
+        let turn = self.turn();
+        turn.message_id = id.or(turn.message_id.take());
+        turn.bytes += bytes;
+        if turn.bytes > max {
+            return turn.cut();
+        }
+        let text = content::markdown(chunk.content);
+        if let Some(active) = &mut turn.chat.active_turn {
+            active.message.text.push_str(&text);
+        }
+    }
+
+    fn agent_says(&mut self, kind: TextKind, chunk: ContentChunk, raw: &RawValue) {
+        let text = content::markdown(chunk.content);
+        // Some agents send an empty text, or a line end, behind a turn or before the first.
+        if text.is_empty() || (self.current.is_none() && text.trim().is_empty()) || !self.has_room_for(raw) {
+            return;
+        }
+        let now = (kind, chunk.message_id.map(|id| id.to_string()));
+        let turn = self.turn();
+        if turn.speaking.as_ref() != Some(&now) {
+            turn.end_part();
+            turn.speaking = Some(now);
+        }
+        turn.text.push_str(&text);
+    }
+
+    /// Returns whether the current turn has room for an update; if not, cuts it.
+    fn has_room_for(&mut self, raw: &RawValue) -> bool {
+        let max = self.limits.turn_bytes;
+        let turn = self.turn();
+        turn.bytes += raw.get().len();
+        if turn.bytes > max {
+            turn.cut();
+        }
+        !turn.is_cut
+    }
+
+    /// Returns the current turn; begins one if there is none.
+    fn turn(&mut self) -> &mut ReplayedTurn {
+        let number = self.next_number();
+        self.current.get_or_insert_with(|| {
+            let mut turn = ReplayedTurn::new(number, MessageKind::SystemNotification);
+            if let Some(active) = &mut turn.chat.active_turn {
+                active.message.text = NO_MESSAGE.to_owned();
+            }
+            turn
+        })
+    }
+
+    fn next_number(&self) -> u64 {
+        self.omitted + self.turns.len() as u64 + 1
+    }
+
+    fn end_turn(&mut self) {
+        self.calls.end_turn(true);
+        let Some(turn) = self.current.take().and_then(ReplayedTurn::end) else { return };
+        let turn = CompletedTurn::of(&turn);
+        self.bytes += turn.bytes();
+        self.turns.push_back(turn);
+        while self.turns.len() > self.limits.turns
+            || (self.bytes > self.limits.turns_bytes && self.turns.len() > 1)
+        {
+            let Some(oldest) = self.turns.pop_front() else { break };
+            self.bytes -= oldest.bytes();
+            self.omitted += 1;
+        }
+    }
+}
+
+impl ReplayedTurn {
+    fn new(number: u64, origin: MessageKind) -> Self {
+        let message = Message {
+            text: String::new(),
+            origin: MessageOrigin { kind: origin },
+            attachments: None,
+            model: None,
+            agent: None,
+            meta: None,
+        };
+        let active = ActiveTurn {
+            id: format!("adopted-{number}"),
+            started_at: String::new(),
+            message,
+            response_parts: Vec::new(),
+            usage: None,
+        };
+        Self {
+            chat: chat_with(active),
+            message_id: None,
+            text: String::new(),
+            speaking: None,
+            bytes: 0,
+            is_cut: false,
+            parts: 0,
+        }
+    }
+
+    /// Returns whether the agent has not answered yet.
+    fn is_only_message(&self) -> bool {
+        let is_empty = self.chat.active_turn.as_ref().is_some_and(|turn| turn.response_parts.is_empty());
+        is_empty && self.text.is_empty()
+    }
+
+    fn push(&mut self, part: ResponsePart) {
+        if let Some(turn) = &mut self.chat.active_turn {
+            turn.response_parts.push(part);
+        }
+    }
+
+    /// Makes a part of the text so far.
+    fn end_part(&mut self) {
+        let content = std::mem::take(&mut self.text);
+        let Some((kind, _)) = self.speaking.take().filter(|_| !content.is_empty()) else { return };
+        self.parts += 1;
+        let id = format!("part-{}", self.parts);
+        self.push(match kind {
+            TextKind::Markdown => ResponsePart::Markdown(MarkdownResponsePart { id, content }),
+            TextKind::Reasoning => ResponsePart::Reasoning(ReasoningResponsePart { id, content }),
+        });
+    }
+
+    fn notice(&mut self, text: String) {
+        self.end_part();
+        self.push(notification(text));
+    }
+
+    fn cut(&mut self) {
+        if !std::mem::replace(&mut self.is_cut, true) {
+            self.notice(CUT.to_owned());
+        }
+    }
+
+    /// Applies an event of a tool call.
+    fn call_event(&mut self, event: TurnEvent, extras: CallExtras) {
+        let turn_id = self.chat.active_turn.as_ref().map(|turn| turn.id.clone()).unwrap_or_default();
+        let meta = Some(extras.meta).filter(|meta: &JsonObject| !meta.is_empty());
+        let action = match event {
+            TurnEvent::With(event, extras) => return self.call_event(*event, extras),
+            TurnEvent::ToolStarted { id, name, display_name } => {
+                self.end_part();
+                StateAction::ChatToolCallStart(ChatToolCallStartAction {
+                    turn_id,
+                    tool_call_id: id,
+                    meta,
+                    tool_name: name,
+                    display_name,
+                    intention: None,
+                    contributor: None,
+                })
+            }
+            TurnEvent::ToolReady { id, input, message, .. } => {
+                StateAction::ChatToolCallReady(ChatToolCallReadyAction {
+                    turn_id,
+                    tool_call_id: id,
+                    meta,
+                    contributor: None,
+                    intention: None,
+                    invocation_message: message,
+                    tool_input: (!input.is_empty()).then_some(ToolInput::Inline(input)),
+                    confirmation_title: None,
+                    risk_assessment: None,
+                    edits: None,
+                    editable: None,
+                    confirmed: Some(ToolCallConfirmationReason::NotNeeded),
+                    options: None,
+                })
+            }
+            TurnEvent::ToolContent { id, content } => {
+                StateAction::ChatToolCallContentChanged(ChatToolCallContentChangedAction {
+                    turn_id,
+                    tool_call_id: id,
+                    meta,
+                    content: without_terminals(content),
+                })
+            }
+            TurnEvent::ToolDone { id, outcome, .. } => {
+                let ToolOutcome { success, message, content, error } = outcome;
+                let content = without_terminals(content);
+                StateAction::ChatToolCallComplete(ChatToolCallCompleteAction {
+                    turn_id,
+                    tool_call_id: id,
+                    meta,
+                    result: ToolCallResult {
+                        success,
+                        past_tense_message: message,
+                        content: Some(content).filter(|content| !content.is_empty()),
+                        structured_content: extras.structured,
+                        error: error.map(|message| json!({ "message": message })),
+                    },
+                    requires_result_confirmation: None,
+                })
+            }
+            _ => return,
+        };
+        apply_action_to_chat(&mut self.chat, &action);
+    }
+
+    /// Closes what is open, and returns the turn; `None` if the turn is empty.
+    fn end(mut self) -> Option<Turn> {
+        self.end_part();
+        let parts = self.chat.active_turn.iter().flat_map(|turn| &turn.response_parts);
+        let open: Vec<_> = parts.filter_map(open_call).collect();
+        for (id, ready, content) in open {
+            let extras = CallExtras::default;
+            if let Some(message) = ready {
+                let gate = ToolGate::Open;
+                let ready = TurnEvent::ToolReady { id: id.clone(), input: String::new(), message, gate };
+                self.call_event(ready, extras());
+            }
+            let message = "Stopped before it was done".into();
+            let outcome = ToolOutcome { success: false, message, content, error: Some(NO_END.to_owned()) };
+            self.call_event(TurnEvent::ToolDone { id, outcome, review: false }, extras());
+        }
+        let ActiveTurn { id, message, response_parts, .. } = self.chat.active_turn?;
+        let is_empty = message.text.is_empty() && response_parts.is_empty();
+        (!is_empty).then_some(Turn {
+            id,
+            started_at: None,
+            duration: None,
+            message,
+            response_parts,
+            usage: None,
+            state: TurnState::Complete,
+        })
+    }
+}
+
+type OpenCall = (String, Option<StringOrMarkdown>, Vec<ToolResultContent>);
+
+/// Returns the id of an unfinished call, with its message if it is not ready, and its content.
+fn open_call(part: &ResponsePart) -> Option<OpenCall> {
+    let ResponsePart::ToolCall(part) = part else { return None };
+    let id = tool_call_id(&part.tool_call).to_owned();
+    match &part.tool_call {
+        ToolCallState::Streaming(call) => {
+            let message = call.invocation_message.clone();
+            Some((id, Some(message.unwrap_or_else(|| call.display_name.clone().into())), Vec::new()))
+        }
+        ToolCallState::Running(call) => Some((id, None, call.content.clone().unwrap_or_default())),
+        _ => None,
+    }
+}
+
+/// Returns the content without terminals, whose output is in the content as text, too.
+fn without_terminals(mut content: Vec<ToolResultContent>) -> Vec<ToolResultContent> {
+    content.retain(|content| !matches!(content, ToolResultContent::Terminal(_)));
+    content
+}
+
+fn notification(text: String) -> ResponsePart {
+    ResponsePart::SystemNotification(SystemNotificationResponsePart { content: text.into(), meta: None })
+}
+
+/// Returns the state of a chat in which this turn runs, for the official reducer.
+fn chat_with(turn: ActiveTurn) -> ChatState {
+    ChatState {
+        resource: String::new(),
+        title: String::new(),
+        status: 0,
+        activity: None,
+        modified_at: String::new(),
+        changes: None,
+        origin: None,
+        movable: None,
+        interactivity: None,
+        working_directories: None,
+        changesets: None,
+        background_work: None,
+        canvases: None,
+        turns: Vec::new(),
+        turns_next_cursor: None,
+        active_turn: Some(turn),
+        steering_message: None,
+        queued_messages: None,
+        draft: None,
+        meta: None,
+    }
+}
