@@ -9,7 +9,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ahp_types::commands::SessionConfigCompletionsResult;
 use ahp_types::common::ROOT_RESOURCE_URI;
@@ -42,9 +42,12 @@ const ADOPTED: Uuid = Uuid::from_u128(0x6d0c_5bb1_93f5_4c0e_8d4f_2f0a_8c1b_7e55)
 pub struct ListAgentSessions {
     /// Agent
     name: String,
-    /// Only sessions of this folder
-    #[arg(long, value_name = "DIR")]
+    /// Folder of the sessions [default: the current one]
+    #[arg(long, value_name = "DIR", conflicts_with = "all")]
     dir: Option<PathBuf>,
+    /// Sessions of all folders; some agents list only those of the folder in which they run
+    #[arg(long)]
+    all: bool,
     #[command(flatten)]
     host: HostArguments,
 }
@@ -100,16 +103,9 @@ pub struct HostGone(pub u8);
 /// Prints the sessions of an agent that the host does not go on with, a line each: id, title, and
 /// the time of the last change with the folder.
 pub fn list(arguments: &ListAgentSessions) -> anyhow::Result<()> {
-    let directory = directory_uri(arguments.dir.as_ref())?;
+    let directory = if arguments.all { None } else { Some(directory_uri(arguments.dir.as_deref())?) };
     let listed = on_host(&arguments.host, async |client| {
-        let mut params =
-            json!({ "channel": ROOT_RESOURCE_URI, "provider": arguments.name, "property": ADOPT });
-        if let Some(directory) = directory {
-            params["workingDirectory"] = directory.into();
-        }
-        let listed = client.ask("sessionConfigCompletions", params).await?;
-        let listed = listed.map_err(|error| anyhow!(error.message))?;
-        serde_json::from_value::<SessionConfigCompletionsResult>(listed).context("the answer of the host")
+        client.sessions(&arguments.name, directory.as_deref(), None).await
     })?;
     let mut lines = String::new();
     for item in listed.items {
@@ -123,12 +119,16 @@ pub fn list(arguments: &ListAgentSessions) -> anyhow::Result<()> {
 
 /// Adopts a session of an agent, and prints the URI of the session that goes on with it.
 pub fn adopt(arguments: &AdoptSession) -> anyhow::Result<()> {
-    let directory = directory_uri(arguments.dir.as_ref())?;
+    let named = arguments.dir.as_deref().map(|dir| directory_uri(Some(dir))).transpose()?;
     let uri = session_uri(&arguments.name, &arguments.session);
     let session = on_host(&arguments.host, async |client| {
         let mut params = json!({
             "channel": uri, "provider": arguments.name, "config": { ADOPT: arguments.session },
         });
+        let directory = match named {
+            Some(directory) => Some(directory),
+            None => client.if_of_current_folder(arguments).await?,
+        };
         if let Some(directory) = directory {
             params["workingDirectories"] = json!([directory]);
         }
@@ -189,6 +189,35 @@ impl AdoptingClient {
                 _ => {}
             }
         }
+    }
+
+    /// Returns the sessions that the agent has from elsewhere, those whose texts contain `query`.
+    async fn sessions(
+        &mut self,
+        agent: &str,
+        directory: Option<&str>,
+        query: Option<&str>,
+    ) -> anyhow::Result<SessionConfigCompletionsResult> {
+        let mut params = json!({ "channel": ROOT_RESOURCE_URI, "provider": agent, "property": ADOPT });
+        for (member, value) in [("workingDirectory", directory), ("query", query)] {
+            if let Some(value) = value {
+                params[member] = value.into();
+            }
+        }
+        let listed = self.ask("sessionConfigCompletions", params).await?;
+        let listed = listed.map_err(|error| anyhow!(error.message))?;
+        serde_json::from_value(listed).context("the answer of the host")
+    }
+
+    /// Returns the current folder if the session is one of it: some agents list only sessions of a
+    /// folder that is named.
+    async fn if_of_current_folder(&mut self, arguments: &AdoptSession) -> anyhow::Result<Option<String>> {
+        let AdoptSession { name, session, .. } = arguments;
+        let Ok(current) = directory_uri(None) else { return Ok(None) };
+        let listed = self.sessions(name, Some(&current), Some(session)).await;
+        // The adoption itself reports the failure of an agent that cannot list.
+        let is_its = listed.is_ok_and(|listed| listed.items.iter().any(|item| item.value == *session));
+        Ok(is_its.then_some(current))
     }
 
     /// Waits until the agent has opened the session. Otherwise the end of this client would end the
@@ -267,13 +296,16 @@ fn session_uri(agent: &str, session: &str) -> String {
     format!("ahp-session:/{id}")
 }
 
-fn directory_uri(directory: Option<&PathBuf>) -> anyhow::Result<Option<String>> {
-    let found = directory.map(|directory| {
-        let found = canonical(directory).ok().filter(|found| found.is_dir());
-        let found = found.with_context(|| format!("--dir: `{}` is not a folder", directory.display()))?;
-        anyhow::Ok(uri_of(&found))
-    });
-    found.transpose()
+/// Returns the `file:` URI of a folder, the current one if none is given.
+fn directory_uri(directory: Option<&Path>) -> anyhow::Result<String> {
+    let current = std::env::current_dir();
+    let directory = match directory {
+        Some(directory) => directory,
+        None => current.as_deref().map_err(|_| anyhow!("there is no current folder: use `--dir`"))?,
+    };
+    let found = canonical(directory).ok().filter(|found| found.is_dir());
+    let found = found.with_context(|| format!("--dir: `{}` is not a folder", directory.display()))?;
+    Ok(uri_of(&found))
 }
 
 fn print(lines: &str) -> anyhow::Result<()> {

@@ -3,10 +3,10 @@
 //! In reading order: this file (commands, prompts, cancellation), `opening`, `ending` (of turns),
 //! `settings` (of the session), `resuming` (an interrupted turn), `updates` (messages of the
 //! agent), `notices` (of the agent, about the conversation), `own_turns` (turns that the agent
-//! begins by itself), `steering` (messages of the user during a turn), `requests` (of the agent),
-//! `questions` and `forms` (for the user), `attachments` (that the agent refuses), `workspace`
-//! (files and terminals), `servers` (MCP servers of the operator), `client_tools` (calls that run
-//! on clients).
+//! begins by itself), `steering` and `user_messages` (of the user during a turn), `requests` (of
+//! the agent), `questions` and `forms` (for the user), `attachments` (that the agent refuses),
+//! `workspace` (files and terminals), `servers` (MCP servers of the operator), `client_tools`
+//! (calls that run on clients).
 //!
 //! Owns: one prompt at a time.
 //! Never: waits without receiving cancellations.
@@ -25,6 +25,7 @@ mod servers;
 mod settings;
 mod steering;
 mod updates;
+mod user_messages;
 mod workspace;
 
 use std::collections::VecDeque;
@@ -52,6 +53,7 @@ pub(super) use self::requests::too_early_answer;
 use self::servers::{GivenServers, ReadServers};
 use self::settings::Settings;
 use self::steering::Steering;
+use self::user_messages::UserMessages;
 use self::workspace::UnattachedCommand;
 use super::agent::{Agent, AgentLease, DedicatedProcess, RunningAgent};
 use super::calls::Calls;
@@ -187,6 +189,7 @@ struct PromptRun {
     has_refused: bool,
     questions: Questions,
     steering: Steering,
+    user_messages: UserMessages,
     /// Kind and message id of the last text, which the next text may continue.
     speaking: Option<(TextKind, Option<String>)>,
     compactions: Compactions,
@@ -216,6 +219,7 @@ impl PromptRun {
             has_refused: false,
             questions: Questions::default(),
             steering: Steering::default(),
+            user_messages: UserMessages::default(),
             speaking: None,
             compactions: Compactions::default(),
             has_reported: false,
@@ -410,11 +414,13 @@ impl AcpConversation {
             sent.without.splice(..0, blocks.iter().cloned());
         }
         blocks.extend(request);
+        let user_messages = UserMessages::of_prompt(&blocks);
         let prompt = self.prompt(blocks);
         self.own_turns.prompted = true;
         self.is_new = false;
         let deadline = self.agent.spec.turn_limit.map(|limit| Instant::now() + limit);
-        self.run = Some(PromptRun::new(run, Some(used), deadline, Some(prompt)));
+        let run = PromptRun::new(run, Some(used), deadline, Some(prompt));
+        self.run = Some(PromptRun { user_messages, ..run });
         self.replay_held()
     }
 
@@ -534,6 +540,7 @@ impl AcpConversation {
     }
 
     fn queue_event(&mut self, event: TurnEvent) {
+        self.show_user_message();
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
         run.has_reported |= !matches!(event, TurnEvent::Usage(_) | TurnEvent::Activity(_));
         let of_terminals = self.calls.terminal_events_for(&event);

@@ -4,8 +4,8 @@
 //! `peer` (one connection), `agent` (start and restart of an agent), `program` (lookup of its
 //! program), `quirks` (peculiarities of certain agents), `login` (authentication), `conversation`
 //! (one chat), `calls`, `content` and `options` (translation of its messages), `client_tools`
-//! (client tools as an MCP server), `stored_sessions` and `replay` (sessions that the agent has from
-//! elsewhere), `extra_meta` (data without a place in the host's protocol),
+//! (client tools as an MCP server), `stored_sessions` and `replay` (sessions that the agent has
+//! from elsewhere), `extra_meta` (data without a place in the host's protocol),
 //! `errors` (errors sent to the agent), `edits` (whole-file edits from diffs), `files` and
 //! `terminals` (the agent's access to files and commands through the host).
 //!

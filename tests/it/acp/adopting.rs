@@ -148,7 +148,7 @@ fn texts(turn: &Value, kind: &str) -> Vec<String> {
 #[test]
 fn sessions_from_elsewhere_are_listed_and_the_hosts_own_are_not() {
     let adopting = Adopting::usual();
-    let (status, told, error) = adopting.command(&["sessions", "a0"]);
+    let (status, told, error) = adopting.command(&["sessions", "a0", "--all"]);
     assert_eq!((status, error.as_str()), (Some(0), ""));
     let lines: Vec<Vec<&str>> = told.lines().map(|line| line.split('\t').collect()).collect();
     let ids: Vec<&str> = lines.iter().map(|line| line[0]).collect();
@@ -178,7 +178,7 @@ fn adopted_session_has_its_history_and_goes_on() {
     let (status, again, _) = adopting.command(&["adopt", "a0", OTHER]);
     assert_eq!((status, again.trim_end()), (Some(0), uri.as_str()), "it is adopted once");
     assert_eq!(adopting.notes("closed"), [OTHER], "after its history was read");
-    let (_, told, _) = adopting.command(&["sessions", "a0"]);
+    let (_, told, _) = adopting.command(&["sessions", "a0", "--all"]);
     assert!(!told.contains(OTHER), "{told}");
 
     let mut watched = adopting.host();
@@ -310,7 +310,7 @@ fn agent_that_cannot_list_or_load_says_so() {
     let none = json!([{ "id": OTHER, "cwd": "/", "history": [] }]);
     for can in [&["list"][..], &["load"], &[]] {
         let adopting = Adopting::new(can, &none, &[]);
-        let (status, _, error) = adopting.command(&["sessions", "a0"]);
+        let (status, _, error) = adopting.command(&["sessions", "a0", "--all"]);
         assert_eq!(status, Some(1), "{error}");
         assert!(error.contains("does not list its sessions"), "{error}");
         let (status, _, error) = adopting.command(&["adopt", "a0", OTHER]);
@@ -374,4 +374,17 @@ fn session_is_deleted_and_the_agent_logged_out_by_command() {
     assert!(status == Some(1) && error.contains("it has no `logout`"), "{error}");
     let (status, _, error) = unable.command(&["logout", "nobody"]);
     assert!(status == Some(1) && error.contains("there is no agent `nobody`"), "{error}");
+}
+
+#[test]
+fn message_of_the_user_is_shown_once_unless_the_host_has_sent_it() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session().until_ready();
+    let said = watched.turn("t1", "repeat\nsay one\nuser erom\nsay  two\nuser emos dna");
+    assert_eq!(said, "one two");
+    let parts = watched.received("chat/responsePart");
+    let notices = parts.iter().filter(|part| part["part"]["kind"] == "systemNotification");
+    let notices: Vec<_> = notices.map(|part| part["part"]["content"].as_str().unwrap()).collect();
+    assert_eq!(notices, ["The user added: more", "The user added: and some"]);
+    watched.leave();
 }

@@ -163,6 +163,18 @@ def step_message(session, rest):
     text(session, words, messageId=name)
 
 
+def step_user(session, rest):
+    """A message of the user that the client does not know: the words backwards, in two pieces."""
+    said = rest[::-1]
+    text(session, said[:4], "user_message_chunk")
+    text(session, said[4:], "user_message_chunk")
+
+
+def step_repeat(session, rest):
+    """The prompt again, as a message of the user."""
+    text(session, PROMPT[-1]["text"], "user_message_chunk")
+
+
 def step_think(session, rest):
     text(session, rest, "agent_thought_chunk")
 

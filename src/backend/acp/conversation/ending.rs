@@ -108,6 +108,7 @@ impl AcpConversation {
     }
 
     pub(super) fn end(&mut self, end: TurnEnd) {
+        self.show_user_message();
         self.answer_unanswered(true);
         self.refuse_client_tools("the turn has ended");
         self.check_client_tools();

@@ -57,6 +57,7 @@ impl AcpConversation {
         });
         let request = self.receiver.request(METHOD, &params);
         if let Some(run) = &mut self.run {
+            run.user_messages.note_sent(message.text.clone());
             run.steering.0.insert(request, SteeringMessage { id, text: message.text.clone() });
         }
     }

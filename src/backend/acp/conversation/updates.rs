@@ -139,6 +139,7 @@ impl AcpConversation {
             ),
             SessionUpdate::AgentMessageChunk(chunk) => self.handle_chunk(TextKind::Markdown, chunk, raw),
             SessionUpdate::AgentThoughtChunk(chunk) => self.handle_chunk(TextKind::Reasoning, chunk, raw),
+            SessionUpdate::UserMessageChunk(chunk) => self.user_says(chunk),
             SessionUpdate::ToolCall(_) => {
                 let events = said(raw).map(|said| self.calls.begun(said)).unwrap_or_default();
                 self.send_call_events(events);
