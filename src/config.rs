@@ -80,6 +80,9 @@ struct AgentEntry {
     terminals: bool,
     #[serde(default = "offered")]
     client_tools: bool,
+    /// Providers of models, unchecked, because their values may refer to secrets.
+    #[serde(default)]
+    providers: BTreeMap<String, toml::Value>,
     #[serde(default)]
     config: BTreeMap<String, toml::Value>,
 }
@@ -261,7 +264,7 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
     let command = words.next().filter(|command| !command.is_empty()).context("there is no command")?;
     let entry = [("command", command.into()), ("args", words.collect::<Vec<_>>().into())];
     let entry: toml::Table = entry.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
-    described(name.to_owned(), entry.try_into()?)
+    described(name.to_owned(), entry.try_into()?, Path::new("."))
 }
 
 /// Agents and MCP servers of a file.
@@ -279,7 +282,7 @@ fn from_file(text: &str, path: &Path) -> anyhow::Result<OfFile> {
             agent.command = folder.join(agent.command);
         }
         agent.directory = agent.directory.map(|directory| folder.join(directory));
-        described(name, agent).context(place)
+        described(name, agent, folder).context(place)
     });
     Ok((agents.collect::<anyhow::Result<_>>()?, servers))
 }
@@ -368,7 +371,8 @@ pub fn check_name(name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
+/// Returns an agent from its section. References of secrets are relative to the folder.
+fn described(name: String, agent: AgentEntry, folder: &Path) -> anyhow::Result<AgentSpec> {
     check_name(&name)?;
     if agent.command.as_os_str().is_empty() {
         bail!("there is no command");
@@ -389,6 +393,11 @@ fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
             Ok(found)
         })
         .transpose()?;
+    let providers = agent.providers.iter().map(|(id, section)| {
+        let provider = mcp::provider_of(section, folder).with_context(|| format!("`providers.{id}`"))?;
+        Ok((id.clone(), provider))
+    });
+    let providers = providers.collect::<anyhow::Result<_>>()?;
     let config = agent.config.into_iter().map(|(id, value)| {
         let value = match value {
             toml::Value::String(value) => value.into(),
@@ -413,6 +422,7 @@ fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
         idle_limit: limit("idle_seconds", agent.idle_seconds)?,
         offers: Offers { reading: agent.read_files, writing: agent.write_files, terminals: agent.terminals },
         client_tools: agent.client_tools,
+        providers,
         config,
     })
 }

@@ -31,6 +31,7 @@ chapters! {
     "examples" => "fixtures/demo/methods.txt",
     "versions" => "src/versions/README.md",
     "agents" => "src/backend/acp/README.md",
+    "adoption" => "src/backend/acp/ADOPTION.md",
     "mcp" => "src/backend/acp/SERVERS.md",
     "script" => "src/backend/README.md",
     "clients" => "src/io/README.md",

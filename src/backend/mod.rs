@@ -218,8 +218,8 @@ pub struct Agents {
     probed: mpsc::UnboundedSender<(String, ProbeResult)>,
     /// MCP servers of the operator.
     servers: Vec<Arc<McpServer>>,
-    /// Permit to ask an agent about the sessions that it stores: an answer may be large, so there
-    /// is one at a time.
+    /// Permit to read a session that an agent stores: its history may be large, so there is one at
+    /// a time.
     asking: Arc<Semaphore>,
     answered: mpsc::UnboundedSender<AnsweredAgentSessions>,
     /// Number of requests about stored sessions that are not answered yet.
@@ -281,10 +281,12 @@ impl Agents {
             known.backend.stored_sessions(query.clone(), tokens.clone(), ReportSender::unheard())
         });
         let (answered, asking) = (self.answered.clone(), Arc::clone(&self.asking));
+        let is_large = matches!(query, AgentSessionsQuery::Read { .. });
         tokio::spawn(async move {
-            let answer = match (asked, asking.acquire().await) {
-                (Some(asked), Ok(_permit)) => asked.await,
-                _ => {
+            let _permit = if is_large { asking.acquire().await.ok() } else { None };
+            let answer = match asked {
+                Some(asked) => asked.await,
+                None => {
                     let reason = "the agent is not offered any more".to_owned();
                     Err(AgentSessionsFailure { kind: OpenFailure::Unavailable, reason })
                 }

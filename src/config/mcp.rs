@@ -15,6 +15,7 @@ use toml::de::{DeTable, DeValue};
 use toml::Value as Toml;
 
 use super::is_name;
+use crate::backend::acp::ModelProvider;
 use crate::backend::acp::CLIENT_TOOLS_SERVER;
 use crate::backend::mcp::{McpServer, McpTransport, SecretText, TextPiece};
 use crate::files::small;
@@ -130,6 +131,29 @@ fn entry_of_toml(section: &Toml, folder: &Path) -> anyhow::Result<ServerEntry> {
     let enabled = entry.get("enabled").map(|it| it.as_bool().context("`enabled` must be `true` or `false`"));
     let (agents, enabled) = (agents_of_toml(section)?, enabled.transpose()?.unwrap_or(true));
     Ok(ServerEntry { agents, enabled, ..ServerEntry::of(transport) })
+}
+
+/// Returns the provider of an agent's models that a section describes.
+pub(super) fn provider_of(section: &Toml, folder: &Path) -> anyhow::Result<ModelProvider> {
+    let entry = section.as_table().context("it must be a section")?;
+    if let Some(other) = entry.keys().find(|member| !["api", "url", "headers"].contains(&member.as_str())) {
+        bail!("`{other}` is no member of a provider; there are: api, url, headers");
+    }
+    let api = entry.get("api").and_then(Toml::as_str).context("`api` must be a text, such as \"openai\"")?;
+    let url = entry.get("url").context("it needs a `url`")?;
+    let headers = match entry.get("headers") {
+        Some(headers) => headers.as_table().context("`headers` must be a table")?.clone(),
+        None => Default::default(),
+    };
+    let headers = headers.iter().map(|(name, value)| {
+        let value = text_of_toml(value, folder).with_context(|| format!("`headers.{name}`"))?;
+        Ok((name.clone(), value))
+    });
+    Ok(ModelProvider {
+        api: api.to_owned(),
+        url: text_of_toml(url, folder).context("`url`")?,
+        headers: headers.collect::<anyhow::Result<_>>()?,
+    })
 }
 
 /// Returns the agents that an entry names; `None` if it names none.

@@ -34,7 +34,10 @@ impl StoreFailure {
             Output::Frame(_, Frame::Result { .. }) | Output::States(..) => {
                 is_safe || self.is_long || self.is_for_good
             }
-            Output::Frame(_, Frame::Error { .. }) | Output::List(..) | Output::Resource(..) => true,
+            Output::Frame(_, Frame::Error { .. })
+            | Output::List(..)
+            | Output::Resource(..)
+            | Output::AgentSessions(..) => true,
             _ => false,
         };
         if !outputs.iter().any(is_answer) {

@@ -46,6 +46,8 @@ class Agent:
     # It takes a conversation up again by itself. None: now and then.
     remembers: bool | None = True
     shows: frozenset = frozenset()
+    # Its own terminal program, asked something once: a session of the agent that others can go on with.
+    terminal: tuple = ()
     # It keeps one session at a time.
     one_session: bool = False
     # Without its key: the way to log in that a key goes with, what its environment lacks then, and files in its home
@@ -98,6 +100,7 @@ AGENTS = {
         compacts="/compact",
         background=("Bash", {"command": "{command}", "description": "Builds it", "run_in_background": True}),
         unasked="acceptEdits",
+        terminal=("{bin}/../@anthropic-ai/claude-agent-sdk-{platform}/claude", "-p", "SAY {word} it was"),
         steers=True,
         shows=frozenset({"title", "usage", "output", "change"}),
     ),
@@ -123,6 +126,7 @@ AGENTS = {
         edit=("edit", {"filePath": "{file}", "oldString": "{old}", "newString": "{new}"}),
         write=("write", {"filePath": "{file}", "content": "{new}\n"}),
         client_tool="ahpclient_look",
+        terminal=("{bin}/opencode", "run", "SAY", "{word}", "it", "was"),
         shows=frozenset({"usage", "output", "change"}),
     ),
     "codex": Agent(

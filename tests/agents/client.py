@@ -79,16 +79,17 @@ class Turn:
 class Chat:
     """A session of its own, in a folder of its own."""
 
-    def __init__(self, host, name, *tools):
+    def __init__(self, host, name, *tools, adopts=None, work=None):
         self.host, self.name = host, name
         self.session = f"ahp-session:/{name}"
         encoded = base64.urlsafe_b64encode(self.session.encode()).decode().rstrip("=")
         self.channel = "ahp-chat://default/" + encoded
-        self.work = os.path.join(host.folder, name)
-        os.makedirs(self.work)
+        self.work = work or os.path.join(host.folder, name)
+        os.makedirs(self.work, exist_ok=bool(work))
         self.turns = 0
         host.ask("createSession", channel=self.session, provider=host.name,
-                 workingDirectories=["file://" + self.work], **({"activeClient": self.client(tools)} if tools else {}))
+                 workingDirectories=["file://" + self.work], **({"activeClient": self.client(tools)} if tools else {}),
+                 **({"config": {"adoptSession": adopts}} if adopts else {}))
         self.follow()
 
     def follow(self):
@@ -238,6 +239,12 @@ class Chat:
             assert kinds == {"approve", "deny"} and all(option["label"] for option in call["options"]), call
 
 
+def surroundings(agent, folder, binaries, path, url):
+    """The variables of an agent, and of its own terminal program."""
+    home = os.path.join(folder, "home")
+    return {"HOME": home, "PATH": path, **filled(agent.environment, url=url, home=home, bin=binaries)}
+
+
 def configured(name, agent, folder, binaries, path, url, **more):
     """Gives an agent an empty home in the folder; gives back the host's configuration file with this agent alone."""
     home = os.path.join(folder, "home")
@@ -249,7 +256,7 @@ def configured(name, agent, folder, binaries, path, url, **more):
         with open(file, "w") as opened:
             opened.write(content if isinstance(content, str) else json.dumps(content))
     command, *arguments = filled(agent.command, **words)
-    environment = {"HOME": home, "PATH": path, **more, **filled(agent.environment, **words)}
+    environment = {**surroundings(agent, folder, binaries, path, url), **more}
     toml = [f"[agents.{name}]", f"command = {json.dumps(shutil.which(command, path=path))}",
             f"args = {json.dumps(arguments)}", "start_seconds = 90",
             *(["one_session = true"] if agent.one_session else []), f"[agents.{name}.env]",
@@ -265,7 +272,8 @@ class Host:
 
     def __init__(self, program, name, agent, folder, binaries, path, url):
         self.program, self.name, self.folder, self.cookie = program, name, folder, str(uuid.uuid4())
-        self.once = agent.once
+        self.once, self.binaries = agent.once, binaries
+        self.environment = surroundings(agent, folder, binaries, path, url)
         shutil.rmtree(folder, ignore_errors=True)
         self.config = configured(name, agent, folder, binaries, path, url, **{COOKIE: self.cookie})
         self.lives = 0

@@ -35,7 +35,7 @@ def check(program, name, folder, path, url):
     host = Host(program, name, agent, os.path.join(folder, "run", name), binaries, path, url)
     try:
         started = time.monotonic()
-        for seen in Scenes(host, agent, url, lambda *told: Chat(host, *told)).run():
+        for seen in Scenes(host, agent, url, lambda *told, **more: Chat(host, *told, **more)).run():
             print(f"{name}: {seen} ({time.monotonic() - started:.1f} s)", flush=True)
             started = time.monotonic()
     finally:

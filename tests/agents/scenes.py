@@ -11,6 +11,7 @@ import urllib.request
 
 from agents import filled
 from client import HUNG
+from installing import platform_name
 
 
 # A picture of one pixel.
@@ -388,6 +389,32 @@ class Scenes:
         assert grown > 500 * 40, f"the model was told {grown} bytes of what had been said"
         return "goes on after a restart, remembers, and tells nothing twice"
 
+    def adopted(self):
+        """A session of the agent's own terminal program is listed, and goes on here with its history."""
+        if not self.agent.terminal:
+            return None
+        work = self.path("terminal")
+        os.makedirs(work)
+        subprocess.run(
+            filled(list(self.agent.terminal), bin=self.host.binaries, platform=platform_name(), word="elsewhere"),
+            cwd=work, env={**os.environ, **self.host.environment, "PWD": work}, check=True, timeout=HUNG,
+            stdin=subprocess.DEVNULL, capture_output=True)
+        params = {"channel": "ahp-root://", "provider": self.host.name, "property": "adoptSession"}
+        listed = self.host.ask("sessionConfigCompletions", workingDirectory="file://" + work, **params)["items"]
+        assert len(listed) == 1, listed
+        chat = self.chat("adopted", adopts=listed[0]["value"], work=work)
+        turns = chat.state()["turns"]
+        assert len(turns) == 1 and "elsewhere" in turns[0]["message"]["text"], turns
+        parts = {part["kind"]: part.get("content") for part in turns[0]["responseParts"]}
+        assert "elsewhere it was" in parts["markdown"].replace('"', ""), turns
+        assert "begun outside of this host" in parts["systemNotification"], turns
+        turn = self.complete(chat.turn("SAY and here\\n"))
+        assert "and here" in turn.text and not turn.notices, turn
+        assert "elsewhere" in self.last_bodies(), "the model was told nothing of before"
+        listed = self.host.ask("sessionConfigCompletions", workingDirectory="file://" + work, **params)["items"]
+        assert not listed, listed
+        return "is gone on with in a session of its own terminal program"
+
     def is_cut(self):
         turn = self.main.begin("STREAM 400 40 50")
         while "000003" not in turn.text:
@@ -465,5 +492,5 @@ USUAL = [
     Scenes.is_given_a_file, Scenes.is_given_what_is_in_no_file, Scenes.is_given_a_picture, Scenes.refused_edit,
     Scenes.asks_the_user, Scenes.uses_a_clients_tool, Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking,
     Scenes.cancelled_running, Scenes.fails, Scenes.retries, Scenes.sums_up, Scenes.two_at_once, Scenes.configured, Scenes.titled,
-    Scenes.goes_on, Scenes.is_cut, Scenes.gets_away, Scenes.ends,
+    Scenes.adopted, Scenes.goes_on, Scenes.is_cut, Scenes.gets_away, Scenes.ends,
 ]

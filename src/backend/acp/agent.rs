@@ -27,7 +27,7 @@ use super::peer::{AgentConnection, PeerReceiver};
 use super::process::Process;
 use super::quirks::{self, AgentQuirks};
 use super::terminals::Commands;
-use super::{program, AgentSpec, Offers};
+use super::{program, providers, AgentSpec, Offers};
 use crate::backend::secrets::Secret;
 use crate::host::effects::{ChatKey, SelfDescription, Tokens};
 use crate::os::process::GuardProgram;
@@ -352,7 +352,8 @@ impl Agent {
                 bail!("the host is shutting down");
             }
             let environment = login::environment(past.login_methods.as_deref().unwrap_or_default(), tokens);
-            let secrets = environment.values().map(|token| Secret::register(token.secret())).collect();
+            let secrets: Vec<_> =
+                environment.values().map(|token| Secret::register(token.secret())).collect();
             let (process, stdin, stdout) = Process::start(&self.guard, &self.spec, &environment)?;
             let stop = CancellationToken::new();
             let ended = process.ended(stop.clone());
@@ -374,6 +375,16 @@ impl Agent {
                     .map_or_else(|| anyhow!("{how}"), |error| anyhow!("{error:#}; {how}")));
             }
         };
+        let providers = &self.spec.providers;
+        let routed = match providers::set(&mut receiver, providers, &answer, self.spec.start_limit).await {
+            Ok(routed) => routed,
+            Err(error) => {
+                connection.stop();
+                connection.ended().await;
+                return Err(error);
+            }
+        };
+        let secrets: Vec<Secret> = [secrets, routed].into_iter().flatten().collect();
         let InitializeResponse { agent_info, agent_capabilities, meta, .. } = hello;
         let steering = meta.as_ref().and_then(|meta| meta.get("steering")?.get("supported")?.as_bool());
         let steers = steering == Some(true);

@@ -2,12 +2,12 @@
 //!
 //! In reading order: `process` (one process; [`crate::os::process`] ends all that it starts),
 //! `peer` (one connection), `agent` (start and restart of an agent), `program` (lookup of its
-//! program), `quirks` (peculiarities of certain agents), `login` (authentication), `conversation`
-//! (one chat), `calls`, `content` and `options` (translation of its messages), `client_tools`
-//! (client tools as an MCP server), `stored_sessions` and `replay` (sessions that the agent has
-//! from elsewhere), `extra_meta` (data without a place in the host's protocol),
-//! `errors` (errors sent to the agent), `edits` (whole-file edits from diffs), `files` and
-//! `terminals` (the agent's access to files and commands through the host).
+//! program), `quirks` (peculiarities of certain agents), `login` (authentication), `providers` (of
+//! its models), `conversation` (one chat), `calls`, `content` and `options` (translation of its
+//! messages), `client_tools` (client tools as an MCP server), `stored_sessions` and `replay`
+//! (sessions that the agent has from elsewhere), `extra_meta` (data without a place in the host's
+//! protocol), `errors` (errors sent to the agent), `edits` (whole-file edits from diffs), `files`
+//! and `terminals` (the agent's access to files and commands through the host).
 //!
 //! Owns: the operator's description of an agent, and its implementation of [`Backend`].
 //! Never: runs anything but the program that the operator named, or puts anything from a client
@@ -28,6 +28,7 @@ pub(crate) mod options;
 mod peer;
 pub(crate) mod process;
 pub(crate) mod program;
+mod providers;
 pub(crate) mod quirks;
 mod replay;
 mod stored_sessions;
@@ -44,6 +45,7 @@ use ahp_types::state::{AgentCapabilities, AgentInfo, MultipleChatsCapability, Se
 
 use self::agent::Agent;
 pub use self::client_tools::{relay, SERVER as CLIENT_TOOLS_SERVER};
+pub use self::providers::ModelProvider;
 use self::quirks::AgentQuirks;
 pub use self::stored_sessions::AgentErrand;
 use super::{Backend, HostLine, PendingAgentSessions, ReportSender, RunningConversation, Stopping};
@@ -84,6 +86,8 @@ pub struct AgentSpec {
     pub offers: Offers,
     /// Set when the agent receives the tools of clients.
     pub client_tools: bool,
+    /// Providers of its models, by the agent's ids.
+    pub providers: BTreeMap<String, ModelProvider>,
     /// Initial values of its session options, by option id: strings or booleans.
     pub config: JsonObject,
 }

@@ -459,3 +459,82 @@ fn chat_with(turn: ActiveTurn) -> ChatState {
         meta: None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::to_raw_value;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Replays these updates; returns the turns as JSON, and the number of omitted ones.
+    fn replayed(limits: ReplayLimits, updates: &[Value]) -> (Vec<Value>, u64) {
+        let mut replay = Replay::new(limits);
+        for update in updates {
+            replay.update(&to_raw_value(update).unwrap());
+        }
+        let ReplayedTurns { turns, omitted, .. } = replay.finish("the mark");
+        (turns.iter().map(|turn| json!(turn.read().unwrap())).collect(), omitted)
+    }
+
+    fn chunk(kind: &str, text: &str) -> Value {
+        json!({ "sessionUpdate": kind, "content": { "type": "text", "text": text } })
+    }
+
+    fn turns(count: usize) -> Vec<Value> {
+        let turn = |number: usize| {
+            let user = chunk("user_message_chunk", &format!("m{number}"));
+            [user, chunk("agent_message_chunk", &"a".repeat(1000))]
+        };
+        (0..count).flat_map(turn).collect()
+    }
+
+    fn messages(turns: &[Value]) -> Vec<&str> {
+        turns.iter().map(|turn| turn["message"]["text"].as_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn oldest_turns_beyond_the_limits_are_left_out_with_a_notice() {
+        let limits = ReplayLimits::default();
+        let few = ReplayLimits { turns: 3, ..limits };
+        let small = ReplayLimits { turns_bytes: 4000, ..limits };
+        for limits in [few, small] {
+            let (turns, omitted) = replayed(limits, &turns(10));
+            assert_eq!((messages(&turns), omitted), (vec!["m7", "m8", "m9"], 7));
+            assert_eq!(turns[0]["id"], "adopted-8");
+            let notice = &turns[0]["responseParts"][0];
+            assert_eq!(notice["content"], "7 earlier turns of this session are not shown.");
+            assert_eq!(turns[2]["responseParts"][1]["content"], "the mark");
+        }
+        let (turns, omitted) = replayed(limits, &turns(10));
+        assert_eq!((turns.len(), omitted), (10, 0));
+    }
+
+    #[test]
+    fn turn_beyond_its_limit_is_cut_and_the_next_one_is_whole() {
+        let limits = ReplayLimits { turn_bytes: 3000, ..ReplayLimits::default() };
+        let long = chunk("agent_message_chunk", &"b".repeat(1000));
+        let call = json!({ "sessionUpdate": "tool_call", "toolCallId": "c", "title": "t" });
+        let user = chunk("user_message_chunk", "m");
+        let mut updates = vec![user.clone(), long.clone(), long.clone(), long.clone(), call, long];
+        updates.extend([user, chunk("agent_message_chunk", "short")]);
+        let (turns, _) = replayed(limits, &updates);
+        let parts = turns[0]["responseParts"].as_array().unwrap();
+        assert_eq!(parts.len(), 2, "{parts:?}");
+        assert_eq!((&parts[0]["content"], &parts[1]["content"]), (&json!("b".repeat(2000)), &json!(CUT)));
+        assert_eq!(turns[1]["responseParts"][0]["content"], "short");
+    }
+
+    #[test]
+    fn message_ids_separate_messages_that_follow_one_another() {
+        let message = |id: &str, text: &str| {
+            let mut chunk = chunk("user_message_chunk", text);
+            chunk["messageId"] = id.into();
+            chunk
+        };
+        let updates = [message("1", "a"), message("1", "b"), message("2", "c")];
+        let (turns, _) = replayed(ReplayLimits::default(), &updates);
+        assert_eq!(messages(&turns), ["ab", "c"]);
+        assert!(replayed(ReplayLimits::default(), &[]).0.is_empty());
+    }
+}

@@ -179,7 +179,7 @@ async fn list(
         bail!("it does not list its sessions (`session/list`), or does not load them (`session/load`)");
     }
     let (mut sessions, mut ids) = (Vec::new(), BTreeSet::new());
-    let mut cursor = None;
+    let (mut cursor, mut cursors) = (None, BTreeSet::new());
     for _ in 0..PAGES_MAX {
         let request = ListSessionsRequest::new().cwd(directory.map(Path::to_owned)).cursor(cursor.take());
         let page = accepted("session/list", ask(agent, receiver, "session/list", &request).await?)?;
@@ -195,8 +195,9 @@ async fn list(
         }
         let is_found = sessions.iter().skip(before).any(|session| Some(&*session.session_id.0) == until);
         cursor = page.next_cursor.filter(|cursor| !cursor.is_empty());
-        // A page without news may be the same one again.
-        if is_found || cursor.is_none() || sessions.len() == before || sessions.len() >= SESSIONS_MAX {
+        // An agent may name the same page again and again.
+        let is_new = cursor.as_ref().is_some_and(|cursor| cursors.insert(cursor.clone()));
+        if is_found || !is_new || sessions.len() >= SESSIONS_MAX {
             break;
         }
     }

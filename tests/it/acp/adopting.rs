@@ -388,3 +388,103 @@ fn message_of_the_user_is_shown_once_unless_the_host_has_sent_it() {
     assert_eq!(notices, ["The user added: more", "The user added: and some"]);
     watched.leave();
 }
+
+/// Where a host is killed while it adopts a session.
+#[derive(Debug, Clone, Copy)]
+enum Moment {
+    /// The agent is to list its sessions, or has replayed so much.
+    AgentAt(&'static str),
+    /// The client has received this.
+    Told(&'static str),
+}
+
+#[test]
+fn host_killed_at_any_step_of_an_adoption_has_the_whole_history_or_nothing() {
+    let told = ["answer", "root/sessionAdded", "session/ready"].map(Moment::Told);
+    let agents = ["\"list\"", "0", "1", "5", "9"].map(Moment::AgentAt);
+    for moment in agents.into_iter().chain(told) {
+        let adopting = Adopting::usual();
+        let cookie = adopting.cookie.clone();
+        let elsewhere = adopting.path("elsewhere");
+        let sessions = fs::read_to_string(&elsewhere).unwrap();
+        if let Moment::AgentAt(place) = moment {
+            let mut changed: Value = serde_json::from_str(&sessions).unwrap();
+            changed[2]["hangs_at"] = serde_json::from_str(place).unwrap();
+            fs::write(&elsewhere, changed.to_string()).unwrap();
+        }
+        let mut watched = adopting.host();
+        watched.ask(70, "subscribe", json!({ "channel": "ahp-root://" }));
+        watched.say(json!({ "id": 72, "method": "createSession", "params":
+            { "channel": "ahp-session:/one", "provider": "a0", "config": { "adoptSession": OTHER } } }));
+        let notes = watched.folder.as_ref().unwrap().path().join("notes");
+        match moment {
+            Moment::AgentAt(_) => {
+                let start = Instant::now();
+                while !fs::read_to_string(&notes).is_ok_and(|notes| notes.contains("hangs")) {
+                    assert!(start.elapsed() < HUNG, "{moment:?}");
+                    thread::sleep(Duration::from_millis(10));
+                }
+            }
+            Moment::Told("answer") => drop(watched.process.until(|message| message["id"] == 72)),
+            Moment::Told("session/ready") => {
+                watched.process.until(|message| message["id"] == 72);
+                watched.wait_until_open("ahp-session:/one");
+            }
+            Moment::Told(method) => drop(watched.process.until(|message| message["method"] == method)),
+        }
+        watched.process.child.kill().unwrap();
+        watched.process.wait();
+        watched.wait_for_agents(0);
+        fs::write(&elsewhere, sessions).unwrap();
+
+        let mut watched = Adopting { folder: watched.folder.take().unwrap(), cookie }.host();
+        let listed = watched.ask(76, "listSessions", json!({ "channel": "ahp-root://" }));
+        let is_there = listed["result"]["items"].as_array().unwrap().len() == 1;
+        assert_eq!(is_there, matches!(moment, Moment::Told(_)), "{moment:?}: {listed}");
+        let again = watched.adopt("ahp-session:/one", json!({ "adoptSession": OTHER }));
+        assert_eq!(again["error"]["code"], if is_there { json!(-32003) } else { Value::Null }, "{again}");
+        let chat = watched.state_of(&default_chat_of("ahp-session:/one"));
+        assert_eq!(chat["turns"].as_array().unwrap().len(), 2, "{moment:?}: {chat}");
+        watched.leave();
+    }
+}
+
+#[test]
+fn hostile_sessions_and_updates_harm_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let cwd = folder.path().to_str().unwrap().to_owned();
+    let long = "x".repeat(2000);
+    let updates = json!([
+        update("agent_message_chunk", "\n"),
+        update("agent_message_chunk", "before any message"),
+        { "sessionUpdate": "of no known kind", "content": 1 },
+        { "sessionUpdate": "user_message_chunk", "content": { "type": "text" } },
+        update("user_message_chunk", "\u{0}\u{1b}[2J\u{202e}</script>{\"jsonrpc\":\"2.0\"}\n\r"),
+        { "sessionUpdate": "tool_call_update", "toolCallId": "never begun", "status": "completed" },
+        { "sessionUpdate": "tool_call", "toolCallId": "c", "title": "", "status": "no status" },
+        { "sessionUpdate": "tool_call", "toolCallId": "c", "title": "again", "status": "pending" },
+        { "sessionUpdate": "session_info_update", "title": "\u{1b}]0;x\u{7}Replayed" },
+        "not an object",
+    ]);
+    let sessions = json!([
+        { "id": "", "cwd": cwd, "history": [] },
+        { "id": "line\nend", "cwd": cwd, "history": [] },
+        { "id": long, "cwd": cwd, "history": [] },
+        { "id": "twice", "cwd": cwd, "history": [] },
+        { "id": "../../etc/passwd", "cwd": cwd, "title": ["no", "text"], "updatedAt": 7, "history": updates },
+    ]);
+    let adopting = Adopting::in_folder(folder, &["list", "load"], &sessions, &[]);
+    let (_, told, _) = adopting.command(&["sessions", "a0", "--all"]);
+    let ids: Vec<&str> = told.lines().map(|line| line.split('\t').next().unwrap()).collect();
+    assert_eq!(ids, ["twice", "../../etc/passwd"], "{told}");
+    let uri = adopting.adopt("../../etc/passwd");
+    let mut watched = adopting.host();
+    assert_eq!(watched.state_of(&uri)["title"], "Replayed");
+    let chat = watched.state_of(&default_chat_of(&uri));
+    let turns = chat["turns"].as_array().unwrap();
+    assert_eq!(turns.len(), 2, "{chat}");
+    assert_eq!(turns[0]["message"]["origin"]["kind"], "systemNotification");
+    assert_eq!(texts(&turns[0], "markdown"), ["before any message"]);
+    assert!(turns[1]["message"]["text"].as_str().unwrap().starts_with('\u{0}'), "as it was written");
+    watched.leave();
+}

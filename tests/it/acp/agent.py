@@ -1330,7 +1330,8 @@ def remember():
 
 def elsewhere():
     """The sessions of the file, each with `id`, `cwd`, `title`, `updatedAt`, and `history`: its updates, or `die`, or
-    `silence`, or a number of turns that are made up."""
+    `silence`, or a number of turns that are made up. Those with `hangs_at` stop at a place of the history, which they
+    note."""
     if not OPTIONS.elsewhere:
         return {}
     with open(OPTIONS.elsewhere) as file:
@@ -1339,6 +1340,10 @@ def elsewhere():
 
 def list_sessions(params):
     """A page of two: those from elsewhere, and those that the client has begun."""
+    if any(it.get("hangs_at") == "list" for it in elsewhere().values()):
+        note(hangs="list")
+        while True:
+            time.sleep(60)
     all = list(elsewhere().values()) + [{"id": id, "cwd": said[0]} for id, said in SESSIONS.items() if id not in elsewhere()]
     if params.get("cwd"):
         all = [it for it in all if it["cwd"] == params["cwd"]]
@@ -1352,7 +1357,11 @@ def list_sessions(params):
 
 
 def replay(session):
-    for what in elsewhere()[session]["history"]:
+    hangs_at = elsewhere()[session].get("hangs_at")
+    for place, what in enumerate(elsewhere()[session]["history"]):
+        if place == hangs_at:
+            note(hangs=place)
+            what = "silence"
         if what == "die":
             sys.stderr.write("the history is broken\n")
             sys.stderr.flush()
@@ -1424,6 +1433,8 @@ def answer(message):
         can["mcpCapabilities"] = {"http": "http" in OPTIONS.can}
         known = ("resume", "close", "fork", "list", "delete")
         can["sessionCapabilities"] = {name: {} for name in known if name in OPTIONS.can}
+        if "providers" in OPTIONS.can:
+            can["providers"] = {}
         if "logout" in OPTIONS.can:
             can["auth"] = {"logout": {}}
         if "directories" in OPTIONS.can:
@@ -1490,6 +1501,10 @@ def answer(message):
             text(session, said, "user_message_chunk")
             text(session, "a replay that nobody may see")
         return {"result": {"sessionId": session, **settings_of(session)}}
+    if method == "providers/set":
+        note(provider=params)
+        bad = {"code": -32602, "message": f"No such provider, with {json.dumps(params['headers'])}"}
+        return {"error": bad} if params["providerId"] == "bad" else {"result": {}}
     if method == "session/list":
         return list_sessions(params)
     if method == "session/delete":

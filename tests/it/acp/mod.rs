@@ -27,6 +27,7 @@ mod login;
 mod meeting;
 mod orphans;
 mod own_turns;
+mod providers;
 mod remembering;
 mod servers;
 mod talking;

@@ -62,6 +62,7 @@ impl Bridged {
             cancel_limit: Duration::from_secs(60),
             idle_limit: Duration::from_secs(600),
             one_session: false,
+            providers: Default::default(),
             config: Default::default(),
             client_tools: true,
             offers: Offers { reading: Some(false), writing: false, terminals: false },
