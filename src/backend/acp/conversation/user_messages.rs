@@ -36,7 +36,7 @@ impl UserMessages {
 
     fn is_echo(&self, text: &str) -> bool {
         let text = text.trim();
-        self.sent.iter().any(|sent| sent.contains(text))
+        text.is_empty() || self.sent.iter().any(|sent| sent.contains(text))
     }
 }
 
