@@ -2,8 +2,8 @@
 //!
 //! In reading order: [`form`] (the lines of a file), [`names`] and `naming` (names for values that
 //! differ from run to run), [`player`] (says the client's lines), `comparison`, [`differences`]
-//! (reports), `recorder`, `jsonl` (logs), [`record`] and [`replay`] (the commands). The page
-//! `README.md` specifies the form.
+//! (reports), `tokens` (which stay secret), `recorder`, `jsonl` (logs), [`record`] and [`replay`]
+//! (the commands). The page `README.md` specifies the form.
 //!
 //! Owns: the form of transcripts, and all that reads, writes or plays them.
 //! Never: knows what a host should say: that is in the files.
@@ -20,6 +20,7 @@ mod process;
 pub mod record;
 mod recorder;
 pub mod replay;
+mod tokens;
 
 use std::ffi::OsString;
 use std::path::Path;

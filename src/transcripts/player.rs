@@ -167,7 +167,10 @@ impl Player<'_> {
                     }
                     self.say(std::mem::take(&mut said).into_bytes())?;
                 }
-                TranscriptLine::SayRaw(bytes) => self.say(bytes.clone())?,
+                TranscriptLine::SayRaw(bytes) => {
+                    let bytes = self.filled_bytes(bytes)?;
+                    self.say(bytes)?;
+                }
                 TranscriptLine::SayRepeat(count, bytes) => self.say(bytes.repeat(*count))?,
                 TranscriptLine::Config(text) => {
                     self.folders.configure(text).map_err(Halt::Failed)?;
@@ -279,6 +282,15 @@ impl Player<'_> {
         let Some(names) = &mut self.comparison.names else { return Ok(line) };
         let filled = names.fill(&line, &self.folders.path).map_err(|why| Halt::Stopped(why.to_string()))?;
         self.comparison.note_said(&filled);
+        Ok(filled)
+    }
+
+    /// Returns bytes of the client with values in place of names.
+    fn filled_bytes(&mut self, bytes: &[u8]) -> Result<Vec<u8>, Halt> {
+        let Some(names) = &mut self.comparison.names else { return Ok(bytes.to_vec()) };
+        let filled = names.fill_bytes(bytes, &self.folders.path);
+        let filled = filled.map_err(|why| Halt::Stopped(why.to_string()))?;
+        self.comparison.note_said(&String::from_utf8_lossy(&filled));
         Ok(filled)
     }
 
