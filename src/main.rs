@@ -8,7 +8,7 @@ use ahp_sidecar::backend::Backend;
 use ahp_sidecar::check::{self, AgentsArguments, Checked};
 use ahp_sidecar::cli::{self, Cli, CliCommand, ServeOptions};
 use ahp_sidecar::config::{AgentSource, ConfigurationReading};
-use ahp_sidecar::connect::{self, ConnectArgs, Ended};
+use ahp_sidecar::connect::{self, ConnectArgs, Ended, Unreachable};
 use ahp_sidecar::demo;
 use ahp_sidecar::front::{self, Joined, LeaveSignals};
 use ahp_sidecar::git;
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         Some(CliCommand::Agents(arguments)) => return check_agents(&arguments),
         Some(CliCommand::Record(arguments)) => return of_host(record(&arguments)),
         Some(CliCommand::Replay(arguments)) => {
-            return of_host(replay(&arguments).map(|replayed| match replayed {
+            return of_host(replay(&arguments, &this_program(None)).map(|replayed| match replayed {
                 Replayed::Same => 0,
                 Replayed::Different => EXIT_DIFFERENT,
             }))
@@ -319,6 +319,7 @@ fn connect_to_host(arguments: &ConnectArgs) -> ExitCode {
         Ok(Ended::Theirs) => {
             finish(Err("the connection to the host was lost: connect again, and send `reconnect`"), EXIT_GONE)
         }
+        Err(error) if arguments.as_host && error.is::<Unreachable>() => finish(Err(error), EXIT_NO_HOST),
         done => finish(done.map(drop), EXIT_FAILURE),
     }
 }

@@ -26,15 +26,28 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
+use crate::connect::AS_HOST;
 use crate::os::exe;
 
 /// Word in a host command that stands for a state folder.
 const STATE: &str = "{state}";
 
 /// Failure to start a host.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[error("the host cannot be started: {0}")]
 pub struct HostFailure(String);
+
+/// Returns whether a host command is an address.
+fn is_address(words: &[OsString]) -> bool {
+    let is_one = |word: &str| word.starts_with("ws://") || word.starts_with("unix:");
+    words.first().and_then(|word| word.to_str()).is_some_and(is_one)
+}
+
+/// Returns the failure of a process that has connected to no host.
+fn unreachable(words: &[OsString]) -> HostFailure {
+    let address = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+    HostFailure(format!("`{address}` cannot be reached"))
+}
 
 /// Returns the command that starts a host: this program without words, and as a client of an
 /// address.
@@ -45,11 +58,9 @@ fn host_command(words: &[OsString], state: Option<&Path>) -> Command {
         _ => word.clone(),
     };
     let Some((program, arguments)) = words.split_first() else { return exe::command() };
-    let is_address =
-        program.to_str().is_some_and(|word| word.starts_with("ws://") || word.starts_with("unix:"));
-    let mut command = if is_address {
+    let mut command = if is_address(words) {
         let mut command = exe::command();
-        command.arg("connect").arg(program);
+        command.arg("connect").arg(format!("--{AS_HOST}")).arg(program);
         command
     } else {
         Command::new(program)

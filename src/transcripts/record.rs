@@ -18,10 +18,11 @@ use anyhow::Context;
 use clap::Args;
 
 use super::recorder::{Recorder, Side};
-use super::{host_command, HostFailure};
+use super::{host_command, is_address, unreachable, HostFailure};
 use crate::os::private;
 use crate::os::process::BY_SIGNAL;
 use crate::os::stdio::is_closed;
+use crate::status::EXIT_NO_HOST;
 
 /// Size of a buffer for passing on, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -165,6 +166,11 @@ pub fn record(arguments: &RecordArgs) -> anyhow::Result<u8> {
         }
     }
     let status = status.and_then(|status| status.code());
+    if is_address(&arguments.host) && status == Some(i32::from(EXIT_NO_HOST)) {
+        drop(recorder);
+        fs::remove_file(&arguments.file).with_context(|| format!("`{name}` cannot be removed"))?;
+        return Err(unreachable(&arguments.host).into());
+    }
     note(&|recorder| recorder.exit(status.unwrap_or(-1)));
     recorder.map(drop).with_context(|| format!("`{name}` is not complete"))?;
     let by_signal = u8::try_from(BY_SIGNAL).unwrap_or(u8::MAX);

@@ -15,10 +15,11 @@ use clap::Args;
 use super::differences::{junit, TranscriptReport};
 use super::form::TranscriptFile;
 use super::player::{play, HostNeeds, PlayConditions};
-use super::{host_command, jsonl, HostFailure, STATE};
+use super::{host_command, is_address, jsonl, unreachable, HostFailure, STATE};
 use crate::listening::print;
 use crate::os::exe;
 use crate::os::paths::NULL_DEVICE;
+use crate::os::process::GuardProgram;
 
 /// Default time limit, in seconds: longer than a host lets turns run after the end of its stdin.
 const TIMEOUT: u64 = 90;
@@ -66,11 +67,11 @@ pub enum Replayed {
     Different,
 }
 
-/// Plays transcripts, and prints a report on each.
+/// Plays transcripts, and prints a report on each. The hosts run under these guards.
 ///
 /// # Errors
 /// When the host cannot be started, or a report cannot be written.
-pub fn replay(arguments: &ReplayArgs) -> anyhow::Result<Replayed> {
+pub fn replay(arguments: &ReplayArgs, guards: &GuardProgram) -> anyhow::Result<Replayed> {
     let result = arguments.junit.as_deref();
     let named = |file: &Path| format!("--junit: `{}`", file.display());
     if let Some(file) = result {
@@ -80,7 +81,7 @@ pub fn replay(arguments: &ReplayArgs) -> anyhow::Result<Replayed> {
     for file in &arguments.files {
         let mut report = report_of(file);
         if failure.is_none() {
-            match replay_file(file, arguments) {
+            match replay_file(file, arguments, guards) {
                 Ok(played) => {
                     report = played;
                     print(&report.to_string())?;
@@ -117,7 +118,11 @@ fn report_of(file: &Path) -> TranscriptReport {
     TranscriptReport { name: file.display().to_string(), ..TranscriptReport::default() }
 }
 
-fn replay_file(file: &Path, arguments: &ReplayArgs) -> anyhow::Result<TranscriptReport> {
+fn replay_file(
+    file: &Path,
+    arguments: &ReplayArgs,
+    guards: &GuardProgram,
+) -> anyhow::Result<TranscriptReport> {
     let mut report = report_of(file);
     let played = read(file).and_then(|(transcript, before)| {
         let starter = |needs: &HostNeeds| start(needs, &arguments.host);
@@ -125,6 +130,8 @@ fn replay_file(file: &Path, arguments: &ReplayArgs) -> anyhow::Result<Transcript
             limit: Duration::from_secs(arguments.timeout),
             waits: !arguments.host.is_empty(),
             given: &arguments.given,
+            guards,
+            unreachable: is_address(&arguments.host).then(|| unreachable(&arguments.host)),
         };
         let mut played = play(&transcript, &starter, &conditions)?;
         played.differences.iter_mut().for_each(|difference| difference.count_from(before));

@@ -430,7 +430,7 @@ const LAYERS: [(&str, &[&str]); 13] = [
     ("store", &["os", "wire", "state", "places", "host::effects", "host::log", "host::Start"]),
     ("backend", &["os", "wire", "state", "codec", "files", "host::effects"]),
     ("run", &["os", "wire", "codec", "files", "config", "places", "status", "cli::AS_GUEST"]),
-    ("transcripts", &["os", "files", "listening"]),
+    ("transcripts", &["os", "files", "status", "listening", "connect::AS_HOST"]),
     (
         "io",
         &[

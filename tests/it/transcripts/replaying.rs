@@ -254,6 +254,37 @@ fn host_that_ends_hangs_or_is_missing_is_reported() {
 }
 
 #[test]
+fn processes_that_a_host_has_started_end_with_it() {
+    let transcript = "# It answers.\n> {\"id\":1}\n< {\"id\":1}\n";
+    // One in a session of its own, which keeps no pipe of the host.
+    let apart =
+        "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $! > \"$0\"; read line; echo '{\"id\":1}'";
+    for host in [format!("{apart}; exit 0"), format!("{apart}; exec sleep 1000")] {
+        let (folder, path) = file("a.txt", transcript);
+        let pid = folder.path().join("pid");
+        let mut command = replay(&[&path], &["--timeout", "1"]);
+        command.args(["--", "sh", "-c", &host]).arg(&pid).output().unwrap();
+        let process = Path::new("/proc").join(fs::read_to_string(&pid).unwrap().trim());
+        assert!(!process.exists(), "{host}");
+    }
+}
+
+#[test]
+fn host_that_cannot_be_reached_has_the_status_of_one_that_does_not_start() {
+    let (folder, path) = file("a.txt", "# It answers.\n> {\"id\":1}\n< {\"id\":1}\n");
+    let (new, socket) = (folder.path().join("new"), format!("unix:{}/none", folder.path().display()));
+    for address in ["ws://127.0.0.1:1", &socket] {
+        let replayed = replay(&[&path], &["--", address]).output().unwrap();
+        let said = String::from_utf8(replayed.stderr).unwrap();
+        assert_eq!(replayed.status.code(), Some(21), "{said}");
+        assert!(said.contains(&format!("`{address}` cannot be reached")), "{said}");
+        let mut record = program();
+        let recorded = record.arg("record").arg(&new).args(["--", address]).output().unwrap();
+        assert!(recorded.status.code() == Some(21) && !new.exists(), "{recorded:?}");
+    }
+}
+
+#[test]
 fn result_of_a_host_that_does_not_start_is_written_and_no_transcript_is_overwritten() {
     let transcript = "# It answers.\n> {\"id\":1}\n< {\"id\":1}\n";
     let (folder, path) = file("a.txt", transcript);
