@@ -37,6 +37,7 @@ chapters! {
     "ci" => "src/run/README.md",
     "state" => "src/store/README.md",
     "transcripts" => "src/transcripts/README.md",
+    "diagnosis" => "src/trace/README.md",
 }
 
 /// Returns the chapter of this topic, or the section whose heading is the topic, in lower case and

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use ahp_sidecar::backend::acp::{relay, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
+use ahp_sidecar::bundle;
 use ahp_sidecar::check::{self, AgentsArguments, Checked};
 use ahp_sidecar::cli::{self, Cli, CliCommand, ServeOptions};
 use ahp_sidecar::config::{AgentSource, ConfigurationReading};
@@ -30,6 +31,7 @@ use ahp_sidecar::status::{
 };
 use ahp_sidecar::store::folder::{self, LockId, StateFolder};
 use ahp_sidecar::store::StatePlace;
+use ahp_sidecar::trace;
 use ahp_sidecar::transcripts::record::record;
 use ahp_sidecar::transcripts::replay::{replay, Replayed};
 use ahp_sidecar::transcripts::HostFailure;
@@ -71,6 +73,12 @@ fn main() -> ExitCode {
                 Replayed::Different => EXIT_DIFFERENT,
             }))
         }
+        Some(CliCommand::Trace(arguments)) => {
+            return finish(trace::run(&arguments).and_then(|table| print(&table)), EXIT_FAILURE)
+        }
+        Some(CliCommand::DebugBundle(arguments)) => {
+            return finish(bundle::run(&arguments, &this_program(None)), EXIT_FAILURE)
+        }
         Some(CliCommand::Demo) => return finish(demo::run(&exe::own_path()), EXIT_FAILURE),
         Some(CliCommand::Run(arguments)) => return ExitCode::from(run::run(&arguments)),
         Some(CliCommand::Help { topic }) => {
@@ -95,6 +103,9 @@ fn main() -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return finish(Err(error), EXIT_USAGE),
     };
+    if let Some(Err(error)) = serving.trace.as_deref().map(trace::start) {
+        return finish(Err(error), EXIT_FAILURE);
+    }
     let reading = agents.read();
     if serving.is_host() {
         return be_host(&serving, filter, options, (agents, reading));
