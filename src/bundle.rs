@@ -25,7 +25,7 @@ use crate::os::process::GuardProgram;
 use crate::sessions;
 use crate::shapes::{shown, Shape, Veil};
 use crate::store::archive::{Archive, ArchiveError, ArchivedSession, SessionPiece};
-use crate::store::folder;
+use crate::store::{folder, sqlite};
 use crate::versions::dialect::Dialect;
 
 /// Version of the bundle's form.
@@ -211,7 +211,8 @@ fn state_folder(asked: Option<&Path>) -> anyhow::Result<Value> {
         let entry = entry?;
         // Files of the program's own alone: others may have any name.
         let name = entry.file_name().to_string_lossy().into_owned();
-        let is_own = name == HOST_LOG || name.starts_with("sessions.db");
+        let of_store = name.strip_prefix(sqlite::FILE_NAME);
+        let is_own = name == HOST_LOG || of_store.is_some_and(|end| ["", "-wal", "-shm"].contains(&end));
         files.push((if is_own { name } else { "other".to_owned() }, entry.metadata()?.len()));
     }
     files.sort();

@@ -112,8 +112,9 @@ impl Timings {
             };
             let time = log["ts"].as_str().and_then(|time| time.parse::<jiff::Timestamp>().ok());
             let time = time.with_context(|| format!("line {number}: `{METADATA}.ts` is no time"))?;
-            let micros = time.as_nanosecond() as f64 / 1000.0;
-            let micros = micros - *begin.get_or_insert(micros);
+            // Counted from the first line: a time since 1970 is too large for a precise number.
+            let since = time.as_nanosecond() - *begin.get_or_insert(time.as_nanosecond());
+            let micros = since as f64 / 1000.0;
             let bytes = log["byteLength"].as_u64().and_then(|it| usize::try_from(it).ok());
             let shape = Shape::of(&message, bytes.unwrap_or(line.len()));
             let connection = log["connectionId"].to_string();

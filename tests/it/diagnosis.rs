@@ -246,6 +246,9 @@ fn bundle_of_a_run_with_secrets_everywhere_shows_none() {
     let usable: Vec<&Value> = agents.iter().map(|agent| &agent["usable"]).collect();
     assert_eq!(usable, [&json!(true), &json!(false)], "{shown}");
     assert_eq!(bundle["sessions"]["count"], 1);
+    let files = bundle["folder"]["files"].as_array().unwrap();
+    assert!(files.iter().any(|file| file["name"] == "host.log"), "{shown}");
+    assert!(files.iter().any(|file| file["name"] == "sessions.sqlite"), "{shown}");
     let channels = bundle["sessions"]["shown"][0]["channels"].as_array().unwrap();
     assert!(channels.iter().any(|channel| channel["channel"] == "chat"), "{shown}");
     let names = bundle["trace"].as_array().unwrap().iter().map(|event| event["name"].as_str().unwrap());
