@@ -240,6 +240,69 @@ async fn probe_all(
     }
 }
 
+/// Facts about a probed agent.
+#[derive(Debug)]
+pub struct AgentFacts {
+    /// Name in the configuration.
+    pub name: String,
+    /// True if `agents check` finds nothing wrong.
+    pub usable: bool,
+    /// Time of the probe.
+    pub took: Duration,
+    /// Kind of the failure, and its reason for people.
+    pub failure: Option<(&'static str, String)>,
+    /// True if the agent may need a login although it opens sessions.
+    pub needs_login: bool,
+    /// Configuration of a new session.
+    pub config: Option<Value>,
+}
+
+/// Probes the selected agents concurrently, each for at most this time, and prints nothing.
+///
+/// # Errors
+/// When the agents cannot be read, or no event loop be started.
+pub fn probe_silently(
+    which: &WhichAgents,
+    guard: &GuardProgram,
+    limit: Duration,
+) -> anyhow::Result<Vec<AgentFacts>> {
+    let specs = which.agents()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut probes = JoinSet::new();
+        for spec in specs {
+            probes.spawn(probe_agent(spec, guard.clone(), Some(limit)));
+        }
+        let mut all: Vec<AgentFacts> = Vec::new();
+        while let Some(agent) = probes.join_next().await {
+            all.push(facts_of(&agent.context("an agent could not be checked")?)?);
+        }
+        all.sort_by(|some, other| some.name.cmp(&other.name));
+        Ok(all)
+    })
+}
+
+fn facts_of(agent: &CheckedAgent) -> anyhow::Result<AgentFacts> {
+    let (failure, config) = match &agent.outcome {
+        StartOutcome::Starting(_) => (Some(("late", String::new())), None),
+        StartOutcome::Probed(probe) => {
+            let failure = probe.failure.as_ref().map(|(kind, why)| match kind {
+                OpenFailure::LoginRequired => ("login required", why.clone()),
+                OpenFailure::Unavailable => ("unavailable", why.clone()),
+            });
+            (failure, probe.config.as_ref().map(serde_json::to_value).transpose()?)
+        }
+    };
+    Ok(AgentFacts {
+        name: agent.spec.name.clone(),
+        usable: agent.is_usable(),
+        took: agent.took,
+        failure,
+        needs_login: agent.missing_login.is_some(),
+        config,
+    })
+}
+
 async fn probe_agent(spec: AgentSpec, guard: GuardProgram, asked: Option<Duration>) -> CheckedAgent {
     let patience = asked.unwrap_or_else(|| spec.start_limit.saturating_mul(2));
     let backend = Acp::new(AgentSpec { start_limit: NO_LIMIT, ..spec.clone() }, guard);

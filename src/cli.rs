@@ -12,6 +12,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::Targets;
 
 use crate::backend::acp::{relay, AgentSpec};
+use crate::bundle::BundleArgs;
 use crate::check::AgentsArguments;
 use crate::config::{self, AgentSource};
 use crate::conform::ConformArgs;
@@ -29,6 +30,7 @@ use crate::places;
 use crate::run::arguments::RunArguments;
 use crate::sessions::Sessions;
 use crate::store::{StatePlace, StoreOptions};
+use crate::trace::TraceArgs;
 use crate::transcripts::record::RecordArgs;
 use crate::transcripts::replay::ReplayArgs;
 use crate::versions::dialect::Dialect;
@@ -194,6 +196,11 @@ pub struct ServeOptions {
     #[arg(long, value_name = "VERSION", value_parser = read_version)]
     assume_version: Option<Dialect>,
 
+    /// Write what takes how long into this file, which must not exist: see `help diagnosis`. The
+    /// client is served alone, in this process
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+
     /// Log level on stderr, or TARGET=LEVEL pairs [default: warn, or RUST_LOG]
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
@@ -237,6 +244,11 @@ impl WhichAgents {
     /// Selects the agents of this file.
     pub fn of_file(file: &Path) -> Self {
         Self { agent: Vec::new(), config: Some(file.to_owned()) }
+    }
+
+    /// Returns the configuration file that is read, whether or not it exists.
+    pub fn file(&self) -> Option<PathBuf> {
+        self.config.clone().or_else(places::config_file)
     }
 
     /// Reads the agents that speak ACP.
@@ -288,6 +300,10 @@ pub enum CliCommand {
     Replay(ReplayArgs),
     /// Judge a host of the Agent Host Protocol: which laws of the specification it keeps
     Conform(Box<ConformArgs>),
+    /// Print what took how long, from a trace or a log
+    Trace(TraceArgs),
+    /// Write one file for a bug report, without what people and agents have said
+    DebugBundle(Box<BundleArgs>),
     /// Run a short conversation with a host and print it; nothing is saved
     Demo,
     /// Run turns of an agent, print the answer, and exit: for shells and CI jobs
@@ -407,7 +423,7 @@ impl ServeOptions {
 
     /// Returns whether this process serves its client by itself, without a host.
     pub fn is_alone(&self) -> bool {
-        self.exclusive || self.ephemeral || self.deterministic
+        self.exclusive || self.ephemeral || self.deterministic || self.trace.is_some()
     }
 
     /// Returns the paths that clients may not change: the state folder, the configuration, and the

@@ -11,12 +11,13 @@ use anyhow::{bail, Context};
 use clap::Args;
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::AsyncWriteExt;
-use tokio_tungstenite::connect_async_with_config;
+use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::header::AUTHORIZATION;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
+use tokio_tungstenite::{connect_async_with_config, MaybeTlsStream, WebSocketStream};
 use tokio_util::codec::FramedRead;
 
 use crate::codec::{InputLine, LineCodec};
@@ -52,7 +53,19 @@ pub struct ConnectArgs {
     /// default state folder]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["address", "token_file"])]
     state_dir: Option<PathBuf>,
+
+    /// Exit as a host that cannot be started if the connection fails
+    #[arg(long = AS_HOST, hide = true)]
+    pub as_host: bool,
 }
+
+/// Name of the hidden flag of a process that connects in place of a host.
+pub const AS_HOST: &str = "as-host";
+
+/// Failure to connect.
+#[derive(Debug, thiserror::Error)]
+#[error("the host cannot be reached")]
+pub struct Unreachable;
 
 #[derive(Debug)]
 struct Destination {
@@ -139,7 +152,7 @@ pub fn run(arguments: &ConnectArgs) -> anyhow::Result<Ended> {
         .enable_all()
         .build()
         .context("cannot start an event loop")?;
-    let destination = arguments.destination()?;
+    let destination = arguments.destination().context(Unreachable)?;
     let ended = runtime.block_on(async {
         match destination.address.strip_prefix("unix:") {
             Some(path) => join_socket(path).await,
@@ -154,7 +167,7 @@ pub fn run(arguments: &ConnectArgs) -> anyhow::Result<Ended> {
 async fn join_socket(path: &str) -> anyhow::Result<Ended> {
     let stream = sockets::connect(Path::new(path)).await;
     let (mut reader, mut writer) =
-        sockets::split(stream.with_context(|| format!("cannot connect to {path}"))?);
+        sockets::split(stream.with_context(|| format!("cannot connect to {path}")).context(Unreachable)?);
     let up = async {
         let copied = tokio::io::copy(&mut tokio::io::stdin(), &mut writer).await;
         // The host also answers a client whose input fails.
@@ -187,26 +200,7 @@ async fn join(
 }
 
 async fn join_websocket(destination: &Destination) -> anyhow::Result<Ended> {
-    let address = destination.address.split(['?', '#']).next().unwrap_or_default();
-    if !address.starts_with("ws://") {
-        bail!("`{address}` is neither ws://HOST:PORT nor unix:PATH");
-    }
-    let mut request = destination.address.as_str().into_client_request()?;
-    if let Some(token) = &destination.token {
-        request.headers_mut().insert(AUTHORIZATION, format!("Bearer {}", token.reveal()).parse()?);
-    }
-    let config = WebSocketConfig::default()
-        .max_message_size(Some(MESSAGE_BYTES_MAX))
-        .max_frame_size(Some(MESSAGE_BYTES_MAX));
-    let (socket, _) = match connect_async_with_config(request, Some(config), true).await {
-        Ok(connected) => connected,
-        Err(Error::Http(response)) => {
-            let why = response.into_body().unwrap_or_default();
-            bail!("{address} refuses the connection: {}", String::from_utf8_lossy(&why));
-        }
-        Err(error) => return Err(error).with_context(|| format!("cannot connect to {address}")),
-    };
-    let (mut to_host, mut from_host) = socket.split();
+    let (mut to_host, mut from_host) = open_websocket(destination).await.context(Unreachable)?.split();
     let up = async {
         let mut lines = FramedRead::new(tokio::io::stdin(), LineCodec::new(LINE_BYTES_MAX));
         let mut copied = Ok(());
@@ -242,6 +236,30 @@ async fn join_websocket(destination: &Destination) -> anyhow::Result<Ended> {
         Ok(())
     };
     join(up, down).await
+}
+
+async fn open_websocket(
+    destination: &Destination,
+) -> anyhow::Result<WebSocketStream<MaybeTlsStream<TcpStream>>> {
+    let address = destination.address.split(['?', '#']).next().unwrap_or_default();
+    if !address.starts_with("ws://") {
+        bail!("`{address}` is neither ws://HOST:PORT nor unix:PATH");
+    }
+    let mut request = destination.address.as_str().into_client_request()?;
+    if let Some(token) = &destination.token {
+        request.headers_mut().insert(AUTHORIZATION, format!("Bearer {}", token.reveal()).parse()?);
+    }
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(MESSAGE_BYTES_MAX))
+        .max_frame_size(Some(MESSAGE_BYTES_MAX));
+    match connect_async_with_config(request, Some(config), true).await {
+        Ok((socket, _)) => Ok(socket),
+        Err(Error::Http(response)) => {
+            let why = response.into_body().unwrap_or_default();
+            bail!("{address} refuses the connection: {}", String::from_utf8_lossy(&why));
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot connect to {address}")),
+    }
 }
 
 /// Returns the message of a line.

@@ -39,6 +39,7 @@ chapters! {
     "state" => "src/store/README.md",
     "transcripts" => "src/transcripts/README.md",
     "conform" => "src/conform/README.md",
+    "diagnosis" => "src/trace/README.md",
 }
 
 /// Returns the chapter of this topic, or the section whose heading is the topic, in lower case and

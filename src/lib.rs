@@ -12,15 +12,18 @@
 //! [`check`] (a test of the configured agents), [`installing`] (agents that are added),
 //! [`adopting`] (sessions that agents have from elsewhere), [`demo`] (an example conversation),
 //! [`run`] (turns from a shell or a CI job), [`help`] (documentation),
-//! [`transcripts`] (recording and replaying conversations), [`listening`] and [`connect`]
-//! (connections of other programs, and of this one as a client). `src/FIRST_MESSAGE.md` follows one
-//! message through all of it, and `src/GLOSSARY.md` defines the terms.
+//! [`transcripts`] (recording and replaying conversations), [`trace`] (what takes how long),
+//! [`shapes`] (messages without their texts), [`bundle`] (one file for a bug report), [`listening`]
+//! and [`connect`] (connections of other programs, and of this one as a client).
+//! `src/FIRST_MESSAGE.md` follows one message through all of it, and `src/GLOSSARY.md` defines the
+//! terms.
 //!
 //! Invariants: actions change the state in one function of `host` only; `host`, `state`, `versions`
 //! and `wire` do no I/O and read no clock; stdout carries only protocol messages.
 
 pub mod adopting;
 pub mod backend;
+pub mod bundle;
 pub mod check;
 pub mod cli;
 pub mod codec;
@@ -41,9 +44,11 @@ pub mod places;
 pub mod run;
 pub mod sessions;
 pub mod settings;
+pub mod shapes;
 pub mod state;
 pub mod status;
 pub mod store;
+pub mod trace;
 pub mod transcripts;
 pub mod versions;
 pub mod watches;

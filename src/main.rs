@@ -6,11 +6,12 @@ use ahp_sidecar::adopting::HostGone;
 use ahp_sidecar::backend::acp::{relay, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
+use ahp_sidecar::bundle;
 use ahp_sidecar::check::{self, AgentsArguments, Checked};
 use ahp_sidecar::cli::{self, Cli, CliCommand, ServeOptions};
 use ahp_sidecar::config::{AgentSource, ConfigurationReading};
 use ahp_sidecar::conform::{conform, Conformed};
-use ahp_sidecar::connect::{self, ConnectArgs, Ended};
+use ahp_sidecar::connect::{self, ConnectArgs, Ended, Unreachable};
 use ahp_sidecar::demo;
 use ahp_sidecar::front::{self, Joined, LeaveSignals};
 use ahp_sidecar::git;
@@ -32,6 +33,7 @@ use ahp_sidecar::status::{
 };
 use ahp_sidecar::store::folder::{self, LockId, StateFolder};
 use ahp_sidecar::store::StatePlace;
+use ahp_sidecar::trace;
 use ahp_sidecar::transcripts::record::record;
 use ahp_sidecar::transcripts::replay::{replay, Replayed};
 use ahp_sidecar::transcripts::HostFailure;
@@ -68,7 +70,7 @@ fn main() -> ExitCode {
         Some(CliCommand::Agents(arguments)) => return check_agents(&arguments),
         Some(CliCommand::Record(arguments)) => return of_host(record(&arguments)),
         Some(CliCommand::Replay(arguments)) => {
-            return of_host(replay(&arguments).map(|replayed| match replayed {
+            return of_host(replay(&arguments, &this_program(None)).map(|replayed| match replayed {
                 Replayed::Same => 0,
                 Replayed::Different => EXIT_DIFFERENT,
             }))
@@ -79,6 +81,12 @@ fn main() -> ExitCode {
                 Conformed::Broken => EXIT_BROKEN,
                 Conformed::Exited(status) => status,
             }))
+        }
+        Some(CliCommand::Trace(arguments)) => {
+            return finish(trace::run(&arguments).and_then(|table| print(&table)), EXIT_FAILURE)
+        }
+        Some(CliCommand::DebugBundle(arguments)) => {
+            return finish(bundle::run(&arguments, &this_program(None)), EXIT_FAILURE)
         }
         Some(CliCommand::Demo) => return finish(demo::run(&exe::own_path()), EXIT_FAILURE),
         Some(CliCommand::Run(arguments)) => return ExitCode::from(run::run(&arguments)),
@@ -104,6 +112,9 @@ fn main() -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return finish(Err(error), EXIT_USAGE),
     };
+    if let Some(Err(error)) = serving.trace.as_deref().map(trace::start) {
+        return finish(Err(error), EXIT_FAILURE);
+    }
     let reading = agents.read();
     if serving.is_host() {
         return be_host(&serving, filter, options, (agents, reading));
@@ -338,6 +349,7 @@ fn connect_to_host(arguments: &ConnectArgs) -> ExitCode {
         Ok(Ended::Theirs) => {
             finish(Err("the connection to the host was lost: connect again, and send `reconnect`"), EXIT_GONE)
         }
+        Err(error) if arguments.as_host && error.is::<Unreachable>() => finish(Err(error), EXIT_NO_HOST),
         done => finish(done.map(drop), EXIT_FAILURE),
     }
 }

@@ -123,7 +123,7 @@ pub fn run(sessions: &Sessions) -> Result<(), SessionsFailure> {
 
 /// Opens an existing state folder, locked unless `looks` is set. A missing one is not created,
 /// since its path may be a typing error. With `looks`, nothing in it is changed.
-fn open(asked: Option<&Path>, looks: bool) -> anyhow::Result<(StateFolder, Archive)> {
+pub(crate) fn open(asked: Option<&Path>, looks: bool) -> anyhow::Result<(StateFolder, Archive)> {
     let folder = folder::chosen(asked)?;
     let there = folder.join(sqlite::FILE_NAME);
     if !Archive::was_at(&there) {

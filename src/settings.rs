@@ -137,7 +137,7 @@ mod tests {
     ];
 
     /// The rest of them: nobody joins a process that was started with one of these.
-    const ALONE: [&str; 2] = ["--deterministic", "--as-host"];
+    const ALONE: [&str; 3] = ["--deterministic", "--as-host", "--trace"];
 
     fn flags(owner: Owner) -> impl Iterator<Item = &'static str> {
         SETTINGS.into_iter().filter(move |(_, of)| *of == owner).map(|(flag, _)| flag)

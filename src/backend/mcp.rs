@@ -46,7 +46,9 @@ pub enum McpTransport {
     /// Program that speaks MCP on stdin and stdout.
     Stdio {
         /// Path or name of the program; a bare name is looked up on the search path.
-        command: PathBuf,
+        command: SecretText,
+        /// Folder to which the path is relative.
+        folder: PathBuf,
         /// Command-line arguments.
         args: Vec<SecretText>,
         /// Environment variables added to those of the agent.
@@ -151,8 +153,9 @@ impl McpServer {
     /// Returns the environment variables that the description refers to.
     pub fn variables(&self) -> Vec<&str> {
         match &self.transport {
-            Ok(McpTransport::Stdio { args, env, .. }) => {
-                args.iter().chain(env.values()).flat_map(SecretText::variables).collect()
+            Ok(McpTransport::Stdio { command, args, env, .. }) => {
+                let texts = std::iter::once(command).chain(args).chain(env.values());
+                texts.flat_map(SecretText::variables).collect()
             }
             Ok(McpTransport::Url { url, headers, .. }) => {
                 std::iter::once(url).chain(headers.values()).flat_map(SecretText::variables).collect()

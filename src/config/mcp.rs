@@ -119,7 +119,8 @@ fn entry_of_toml(section: &Toml, folder: &Path) -> anyhow::Result<ServerEntry> {
             let args = list("args")?.iter().map(|value| text("args", value));
             let args = args.collect::<anyhow::Result<_>>()?;
             only_of(entry.contains_key("headers"), "headers", "url")?;
-            McpTransport::Stdio { command: program_in(folder, command)?, args, env: map("env")? }
+            let (command, folder) = (SecretText::literal(command), folder.to_owned());
+            McpTransport::Stdio { command: program(command)?, folder, args, env: map("env")? }
         }
         (None, Some(url), None | Some("http" | "sse")) => {
             only_of(entry.contains_key("env"), "env", "command")?;
@@ -202,16 +203,11 @@ fn text_of_toml(value: &Toml, folder: &Path) -> anyhow::Result<SecretText> {
     Ok(SecretText(prefix.into_iter().chain([piece]).collect()))
 }
 
-/// Returns the path of a program: a bare name stays, since it is looked up on the search path.
-fn program_in(folder: &Path, command: &str) -> anyhow::Result<PathBuf> {
-    if command.is_empty() {
+fn program(command: SecretText) -> anyhow::Result<SecretText> {
+    if command == SecretText::literal("") {
         bail!("`command` is empty");
     }
-    let command = Path::new(command);
-    if command.components().count() > 1 {
-        return Ok(std::path::absolute(folder.join(command))?);
-    }
-    Ok(command.to_owned())
+    Ok(command)
 }
 
 /// Returns the places of the sections `[mcp.NAME]` in a file, by name.
@@ -258,7 +254,9 @@ fn servers_of_file(path: &Path) -> Vec<McpServer> {
 
 fn entries_of_file(path: &Path) -> anyhow::Result<serde_json::Map<String, Json>> {
     let text = small::open(path).and_then(small::read).context("the file cannot be read")?;
-    let mut file: Json = serde_json::from_str(&without_comments(&text)).map_err(|error| {
+    // Editors of Windows begin a file with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let mut file: Json = serde_json::from_str(&without_comments(text)).map_err(|error| {
         anyhow::anyhow!("the file is not JSON: line {}, column {}", error.line(), error.column())
     })?;
     for member in ["mcpServers", "servers"] {
@@ -296,13 +294,13 @@ fn entry_of_json(entry: &Json, base: &Path) -> anyhow::Result<ServerEntry> {
     let kind = entry.get("type").map(|kind| kind.as_str().unwrap_or_default());
     let transport = match (entry.get("command"), entry.get("url"), kind) {
         (Some(command), None, None | Some("stdio")) => {
-            let command = text("command", command)?.read()?;
+            let (command, folder) = (program(text("command", command)?)?, base.to_owned());
             let args = match entry.get("args") {
                 None => Vec::new(),
                 Some(args) => args.as_array().context("`args` must be a list")?.clone(),
             };
             let args = args.iter().map(|value| text("args", value)).collect::<anyhow::Result<_>>()?;
-            McpTransport::Stdio { command: program_in(base, &command)?, args, env: map("env")? }
+            McpTransport::Stdio { command, folder, args, env: map("env")? }
         }
         (None, Some(url), None | Some("http" | "streamable-http" | "sse")) => {
             McpTransport::Url { url: text("url", url)?, headers: map("headers")?, sse: kind == Some("sse") }
@@ -423,9 +421,10 @@ mod tests {
         let variable = |name: &str| TextPiece::Variable { name: name.to_owned(), default: None };
         let key = SecretText(vec![TextPiece::File("/etc/key".into())]);
         let env = [("K".to_owned(), key), ("L".to_owned(), SecretText::literal("l"))];
-        let command = "/etc/bin/one".into();
+        let (command, folder) = (SecretText::literal("bin/one"), "/etc".into());
         let args = vec![SecretText::literal("-x"), SecretText(vec![variable("A")])];
-        assert_eq!(one.transport, Ok(McpTransport::Stdio { command, args, env: env.into_iter().collect() }));
+        let env = env.into_iter().collect();
+        assert_eq!(one.transport, Ok(McpTransport::Stdio { command, folder, args, env }));
         assert_eq!((one.uri.as_str(), one.enabled), ("file:///etc/config.toml", false));
         assert!(one.is_for("a") && !one.is_for("b") && two.is_for("b") && !two.is_for("script"));
         let place = |range: &TextRange| [range.start.line, range.start.character, range.end.line];
@@ -473,9 +472,8 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let mut all = servers(&BTreeMap::new(), &[file], ("", Path::new("/etc/config.toml")));
         for server in &mut all {
-            if let Ok(McpTransport::Stdio { command, .. }) = &mut server.transport {
-                let below = command.strip_prefix(folder.path()).map(Path::to_owned);
-                *command = below.unwrap_or(command.clone());
+            if let Ok(McpTransport::Stdio { folder: its, .. }) = &mut server.transport {
+                *its = its.strip_prefix(folder.path()).unwrap().to_owned();
             }
         }
         all
@@ -485,14 +483,14 @@ mod tests {
     fn files_of_other_programs_are_understood() {
         let claude = of_json(
             ".mcp.json",
-            r#"{ "mcpServers": { "one": { "command": "./bin/one", "args": ["${A}", "x${B:-b}y"] },
-                 "two": { "type": "http", "url": "https://two/", "headers": { "K": "Bearer ${T}" } } } }"#,
+            "\u{feff}{ \"mcpServers\": { \"one\": { \"command\": \"./${A}\", \"args\": [\"${A}\", \"x${B:-b}y\"] },
+                 \"two\": { \"type\": \"http\", \"url\": \"https://two/\", \"headers\": { \"K\": \"Bearer ${T}\" } } } }",
         );
         let [one, two] = &claude[..] else { panic!("{claude:?}") };
         let Ok(McpTransport::Stdio { command, args, .. }) = &one.transport else { panic!("{one:?}") };
-        assert_eq!((command.as_path(), args.len()), (Path::new("bin/one"), 2));
+        assert!(command.is_reference() && args.len() == 2, "a variable is read when it is needed");
         assert_eq!(args[1].read().unwrap(), "xby");
-        assert_eq!((one.variables(), two.variables()), (vec!["A", "B"], vec!["T"]));
+        assert_eq!((one.variables(), two.variables()), (vec!["A", "A", "B"], vec!["T"]));
         let code = of_json(
             ".vscode/mcp.json",
             r#"{ // of the project
@@ -502,8 +500,11 @@ mod tests {
                  "three": { "command": "three", "disabled": true } /* all */ } }"#,
         );
         let code: BTreeMap<&str, &McpServer> = code.iter().map(|it| (it.name.as_str(), it)).collect();
-        let Ok(McpTransport::Stdio { command, env, .. }) = &code["one"].transport else { panic!("{code:?}") };
-        assert_eq!(command, Path::new("one"));
+        let Ok(McpTransport::Stdio { command, folder, env, .. }) = &code["one"].transport else {
+            panic!("{code:?}")
+        };
+        assert_eq!(folder, Path::new(""));
+        assert!(command.read().unwrap().ends_with("/one") && !command.is_reference());
         assert_eq!(env["B"], SecretText::literal("//no comment, }"));
         assert!(code["two"].transport.as_ref().unwrap_err().contains("asks for an input"));
         assert!(!code["three"].enabled && code["one"].enabled);

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::stop::{CheckStop, Judged};
 use crate::os::paths::{self, NULL_DEVICE};
+use crate::os::process::GuardProgram;
 use crate::os::{exe, private};
 use crate::transcripts::process::PlayedHost;
 use crate::transcripts::{host_command, HostFailure, STATE};
@@ -40,6 +41,8 @@ pub struct HostPlan {
     pub shared: bool,
     /// True if a host that is killed and started again has its sessions.
     pub keeps_state: bool,
+    /// Guard of the processes.
+    pub guards: GuardProgram,
     /// True if what hosts write to stderr is shown.
     pub shows_stderr: bool,
 }
@@ -118,11 +121,14 @@ impl JudgedHost {
         }
         self.clients += 1;
         let Some(address) = self.plan.connect.clone() else {
-            return Ok(PlayedHost::start(self.hushed(self.command()))?);
+            return Ok(self.started(&self.command())?);
         };
         let address = self.filled(&address);
         if self.server.is_none() && !self.plan.command.is_empty() {
-            let mut command = self.hushed(self.command());
+            let mut command = self.command();
+            if !self.plan.shows_stderr {
+                command.stderr(Stdio::null());
+            }
             let name = command.get_program().to_string_lossy().into_owned();
             let spawned = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
             let failure = |error| HostFailure::new(format!("`{name}`: {error}"));
@@ -137,7 +143,7 @@ impl JudgedHost {
             thread::sleep(RETRY);
         }
         let command = host_command(&[address.into()], None);
-        Ok(PlayedHost::start(self.hushed(command))?)
+        Ok(self.started(&command)?)
     }
 
     /// Notes that a client is no longer connected.
@@ -176,11 +182,8 @@ impl JudgedHost {
         text.replace(PORT, &self.port.to_string())
     }
 
-    fn hushed(&self, mut command: Command) -> Command {
-        if !self.plan.shows_stderr {
-            command.stderr(Stdio::null());
-        }
-        command
+    fn started(&self, command: &Command) -> anyhow::Result<PlayedHost> {
+        PlayedHost::start(command, &self.plan.guards, self.plan.shows_stderr)
     }
 }
 

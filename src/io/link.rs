@@ -21,6 +21,7 @@ use super::states::OngoingWrite;
 use super::unanswered::UnansweredRequests;
 use crate::codec::InputLine;
 use crate::host::effects::{ConnectionId, Frame, Shutdown};
+use crate::trace;
 use crate::versions::dialect::Dialect;
 use crate::versions::Outgoing;
 use crate::wire::rpc::RequestId;
@@ -439,7 +440,11 @@ impl Link {
             }
             self.progress_at = Instant::now();
             let bytes: usize = chunk.iter().map(Bytes::len).sum();
+            let begun = trace::now();
             let written = self.writer.write(chunk);
+            if let Some(begun) = begun {
+                trace::chunk_is_written(self.id.0, begun, bytes);
+            }
             self.outbox.written(written);
             self.being_written = bytes - written;
         }

@@ -215,6 +215,14 @@ impl Persistence {
         }
     }
 
+    /// Returns the number of the last step whose outputs are held; `None` if there is none.
+    pub fn last_held(&self) -> Option<u64> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Disk(disk) => disk.held.back().map(|held| held.step),
+        }
+    }
+
     /// Notes that all steps up to this one are committed. Returns their outputs.
     pub fn release(&mut self, up_to: u64) -> impl Iterator<Item = Output> {
         let mut released = Vec::new();

@@ -8,13 +8,13 @@
 //! has in the rewritten transcript.
 //! Never: waits for a line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::differences::{Difference, FieldDifference};
 use super::form::TranscriptLine;
-use super::names::NameTable;
+use super::names::{is_time, NameTable, TIME};
 use super::naming::Naming;
 
 /// Line that has not come yet.
@@ -23,7 +23,8 @@ struct ExpectedLine {
     number: usize,
     text: String,
     message: Option<Value>,
-    /// Line of a message of the same stream that came before, although it is expected later.
+    /// Line of a message that came before, although it is expected later; only where the order of
+    /// all lines is fixed.
     overtaken_by: Option<usize>,
 }
 
@@ -33,16 +34,109 @@ const SUMMARY_CHANGED: &str = "root/sessionSummaryChanged";
 /// Changes of a session's summary.
 #[derive(Debug)]
 struct SummaryChanges {
-    /// Number of the last line.
-    line: usize,
+    /// Numbers of the lines; of a received message, of the line before it.
+    lines: Vec<usize>,
     /// Last message, with the last value of each changed member.
     message: Value,
+    /// Number of changes of each member.
+    counts: BTreeMap<String, usize>,
+}
+
+impl SummaryChanges {
+    fn line(&self) -> usize {
+        self.lines.last().copied().unwrap_or_default()
+    }
+
+    fn session(&self) -> &Value {
+        &self.message["params"]["session"]
+    }
+
+    fn changes(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.message["params"]["changes"].as_object().into_iter().flatten()
+    }
+
+    /// Returns whether another run may have no such change: the member may be what it was before,
+    /// or is a point in time.
+    fn may_be_missing(&self, name: &str, value: &Value) -> bool {
+        self.counts.get(name).is_some_and(|count| *count > 1)
+            || value.as_str().is_some_and(|text| text == TIME || is_time(text))
+    }
+
+    /// Returns the message without the changes that this run alone may have.
+    fn without_missing_in(&self, other: &Self) -> Value {
+        let mut message = self.message.clone();
+        if let Some(changes) = message["params"]["changes"].as_object_mut() {
+            changes.retain(|name, value| {
+                other.changes().any(|(its, _)| its == name) || !self.may_be_missing(name, value)
+            });
+        }
+        message
+    }
+
+    fn may_all_be_missing(&self) -> bool {
+        self.changes().all(|(name, value)| self.may_be_missing(name, value))
+    }
+}
+
+/// Line that has come, and that its transcript expects.
+#[derive(Debug)]
+struct MatchedLine {
+    number: usize,
+    arrival: usize,
+}
+
+/// Lines that have come on one channel.
+#[derive(Debug, Default)]
+struct MatchedStream {
+    lines: Vec<MatchedLine>,
+    /// Largest number of a line; larger ones that come are in order.
+    last: usize,
+    /// Lines that came after one that is expected later.
+    late: BTreeSet<usize>,
+}
+
+impl MatchedStream {
+    /// Adds a line; returns each line that is late because of it, with the line that overtook it.
+    fn add(&mut self, line: MatchedLine) -> Vec<(usize, usize)> {
+        // Lines that were expected only later may have arrived in any order.
+        let is_in_order = self.lines.last().is_none_or(|last| last.arrival < line.arrival)
+            && self.last < line.number
+            && self.late.is_empty();
+        self.last = self.last.max(line.number);
+        if is_in_order {
+            self.lines.push(line);
+            return Vec::new();
+        }
+        let others = self.lines.iter();
+        let mut late: Vec<(usize, usize)> = others
+            .filter(|other| (other.number < line.number) != (other.arrival < line.arrival))
+            .map(|other| (other.number.min(line.number), other.number.max(line.number)))
+            .collect();
+        late.retain(|(number, _)| self.late.insert(*number));
+        self.lines.push(line);
+        late
+    }
+
+    /// Returns the lines in the order in which they came, each with the number of the line whose
+    /// place it takes: none moves behind its own.
+    fn places(mut self) -> Vec<(usize, usize)> {
+        self.lines.sort_by_key(|line| line.arrival);
+        let mut first = usize::MAX;
+        let mut places: Vec<(usize, usize)> = Vec::new();
+        for line in self.lines.iter().rev() {
+            first = first.min(line.number);
+            places.push((line.number, first));
+        }
+        places.reverse();
+        places
+    }
 }
 
 /// Line that was received before anything expects it.
 #[derive(Debug)]
 struct EarlyLine {
     after: usize,
+    arrival: usize,
     text: String,
     message: Option<Value>,
 }
@@ -56,6 +150,10 @@ pub(super) struct TranscriptComparison {
     any_pace: bool,
     pending: Vec<ExpectedLine>,
     early: Vec<EarlyLine>,
+    /// Number of lines received.
+    received: usize,
+    /// Order of each channel, by its URI as JSON, where only that is fixed.
+    streams: BTreeMap<String, MatchedStream>,
     expected_summaries: Vec<SummaryChanges>,
     received_summaries: Vec<SummaryChanges>,
     /// Differences, in the order in which they were found.
@@ -80,14 +178,26 @@ fn kind_of(message: Option<&Value>) -> String {
 /// Adds a change of a session's summary to those before it.
 fn merge(all: &mut Vec<SummaryChanges>, line: usize, message: &Value) {
     let session = &message["params"]["session"];
-    let Some(known) = all.iter_mut().find(|known| known.message["params"]["session"] == *session) else {
-        return all.push(SummaryChanges { line, message: message.clone() });
-    };
-    known.line = line;
+    let place = all.iter().position(|known| known.session() == session);
+    let place = place.unwrap_or_else(|| {
+        all.push(SummaryChanges { lines: Vec::new(), message: message.clone(), counts: BTreeMap::new() });
+        all.len() - 1
+    });
+    let known = &mut all[place];
+    known.lines.push(line);
     let changes = known.message["params"]["changes"].as_object_mut();
     if let (Some(changes), Some(newer)) = (changes, message["params"]["changes"].as_object()) {
-        changes.extend(newer.iter().map(|(name, value)| (name.clone(), value.clone())));
+        for (name, value) in newer {
+            *known.counts.entry(name.clone()).or_default() += 1;
+            changes.insert(name.clone(), value.clone());
+        }
     }
+}
+
+/// Returns the channel of a message, as JSON; `None` for an answer, and for what is no message.
+fn channel_of(message: Option<&Value>) -> Option<String> {
+    let message = message.filter(|message| message.get("method").is_some())?;
+    Some(message["params"]["channel"].to_string())
 }
 
 impl TranscriptComparison {
@@ -98,6 +208,8 @@ impl TranscriptComparison {
             any_pace,
             pending: Vec::new(),
             early: Vec::new(),
+            received: 0,
+            streams: BTreeMap::new(),
             expected_summaries: Vec::new(),
             received_summaries: Vec::new(),
             differences: Vec::new(),
@@ -146,38 +258,60 @@ impl TranscriptComparison {
         if let Some(message) = message.as_ref().filter(|message| self.may_be_merged(message)) {
             return merge(&mut self.received_summaries, after, message);
         }
-        self.match_line(EarlyLine { after, text, message });
+        self.received += 1;
+        self.match_line(EarlyLine { after, arrival: self.received, text, message });
     }
 
     fn may_be_merged(&self, message: &Value) -> bool {
         self.any_pace && message["method"] == SUMMARY_CHANGED
     }
 
-    /// Compares the last value of each member that both sides have changed.
+    /// Compares the last value of each member. A member that has changed several times in one run
+    /// may have kept its value in the other one, where the changes came as one.
     fn compare_summaries(&mut self) {
         for expected in std::mem::take(&mut self.expected_summaries) {
-            let session = |of: &SummaryChanges| of.message["params"]["session"].clone();
-            let is_same = |it: &&SummaryChanges| self.compare(&session(&expected), &session(it)).is_empty();
-            let line = expected.line;
-            let Some(received) = self.received_summaries.iter().find(is_same) else {
-                self.rewritten.remove(&line);
-                let text = expected.message.to_string();
-                self.differences.push(Difference::Missing { line, text });
+            let is_same = |it: &SummaryChanges| self.compare(expected.session(), it.session()).is_empty();
+            let line = expected.line();
+            let Some(place) = self.received_summaries.iter().position(is_same) else {
+                if !expected.may_all_be_missing() {
+                    expected.lines.iter().for_each(|line| drop(self.rewritten.remove(line)));
+                    let text = expected.message.to_string();
+                    self.differences.push(Difference::Missing { line, text });
+                }
                 continue;
             };
-            let [mut wanted, mut message] = [&expected, received].map(|it| it.message.clone());
-            let (all, others) = (&expected.message["params"]["changes"], received.message.clone());
-            for (message, others) in [(&mut wanted, &others["params"]["changes"]), (&mut message, all)] {
-                if let Some(changes) = message["params"]["changes"].as_object_mut() {
-                    changes.retain(|name, _| others.get(name).is_some());
-                }
-            }
+            let received = self.received_summaries.remove(place);
+            let wanted = expected.without_missing_in(&received);
+            let message = received.without_missing_in(&expected);
             let fields = self.compare(&wanted, &message);
             if !fields.is_empty() {
                 let kind = kind_of(Some(&message));
                 self.differences.push(Difference::Fields { line, kind, fields });
-                let text = self.named(&others.to_string());
+                expected.lines.iter().for_each(|line| drop(self.rewritten.remove(line)));
+                let text = self.named(&received.message.to_string());
                 self.rewritten.insert(line, TranscriptLine::Host(text).to_string());
+            }
+        }
+        for received in std::mem::take(&mut self.received_summaries) {
+            if !received.may_all_be_missing() {
+                let (after, text) = (received.line(), received.message.to_string());
+                self.add(EarlyLine { after, arrival: 0, text, message: None });
+            }
+        }
+    }
+
+    /// Writes the lines of each channel in the order in which they came.
+    fn reorder(&mut self) {
+        for stream in std::mem::take(&mut self.streams).into_values().filter(|it| !it.late.is_empty()) {
+            let places = stream.places().into_iter();
+            let moved = places.map(|(number, place)| (place, self.rewritten.remove(&number)));
+            for (place, text) in moved.collect::<Vec<_>>() {
+                let Some(text) = text else { continue };
+                let written = self.rewritten.entry(place).or_default();
+                if !written.is_empty() {
+                    written.push('\n');
+                }
+                *written += &text;
             }
         }
     }
@@ -204,9 +338,14 @@ impl TranscriptComparison {
         if let Some(overtaken_by) = expected.overtaken_by.take() {
             self.differences.push(Difference::OutOfOrder { line: expected.number, overtaken_by });
         }
-        for at in 0..place {
-            if !self.any_pace || self.is_same_stream(&self.pending[at], &line) {
-                self.pending[at].overtaken_by.get_or_insert(expected.number);
+        if !self.any_pace {
+            for earlier in &mut self.pending[..place] {
+                earlier.overtaken_by.get_or_insert(expected.number);
+            }
+        } else if let Some(channel) = channel_of(line.message.as_ref()) {
+            let matched = MatchedLine { number: expected.number, arrival: line.arrival };
+            for (line, overtaken_by) in self.streams.entry(channel).or_default().add(matched) {
+                self.differences.push(Difference::OutOfOrder { line, overtaken_by });
             }
         }
         let text = if is_same && self.names.is_some() { expected.text } else { self.named(&line.text) };
@@ -230,6 +369,7 @@ impl TranscriptComparison {
     pub(super) fn finish(&mut self) {
         self.give_up();
         self.compare_summaries();
+        self.reorder();
         for line in std::mem::take(&mut self.early) {
             self.add(line);
         }
@@ -256,17 +396,19 @@ impl TranscriptComparison {
     }
 
     fn bind(&mut self, expected: &ExpectedLine, line: &EarlyLine) {
-        if let (Some(names), Some(expected), Some(message)) =
-            (&mut self.names, &expected.message, &line.message)
-        {
-            let compared = names.compare(expected, message);
-            names.bind(compared);
-        }
+        let Some(names) = &mut self.names else { return };
+        let compared = match (&expected.message, &line.message) {
+            (Some(expected), Some(message)) => names.compare(expected, message),
+            (None, None) => names.compare(&expected.text.as_str().into(), &line.text.as_str().into()),
+            _ => return,
+        };
+        names.bind(compared);
     }
 
     fn differences_of(&self, expected: &ExpectedLine, line: &EarlyLine) -> Vec<FieldDifference> {
         match (&expected.message, &line.message) {
             (Some(expected), Some(message)) => self.compare(expected, message),
+            (None, None) => self.compare(&expected.text.as_str().into(), &line.text.as_str().into()),
             _ if expected.text == line.text => Vec::new(),
             _ => {
                 let (expected, received) = (expected.text.as_str().into(), line.text.as_str().into());

@@ -29,7 +29,7 @@ impl fmt::Display for FieldDifference {
         let shown = |value: &Option<Value>| {
             value.as_ref().map_or("nothing".to_owned(), |value| shortened(&value.to_string(), SHOWN_CHARS))
         };
-        let path = if self.path.is_empty() { "the message" } else { &self.path };
+        let path = if self.path.is_empty() { "the message".to_owned() } else { harmless(&self.path) };
         write!(formatter, "{path}: expected {}, got {}", shown(&self.expected), shown(&self.received))
     }
 }
@@ -105,7 +105,7 @@ impl fmt::Display for Difference {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fields { line, kind, fields } => {
-                write!(formatter, "line {line}: {kind}")?;
+                write!(formatter, "line {line}: {}", harmless(kind))?;
                 fields.iter().try_for_each(|field| write!(formatter, "\n  {field}"))
             }
             Self::Missing { line, text } => {
@@ -128,7 +128,7 @@ impl fmt::Display for Difference {
             Self::Exit { line, expected, received } => {
                 write!(formatter, "line {line}: expected exit status {expected}, got {received}")
             }
-            Self::Stopped { line, why } => write!(formatter, "line {line}: {why}"),
+            Self::Stopped { line, why } => write!(formatter, "line {line}: {}", harmless(why)),
         }
     }
 }
@@ -137,8 +137,13 @@ impl fmt::Display for Difference {
 fn shortened(text: &str, chars: usize) -> String {
     let shown: String = text.chars().take(chars).collect();
     let cut = if shown.len() < text.len() { "…" } else { "" };
-    // A terminal must not obey what a host has sent.
-    shown.replace(char::is_control, "\u{fffd}") + cut
+    harmless(&shown) + cut
+}
+
+/// Returns a text without what a terminal obeys, or what looks like another line: a host, or a
+/// transcript, may have any.
+fn harmless(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
 }
 
 /// Report on one transcript.
@@ -163,7 +168,7 @@ impl TranscriptReport {
     /// Returns the report in one line.
     pub fn summary(&self) -> String {
         match (&self.error, self.differences.len()) {
-            (Some(error), _) => error.clone(),
+            (Some(error), _) => harmless(error),
             (None, 0) if self.rewritten => "rewritten".to_owned(),
             (None, 0) => "same".to_owned(),
             (None, 1) => "1 difference".to_owned(),
@@ -174,7 +179,7 @@ impl TranscriptReport {
 
 impl fmt::Display for TranscriptReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(formatter, "{}: {}", self.name, self.summary())?;
+        writeln!(formatter, "{}: {}", harmless(&self.name), self.summary())?;
         for difference in &self.differences {
             writeln!(formatter, "  {}", difference.to_string().replace('\n', "\n  "))?;
         }
@@ -227,6 +232,22 @@ pub(crate) fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_kinds_names_and_reasons_are_shown_harmless() {
+        let evil = "a\u{1b}[2J\r\nb: same".to_owned();
+        let field = FieldDifference { path: evil.clone(), expected: None, received: None };
+        let kind = evil.clone();
+        let differences = vec![
+            Difference::Fields { line: 1, kind, fields: vec![field] },
+            Difference::Stopped { line: 2, why: evil.clone() },
+        ];
+        let report = TranscriptReport { name: evil.clone(), differences, ..TranscriptReport::default() };
+        let broken = TranscriptReport { error: Some(evil), ..TranscriptReport::default() };
+        let shown = format!("{report}{broken}");
+        assert_eq!(shown.lines().count(), 5, "{shown}");
+        assert!(!shown.replace('\n', "").contains(char::is_control), "{shown}");
+    }
 
     #[test]
     fn long_and_hostile_values_are_shown_short_and_harmless() {

@@ -12,7 +12,8 @@ use serde_json::{json, Map, Value};
 
 use super::form::{TranscriptFile, TranscriptLine};
 use super::naming::Naming;
-use super::recorder::{said_line, without_token, Side, NOTE};
+use super::recorder::{said_line, Side, NOTE};
+use super::tokens::{without_broken_token, HiddenTokens};
 
 /// Name of the member besides the message.
 const METADATA: &str = "_ahpLog";
@@ -47,17 +48,35 @@ impl Metadata {
     }
 }
 
-/// Returns the line of the log for a line of a conversation. Tokens of clients are removed.
-pub(super) fn entry(line: &[u8], metadata: &Metadata) -> String {
+/// Returns the line of the log for a line of a conversation. Tokens of clients are removed, which
+/// this line may add.
+pub(super) fn entry(line: &[u8], metadata: &Metadata, tokens: &mut HiddenTokens) -> String {
     let mut members = metadata.members();
-    let mut message = match serde_json::from_slice(line) {
+    let is_said = metadata.side == Side::Client;
+    let parsed = serde_json::from_slice::<Value>(line);
+    let shown = parsed.as_ref().map(|parsed| {
+        if is_said {
+            tokens.learn(parsed);
+        }
+        let mut shown = parsed.clone();
+        tokens.hide(&mut shown);
+        shown
+    });
+    let mut message = match shown {
         Ok(message @ Value::Object(_)) => message,
-        _ => {
-            members.insert("invalid".to_owned(), String::from_utf8_lossy(line).into());
+        other => {
+            let text = match other {
+                Ok(other) if parsed.as_ref().is_ok_and(|parsed| *parsed != other) => other.to_string(),
+                Ok(_) => String::from_utf8_lossy(line).into_owned(),
+                Err(_) => {
+                    let line = if is_said { without_broken_token(line) } else { line.into() };
+                    tokens.hidden(&String::from_utf8_lossy(&line))
+                }
+            };
+            members.insert("invalid".to_owned(), text.into());
             json!({})
         }
     };
-    without_token(&mut message);
     if let Some(message) = message.as_object_mut() {
         message.insert(METADATA.to_owned(), members.into());
     }
@@ -112,10 +131,11 @@ mod tests {
     fn logged_messages_are_read_as_they_were_sent() {
         let metadata = |side| Metadata::now(side, "c".to_owned(), 9);
         let token = br#"{"id":1,"method":"authenticate","params":{"token":"secret"}}"#;
+        let mut tokens = HiddenTokens::default();
         let entries = [
-            entry(token, &metadata(Side::Client)),
-            entry(br#"{"id":1,"result":{"b":1,"a":2}}"#, &metadata(Side::Host)),
-            entry(b"junk", &metadata(Side::Host)),
+            entry(token, &metadata(Side::Client), &mut tokens),
+            entry(br#"{"id":1,"result":{"b":1,"a":2}}"#, &metadata(Side::Host), &mut tokens),
+            entry(b"junk, removed", &metadata(Side::Host), &mut tokens),
         ];
         let text = entries.join("\n");
         assert!(!text.contains("secret"), "{text}");
@@ -124,7 +144,7 @@ mod tests {
         assert_eq!(
             written.collect::<String>(),
             "> {\"id\":1,\"method\":\"authenticate\",\"params\":{\"token\":\"${token-1}\"}}\n\
-             < {\"id\":1,\"result\":{\"b\":1,\"a\":2}}\n< junk\n"
+             < {\"id\":1,\"result\":{\"b\":1,\"a\":2}}\n< junk, removed\n"
         );
         let first: Value = serde_json::from_str(&entries[1]).unwrap();
         assert_eq!(first["_ahpLog"]["dir"], "s2c");

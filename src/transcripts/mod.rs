@@ -2,8 +2,8 @@
 //!
 //! In reading order: [`form`] (the lines of a file), [`names`] and `naming` (names for values that
 //! differ from run to run), [`player`] (says the client's lines), `comparison`, [`differences`]
-//! (reports), `recorder`, `jsonl` (logs), [`record`] and [`replay`] (the commands). The page
-//! `README.md` specifies the form.
+//! (reports), `tokens` (which stay secret), `recorder`, `jsonl` (logs), [`record`] and [`replay`]
+//! (the commands). The page `README.md` specifies the form.
 //!
 //! Owns: the form of transcripts, and all that reads, writes or plays them.
 //! Never: knows what a host should say: that is in the files.
@@ -20,18 +20,20 @@ pub(crate) mod process;
 pub mod record;
 pub(crate) mod recorder;
 pub mod replay;
+mod tokens;
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
+use crate::connect::AS_HOST;
 use crate::os::exe;
 
 /// Word in a host command that stands for a state folder.
 pub(crate) const STATE: &str = "{state}";
 
 /// Failure to start a host.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[error("the host cannot be started: {0}")]
 pub struct HostFailure(String);
 
@@ -40,6 +42,18 @@ impl HostFailure {
     pub(crate) fn new(why: String) -> Self {
         Self(why)
     }
+}
+
+/// Returns whether a host command is an address.
+fn is_address(words: &[OsString]) -> bool {
+    let is_one = |word: &str| word.starts_with("ws://") || word.starts_with("unix:");
+    words.first().and_then(|word| word.to_str()).is_some_and(is_one)
+}
+
+/// Returns the failure of a process that has connected to no host.
+fn unreachable(words: &[OsString]) -> HostFailure {
+    let address = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+    HostFailure(format!("`{address}` cannot be reached"))
 }
 
 /// Returns the command that starts a host: this program without words, and as a client of an
@@ -51,11 +65,9 @@ pub(crate) fn host_command(words: &[OsString], state: Option<&Path>) -> Command 
         _ => word.clone(),
     };
     let Some((program, arguments)) = words.split_first() else { return exe::command() };
-    let is_address =
-        program.to_str().is_some_and(|word| word.starts_with("ws://") || word.starts_with("unix:"));
-    let mut command = if is_address {
+    let mut command = if is_address(words) {
         let mut command = exe::command();
-        command.arg("connect").arg(program);
+        command.arg("connect").arg(format!("--{AS_HOST}")).arg(program);
         command
     } else {
         Command::new(program)

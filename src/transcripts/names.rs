@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context};
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use super::differences::FieldDifference;
 use crate::files::uris::{path_of, uri_of};
@@ -28,6 +28,9 @@ pub(super) const TIME: &str = "${time}";
 
 /// Beginning of a URI whose path is encoded.
 pub(super) const FILE_URI: &str = "file://";
+
+/// Maximum number of keys that one comparison tries for those with names.
+const CHOICES_MAX: usize = 10_000;
 
 /// Part of a text.
 #[derive(Debug, PartialEq, Eq)]
@@ -122,8 +125,7 @@ impl NameTable {
 
     /// Compares a received value with the written one.
     pub(super) fn compare(&self, expected: &Value, received: &Value) -> Compared {
-        let mut comparing =
-            Comparing { names: Some(self), compared: Compared::default(), path: String::new() };
+        let mut comparing = Comparing::new(Some(self));
         comparing.values(expected, received);
         comparing.compared
     }
@@ -137,11 +139,28 @@ impl NameTable {
         if !line.contains(NAME_START) {
             return Ok(line.to_owned());
         }
-        let Ok(mut message) = serde_json::from_str::<Value>(line) else {
+        let body = line.trim_end_matches(['\r', '\n']);
+        let Ok(mut message) = serde_json::from_str::<Value>(body) else {
             return Ok(text_of(&self.filled(line, folders)?));
         };
         self.fill_value(&mut message, folders)?;
-        Ok(message.to_string())
+        Ok(message.to_string() + &line[body.len()..])
+    }
+
+    /// Replaces the names in bytes of the client by their values.
+    ///
+    /// # Errors
+    /// When a name has no value.
+    pub(super) fn fill_bytes(&mut self, bytes: &[u8], folders: &Path) -> anyhow::Result<Vec<u8>> {
+        if let Ok(text) = std::str::from_utf8(bytes) {
+            return Ok(self.fill(text, folders)?.into_bytes());
+        }
+        let mut filled = Vec::new();
+        for chunk in bytes.utf8_chunks() {
+            filled.extend(text_of(&self.filled(chunk.valid(), folders)?).into_bytes());
+            filled.extend(chunk.invalid());
+        }
+        Ok(filled)
     }
 
     fn fill_value(&mut self, value: &mut Value, folders: &Path) -> anyhow::Result<()> {
@@ -223,9 +242,19 @@ fn from_text(text: &str, in_uri: bool) -> Value {
     path.map_or_else(|| text.to_owned(), |path: PathBuf| path.display().to_string()).into()
 }
 
+/// Returns whether two numbers are the same, however they are written. Whole numbers of up to 64
+/// bits are exact, also beyond those that a floating-point number can hold.
+fn are_equal(some: &Number, other: &Number) -> bool {
+    let whole = |number: &Number| number.as_i64().map(i128::from).or(number.as_u64().map(i128::from));
+    match (whole(some), whole(other)) {
+        (Some(some), Some(other)) => some == other,
+        _ => some.as_f64() == other.as_f64(),
+    }
+}
+
 /// Compares a received value with a written one that has no names.
 pub(super) fn compare_literally(expected: &Value, received: &Value) -> Vec<FieldDifference> {
-    let mut comparing = Comparing { names: None, compared: Compared::default(), path: String::new() };
+    let mut comparing = Comparing::new(None);
     comparing.values(expected, received);
     comparing.compared.fields
 }
@@ -237,9 +266,15 @@ struct Comparing<'a> {
     compared: Compared,
     /// Path of the compared values, such as `params.action.type`.
     path: String,
+    /// Number of keys that are still tried for those with names.
+    choices_left: usize,
 }
 
-impl Comparing<'_> {
+impl<'a> Comparing<'a> {
+    fn new(names: Option<&'a NameTable>) -> Self {
+        Self { names, compared: Compared::default(), path: String::new(), choices_left: CHOICES_MAX }
+    }
+
     fn values(&mut self, expected: &Value, received: &Value) {
         match (expected, received) {
             (Value::Object(expected), Value::Object(received)) => self.members(expected, received),
@@ -248,7 +283,7 @@ impl Comparing<'_> {
                     self.below(&format!("[{at}]"), expected.get(at), received.get(at));
                 }
             }
-            (Value::Number(some), Value::Number(other)) if some.as_f64() == other.as_f64() => {}
+            (Value::Number(some), Value::Number(other)) if are_equal(some, other) => {}
             (Value::String(text), _) if self.has_names(text) => {
                 if !self.text(text, received) {
                     self.differ(Some(expected), Some(received));
@@ -260,23 +295,49 @@ impl Comparing<'_> {
     }
 
     fn members(&mut self, expected: &Map<String, Value>, received: &Map<String, Value>) {
-        let mut seen = Vec::new();
-        for (key, value) in expected {
-            let same = if self.has_names(key) {
-                // A name that has no value yet takes the first key that fits.
-                let unseen = |other: &&String| !seen.contains(*other) && !expected.contains_key(*other);
-                let others: Vec<&String> = received.keys().filter(unseen).collect();
-                others.into_iter().find(|other| self.text(key, &Value::from(other.as_str()))).cloned()
-            } else {
-                Some(key.clone())
-            };
-            let same = same.unwrap_or_else(|| key.clone());
-            self.below(&format!(".{key}"), Some(value), received.get(&same));
-            seen.push(same);
+        // Names in other members have their values before a key needs them.
+        let (named, plain): (Vec<_>, Vec<_>) = expected.iter().partition(|(key, _)| self.has_names(key));
+        for (key, value) in plain {
+            self.below(&format!(".{key}"), Some(value), received.get(key));
         }
-        for (key, value) in received.iter().filter(|(key, _)| !seen.contains(key)) {
+        let mut rest: Vec<(&String, &Value)> =
+            received.iter().filter(|(key, _)| !expected.contains_key(*key)).collect();
+        if self.assign(&named, &mut rest) {
+            return;
+        }
+        // No choice fits: each key takes the first one of its form.
+        for (key, value) in named {
+            let place = rest.iter().position(|(other, _)| self.text(key, &Value::from(other.as_str())));
+            let same = place.map(|place| rest.remove(place).1);
+            self.below(&format!(".{key}"), Some(value), same);
+        }
+        for (key, value) in rest {
             self.below(&format!(".{key}"), None, Some(value));
         }
+    }
+
+    /// Gives each key with names a received one so that nothing differs, whatever the order of the
+    /// members. Returns false, and changes nothing, if there is no such choice.
+    fn assign(&mut self, named: &[(&String, &Value)], rest: &mut Vec<(&String, &Value)>) -> bool {
+        let Some(((key, value), named)) = named.split_first() else { return rest.is_empty() };
+        let (fields, bound) = (self.compared.fields.len(), self.compared.bound.len());
+        for place in 0..rest.len() {
+            if self.choices_left == 0 {
+                return false;
+            }
+            self.choices_left -= 1;
+            let (other, received) = rest.remove(place);
+            if self.text(key, &Value::from(other.as_str())) {
+                self.below("", Some(value), Some(received));
+                if self.compared.fields.len() == fields && self.assign(named, rest) {
+                    return true;
+                }
+            }
+            rest.insert(place, (other, received));
+            self.compared.fields.truncate(fields);
+            self.compared.bound.truncate(bound);
+        }
+        false
     }
 
     fn below(&mut self, segment: &str, expected: Option<&Value>, received: Option<&Value>) {
@@ -335,11 +396,21 @@ impl Comparing<'_> {
         }
         match self.known(name) {
             Some(known) => known == received,
-            None => {
-                self.compared.bound.push((name.to_owned(), received.clone()));
-                true
-            }
+            None => self.give(name, received.clone()),
         }
+    }
+
+    /// Gives a name its value; returns false if another name of its kind has this value.
+    fn give(&mut self, name: &str, value: Value) -> bool {
+        let kind_of = |name: &str| numbered(name).map(|(kind, _)| kind.to_owned());
+        let kind = kind_of(name);
+        let has_it = |other: &str, its: &Value| *its == value && kind_of(other) == kind;
+        let known = self.names.is_some_and(|names| names.iter().any(|(other, its)| has_it(other, its)));
+        if known || self.compared.bound.iter().any(|(other, its)| has_it(other, its)) {
+            return false;
+        }
+        self.compared.bound.push((name.to_owned(), value));
+        true
     }
 
     fn pattern(&mut self, parts: &[TextPart], received: &str) -> bool {
@@ -366,9 +437,8 @@ impl Comparing<'_> {
                             _ => Some(rest.len()),
                         };
                         let Some(length) = length else { return false };
-                        if numbered(name).is_some() {
-                            let value = from_text(&rest[..length], in_uri);
-                            self.compared.bound.push((name.clone(), value));
+                        if numbered(name).is_some() && !self.give(name, from_text(&rest[..length], in_uri)) {
+                            return false;
                         }
                         length
                     }
@@ -446,10 +516,54 @@ mod tests {
     }
 
     #[test]
+    fn whole_number_is_compared_exactly() {
+        let names = NameTable::default();
+        for (expected, received, same) in [
+            ("9007199254740993", "9007199254740992", false),
+            ("18446744073709551615", "18446744073709551614", false),
+            ("-9223372036854775808", "-9223372036854775807", false),
+            ("7", "7.0", true),
+            ("1e2", "100", true),
+        ] {
+            let [expected, received] = [expected, received].map(|it| serde_json::from_str(it).unwrap());
+            assert_eq!(fields(&names, expected, received).is_empty(), same);
+        }
+    }
+
+    #[test]
+    fn two_names_of_a_kind_never_stand_for_one_value() {
+        let mut names = NameTable::default();
+        assert_eq!(fields(&names, json!(["${id-1}", "${id-2}"]), json!(["x", "x"])).len(), 1);
+        assert_eq!(fields(&names, json!(["${id-1}", "a${id-2}"]), json!(["x", "ax"])).len(), 1);
+        assert_eq!(fields(&names, json!(["${id-1}", "${request-1}"]), json!([7, 7])), [""; 0]);
+        names.bind(names.compare(&json!("${id-1}"), &json!("x")));
+        assert_eq!(
+            fields(&names, json!("${id-2}"), json!("x")),
+            [r#"the message: expected "${id-2}", got "x""#]
+        );
+    }
+
+    #[test]
+    fn keys_with_names_are_found_in_any_order() {
+        let names = NameTable::default();
+        let expected = json!({ "${id-1}": { "n": 1 }, "${id-2}": "${id-1}", "last": "${id-2}" });
+        let received = json!({ "y": "x", "last": "y", "x": { "n": 1 } });
+        assert_eq!(fields(&names, expected.clone(), received), [""; 0]);
+        let other = json!({ "y": "x", "last": "x", "x": { "n": 1 } });
+        assert!(!fields(&names, expected, other).is_empty());
+        // The first choice of the first key leaves nothing for the second one.
+        let expected = json!({ "${id-1}": "${any}", "${id-2}": 5 });
+        assert_eq!(fields(&names, expected, json!({ "a": 5, "b": 6 })), [""; 0]);
+    }
+
+    #[test]
     fn key_with_a_name_is_compared_by_its_value() {
         let names = NameTable::default();
         let expected = json!({ "${id-1}": 1, "b": "${id-1}" });
         assert_eq!(fields(&names, expected.clone(), json!({ "x": 1, "b": "x" })), [""; 0]);
-        assert_eq!(fields(&names, expected, json!({ "x": 1, "b": "y" })).len(), 1);
+        assert_eq!(
+            fields(&names, expected, json!({ "x": 1, "b": "y" })),
+            ["${id-1}: expected 1, got nothing", "x: expected nothing, got 1"]
+        );
     }
 }

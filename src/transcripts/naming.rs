@@ -12,6 +12,7 @@ use std::ops::Bound;
 use serde_json::{Map, Value};
 
 use super::names::{is_time, numbered, NameTable, DOLLAR, FILE_URI, NAME_START, TIME};
+use super::tokens::{is_hidden, messages_of, spellings, tokens_in, without_broken_token};
 use crate::files::uris::path_of;
 
 /// Fields with a number that says when something was.
@@ -44,6 +45,8 @@ pub(super) struct Naming {
     known: BTreeMap<String, String>,
     /// Last number of each kind of names.
     counts: BTreeMap<String, usize>,
+    /// Texts among them that are tokens.
+    tokens: BTreeSet<String>,
     /// Ids and hashes that the client has said first.
     said: BTreeSet<String>,
     /// Ids of the host's requests as JSON, with their names.
@@ -81,6 +84,7 @@ impl Naming {
                 (Some(("seq", _)), number) => {
                     self.sequence.get_or_insert_default().insert(number.to_string(), written);
                 }
+                (Some(("token", _)), Value::String(token)) => self.learn_token(token, &written),
                 (_, Value::String(text)) if !text.is_empty() => {
                     self.known.insert(text.clone(), written);
                 }
@@ -98,31 +102,53 @@ impl Naming {
         }
     }
 
+    fn learn_token(&mut self, token: &str, written: &str) {
+        for spelling in spellings(token) {
+            self.tokens.insert(spelling.clone());
+            self.known.insert(spelling, written.to_owned());
+        }
+    }
+
     fn fresh(&mut self, kind: &str) -> String {
         let count = self.counts.entry(kind.to_owned()).or_default();
         *count += 1;
         format!("{NAME_START}{kind}-{count}}}")
     }
 
+    /// Returns a line of the client with names for what has one. Bytes that are no text stay.
+    pub(super) fn client_bytes(&mut self, line: &[u8]) -> Vec<u8> {
+        if let Ok(text) = std::str::from_utf8(line) {
+            return self.client_line(text).into_bytes();
+        }
+        let mut named = Vec::new();
+        for chunk in without_broken_token(line).utf8_chunks() {
+            named.extend(self.in_text(chunk.valid(), false).into_bytes());
+            named.extend(chunk.invalid());
+        }
+        named
+    }
+
     /// Returns a line of the client with names for what has one.
     pub(super) fn client_line(&mut self, line: &str) -> String {
-        let Ok(mut message) = serde_json::from_str::<Value>(line) else { return escaped(line) };
+        let Ok(mut message) = serde_json::from_str::<Value>(line) else {
+            let line = without_broken_token(line.as_bytes());
+            return self.in_text(&String::from_utf8_lossy(&line), false);
+        };
         let before = message.clone();
         self.learn_folders("", &message);
-        if message["method"] == "authenticate" {
-            if let Some(token) = message["params"]["token"].as_str().map(str::to_owned) {
-                if !token.is_empty() && !self.known.contains_key(&token) {
-                    let name = self.fresh("token");
-                    self.known.insert(token, name);
-                }
+        let mut has_token = false;
+        for token in tokens_in(&before) {
+            has_token = true;
+            if !self.tokens.contains(token) {
+                let name = self.fresh("token");
+                self.learn_token(token, &name);
             }
         }
-        if message.get("method").is_none() {
-            self.name_request(&mut message);
-        }
+        self.name_requests(&mut message, |message| message.get("method").is_none());
         self.note_said(line);
         self.replace(&mut message, "", false);
-        if message == before {
+        // A message may have a member twice; what is written has the last one alone.
+        if message == before && !has_token {
             line.to_owned()
         } else {
             message.to_string()
@@ -131,23 +157,24 @@ impl Naming {
 
     /// Returns a line of the host with names for what has one, or needs one.
     pub(super) fn host_line(&mut self, line: &str) -> String {
-        let Ok(mut message) = serde_json::from_str::<Value>(line) else { return escaped(line) };
+        let Ok(mut message) = serde_json::from_str::<Value>(line) else { return self.in_text(line, false) };
         let before = message.clone();
         self.learn_folders("", &message);
-        if message.get("method").is_some() {
-            if let Some(id) = message.get("id").map(Value::to_string) {
+        let is_request = |message: &Value| message.get("method").is_some();
+        for one in messages_of(&before) {
+            if let Some(id) = one.get("id").filter(|_| is_request(one)).map(Value::to_string) {
                 if !self.requests.contains_key(&id) {
                     let name = self.fresh("request");
                     self.requests.insert(id, name);
                 }
-                self.name_request(&mut message);
+            }
+            let result = &one["result"];
+            let first = result.get("protocolVersion").and(result.get("serverSeq")).and_then(Value::as_u64);
+            if first.is_some_and(|first| first > 0) {
+                self.sequence.get_or_insert_default();
             }
         }
-        let result = &message["result"];
-        let first = result.get("protocolVersion").and(result.get("serverSeq")).and_then(Value::as_u64);
-        if first.is_some_and(|first| first > 0) {
-            self.sequence.get_or_insert_default();
-        }
+        self.name_requests(&mut message, is_request);
         self.replace(&mut message, "", true);
         if message == before {
             line.to_owned()
@@ -156,8 +183,13 @@ impl Naming {
         }
     }
 
-    fn name_request(&self, message: &mut Value) {
-        if let Some(id) = message.get_mut("id") {
+    /// Puts the names of the host's requests in place of the ids of these messages.
+    fn name_requests(&self, line: &mut Value, of: impl Fn(&Value) -> bool) {
+        let messages = match line {
+            Value::Array(messages) => messages.as_mut_slice(),
+            message => std::slice::from_mut(message),
+        };
+        for id in messages.iter_mut().filter(|message| of(message)).filter_map(|it| it.get_mut("id")) {
             if let Some(name) = self.requests.get(&id.to_string()) {
                 *id = Value::from(name.as_str());
             }
@@ -267,8 +299,12 @@ impl Naming {
             let length = rest.chars().next().map_or(1, char::len_utf8);
             let known = self.known.range::<str, _>((Bound::Included(&rest[..length]), Bound::Unbounded));
             let known = known.take_while(|(part, _)| part.starts_with(&rest[..length]));
-            let known = known
-                .filter(|(part, _)| rest.starts_with(part.as_str()) && is_apart(text, at, at + part.len()));
+            let stands_here = |part: &str| {
+                let end = at + part.len();
+                let is_token = self.tokens.contains(part) && is_hidden(text, at, end);
+                is_token || is_apart(text, at, end)
+            };
+            let known = known.filter(|(part, _)| rest.starts_with(part.as_str()) && stands_here(part));
             if let Some((part, name)) = known.max_by_key(|(part, _)| part.len()) {
                 replaced += name;
                 at += part.len();
@@ -284,13 +320,8 @@ impl Naming {
     }
 }
 
-/// Returns text with its dollar signs written so that it has no names.
-fn escaped(text: &str) -> String {
-    text.replace(NAME_START, &format!("{DOLLAR}{{"))
-}
-
 /// Returns whether a part of a text is no part of a longer word.
-fn is_apart(text: &str, start: usize, end: usize) -> bool {
+pub(super) fn is_apart(text: &str, start: usize, end: usize) -> bool {
     let is_of_words = |char: char| char.is_alphanumeric() || char == '_';
     let (before, after) = (text[..start].chars().next_back(), text[end..].chars().next());
     let (first, last) = (text[start..].chars().next(), text[..end].chars().next_back());

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context};
@@ -19,7 +19,10 @@ use super::names::{numbered_names, NameTable};
 use super::naming::Naming;
 use super::placeholders::Placeholders;
 use super::process::{HostOutput, PlayedHost};
+use super::HostFailure;
+use crate::os::process::{GuardProgram, BY_SIGNAL};
 use crate::os::{paths, private};
+use crate::status::EXIT_NO_HOST;
 
 /// Requirements of a transcript on its host.
 #[derive(Debug)]
@@ -46,6 +49,10 @@ pub struct PlayConditions<'a> {
     pub waits: bool,
     /// Values of names.
     pub given: &'a [(String, String)],
+    /// Starter of the guards that end hosts with all that they have started.
+    pub guards: &'a GuardProgram,
+    /// Failure of a host that ends with [`EXIT_NO_HOST`], where it connects to another one.
+    pub unreachable: Option<HostFailure>,
 }
 
 /// Conversation that was held.
@@ -167,7 +174,10 @@ impl Player<'_> {
                     }
                     self.say(std::mem::take(&mut said).into_bytes())?;
                 }
-                TranscriptLine::SayRaw(bytes) => self.say(bytes.clone())?,
+                TranscriptLine::SayRaw(bytes) => {
+                    let bytes = self.filled_bytes(bytes)?;
+                    self.say(bytes)?;
+                }
                 TranscriptLine::SayRepeat(count, bytes) => self.say(bytes.repeat(*count))?,
                 TranscriptLine::Config(text) => {
                     self.folders.configure(text).map_err(Halt::Failed)?;
@@ -197,7 +207,7 @@ impl Player<'_> {
                 }
                 TranscriptLine::Exit(expected) => {
                     let received = self.exit_status()?;
-                    if received != *expected {
+                    if !is_status(*expected, received) {
                         let line = self.number;
                         let text = TranscriptLine::Exit(received).to_string();
                         self.comparison.rewritten.insert(line, text);
@@ -267,7 +277,7 @@ impl Player<'_> {
             if self.transcript.has(&TranscriptLine::Repository) {
                 command.envs(self.folders.git_environment());
             }
-            PlayedHost::start(command)
+            PlayedHost::start(&command, self.conditions.guards, true)
         };
         self.host = Some(start().map_err(Halt::Failed)?);
         Ok(())
@@ -279,6 +289,15 @@ impl Player<'_> {
         let Some(names) = &mut self.comparison.names else { return Ok(line) };
         let filled = names.fill(&line, &self.folders.path).map_err(|why| Halt::Stopped(why.to_string()))?;
         self.comparison.note_said(&filled);
+        Ok(filled)
+    }
+
+    /// Returns bytes of the client with values in place of names.
+    fn filled_bytes(&mut self, bytes: &[u8]) -> Result<Vec<u8>, Halt> {
+        let Some(names) = &mut self.comparison.names else { return Ok(bytes.to_vec()) };
+        let filled = names.fill_bytes(bytes, &self.folders.path);
+        let filled = filled.map_err(|why| Halt::Stopped(why.to_string()))?;
+        self.comparison.note_said(&String::from_utf8_lossy(&filled));
         Ok(filled)
     }
 
@@ -371,9 +390,22 @@ impl Player<'_> {
         let deadline = self.deadline();
         let Some(mut host) = self.host.take() else { return Ok(0) };
         let limit = self.conditions.limit.as_secs_f32();
-        host.wait(deadline).map_err(Halt::Failed)?.map(|status| status.code().unwrap_or(-1)).ok_or_else(
-            || Halt::Stopped(format!("the host has not exited within {limit} s of the end of its output")),
-        )
+        let status = host.wait(deadline).map_err(Halt::Failed)?;
+        let status = status.ok_or_else(|| {
+            Halt::Stopped(format!("the host has not exited within {limit} s of the end of its output"))
+        })?;
+        self.expect_reached(status)?;
+        Ok(status.code().unwrap_or(-1))
+    }
+
+    /// Fails for the status of a process that could not connect to its host.
+    fn expect_reached(&self, status: ExitStatus) -> Result<(), Halt> {
+        match &self.conditions.unreachable {
+            Some(failure) if status.code() == Some(i32::from(EXIT_NO_HOST)) => {
+                Err(Halt::Failed(failure.clone().into()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Waits for the host to end with status 0, unless its status is known already. Another status
@@ -394,7 +426,10 @@ impl Player<'_> {
         let deadline = self.deadline();
         let status = self.host.take().map(|mut host| host.wait(deadline));
         match status {
-            Some(Ok(Some(status))) => Halt::Stopped(format!("the host has ended early ({status})")),
+            Some(Ok(Some(status))) => match self.expect_reached(status) {
+                Ok(()) => Halt::Stopped(format!("the host has ended early ({status})")),
+                Err(unreached) => unreached,
+            },
             Some(Err(error)) => Halt::Failed(error),
             _ => Halt::Stopped("the host has closed its output".to_owned()),
         }
@@ -419,6 +454,12 @@ impl Player<'_> {
         }
         text
     }
+}
+
+/// Returns whether an exit status is the expected one. A guard reports a signal as shells do.
+fn is_status(expected: i32, received: i32) -> bool {
+    const BY_SIGNALS: std::ops::RangeInclusive<i32> = BY_SIGNAL + 1..=BY_SIGNAL + 64;
+    expected == received || expected == -1 && BY_SIGNALS.contains(&received)
 }
 
 /// Returns whether a line answers the request with this id.

@@ -1,29 +1,37 @@
-//! Host as a child process, addressed line by line.
+//! Host as a child process under a guard, addressed line by line.
 //!
-//! A thread writes to the host and another reads from it, so that a host that does neither holds
-//! nothing up.
+//! A thread with an event loop of its own writes to the host and reads from it, so that a host that
+//! does neither holds nothing up.
 //!
-//! Owns: the process, its pipes and their threads. The process ends with its owner.
+//! Owns: the process, its pipes and their thread. The process ends with its owner, and so does what
+//! it has started.
 //! Never: interprets a line.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{channel, sync_channel, Receiver, RecvTimeoutError, Sender};
-use std::thread;
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::HostFailure;
+use crate::os::process::{AgentPipe, AgentStdin, GuardProgram, Guarded, EXIT_GRACE};
+use crate::os::programs::program_at;
 
 /// Maximum length of a line, in bytes; a longer one is cut into several.
 pub(crate) const LINE_BYTES_MAX: usize = 256 << 20;
 
 /// Maximum number of lines that wait to be compared; the host waits while there are as many.
 const LINES_MAX: usize = 1000;
-
-/// Interval between looks at whether the process has ended.
-const POLL: Duration = Duration::from_millis(2);
 
 /// Output of a host.
 #[derive(Debug)]
@@ -39,44 +47,93 @@ pub(crate) enum HostOutput {
 /// Running host.
 #[derive(Debug)]
 pub(crate) struct PlayedHost {
-    child: Child,
     /// `None` when the input has ended.
-    stdin: Option<Sender<Vec<u8>>>,
+    stdin: Option<UnboundedSender<Vec<u8>>>,
     lines: Receiver<String>,
+    /// Right to queue another line.
+    capacity: Arc<Semaphore>,
+    exits: Receiver<io::Result<ExitStatus>>,
+    /// Cancelled when the host is to be killed.
+    killed: CancellationToken,
+    /// Cancelled when the rest of the output is of no use any more.
+    dropped: CancellationToken,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl PlayedHost {
-    /// Starts a host.
+    /// Starts a host under a guard.
     ///
     /// # Errors
     /// When the command cannot be started.
-    pub(crate) fn start(mut command: Command) -> anyhow::Result<Self> {
+    pub(crate) fn start(
+        command: &Command,
+        guards: &GuardProgram,
+        shows_stderr: bool,
+    ) -> anyhow::Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = spawned.map_err(|error| HostFailure(format!("`{name}`: {error}")))?;
-        let mut stdin = child.stdin.take().context("the host has no stdin")?;
-        let mut stdout = BufReader::new(child.stdout.take().context("the host has no stdout")?);
-        let (says, said) = channel::<Vec<u8>>();
-        let (sends, lines) = sync_channel(LINES_MAX);
-        thread::Builder::new().spawn(move || {
-            // A host that has ended shows by the end of its output.
-            said.into_iter().try_for_each(|bytes| stdin.write_all(&bytes)).unwrap_or_default();
+        if !exists(command) {
+            return Err(HostFailure(format!("`{name}`: there is no such program")).into());
+        }
+        let mut guarded = guards.command(Guarded::Agent, command.get_program());
+        guarded.args(command.get_args());
+        for (variable, value) in command.get_envs() {
+            match value {
+                Some(value) => guarded.env(variable, value),
+                None => guarded.env_remove(variable),
+            };
+        }
+        if let Some(folder) = command.get_current_dir() {
+            guarded.current_dir(folder);
+        }
+        let (says, said) = unbounded_channel();
+        let (sends, lines) = mpsc::channel();
+        let (tells_start, started) = mpsc::channel();
+        let (tells_exit, exits) = mpsc::channel();
+        let (capacity, killed) = (Arc::new(Semaphore::new(LINES_MAX)), CancellationToken::new());
+        let dropped = CancellationToken::new();
+        let (permits, guards) = (Arc::clone(&capacity), guards.clone());
+        let (stop, leave) = (killed.clone(), dropped.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = thread::Builder::new().name("host".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                let (mut guard, input, stdout, stderr) = match guards.start_agent(guarded) {
+                    Ok(parts) => {
+                        tells_start.send(Ok(())).unwrap_or_default();
+                        parts
+                    }
+                    // The starting thread waits for it.
+                    Err(error) => return tells_start.send(Err(error)).unwrap_or_default(),
+                };
+                let AgentStdin { pipe, lifeline } = input;
+                tokio::spawn(write(pipe, said));
+                let reading = tokio::spawn(read(stdout, sends, permits));
+                let errors = tokio::spawn(pass_on(stderr, shows_stderr));
+                let nothing = CancellationToken::new();
+                let exited = tokio::select! {
+                    status = guard.ended(&nothing) => Some(status),
+                    () = stop.cancelled() => None,
+                };
+                let exited = match exited {
+                    Some(status) => status,
+                    None => guard.kill().await,
+                };
+                drop(lifeline);
+                // The owner may be gone.
+                tells_exit.send(exited).unwrap_or_default();
+                // A process out of reach of the guard may hold the pipes open.
+                timeout(EXIT_GRACE, errors).await.map(drop).unwrap_or_default();
+                tokio::select! {
+                    _ = reading => {}
+                    () = leave.cancelled() => {}
+                }
+            });
+            runtime.shutdown_background();
         })?;
-        thread::Builder::new().spawn(move || loop {
-            let mut line = Vec::new();
-            // A read error is the end of the output.
-            let read = (&mut stdout).take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line).unwrap_or(0);
-            if read == 0 {
-                break;
-            }
-            if line.ends_with(b"\n") {
-                line.truncate(line.len() - if line.ends_with(b"\r\n") { 2 } else { 1 });
-            }
-            if sends.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
-                break;
-            }
-        })?;
-        Ok(Self { child, stdin: Some(says), lines })
+        started
+            .recv()
+            .context("the host cannot be started")?
+            .map_err(|error| HostFailure(format!("`{name}`: {error}")))?;
+        Ok(Self { stdin: Some(says), lines, capacity, exits, killed, dropped, thread: Some(thread) })
     }
 
     /// Sends bytes to the host; returns whether it still reads.
@@ -97,7 +154,10 @@ impl PlayedHost {
             return HostOutput::Late;
         }
         match self.lines.recv_timeout(left) {
-            Ok(line) => HostOutput::Line(line),
+            Ok(line) => {
+                self.capacity.add_permits(1);
+                HostOutput::Line(line)
+            }
             Err(RecvTimeoutError::Disconnected) => HostOutput::End,
             Err(RecvTimeoutError::Timeout) => HostOutput::Late,
         }
@@ -109,19 +169,17 @@ impl PlayedHost {
     /// When the system does not say.
     pub(crate) fn wait(&mut self, deadline: Instant) -> anyhow::Result<Option<ExitStatus>> {
         self.end();
-        loop {
-            let status = self.child.try_wait().context("the host cannot be waited for")?;
-            if status.is_some() || Instant::now() >= deadline {
-                return Ok(status);
-            }
-            thread::sleep(POLL);
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        match self.exits.recv_timeout(left) {
+            Ok(status) => Ok(Some(status.context("the host cannot be waited for")?)),
+            Err(_) => Ok(None),
         }
     }
 
-    /// Kills the process.
+    /// Kills the process, and all that it has started.
     pub(crate) fn kill(&mut self) {
-        let killed = self.child.kill().and_then(|()| self.child.wait());
-        if let Err(error) = killed {
+        self.killed.cancel();
+        if let Ok(Err(error)) = self.exits.recv() {
             tracing::warn!(%error, "the host cannot be killed");
         }
     }
@@ -129,8 +187,65 @@ impl PlayedHost {
 
 impl Drop for PlayedHost {
     fn drop(&mut self) {
-        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
-            self.kill();
+        self.end();
+        self.killed.cancel();
+        self.dropped.cancel();
+        // A panicked thread has ended, too; its guard ends the host.
+        self.thread.take().map(JoinHandle::join).transpose().map(drop).unwrap_or_default();
+    }
+}
+
+/// Returns whether the program of a command exists, on the search path if it is a bare name.
+fn exists(command: &Command) -> bool {
+    let program = Path::new(command.get_program());
+    if program.components().count() > 1 {
+        return program_at(program).is_some();
+    }
+    let given = command.get_envs().find(|(name, _)| *name == OsStr::new("PATH"));
+    let path = match given {
+        Some((_, path)) => path.map(OsStr::to_owned),
+        None => std::env::var_os("PATH"),
+    };
+    // Without a search path, the system uses its own default.
+    path.is_none_or(|path| {
+        std::env::split_paths(&path).any(|folder| program_at(&folder.join(program)).is_some())
+    })
+}
+
+/// Writes what is said to the host. A host that has ended shows by the end of its output.
+async fn write(mut pipe: AgentPipe, mut said: UnboundedReceiver<Vec<u8>>) {
+    while let Some(bytes) = said.recv().await {
+        if pipe.write_all(&bytes).await.is_err() {
+            break;
         }
     }
+}
+
+/// Reads the lines of the host, as many as there are permits for. A read error is the end of the
+/// output.
+async fn read(output: impl AsyncRead + Unpin, sends: mpsc::Sender<String>, permits: Arc<Semaphore>) {
+    let mut output = BufReader::new(output);
+    loop {
+        let mut line = Vec::new();
+        let limit = LINE_BYTES_MAX as u64;
+        let read = (&mut output).take(limit).read_until(b'\n', &mut line).await.unwrap_or(0);
+        let Ok(permit) = permits.acquire().await else { break };
+        permit.forget();
+        if line.ends_with(b"\n") {
+            line.truncate(line.len() - if line.ends_with(b"\r\n") { 2 } else { 1 });
+        }
+        if read == 0 || sends.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+            break;
+        }
+    }
+}
+
+/// Copies what the host writes to stderr. It may be closed.
+async fn pass_on(mut from: impl AsyncRead + Unpin, is_shown: bool) {
+    let passed = if is_shown {
+        tokio::io::copy(&mut from, &mut tokio::io::stderr()).await
+    } else {
+        tokio::io::copy(&mut from, &mut tokio::io::sink()).await
+    };
+    passed.map(drop).unwrap_or_default();
 }

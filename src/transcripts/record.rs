@@ -1,6 +1,7 @@
 //! `record`: stands between a client and a host, and writes down what they say.
 //!
-//! Owns: starting the host, passing on every byte at once, and the end of both sides.
+//! Owns: starting the host, passing on every byte at once, the queue to the recorder, and how both
+//! sides end.
 //! Never: changes or holds back a byte: what cannot be recorded is passed on all the same.
 
 use std::ffi::OsString;
@@ -8,20 +9,26 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::{ChildStdin, ChildStdout, ExitStatus, Stdio};
-use std::sync::mpsc::{channel, Sender};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::Arc;
 use std::thread;
 
 use anyhow::Context;
 use clap::Args;
 
 use super::recorder::{Recorder, Side};
-use super::{host_command, HostFailure};
+use super::{host_command, is_address, unreachable, HostFailure};
 use crate::os::private;
 use crate::os::process::BY_SIGNAL;
 use crate::os::stdio::is_closed;
+use crate::status::EXIT_NO_HOST;
 
 /// Size of a buffer for passing on, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
+
+/// Maximum size of what has passed and is not written yet, in bytes.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
 
 /// Run a host for the client on stdin and stdout, and record the conversation as a transcript.
 #[derive(Debug, Args)]
@@ -41,10 +48,60 @@ pub struct RecordArgs {
 }
 
 /// Event of the conversation.
+#[derive(Debug)]
 enum Passed {
     Bytes(Side, Vec<u8>),
     End(Side),
     Exited(io::Result<ExitStatus>),
+    /// More has passed than can wait; what follows is not recorded.
+    Overflow,
+}
+
+/// Memory of an event besides its bytes.
+const EVENT_BYTES: usize = 128;
+
+/// Sender of events to the recorder. It never blocks: a full queue ends the recording.
+#[derive(Debug, Clone)]
+struct PassedQueue {
+    events: Sender<Passed>,
+    waiting: Arc<WaitingBytes>,
+}
+
+/// Bytes that have passed and are not written yet.
+#[derive(Debug, Default)]
+struct WaitingBytes {
+    count: AtomicUsize,
+    overflowed: AtomicBool,
+}
+
+impl PassedQueue {
+    fn new() -> (Self, Receiver<Passed>) {
+        let (events, passed) = channel();
+        (Self { events, waiting: Arc::default() }, passed)
+    }
+
+    fn send(&self, event: Passed) {
+        // The main thread may have ended.
+        self.events.send(event).unwrap_or_default();
+    }
+
+    fn send_bytes(&self, side: Side, bytes: &[u8]) {
+        let WaitingBytes { count, overflowed } = &*self.waiting;
+        let is_full = count.load(Ordering::Relaxed) + bytes.len() + EVENT_BYTES > QUEUE_BYTES_MAX;
+        if is_full && !overflowed.swap(true, Ordering::Relaxed) {
+            self.send(Passed::Overflow);
+        }
+        if !overflowed.load(Ordering::Relaxed) {
+            count.fetch_add(bytes.len() + EVENT_BYTES, Ordering::Relaxed);
+            self.send(Passed::Bytes(side, bytes.to_owned()));
+        }
+    }
+}
+
+impl WaitingBytes {
+    fn are_written(&self, bytes: &[u8]) {
+        self.count.fetch_sub(bytes.len() + EVENT_BYTES, Ordering::Relaxed);
+    }
 }
 
 /// Runs a host for the client on stdin and stdout, and records the conversation. Returns the exit
@@ -69,13 +126,12 @@ pub fn record(arguments: &RecordArgs) -> anyhow::Result<u8> {
     };
     let to_host = host.stdin.take().context("the host has no stdin")?;
     let from_host = host.stdout.take().context("the host has no stdout")?;
-    let (events, passed) = channel();
-    let (up, down) = (events.clone(), events.clone());
+    let (events, passed) = PassedQueue::new();
+    let (up, down, waiting) = (events.clone(), events.clone(), Arc::clone(&events.waiting));
     thread::Builder::new().name("up".to_owned()).spawn(move || pass_up(to_host, &up))?;
     thread::Builder::new().name("down".to_owned()).spawn(move || pass_down(from_host, &down))?;
     thread::Builder::new().name("exit".to_owned()).spawn(move || {
-        // The main thread may have ended.
-        events.send(Passed::Exited(host.wait())).unwrap_or_default();
+        events.send(Passed::Exited(host.wait()));
     })?;
 
     let begin = || if arguments.jsonl { Ok(Recorder::jsonl(file)) } else { Recorder::transcript(file) };
@@ -90,7 +146,11 @@ pub fn record(arguments: &RecordArgs) -> anyhow::Result<u8> {
     let (mut status, mut host_is_silent) = (None, false);
     while status.is_none() || !host_is_silent {
         match passed.recv().context("the conversation cannot be followed")? {
-            Passed::Bytes(side, bytes) => note(&|recorder| recorder.take(side, &bytes)),
+            Passed::Bytes(side, bytes) => {
+                note(&|recorder| recorder.take(side, &bytes));
+                waiting.are_written(&bytes);
+            }
+            Passed::Overflow => note(&|_| Err(overflow())),
             Passed::End(side) => {
                 host_is_silent |= side == Side::Host;
                 note(&|recorder| recorder.end(side));
@@ -99,11 +159,18 @@ pub fn record(arguments: &RecordArgs) -> anyhow::Result<u8> {
         }
     }
     for event in passed.try_iter() {
-        if let Passed::Bytes(side, bytes) = event {
-            note(&|recorder| recorder.take(side, &bytes));
+        match event {
+            Passed::Bytes(side, bytes) => note(&|recorder| recorder.take(side, &bytes)),
+            Passed::Overflow => note(&|_| Err(overflow())),
+            Passed::End(_) | Passed::Exited(_) => {}
         }
     }
     let status = status.and_then(|status| status.code());
+    if is_address(&arguments.host) && status == Some(i32::from(EXIT_NO_HOST)) {
+        drop(recorder);
+        fs::remove_file(&arguments.file).with_context(|| format!("`{name}` cannot be removed"))?;
+        return Err(unreachable(&arguments.host).into());
+    }
     note(&|recorder| recorder.exit(status.unwrap_or(-1)));
     recorder.map(drop).with_context(|| format!("`{name}` is not complete"))?;
     let by_signal = u8::try_from(BY_SIGNAL).unwrap_or(u8::MAX);
@@ -113,25 +180,28 @@ pub fn record(arguments: &RecordArgs) -> anyhow::Result<u8> {
 /// Passes on what the client says, and its end.
 ///
 /// Each side is recorded before it is passed on, so that no answer precedes its request.
-fn pass_up(mut to_host: ChildStdin, events: &Sender<Passed>) {
-    let passed = pass(&mut io::stdin().lock(), &mut to_host, |bytes| send(events, Side::Client, bytes));
+fn pass_up(mut to_host: ChildStdin, events: &PassedQueue) {
+    let passed = pass(&mut io::stdin().lock(), &mut to_host, |bytes| events.send_bytes(Side::Client, bytes));
     note_error("stdin of the host", passed);
     drop(to_host);
-    // The main thread may have ended.
-    events.send(Passed::End(Side::Client)).unwrap_or_default();
+    events.send(Passed::End(Side::Client));
 }
 
 /// Passes on what the host sends. Its pipe is closed when the client reads no more, as if the
 /// client had closed it.
-fn pass_down(mut from_host: ChildStdout, events: &Sender<Passed>) {
-    let passed = pass(&mut from_host, &mut io::stdout().lock(), |bytes| send(events, Side::Host, bytes));
+fn pass_down(mut from_host: ChildStdout, events: &PassedQueue) {
+    let passed = pass(&mut from_host, &mut io::stdout().lock(), |bytes| events.send_bytes(Side::Host, bytes));
     note_error("stdout", passed);
     drop(from_host);
-    events.send(Passed::End(Side::Host)).unwrap_or_default();
+    events.send(Passed::End(Side::Host));
 }
 
-fn send(events: &Sender<Passed>, side: Side, bytes: &[u8]) {
-    events.send(Passed::Bytes(side, bytes.to_owned())).unwrap_or_default();
+/// Returns the reason of a recording that could not keep up.
+fn overflow() -> io::Error {
+    let mebibytes = QUEUE_BYTES_MAX >> 20;
+    io::Error::other(format!(
+        "the recording stopped when {mebibytes} MiB waited to be written; everything was passed on"
+    ))
 }
 
 /// Copies bytes until either side ends.
@@ -155,5 +225,26 @@ fn note_error(what: &str, passed: io::Result<()>) {
     if let Some(error) = passed.err().filter(|error| !is_closed(error)) {
         // stderr may be closed.
         writeln!(io::stderr(), "error: {what}: {error}").unwrap_or_default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recording_that_falls_behind_stops_and_holds_up_nobody() {
+        let (queue, passed) = PassedQueue::new();
+        let part = vec![0; QUEUE_BYTES_MAX / 4 - EVENT_BYTES];
+        // Each call returns although the events are not received.
+        (0..8).for_each(|_| queue.send_bytes(Side::Host, &part));
+        let events: Vec<Passed> = passed.try_iter().collect();
+        assert_eq!(events.len(), 5);
+        assert!(events[..4].iter().all(|event| matches!(event, Passed::Bytes(..))));
+        assert!(matches!(events[4], Passed::Overflow));
+        // A gap in the middle would be worse than an early end.
+        (0..4).for_each(|_| queue.waiting.are_written(&part));
+        queue.send_bytes(Side::Host, &part);
+        assert!(passed.try_recv().is_err());
     }
 }

@@ -5,13 +5,13 @@
 
 use std::io::{self, Write};
 
-use serde_json::{json, Value};
 use uuid::Uuid;
 
 use super::form::TranscriptLine;
 use super::jsonl::{self, Metadata};
 use super::naming::Naming;
 use super::process::LINE_BYTES_MAX;
+use super::tokens::HiddenTokens;
 
 /// First line of each transcript.
 pub(crate) const NOTE: &str = "# The host answers as it did when this was recorded.";
@@ -28,7 +28,7 @@ pub(crate) enum Side {
 enum RecordingForm {
     Transcript,
     /// Log; its connection has an id.
-    Jsonl(String),
+    Jsonl(String, HiddenTokens),
 }
 
 /// Recording in progress.
@@ -54,7 +54,7 @@ impl<W: Write> Recorder<W> {
 
     /// Begins a log.
     pub(super) fn jsonl(out: W) -> Self {
-        Self::new(out, RecordingForm::Jsonl(Uuid::new_v4().to_string()))
+        Self::new(out, RecordingForm::Jsonl(Uuid::new_v4().to_string(), HiddenTokens::default()))
     }
 
     fn new(out: W, form: RecordingForm) -> Self {
@@ -138,7 +138,7 @@ impl<W: Write> Recorder<W> {
                 self.part_from_host()?;
                 writeln!(self.out, "{line}")
             }
-            RecordingForm::Jsonl(_) => Ok(()),
+            RecordingForm::Jsonl(..) => Ok(()),
         }
     }
 
@@ -151,10 +151,10 @@ impl<W: Write> Recorder<W> {
     }
 
     fn line(&mut self, side: Side, line: &[u8], is_complete: bool) -> io::Result<()> {
-        match &self.form {
-            RecordingForm::Jsonl(connection) => {
+        match &mut self.form {
+            RecordingForm::Jsonl(connection, tokens) => {
                 let log = Metadata::now(side, connection.clone(), line.len());
-                writeln!(self.out, "{}", jsonl::entry(line, &log))
+                writeln!(self.out, "{}", jsonl::entry(line, &log, tokens))
             }
             RecordingForm::Transcript if side == Side::Host => {
                 let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -180,23 +180,15 @@ impl Recorder<Vec<u8>> {
 
 /// Returns what a transcript has for bytes of the client.
 pub(super) fn said_line(naming: &mut Naming, line: &[u8], is_complete: bool) -> TranscriptLine {
-    match std::str::from_utf8(line) {
-        Ok(text) if is_complete && !text.is_empty() && !text.ends_with('\r') => {
-            TranscriptLine::Say(naming.client_line(text))
-        }
-        _ => {
-            let end: &[u8] = if is_complete { b"\n" } else { b"" };
-            TranscriptLine::SayRaw([line, end].concat())
-        }
-    }
-}
-
-/// Removes the token of a message of the client.
-pub(super) fn without_token(message: &mut Value) {
-    if message["method"] == "authenticate" {
-        if let Some(token) = message.pointer_mut("/params/token") {
-            *token = json!("removed");
-        }
+    let (line, end): (&[u8], &[u8]) = match line.strip_suffix(b"\r") {
+        Some(line) if is_complete => (line, b"\r\n"),
+        _ if is_complete => (line, b"\n"),
+        _ => (line, b""),
+    };
+    match String::from_utf8(naming.client_bytes(line)) {
+        Ok(text) if end == b"\n" && !text.is_empty() => TranscriptLine::Say(text),
+        Ok(text) => TranscriptLine::SayRaw([text.as_bytes(), end].concat()),
+        Err(bytes) => TranscriptLine::SayRaw([bytes.as_bytes(), end].concat()),
     }
 }
 

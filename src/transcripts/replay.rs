@@ -15,10 +15,11 @@ use clap::Args;
 use super::differences::{junit, TranscriptReport};
 use super::form::TranscriptFile;
 use super::player::{play, HostNeeds, PlayConditions};
-use super::{host_command, jsonl, HostFailure, STATE};
+use super::{host_command, is_address, jsonl, unreachable, HostFailure, STATE};
 use crate::listening::print;
 use crate::os::exe;
 use crate::os::paths::NULL_DEVICE;
+use crate::os::process::GuardProgram;
 
 /// Default time limit, in seconds: longer than a host lets turns run after the end of its stdin.
 const TIMEOUT: u64 = 90;
@@ -66,32 +67,71 @@ pub enum Replayed {
     Different,
 }
 
-/// Plays transcripts, and prints a report on each.
+/// Plays transcripts, and prints a report on each. The hosts run under these guards.
 ///
 /// # Errors
 /// When the host cannot be started, or a report cannot be written.
-pub fn replay(arguments: &ReplayArgs) -> anyhow::Result<Replayed> {
-    let mut reports = Vec::new();
+pub fn replay(arguments: &ReplayArgs, guards: &GuardProgram) -> anyhow::Result<Replayed> {
+    let result = arguments.junit.as_deref();
+    let named = |file: &Path| format!("--junit: `{}`", file.display());
+    if let Some(file) = result {
+        check_overwritten(file).with_context(|| named(file))?;
+    }
+    let (mut reports, mut failure) = (Vec::new(), None);
     for file in &arguments.files {
-        let report = replay_file(file, arguments)?;
-        print(&report.to_string())?;
+        let mut report = report_of(file);
+        if failure.is_none() {
+            match replay_file(file, arguments, guards) {
+                Ok(played) => {
+                    report = played;
+                    print(&report.to_string())?;
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        // Files after a failure are not played, and the result must not count them as passed.
+        report.error = report.error.or(failure.as_ref().map(|error| format!("{error:#}")));
         reports.push(report);
     }
-    if let Some(file) = &arguments.junit {
-        fs::write(file, junit(&reports)).with_context(|| format!("--junit: `{}`", file.display()))?;
+    if let Some(file) = result {
+        fs::write(file, junit(&reports)).with_context(|| named(file))?;
+    }
+    if let Some(failure) = failure {
+        return Err(failure);
     }
     let is_same = reports.iter().all(TranscriptReport::is_same);
     Ok(if is_same { Replayed::Same } else { Replayed::Different })
 }
 
-fn replay_file(file: &Path, arguments: &ReplayArgs) -> anyhow::Result<TranscriptReport> {
-    let mut report = TranscriptReport { name: file.display().to_string(), ..TranscriptReport::default() };
+/// Checks that writing a result there destroys no transcript, which a forgotten argument of
+/// `--junit` would put in its place.
+fn check_overwritten(file: &Path) -> anyhow::Result<()> {
+    if file.is_file() {
+        let text = fs::read(file).context("it cannot be read")?;
+        let is_result = text.is_empty() || text.trim_ascii_start().starts_with(b"<");
+        ensure!(is_result, "it exists, and is no result of tests: it is left as it is");
+    }
+    Ok(())
+}
+
+fn report_of(file: &Path) -> TranscriptReport {
+    TranscriptReport { name: file.display().to_string(), ..TranscriptReport::default() }
+}
+
+fn replay_file(
+    file: &Path,
+    arguments: &ReplayArgs,
+    guards: &GuardProgram,
+) -> anyhow::Result<TranscriptReport> {
+    let mut report = report_of(file);
     let played = read(file).and_then(|(transcript, before)| {
         let starter = |needs: &HostNeeds| start(needs, &arguments.host);
         let conditions = PlayConditions {
             limit: Duration::from_secs(arguments.timeout),
             waits: !arguments.host.is_empty(),
             given: &arguments.given,
+            guards,
+            unreachable: is_address(&arguments.host).then(|| unreachable(&arguments.host)),
         };
         let mut played = play(&transcript, &starter, &conditions)?;
         played.differences.iter_mut().for_each(|difference| difference.count_from(before));

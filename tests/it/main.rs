@@ -24,6 +24,7 @@ mod crash;
 mod credentials;
 mod debts;
 mod described;
+mod diagnosis;
 mod directories;
 mod durability;
 mod files;

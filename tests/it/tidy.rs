@@ -419,8 +419,10 @@ fn log_lines_name_connections_by_number() {
 }
 
 /// Modules and items of other layers that each layer may use.
-const LAYERS: [(&str, &[&str]); 14] = [
+const LAYERS: [(&str, &[&str]); 16] = [
     ("os", &[]),
+    ("shapes", &["wire"]),
+    ("trace", &["os", "shapes"]),
     ("wire", &["os::paths"]),
     ("state", &["wire"]),
     ("host", &["wire", "state"]),
@@ -429,15 +431,15 @@ const LAYERS: [(&str, &[&str]); 14] = [
     ("git", &["os", "wire", "state", "files", "host::effects"]),
     ("versions", &["wire", "state", "host::effects"]),
     ("store", &["os", "wire", "state", "places", "host::effects", "host::log", "host::Start"]),
-    ("backend", &["os", "wire", "state", "codec", "files", "host::effects"]),
+    ("backend", &["os", "wire", "state", "codec", "files", "host::effects", "trace"]),
     ("run", &["os", "wire", "codec", "files", "config", "places", "status", "cli::AS_GUEST"]),
-    ("transcripts", &["os", "files", "listening"]),
+    ("transcripts", &["os", "files", "status", "listening", "connect::AS_HOST"]),
     ("conform", &["os", "files", "listening", "transcripts"]),
     (
         "io",
         &[
             "os", "wire", "state", "codec", "files", "watches", "git", "versions", "host", "store",
-            "backend", "config", "status",
+            "backend", "config", "status", "trace",
         ],
     ),
 ];

@@ -19,6 +19,7 @@ use crate::io::link::{ClientEvent, Link, OnClose, WriteOutcome, CHUNK_BYTES};
 use crate::io::upkeep::UpkeepEvent;
 use crate::os::hangup::LeaveReason;
 use crate::status::{EXIT_CUT, EXIT_FAILURE};
+use crate::trace;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::Incoming;
 
@@ -57,6 +58,11 @@ impl Sidecar {
     }
 
     fn receive_line(&mut self, connection: ConnectionId, line: InputLine) {
+        if trace::is_on() {
+            if let InputLine::Complete(line) | InputLine::Unterminated(line) = &line {
+                trace::client_line(connection.0, line);
+            }
+        }
         let message = match line {
             InputLine::Complete(line) => Incoming::parse(&line),
             InputLine::Unterminated(line) => match Incoming::parse(&line) {

@@ -16,6 +16,7 @@ use crate::io::readers::{FinishedRead, ListRead, ListRequest, ReadRequest};
 use crate::io::store_failure::FailureAnswer;
 use crate::io::watches::{StartedWatches, WatchLease};
 use crate::store::reader::Reader;
+use crate::trace;
 use crate::watches::engine::WatchRefusal;
 use crate::wire::methods::Method;
 use crate::wire::rpc::Incoming;
@@ -235,6 +236,9 @@ impl Sidecar {
         let was_failing = self.persistence.is_failing();
         match kept {
             CommitEvent::Safe(step) => {
+                if trace::is_on() {
+                    trace::steps_are_committed(step);
+                }
                 for output in self.persistence.release(step) {
                     self.carry_out(output);
                 }

@@ -12,6 +12,7 @@ use super::{Exit, Sidecar};
 use crate::host::effects::{ConnectionId, Frame, Input, Output, Timer};
 use crate::io::readers::{listing, ListRequest};
 use crate::io::states::{Piece, PieceEnd};
+use crate::trace;
 use crate::versions::Outgoing;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::RequestId;
@@ -25,8 +26,13 @@ impl Sidecar {
         // Frames for a closed connection are dropped.
         if let Some(link) = self.links.get_mut(connection) {
             link.note_committed(frame);
+            let begun = trace::now();
             self.edges.translate_frame(connection, frame, &mut self.told);
+            let bytes = begun.map(|_| self.told.iter().map(Outgoing::bytes).sum());
             self.send(connection, is_answer(frame), false);
+            if let (Some(begun), Some(bytes)) = (begun, bytes) {
+                trace::frame_is_queued(connection.0, begun, is_answer(frame), bytes);
+            }
         }
     }
 
@@ -113,6 +119,12 @@ impl Sidecar {
     /// Feeds the core. If it panics, it answers the request with an error.
     fn feed_request(&mut self, request: Option<(ConnectionId, RequestId)>, input: Input) {
         let of_client = matches!(input, Input::Received { .. });
+        let span = trace::is_on().then(|| {
+            trace::core_begins(match &input {
+                Input::Received { connection, .. } => Some(connection.0),
+                _ => None,
+            })
+        });
         let now = *self.now.get_or_insert_with(|| self.clock.now());
         let before = self.outputs.len();
         let (host, ids, outputs) = (&mut self.host, self.ids.as_mut(), &mut self.outputs);
@@ -123,6 +135,7 @@ impl Sidecar {
                 outputs.push(Output::Frame(connection, failed));
             }
         }
+        span.into_iter().for_each(trace::core_ends);
         if of_client && self.outputs.len() > before {
             if self.outputs[before..].iter().all(Output::is_independent_of_store) && self.may_be_overtaken() {
                 // The output is nearly always single: popping from the end avoids a copy.
@@ -294,7 +307,12 @@ impl Sidecar {
             }
             let of_client = std::mem::take(&mut self.outputs_of_client);
             let outputs = self.begin_limits(outputs);
-            for output in self.persistence.keep(outputs, of_client) {
+            let begun = trace::now();
+            let kept = self.persistence.keep(outputs, of_client);
+            if let Some(begun) = begun {
+                trace::step_ends(begun, self.persistence.last_held());
+            }
+            for output in kept {
                 self.carry_out(output);
             }
             self.answer_what_waits();

@@ -239,6 +239,17 @@ impl Guard {
         self.ended(stopped).await
     }
 
+    /// Kills all processes of the program at once. Returns the exit status of the program.
+    ///
+    /// # Errors
+    /// When the exit status is unknown.
+    pub async fn kill(&mut self) -> io::Result<ExitStatus> {
+        if let Err(error) = self.child.start_kill() {
+            tracing::debug!(%error, "a job cannot be ended: nothing is left in it");
+        }
+        self.child.wait().await
+    }
+
     /// Waits until all processes of the program have ended, soon after `stopped` or its lifeline
     /// is cancelled. Returns the exit status of the program.
     ///

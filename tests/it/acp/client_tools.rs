@@ -68,6 +68,14 @@ fn begun(arguments: &[&str]) -> Watched {
     begun_with(Setting::with(arguments))
 }
 
+#[test]
+fn agent_that_quotes_the_token_of_client_tools_does_not_spread_it() {
+    let mut watched = begun(&["--mcp", "always", "--at", "session/new=quote"]);
+    let failure = watched.creation_failure().to_string();
+    assert!(failure.contains("AHP_SIDECAR_TOOLS_TOKEN") && failure.contains("(secret)"), "{failure}");
+    watched.leave();
+}
+
 fn begun_with(setting: Setting) -> Watched {
     let mut watched = setting.start();
     let folder = watched.folder.as_ref().unwrap().path().to_str().unwrap().to_owned();

@@ -242,9 +242,10 @@ fn server_that_is_configured_later_reaches_an_open_session() {
 fn files_of_other_programs_are_read_where_the_operator_names_them() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/acp/mcp_server.py");
     let file = json!({ "mcpServers": { "theirs": { "command": "python3", "args": [script],
-        "env": { "KEY": "${MCP_TEST_SECRET}" } } } });
+        "env": { "KEY": "${MCP_TEST_SECRET}" } },
+        "hidden": { "command": "/${MCP_TEST_SECRET}/x" } } });
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("theirs.json"), file.to_string()).unwrap();
+    fs::write(folder.path().join("theirs.json"), format!("\u{feff}{file}")).unwrap();
     let (mut host, cookie) = Setting::with(&[]).command(folder.path());
     let config = folder.path().join("config.toml");
     let text = fs::read_to_string(&config).unwrap();
@@ -255,5 +256,7 @@ fn files_of_other_programs_are_read_where_the_operator_names_them() {
     assert_eq!(watched.turn("t1", "use theirs length"), format!("a key of {}", SECRET.len()));
     let absent = watched.server("absent.json");
     assert!(absent.0 == "error" && absent.1.contains("cannot be read"), "{absent:?}");
+    let hidden = watched.server("hidden");
+    assert!(hidden.0 == "error" && hidden.1.contains("`(secret)` does not exist"), "{hidden:?}");
     watched.leave();
 }

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ahp_sidecar::backend::mcp::{McpServer, McpTransport};
+use ahp_sidecar::backend::mcp::{McpServer, McpTransport, SecretText};
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::conform::mirror::ChannelMirror;
 use ahp_sidecar::host::effects::{
@@ -181,7 +181,12 @@ fn with_servers(mut agent: AgentDescription) -> AgentDescription {
         enabled: *name != "two",
         transport: match *name {
             "broken" => Err("broken".to_owned()),
-            _ => Ok(McpTransport::Stdio { command: name.into(), args: Vec::new(), env: BTreeMap::new() }),
+            _ => Ok(McpTransport::Stdio {
+                command: SecretText::literal(*name),
+                folder: "/".into(),
+                args: Vec::new(),
+                env: BTreeMap::new(),
+            }),
         },
     });
     agent.info.customizations = Some(servers.map(|server| server.customization()).collect());

@@ -20,10 +20,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::thread;
 
+use ahp_sidecar::os::process::{self, GuardProgram};
 use ahp_sidecar::transcripts::form::TranscriptFile;
 use ahp_sidecar::transcripts::player::{play, HostNeeds, PlayConditions};
 
-use crate::support::{sidecar, sidecar_on, HUNG};
+use crate::support::{program, sidecar, sidecar_on, HUNG};
 
 /// Number of transcripts that run in parallel.
 const WORKERS: usize = 4;
@@ -145,7 +146,9 @@ fn replay(written: &str) -> Result<(String, String), String> {
         command.stderr(File::options().create(true).append(true).open(&log)?);
         Ok(command)
     };
-    let conditions = PlayConditions { limit: HUNG, waits: false, given: &[] };
+    let guards = GuardProgram::new(program().get_program().into(), process::arguments(None));
+    let conditions =
+        PlayConditions { limit: HUNG, waits: false, given: &[], guards: &guards, unreachable: None };
     let played = play(&transcript, &start, &conditions).map_err(|error| format!("{error:#}"))?;
     let differences: Vec<String> = played.differences.iter().map(ToString::to_string).collect();
     let differences = differences.join("\n");

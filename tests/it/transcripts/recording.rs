@@ -191,20 +191,45 @@ fn recording_that_cannot_begin_leaves_everything_alone() {
 #[test]
 fn token_is_in_no_recording() {
     let folder = tempfile::tempdir().unwrap();
-    let said =
-        json!({ "id": 1, "method": "authenticate", "params": { "token": "s3cret" } }).to_string() + "\n";
-    for arguments in [&[][..], &["--jsonl"]] {
-        let path = folder.path().join(format!("a{}", arguments.len()));
-        let recorded = record(
-            &path,
-            "read line; echo '{\"id\":1,\"error\":{\"message\":\"no s3cret\"}}'",
-            said.as_bytes(),
-            arguments,
-        );
-        assert!(recorded.status.success());
-        let text = fs::read_to_string(path).unwrap();
-        assert!(!text.contains("\"s3cret\""), "{text}");
+    let asked = json!({ "id": 1, "method": "authenticate", "params": { "token": "s3cret-7" } }).to_string();
+    let host =
+        "head -c 60 >/dev/null; echo '{\"id\":1,\"error\":{\"message\":\"no xs3cret-7\"}}'; echo 'no s3cret-7'; cat >/dev/null";
+    let said = [
+        format!("{asked}\n"),
+        format!("{asked}\r\n"),
+        format!("[{asked}]\n"),
+        asked.clone(),
+        format!("{asked}\n\"s3cret-7\"\njunk s3cret-7\n"),
+    ];
+    for (at, said) in said.iter().enumerate() {
+        for arguments in [&[][..], &["--jsonl"]] {
+            let path = folder.path().join(format!("{at}{}", arguments.len()));
+            let recorded = record(&path, host, said.as_bytes(), arguments);
+            assert!(recorded.status.success());
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(text.contains("authenticate") && !text.contains("s3cret"), "{said}: {text}");
+            let mut again = replay(&[&path], &["--set", "token-1=s3cret-7"]);
+            assert_same(&again.args(["--", "/bin/sh", "-c", host]).output().unwrap());
+        }
     }
+    // A part of a token is not shown, either.
+    let path = folder.path().join("part");
+    record(&path, "cat >/dev/null", &asked.as_bytes()[..asked.len() - 5], &[]);
+    assert!(!fs::read_to_string(path).unwrap().contains("s3c"));
+}
+
+#[test]
+fn junk_that_looks_like_a_name_replays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.txt");
+    let host = "cat; echo 'cost ${id-1}'; echo '[\"${time}\"]'";
+    let recorded = record(&path, host, b"say ${id-2}\r\n\xff${id-3}\n", &[]);
+    assert!(recorded.status.success());
+    let mut again = replay(&[&path], &["--", "/bin/sh", "-c"]);
+    assert_same(&again.arg(host).output().unwrap());
+    let mut other = replay(&[&path], &["--", "/bin/sh", "-c"]);
+    let other = other.arg(host.replace("id-1", "id-9")).output().unwrap();
+    assert_eq!(other.status.code(), Some(20));
 }
 
 #[test]

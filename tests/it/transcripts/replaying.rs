@@ -152,6 +152,64 @@ fn any_pace_fixes_the_order_of_each_channel_alone() {
 }
 
 #[test]
+fn blessed_order_of_a_channel_is_the_one_that_came() {
+    let action = |kind: &str| format!("{{\"method\":\"{kind}\",\"params\":{{\"channel\":\"c\"}}}}");
+    let [a, b, c] = ["a", "b", "c"].map(action);
+    let transcript = format!(
+        "# In order.\n@ names\n@ any-pace\n> {{\"id\":1}}\n< {a}\n\n> {{\"id\":2}}\n< {b}\n< {c}\n< {{\"id\":2}}\n"
+    );
+    let host = format!(
+        "read line; printf '%s\\n' '{b}' '{a}'; read line; printf '%s\\n' '{c}' '{{\"id\":2}}'; cat >/dev/null"
+    );
+    let (_folder, path) = file("a.txt", &transcript);
+    let run = |arguments: &[&str]| {
+        let output = replay(&[&path], arguments).args(["--", "sh", "-c", &host]).output().unwrap();
+        (output.status.code(), printed(&output).replace(&format!("{}: ", path.display()), ""))
+    };
+    let (status, report) = run(&[]);
+    let expected = "1 difference\n  line 5: received after the message of line 8\n";
+    assert_eq!((status, report.as_str()), (Some(20), expected));
+    assert_eq!(run(&["--bless"]), (Some(0), "rewritten\n".to_owned()));
+    let written = fs::read_to_string(&path).unwrap();
+    assert!(written.contains(&format!("< {b}\n< {a}\n\n> {{\"id\":2}}\n< {c}\n")), "{written}");
+    assert_eq!(run(&[]), (Some(0), "same\n".to_owned()));
+}
+
+#[test]
+fn change_of_a_summary_that_one_side_alone_has_is_a_difference() {
+    let changed = |session: &str, changes: &str| {
+        format!("{{\"method\":\"root/sessionSummaryChanged\",\"params\":{{\"session\":\"{session}\",\"changes\":{{{changes}}}}}}}")
+    };
+    let transcript =
+        |line: &str| format!("# One.\n@ names\n@ any-pace\n> {{\"id\":1}}\n< {{\"id\":1}}\n{line}");
+    let host = |lines: &[String]| {
+        let lines: Vec<String> = lines.iter().map(|line| format!("'{line}'")).collect();
+        format!("read line; printf '%s\\n' '{{\"id\":1}}' {}; cat >/dev/null", lines.join(" "))
+    };
+    let title = changed("s", "\"title\":\"t\"");
+    let expected = format!("< {title}\n");
+    // Missing, with another member besides, and of a session that is not expected.
+    for (line, lines, why) in [
+        (&*expected, vec![], "line 6: expected, but not received"),
+        (&*expected, vec![changed("s", "\"status\":1")], "params.changes.title: expected \"t\", got nothing"),
+        (
+            &*expected,
+            vec![title.clone(), changed("s", "\"n\":1")],
+            "params.changes.n: expected nothing, got 1",
+        ),
+        ("", vec![changed("other", "\"n\":1")], "received, but not expected"),
+    ] {
+        let (status, report) = replay_to(&host(&lines), &transcript(line), &[]);
+        assert!(status == 20 && report.contains(why), "{report}");
+    }
+    // A member that goes back and forth may be what it was; so may a time.
+    let there = changed("s", "\"status\":8,\"modifiedAt\":\"2026-01-01T00:00:00.000Z\"");
+    let both = [title, there, changed("s", "\"status\":1")];
+    let (status, report) = replay_to(&host(&both), &transcript(&expected), &[]);
+    assert_eq!((status, report.as_str()), (0, "same\n"));
+}
+
+#[test]
 fn changes_of_a_summary_may_come_as_one() {
     let changed = |status: u8, title: &str| {
         format!("{{\"method\":\"root/sessionSummaryChanged\",\"params\":{{\"session\":\"s\",\"changes\":{{\"status\":{status}{title}}}}}}}")
@@ -193,6 +251,60 @@ fn host_that_ends_hangs_or_is_missing_is_reported() {
     assert_eq!(output.status.code(), Some(21));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.starts_with("error: the host cannot be started: `/no/such/host`: "), "{said}");
+}
+
+#[test]
+fn processes_that_a_host_has_started_end_with_it() {
+    let transcript = "# It answers.\n> {\"id\":1}\n< {\"id\":1}\n";
+    // One in a session of its own, which keeps no pipe of the host.
+    let apart =
+        "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $! > \"$0\"; read line; echo '{\"id\":1}'";
+    for host in [format!("{apart}; exit 0"), format!("{apart}; exec sleep 1000")] {
+        let (folder, path) = file("a.txt", transcript);
+        let pid = folder.path().join("pid");
+        let mut command = replay(&[&path], &["--timeout", "1"]);
+        command.args(["--", "sh", "-c", &host]).arg(&pid).output().unwrap();
+        let process = Path::new("/proc").join(fs::read_to_string(&pid).unwrap().trim());
+        assert!(!process.exists(), "{host}");
+    }
+}
+
+#[test]
+fn host_that_cannot_be_reached_has_the_status_of_one_that_does_not_start() {
+    let (folder, path) = file("a.txt", "# It answers.\n> {\"id\":1}\n< {\"id\":1}\n");
+    let (new, socket) = (folder.path().join("new"), format!("unix:{}/none", folder.path().display()));
+    for address in ["ws://127.0.0.1:1", &socket] {
+        let replayed = replay(&[&path], &["--", address]).output().unwrap();
+        let said = String::from_utf8(replayed.stderr).unwrap();
+        assert_eq!(replayed.status.code(), Some(21), "{said}");
+        assert!(said.contains(&format!("`{address}` cannot be reached")), "{said}");
+        let mut record = program();
+        let recorded = record.arg("record").arg(&new).args(["--", address]).output().unwrap();
+        assert!(recorded.status.code() == Some(21) && !new.exists(), "{recorded:?}");
+    }
+}
+
+#[test]
+fn result_of_a_host_that_does_not_start_is_written_and_no_transcript_is_overwritten() {
+    let transcript = "# It answers.\n> {\"id\":1}\n< {\"id\":1}\n";
+    let (folder, path) = file("a.txt", transcript);
+    let junit = folder.path().join("a.xml");
+    let run = |junit: &Path| {
+        replay(&[&path, &path], &["--junit", junit.to_str().unwrap(), "--", "/no/such/host"])
+            .output()
+            .unwrap()
+    };
+    // A result is overwritten, a transcript is not.
+    for _ in 0..2 {
+        assert_eq!(run(&junit).status.code(), Some(21));
+        let result = fs::read_to_string(&junit).unwrap();
+        assert!(result.contains("tests=\"2\" failures=\"0\" errors=\"2\""), "{result}");
+        assert!(result.contains("the host cannot be started: `/no/such/host`"), "{result}");
+    }
+    let refused = run(&path);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(1) && said.contains("it is left as it is"), "{said}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), transcript);
 }
 
 #[test]

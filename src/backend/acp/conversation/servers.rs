@@ -6,7 +6,7 @@
 //! others, or shows a secret that a server needs.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use agent_client_protocol_schema::v1::{
@@ -92,7 +92,7 @@ impl GivenServers {
         for (server, entry) in &read.servers {
             let usable = entry.clone().map_err(anyhow::Error::msg);
             let usable = usable.and_then(|entry| usable_by(entry, can, directory, environment));
-            let problem = usable.as_ref().err().map(|why| format!("{why:#}"));
+            let problem = usable.as_ref().err().map(|why| secrets::redact(&format!("{why:#}")).into_owned());
             if let Some(problem) = &problem {
                 tracing::warn!(server = server.name, "an agent does not get an MCP server: {problem}");
             }
@@ -184,12 +184,14 @@ fn entry_of(server: &McpServer, secrets: &mut Vec<Secret>) -> anyhow::Result<Acp
     };
     match &server.transport {
         Err(problem) => bail!("{problem}"),
-        Ok(McpTransport::Stdio { command, args, env }) => {
-            let args = args.iter().map(|text| match text.is_reference() {
-                true => read("args", text),
+        Ok(McpTransport::Stdio { command, folder, args, env }) => {
+            let mut read_word = |what: &str, text: &SecretText| match text.is_reference() {
+                true => read(what, text),
                 // Not a secret: every program of this machine can read a command line.
                 false => text.read(),
-            });
+            };
+            let command = program_in(folder, &read_word("command", command)?)?;
+            let args = args.iter().map(|text| read_word("args", text));
             let args = args.collect::<anyhow::Result<Vec<String>>>()?;
             let env = env.iter().map(|(name, text)| {
                 let value = read(&format!("env.{name}"), text)?;
@@ -211,6 +213,18 @@ fn entry_of(server: &McpServer, secrets: &mut Vec<Secret>) -> anyhow::Result<Acp
             })
         }
     }
+}
+
+/// Returns the path of a program: a bare name stays, since it is looked up on the search path.
+fn program_in(folder: &Path, command: &str) -> anyhow::Result<PathBuf> {
+    if command.is_empty() {
+        bail!("`command` is empty");
+    }
+    let command = Path::new(command);
+    if command.components().count() > 1 {
+        return Ok(std::path::absolute(folder.join(command))?);
+    }
+    Ok(command.to_owned())
 }
 
 /// Returns a server with the path of its program.

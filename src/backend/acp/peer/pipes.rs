@@ -21,6 +21,7 @@ use super::{
 };
 use crate::codec::{InputLine, LineCodec};
 use crate::os::process::EXIT_GRACE;
+use crate::trace;
 
 /// Writes queued messages until the connection stops, then closes the agent's stdin. Messages from
 /// before the stop still reach an agent that reads within [`EXIT_GRACE`]: only the agent can undo
@@ -40,6 +41,9 @@ pub(super) async fn write(
                 line = lines.recv() => line,
             };
             let Some(line) = line else { return };
+            if trace::is_on() {
+                trace::agent_line(true, &line);
+            }
             if let Err(error) = input.write_all(&line).await {
                 tracing::debug!(agent = shared.agent, %error, "the agent's stdin cannot be written to any more");
                 return;
@@ -163,6 +167,9 @@ async fn read_what_is_there(
 /// Handles a line; returns the reason if the agent must be given up.
 async fn read_line(line: &[u8], shared: &Shared, junk: &mut Junk) -> Option<String> {
     tracing::trace!(agent = shared.agent, "< {}", String::from_utf8_lossy(line));
+    if trace::is_on() {
+        trace::agent_line(false, line);
+    }
     let line = &*with_whole_characters(line);
     let mut taken = false;
     if let Ok(frame) = serde_json::from_slice(line) {

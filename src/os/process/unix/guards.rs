@@ -201,6 +201,27 @@ impl Guard {
             status = self.child.wait() => status,
             () = overdue => self.end_late().await,
         };
+        self.has_ended(&status).await;
+        status
+    }
+
+    /// Kills the program and the guard at once, with all of their processes. Returns the guard's
+    /// exit status.
+    ///
+    /// # Errors
+    /// When the exit status is unknown.
+    pub async fn kill(&mut self) -> io::Result<ExitStatus> {
+        self.kill_group();
+        if let Err(error) = self.child.start_kill() {
+            tracing::debug!(%error, "a guard has ended meanwhile");
+        }
+        let status = self.child.wait().await;
+        self.has_ended(&status).await;
+        status
+    }
+
+    /// Kills what a guard with this exit status has left behind.
+    async fn has_ended(&mut self, status: &io::Result<ExitStatus>) {
         if let Some(pid) = self.pid.filter(|_| status.is_ok()) {
             self.started.guards().remove(&pid.as_raw_pid());
         }
@@ -212,7 +233,6 @@ impl Guard {
         if let Err(error) = on_a_thread(move || started.kill_orphans()).await {
             tracing::warn!(%error, "the search for processes left behind by a guard failed");
         }
-        status
     }
 
     /// Ends a guard that is late, and that is not reaped yet, so that the group still has its
