@@ -16,7 +16,6 @@ use uuid::Uuid;
 
 use super::stop::{CheckStop, Judged};
 use crate::os::paths::{self, NULL_DEVICE};
-use crate::os::process::GuardProgram;
 use crate::os::{exe, private};
 use crate::transcripts::process::PlayedHost;
 use crate::transcripts::{host_command, HostFailure, STATE};
@@ -41,8 +40,6 @@ pub struct HostPlan {
     pub shared: bool,
     /// True if a host that is killed and started again has its sessions.
     pub keeps_state: bool,
-    /// Guard of the processes.
-    pub guards: GuardProgram,
     /// True if what hosts write to stderr is shown.
     pub shows_stderr: bool,
 }
@@ -183,7 +180,8 @@ impl JudgedHost {
     }
 
     fn started(&self, command: &Command) -> anyhow::Result<PlayedHost> {
-        PlayedHost::start(command, &self.plan.guards, self.plan.shows_stderr)
+        // The host may be shared with other clients, so it must not end with this one.
+        PlayedHost::start(command, None, self.plan.shows_stderr)
     }
 }
 

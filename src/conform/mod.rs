@@ -134,7 +134,7 @@ pub fn conform(arguments: &ConformArgs, guard: &GuardProgram) -> anyhow::Result<
     if !arguments.guarded {
         return guarded::run(guard).map(Conformed::Exited);
     }
-    let mut settings = settings(arguments, guard)?;
+    let mut settings = settings(arguments)?;
     let (host, version) = match identity(&settings) {
         Err(CheckStop::Failed(error)) => return Err(error),
         Err(_) => {
@@ -180,7 +180,7 @@ fn read_version(said: &str) -> Result<String, String> {
     Err("hosts are judged by the types of 1.0.0 and 0.9.0".to_owned())
 }
 
-fn settings(arguments: &ConformArgs, guards: &GuardProgram) -> anyhow::Result<BenchSettings> {
+fn settings(arguments: &ConformArgs) -> anyhow::Result<BenchSettings> {
     let has_state = arguments.host.iter().any(|word| word.to_string_lossy().contains(STATE));
     let mut command = arguments.host.clone();
     let mut connect = arguments.connect.clone();
@@ -201,7 +201,6 @@ fn settings(arguments: &ConformArgs, guards: &GuardProgram) -> anyhow::Result<Be
             connect,
             shared: arguments.shared,
             keeps_state: arguments.keeps_state || has_state,
-            guards: guards.clone(),
             shows_stderr: arguments.stderr,
         },
         limit: Duration::from_secs(arguments.timeout),

@@ -277,7 +277,7 @@ impl Player<'_> {
             if self.transcript.has(&TranscriptLine::Repository) {
                 command.envs(self.folders.git_environment());
             }
-            PlayedHost::start(&command, self.conditions.guards, true)
+            PlayedHost::start(&command, Some(self.conditions.guards), true)
         };
         self.host = Some(start().map_err(Halt::Failed)?);
         Ok(())

@@ -10,21 +10,22 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdout};
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::HostFailure;
-use crate::os::process::{AgentPipe, AgentStdin, GuardProgram, Guarded, EXIT_GRACE};
+use crate::os::process::{AgentStdin, Guard, GuardProgram, Guarded, Lifeline, EXIT_GRACE};
 use crate::os::programs::program_at;
 
 /// Maximum length of a line, in bytes; a longer one is cut into several.
@@ -61,20 +62,25 @@ pub(crate) struct PlayedHost {
 }
 
 impl PlayedHost {
-    /// Starts a host under a guard.
+    /// Starts a host, under a guard if there is one. A guard ends with the host all that it has
+    /// started: also a host that others share.
     ///
     /// # Errors
     /// When the command cannot be started.
     pub(crate) fn start(
         command: &Command,
-        guards: &GuardProgram,
+        guards: Option<&GuardProgram>,
         shows_stderr: bool,
     ) -> anyhow::Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         if !exists(command) {
             return Err(HostFailure(format!("`{name}`: there is no such program")).into());
         }
-        let mut guarded = guards.command(Guarded::Agent, command.get_program());
+        let program = command.get_program();
+        let mut guarded = match guards {
+            Some(guards) => guards.command(Guarded::Agent, program),
+            None => tokio::process::Command::new(program),
+        };
         guarded.args(command.get_args());
         for (variable, value) in command.get_envs() {
             match value {
@@ -91,12 +97,12 @@ impl PlayedHost {
         let (tells_exit, exits) = mpsc::channel();
         let (capacity, killed) = (Arc::new(Semaphore::new(LINES_MAX)), CancellationToken::new());
         let dropped = CancellationToken::new();
-        let (permits, guards) = (Arc::clone(&capacity), guards.clone());
+        let (permits, guards) = (Arc::clone(&capacity), guards.cloned());
         let (stop, leave) = (killed.clone(), dropped.clone());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = thread::Builder::new().name("host".to_owned()).spawn(move || {
             runtime.block_on(async {
-                let (mut guard, input, stdout, stderr) = match guards.start_agent(guarded) {
+                let (mut process, pipe, stdout, stderr) = match HostChild::start(guards, guarded) {
                     Ok(parts) => {
                         tells_start.send(Ok(())).unwrap_or_default();
                         parts
@@ -104,20 +110,18 @@ impl PlayedHost {
                     // The starting thread waits for it.
                     Err(error) => return tells_start.send(Err(error)).unwrap_or_default(),
                 };
-                let AgentStdin { pipe, lifeline } = input;
                 tokio::spawn(write(pipe, said));
                 let reading = tokio::spawn(read(stdout, sends, permits));
                 let errors = tokio::spawn(pass_on(stderr, shows_stderr));
-                let nothing = CancellationToken::new();
                 let exited = tokio::select! {
-                    status = guard.ended(&nothing) => Some(status),
+                    status = process.ended() => Some(status),
                     () = stop.cancelled() => None,
                 };
                 let exited = match exited {
                     Some(status) => status,
-                    None => guard.kill().await,
+                    None => process.kill().await,
                 };
-                drop(lifeline);
+                drop(process);
                 // The owner may be gone.
                 tells_exit.send(exited).unwrap_or_default();
                 // A process out of reach of the guard may hold the pipes open.
@@ -195,6 +199,48 @@ impl Drop for PlayedHost {
     }
 }
 
+/// Process of a host.
+enum HostChild {
+    Guarded { guard: Guard, _lifeline: Lifeline },
+    Alone(Child),
+}
+
+type HostPipes = (HostChild, Box<dyn AsyncWrite + Send + Unpin>, ChildStdout, ChildStderr);
+
+impl HostChild {
+    fn start(guards: Option<GuardProgram>, mut command: tokio::process::Command) -> io::Result<HostPipes> {
+        if let Some(guards) = guards {
+            let (guard, AgentStdin { pipe, lifeline }, stdout, stderr) = guards.start_agent(command)?;
+            return Ok((Self::Guarded { guard, _lifeline: lifeline }, Box::new(pipe), stdout, stderr));
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let (Some(stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(io::Error::other("it lacks a pipe"));
+        };
+        Ok((Self::Alone(child), Box::new(stdin), stdout, stderr))
+    }
+
+    async fn ended(&mut self) -> io::Result<ExitStatus> {
+        match self {
+            Self::Guarded { guard, .. } => guard.ended(&CancellationToken::new()).await,
+            Self::Alone(child) => child.wait().await,
+        }
+    }
+
+    async fn kill(&mut self) -> io::Result<ExitStatus> {
+        match self {
+            Self::Guarded { guard, .. } => guard.kill().await,
+            Self::Alone(child) => {
+                child.start_kill()?;
+                child.wait().await
+            }
+        }
+    }
+}
+
 /// Returns whether the program of a command exists, on the search path if it is a bare name.
 fn exists(command: &Command) -> bool {
     let program = Path::new(command.get_program());
@@ -213,7 +259,7 @@ fn exists(command: &Command) -> bool {
 }
 
 /// Writes what is said to the host. A host that has ended shows by the end of its output.
-async fn write(mut pipe: AgentPipe, mut said: UnboundedReceiver<Vec<u8>>) {
+async fn write(mut pipe: impl AsyncWrite + Unpin, mut said: UnboundedReceiver<Vec<u8>>) {
     while let Some(bytes) = said.recv().await {
         if pipe.write_all(&bytes).await.is_err() {
             break;

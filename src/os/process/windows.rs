@@ -244,10 +244,10 @@ impl Guard {
     /// # Errors
     /// When the exit status is unknown.
     pub async fn kill(&mut self) -> io::Result<ExitStatus> {
-        if let Err(error) = self.child.start_kill() {
+        if let Err(error) = self.program.end() {
             tracing::debug!(%error, "a job cannot be ended: nothing is left in it");
         }
-        self.child.wait().await
+        self.program.ended().await
     }
 
     /// Waits until all processes of the program have ended, soon after `stopped` or its lifeline
