@@ -118,6 +118,16 @@ impl Bench {
         Ok(client)
     }
 
+    /// Connects one more client, which follows this channel; `None` if the host has one client only.
+    pub fn other(&mut self, channel: &str) -> Judged<Option<JudgeClient>> {
+        if !self.settings.plan.has_several_clients() {
+            return Ok(None);
+        }
+        let mut other = self.ready(&[])?;
+        other.must_subscribe(channel)?;
+        Ok(Some(other))
+    }
+
     /// Ends the connection of a client.
     pub fn leave(&mut self, mut client: JudgeClient) -> Judged<()> {
         client.close()?;

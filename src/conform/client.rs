@@ -11,13 +11,14 @@ use std::time::Instant;
 
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::commands::ReconnectResult;
+use ahp_types::errors::ahp_error_codes::UNSUPPORTED_PROTOCOL_VERSION;
 use ahp_types::errors::json_rpc_error_codes::METHOD_NOT_FOUND;
 use ahp_types::state::{Snapshot, SnapshotState};
 use anyhow::Context;
 use serde_json::{json, Value};
 
 use super::mirror::{check_equal, without_times, ChannelMirror};
-use super::stop::{broken, must, CheckStop, Judged};
+use super::stop::{broken, must, not_offered, CheckStop, Judged};
 use crate::transcripts::form::TranscriptLine;
 use crate::transcripts::process::{HostOutput, PlayedHost};
 use crate::transcripts::recorder::{Recorder, Side};
@@ -39,7 +40,7 @@ pub type SharedRecorder = Rc<RefCell<Recorder<Vec<u8>>>>;
 pub struct AnsweredError {
     /// Code of the error.
     pub code: i64,
-    /// Whole error.
+    /// Error object, as it was answered.
     pub error: Value,
 }
 
@@ -272,7 +273,10 @@ impl JudgeClient {
             "channel": ROOT, "clientId": self.id, "protocolVersions": versions,
             "initialSubscriptions": channels,
         });
-        let result = self.must_ask("initialize", params)?;
+        let result = match self.ask("initialize", params)? {
+            Ok(result) => result,
+            Err(error) => return refused(versions, &error),
+        };
         for snapshot in result["snapshots"].as_array().into_iter().flatten() {
             self.hold(snapshot)?;
         }
@@ -504,6 +508,18 @@ impl JudgeClient {
         self.mirrors.insert(snapshot.resource.clone(), ChannelMirror::new(snapshot));
         Ok(())
     }
+}
+
+/// Returns the end of a check whose `initialize` is answered with an error: a host need not serve an
+/// offered version, unless it says that it does.
+fn refused<T>(versions: &[String], error: &AnsweredError) -> Judged<T> {
+    let supported = error.error["data"]["supportedVersions"].as_array().cloned().unwrap_or_default();
+    let is_supported = versions.iter().any(|offered| supported.iter().any(|version| version == offered));
+    let shown = quoted(&error.error);
+    if error.code == i64::from(UNSUPPORTED_PROTOCOL_VERSION) && !is_supported {
+        return not_offered(format!("the host serves none of {}: {shown}", versions.join(", ")));
+    }
+    broken(format!("`initialize` is answered with the error {shown}"))
 }
 
 /// Returns the result or error of an answer.

@@ -26,6 +26,9 @@ const PORT: &str = "{port}";
 /// Interval between attempts to connect to a host that is starting.
 const RETRY: Duration = Duration::from_millis(50);
 
+/// Time limit for a host that has lost its clients, until its folder is removed.
+const HOST_ENDS_WITHIN: Duration = Duration::from_secs(5);
+
 /// Time limit of an attempt to connect.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(1);
 
@@ -188,8 +191,16 @@ impl JudgedHost {
 impl Drop for JudgedHost {
     fn drop(&mut self) {
         self.kill();
-        if let Err(error) = std::fs::remove_dir_all(&self.folder) {
-            tracing::debug!(%error, "`{}` cannot be removed", self.folder.display());
+        // A host that several clients share ends after the last of them, and still writes meanwhile.
+        let deadline = Instant::now() + HOST_ENDS_WITHIN;
+        while let Err(error) = std::fs::remove_dir_all(&self.folder) {
+            if error.kind() == io::ErrorKind::NotFound {
+                return;
+            }
+            if Instant::now() >= deadline {
+                return tracing::warn!(%error, "`{}` cannot be removed", self.folder.display());
+            }
+            thread::sleep(RETRY);
         }
     }
 }

@@ -15,19 +15,14 @@ use crate::conform::stop::{broken, must, not_offered, Judged};
 pub fn origin(bench: &mut Bench) -> Judged<()> {
     let mut client = bench.ready(&[])?;
     let session = bench.session(&mut client)?;
-    let mut others = Vec::new();
-    if bench.settings.plan.has_several_clients() {
-        let mut other = bench.ready(&[])?;
-        other.must_subscribe(&session.uri)?;
-        others.push(other);
-    }
+    let mut other = bench.other(&session.uri)?;
     let seq = client.dispatch(&session.uri, title("Mine"))?;
     let echo = client
         .wait_for("the new title", |message| is_action(message, &session.uri, "session/titleChanged"))?;
     let expected = json!({ "clientId": client.id, "clientSeq": seq });
     let origin = &echo["params"]["origin"];
     must!(*origin == expected, "the origin of the echo is {origin}, not {expected}");
-    for other in &mut others {
+    if let Some(other) = &mut other {
         let heard = other.wait_for("the action of another client", |message| {
             is_action(message, &session.uri, "session/titleChanged")
         })?;
@@ -73,12 +68,7 @@ fn is_accepted(client: &mut JudgeClient, channel: &str, action: serde_json::Valu
 pub fn rejected(bench: &mut Bench) -> Judged<()> {
     let mut client = bench.ready(&[])?;
     let session = bench.session(&mut client)?;
-    let mut others = Vec::new();
-    if bench.settings.plan.has_several_clients() {
-        let mut other = bench.ready(&[])?;
-        other.must_subscribe(&session.chat)?;
-        others.push(other);
-    }
+    let mut other = bench.other(&session.chat)?;
     let cancel = json!({ "type": "chat/turnCancelled", "turnId": "conform-none", "duration": 0 });
     let echo = client.dispatch_and_wait(&session.chat, cancel)?;
     must!(
@@ -87,7 +77,7 @@ pub fn rejected(bench: &mut Bench) -> Judged<()> {
         quoted(&echo["params"])
     );
     client.compare(&session.chat)?;
-    for other in &mut others {
+    if let Some(other) = &mut other {
         // A rejection that comes to another client ends the check.
         other.sync()?;
         other.sync()?;

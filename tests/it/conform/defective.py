@@ -51,6 +51,8 @@ def to_host(line):
     elif method == "initialize" and is_defect("takes-any-version"):
         asked[json.dumps(message["id"])] = params["protocolVersions"][0]
         params["protocolVersions"] = ["1.0.0"]
+    elif method == "initialize" and is_defect("refuses-versions", "is-older"):
+        params["protocolVersions"] = ["987.0.0"]
     elif method == "unsubscribe" and is_defect("stays-subscribed"):
         return []
     elif method == "unsubscribe" and is_defect("answers-notifications"):
@@ -66,6 +68,8 @@ def of_answer(message):
     method, error, result = asked.get(json.dumps(message["id"])), message.get("error"), message.get("result")
     if error and error["code"] == -32601 and is_defect("wrong-code"):
         error["code"] = -32603
+    elif error and error["code"] == -32005 and is_defect("is-older"):
+        error["data"]["supportedVersions"] = ["0.8.0"]
     elif error and error["code"] == -32602 and is_defect("takes-bad-params"):
         return [{"jsonrpc": "2.0", "id": message["id"], "result": None}]
     elif method == "ping" and is_defect("answers-twice"):

@@ -44,8 +44,11 @@ const DEFECTS: [(&str, &str); 25] = [
 ];
 
 /// Defects of errors and rejections.
-const MORE_DEFECTS: [(&str, &str); 2] =
-    [("takes-the-impossible", "action-rejected"), ("wrong-code", "rpc-unknown-method")];
+const MORE_DEFECTS: [(&str, &str); 3] = [
+    ("refuses-versions", "initialize"),
+    ("takes-the-impossible", "action-rejected"),
+    ("wrong-code", "rpc-unknown-method"),
+];
 
 /// Number of defects that are looked for at once.
 const AT_ONCE: usize = 2;
@@ -102,6 +105,13 @@ fn host_behind_the_script_without_a_defect_is_sound() {
     checks.dedup();
     let report = judged("none", &checks, HUNG.as_secs(), None);
     assert!(outcomes(&report).iter().all(|(_, outcome)| outcome == "held"), "{report:#}");
+}
+
+#[test]
+fn host_of_an_older_version_is_not_blamed_for_that() {
+    let report = judged("is-older", &["initialize", "turn", "version-unsupported"], LIMIT, None);
+    let words: Vec<String> = outcomes(&report).into_iter().map(|(_, outcome)| outcome).collect();
+    assert_eq!(words, ["not offered", "held", "not offered"], "{report:#}");
 }
 
 #[test]

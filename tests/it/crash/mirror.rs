@@ -10,6 +10,7 @@ use ahp::reducers::{
     apply_action_to_annotations, apply_action_to_chat, apply_action_to_root, apply_action_to_session,
     ReduceOutcome,
 };
+use ahp_sidecar::conform::mirror;
 use ahp_types::actions::ActionEnvelope;
 use ahp_types::state::{
     Annotation, ChatState, Message, ResponsePart, SessionStatus, Snapshot, SnapshotState, ToolCallState,
@@ -75,30 +76,9 @@ impl Mirrors {
     }
 }
 
-/// A state as it is compared: without what no action of 1.0.0 can carry.
+/// Returns a state as it is compared: without what no action can carry.
 pub fn masked(state: &SnapshotState) -> Value {
-    const ACTIVITY_BITS: u32 = (1 << 5) - 1;
-    let mut state = state.clone();
-    match &mut state {
-        SnapshotState::Session(session) => {
-            session.status &= !ACTIVITY_BITS;
-            // What can be chosen; what is chosen is told.
-            if let Some(config) = &mut session.config {
-                config.schema.properties.clear();
-            }
-            // How many there are; the summary says it too.
-            if let Some(annotations) = &mut session.annotations {
-                (annotations.annotation_count, annotations.entry_count) = (0, 0);
-            }
-        }
-        SnapshotState::Chat(chat) => {
-            chat.title = String::new();
-            chat.changes = None;
-            chat.interactivity = None;
-        }
-        _ => {}
-    }
-    serde_json::to_value(&state).unwrap()
+    serde_json::to_value(mirror::masked(state)).unwrap()
 }
 
 /// A turn, over or not.
