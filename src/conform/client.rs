@@ -510,8 +510,8 @@ impl JudgeClient {
     }
 }
 
-/// Returns the end of a check whose `initialize` is answered with an error: a host need not serve an
-/// offered version, unless it says that it does.
+/// Returns the end of a check whose `initialize` is answered with an error: a host need not serve
+/// an offered version, unless it says that it does.
 fn refused<T>(versions: &[String], error: &AnsweredError) -> Judged<T> {
     let supported = error.error["data"]["supportedVersions"].as_array().cloned().unwrap_or_default();
     let is_supported = versions.iter().any(|offered| supported.iter().any(|version| version == offered));
