@@ -191,7 +191,7 @@ impl JudgedHost {
 impl Drop for JudgedHost {
     fn drop(&mut self) {
         self.kill();
-        // A host that several clients share ends after the last of them, and still writes meanwhile.
+        // A host that clients share ends after the last of them, and still writes meanwhile.
         let deadline = Instant::now() + HOST_ENDS_WITHIN;
         while let Err(error) = std::fs::remove_dir_all(&self.folder) {
             if error.kind() == io::ErrorKind::NotFound {
