@@ -118,7 +118,7 @@ impl Bench {
         Ok(client)
     }
 
-    /// Connects one more client, which follows this channel; `None` if the host has one client only.
+    /// Connects one more client, which follows this channel; `None` if the host has one only.
     pub fn other(&mut self, channel: &str) -> Judged<Option<JudgeClient>> {
         if !self.settings.plan.has_several_clients() {
             return Ok(None);

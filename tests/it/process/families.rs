@@ -14,7 +14,7 @@ use rustix::process::{kill_process, Pid, RawPid, Signal};
 use serde_json::{json, Value};
 
 use super::terminal::{Shell, PROMPT, TERMINAL};
-use crate::support::{can_be_done_within, sidecar_on, HUNG, NO_HOME};
+use crate::support::{can_be_done_within, sidecar_on, stat, HUNG, NO_HOME};
 
 /// Another terminal than the first one.
 const OTHER: &str = "agenthost-terminal:///two";
@@ -103,13 +103,6 @@ impl Terminals {
         self.shell.wait_for_processes(1);
         assert!(guards(self.host()).is_empty());
     }
-}
-
-/// Returns the fields of `/proc/PID/stat` of a living process: its state, its parent, and more.
-fn stat(process: RawPid) -> Option<Vec<String>> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    let fields: Vec<String> = stat.rsplit_once(") ")?.1.split(' ').map(str::to_owned).collect();
-    (fields[0] != "Z" && fields[0] != "X").then_some(fields)
 }
 
 /// Returns the guard of a terminal: the parent of the shell that has started this job.

@@ -232,3 +232,11 @@ impl Drop for Process {
 pub fn is_kept_program(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("program-"))
 }
+
+/// Returns the fields of `/proc/PID/stat` of a living process: its state, its parent, and more.
+/// A process that has ended may wait for long until the system's first process has reaped it.
+pub fn stat(process: i32) -> Option<Vec<String>> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let fields: Vec<String> = stat.rsplit_once(") ")?.1.split(' ').map(str::to_owned).collect();
+    (fields[0] != "Z" && fields[0] != "X").then_some(fields)
+}
