@@ -1,6 +1,7 @@
 """The host that is tested, what is between it and VS Code, and another client of it."""
 
 import base64
+import contextlib
 import json
 import os
 import re
@@ -11,7 +12,9 @@ import subprocess
 import threading
 import time
 
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
+from websockets.sync.server import serve
 
 # How long the host may take to listen, and to answer, in seconds.
 LIMIT = 60
@@ -67,6 +70,55 @@ class Host:
         self.process.terminate()
         self.process.wait(timeout=LIMIT)
         self.tap.close()
+
+    @contextlib.contextmanager
+    def recorded(self, transcript):
+        """Has `ahp-sidecar record` between VS Code and the host, for the connection that is opened meanwhile."""
+        recorder = Recorder(self, transcript)
+        self.tap.port = recorder.port
+        try:
+            yield
+            assert recorder.ended.wait(LIMIT), "the recorded connection has not ended"
+        finally:
+            self.tap.port = self.port
+            recorder.server.shutdown()
+
+    def replayed(self, transcript):
+        """Plays a transcript to a fresh host of the same configuration; returns the exit status and the report."""
+        fresh = [self.program, "--ephemeral", "--config", self.config, "--default-directory", self.default_directory]
+        done = subprocess.run([self.program, "replay", "--timeout", str(LIMIT), transcript, "--", *fresh],
+                              capture_output=True, text=True, timeout=5 * LIMIT)
+        return done.returncode, done.stdout + done.stderr
+
+
+class Recorder:
+    """Passes the messages of one WebSocket through the pipes of `ahp-sidecar record`."""
+
+    def __init__(self, host, transcript):
+        self.command = [host.program, "record", transcript, "--", f"ws://127.0.0.1:{host.port}"]
+        self.environment = {**os.environ, "AHP_SIDECAR_TOKEN": host.token}
+        self.ended = threading.Event()
+        self.server = serve(self.record, "127.0.0.1", 0, max_size=None, compression=None)
+        self.port = self.server.socket.getsockname()[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def record(self, client):
+        process = subprocess.Popen(self.command, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        answers = threading.Thread(target=self.pass_back, args=(process, client), daemon=True)
+        answers.start()
+        for message in client:
+            process.stdin.write(message.encode() + b"\n")
+            process.stdin.flush()
+        process.stdin.close()
+        answers.join()
+        process.wait(timeout=LIMIT)
+        self.ended.set()
+
+    def pass_back(self, process, client):
+        with contextlib.suppress(ConnectionClosed):
+            for line in process.stdout:
+                client.send(line.decode().rstrip("\n"))
+        process.stdout.read()
 
 
 class Tap:

@@ -31,9 +31,9 @@ class Stage:
         self.host, self.browser, self.url, self.repository, self.program = host, browser, url, repository, program
         self.windows, self.over = [], contextlib.ExitStack()
 
-    def window(self, agent=None):
-        """Opens a window; with an agent, chooses it."""
-        window = Window(self.browser, f"{self.url}?folder={self.repository}")
+    def window(self, agent=None, folder=None):
+        """Opens a window on a folder, the repository unless another one is named; with an agent, chooses it."""
+        window = Window(self.browser, f"{self.url}?folder={folder or self.repository}")
         self.windows.append(window)
         self.over.callback(window.close)
         if agent:

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import subprocess
+import tempfile
 
 from workbench import DIFF, INPUT, OUTPUT, PERMISSION, SESSION
 
@@ -45,6 +46,40 @@ def send_and_read(stage):
     window.responds("send and read", "the end")
     window.idle()
     window.lists("send and read", "Completed")
+
+
+@scene
+def a_recorded_conversation_replays(stage):
+    # A folder outside of any repository: the host scans one on its own, at its own pace.
+    folder = stage.over.enter_context(tempfile.TemporaryDirectory())
+    transcript = os.path.join(os.path.dirname(stage.repository), "conversation.txt")
+    with stage.host.recorded(transcript):
+        window = stage.window("Script", folder=folder)
+        window.send("/say recorded\n/ask allow {\"this\":1}\n" +
+                    ask(question(kind="single-select", message="Which?", options=options("Apple", "Pear")),
+                        question(kind="text", message="Why?")) + "\n/say chosen")
+        window.press("Allow once")
+        window.answer("Which?", choices=["Pear"])
+        window.answer("Why?", "because")
+        window.submit()
+        window.responds("chosen")
+        window.idle()
+        window.send("/think again\n/tool look {\"at\":\"this\"}\n/say the end")
+        window.responds("the end")
+        window.idle()
+        window.lists("recorded", "Completed")
+        window.close()
+    with open(transcript) as opened:
+        spoken = opened.read()
+    for said in ("> {", "chat/toolCallConfirmed", "chat/inputCompleted", "the end"):
+        assert said in spoken, f"`{said}` is not in {transcript}"
+    status, report = stage.host.replayed(transcript)
+    assert status == 0, report
+    # A host that says something else is noticed.
+    with open(transcript, "w") as opened:
+        opened.write(spoken.replace("the end", "another end", spoken.count("the end") - 1))
+    status, report = stage.host.replayed(transcript)
+    assert status == 20 and "another end" in report, report
 
 
 @scene
