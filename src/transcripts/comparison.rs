@@ -246,6 +246,11 @@ impl TranscriptComparison {
         !self.pending.is_empty()
     }
 
+    /// Returns whether an expected line before this one has not come yet.
+    pub(super) fn is_waiting_before(&self, number: usize) -> bool {
+        self.pending.iter().any(|line| line.number < number)
+    }
+
     /// Returns how many received lines nothing expects yet.
     pub(super) fn unexpected(&self) -> usize {
         let is_unexpected = |it: &&Difference| matches!(it, Difference::Unexpected { .. });

@@ -24,6 +24,10 @@ use crate::os::process::{GuardProgram, BY_SIGNAL};
 use crate::os::{paths, private};
 use crate::status::EXIT_NO_HOST;
 
+/// Maximum time without a line of the host, while lines are awaited that may need the next line of
+/// the client.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// Requirements of a transcript on its host.
 #[derive(Debug)]
 pub struct HostNeeds<'a> {
@@ -163,16 +167,20 @@ impl Player<'_> {
             }
             self.number = at + 1;
             let next = lines[at + 1..].iter().find(|line| !line.is_note() && !line.is_host());
-            let expects = !line.is_note() && self.expect_after(at);
+            let expects = !line.is_note() && self.expect_following(at);
             match line {
                 TranscriptLine::Say(line) => {
                     said += &self.filled(line)?;
                     said.push('\n');
+                    let is_last = !self.is_said(at + 1);
                     // Lines in a row are one write, so that no timer expires between them.
-                    if matches!(lines.get(at + 1), Some(TranscriptLine::Say(_))) {
+                    if is_last || self.any_pace {
+                        self.await_lines_before_echo(at);
+                        self.say(std::mem::take(&mut said).into_bytes())?;
+                    }
+                    if !is_last {
                         continue;
                     }
-                    self.say(std::mem::take(&mut said).into_bytes())?;
                 }
                 TranscriptLine::SayRaw(bytes) => {
                     let bytes = self.filled_bytes(bytes)?;
@@ -255,6 +263,50 @@ impl Player<'_> {
             }
         }
         expects
+    }
+
+    /// Expects the host's lines that follow a line.
+    ///
+    /// At any pace, those that follow several lines of the client are expected from the first of
+    /// these on.
+    fn expect_following(&mut self, at: usize) -> bool {
+        if !(self.any_pace && self.is_said(at)) {
+            return self.expect_after(at);
+        }
+        let is_first = !at.checked_sub(1).is_some_and(|before| self.is_said(before));
+        let last = (at..).take_while(|at| self.is_said(*at)).last().unwrap_or(at);
+        is_first && self.expect_after(last)
+    }
+
+    /// Returns whether a line exists, and is said by the client.
+    fn is_said(&self, at: usize) -> bool {
+        matches!(self.transcript.lines.get(at), Some(TranscriptLine::Say(_)))
+    }
+
+    /// Waits for the lines that a host sent before it handled an action of the client.
+    ///
+    /// Such lines stand between the action and its echo, since both crossed, and a host that is
+    /// sent the action earlier may handle it earlier. A few may be effects of the action, so the
+    /// wait ends when the host is silent.
+    fn await_lines_before_echo(&mut self, at: usize) {
+        let lines = &self.transcript.lines;
+        let TranscriptLine::Say(action) = &lines[at] else { return };
+        let Some(origin) = dispatched(action).filter(|_| self.any_pace) else { return };
+        let later = lines.iter().enumerate().skip(at + 1).skip_while(|(at, _)| self.is_said(*at));
+        let mut before = later.take_while(|(_, line)| line.is_host() || line.is_note());
+        let Some((echo, _)) = before.find(|(_, line)| match line {
+            TranscriptLine::Host(text) => echoed(text).as_ref() == Some(&origin),
+            _ => false,
+        }) else {
+            return;
+        };
+        while self.comparison.is_waiting_before(echo + 1) {
+            let Some(host) = &mut self.host else { break };
+            match host.next_line(Instant::now() + SILENCE) {
+                HostOutput::Line(line) => self.receive(line),
+                HostOutput::End | HostOutput::Late => break,
+            }
+        }
     }
 
     fn added(&mut self) -> &mut Vec<String> {
@@ -454,6 +506,21 @@ impl Player<'_> {
         }
         text
     }
+}
+
+/// Returns the channel and number of the action that a line dispatches.
+fn dispatched(line: &str) -> Option<(Value, Value)> {
+    let mut message: Value = serde_json::from_str(line).ok()?;
+    let params = (message["method"] == "dispatchAction").then(|| message["params"].take())?;
+    Some((params["channel"].clone(), params["clientSeq"].clone()))
+}
+
+/// Returns the channel and number of the client's action that a line echoes or rejects.
+fn echoed(line: &str) -> Option<(Value, Value)> {
+    let mut message: Value = serde_json::from_str(line).ok()?;
+    let params = (message["method"] == "action").then(|| message["params"].take())?;
+    let number = params.get("origin")?.get("clientSeq")?;
+    Some((params["channel"].clone(), number.clone()))
 }
 
 /// Returns whether an exit status is the expected one. A guard reports a signal as shells do.

@@ -152,6 +152,38 @@ fn any_pace_fixes_the_order_of_each_channel_alone() {
 }
 
 #[test]
+fn action_that_crossed_with_lines_of_the_host_is_said_after_them() {
+    // Unless the host's own line is awaited, the second action is there first.
+    let host = "import json, select, sys\n\
+                action = lambda **more: print(json.dumps(\n\
+                    {'method': 'action', 'params': {'channel': 'c', **more}}), flush=True)\n\
+                sys.stdin.buffer.raw.read(1 << 16)\n\
+                action(origin={'clientSeq': 7})\n\
+                is_early = select.select([sys.stdin], [], [], 0.05)[0]\n\
+                is_early or action(n=1)\n\
+                sys.stdin.readline()\n\
+                action(origin={'clientSeq': 8})\n\
+                is_early and action(n=1)\n\
+                sys.stdin.read()\n";
+    let say = |number: u8| {
+        format!(r#"> {{"method":"dispatchAction","params":{{"channel":"c","clientSeq":{number}}}}}"#)
+    };
+    let echo = |number: u8| {
+        format!(r#"< {{"method":"action","params":{{"channel":"c","origin":{{"clientSeq":{number}}}}}}}"#)
+    };
+    let own = r#"< {"method":"action","params":{"channel":"c","n":1}}"#;
+    let [said, other, first, second] = [say(7), say(8), echo(7), echo(8)];
+    let transcript = format!("# Crossed.\n@ names\n@ any-pace\n{said}\n{other}\n{first}\n{own}\n{second}\n");
+    assert_eq!(replay_to_python(host, &transcript, &[]), (0, "same\n".to_owned()));
+    // A line that is sent because of the action, and before its echo, is not awaited for ever.
+    let effect = host
+        .replace("is_early or action(n=1)", "")
+        .replace("is_early and action(n=1)", "")
+        .replace("action(origin={'clientSeq': 8})", "action(n=1)\naction(origin={'clientSeq': 8})");
+    assert_eq!(replay_to_python(&effect, &transcript, &[]), (0, "same\n".to_owned()));
+}
+
+#[test]
 fn blessed_order_of_a_channel_is_the_one_that_came() {
     let action = |kind: &str| format!("{{\"method\":\"{kind}\",\"params\":{{\"channel\":\"c\"}}}}");
     let [a, b, c] = ["a", "b", "c"].map(action);
