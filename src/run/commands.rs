@@ -33,40 +33,25 @@ const REDEFINING: [&str; 4] = ["alias", "function", "coproc", "trap"];
 const SHELLS: [&str; 7] = ["sh", "bash", "dash", "zsh", "ksh", "ash", "fish"];
 
 /// Commands whose arguments contain another command.
-const WRAPPERS: [&str; 29] = [
-    "env",
-    "sudo",
-    "doas",
-    "su",
-    "command",
-    "exec",
-    "builtin",
-    "nohup",
-    "nice",
-    "ionice",
-    "time",
-    "timeout",
-    "stdbuf",
-    "setsid",
-    "xargs",
-    "chroot",
-    "unshare",
-    "nsenter",
-    "strace",
-    "ltrace",
-    "busybox",
-    "toybox",
-    "ssh",
-    "script",
-    "watch",
-    "parallel",
-    "flock",
-    "caffeinate",
-    "taskset",
+#[rustfmt::skip]
+const WRAPPERS: [&str; 51] = [
+    "env", "sudo", "doas", "su", "runuser", "pkexec", "gosu", "setpriv", "fakeroot", "command", "exec", "builtin",
+    "nohup", "nice", "ionice", "chrt", "time", "timeout", "stdbuf", "unbuffer", "setsid", "xargs", "chroot",
+    "unshare", "nsenter", "bwrap", "firejail", "proot", "setarch", "linux32", "linux64", "prlimit", "systemd-run",
+    "strace", "ltrace", "valgrind", "busybox", "toybox", "ssh", "script", "watch", "entr", "parallel", "flock",
+    "caffeinate", "taskset", "numactl", "eatmydata", "rlwrap", "winpty", "dbus-run-session",
 ];
 
 /// Members of [`WRAPPERS`] with arguments that may be lines.
-const LINE_WRAPPERS: [&str; 7] = ["su", "ssh", "script", "watch", "parallel", "flock", "env"];
+const LINE_WRAPPERS: [&str; 9] =
+    ["su", "runuser", "ssh", "script", "watch", "entr", "parallel", "flock", "env"];
+
+/// Members of [`WRAPPERS`] that add arguments which they read.
+const READING_WRAPPERS: [&str; 2] = ["xargs", "parallel"];
+
+/// Options of shells that have a long name and no value.
+const LONG_OPTIONS: [&str; 6] =
+    ["--login", "--noediting", "--noprofile", "--norc", "--posix", "--restricted"];
 
 /// Arguments of `find` that a command follows.
 const EXECUTES: [&str; 4] = ["-exec", "-execdir", "-ok", "-okdir"];
@@ -129,20 +114,33 @@ fn runs_words(words: &[Word], command: &[String], depth: usize) -> Result<bool, 
     if !WRAPPERS.contains(&name) {
         return runs_one(words, command, depth);
     }
+    let is_reading = READING_WRAPPERS.contains(&name);
+    let read = is_reading.then(|| Word { text: String::new(), is_expanded: true });
+    let all: Vec<Word> = words.iter().cloned().chain(read).collect();
     // Options of a wrapper may have values, so each word may be the command.
     for at in 0..words.len() {
-        if runs_one(&words[at..], command, depth)? {
+        if runs_one(&all[at..], command, depth)? {
             return Ok(true);
         }
     }
-    if words.iter().any(|word| word.is_expanded) {
+    let ends_with_wrapper = words[1..].last().is_some_and(|word| WRAPPERS.contains(&name_of(&word.text)));
+    if words.iter().any(|word| word.is_expanded) || is_reading && ends_with_wrapper {
         return Err("only a shell knows the words of a command behind another one");
     }
-    let mut lines = words[1..].iter().filter(|word| word.text.contains(char::is_whitespace));
-    match LINE_WRAPPERS.contains(&name) {
-        true => lines.try_fold(false, |found, line| Ok(found || runs_at(&line.text, command, depth + 1)?)),
-        false => Ok(false),
+    let mut lines = words[1..].iter().filter(|_| LINE_WRAPPERS.contains(&name));
+    lines.try_fold(false, |found, word| Ok(found || runs_argument(&word.text, command, depth + 1)?))
+}
+
+/// Returns whether an argument that may be a line, or an option with one, runs a command.
+fn runs_argument(argument: &str, command: &[String], depth: usize) -> Result<bool, Opaque> {
+    if !argument.starts_with('-') {
+        return runs_at(argument, command, depth);
     }
+    if argument.contains(SHELL) || argument.contains(char::is_whitespace) {
+        return Err("a line in it is part of an option");
+    }
+    let value = argument.split_once('=').map_or(argument.get(2..), |(_, value)| Some(value));
+    value.map_or(Ok(false), |value| runs_at(value, command, depth))
 }
 
 /// Returns whether a command runs another one, apart from those behind wrappers.
@@ -158,7 +156,8 @@ fn runs_one(words: &[Word], command: &[String], depth: usize) -> Result<bool, Op
             Err("only a shell knows what it evaluates")
         }
         "eval" => {
-            let line: Vec<&str> = arguments.iter().map(|word| word.text.as_str()).collect();
+            let arguments = arguments.iter().map(|word| word.text.as_str());
+            let line: Vec<&str> = arguments.skip_while(|word| *word == "--").collect();
             runs_at(&line.join(" "), command, depth + 1)
         }
         "find" => {
@@ -168,20 +167,54 @@ fn runs_one(words: &[Word], command: &[String], depth: usize) -> Result<bool, Op
                 .map(|at| runs_words(&arguments[at + 1..], command, depth))
                 .try_fold(false, |found, runs| Ok(found || runs?))
         }
+        "." | "source" => arguments.iter().find(|word| word.text != "--").map_or(Ok(false), runs_file),
         name if SHELLS.contains(&name) => runs_in_shell(arguments, command, depth),
         _ => Ok(false),
     }
 }
 
 fn runs_in_shell(arguments: &[Word], command: &[String], depth: usize) -> Result<bool, Opaque> {
-    let is_flag = |word: &Word| word.text.starts_with('-') && !word.text.starts_with("--");
-    match arguments.iter().position(|word| is_flag(word) && word.text.contains('c')) {
-        Some(at) => match arguments[at + 1..].iter().find(|word| !is_flag(word)) {
-            Some(line) if !line.is_expanded => runs_at(&line.text, command, depth + 1),
-            _ => Err("only a shell knows the line that it passes to a shell"),
-        },
-        None if arguments.iter().any(|word| !word.text.starts_with('-')) => Ok(false),
-        None => Err("a shell in it reads commands from elsewhere"),
+    const READS: Opaque = "a shell in it reads commands from elsewhere";
+    let mut rest = arguments.iter();
+    let mut takes_line = false;
+    let first = loop {
+        let Some(word) = rest.next() else { break None };
+        let Some(flags) = word.text.strip_prefix(['-', '+']).filter(|_| !word.is_expanded) else {
+            break Some(word);
+        };
+        if flags.is_empty() || word.text == "--" {
+            break rest.next();
+        }
+        if LONG_OPTIONS.contains(&word.text.as_str()) {
+            continue;
+        }
+        if !flags.bytes().all(|flag| flag.is_ascii_alphabetic() && !b"sC".contains(&flag)) {
+            return Err(READS);
+        }
+        takes_line |= flags.contains('c');
+        // Shells do not agree on a value in the same word, or on two values.
+        match flags.find(['o', 'O']).map(|at| at + 1 == flags.len()) {
+            Some(true) => _ = rest.next(),
+            Some(false) => return Err("shells do not agree on an option in it"),
+            None => {}
+        }
+    };
+    match first {
+        Some(line) if takes_line && !line.is_expanded => runs_at(&line.text, command, depth + 1),
+        _ if takes_line => Err("only a shell knows the line that it passes to a shell"),
+        Some(file) => runs_file(file),
+        None => Err(READS),
+    }
+}
+
+/// Returns that a script runs nothing that a line shows, unless the file is one of open files.
+fn runs_file(file: &Word) -> Result<bool, Opaque> {
+    let mut folders = file.text.split('/').filter(|name| !matches!(*name, "" | "."));
+    let is_open_file =
+        file.text.starts_with('/') && folders.next().is_some_and(|it| ["dev", "proc"].contains(&it));
+    match file.is_expanded || is_open_file || file.text.contains("..") {
+        true => Err("only a shell knows the file with the commands that it reads"),
+        false => Ok(false),
     }
 }
 
@@ -247,9 +280,14 @@ impl OpenCommand {
         }
     }
 
-    /// Ends the word before a redirection, which may be the number of a file.
+    /// Ends the word before a redirection, which may be the number of a file, or `{name}`.
     fn begin_redirection(&mut self) {
-        if self.word.as_ref().is_some_and(|word| word.text.bytes().all(|byte| byte.is_ascii_digit())) {
+        let is_file = |word: &Word| {
+            let name = word.text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
+            name.unwrap_or(&word.text).bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+                && (name.is_some() || word.text.bytes().all(|byte| byte.is_ascii_digit()))
+        };
+        if self.word.as_ref().is_some_and(is_file) {
             self.word = None;
         }
         self.end_word();
@@ -465,6 +503,18 @@ mod tests {
             "eval 'rm x'",
             "env -S 'rm x'",
             "ssh host 'ls; rm x'",
+            "bash -c -- 'rm x'",
+            "bash -c -o pipefail 'rm x'",
+            "bash -eo pipefail -c 'rm x'",
+            "bash --norc -c 'rm x' y",
+            "eval -- 'rm x'",
+            "{fd}>/dev/null rm x",
+            "su -c 'rm>x'",
+            "su -crm",
+            "su --command=rm",
+            "runuser -u a -- rm x",
+            "systemd-run --user rm x",
+            "pkexec rm x",
         ] {
             assert_eq!(found(line, "rm"), Ok(true), "{line}");
         }
@@ -486,6 +536,11 @@ mod tests {
             "[ -e x ] && ls *.rs",
             "echo $HOME ${x:-y} $?",
             "sudo ls .",
+            "bash -x ./script.sh rm",
+            "bash -o pipefail script.sh",
+            ". ./env.sh",
+            "ls | xargs grep x",
+            "ssh -p22 host ls",
         ] {
             assert_eq!(found(line, "rm"), Ok(false), "{line}");
         }
@@ -497,6 +552,8 @@ mod tests {
             ("git push", true),
             ("git -C a push origin", true),
             ("git $X", true),
+            ("echo push | xargs git", true),
+            ("echo status | xargs ls", false),
             ("git status", false),
             ("push git", false),
         ] {
@@ -519,6 +576,19 @@ mod tests {
             "eval $X",
             "alias ls=rm; ls x",
             "trap 'rm x' EXIT",
+            "echo 'rm x' | bash -s y",
+            "echo 'rm x' | bash -o pipefail",
+            "echo 'rm x' | sh /dev/stdin",
+            "echo 'rm x' | sh /dev/../dev/stdin",
+            "bash <(echo 'rm x')",
+            "bash --rcfile x -i",
+            "fish -C 'rm x'",
+            ". <(echo 'rm x')",
+            "source /dev/fd/0",
+            "env -S'rm x'",
+            "su -c'rm x'",
+            "echo rm x | xargs sudo",
+            "echo 'rm x' | xargs sh -c",
             "bash <<EOF\nrm x\nEOF",
             "bash <<< 'rm x'",
             "echo ${x:-$(rm x)}",
