@@ -81,6 +81,8 @@ pub(crate) enum Refusal {
     ClaimUnknown(String),
     #[error("`files` names none that is in the changeset")]
     NoSuchFiles,
+    #[error("the changes of `files` are being computed; mark them when that is done")]
+    ChangesPending,
     #[error("no such annotation: `{0}`")]
     NoSuchAnnotation(String),
     #[error("no such entry: `{0}`")]

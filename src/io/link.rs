@@ -152,7 +152,6 @@ impl ConnectionAcceptor {
             uncommitted_answers: Vec::new(),
             nobody_reads: false,
             writing: None,
-            behind_bytes: 0,
             received: Arc::clone(&received.bytes),
             closing: false,
             has_departed: false,
@@ -332,11 +331,8 @@ pub struct Link {
     pub uncommitted_answers: Vec<RequestId>,
     /// Set if output is dropped because the client does not read any more.
     pub nobody_reads: bool,
-    /// Message that another thread writes in pieces, and the messages behind it. Such messages are
-    /// written one after the other.
-    pub writing: Option<(OngoingWrite, Vec<Outgoing>)>,
-    /// Bytes of the lines behind that message.
-    behind_bytes: usize,
+    /// Message that another thread writes in pieces. Such messages are written one after the other.
+    pub writing: Option<LargeWrite>,
     received: Arc<ReceivedBytes>,
     /// Set when the connection is to close once queued lines are written.
     pub closing: bool,
@@ -367,6 +363,24 @@ pub struct Link {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link").field("id", &self.id).field("on_close", &self.on_close).finish_non_exhaustive()
+    }
+}
+
+/// Message that another thread writes in pieces, and the messages behind it.
+#[derive(Debug)]
+pub struct LargeWrite {
+    /// The message.
+    pub write: OngoingWrite,
+    /// Messages that are sent after it, in their order.
+    pub behind: Vec<Outgoing>,
+    /// Bytes of those messages that are lines already.
+    behind_bytes: usize,
+}
+
+impl LargeWrite {
+    /// Creates a write with nothing behind it.
+    pub fn new(write: OngoingWrite) -> Self {
+        Self { write, behind: Vec::new(), behind_bytes: 0 }
     }
 }
 
@@ -412,15 +426,12 @@ impl Link {
 
     /// Queues a message behind the state that is being written, or returns it without such a state.
     pub fn queue_behind(&mut self, what: Outgoing) -> Option<Outgoing> {
-        let Some((_, behind)) = &mut self.writing else { return Some(what) };
+        let Some(writing) = &mut self.writing else { return Some(what) };
         self.outbox.expect(what.bytes());
-        if behind.is_empty() {
-            self.behind_bytes = 0;
-        }
         if !matches!(what, Outgoing::Unwritten(_)) {
-            self.behind_bytes += what.bytes();
+            writing.behind_bytes += what.bytes();
         }
-        behind.push(what);
+        writing.behind.push(what);
         None
     }
 
@@ -452,8 +463,8 @@ impl Link {
 
     /// Requests more pieces of the message that another thread writes, if the queue has room.
     pub fn have_more_written(&mut self) {
-        if let Some((writing, _)) = &mut self.writing {
-            writing.go_on(&self.outbox);
+        if let Some(writing) = &mut self.writing {
+            writing.write.go_on(&self.outbox);
         }
     }
 
@@ -501,7 +512,7 @@ impl Link {
     /// does not count, and input that is not handled.
     pub fn own_bytes(&self) -> usize {
         let behind = match &self.writing {
-            Some((writing, _)) => writing.held() + self.behind_bytes,
+            Some(writing) => writing.write.held() + writing.behind_bytes,
             None => 0,
         };
         let received = &self.received;
@@ -514,7 +525,7 @@ impl Link {
         self.own_bytes() + self.outbox.unread() - self.outbox.own()
     }
 
-    /// Drops unwritten output and closes the connection. Sends the client the reason if possible.
+    /// Drops unwritten output in the writer. Sends the client the reason if possible.
     pub fn cut_off(&mut self, why: &str) {
         self.writer.cut_off(why);
     }

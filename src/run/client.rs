@@ -292,6 +292,7 @@ impl<'a> RunClient<'a> {
             message["attachments"] = self.job.attachments.iter().map(|uri| attachment(uri)).collect();
         }
         let now = jiff::Timestamp::now().to_string();
+        self.needs_login = false;
         let action =
             json!({ "type": "chat/turnStarted", "turnId": turn, "startedAt": now, "message": message });
         let chat = self.chat.channel.clone();

@@ -1,4 +1,4 @@
-//! RunDecisions about an agent's questions and the permissions that it asks for.
+//! Decisions about an agent's questions and the permissions that it asks for.
 //!
 //! Owns: which calls and questions of the turn are decided, and the call that a person is asked
 //! about; every call and question gets a decision that the host takes.
@@ -20,7 +20,7 @@ use crate::wire::tool_calls::{tool_call_id, OPTIONS};
 /// Kind of an option that grants one call.
 const ALLOW_ONCE: &str = "allow_once";
 
-/// RunDecisions of a run.
+/// Decisions of a run.
 #[derive(Debug)]
 pub struct RunDecisions<'a> {
     policy: &'a Policy,
@@ -29,7 +29,7 @@ pub struct RunDecisions<'a> {
     decided: BTreeSet<String>,
     /// Call that the person at the terminal is asked about.
     asked: Option<AskedCall>,
-    /// RunDecisions on their way, by the numbers of their actions.
+    /// Decisions in flight, by the numbers of their actions.
     sent: BTreeMap<i64, (String, DecisionSummary)>,
     /// Reasons why the host has not taken the permission for a call, by its key.
     refused: BTreeMap<String, String>,
@@ -78,7 +78,7 @@ struct AskedCall {
     is_result: bool,
 }
 
-/// CallVerdict on a call.
+/// Verdict on a call.
 #[derive(Debug, Default)]
 struct CallVerdict {
     allowed: bool,

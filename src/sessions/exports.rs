@@ -149,13 +149,14 @@ fn read_export(export: impl BufRead, mut reading: Reading<'_>) -> anyhow::Result
     let header: Header = serde_json::from_str(&first).context("it is not an exported session")?;
     ensure!(header.format == FORMAT, "it is not an exported session");
     ensure!(header.version <= FORMAT_VERSION, "it was written by a newer version of this program");
-    for (number, line) in lines.by_ref() {
+    while let Some((number, line)) = lines.next() {
         let at = || format!("line {}", number + 1);
         let line = serde_json::from_str(&line.with_context(at)?).with_context(at)?;
-        if let ExportLine::End { lines } = line {
+        if let ExportLine::End { lines: said } = line {
             let there = number - 1;
-            ensure!(lines == there, "lines are missing: the export says {lines}, there are {there}");
+            ensure!(said == there, "lines are missing: the export says {said}, there are {there}");
             let uri = reading.uri.context("there is no session in it")?;
+            ensure!(lines.next().is_none(), "something follows its last line");
             reading.import.finish()?;
             return Ok(uri);
         }

@@ -34,7 +34,8 @@ pub(super) fn show(archive: &Archive, uri: &str, out: &mut dyn Write) -> anyhow:
         shown?;
     }
     out.flush()?;
-    ensure!(archive.check(key).is_ok() && damage == 0, "some content of {uri} is damaged and cannot be read");
+    archive.check(key).with_context(|| format!("some content of {uri} cannot be read"))?;
+    ensure!(damage == 0, "some content of {uri} is damaged and cannot be read");
     Ok(())
 }
 

@@ -21,6 +21,8 @@ const METADATA: &str = "_ahpLog";
 /// Times of a message, by stage, in microseconds.
 #[derive(Debug, Default)]
 struct MessageTimes {
+    /// Number of the message's line: in the log, or among the lines that the client sent.
+    line: u64,
     name: String,
     bytes: usize,
     stages: BTreeMap<&'static str, f64>,
@@ -76,6 +78,7 @@ impl Timings {
                 let name: Vec<&str> = name.split(' ').map(shown).collect();
                 let bytes = details["bytes"].as_u64().and_then(|it| usize::try_from(it).ok()).unwrap_or(0);
                 timings.messages.push(MessageTimes {
+                    line: number,
                     name: name.join(" "),
                     bytes,
                     ..MessageTimes::default()
@@ -136,7 +139,8 @@ impl Timings {
                 asked.insert((connection, is_said, id), timings.messages.len());
             }
             let name = format!("{}{}", if is_said { "> " } else { "< " }, shape.name);
-            timings.messages.push(MessageTimes { name, bytes: shape.bytes, ..MessageTimes::default() });
+            let (line, bytes) = (number as u64, shape.bytes);
+            timings.messages.push(MessageTimes { line, name, bytes, ..MessageTimes::default() });
         }
         timings.unanswered = asked.len();
         Ok(timings)
@@ -169,17 +173,20 @@ impl Timings {
             }
             table.push('\n');
         }
-        let mut slowest: Vec<(usize, &MessageTimes)> = self.messages.iter().enumerate().collect();
-        slowest.retain(|(_, message)| !message.stages.is_empty());
-        slowest.sort_by(|(_, some), (_, other)| other.total().total_cmp(&some.total()));
+        let mut slowest: Vec<&MessageTimes> = self.messages.iter().collect();
+        slowest.retain(|message| !message.stages.is_empty());
+        slowest.sort_by(|some, other| other.total().total_cmp(&some.total()));
         if !slowest.is_empty() {
             table += "\nslowest messages\n";
         }
-        for (at, message) in slowest.into_iter().take(SLOWEST_MAX) {
+        for message in slowest.into_iter().take(SLOWEST_MAX) {
             let stages = self.stages.iter().filter_map(|stage| Some((stage, message.stages.get(stage)?)));
             let stages: Vec<String> =
                 stages.map(|(stage, time)| format!("{stage} {}", millis(*time))).collect();
-            push(&mut table, format_args!("{:>7}  {:<44} {}\n", at + 1, message.name, stages.join(", ")));
+            push(
+                &mut table,
+                format_args!("{:>7}  {:<44} {}\n", message.line, message.name, stages.join(", ")),
+            );
         }
         if self.unanswered > 0 {
             push(&mut table, format_args!("\nrequests without an answer: {}\n", self.unanswered));
@@ -211,9 +218,10 @@ mod tests {
             entry(r#""id":1,"method":"s3cret""#, "00.001", "s2c"),
             entry(r#""id":1,"result":"s3cret""#, "00.250", "s2c"),
         ];
-        let timings = Timings::read(&log.join("\n")).unwrap();
+        let timings = Timings::read(&log.join("\n\n")).unwrap();
         let table = timings.table();
         assert!(table.contains("> ping") && table.contains("250.000 ms"), "{table}");
+        assert_eq!(timings.messages[2].line, 5, "blank lines count");
         assert!(table.contains("< other") && table.contains("requests without an answer: 1"), "{table}");
         assert!(!table.contains("s3cret"), "{table}");
         assert_eq!(

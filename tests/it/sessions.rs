@@ -425,8 +425,9 @@ fn truncated_or_invalid_export_is_refused() {
     broken.push(export.replace("\"version\":1", "\"version\":2"));
     broken.push(export.replacen("\"lifecycle\"", "\"livecycle\"", 1));
     broken.push("\u{0}".to_owned());
+    broken.push(format!("{export}{export}"));
     // One process per case is enough of a wait: every fourth, and the interesting ones.
-    let last = broken.len() - 8;
+    let last = broken.len() - 9;
     for (number, text) in broken.iter().enumerate().filter(|(number, _)| number % 9 == 0 || *number >= last) {
         fs::write(&file, text).unwrap();
         elsewhere.refused(1, &["restore", "--from", file.to_str().unwrap()]);

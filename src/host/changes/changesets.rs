@@ -465,7 +465,7 @@ impl Changes {
     }
 
     /// Marks files as reviewed, or removes the marks. Refused if the changeset has none of the
-    /// files.
+    /// files, and while their changes are being computed, since a mark is about one version.
     pub(in crate::host) fn review_files(
         &mut self,
         ledger: &mut Ledger,
@@ -494,6 +494,9 @@ impl Changes {
         let files = self.changed_files(ledger, session, &scope).unwrap_or_default();
         let versions: BTreeMap<String, String> =
             files.into_iter().map(|file| (file.file.clone(), file.version())).collect();
+        if is_reviewed && named.iter().any(|(file, _)| !versions.contains_key(file)) {
+            return Err(Refusal::ChangesPending);
+        }
         if let Some(of_session) = ledger.channels.sessions.known_mut(session) {
             let marks = of_session.reviewed.entry(scope_key(&scope)).or_default();
             for (file, _) in named {

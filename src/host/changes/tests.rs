@@ -3,6 +3,7 @@
 //! Owns: which jobs it gives git, and what it makes of the reports.
 //! Never: has another owner at hand, or runs git.
 
+use ahp_types::actions::ActionOrigin;
 use serde_json::json;
 
 use super::changesets::UNSUBSCRIBED_MAX;
@@ -11,6 +12,7 @@ use crate::host::channels::Changeset;
 use crate::host::effects::{ChangesetKey, Frame, GitReport, GitWork, Output, RepositoryStatus};
 use crate::host::ledger::Ledger;
 use crate::host::model::{Channel, Subscription};
+use crate::host::refusal::Refusal;
 use crate::host::testing::{outputs_of, with_session, ME, SESSION};
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::rpc::RequestId;
@@ -136,6 +138,30 @@ fn removal_of_the_checkpoints_of_a_disposed_session_is_retried_three_times() {
         asked = report(&mut changes, &mut ledger, number, GitReport::Failed("no time".to_owned()));
     }
     assert_eq!((tries, changes.checkpoints.has_jobs_to_await()), (4, false));
+}
+
+#[test]
+fn file_whose_changes_are_being_computed_is_not_marked_as_reviewed() {
+    let (mut changes, mut ledger) = changes(0);
+    let uri = "ahp-session:/s/changeset/session".to_owned();
+    changes.restore_changesets(&mut ledger, [&uri]);
+    let channel = ledger.find(&uri).unwrap();
+    let key = ChangesetKey(channel.key);
+    // The file is shown from before.
+    let file = json!({ "id": "file:///r/a", "edit": {} });
+    ledger.channels.changesets.known_mut(key).unwrap().state.files =
+        vec![serde_json::from_value(file).unwrap()];
+    let action = |reviewed: bool| {
+        let type_ = "changeset/filesReviewChanged";
+        let action = json!({ "type": type_, "files": ["file:///r/a"], "reviewed": reviewed });
+        serde_json::from_value(action).unwrap()
+    };
+    let origin = ActionOrigin { client_id: "c".to_owned(), client_seq: 1 };
+    let outputs = outputs_of(|step| {
+        let said = changes.review_files(&mut ledger, step, key, action(true), origin);
+        assert_eq!(said.err(), Some(Refusal::ChangesPending));
+    });
+    assert!(outputs.is_empty(), "{outputs:?}");
 }
 
 #[test]

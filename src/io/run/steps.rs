@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::leaving::{file_system_timeout, UNSENT_REASON};
 use super::{Exit, Sidecar};
 use crate::host::effects::{ConnectionId, Frame, Input, Output, Timer};
+use crate::io::link::LargeWrite;
 use crate::io::readers::{listing, ListRequest};
 use crate::io::states::{Piece, PieceEnd};
 use crate::trace;
@@ -59,7 +60,7 @@ impl Sidecar {
             Outgoing::Deltas(run, None) => return link.outbox.push_deltas(run),
             Outgoing::Unwritten(what) if !self.options.deterministic => {
                 link.outbox.expect(what.bytes);
-                link.writing = Some((self.states.begin(connection, *what), Vec::new()));
+                link.writing = Some(LargeWrite::new(self.states.begin(connection, *what)));
                 return;
             }
             what => what.now(),
@@ -237,26 +238,26 @@ impl Sidecar {
     pub(super) fn receive_piece(&mut self, piece: Piece) {
         let connection = piece.connection;
         let Some(link) = self.links.get_mut(connection) else { return };
-        let Some((mut writing, behind)) = link.writing.take() else { return };
-        writing.take_in(&piece, &mut link.outbox);
+        let Some(mut writing) = link.writing.take() else { return };
+        writing.write.take_in(&piece, &mut link.outbox);
         if !piece.text.is_empty() {
             link.outbox.push(piece.text);
         }
         let Some(how) = piece.last else {
-            link.writing = Some((writing, behind));
+            link.writing = Some(writing);
             return;
         };
         if how == PieceEnd::Failed {
             let error = RpcError::internal(INTERNAL_ERROR);
-            match writing.id {
-                Some(id) if !writing.has_begun => {
+            match writing.write.id {
+                Some(id) if !writing.write.has_begun => {
                     self.tell(connection, &Frame::Error { id: Some(id), error })
                 }
                 // An incomplete line cannot be continued.
                 _ => return self.give_up(connection, error.message),
             }
         }
-        self.send_behind(connection, behind);
+        self.send_behind(connection, writing.behind);
     }
 
     fn send_behind(&mut self, connection: ConnectionId, behind: Vec<Outgoing>) {
@@ -272,8 +273,8 @@ impl Sidecar {
     pub(super) fn write_nothing_more(&mut self, connection: ConnectionId) {
         let Some(link) = self.links.get_mut(connection) else { return };
         link.nobody_reads = true;
-        if let Some((writing, behind)) = link.writing.take() {
-            writing.cancel(&mut link.outbox);
+        if let Some(LargeWrite { write, behind, .. }) = link.writing.take() {
+            write.cancel(&mut link.outbox);
             self.send_behind(connection, behind);
         }
     }

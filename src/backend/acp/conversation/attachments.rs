@@ -18,7 +18,10 @@ use crate::host::effects::{Event, Transcript, TurnEvent};
 use crate::wire::text;
 
 /// Words of failures that are unrelated to the content: the same message may succeed later.
-const TRANSIENT: [&str; 7] = ["429", "overloaded", "rate", "timeout", "timed", "unavailable", "quota"];
+const TRANSIENT: [&str; 6] = ["overloaded", "timeout", "timed", "unavailable", "quota", "throttled"];
+
+/// Words behind which a number is a status of HTTP, as it is where a sentence begins.
+const BEFORE_STATUS: [&str; 4] = ["status", "code", "http", "error"];
 
 /// Prompt with attachments that are not text.
 #[derive(Debug)]
@@ -106,10 +109,22 @@ fn is_transient(failure: &AgentError) -> bool {
     let statuses = ["status", "statusCode", "code"].into_iter();
     let mut statuses = statuses.filter_map(|name| details?.get(name)?.as_i64()).chain([failure.code]);
     let said = failure.to_string().to_ascii_lowercase();
-    let mut words = said.split(|character: char| !character.is_alphanumeric());
+    let words = |text: &str| {
+        let words = text.split(|character: char| !character.is_alphanumeric());
+        words.filter(|word| !word.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let names_status = |sentence: &str| {
+        let words = words(sentence);
+        let mut places = words.iter().enumerate().filter(|(_, word)| word.len() == 3);
+        places.any(|(at, word)| {
+            let before = at.checked_sub(1).map(|at| words[at].as_str());
+            word.parse().is_ok_and(is_status) && before.is_none_or(|word| BEFORE_STATUS.contains(&word))
+        })
+    };
     statuses.any(is_status)
-        || words
-            .any(|word| TRANSIENT.contains(&word) || (word.len() == 3 && word.parse().is_ok_and(is_status)))
+        || said.split([':', '.', '\n', '{', '(']).any(names_status)
+        || words(&said).iter().any(|word| TRANSIENT.contains(&word.as_str()))
+        || words(&said).windows(2).any(|two| two[0] == "rate" && two[1].starts_with("limit"))
 }
 
 #[cfg(test)]
@@ -125,6 +140,8 @@ mod tests {
             failure(-32603, "Internal error: 503 Service", None),
             failure(429, "", None),
             failure(-32603, "Rate limit reached", None),
+            failure(-32603, "request failed with status code 502", None),
+            failure(-32603, "x", Some(json!({ "details": "rate_limited" }))),
             failure(-32603, "x", Some(json!({ "statusCode": 529 }))),
             failure(-32603, "x", Some(json!({ "details": "the request timed out" }))),
         ] {
@@ -133,6 +150,12 @@ mod tests {
         let message =
             "Internal error: 'file part media type application/octet-stream' functionality not supported.";
         assert!(!is_transient(&failure(-32603, message, Some(json!({ "errorName": "UnknownError" })))));
-        assert!(!is_transient(&failure(-32603, "400 invalid image of 500000 bytes", None)));
+        for refusal in [
+            "400 invalid image of 500000 bytes",
+            "image must be at most 512 pixels",
+            "sample rate not supported",
+        ] {
+            assert!(!is_transient(&failure(-32603, refusal, None)), "{refusal}");
+        }
     }
 }
