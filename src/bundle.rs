@@ -1,7 +1,7 @@
 //! `ahp-sidecar debug-bundle`: one file for a bug report.
 //!
 //! The file is JSON, so that its sender can read all of it before it is sent, and its receiver can
-//! search it with the usual tools. All that it has of texts passes a [`Veil`].
+//! search it with the usual tools. All that it has of texts passes a [`Redactor`].
 //!
 //! Owns: what is in the bundle, and where it is written.
 //! Never: shows a text of a person, an agent, a file, a path or a token, or changes the state
@@ -23,7 +23,7 @@ use crate::listening::{self, print};
 use crate::os::private;
 use crate::os::process::GuardProgram;
 use crate::sessions;
-use crate::shapes::{shown, Shape, Veil};
+use crate::shapes::{shown, Redactor, Shape};
 use crate::store::archive::{Archive, ArchiveError, ArchivedSession, SessionPiece};
 use crate::store::{folder, sqlite};
 use crate::versions::dialect::Dialect;
@@ -105,7 +105,7 @@ pub fn run(arguments: &BundleArgs, guard: &GuardProgram) -> anyhow::Result<()> {
 /// Bundle in the making.
 #[derive(Debug, Default)]
 struct Bundle {
-    veil: Veil,
+    redactor: Redactor,
     parts: Map<String, Value>,
     timings: Map<String, Value>,
 }
@@ -116,15 +116,15 @@ impl Bundle {
         self.parts.insert("version".to_owned(), FORMAT_VERSION.into());
         self.add("program", |_| Ok(program()));
         self.add("platform", |_| Ok(platform()));
-        self.add("settings", |veil| settings(veil, &arguments.which));
+        self.add("settings", |redactor| settings(redactor, &arguments.which));
         if !arguments.no_agents {
             let limit = Duration::from_secs(arguments.timeout);
-            self.add("agents", |veil| agents(veil, &arguments.which, guard, limit));
+            self.add("agents", |redactor| agents(redactor, &arguments.which, guard, limit));
         }
         let state_dir = arguments.state_dir.as_deref();
         self.add("folder", |_| state_folder(state_dir));
-        self.add("sessions", |veil| stored_sessions(veil, state_dir));
-        self.add("log", |veil| log(veil, state_dir));
+        self.add("sessions", |redactor| stored_sessions(redactor, state_dir));
+        self.add("log", |redactor| log(redactor, state_dir));
         if let Some(file) = &arguments.trace {
             self.add("trace", |_| traced(file));
         }
@@ -133,10 +133,10 @@ impl Bundle {
     }
 
     /// Adds a part, or the reason why there is none, and how long it took.
-    fn add(&mut self, name: &str, part: impl FnOnce(&Veil) -> anyhow::Result<Value>) {
+    fn add(&mut self, name: &str, part: impl FnOnce(&Redactor) -> anyhow::Result<Value>) {
         let begun = Instant::now();
-        let part =
-            part(&self.veil).unwrap_or_else(|why| json!({ "failure": self.veil.text(&format!("{why:#}")) }));
+        let part = part(&self.redactor)
+            .unwrap_or_else(|why| json!({ "failure": self.redactor.text(&format!("{why:#}")) }));
         self.timings.insert(name.to_owned(), millis(begun.elapsed()));
         self.parts.insert(name.to_owned(), part);
     }
@@ -157,7 +157,7 @@ fn platform() -> Value {
 }
 
 /// Returns the configuration file, with its members and without its texts.
-fn settings(veil: &Veil, which: &WhichAgents) -> anyhow::Result<Value> {
+fn settings(redactor: &Redactor, which: &WhichAgents) -> anyhow::Result<Value> {
     let Some(file) = which.file() else { return Ok(json!({ "file": false })) };
     if !file.exists() {
         return Ok(json!({ "file": false }));
@@ -166,34 +166,41 @@ fn settings(veil: &Veil, which: &WhichAgents) -> anyhow::Result<Value> {
     let settings: toml::Table = text.parse()?;
     let mut settings = serde_json::to_value(settings)?;
     // Numbers of a program's arguments or environment may be secrets, too.
-    hide_numbers(veil, &mut settings);
-    Ok(json!({ "file": true, "bytes": text.len(), "content": veil.value(&settings) }))
+    hide_numbers(redactor, &mut settings);
+    Ok(json!({ "file": true, "bytes": text.len(), "content": redactor.value(&settings) }))
 }
 
 /// Hides the numbers that the configuration passes on to other programs.
-fn hide_numbers(veil: &Veil, settings: &mut Value) {
+fn hide_numbers(redactor: &Redactor, settings: &mut Value) {
     let Value::Object(members) = settings else { return };
     for (name, value) in members {
         match (name.as_str(), &mut *value) {
-            ("env" | "args" | "headers" | "config", value) => *value = veil.text(&value.to_string()).into(),
-            (_, value) => hide_numbers(veil, value),
+            ("env" | "args" | "headers" | "config", value) => {
+                *value = redactor.text(&value.to_string()).into()
+            }
+            (_, value) => hide_numbers(redactor, value),
         }
     }
 }
 
 /// Returns the agents as `agents check` sees them.
-fn agents(veil: &Veil, which: &WhichAgents, guard: &GuardProgram, limit: Duration) -> anyhow::Result<Value> {
+fn agents(
+    redactor: &Redactor,
+    which: &WhichAgents,
+    guard: &GuardProgram,
+    limit: Duration,
+) -> anyhow::Result<Value> {
     let checked = check::probe_silently(which, guard, limit)?;
     let agents = checked.iter().map(|agent| {
         let failure = agent.failure.as_ref();
         json!({
-            "name": veil.text(&agent.name),
+            "name": redactor.text(&agent.name),
             "usable": agent.usable,
             "milliseconds": millis(agent.took),
             "failureKind": failure.map(|(kind, _)| kind),
-            "failure": failure.map(|(_, why)| veil.text(why)),
+            "failure": failure.map(|(_, why)| redactor.text(why)),
             "needsLogin": agent.needs_login,
-            "config": agent.config.as_ref().map(|config| veil.value(config)),
+            "config": agent.config.as_ref().map(|config| redactor.value(config)),
         })
     });
     Ok(agents.collect())
@@ -222,15 +229,15 @@ fn state_folder(asked: Option<&Path>) -> anyhow::Result<Value> {
 }
 
 /// Returns the summaries of sessions, and the states of the newest ones' channels.
-fn stored_sessions(veil: &Veil, asked: Option<&Path>) -> anyhow::Result<Value> {
+fn stored_sessions(redactor: &Redactor, asked: Option<&Path>) -> anyhow::Result<Value> {
     let (_folder, archive) = sessions::open(asked, true)?;
     let all = archive.list()?;
     let shown = all.iter().take(SUMMARIES_MAX).enumerate().map(|(at, session)| {
-        let mut shown = json!({ "summary": veil.value(&parsed(&session.summary)),
+        let mut shown = json!({ "summary": redactor.value(&parsed(&session.summary)),
             "inTrash": session.removed_at.is_some(), "bytes": session.summary.len() });
         if at < SESSIONS_MAX {
-            let channels = channels(veil, &archive, session);
-            let failure = |why: anyhow::Error| json!({ "failure": veil.text(&format!("{why:#}")) });
+            let channels = channels(redactor, &archive, session);
+            let failure = |why: anyhow::Error| json!({ "failure": redactor.text(&format!("{why:#}")) });
             shown["channels"] = channels.unwrap_or_else(failure);
             let frames = frames(&archive, session);
             shown["frames"] = frames.unwrap_or_else(failure);
@@ -246,7 +253,7 @@ fn stored_sessions(veil: &Veil, asked: Option<&Path>) -> anyhow::Result<Value> {
 struct Unreadable(#[from] ArchiveError);
 
 /// Returns the states of a session and its chats, as they are stored, and their latest turns.
-fn channels(veil: &Veil, archive: &Archive, session: &ArchivedSession) -> anyhow::Result<Value> {
+fn channels(redactor: &Redactor, archive: &Archive, session: &ArchivedSession) -> anyhow::Result<Value> {
     let (mut channels, mut turns, mut count) = (Vec::new(), Vec::new(), 0usize);
     let end_turns = |channels: &mut Vec<Value>, turns: &mut Vec<Value>, count: &mut usize| {
         if *count > 0 {
@@ -258,12 +265,12 @@ fn channels(veil: &Veil, archive: &Archive, session: &ArchivedSession) -> anyhow
         match piece {
             SessionPiece::Session(row) => {
                 channels.push(json!({ "channel": "session", "bytes": row.body.len(),
-                    "state": veil.value(&parsed(&row.body)) }));
+                    "state": redactor.value(&parsed(&row.body)) }));
             }
             SessionPiece::Chat(chat) => {
                 end_turns(&mut channels, &mut turns, &mut count);
                 channels.push(json!({ "channel": "chat", "running": chat.row.running,
-                    "bytes": chat.row.body.len(), "state": veil.value(&parsed(&chat.row.body)) }));
+                    "bytes": chat.row.body.len(), "state": redactor.value(&parsed(&chat.row.body)) }));
             }
             SessionPiece::Turn(turn) => {
                 count += 1;
@@ -271,7 +278,7 @@ fn channels(veil: &Veil, archive: &Archive, session: &ArchivedSession) -> anyhow
                     turns.remove(0);
                 }
                 let text = turn.text();
-                turns.push(json!({ "bytes": text.len(), "turn": veil.value(&parsed(&text)) }));
+                turns.push(json!({ "bytes": text.len(), "turn": redactor.value(&parsed(&text)) }));
             }
         }
         Ok(())
@@ -309,17 +316,17 @@ fn tail(path: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 /// Returns the end of the host's log: when, how severe and from which module each line is.
-fn log(veil: &Veil, asked: Option<&Path>) -> anyhow::Result<Value> {
+fn log(redactor: &Redactor, asked: Option<&Path>) -> anyhow::Result<Value> {
     let path = folder::chosen(asked)?.join(HOST_LOG);
     if !path.exists() {
         return Ok(Value::Array(Vec::new()));
     }
     let lines = tail(&path)?;
     let latest = lines.iter().skip(lines.len().saturating_sub(FRAMES_MAX));
-    Ok(latest.map(|line| log_line(veil, line)).collect())
+    Ok(latest.map(|line| log_line(redactor, line)).collect())
 }
 
-fn log_line(veil: &Veil, line: &str) -> Value {
+fn log_line(redactor: &Redactor, line: &str) -> Value {
     let word = |text: &str| -> Option<(String, String)> {
         text.trim_start().split_once(' ').map(|(word, rest)| (word.to_owned(), rest.to_owned()))
     };
@@ -332,10 +339,10 @@ fn log_line(veil: &Veil, line: &str) -> Value {
         let is_own = module.starts_with("ahp_sidecar::") && module.chars().all(is_of_modules);
         let is_entry = time.parse::<jiff::Timestamp>().is_ok() && level.parse::<tracing::Level>().is_ok();
         (is_own && is_entry).then(
-            || json!({ "time": time, "level": level, "module": module, "message": veil.text(&message) }),
+            || json!({ "time": time, "level": level, "module": module, "message": redactor.text(&message) }),
         )
     };
-    parts().unwrap_or_else(|| json!({ "line": veil.text(line) }))
+    parts().unwrap_or_else(|| json!({ "line": redactor.text(line) }))
 }
 
 /// Returns the last messages of a trace or a log, by shape, size and time.

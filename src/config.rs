@@ -1,7 +1,8 @@
 //! Configuration of the agents and their MCP servers: flags, and the configuration file.
 //!
-//! Owns: both forms, their defaults and errors, and reading the file again ([`AgentSource`]).
-//! Never: starts an agent, or passes a command line to a shell: it is split by the same rules.
+//! Owns: flags and file, their defaults and errors, and reading the file again ([`AgentSource`]).
+//! Never: starts an agent, or passes a command line to a shell. A line is split by the quoting
+//! rules of the platform's shells.
 
 pub mod faults;
 mod mcp;
@@ -129,7 +130,7 @@ pub struct ConfigurationSeen {
 
 impl ConfigurationSeen {
     /// Returns whether both were read from the same file, whatever the content.
-    pub fn is_of_the_file_of(&self, other: &Self) -> bool {
+    pub fn has_same_file(&self, other: &Self) -> bool {
         let real = |file: &PathBuf| canonical(file).unwrap_or_else(|_| file.clone());
         self.file == other.file || self.file.as_ref().map(real) == other.file.as_ref().map(real)
     }
@@ -212,7 +213,7 @@ impl AgentSource {
     }
 
     /// Returns the checksum of the content, the agents that no flag overrides, and the MCP servers.
-    fn read_file(&self) -> (Option<u32>, anyhow::Result<OfFile>) {
+    fn read_file(&self) -> (Option<u32>, anyhow::Result<FileContent>) {
         let (text, path, context) = match self.text() {
             Ok(Some(found)) => found,
             Ok(None) => return (None, Ok((Vec::new(), Vec::new()))),
@@ -268,11 +269,11 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
 }
 
 /// Agents and MCP servers of a file.
-type OfFile = (Vec<AgentSpec>, Vec<McpServer>);
+type FileContent = (Vec<AgentSpec>, Vec<McpServer>);
 
 /// Reads the content of the file at `path`. Relative paths are relative to its folder, except for a
 /// command without a slash, which is looked up in the search path.
-fn from_file(text: &str, path: &Path) -> anyhow::Result<OfFile> {
+fn from_file(text: &str, path: &Path) -> anyhow::Result<FileContent> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let file = parsed(text)?;
     let servers = mcp::servers(&file.mcp, &file.mcp_files, (text, path));

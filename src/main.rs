@@ -57,54 +57,63 @@ fn main() -> ExitCode {
     if limited.is_err() {
         return finish(limited, EXIT_FAILURE);
     }
-    let (serving, stays) = match cli.command {
-        None => (cli.serving, false),
-        Some(CliCommand::Serve(serving)) => (*serving, true),
-        Some(CliCommand::Connect(arguments)) => return connect_to_host(&arguments),
-        Some(CliCommand::Status(arguments)) => return finish(print_status(&arguments), EXIT_STATE),
-        Some(CliCommand::Sessions(arguments)) => {
+    match cli.command {
+        None => serve_clients(&cli.serving, false),
+        Some(command) => run_command(command),
+    }
+}
+
+/// Runs a command of the command line.
+fn run_command(command: CliCommand) -> ExitCode {
+    match command {
+        CliCommand::Serve(serving) => serve_clients(&serving, true),
+        CliCommand::Connect(arguments) => connect_to_host(&arguments),
+        CliCommand::Status(arguments) => finish(print_status(&arguments), EXIT_STATE),
+        CliCommand::Sessions(arguments) => {
             let done = sessions::run(&arguments);
             let is_folder = matches!(done, Err(SessionsFailure::Folder(_)));
-            return finish(done, if is_folder { EXIT_STATE } else { EXIT_FAILURE });
+            finish(done, if is_folder { EXIT_STATE } else { EXIT_FAILURE })
         }
-        Some(CliCommand::Agents(arguments)) => return check_agents(&arguments),
-        Some(CliCommand::Record(arguments)) => return of_host(record(&arguments)),
-        Some(CliCommand::Replay(arguments)) => {
-            return of_host(replay(&arguments, &this_program(None)).map(|replayed| match replayed {
+        CliCommand::Agents(arguments) => check_agents(&arguments),
+        CliCommand::Record(arguments) => of_host(record(&arguments)),
+        CliCommand::Replay(arguments) => {
+            of_host(replay(&arguments, &this_program(None)).map(|replayed| match replayed {
                 Replayed::Same => 0,
                 Replayed::Different => EXIT_DIFFERENT,
             }))
         }
-        Some(CliCommand::Conform(arguments)) => {
-            return of_host(conform(&arguments, &this_program(None)).map(|conformed| match conformed {
+        CliCommand::Conform(arguments) => {
+            of_host(conform(&arguments, &this_program(None)).map(|conformed| match conformed {
                 Conformed::Held => 0,
                 Conformed::Broken => EXIT_BROKEN,
                 Conformed::Exited(status) => status,
             }))
         }
-        Some(CliCommand::Trace(arguments)) => {
-            return finish(trace::run(&arguments).and_then(|table| print(&table)), EXIT_FAILURE)
+        CliCommand::Trace(arguments) => {
+            finish(trace::run(&arguments).and_then(|table| print(&table)), EXIT_FAILURE)
         }
-        Some(CliCommand::DebugBundle(arguments)) => {
-            return finish(bundle::run(&arguments, &this_program(None)), EXIT_FAILURE)
+        CliCommand::DebugBundle(arguments) => {
+            finish(bundle::run(&arguments, &this_program(None)), EXIT_FAILURE)
         }
-        Some(CliCommand::Demo) => return finish(demo::run(&exe::own_path()), EXIT_FAILURE),
-        Some(CliCommand::Run(arguments)) => return ExitCode::from(run::run(&arguments)),
-        Some(CliCommand::Help { topic }) => {
-            return match cli::help(topic.as_deref()) {
-                Ok(text) => finish(print(&text), EXIT_FAILURE),
-                Err(error) => finish(Err(error), EXIT_USAGE),
-            }
-        }
-        Some(CliCommand::RunGit { folder, file_bytes, filters }) => {
+        CliCommand::Demo => finish(demo::run(&exe::own_path()), EXIT_FAILURE),
+        CliCommand::Run(arguments) => ExitCode::from(run::run(&arguments)),
+        CliCommand::Help { topic } => match cli::help(topic.as_deref()) {
+            Ok(text) => finish(print(&text), EXIT_FAILURE),
+            Err(error) => finish(Err(error), EXIT_USAGE),
+        },
+        CliCommand::RunGit { folder, file_bytes, filters } => {
             let done = git::worker::run(folder, git::large::FileLimits::of(file_bytes), &filters);
-            return finish(done.context("git cannot be run"), EXIT_FAILURE);
+            finish(done.context("git cannot be run"), EXIT_FAILURE)
         }
-        Some(CliCommand::RelayClientTools) => {
+        CliCommand::RelayClientTools => {
             let lost = "the host that offers clients' tools to this agent cannot be reached, perhaps because it has ended";
-            return finish(relay::run().context(lost), EXIT_FAILURE);
+            finish(relay::run().context(lost), EXIT_FAILURE)
         }
-    };
+    }
+}
+
+/// Serves a client on stdin and stdout, or, with `stays`, clients of listeners.
+fn serve_clients(serving: &ServeOptions, stays: bool) -> ExitCode {
     let ((filter, complaint), options, agents) = match serving
         .log_filter()
         .and_then(|filter| Ok((filter, serving.options(stays)?, serving.agents()?)))
@@ -117,7 +126,7 @@ fn main() -> ExitCode {
     }
     let reading = agents.read();
     if serving.is_host() {
-        return be_host(&serving, filter, options, (agents, reading));
+        return be_host(serving, filter, options, (agents, reading));
     }
     // A running host may continue with its previous configuration.
     let has_to_understand = stays || serving.is_alone();
@@ -133,9 +142,9 @@ fn main() -> ExitCode {
         tracing::warn!("{complaint}");
     }
     let status = if has_to_understand {
-        serve_here(&serving, options, (agents, reading), log_readers)
+        serve_here(serving, options, (agents, reading), log_readers)
     } else {
-        join(&serving, &filter, options, (agents, reading), &log)
+        join(serving, &filter, options, (agents, reading), &log)
     };
     log.flush_briefly();
     ExitCode::from(status)

@@ -136,7 +136,7 @@ pub(crate) fn open(asked: Option<&Path>, looks: bool) -> anyhow::Result<(StateFo
     let folder = StateFolder::hold_existing(&folder)?;
     let database = folder.private_file(sqlite::FILE_NAME)?;
     if folder.was_held() {
-        sqlite::refuse_what_was_cut(&database)?;
+        sqlite::refuse_emptied_database(&database)?;
     }
     let archive = Archive::open(&database)?;
     Ok((folder, archive))

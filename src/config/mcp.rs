@@ -22,7 +22,7 @@ use crate::files::small;
 use crate::files::uris::uri_of;
 use crate::wire::text;
 
-/// Maximum number of servers; the rest is not read.
+/// Maximum number of servers; the rest is dropped, with a warning.
 const SERVERS_MAX: usize = 100;
 
 /// Names of the folders of editors, which are in the folder of a project.

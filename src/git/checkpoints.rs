@@ -49,14 +49,14 @@ const BY: [(&str, &str); 6] = [
 /// Makes a checkpoint of the folder. Unchanged files reuse contents of the `last` checkpoint.
 pub fn checkpoint(
     repository: &Repository,
-    (keeper, number): (&str, u64),
+    (namespace, number): (&str, u64),
     last: Option<&Checkpoint>,
 ) -> Result<Checkpoint, GitError> {
-    let kept = checkpoint_folder(repository, (keeper, number), last)?;
+    let kept = checkpoint_folder(repository, (namespace, number), last)?;
     // This also runs for an unchanged folder: each turn has two numbers, and `number` may be a
     // multiple of the interval only in checkpoints without changes.
     if number > CHECKPOINTS_MAX && number % THINNED_EVERY == 0 {
-        if let Err(error) = remove_oldest(repository, keeper) {
+        if let Err(error) = remove_oldest(repository, namespace) {
             tracing::warn!(%error, "the oldest checkpoints of a session cannot be removed");
         }
     }
@@ -65,7 +65,7 @@ pub fn checkpoint(
 
 fn checkpoint_folder(
     repository: &Repository,
-    (keeper, number): (&str, u64),
+    (namespace, number): (&str, u64),
     last: Option<&Checkpoint>,
 ) -> Result<Checkpoint, GitError> {
     let before = match last.filter(|last| last.left_out > 0) {
@@ -103,7 +103,7 @@ fn checkpoint_folder(
         }
         run.line()?
     };
-    repository.run(["update-ref", "--no-deref", &ref_of(keeper, number), &commit]).output()?;
+    repository.run(["update-ref", "--no-deref", &ref_of(namespace, number), &commit]).output()?;
     let large_bytes = stored_before.saturating_add(stored);
     Ok(Checkpoint { commit, tree, left_out: versions.len(), large_bytes })
 }
@@ -167,11 +167,11 @@ fn must_be_named(checkpoint: &Checkpoint) -> Result<(), GitError> {
     }
 }
 
-/// Retains, under the name `keeper`, those of these checkpoints and contents that still exist.
+/// Retains, under the name `namespace`, those of these checkpoints and contents that still exist.
 /// Checkpoints are numbered in their order.
 pub fn copy_checkpoints(
     repository: &Repository,
-    keeper: &str,
+    namespace: &str,
     (checkpoints, contents): (&[String], &[String]),
 ) -> Result<(), GitError> {
     let asked: String =
@@ -185,7 +185,7 @@ pub fn copy_checkpoints(
     };
     let found = checkpoints.iter().zip(1..).filter(|(id, _)| is_there(id, &["tree", "commit"]));
     let commands: String =
-        found.map(|(id, number)| format!("update {} {id}\n", ref_of(keeper, number))).collect();
+        found.map(|(id, number)| format!("update {} {id}\n", ref_of(namespace, number))).collect();
     if !commands.is_empty() {
         let commands = repository.input(commands.as_bytes())?;
         repository.run(["update-ref", "--no-deref", "--stdin"]).reads(commands).output()?;
@@ -193,24 +193,24 @@ pub fn copy_checkpoints(
     let blobs: Vec<String> = contents.iter().filter(|id| is_there(id, &["blob"])).cloned().collect();
     match blobs.is_empty() {
         true => Ok(()),
-        false => conversions::keep_reachable(repository, (keeper, checkpoints.len() as u64 + 1), &blobs),
+        false => conversions::keep_reachable(repository, (namespace, checkpoints.len() as u64 + 1), &blobs),
     }
 }
 
 /// Returns the ref that retains a checkpoint. Names sort by number.
-pub fn ref_of(keeper: &str, number: u64) -> String {
-    format!("{REFS}{keeper}/{number:010}")
+pub fn ref_of(namespace: &str, number: u64) -> String {
+    format!("{REFS}{namespace}/{number:010}")
 }
 
 /// Removes all refs of a session.
-pub fn remove_all(repository: &Repository, keeper: &str) -> Result<(), GitError> {
-    let names = names_of(repository, keeper)?;
+pub fn remove_all(repository: &Repository, namespace: &str) -> Result<(), GitError> {
+    let names = names_of(repository, namespace)?;
     remove(repository, &names)
 }
 
 /// Removes the oldest refs beyond the limit, except the first.
-fn remove_oldest(repository: &Repository, keeper: &str) -> Result<(), GitError> {
-    let names = names_of(repository, keeper)?;
+fn remove_oldest(repository: &Repository, namespace: &str) -> Result<(), GitError> {
+    let names = names_of(repository, namespace)?;
     let room = usize::try_from(CHECKPOINTS_MAX).unwrap_or(usize::MAX);
     match names.len().checked_sub(room) {
         Some(count @ 1..) => remove(repository, &names[1..=count]),
@@ -218,8 +218,8 @@ fn remove_oldest(repository: &Repository, keeper: &str) -> Result<(), GitError> 
     }
 }
 
-fn names_of(repository: &Repository, keeper: &str) -> Result<Vec<String>, GitError> {
-    let below = format!("{REFS}{keeper}/");
+fn names_of(repository: &Repository, namespace: &str) -> Result<Vec<String>, GitError> {
+    let below = format!("{REFS}{namespace}/");
     let said = repository.run(["for-each-ref", "--format=%(refname)", &below]).text()?;
     Ok(said.lines().map(str::to_owned).collect())
 }

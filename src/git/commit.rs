@@ -100,7 +100,7 @@ fn try_to_commit(
         ));
     }
     let stamp = stamp_of(repository);
-    let index = CopiedIndex::to_stay(repository)?;
+    let index = CopiedIndex::for_commit(repository)?;
     let status = index.status()?;
     if status.has_conflicts {
         return refused("the repository has conflicts");
@@ -536,7 +536,7 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let (mut repository, head, next) = with_a_written_commit(top.path());
         repository.until = Deadline::after(Duration::ZERO);
-        let (index, stamp) = (CopiedIndex::to_stay(&repository).unwrap(), stamp_of(&repository));
+        let (index, stamp) = (CopiedIndex::for_commit(&repository).unwrap(), stamp_of(&repository));
         let (head, id, index) = (Some(head.as_str()), next.as_str(), &index);
         let made = MadeCommit { head, id, note: "commit: next", index, stamp };
         assert!(move_head(&repository, &made).is_ok());
@@ -548,7 +548,7 @@ mod tests {
     fn index_replaced_meanwhile_by_one_of_the_same_size_and_time_is_not_overwritten() {
         let top = tempfile::tempdir().unwrap();
         let (repository, head, next) = with_a_written_commit(top.path());
-        let (index, stamp) = (CopiedIndex::to_stay(&repository).unwrap(), stamp_of(&repository));
+        let (index, stamp) = (CopiedIndex::for_commit(&repository).unwrap(), stamp_of(&repository));
         let [theirs, other] = ["index", "other"].map(|name| repository.own.join(name));
         fs::copy(&theirs, &other).unwrap();
         let modified = fs::metadata(&theirs).unwrap().modified().unwrap();

@@ -96,11 +96,11 @@ pub fn store_file(repository: &Repository, file: File) -> Result<String, GitErro
 /// Retains these objects by a ref of the host's own.
 pub fn keep_reachable(
     repository: &Repository,
-    (keeper, number): (&str, u64),
+    (namespace, number): (&str, u64),
     blobs: &[String],
 ) -> Result<(), GitError> {
     let entries: String = blobs.iter().map(|blob| format!("100644 blob {blob}\t{blob}\n")).collect();
     let entries = repository.input(entries.as_bytes())?;
     let tree = repository.run(["mktree"]).reads(entries).line()?;
-    repository.run(["update-ref", "--no-deref", &ref_of(keeper, number), &tree]).output().map(drop)
+    repository.run(["update-ref", "--no-deref", &ref_of(namespace, number), &tree]).output().map(drop)
 }

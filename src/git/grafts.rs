@@ -45,7 +45,7 @@ struct OpenFolder {
 type CommittedFolders = BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, TreeEntry>>;
 
 /// Returns whether a repository's index is so large that grafting is cheaper than writing it.
-fn pays_for(repository: &Repository) -> bool {
+fn is_grafting_cheaper(repository: &Repository) -> bool {
     fs::metadata(repository.own.join("index")).is_ok_and(|index| index.len() >= INDEX_BYTES_MIN)
 }
 
@@ -55,7 +55,7 @@ pub fn folder_tree(
     wanted: WantedContents<'_>,
     scope: StatusScope<'_>,
 ) -> Result<FolderTree, GitError> {
-    if pays_for(repository) {
+    if is_grafting_cheaper(repository) {
         if let Some(found) = tree(repository, wanted, scope)? {
             return Ok(found);
         }

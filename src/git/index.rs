@@ -159,7 +159,7 @@ impl<'a> CopiedIndex<'a> {
     }
 
     /// Makes a copy that is to become the user's own index.
-    pub fn to_stay(repository: &'a Repository) -> Result<Self, GitError> {
+    pub fn for_commit(repository: &'a Repository) -> Result<Self, GitError> {
         Ok(Self { is_to_stay: true, ..Self::new(repository)? })
     }
 

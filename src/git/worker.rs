@@ -311,8 +311,8 @@ pub fn carry_out(git: &Git, limits: FileLimits, job: GitJob, folder: &Path, unti
 
 fn do_in(repository: &mut Repository, work: GitWork) -> Result<GitReport, GitError> {
     Ok(match work {
-        GitWork::Checkpoint { keeper, number, last, since, said } => {
-            let kept = checkpoints::checkpoint(repository, (&keeper, number), last.as_ref())?;
+        GitWork::Checkpoint { namespace, number, last, since, said } => {
+            let kept = checkpoints::checkpoint(repository, (&namespace, number), last.as_ref())?;
             let compared = since.iter().map(|before| {
                 // `None` is reported if the comparison fails; the host can request it again.
                 checkpoints::compare(repository, before, &kept).ok()
@@ -333,27 +333,27 @@ fn do_in(repository: &mut Repository, work: GitWork) -> Result<GitReport, GitErr
                 |repository: &Repository| status::repository_status(repository, base.as_deref(), wanted);
             GitReport::Seen(Box::new(repository.examine(look)?))
         }
-        GitWork::KeepAgain { keeper, checkpoints, contents } => {
-            checkpoints::copy_checkpoints(repository, &keeper, (&checkpoints, &contents))?;
+        GitWork::Import { namespace, checkpoints, contents } => {
+            checkpoints::copy_checkpoints(repository, &namespace, (&checkpoints, &contents))?;
             GitReport::Done
         }
-        GitWork::Forget { keeper } => {
-            checkpoints::remove_all(repository, &keeper)?;
+        GitWork::Forget { namespace } => {
+            checkpoints::remove_all(repository, &namespace)?;
             GitReport::Done
         }
-        GitWork::Commit { message, shown, staged_kept: (keeper, number) } => {
-            commit::commit(repository, &message, &shown, (&keeper, number))?
+        GitWork::Commit { message, shown, staged_kept: (namespace, number) } => {
+            commit::commit(repository, &message, &shown, (&namespace, number))?
         }
         GitWork::Read { content, file } => {
             let content = contents::content_of(repository, &content, &file)?;
             GitReport::Content(BASE64_STANDARD.encode(content))
         }
         GitWork::Revert { files, said, below, own, kept_first, bytes_kept } => {
-            if let Some((keeper, number)) = kept_first {
-                checkpoints::checkpoint(repository, (&keeper, number), None)?;
+            if let Some((namespace, number)) = kept_first {
+                checkpoints::checkpoint(repository, (&namespace, number), None)?;
             }
             let folders = reverting::folders(&below, &own);
-            let bytes_kept = bytes_kept.as_ref().map(|(keeper, number)| (keeper.as_str(), *number));
+            let bytes_kept = bytes_kept.as_ref().map(|(namespace, number)| (namespace.as_str(), *number));
             let mut taken = reverting::revert(repository, &files, &folders, bytes_kept)?;
             taken.extend(reverting::revert_reported(&said, &folders, |_, refusal| match refusal {
                 PathRefusal::Changed => reverting::CHANGED_SINCE.to_owned(),

@@ -28,14 +28,16 @@ use crate::wire::annotations::annotations_uri;
 use crate::wire::rpc::json_bytes;
 use crate::wire::text;
 
+/// Maximum number of annotations of a session.
 const ANNOTATIONS_MAX: usize = 1000;
 
+/// Maximum number of entries of an annotation.
 const ENTRIES_MAX: usize = 100;
 
 /// Maximum length of an entry's text, in bytes.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// In bytes.
+/// Maximum length of an id, in bytes.
 const ID_BYTES_MAX: usize = 256;
 
 /// Maximum size of a session's annotations as JSON text, in bytes.

@@ -64,7 +64,7 @@ pub(crate) enum Refusal {
     #[error("another client has the terminal")]
     HeldByOther,
     #[error("a session has the terminal: subscribe to it first")]
-    NotFollowed,
+    NotSubscribed,
     #[error("the program in the terminal has ended")]
     ProgramEnded,
     #[error("at most {0} bytes are typed at once")]

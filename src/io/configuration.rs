@@ -88,13 +88,13 @@ impl Configuration {
 
     /// Returns whether a front has read other content of the same file.
     pub fn is_other_content(&self, front: &ConfigurationSeen) -> bool {
-        front.file.is_some() && front.sum != self.seen.sum && front.is_of_the_file_of(&self.seen)
+        front.file.is_some() && front.sum != self.seen.sum && front.has_same_file(&self.seen)
     }
 
     /// Returns the differences for a front that uses another file. The same file is reread instead.
     pub fn differences(&self, front: &ConfigurationSeen) -> Vec<String> {
         let is_equal = front.agents == self.seen.agents && front.servers == self.seen.servers;
-        if front.is_of_the_file_of(&self.seen) || is_equal {
+        if front.has_same_file(&self.seen) || is_equal {
             return Vec::new();
         }
         let path = |seen: &ConfigurationSeen| match &seen.file {
@@ -112,7 +112,7 @@ impl Configuration {
 
     /// Returns the reason why a front that uses this file does not get its agents, for people.
     pub fn outdated(&self, front: &ConfigurationSeen) -> Option<String> {
-        if !front.is_of_the_file_of(&self.seen) {
+        if !front.has_same_file(&self.seen) {
             return None;
         }
         self.outdated.clone().or_else(|| self.is_other_content(front).then(|| OTHER_CONTENT.to_owned()))

@@ -153,7 +153,7 @@ impl Persistence {
         let path = folder.private_file(sqlite::FILE_NAME)?;
         let unusable = |error| anyhow::anyhow!("{} cannot be used: {error}", path.display());
         if folder.was_held() {
-            sqlite::refuse_what_was_cut(&path)?;
+            sqlite::refuse_emptied_database(&path)?;
         }
         let (writer, start) = Writer::open(&path, options).map_err(unusable)?;
         let texts = Texts::open(&path, options.text_bytes_max).map_err(unusable)?;

@@ -143,7 +143,7 @@ impl<'a> RunClient<'a> {
     pub async fn run_all(&mut self) -> Result<(), RunStop> {
         self.initialize().await?;
         self.open_session().await?;
-        self.must_have_model(self.job.session == ChosenSession::New).await?;
+        self.check_model(self.job.session == ChosenSession::New).await?;
         let mut ended = Ok(());
         for prompt in &self.job.prompts {
             if let Some(loss) = self.printer.loss() {
@@ -157,7 +157,7 @@ impl<'a> RunClient<'a> {
         }
         let is_gone = self.leaves_at_once || matches!(ended, Err(RunStop::Gone(_)));
         if !is_gone && ended.is_ok() {
-            ended = self.must_have_model(true).await;
+            ended = self.check_model(true).await;
         }
         let wants_changes = self.job.patch.is_some() || self.job.summary.is_some();
         if !wants_changes || is_gone {
@@ -307,7 +307,7 @@ impl<'a> RunClient<'a> {
             if let Some(loss) = self.printer.loss().filter(|_| !self.has_cancelled) {
                 self.cancel(&turn, loss.stop()).await?;
             }
-            self.take_back_refused(&turn)?;
+            self.withdraw_rejected_decisions(&turn)?;
             self.decide(&turn).await?;
             match self.events.next().await? {
                 RunEvent::Host(message) => self.receive(&message),
@@ -420,7 +420,7 @@ impl<'a> RunClient<'a> {
     ///
     /// # Errors
     /// When the host takes no decision at all.
-    fn take_back_refused(&mut self, turn: &str) -> Result<(), RunStop> {
+    fn withdraw_rejected_decisions(&mut self, turn: &str) -> Result<(), RunStop> {
         for (number, reason) in std::mem::take(&mut self.rejections) {
             match self.decisions.was_refused(number, &reason, self.chat.parts_of(turn)) {
                 Some(Ok(summary)) => self.summary.remove_decision(&summary),

@@ -83,11 +83,11 @@ impl Shape {
 /// Hides texts: each becomes its length and a hash with a salt that is kept nowhere, so that equal
 /// texts can be told from different ones, and nothing else.
 #[derive(Debug, Default)]
-pub struct Veil {
+pub struct Redactor {
     salt: RandomState,
 }
 
-impl Veil {
+impl Redactor {
     /// Returns what is shown of a text.
     pub fn text(&self, text: &str) -> String {
         format!("text {} {:016x}", text.len(), self.salt.hash_one(text))
@@ -150,17 +150,17 @@ mod tests {
 
     #[test]
     fn veil_hides_texts_and_names_and_keeps_what_is_equal() {
-        let veil = Veil::default();
+        let redactor = Redactor::default();
         let value = json!({ "type": "chat/delta", "text": "chat/delta", "s3cret": ["s3cret", 7, true],
             "createdAt": "2026-01-01T00:00:00Z", "status": "s3cret" });
-        let shown = veil.value(&value);
+        let shown = redactor.value(&value);
         let text = shown.to_string();
         assert!(!text.contains("s3cret") && text.contains("2026-01-01"), "{text}");
         assert_eq!(shown["type"], "chat/delta");
         assert_ne!(shown["text"], "chat/delta");
-        let hidden = veil.text("s3cret");
+        let hidden = redactor.text("s3cret");
         assert_eq!((&shown[&hidden][0], &shown["status"]), (&json!(hidden), &json!(hidden)));
         assert!(hidden.starts_with("text 6 "));
-        assert_ne!(hidden, Veil::default().text("s3cret"), "each bundle has a salt of its own");
+        assert_ne!(hidden, Redactor::default().text("s3cret"), "each bundle has a salt of its own");
     }
 }

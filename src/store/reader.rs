@@ -218,7 +218,8 @@ impl Reader {
                     return Ok(None);
                 }
                 // Numbers are skipped only where another process began.
-                if action.server_seq != last + 1 && !rows::is_life(&snapshot, action.server_seq - 1)? {
+                if action.server_seq != last + 1 && !rows::is_process_start(&snapshot, action.server_seq - 1)?
+                {
                     return Err(StoreError::Damaged(format!("the log after the action {last}")));
                 }
                 last = action.server_seq;
@@ -268,7 +269,7 @@ impl Reader {
         let sql =
             "SELECT ifnull((SELECT first FROM actions WHERE last >= ?1 ORDER BY last LIMIT 1) <= ?1, 0)";
         let given = self.connection.query_row(sql, params![signed(cursor)], |row| row.get(0))?;
-        Ok(given || rows::is_life(&self.connection, cursor)?)
+        Ok(given || rows::is_process_start(&self.connection, cursor)?)
     }
 }
 

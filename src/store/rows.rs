@@ -73,7 +73,7 @@ fn number_sum(name: &str, value: u64) -> u32 {
 }
 
 /// Stores the number before the first one of a process.
-pub(super) fn put_life(connection: &Connection, start: u64) -> Result<(), StoreError> {
+pub(super) fn put_process_start(connection: &Connection, start: u64) -> Result<(), StoreError> {
     connection.execute(
         "INSERT OR REPLACE INTO lives VALUES (?1, ?2)",
         params![signed(start), sum(&[&start.to_le_bytes()])],
@@ -82,7 +82,7 @@ pub(super) fn put_life(connection: &Connection, start: u64) -> Result<(), StoreE
 }
 
 /// Returns whether a process began its numbers after this one.
-pub(super) fn is_life(connection: &Connection, start: u64) -> Result<bool, StoreError> {
+pub(super) fn is_process_start(connection: &Connection, start: u64) -> Result<bool, StoreError> {
     let found: Option<u32> = connection
         .prepare_cached("SELECT sum FROM lives WHERE start = ?1")?
         .query_row(params![signed(start)], |row| row.get(0))

@@ -60,8 +60,8 @@ pub(super) fn check(connection: &Connection, target: ChannelId, after: u64) -> R
         // stored, so the gap counts only if a row was read before it, or nothing can be missing
         // between `after` and the gap.
         let begins_a_life = || -> Result<bool, StoreError> {
-            let is_known = before.is_some() || after <= pruned || rows::is_life(connection, after)?;
-            Ok(is_known && rows::is_life(connection, row.first - 1)?)
+            let is_known = before.is_some() || after <= pruned || rows::is_process_start(connection, after)?;
+            Ok(is_known && rows::is_process_start(connection, row.first - 1)?)
         };
         if !is_next && !begins_a_life()? {
             // A row of another channel with a damaged `first` is no gap.
@@ -83,7 +83,7 @@ pub(super) fn check(connection: &Connection, target: ChannelId, after: u64) -> R
         Some(last) => last == newest,
         // No row follows: right if the number was pruned, or a process began after it and logged
         // nothing.
-        None => after <= pruned || newest <= after && rows::is_life(connection, after)?,
+        None => after <= pruned || newest <= after && rows::is_process_start(connection, after)?,
     };
     is_whole.then_some(()).ok_or_else(|| damaged(after))
 }

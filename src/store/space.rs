@@ -55,7 +55,7 @@ pub(super) fn free_all_pages(connection: &Connection) -> Result<(), StoreError> 
     }
     loop {
         match remove_pages(connection, IDLE_PAGES_AT_ONCE) {
-            Ok(true) => shrink_files(connection, "truncate").map(|_| ())?,
+            Ok(true) => checkpoint(connection, "truncate").map(|_| ())?,
             Ok(false) => break,
             // Pages that no table refers to are in the way.
             Err(error) if error.is_damage() => {
@@ -65,7 +65,7 @@ pub(super) fn free_all_pages(connection: &Connection) -> Result<(), StoreError> 
             Err(error) => return Err(error),
         }
     }
-    shrink_files(connection, "truncate").map(|_| ())
+    checkpoint(connection, "truncate").map(|_| ())
 }
 
 /// Rewrites the whole database, with `auto_vacuum` enabled.
@@ -91,23 +91,23 @@ pub(super) fn free_some_pages(connection: &Connection, keep_bytes: usize) -> Res
     if spare > PAGES_AT_ONCE {
         return Ok(true);
     }
-    shrink_files(connection, "passive")?;
+    checkpoint(connection, "passive")?;
     Ok(false)
 }
 
 /// Empties a log with a large file, unless a reader is in the way.
-pub(super) fn shorten_log(connection: &Connection, log: &Path) -> Result<Due, StoreError> {
+pub(super) fn truncate_if_large(connection: &Connection, log: &Path) -> Result<Due, StoreError> {
     if fs::metadata(log).map_or(0, |log| log.len()) <= IDLE_LOG_BYTES_MAX {
         return Ok(Due::Later);
     }
-    cut_log(connection)
+    checkpoint_truncate(connection)
 }
 
 /// Empties the log, unless a reader is in the way.
-pub(super) fn cut_log(connection: &Connection) -> Result<Due, StoreError> {
+pub(super) fn checkpoint_truncate(connection: &Connection) -> Result<Due, StoreError> {
     // No wait for readers, so that commits do not wait either.
     connection.busy_timeout(std::time::Duration::ZERO)?;
-    let emptied = shrink_files(connection, "truncate");
+    let emptied = checkpoint(connection, "truncate");
     connection.busy_timeout(BUSY)?;
     Ok(if emptied? { Due::Later } else { Due::Soon })
 }
@@ -125,13 +125,13 @@ fn remove_pages(connection: &Connection, count: i64) -> Result<bool, StoreError>
 
 /// Copies the log into the database, as far as readers permit, so that it is overwritten from its
 /// start.
-pub(super) fn empty_log(connection: &Connection) -> Result<(), StoreError> {
-    shrink_files(connection, "passive").map(|_| ())
+pub(super) fn checkpoint_passive(connection: &Connection) -> Result<(), StoreError> {
+    checkpoint(connection, "passive").map(|_| ())
 }
 
 /// Copies the log into the database, which shrinks its file. Returns `false` if a reader was in the
 /// way.
-fn shrink_files(connection: &Connection, mode: &str) -> Result<bool, StoreError> {
+fn checkpoint(connection: &Connection, mode: &str) -> Result<bool, StoreError> {
     let sql = format!("PRAGMA wal_checkpoint({mode})");
     Ok(connection.query_row(&sql, [], |row| row.get::<_, i64>(0))? == 0)
 }

@@ -70,7 +70,7 @@ pub struct Writer {
     /// Actions written since the last pruning; `None` if unknown.
     unpruned: Option<Unpruned>,
     /// Set if a commit succeeded since the last repair.
-    may_mend: bool,
+    may_repair: bool,
     /// Damaged sessions in the trash, which are not purged.
     stays: BTreeSet<SessionKey>,
     /// Number of pages of the write-ahead log after the last commit.
@@ -111,16 +111,16 @@ impl Writer {
     /// numbers.
     pub fn open(path: &Path, options: StoreOptions) -> Result<(Self, Start), StoreError> {
         let (mut connection, mark) =
-            schema::open_or_make(path).map_err(|error| beyond_mending(error, path))?;
+            schema::open_or_make(path).map_err(|error| describe_damage(error, path))?;
         let begun = begin(&mut connection, &options, mark.reserved()).or_else(|error| {
             if !error.is_damage() {
                 return Err(error);
             }
             tracing::error!(%error, "the store is damaged and is being repaired");
-            mend_all(&mut connection, Some(mark.reserved()))?;
+            repair_all(&mut connection, Some(mark.reserved()))?;
             begin(&mut connection, &options, mark.reserved())
         });
-        let start = begun.map_err(|error| beyond_mending(error, path))?;
+        let start = begun.map_err(|error| describe_damage(error, path))?;
         let reserved = start.head + BLOCK;
         let made = Mark::Made { reserved };
         let marked = if matches!(mark, Mark::Made { .. }) { made.update(path) } else { made.put(path) };
@@ -143,7 +143,7 @@ impl Writer {
             reserved,
             options,
             unpruned: None,
-            may_mend: true,
+            may_repair: true,
             stays: BTreeSet::new(),
             log_pages,
             log_may_begin: true,
@@ -172,14 +172,15 @@ impl Writer {
             self.connection.pragma_update(None, "synchronous", "full")?;
         }
         let mut written = self.write(records, reserve_up_to);
-        if written.as_ref().is_err_and(StoreError::is_damage) && std::mem::take(&mut self.may_mend) {
+        if written.as_ref().is_err_and(StoreError::is_damage) && std::mem::take(&mut self.may_repair) {
             tracing::error!("the store is damaged and is being repaired");
-            written = mend_all(&mut self.connection, None).and_then(|()| self.write(records, reserve_up_to));
+            written =
+                repair_all(&mut self.connection, None).and_then(|()| self.write(records, reserve_up_to));
         }
-        self.may_mend |= written.is_ok();
+        self.may_repair |= written.is_ok();
         if written.is_err() {
             // If no file may grow, the next attempt has the space that the log takes now.
-            space::empty_log(&self.connection)
+            space::checkpoint_passive(&self.connection)
                 .unwrap_or_else(|error| tracing::debug!(%error, "the write-ahead log of the store cannot be checkpointed after a failed commit"));
         }
         if sync {
@@ -217,12 +218,12 @@ impl Writer {
         {
             return Ok(Due::Now);
         }
-        space::shorten_log(&self.connection, &log_of(&self.path))
+        space::truncate_if_large(&self.connection, &log_of(&self.path))
     }
 
     /// Empties the write-ahead log before the process exits.
     pub fn finish(&self) {
-        if let Err(error) = space::cut_log(&self.connection) {
+        if let Err(error) = space::checkpoint_truncate(&self.connection) {
             tracing::debug!(%error, "SQLite's log cannot be emptied");
         }
     }
@@ -261,7 +262,7 @@ impl Writer {
             return;
         }
         self.log_may_begin = true;
-        if let Err(error) = space::empty_log(&self.connection) {
+        if let Err(error) = space::checkpoint_passive(&self.connection) {
             tracing::warn!(%error, "the write-ahead log of the store cannot be checkpointed: it grows");
         }
     }
@@ -341,7 +342,7 @@ impl Writer {
 }
 
 /// Adds to an error about damage what can still be done.
-fn beyond_mending(error: StoreError, path: &Path) -> StoreError {
+fn describe_damage(error: StoreError, path: &Path) -> StoreError {
     if !error.is_damage() {
         return error;
     }
@@ -415,7 +416,7 @@ fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Resu
         said: agents::all(&transaction),
         channels,
     };
-    rows::put_life(&transaction, head)?;
+    rows::put_process_start(&transaction, head)?;
     trials::begin_process(&transaction, options.deaths_max)?;
     rows::put_number(&transaction, "reserved", head + BLOCK)?;
     repair::probe(&transaction)?;
@@ -424,7 +425,7 @@ fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Resu
 }
 
 /// Repairs the database. If damaged pages prevent that at the start, rewrites the rest first.
-fn mend_all(connection: &mut Connection, told: Option<u64>) -> Result<(), StoreError> {
+fn repair_all(connection: &mut Connection, told: Option<u64>) -> Result<(), StoreError> {
     let plan = repair::plan(connection, told)?;
     let Err(error) = in_transaction(connection, |now| repair::carry_out(now, &plan)) else { return Ok(()) };
     // The connection's schema still has the changes that were rolled back.
@@ -466,7 +467,7 @@ fn last_agents(connection: &Connection) -> Result<Option<u32>, StoreError> {
 ///
 /// # Errors
 /// When the database is empty and has no mark.
-pub fn refuse_what_was_cut(path: &Path) -> Result<(), StoreError> {
+pub fn refuse_emptied_database(path: &Path) -> Result<(), StoreError> {
     let is_empty = fs::metadata(path).is_ok_and(|file| file.len() == 0);
     if is_empty && matches!(Mark::read(path), Ok(Mark::Absent)) {
         return Err(StoreError::Lost(path.display().to_string(), "is empty"));

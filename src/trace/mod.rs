@@ -111,7 +111,7 @@ impl TraceRecorder {
         at.saturating_duration_since(self.begin).as_nanos() as f64 / 1000.0
     }
 
-    /// Writes what happened from one moment to now.
+    /// Writes an event that lasts from one moment to another.
     fn span(&mut self, stage: Stage, name: &str, from: Instant, until: Instant, details: Value) {
         let (from, until) = (self.micros(from), self.micros(until));
         self.write(&json!({ "name": name, "cat": stage.name(), "ph": "X", "ts": from, "dur": until - from,

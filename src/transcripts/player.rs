@@ -40,7 +40,7 @@ pub struct HostNeeds<'a> {
     pub configuration: Option<PathBuf>,
 }
 
-/// Returns the command that starts a host.
+/// Function that returns the command that starts a host.
 pub type HostStarter<'a> = dyn Fn(&HostNeeds) -> anyhow::Result<Command> + 'a;
 
 /// Conditions under which a transcript is played.
@@ -198,13 +198,7 @@ impl Player<'_> {
                     ended = true;
                 }
                 TranscriptLine::Kill => {
-                    if let Some(mut host) = self.host.take() {
-                        host.kill();
-                        while let HostOutput::Line(line) = host.next_line(self.deadline()) {
-                            self.receive(line);
-                        }
-                    }
-                    self.comparison.settle();
+                    self.kill_host();
                     ended = true;
                 }
                 TranscriptLine::Start => {
@@ -213,19 +207,7 @@ impl Player<'_> {
                     ended = false;
                     continue;
                 }
-                TranscriptLine::Exit(expected) => {
-                    let received = self.exit_status()?;
-                    if !is_status(*expected, received) {
-                        let line = self.number;
-                        let text = TranscriptLine::Exit(received).to_string();
-                        self.comparison.rewritten.insert(line, text);
-                        self.comparison.differences.push(Difference::Exit {
-                            line,
-                            expected: *expected,
-                            received,
-                        });
-                    }
-                }
+                TranscriptLine::Exit(expected) => self.compare_exit(*expected)?,
                 _ => continue,
             }
             // What follows may come before the line that is waited for, or with the rest.
@@ -240,16 +222,43 @@ impl Player<'_> {
         }
         self.number = lines.len();
         if !ended {
-            self.end();
-            let (known, place) = (self.comparison.unexpected(), self.added().len());
-            self.read_rest()?;
-            if self.comparison.unexpected() > known {
-                // No line claims what came; it is written down so that it shows.
-                let end = TranscriptLine::End.to_string();
-                self.added().insert(place, end);
-            }
+            self.end_conversation()?;
         }
         self.expect_success(self.number)
+    }
+
+    /// Ends a host whose end the transcript does not have. Its last lines are written down if no
+    /// line expects them.
+    fn end_conversation(&mut self) -> Result<(), Halt> {
+        self.end();
+        let (known, place) = (self.comparison.unexpected(), self.added().len());
+        self.read_rest()?;
+        if self.comparison.unexpected() > known {
+            let end = TranscriptLine::End.to_string();
+            self.added().insert(place, end);
+        }
+        Ok(())
+    }
+
+    /// Kills the host, and takes what it had sent.
+    fn kill_host(&mut self) {
+        if let Some(mut host) = self.host.take() {
+            host.kill();
+            while let HostOutput::Line(line) = host.next_line(self.deadline()) {
+                self.receive(line);
+            }
+        }
+        self.comparison.settle();
+    }
+
+    /// Compares the exit status of the host.
+    fn compare_exit(&mut self, expected: i32) -> Result<(), Halt> {
+        let (line, received) = (self.number, self.exit_status()?);
+        if !is_status(expected, received) {
+            self.comparison.rewritten.insert(line, TranscriptLine::Exit(received).to_string());
+            self.comparison.differences.push(Difference::Exit { line, expected, received });
+        }
+        Ok(())
     }
 
     /// Expects the host's lines that follow a line, up to one that is no note.

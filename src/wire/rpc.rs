@@ -2,7 +2,8 @@
 //!
 //! Owns: splitting the envelope of JSON-RPC 2.0 into members, the nesting limit, parsing params
 //! with the field named in errors, and writing answers.
-//! Never: knows the meaning of a method, or fails: an invalid line is [`Incoming::Malformed`].
+//! Never: fails at an invalid line, which is [`Incoming::Malformed`], or knows what a method means
+//! but for `ping`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -110,14 +111,14 @@ impl Params {
 
 /// Parses JSON text as `T`; the error is a sentence that names the field.
 pub fn read_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
-    locate_error(json).map_err(|Misfit { path, cause }| match path {
+    read_json_at(json).map_err(|TypeMismatch { path, cause }| match path {
         Some(path) => format!("`{path}`: {cause}"),
         None => cause,
     })
 }
 
 /// Reason for which JSON text is not of a type.
-pub struct Misfit {
+pub struct TypeMismatch {
     /// Path of the invalid member; `None` for the whole text.
     pub path: Option<String>,
     /// Reason, without a position in the text.
@@ -125,7 +126,7 @@ pub struct Misfit {
 }
 
 /// Parses JSON text as `T`; the error has the path of the invalid member.
-pub fn locate_error<T: DeserializeOwned>(json: &[u8]) -> Result<T, Misfit> {
+pub fn read_json_at<T: DeserializeOwned>(json: &[u8]) -> Result<T, TypeMismatch> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = Some(error.path().to_string()).filter(|path| path != ".");
@@ -134,7 +135,7 @@ pub fn locate_error<T: DeserializeOwned>(json: &[u8]) -> Result<T, Misfit> {
         if let Some(end) = cause.rfind(" at line ") {
             cause.truncate(end);
         }
-        Misfit { path, cause }
+        TypeMismatch { path, cause }
     })
 }
 

@@ -65,7 +65,7 @@ fn rows(table: &mut Table, which: &str, top: &Path, root: &Path, aim: &str) -> O
         };
         let start = Instant::now();
         let work = GitWork::Checkpoint {
-            keeper: "k".to_owned(),
+            namespace: "k".to_owned(),
             number,
             last: last.take(),
             since: Vec::new(),

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use ahp_sidecar::shapes::{Shape, Veil};
+use ahp_sidecar::shapes::{Redactor, Shape};
 use ahp_sidecar::wire::uris::default_chat_of;
 use serde_json::{json, Map, Value};
 
@@ -287,7 +287,7 @@ fn with_secrets(value: &Value) -> Value {
 fn no_text_of_any_message_of_the_fixtures_passes_a_veil() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     let (mut folders, mut count) = (vec![root], 0);
-    let veil = Veil::default();
+    let redactor = Redactor::default();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -301,7 +301,7 @@ fn no_text_of_any_message_of_the_fixtures_passes_a_veil() {
             for message in messages.filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
                 let secret = with_secrets(&message);
                 let shape = Shape::of(&secret, 0);
-                let shown = format!("{} {} {:?}", veil.value(&secret), shape.name, shape.channel);
+                let shown = format!("{} {} {:?}", redactor.value(&secret), shape.name, shape.channel);
                 assert!(!shown.contains(SECRET), "{shown}");
                 count += 1;
             }

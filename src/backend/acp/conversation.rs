@@ -518,7 +518,7 @@ impl AcpConversation {
                         self.run = None;
                         return Next::Leave;
                     }
-                    if let Some(next) = self.refuses_attachments(&answer) {
+                    if let Some(next) = self.retry_without_attachments(&answer) {
                         return next;
                     }
                     self.answered(answer);

@@ -28,7 +28,8 @@ pub struct CheckpointedFolder {
     /// Branch that was checked out when the repository was first seen; `None` if none was.
     pub(in crate::host) base: Option<String>,
     /// Namespace of the session's checkpoints in the names of git refs.
-    pub(super) keeper: String,
+    #[serde(rename = "keeper")]
+    pub(super) namespace: String,
     /// Hash key for the ids of contents, so that clients cannot forge one.
     pub(super) secret: String,
     pub(super) count: u64,
@@ -38,7 +39,8 @@ pub struct CheckpointedFolder {
     pub(super) is_asked: bool,
     /// Set if the session was imported, or restored from the trash, and has no refs in git yet.
     /// Refs under its earlier name may belong to another session, or be removed with it.
-    pub(super) is_brought: bool,
+    #[serde(rename = "isBrought")]
+    pub(super) is_imported: bool,
     /// Set if the first of these turns is the first of the session.
     pub(super) is_whole: bool,
     pub(super) turns: Vec<CheckpointedTurn>,
@@ -72,9 +74,9 @@ impl CheckpointedFolder {
 
     /// Marks the session as imported: its checkpoints need refs under a new name.
     pub(in crate::host) fn mark_imported(&mut self) {
-        if !self.keeper.is_empty() {
-            self.keeper.clear();
-            self.is_brought = true;
+        if !self.namespace.is_empty() {
+            self.namespace.clear();
+            self.is_imported = true;
         }
     }
 
@@ -127,7 +129,7 @@ impl CheckpointedFolder {
     /// Allocates the number of the next checkpoint; returns it with the namespace.
     pub(in crate::host) fn next_checkpoint(&mut self) -> (String, u64) {
         self.count += 1;
-        (self.keeper.clone(), self.count)
+        (self.namespace.clone(), self.count)
     }
 
     pub(super) fn add_turn(&mut self, turn: CheckpointedTurn) {

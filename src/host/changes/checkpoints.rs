@@ -52,9 +52,9 @@ pub(in crate::host) enum JobPurpose {
     Commit(SessionKey),
     /// Checkpoint in the namespace of a session that was disposed of since; removed when it is
     /// finished.
-    Disposed { keeper: String },
+    Disposed { namespace: String },
     /// Removal of a namespace, with the number of retries left.
-    Removal { root: String, keeper: String, again: u32 },
+    Removal { root: String, namespace: String, again: u32 },
 }
 
 #[derive(Debug)]
@@ -280,7 +280,7 @@ impl Checkpoints {
         step: &mut Step<'_>,
         session: SessionKey,
     ) {
-        let of_session = ledger.channels.sessions.known(session).filter(|it| it.checkpoints.is_brought);
+        let of_session = ledger.channels.sessions.known(session).filter(|it| it.checkpoints.is_imported);
         let Some(of_session) = of_session.filter(|_| self.within_ms > 0) else { return };
         let Some(root) = of_session.checkpoints.root.clone() else { return };
         let commits = of_session.checkpoints.commit_ids();
@@ -297,7 +297,8 @@ impl Checkpoints {
         let checkpoints = &mut of_session.checkpoints;
         // Later checkpoints get greater numbers.
         checkpoints.count = checkpoints.count.max(commits.len() as u64 + 1);
-        let work = GitWork::KeepAgain { keeper: checkpoints.keeper.clone(), checkpoints: commits, contents };
+        let work =
+            GitWork::Import { namespace: checkpoints.namespace.clone(), checkpoints: commits, contents };
         self.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::Import(session));
     }
 
@@ -350,7 +351,8 @@ impl Checkpoints {
         session: SessionKey,
     ) {
         let Some(of_session) = ledger.channels.sessions.known(session) else { return };
-        let (root, keeper) = (of_session.checkpoints.root.clone(), of_session.checkpoints.keeper.clone());
+        let (root, namespace) =
+            (of_session.checkpoints.root.clone(), of_session.checkpoints.namespace.clone());
         for asked in self.jobs.values_mut() {
             let is_stored = match asked {
                 JobPurpose::AfterTurn { session: of, .. } | JobPurpose::AfterRevert { session: of, .. } => {
@@ -360,11 +362,11 @@ impl Checkpoints {
                 _ => false,
             };
             if is_stored {
-                *asked = JobPurpose::Disposed { keeper: keeper.clone() };
+                *asked = JobPurpose::Disposed { namespace: namespace.clone() };
             }
         }
-        if let Some(root) = root.filter(|_| !keeper.is_empty()) {
-            self.remove_checkpoints(ledger, step, root, keeper, REMOVAL_RETRIES);
+        if let Some(root) = root.filter(|_| !namespace.is_empty()) {
+            self.remove_checkpoints(ledger, step, root, namespace, REMOVAL_RETRIES);
         }
     }
 
@@ -373,17 +375,17 @@ impl Checkpoints {
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         root: String,
-        keeper: String,
+        namespace: String,
         again: u32,
     ) {
-        let work = GitWork::Forget { keeper: keeper.clone() };
+        let work = GitWork::Forget { namespace: namespace.clone() };
         let directories = vec![root.clone()];
         self.run_git(
             ledger,
             step,
             (directories, WITHIN_MS),
             work,
-            JobPurpose::Removal { root, keeper, again },
+            JobPurpose::Removal { root, namespace, again },
         );
     }
 
@@ -479,7 +481,7 @@ impl Changes {
                 let of_session = ledger.channels.sessions.known_mut(session);
                 // A failure is retried when the session is loaded again.
                 if let Some(of_session) = of_session.filter(|_| report == GitReport::Done) {
-                    of_session.checkpoints.is_brought = false;
+                    of_session.checkpoints.is_imported = false;
                     ledger.mark_dirty(session.into());
                 }
             }
@@ -495,15 +497,15 @@ impl Changes {
                 ledger.note_edited(session, true);
             }
             Some(JobPurpose::Commit(session)) => self.finish_commit(ledger, step, session, report),
-            Some(JobPurpose::Disposed { keeper }) => {
+            Some(JobPurpose::Disposed { namespace }) => {
                 if let GitReport::Kept { root, .. } = report {
-                    self.checkpoints.remove_checkpoints(ledger, step, root, keeper, REMOVAL_RETRIES);
+                    self.checkpoints.remove_checkpoints(ledger, step, root, namespace, REMOVAL_RETRIES);
                 }
             }
-            Some(JobPurpose::Removal { root, keeper, again }) => {
+            Some(JobPurpose::Removal { root, namespace, again }) => {
                 // Other jobs in the repository may have used up the time limit.
                 if let Some(again) = again.checked_sub(1).filter(|_| matches!(report, GitReport::Failed(_))) {
-                    self.checkpoints.remove_checkpoints(ledger, step, root, keeper, again);
+                    self.checkpoints.remove_checkpoints(ledger, step, root, namespace, again);
                 }
             }
             None => {}
@@ -515,8 +517,8 @@ impl Changes {
 fn assign_namespace(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
     let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
     let checkpoints = &mut of_session.checkpoints;
-    if checkpoints.keeper.is_empty() {
-        checkpoints.keeper = step.ids.fresh();
+    if checkpoints.namespace.is_empty() {
+        checkpoints.namespace = step.ids.fresh();
         if checkpoints.secret.is_empty() {
             checkpoints.secret = step.ids.fresh();
         }
@@ -533,8 +535,8 @@ fn checkpoint_work(
 ) -> Option<GitWork> {
     assign_namespace(ledger, step, session);
     let checkpoints = &mut ledger.channels.sessions.known_mut(session)?.checkpoints;
-    let ((keeper, number), last) = (checkpoints.next_checkpoint(), checkpoints.last.clone());
-    Some(GitWork::Checkpoint { keeper, number, last, since, said })
+    let ((namespace, number), last) = (checkpoints.next_checkpoint(), checkpoints.last.clone());
+    Some(GitWork::Checkpoint { namespace, number, last, since, said })
 }
 
 /// Drops the checkpoint after a turn that is resumed.

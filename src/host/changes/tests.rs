@@ -127,12 +127,12 @@ fn no_job_is_started_where_git_is_not_used() {
 fn removal_of_the_checkpoints_of_a_disposed_session_is_retried_three_times() {
     let (mut changes, mut ledger) = changes(1000);
     let kept = &mut ledger.channels.sessions.known_mut(SESSION).unwrap().checkpoints;
-    (kept.root, kept.keeper) = (Some("file:///r".to_owned()), "k".to_owned());
+    (kept.root, kept.namespace) = (Some("file:///r".to_owned()), "k".to_owned());
     let mut asked =
         jobs(outputs_of(|step| changes.checkpoints.dispose_checkpoints(&mut ledger, step, SESSION)));
     let mut tries = 0;
     while let Some((number, _, work)) = asked.pop() {
-        assert_eq!(work, GitWork::Forget { keeper: "k".to_owned() });
+        assert_eq!(work, GitWork::Forget { namespace: "k".to_owned() });
         assert!(changes.checkpoints.has_jobs_to_await());
         tries += 1;
         asked = report(&mut changes, &mut ledger, number, GitReport::Failed("no time".to_owned()));

@@ -25,7 +25,7 @@ use crate::host::Step;
 use crate::state::history::empty_message;
 use crate::state::reduce::Conversation;
 use crate::wire::errors::RpcError;
-use crate::wire::rpc::{locate_error, nesting_fits, read_json, to_json, Misfit};
+use crate::wire::rpc::{nesting_fits, read_json, read_json_at, to_json, TypeMismatch};
 use crate::wire::selection::{Selection, SelectionChange};
 
 /// Maximum JSON size of a selection in a session's summary, in bytes; a larger one is left out.
@@ -285,7 +285,7 @@ pub(crate) fn selection_of(conversation: &Conversation) -> Selection {
 /// Reads a member of an action, as text like params: reading a [`Value`] would be further code for
 /// each type.
 fn read<T: DeserializeOwned>(member: &str, value: &Value) -> Result<T, Refusal> {
-    locate_error(&to_json(value)).map_err(|Misfit { path, cause }| Refusal::Member {
+    read_json_at(&to_json(value)).map_err(|TypeMismatch { path, cause }| Refusal::Member {
         member: path.map_or_else(|| member.to_owned(), |path| format!("{member}.{path}")),
         problem: cause,
     })

@@ -34,7 +34,7 @@ pub enum GitWork {
     /// Checkpoint of the folder's current content.
     Checkpoint {
         /// Namespace of the session's checkpoints in the names of git refs.
-        keeper: String,
+        namespace: String,
         /// Number of the checkpoint; later checkpoints have greater numbers.
         number: u64,
         /// Last checkpoint of the session, reused if the folder has not changed since.
@@ -74,9 +74,9 @@ pub enum GitWork {
     },
     /// New refs for the checkpoints of a session that was imported or restored from the trash, as
     /// far as they still exist.
-    KeepAgain {
+    Import {
         /// Namespace, as in [`GitWork::Checkpoint`]; it has no refs yet.
-        keeper: String,
+        namespace: String,
         /// Ids of checkpoints, oldest first.
         checkpoints: Vec<String>,
         /// Object ids of single files.
@@ -85,7 +85,7 @@ pub enum GitWork {
     /// Removal of all checkpoints of a session that was disposed of.
     Forget {
         /// Namespace, as in [`GitWork::Checkpoint`].
-        keeper: String,
+        namespace: String,
     },
     /// Read of a content whose URI was sent to a client.
     Read {

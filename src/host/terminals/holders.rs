@@ -33,7 +33,7 @@ pub(super) fn screen_size(cols: i64, rows: i64) -> Result<ScreenSize, Refusal> {
 }
 
 /// Validates a title: not too long, without control characters.
-pub(super) fn title_of(title: &str) -> Result<(), Refusal> {
+pub(super) fn check_title(title: &str) -> Result<(), Refusal> {
     if title.len() > TITLE_BYTES_MAX || title.chars().any(char::is_control) {
         return Err(Refusal::TerminalTitle(TITLE_BYTES_MAX));
     }
@@ -58,7 +58,7 @@ pub(super) fn check_use(ledger: &Ledger, key: TerminalKey, client: &str) -> Resu
         TerminalClaim::Client(claim) if claim.client_id == client => Ok(()),
         TerminalClaim::Client(_) => Err(Refusal::HeldByOther),
         _ if terminal.channel.subscribers.iter().any(is_clients) => Ok(()),
-        _ => Err(Refusal::NotFollowed),
+        _ => Err(Refusal::NotSubscribed),
     }
 }
 
@@ -103,7 +103,7 @@ pub(super) fn client_uses_pty(
             step.emit(Output::Pty(key, PtyCommand::Resize(size)));
         }
         StateAction::TerminalTitleChanged(changed) => {
-            title_of(&changed.title)?;
+            check_title(&changed.title)?;
             // From now on, the program cannot change the title.
             pty.is_named = true;
             if terminal.state.title == changed.title {

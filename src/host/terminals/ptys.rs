@@ -27,7 +27,7 @@ use crate::host::ledger::Ledger;
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::Channel;
 use crate::host::refusal::Refusal;
-use crate::host::terminals::holders::{self, screen_size, title_of};
+use crate::host::terminals::holders::{self, check_title, screen_size};
 use crate::host::{terminals, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::RequestId;
@@ -100,7 +100,7 @@ pub(crate) fn new_terminal(
         _ => RpcError::invalid_params(format_args!("`claim`: {refusal}")),
     })?;
     let name = params.name.unwrap_or_default();
-    title_of(&name).map_err(|refusal| RpcError::invalid_params(format_args!("`name`: {refusal}")))?;
+    check_title(&name).map_err(|refusal| RpcError::invalid_params(format_args!("`name`: {refusal}")))?;
     let (cols, rows) = (params.cols.unwrap_or(SCREEN_COLS), params.rows.unwrap_or(SCREEN_ROWS));
     let size = screen_size(cols, rows).map_err(RpcError::invalid_params)?;
     let cwd = match params.cwd {

@@ -150,12 +150,12 @@ pub struct ShellSequences {
     /// Set once OSC 633 was received: the shell repeats those reports as OSC 133.
     speaks_633: bool,
     is_new: bool,
-    has_said_word: bool,
+    is_authenticated: bool,
 }
 
 impl ShellSequences {
     pub fn new(word: Option<String>) -> Self {
-        Self { word, line: String::new(), speaks_633: false, is_new: true, has_said_word: false }
+        Self { word, line: String::new(), speaks_633: false, is_new: true, is_authenticated: false }
     }
 
     /// Returns whether no report was passed on yet; later calls return false.
@@ -163,8 +163,8 @@ impl ShellSequences {
         std::mem::take(&mut self.is_new)
     }
 
-    pub fn has_said_word(&self) -> bool {
-        self.has_said_word
+    pub fn is_authenticated(&self) -> bool {
+        self.is_authenticated
     }
 
     /// Parses an OSC 633 sequence. A [`PtyEvent::Directory`] holds a path here, not a URI.
@@ -174,7 +174,7 @@ impl ShellSequences {
             let known = said.strip_suffix(word.as_str()).and_then(|said| said.strip_suffix(';'));
             let Some(known) = known else { return Vec::new() };
             says = known;
-            self.has_said_word = true;
+            self.is_authenticated = true;
         }
         self.speaks_633 = true;
         let (kind, rest) = says.split_once(';').unwrap_or((says, ""));

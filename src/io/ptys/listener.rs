@@ -79,7 +79,7 @@ impl PtyListener {
     }
 
     pub fn has_shell_integration(&self) -> bool {
-        self.state.shell.has_said_word()
+        self.state.shell.is_authenticated()
     }
 
     pub fn resize(&mut self, size: ScreenSize) {

@@ -148,7 +148,7 @@ impl RunClient<'_> {
     ///
     /// # Errors
     /// When it has no such model, with those that it has.
-    pub(super) async fn must_have_model(&mut self, is_known: bool) -> Result<(), RunStop> {
+    pub(super) async fn check_model(&mut self, is_known: bool) -> Result<(), RunStop> {
         let Some(model) = &self.job.model else { return Ok(()) };
         // What the agent has reported by now is in the root's state by the answer.
         self.ping().await?;

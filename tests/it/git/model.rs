@@ -353,8 +353,8 @@ impl<'a> Asker<'a> {
 
     pub fn checkpoint(&self, number: u64, last: Option<&Checkpoint>) -> Checkpoint {
         super::grafts::are_the_same(self.repository);
-        let (keeper, last) = ("k".to_owned(), last.cloned());
-        match self.ask(GitWork::Checkpoint { keeper, number, last, since: Vec::new(), said: Vec::new() }) {
+        let (namespace, last) = ("k".to_owned(), last.cloned());
+        match self.ask(GitWork::Checkpoint { namespace, number, last, since: Vec::new(), said: Vec::new() }) {
             GitReport::Kept { checkpoint, .. } => checkpoint,
             other => panic!("{other:?}"),
         }
@@ -526,7 +526,7 @@ proptest! {
         }
         prop_assert_eq!(brief(&fourth_copy), brief(&wanted));
         prop_assert!(fourth_copy == wanted);
-        asker.ask(GitWork::Forget { keeper: "k".to_owned() });
+        asker.ask(GitWork::Forget { namespace: "k".to_owned() });
         prop_assert_eq!(repository.our_refs(), [""; 0]);
     }
 }

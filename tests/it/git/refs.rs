@@ -26,7 +26,7 @@ fn oldest_checkpoint_refs_beyond_the_limit_are_deleted_without_a_change() {
     let git = Git::find(Some(OsStr::new(super::PATH)), until).unwrap();
     let last = Checkpoint { commit: tree.clone(), tree, left_out: 0, large_bytes: 0 };
     let work = GitWork::Checkpoint {
-        keeper: "k".to_owned(),
+        namespace: "k".to_owned(),
         number: 2250,
         last: Some(last.clone()),
         since: Vec::new(),

@@ -371,17 +371,17 @@ fn host_path() -> String {
 fn try_to_work(bait: &Bait<'_>) {
     let until = Deadline::after(Duration::from_secs(60));
     let git = Git::find(bait.git.parent().map(Path::as_os_str), until).unwrap();
-    let keeper = "k".to_owned();
+    let namespace = "k".to_owned();
     for work in [
         GitWork::Status { base: None, files: true, touched: None },
         GitWork::Checkpoint {
-            keeper: keeper.clone(),
+            namespace: namespace.clone(),
             number: 1,
             last: None,
             since: Vec::new(),
             said: Vec::new(),
         },
-        GitWork::Forget { keeper },
+        GitWork::Forget { namespace },
     ] {
         let job = GitJob { directories: vec![uri(&bait.repository.root)], within_ms: 60_000, work };
         carry_out(&git, FileLimits::default(), job, &bait.repository.state, until);

@@ -57,7 +57,10 @@ impl AcpConversation {
 
     /// Sends the message again without its attachments if the agent has failed because of them;
     /// `None` if it has not.
-    pub(super) fn refuses_attachments(&mut self, answer: &Result<Box<RawValue>, AgentError>) -> Option<Next> {
+    pub(super) fn retry_without_attachments(
+        &mut self,
+        answer: &Result<Box<RawValue>, AgentError>,
+    ) -> Option<Next> {
         let Err(failure) = answer else { return None };
         if login::is_required(failure) || is_transient(failure) {
             return None;
