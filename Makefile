@@ -57,10 +57,13 @@ lint: ## formatting and clippy, warnings denied; licences, bans and sources of t
 	@if command -v cargo-deny >/dev/null; then cargo-deny --log-level error check licenses bans sources; \
 	else echo "skipped: cargo-deny is not installed, so licences of dependencies are not checked"; fi
 
-check-targets: ## type-check the program for every platform of .dist/targets, where the cross toolchain can be had
-	@export CROSS_DIR="$${CROSS_DIR:-$(TARGET)/cross}"; .ci/cross || { echo "skipped: other platforms are not checked"; exit 0; }; \
-	. "$$CROSS_DIR/env" && CARGO_TARGET_DIR=$(TARGET)/checked cargo-zigbuild check --quiet --locked --bin ahp-sidecar \
-		-Zbuild-std=std,panic_abort $$(awk '/^[^#]/ {print "--target", $$2}' .dist/targets)
+check-targets: ## type-check the program for every platform of .dist/targets, and link it for macOS, where the cross toolchain can be had
+	@export CROSS_DIR="$${CROSS_DIR:-$(TARGET)/cross}" CARGO_TARGET_DIR=$(TARGET)/checked; \
+	.ci/cross || { echo "skipped: other platforms are not checked"; exit 0; }; \
+	. "$$CROSS_DIR/env"; options="--quiet --locked --bin ahp-sidecar -Zbuild-std=std,panic_abort"; \
+	cargo-zigbuild check $$options $$(awk '/^[^#]/ && !/-apple-/ {print "--target", $$2}' .dist/targets) && \
+	RUSTFLAGS="-Clink-arg=-F$(CURDIR)/.dist/frameworks" \
+		cargo-zigbuild build $$options $$(awk '/-apple-/ {print "--target", $$2}' .dist/targets)
 
 dist: ## build and pack the program for every platform of .dist/targets, or for DIST alone ("linux-x64"), into target/dist
 	@export CROSS_DIR="$${CROSS_DIR:-$(TARGET)/cross}"; .ci/cross && . "$$CROSS_DIR/env" && \

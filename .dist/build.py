@@ -50,6 +50,9 @@ def build(triple):
             ((ROOT, "."), (TARGET, "target"), (cargo_home, "cargo"), (zig_library(), "zig"))]
     # musl: zig has the start files that rustc would bring itself. The Makefile says why the address is fixed.
     flags = ["-Clink-self-contained=no", "-Crelocation-model=static"] if triple.endswith("-musl") else []
+    if "-apple-" in triple and not shutil.which("xcrun"):
+        # Names are enough to link: the system has the frameworks.
+        flags += [f"-Clink-arg=-F{ROOT / '.dist/frameworks'}"]
     env = os.environ | {
         "CARGO_TARGET_DIR": str(TARGET / "shipped"), "CARGO_INCREMENTAL": "0", "RUSTFLAGS": " ".join(flags),
         f"CFLAGS_{triple.replace('-', '_')}": " ".join(maps), "CARGO_PROFILE_RELEASE_TRIM_PATHS": "all",
