@@ -222,8 +222,8 @@ fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: R
         command.args(ServeOptions::to_be_host());
         command
     };
-    let ears = match LeaveSignals::open(parent) {
-        Ok(ears) => ears,
+    let leave_signals = match LeaveSignals::open(parent) {
+        Ok(leave_signals) => leave_signals,
         Err(error) => return failed(&format_args!("{error:#}"), EXIT_FAILURE),
     };
     let mut lent_pipes = match LentPipes::prepare() {
@@ -238,7 +238,7 @@ fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: R
     let hello = serving.hello(&options, &agents.0, &agents.1, filter);
     let start = agents.1.agents.as_ref().map(|_| start).map_err(Clone::clone);
     match front::join(&folder, &hello, &mut lent_pipes, start) {
-        Ok(Joined::Host(host)) => match front::serve_until_over(*host, lent_pipes, ears, log) {
+        Ok(Joined::Host(host)) => match front::serve_until_over(*host, lent_pipes, leave_signals, log) {
             Ok(status) => status,
             Err(error) => failed(&format_args!("{error:#}"), EXIT_FAILURE),
         },

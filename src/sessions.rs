@@ -107,11 +107,12 @@ pub fn run(sessions: &Sessions) -> Result<(), SessionsFailure> {
         | SessionsVerb::Restore { place, .. }
         | SessionsVerb::Purge { place, .. } => place,
     };
-    let looks = matches!(
+    let read_only = matches!(
         sessions.verb,
         SessionsVerb::List(_) | SessionsVerb::Show { .. } | SessionsVerb::Export { .. }
     );
-    let (_folder, mut archive) = open(place.state_dir.as_deref(), looks).map_err(SessionsFailure::Folder)?;
+    let (_folder, mut archive) =
+        open(place.state_dir.as_deref(), read_only).map_err(SessionsFailure::Folder)?;
     let mut out = BufWriter::new(io::stdout().lock());
     let done = act(&sessions.verb, &mut archive, &mut out);
     let done = done.and_then(|()| Ok(out.flush()?));
@@ -121,15 +122,15 @@ pub fn run(sessions: &Sessions) -> Result<(), SessionsFailure> {
     }
 }
 
-/// Opens an existing state folder, locked unless `looks` is set. A missing one is not created,
-/// since its path may be a typing error. With `looks`, nothing in it is changed.
-pub(crate) fn open(asked: Option<&Path>, looks: bool) -> anyhow::Result<(StateFolder, Archive)> {
+/// Opens an existing state folder, locked unless `read_only` is set. A missing one is not created,
+/// since its path may be a typing error. With `read_only`, nothing in it is changed.
+pub(crate) fn open(asked: Option<&Path>, read_only: bool) -> anyhow::Result<(StateFolder, Archive)> {
     let folder = folder::chosen(asked)?;
     let there = folder.join(sqlite::FILE_NAME);
     if !Archive::was_at(&there) {
         fs::metadata(&there).with_context(|| format!("there are no sessions in {}", folder.display()))?;
     }
-    if looks {
+    if read_only {
         let folder = StateFolder::look_into(&folder)?;
         return Ok((folder, Archive::look_into(&there)?));
     }
@@ -196,11 +197,11 @@ fn restore(archive: &mut Archive, uri: &str) -> anyhow::Result<()> {
     archive.walk(archive.find_removed(uri)?, &mut |piece| {
         match piece {
             SessionPiece::Session(mut row) => {
-                row.body = session_born_at(head, &row.body)?;
+                row.body = session_created_at_seq(head, &row.body)?;
                 session = Some(row);
             }
             SessionPiece::Chat(mut chat) => {
-                chat.row.body = chat_born_at(head, &chat.row.body)?;
+                chat.row.body = chat_created_at_seq(head, &chat.row.body)?;
                 chats.push(chat);
             }
             SessionPiece::Turn(_) => {}
@@ -213,15 +214,15 @@ fn restore(archive: &mut Archive, uri: &str) -> anyhow::Result<()> {
 
 /// Returns a session's body with its channel created now, so that a client that knew the session,
 /// or another of its URI, receives a snapshot and no replay.
-fn session_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
+fn session_created_at_seq(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     let mut body = SessionBody::read(body).map_err(Error::msg)?;
     body.born_at = head;
     body.mark_imported();
     Ok(body.to_json())
 }
 
-/// Returns a chat's body with its channel created now: see [`session_born_at`].
-fn chat_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
+/// Returns a chat's body with its channel created now: see [`session_created_at_seq`].
+fn chat_created_at_seq(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     let mut body = ChatBody::read(body).map_err(Error::msg)?;
     body.born_at = head;
     Ok(body.to_json())

@@ -140,7 +140,7 @@ impl Bench {
         self.host.disconnected();
         let host = self.host.connect(self.deadline)?;
         let recorder = self.record()?;
-        client.return_on(host, recorder);
+        client.resume_on(host, recorder);
         Ok(())
     }
 
@@ -160,7 +160,7 @@ impl Bench {
             }
             connected => connected?,
         };
-        client.return_on(host, client.recorder());
+        client.resume_on(host, client.recorder());
         Ok(())
     }
 

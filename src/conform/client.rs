@@ -60,7 +60,7 @@ pub struct JudgeClient {
     /// Ids of requests that have no answer yet, as JSON text.
     asked: BTreeSet<String>,
     /// Number of answers without an id that may come, because what was said had none.
-    nameless: usize,
+    answers_without_id_allowed: usize,
     received: usize,
     /// Messages that nothing has taken yet.
     inbox: VecDeque<Value>,
@@ -97,7 +97,7 @@ impl JudgeClient {
             last_request: 0,
             last_action: 0,
             asked: BTreeSet::new(),
-            nameless: 0,
+            answers_without_id_allowed: 0,
             received: 0,
             inbox: VecDeque::new(),
             mirrors: BTreeMap::new(),
@@ -110,7 +110,7 @@ impl JudgeClient {
     }
 
     /// Goes on with another connection, as the same client that holds the same mirrors.
-    pub fn return_on(&mut self, host: PlayedHost, recorder: SharedRecorder) {
+    pub fn resume_on(&mut self, host: PlayedHost, recorder: SharedRecorder) {
         let id = self.id.clone();
         let before = std::mem::replace(self, Self::new(host, id, recorder, self.deadline));
         (self.mirrors, self.head, self.has_times) = (before.mirrors, before.head, before.has_times);
@@ -155,7 +155,7 @@ impl JudgeClient {
 
     /// Sends bytes that no client should send, which may be answered without an id.
     pub fn say_wrong(&mut self, bytes: Vec<u8>) -> Judged<()> {
-        self.nameless += 1;
+        self.answers_without_id_allowed += 1;
         self.say_bytes(bytes)
     }
 
@@ -278,7 +278,7 @@ impl JudgeClient {
             Err(error) => return refused(versions, &error),
         };
         for snapshot in result["snapshots"].as_array().into_iter().flatten() {
-            self.hold(snapshot)?;
+            self.store_snapshot(snapshot)?;
         }
         self.has_times = result["protocolVersion"].as_str().is_none_or(|version| version.starts_with("1."));
         if let Some(seq) = result["serverSeq"].as_i64() {
@@ -308,7 +308,7 @@ impl JudgeClient {
             Ok(ReconnectResult::Snapshot(_)) => {
                 self.mirrors.clear();
                 for snapshot in result["snapshots"].as_array().into_iter().flatten() {
-                    self.hold(snapshot)?;
+                    self.store_snapshot(snapshot)?;
                 }
             }
         }
@@ -325,7 +325,7 @@ impl JudgeClient {
                 "the snapshot of `{channel}` is that of {}",
                 snapshot["resource"]
             );
-            self.hold(snapshot)?;
+            self.store_snapshot(snapshot)?;
         }
         Ok(answer)
     }
@@ -369,7 +369,7 @@ impl JudgeClient {
         let params = json!({ "channel": channel, "delivery": { "maxLatencyMs": 0 } });
         let result = self.must_ask("subscribe", params)?;
         let Some(held) = self.mirrors.get(channel).cloned() else { return Ok(None) };
-        self.hold(&result["snapshot"])?;
+        self.store_snapshot(&result["snapshot"])?;
         Ok(self.mirrors.get(channel).map(|shown| (held, shown.clone())))
     }
 
@@ -454,8 +454,8 @@ impl JudgeClient {
             must!(is_error, "an error lacks its code or message: {}", quoted(message));
         }
         let Some(id) = id else { return broken(format!("an answer has no id: {}", quoted(message))) };
-        if id.is_null() && message.get("error").is_some() && self.nameless > 0 {
-            self.nameless -= 1;
+        if id.is_null() && message.get("error").is_some() && self.answers_without_id_allowed > 0 {
+            self.answers_without_id_allowed -= 1;
             return Ok(());
         }
         must!(self.asked.remove(&id.to_string()), "an answer that no request waits for: {}", quoted(message));
@@ -499,7 +499,7 @@ impl JudgeClient {
         Ok(())
     }
 
-    fn hold(&mut self, snapshot: &Value) -> Judged<()> {
+    fn store_snapshot(&mut self, snapshot: &Value) -> Judged<()> {
         let snapshot: Snapshot = match serde_json::from_value(snapshot.clone()) {
             Ok(snapshot) => snapshot,
             Err(error) => return broken(format!("a snapshot is none ({error}): {}", quoted(snapshot))),

@@ -403,10 +403,10 @@ pub fn end_begun(git: &Git, scratch: &Path, folder: &Path, until: Deadline) -> R
         let lock = Lock { path: lock_of(file), file: file.clone(), is_ours: true };
         match facts::at(&lock.path) {
             Ok(found) if found.identity == *known => locks.push(lock),
-            Ok(_) => lock.leave(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => lock.leave(),
+            Ok(_) => lock.release(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => lock.release(),
             Err(error) => {
-                lock.leave();
+                lock.release();
                 return Err(error.into());
             }
         }
@@ -480,7 +480,7 @@ impl Lock {
         Ok(())
     }
 
-    fn leave(mut self) {
+    fn release(mut self) {
         self.is_ours = false;
     }
 }

@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use super::flags::{self, FlaggedFile};
-use super::index::{chosen, is_left_out, small_index, ChosenFiles, CopiedIndex, FolderTree, Status, TRIES};
+use super::index::{
+    is_left_out, small_index, sort_changed_files, ChosenFiles, CopiedIndex, FolderTree, Status, TRIES,
+};
 use super::large::{LargeFiles, WantedContents};
 use super::program::GitError;
 use super::repository::Repository;
@@ -95,7 +97,7 @@ fn graft(
     wanted: WantedContents<'_>,
 ) -> Result<Option<FolderTree>, GitError> {
     let Some(head) = status.head.as_deref().filter(|_| !status.has_conflicts) else { return Ok(None) };
-    let ChosenFiles { left_out: mut versions, taken, large } = chosen(repository, &status)?;
+    let ChosenFiles { left_out: mut versions, taken, large } = sort_changed_files(repository, &status)?;
     let LargeFiles { entries: large, versions: of_large, stored } =
         LargeFiles::take(repository, &large, &status, wanted)?;
     versions.extend(of_large);

@@ -185,7 +185,7 @@ impl<'a> CopiedIndex<'a> {
         let (status, (versions, stored)) = loop {
             let status = scope.status(self.repository, |arguments| self.run(arguments), tries == 0)?;
             let is_last = tries + 1 == TRIES;
-            match self.take_in(&status, wanted, is_last) {
+            match self.add_changed_files(&status, wanted, is_last) {
                 // A file has changed its kind while it was read.
                 Err(GitError::Failed { .. }) if !is_last => tries += 1,
                 taken => break (status, taken?),
@@ -207,8 +207,11 @@ impl<'a> CopiedIndex<'a> {
         let paths = |is_meant: fn(&FlaggedFile) -> bool| -> Vec<&Vec<u8>> {
             flagged.iter().filter(|file| is_meant(file)).map(|file| &file.entry.path).collect()
         };
-        self.change(&["--no-assume-unchanged", "--stdin"], &ended(paths(|file| file.is_assumed_unchanged)))?;
-        self.change(&["--no-skip-worktree", "--stdin"], &ended(paths(|file| file.is_elsewhere)))
+        self.change(
+            &["--no-assume-unchanged", "--stdin"],
+            &nul_terminated(paths(|file| file.is_assumed_unchanged)),
+        )?;
+        self.change(&["--no-skip-worktree", "--stdin"], &nul_terminated(paths(|file| file.is_elsewhere)))
     }
 
     fn change(&self, how: &[&str], input: &[u8]) -> Result<(), GitError> {
@@ -234,7 +237,7 @@ impl<'a> CopiedIndex<'a> {
             .iter()
             .partition(|path| is_behind_link(root, path, &mut is_link) || is_no_content(root, path));
         self.remove(gone)?;
-        self.change(&["--add", "--remove", "--replace", "--stdin"], &ended(there))
+        self.change(&["--add", "--remove", "--replace", "--stdin"], &nul_terminated(there))
     }
 
     /// Adds these files as they are, and returns those that git refuses: their bytes are not in the
@@ -259,18 +262,19 @@ impl<'a> CopiedIndex<'a> {
 
     /// Removes files from the index, whether or not they exist in the folder.
     fn remove(&self, paths: Vec<&Vec<u8>>) -> Result<(), GitError> {
-        self.change(&["--force-remove", "--stdin"], &ended(paths))
+        self.change(&["--force-remove", "--stdin"], &nul_terminated(paths))
     }
 
     /// Adds the changed files of the folder; on the last try, without those that git refuses.
     /// Returns the versions of large, refused and surplus files, and the number of bytes stored.
-    fn take_in(
+    fn add_changed_files(
         &self,
         status: &Status,
         wanted: WantedContents<'_>,
         is_last: bool,
     ) -> Result<(Versions, u64), GitError> {
-        let ChosenFiles { left_out: mut versions, taken, large } = chosen(self.repository, status)?;
+        let ChosenFiles { left_out: mut versions, taken, large } =
+            sort_changed_files(self.repository, status)?;
         let large = LargeFiles::take(self.repository, &large, status, wanted)?;
         versions.extend(large.versions);
         let refused = match is_last {
@@ -313,7 +317,7 @@ fn index_line((path, (mode, id)): (&Vec<u8>, &LargeEntry)) -> Vec<u8> {
 }
 
 /// Returns these paths, each terminated by a NUL.
-fn ended<'a>(paths: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
+fn nul_terminated<'a>(paths: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
     paths.into_iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect()
 }
 
@@ -351,7 +355,7 @@ pub struct ChosenFiles {
 }
 
 /// Sorts the files that differ from the index.
-pub fn chosen(repository: &Repository, status: &Status) -> Result<ChosenFiles, GitError> {
+pub fn sort_changed_files(repository: &Repository, status: &Status) -> Result<ChosenFiles, GitError> {
     let ChosenFiles { mut left_out, mut taken, mut large } = ChosenFiles::default();
     let mut is_link = HashMap::new();
     let untracked = status.untracked.iter().enumerate().map(|(at, path)| (path, at >= UNTRACKED_MAX));

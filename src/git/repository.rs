@@ -243,7 +243,7 @@ impl Repository {
     }
 
     /// Makes the isolated git directory available to the next job. No git may be running in it.
-    pub fn leave(self) {
+    pub fn release(self) {
         self.git.spare().put(self.isolated);
     }
 

@@ -29,7 +29,7 @@ pub fn whole<T>(step: impl FnOnce() -> T) -> T {
 }
 
 /// Prevents further steps, and waits at most `within` for those in progress.
-pub fn leave(within: Duration) {
+pub fn stop_within(within: Duration) {
     IS_LEAVING.store(true, Ordering::SeqCst);
     let begun = Instant::now();
     while STEPS.try_write().is_err() && begun.elapsed() < within {

@@ -157,7 +157,7 @@ pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Resul
         bell.notify_all();
     }
     shared.0.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
-    steps::leave(EXIT_WITHIN);
+    steps::stop_within(EXIT_WITHIN);
     // Returning ends the process, and threads that hang with it.
     remove_old(&folder);
     if let Err(error) = std::fs::remove_dir(&*folder) {
@@ -298,7 +298,7 @@ pub fn carry_out(git: &Git, limits: FileLimits, job: GitJob, folder: &Path, unti
     repository.limits = limits;
     match do_in(&mut repository, job.work) {
         Ok(report) => {
-            repository.leave();
+            repository.release();
             report
         }
         // The repository existed when the job began.

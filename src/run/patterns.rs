@@ -117,7 +117,7 @@ impl PathPattern {
     }
 
     /// Returns whether a path is a folder above those of the pattern.
-    pub fn is_below(&self, path: &NamedPath) -> bool {
+    pub fn is_above_pattern(&self, path: &NamedPath) -> bool {
         self.bases.iter().any(|base| base.starts_with(&path.real) || base.starts_with(&path.named))
     }
 }
@@ -214,7 +214,10 @@ mod tests {
         assert!(pattern("src/*").denies(&path("src/a/b")) && pattern(".git*").denies(&path(".github/x")));
         assert!(pattern("src/**").denies(&path("src")) && !pattern("src/**").grants(&path("src")));
         assert!(pattern("*.rs").grants(&path("a.rs")) && !pattern("*.rs").grants(&path("src/a.rs")));
-        assert!(pattern("ci/secret").is_below(&path("ci")) && !pattern("ci/secret").is_below(&path("c")));
+        assert!(
+            pattern("ci/secret").is_above_pattern(&path("ci"))
+                && !pattern("ci/secret").is_above_pattern(&path("c"))
+        );
     }
 
     #[test]

@@ -344,7 +344,7 @@ enum RuleDenial {
 fn denied_path(pattern: &PathPattern, request: &PolicyRequest) -> RuleDenial {
     let is_whole = request.kind.as_deref().is_some_and(|kind| WHOLE.contains(&kind));
     let mut paths = request.paths.iter();
-    match paths.any(|path| pattern.denies(path) || is_whole && pattern.is_below(path)) {
+    match paths.any(|path| pattern.denies(path) || is_whole && pattern.is_above_pattern(path)) {
         true => RuleDenial::Yes,
         false => request.other_files.map_or(RuleDenial::No, |why| RuleDenial::Perhaps(why.to_owned())),
     }

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{chat_born_at, session_born_at, up_to_date};
+use super::{chat_created_at_seq, session_created_at_seq, up_to_date};
 use crate::host::effects::{ChatKey, ChatRow, SavedChat, SessionKey, SessionRow};
 use crate::host::rows::ChatBody;
 use crate::os::{private, write};
@@ -178,13 +178,13 @@ impl Reading<'_> {
             ExportLine::Session { uri, modified_at, summary, saved } if self.uri.is_none() => {
                 check::<SessionSummary>(&summary)?;
                 let summary = Bytes::from(summary.get().to_owned());
-                let body = session_born_at(self.head, saved.get().as_bytes())?;
+                let body = session_created_at_seq(self.head, saved.get().as_bytes())?;
                 self.uri = Some(uri.clone());
                 self.import.session(SessionRow { key: SessionKey(0), uri, modified_at, summary, body })?;
                 true
             }
             ExportLine::Chat { uri, running, progress, saved } => {
-                let body = chat_born_at(self.head, saved.get().as_bytes())?;
+                let body = chat_created_at_seq(self.head, saved.get().as_bytes())?;
                 let (key, session) = (ChatKey(0), SessionKey(0));
                 let row = ChatRow { key, session, uri, running, as_of: self.head, body };
                 self.import.chat(row, progress)?

@@ -155,7 +155,7 @@ impl Writer {
 
     /// Makes stored texts evictable, and pins removed ones in memory while they are in use.
     pub fn with_texts(mut self, texts: &Arc<Texts>) -> Result<Self, StoreError> {
-        texts.watch(&mut self.connection)?;
+        texts.register_hooks(&mut self.connection)?;
         self.texts = Some(Arc::clone(texts));
         Ok(self)
     }

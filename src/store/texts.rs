@@ -126,7 +126,7 @@ impl Texts {
 
     /// Pins texts that this connection removes in memory while they are in use. Only one
     /// connection writes to a database.
-    pub(super) fn watch(self: &Arc<Self>, writer: &mut Connection) -> Result<(), StoreError> {
+    pub(super) fn register_hooks(self: &Arc<Self>, writer: &mut Connection) -> Result<(), StoreError> {
         let removed = Arc::new(Mutex::new(Vec::new()));
         let all = |removed: &Mutex<Vec<i64>>| {
             std::mem::take(&mut *removed.lock().unwrap_or_else(PoisonError::into_inner))

@@ -49,7 +49,7 @@ impl Globs {
     }
 
     /// Returns whether a path that is not excluded is reported. The watched path itself always is.
-    pub fn tells_of(&self, path: &Path) -> bool {
+    pub fn reports(&self, path: &Path) -> bool {
         let Some(included) = &self.included else { return true };
         path.as_os_str().is_empty()
             || path.ancestors().any(|it| !it.as_os_str().is_empty() && included.is_match(it))
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn includes_say_what_alone_is_told() {
         let only = globs(true, None, Some(&["**/*.json", "kept"]));
-        let told = |path: &str| only.tells_of(Path::new(path));
+        let told = |path: &str| only.reports(Path::new(path));
         assert!(told("") && told("a.json") && told("x/y.json") && told("kept") && told("kept/any"));
         assert!(!told("a.txt") && !told("x") && !told("x/kept"));
     }

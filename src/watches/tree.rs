@@ -111,7 +111,7 @@ struct Scan<'a> {
     is_partial: &'a mut bool,
     has_too_long: &'a mut bool,
     /// Set to stop the scan at the first trouble.
-    gives_up: bool,
+    stops_at_first_trouble: bool,
 }
 
 impl WatchedTree {
@@ -164,9 +164,9 @@ impl WatchedTree {
     /// Ends the watch.
     pub fn end(&mut self, system: &mut dyn System) {
         let mut changes = PathChanges::default();
-        let (mut look, top, anchor) = self.scan(system, &mut changes);
+        let (mut scan, top, anchor) = self.scan(system, &mut changes);
         if let Some(top) = top.take() {
-            look.forget(Path::new(""), top);
+            scan.forget(Path::new(""), top);
         }
         anchor.take().into_iter().for_each(|anchor| system.release(&anchor));
         std::mem::take(&mut self.steps).keys().for_each(|step| system.leave(step));
@@ -212,14 +212,14 @@ impl WatchedTree {
         let below =
             touched.iter().filter(|path| is_short(path)).filter_map(|path| path.strip_prefix(&root).ok());
         let below: Vec<&Path> = below.filter(|path| !path.as_os_str().is_empty()).collect();
-        let (mut look, top, _) = self.scan(system, changes);
+        let (mut scan, top, _) = self.scan(system, changes);
         let Some(KnownEntry::Folder(top)) = top else { return };
         // Removed entries go first: a moved one may be registered at its new path.
         for comes in [false, true] {
             for path in &below {
-                let seen = look.observe(path);
+                let seen = scan.observe(path);
                 if seen.is_some() == comes {
-                    look.rescan_entry(top, path, seen);
+                    scan.rescan_entry(top, path, seen);
                 }
             }
         }
@@ -231,8 +231,12 @@ impl WatchedTree {
         changes: &'a mut PathChanges,
     ) -> (Scan<'a>, &'a mut Option<KnownEntry>, &'a mut Option<PathBuf>) {
         let Self { how, top, anchor, entries, trouble, is_partial, has_begun, has_too_long, .. } = self;
-        let gives_up = !*has_begun;
-        (Scan { how, system, changes, entries, trouble, is_partial, has_too_long, gives_up }, top, anchor)
+        let stops_at_first_trouble = !*has_begun;
+        (
+            Scan { how, system, changes, entries, trouble, is_partial, has_too_long, stops_at_first_trouble },
+            top,
+            anchor,
+        )
     }
 
     /// Resolves the path again, and scans its target.
@@ -246,9 +250,9 @@ impl WatchedTree {
             } else if is_known {
                 return;
             }
-            let (mut look, top, anchor) = self.scan(system, changes);
-            let seen = look.observe(Path::new("")).filter(|_| !is_own);
-            look.compare(Path::new(""), top, seen, why);
+            let (mut scan, top, anchor) = self.scan(system, changes);
+            let seen = scan.observe(Path::new("")).filter(|_| !is_own);
+            scan.compare(Path::new(""), top, seen, why);
             let near = match top {
                 Some(KnownEntry::Folder(KnownFolder { entries: Some(_), .. })) => None,
                 _ => Some(nearest).filter(|_| !is_own),
@@ -259,15 +263,15 @@ impl WatchedTree {
                 continue;
             }
             if let Some(before) = anchor.take() {
-                look.system.release(&before);
+                scan.system.release(&before);
             }
             let Some(near) = near else { continue };
-            match look.system.register(&near) {
+            match scan.system.register(&near) {
                 Ok(_) => *anchor = Some(near),
                 // The folder has been removed in the meantime.
                 Err(WatchTrouble::Gone) => {}
                 Err(trouble) => {
-                    *look.trouble = Some(trouble);
+                    *scan.trouble = Some(trouble);
                     return;
                 }
             }
@@ -299,9 +303,9 @@ impl WatchedTree {
         before.keys().for_each(|step| system.leave(step));
         let is_another = before != self.steps && self.has_begun;
         if resolution.root != self.how.root {
-            let (mut look, top, _) = self.scan(system, changes);
+            let (mut scan, top, _) = self.scan(system, changes);
             if let Some(known) = top.take() {
-                look.report_removed(Path::new(""), known);
+                scan.report_removed(Path::new(""), known);
             }
             self.how.root = resolution.root;
             return true;
@@ -329,7 +333,7 @@ impl Scan<'_> {
     }
 
     fn report(&mut self, path: &Path, kind: ResourceChangeType) {
-        if self.how.globs.tells_of(path) {
+        if self.how.globs.reports(path) {
             self.changes.add(path, kind);
         }
     }
@@ -430,7 +434,7 @@ impl Scan<'_> {
     /// Registers a folder that is to be scanned, and then adds its content.
     fn scan_folder(&mut self, path: &Path, folder: &mut KnownFolder) {
         let is_top = path.as_os_str().is_empty();
-        if self.gives_up && self.trouble.is_some() {
+        if self.stops_at_first_trouble && self.trouble.is_some() {
             return;
         }
         if !(is_top || self.how.recursive && !self.how.globs.closes(path)) {
@@ -542,7 +546,7 @@ impl Scan<'_> {
 
     /// Reports a removed entry, once for all its content.
     fn report_removed(&mut self, path: &Path, known: KnownEntry) {
-        if self.how.globs.tells_of(path) {
+        if self.how.globs.reports(path) {
             self.report(path, ResourceChangeType::Deleted);
             return self.forget(path, known);
         }

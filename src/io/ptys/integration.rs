@@ -2,8 +2,8 @@
 //!
 //! A shell in a terminal reads a script of the host before or after the user's own files. The shell
 //! then reports the start and the result of each command in OSC 633 sequences that contain a random
-//! word. Only that shell has the word, so output of a program or of a nested shell cannot be taken
-//! for a report. The word is in the script, a file that other users cannot read and that is removed
+//! nonce. Only that shell has the nonce, so output of a program or of a nested shell cannot be taken
+//! for a report. The nonce is in the script, a file that other users cannot read and that is removed
 //! when the shell reports that it has read it; it is never in an environment.
 //!
 //! Owns: the scripts, their files, the arguments of each shell, and parsing of reports.
@@ -24,7 +24,7 @@ const FOLDER: &str = "shells";
 /// takes up to four bytes, raw or escaped, and a sequence longer than 64 KiB is not held.
 const LINE_BYTES_MAX: usize = 16_000;
 
-/// Folder with the script of one shell, which contains its word. Removed on drop.
+/// Folder with the script of one shell, which contains its nonce. Removed on drop.
 #[derive(Debug)]
 pub struct ShellScript {
     folder: PathBuf,
@@ -86,28 +86,28 @@ impl ShellScripts {
         Ok(script)
     }
 
-    /// Returns the start parameters with which this shell sends `word`. `None` for a shell without
+    /// Returns the start parameters with which this shell sends `nonce`. `None` for a shell without
     /// a script, and if the script cannot be written.
-    pub fn start(&self, program: &Path, word: &str) -> Option<ShellStart> {
+    pub fn start(&self, program: &Path, nonce: &str) -> Option<ShellStart> {
         let name = program.file_stem()?.to_str()?;
         let (file, first, text) = match name {
             "bash" => {
                 // A login shell would not read the init file, so the script does the work of one.
                 let login = if shell::LOGS_IN { "__ahp[11]=1\n" } else { "" };
-                ("bash.sh", format!("__ahp=({word})\n{login}"), include_str!("integration/bash.sh"))
+                ("bash.sh", format!("__ahp=({nonce})\n{login}"), include_str!("integration/bash.sh"))
             }
             "zsh" => {
                 let users = std::env::var("ZDOTDIR").ok();
                 let users = users.map(|users| format!("__ahp_zdotdir='{}'\n", users.replace('\'', "'\\''")));
-                let first = format!("__ahp_word={word}\n{}", users.unwrap_or_default());
+                let first = format!("__ahp_word={nonce}\n{}", users.unwrap_or_default());
                 // The shell looks for a file of this name.
                 (".zshenv", first, include_str!("integration/zshenv.zsh"))
             }
             "fish" => {
-                ("fish.fish", format!("set -g __ahp_word {word}\n"), include_str!("integration/fish.fish"))
+                ("fish.fish", format!("set -g __ahp_word {nonce}\n"), include_str!("integration/fish.fish"))
             }
             "pwsh" => {
-                ("pwsh.ps1", format!("$global:__ahpWord = '{word}'\n"), include_str!("integration/pwsh.ps1"))
+                ("pwsh.ps1", format!("$global:__ahpWord = '{nonce}'\n"), include_str!("integration/pwsh.ps1"))
             }
             _ => return None,
         };
@@ -145,7 +145,7 @@ impl ShellScripts {
 #[derive(Debug)]
 pub struct ShellSequences {
     /// Word that each report must contain; `None` for a shell without a script.
-    word: Option<String>,
+    nonce: Option<String>,
     line: String,
     /// Set once OSC 633 was received: the shell repeats those reports as OSC 133.
     speaks_633: bool,
@@ -154,8 +154,8 @@ pub struct ShellSequences {
 }
 
 impl ShellSequences {
-    pub fn new(word: Option<String>) -> Self {
-        Self { word, line: String::new(), speaks_633: false, is_new: true, is_authenticated: false }
+    pub fn new(nonce: Option<String>) -> Self {
+        Self { nonce, line: String::new(), speaks_633: false, is_new: true, is_authenticated: false }
     }
 
     /// Returns whether no report was passed on yet; later calls return false.
@@ -168,10 +168,10 @@ impl ShellSequences {
     }
 
     /// Parses an OSC 633 sequence. A [`PtyEvent::Directory`] holds a path here, not a URI.
-    pub fn hear(&mut self, said: &str) -> Vec<PtyEvent> {
+    pub fn parse_osc_633(&mut self, said: &str) -> Vec<PtyEvent> {
         let mut says = said;
-        if let Some(word) = &self.word {
-            let known = said.strip_suffix(word.as_str()).and_then(|said| said.strip_suffix(';'));
+        if let Some(nonce) = &self.nonce {
+            let known = said.strip_suffix(nonce.as_str()).and_then(|said| said.strip_suffix(';'));
             let Some(known) = known else { return Vec::new() };
             says = known;
             self.is_authenticated = true;
@@ -180,8 +180,8 @@ impl ShellSequences {
         let (kind, rest) = says.split_once(';').unwrap_or((says, ""));
         match kind {
             "E" => {
-                // Without a word, the sender is unknown, so the command line is not trusted.
-                if self.word.is_some() {
+                // Without a nonce, the sender is unknown, so the command line is not trusted.
+                if self.nonce.is_some() {
                     let line = unquoted(rest);
                     self.line = crate::wire::text::first_bytes(&line, LINE_BYTES_MAX).to_owned();
                 }
@@ -193,16 +193,16 @@ impl ShellSequences {
                 .into_iter()
                 .collect(),
             _ => {
-                let place = rest.split_once(';').filter(|_| kind == "D" && self.word.is_some());
+                let place = rest.split_once(';').filter(|_| kind == "D" && self.nonce.is_some());
                 let place = place.map(|(_, place)| PtyEvent::Directory(unquoted(place)));
                 self.step(kind, rest).into_iter().chain(place).collect()
             }
         }
     }
 
-    /// Parses an OSC 133 sequence of any shell. Ignored if the shell has a word or sends OSC 633.
+    /// Parses an OSC 133 sequence of any shell. Ignored if the shell has a nonce or sends OSC 633.
     pub fn receive_generic(&mut self, said: &str) -> Option<PtyEvent> {
-        if self.word.is_some() || self.speaks_633 {
+        if self.nonce.is_some() || self.speaks_633 {
             return None;
         }
         let (kind, rest) = said.split_once(';').unwrap_or((said, ""));

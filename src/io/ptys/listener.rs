@@ -50,7 +50,7 @@ struct PtyListenerState {
 impl PtyListener {
     /// Creates the listener. `nonce` authenticates the shell's reports; `None` without a script.
     pub fn new(size: ScreenSize, nonce: Option<String>) -> Self {
-        let ears = PtyListenerState {
+        let state = PtyListenerState {
             screen: ScreenModel::new(size),
             redactor: nonce.as_deref().map(WordRedactor::new),
             shell: ShellSequences::new(nonce),
@@ -60,21 +60,21 @@ impl PtyListener {
             title: None,
             directory: None,
         };
-        Self { scanner: OutputScanner::new(), state: ears }
+        Self { scanner: OutputScanner::new(), state }
     }
 
-    pub fn hear(&mut self, bytes: &[u8]) {
-        let Self { scanner, state: ears } = self;
-        scanner.scan(bytes, |piece| ears.take(piece));
+    pub fn read_output(&mut self, bytes: &[u8]) {
+        let Self { scanner, state } = self;
+        scanner.scan(bytes, |piece| state.take(piece));
     }
 
     /// Ends the output: adds all bytes that were held back.
     pub fn finish(&mut self) {
-        let Self { scanner, state: ears } = self;
-        scanner.finish(|piece| ears.take(piece));
-        if let Some(redactor) = &mut ears.redactor {
+        let Self { scanner, state } = self;
+        scanner.finish(|piece| state.take(piece));
+        if let Some(redactor) = &mut state.redactor {
             let held = redactor.finish();
-            ears.show(&held);
+            state.show(&held);
         }
     }
 
@@ -165,7 +165,7 @@ impl PtyListenerState {
                 }
             }
             "633" => {
-                for event in self.shell.hear(rest) {
+                for event in self.shell.parse_osc_633(rest) {
                     match event {
                         PtyEvent::Directory(path) => {
                             let path = Path::new(&path);
@@ -238,7 +238,7 @@ mod tests {
     fn heard(nonce: Option<&str>, printed: &[u8], length: usize) -> (Vec<HeardOutput>, String) {
         let mut listener = PtyListener::new(SIZE, nonce.map(str::to_owned));
         for piece in printed.chunks(length) {
-            listener.hear(piece);
+            listener.read_output(piece);
         }
         listener.finish();
         let answers = String::from_utf8(listener.take_answers()).unwrap();
@@ -266,7 +266,7 @@ mod tests {
         let printed =
             b"\x1b]0;one\x07\x1b]2;tw\x01o\x07\x1b]7;file:///a%20b\x07\x1b]7;file://elsewhere/c\x07x";
         let mut listener = PtyListener::new(SIZE, None);
-        printed.chunks(3).for_each(|piece| listener.hear(piece));
+        printed.chunks(3).for_each(|piece| listener.read_output(piece));
         assert_eq!((listener.take_title().as_deref(), listener.take_title()), (Some("two"), None));
         let said = HeardOutput::Said(PtyEvent::Directory("file:///a%20b".to_owned()));
         assert_eq!(listener.take_pending(), [HeardOutput::Text(printed.to_vec()), said]);
@@ -278,7 +278,7 @@ mod tests {
             [(TITLE_BYTES_MAX - 1, 1023), (TITLE_BYTES_MAX, 1024), (TITLE_BYTES_MAX + 1, 1024)]
         {
             let mut listener = PtyListener::new(SIZE, None);
-            listener.hear(format!("\x1b]0;{}\x07", "x".repeat(bytes)).as_bytes());
+            listener.read_output(format!("\x1b]0;{}\x07", "x".repeat(bytes)).as_bytes());
             assert_eq!(listener.take_title().map(|title| title.len()), Some(told), "{bytes}");
         }
     }

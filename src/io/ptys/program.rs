@@ -348,7 +348,7 @@ impl Program {
         };
         match self.printed.try_read(&mut buffer[..room.min(READ_BYTES_MAX)]) {
             Ok(count @ 1..) => {
-                self.listener.hear(&buffer[..count]);
+                self.listener.read_output(&buffer[..count]);
                 if self.listener.has_shell_integration() {
                     self.script = None;
                 }

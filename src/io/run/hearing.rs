@@ -84,7 +84,7 @@ impl Sidecar {
         }
         let message = self.edges.with_files(connection, message);
         let named = self.edges.named(connection, &message);
-        self.go_on(connection, HeldMessage::new(message, named));
+        self.handle_or_hold(connection, HeldMessage::new(message, named));
     }
 
     fn input_ended(&mut self, connection: ConnectionId, failure: Option<std::io::Error>) {

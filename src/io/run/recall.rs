@@ -83,7 +83,7 @@ impl Sidecar {
     }
 
     /// Handles a message if all its lookups are done; otherwise holds it.
-    pub(super) fn go_on(&mut self, connection: ConnectionId, mut held: HeldMessage) {
+    pub(super) fn handle_or_hold(&mut self, connection: ConnectionId, mut held: HeldMessage) {
         if self.start_lookup(connection, &mut held) {
             self.receive_held(connection, held);
         } else if let Some(link) = self.links.get_mut(connection) {
@@ -176,7 +176,7 @@ impl Sidecar {
     pub(super) fn receive_directories(&mut self, connection: ConnectionId, findings: Findings) {
         if let Some(mut held) = self.take_held(connection) {
             held.findings = Some(findings);
-            self.go_on(connection, held);
+            self.handle_or_hold(connection, held);
         }
     }
 
@@ -195,7 +195,7 @@ impl Sidecar {
                 return self.feed(Input::WatchesLackRoom(connection));
             }
             held.watches.extend(begun);
-            self.go_on(connection, held);
+            self.handle_or_hold(connection, held);
         }
     }
 
@@ -210,7 +210,7 @@ impl Sidecar {
             FinishedRead::Found(found) => {
                 if let Some(mut held) = self.take_held(connection) {
                     held.take_in(found);
-                    self.go_on(connection, held);
+                    self.handle_or_hold(connection, held);
                 }
             }
         }
@@ -258,7 +258,7 @@ impl Sidecar {
         let waits: Vec<ConnectionId> = waits.map(|link| link.id).collect();
         for connection in waits {
             if let Some(held) = self.take_held(connection) {
-                self.go_on(connection, held);
+                self.handle_or_hold(connection, held);
             }
         }
     }
