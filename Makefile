@@ -57,10 +57,14 @@ lint: ## formatting and clippy, warnings denied; licences, bans and sources of t
 	@if command -v cargo-deny >/dev/null; then cargo-deny --log-level error check licenses bans sources; \
 	else echo "skipped: cargo-deny is not installed, so licences of dependencies are not checked"; fi
 
+# No program of it is run, so C is not optimised.
 check-targets: ## type-check the program for every platform of .dist/targets, and link it for macOS, where the cross toolchain can be had
 	@export CROSS_DIR="$${CROSS_DIR:-$(TARGET)/cross}" CARGO_TARGET_DIR=$(TARGET)/checked; \
 	.ci/cross || { echo "skipped: other platforms are not checked"; exit 0; }; \
 	. "$$CROSS_DIR/env"; options="--quiet --locked --bin ahp-sidecar -Zbuild-std=std,panic_abort"; \
+	for library in libsqlite3-sys zstd-sys; do \
+		options="$$options --config profile.dev.package.$$library.opt-level=0"; \
+	done; \
 	cargo-zigbuild check $$options $$(awk '/^[^#]/ && !/-apple-/ {print "--target", $$2}' .dist/targets) && \
 	RUSTFLAGS="-Clink-arg=-F$(CURDIR)/.dist/frameworks" \
 		cargo-zigbuild build $$options $$(awk '/-apple-/ {print "--target", $$2}' .dist/targets)

@@ -30,6 +30,7 @@ use crate::os::process::GuardProgram;
 use crate::os::stdio::is_closed;
 use crate::run::connection::{HostConnection, HostMessage, RequestFailure};
 use crate::run::RunStop;
+use crate::wire::text::one_line;
 
 /// Log filter of the process that joins the host.
 const LOG: &str = "error";
@@ -314,9 +315,4 @@ fn print(lines: &str) -> anyhow::Result<()> {
         Err(error) if is_closed(&error) => Ok(()),
         done => done.context("stdout cannot be written"),
     }
-}
-
-/// Returns the text without control characters, which could break the line or affect a terminal.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

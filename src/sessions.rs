@@ -26,6 +26,7 @@ use crate::store::archive::{Archive, ArchivedSession, SessionPiece};
 use crate::store::check::Extent;
 use crate::store::folder::{self, StateFolder};
 use crate::store::sqlite;
+use crate::wire::text::one_line;
 
 /// List, export, restore and purge the sessions of a state folder; restore and purge require that
 /// no ahp-sidecar uses it.
@@ -239,9 +240,4 @@ fn up_to_date(chat: &SavedChat) -> anyhow::Result<ChatBody<'static>> {
         rows::note_consumed(&mut body.consumed, &envelope);
     }
     Ok(body)
-}
-
-/// Returns the text without control characters, which could break the line or affect a terminal.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

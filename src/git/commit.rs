@@ -107,7 +107,7 @@ fn try_to_commit(
     }
     filters_must_be_off(repository, &status)?;
     let tree = index.whole_tree(&status)?;
-    let nothing = repository.run(["hash-object", "-t", "tree", "--stdin"]).line()?;
+    let nothing = repository.empty_tree()?;
     let head = status.head.as_deref();
     let run = repository.run(["diff-tree"]).with(HOW).with([head.unwrap_or(&nothing), &tree]);
     let changes = compared(repository, run)?;

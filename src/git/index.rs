@@ -144,7 +144,7 @@ impl<'a> CopiedIndex<'a> {
     /// Copies the user's index into the scratch folder.
     pub fn new(repository: &'a Repository) -> Result<Self, GitError> {
         let path = repository.scratch.path.join("index");
-        match settings::open_regular(&repository.own.join("index")) {
+        match settings::open_followed(&repository.own.join("index")) {
             Ok(mut theirs) => {
                 let mut copy = File::create(&path)?;
                 io::copy(&mut theirs, &mut copy)?;

@@ -178,6 +178,14 @@ impl Repository {
         })
     }
 
+    /// Returns the id of the tree without entries, in the repository's hash function.
+    ///
+    /// # Errors
+    /// When git fails.
+    pub fn empty_tree(&self) -> Result<String, GitError> {
+        self.run(["hash-object", "-t", "tree", "--stdin"]).line()
+    }
+
     /// Returns a run of git in this repository.
     pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> GitRun<'_> {
         let run = self.git.run(&self.root, arguments, self.until).env("GIT_DIR", &self.isolated.path);

@@ -433,7 +433,7 @@ fn content_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
 ///
 /// # Errors
 /// When it cannot be opened; anything but a regular file counts as not found.
-pub fn open_regular(path: &Path) -> io::Result<File> {
+pub fn open_followed(path: &Path) -> io::Result<File> {
     let file = walk::open_nonblocking(path, true)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
@@ -444,7 +444,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// Reads the first `bytes_max` bytes of a regular file.
 pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    open_regular(path)?.take(bytes_max).read_to_end(&mut text)?;
+    open_followed(path)?.take(bytes_max).read_to_end(&mut text)?;
     Ok(text)
 }
 

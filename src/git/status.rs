@@ -54,7 +54,7 @@ pub fn repository_status(
         uncommitted = match &status.head {
             _ if status.uncommitted == 0 => Vec::new(),
             Some(head) => since(head)?,
-            None => since(&repository.run(["hash-object", "-t", "tree", "--stdin"]).line()?)?,
+            None => since(&repository.empty_tree()?)?,
         };
         branch_changes = match &base {
             Some(base) if Some(&base.commit) != status.head.as_ref() => since(&base.commit)?,

@@ -8,11 +8,12 @@ use std::io::Write;
 use ahp_types::state::{Message, ResponsePart, SessionSummary, Turn};
 use anyhow::{ensure, Context};
 
-use super::{one_line, up_to_date};
+use super::up_to_date;
 use crate::host::rows::ChatBody;
 use crate::state::history::CompletedTurn;
 use crate::store::archive::{Archive, Salvaged};
 use crate::store::errors::StoreError;
+use crate::wire::text::one_line;
 
 /// Prints a session as far as it is readable.
 pub(super) fn show(archive: &Archive, uri: &str, out: &mut dyn Write) -> anyhow::Result<()> {

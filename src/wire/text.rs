@@ -26,6 +26,11 @@ pub fn message(text: &str) -> String {
     message
 }
 
+/// Returns the text without control characters, which could break a line or affect a terminal.
+pub fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// Returns the longest beginning of a text with at most `bytes_max` bytes and no split character.
 pub fn first_bytes(text: &str, bytes_max: usize) -> &str {
     let mut end = bytes_max.min(text.len());

@@ -239,9 +239,9 @@ impl Relays {
     }
 
     pub(super) fn time_out(&mut self, step: &mut Step<'_>, number: u64) {
-        self.fail(step, "the client that serves it has not answered for 30 seconds", |other, _| {
-            other == number
-        });
+        let why =
+            format!("the client that serves it has not answered for {} seconds", ANSWER_TIMEOUT.as_secs());
+        self.fail(step, &why, |other, _| other == number);
     }
 
     /// Fails the requests to a client that can no longer send.
