@@ -8,7 +8,7 @@
 //! folder.
 
 use std::fs;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -97,8 +97,7 @@ pub fn run(arguments: &BundleArgs, guard: &GuardProgram) -> anyhow::Result<()> {
     }
     let name = arguments.file.display();
     let context = || format!("`{name}` cannot be written");
-    let file = private::options().write(true).create_new(true).open(&arguments.file);
-    file.with_context(context)?.write_all(text.as_bytes()).with_context(context)?;
+    private::write_new(&arguments.file, text.as_bytes()).with_context(context)?;
     print(&format!("{name}: {} bytes; read it before you send it\n", text.len()))
 }
 

@@ -37,6 +37,7 @@ use ahp_sidecar::trace;
 use ahp_sidecar::transcripts::record::record;
 use ahp_sidecar::transcripts::replay::{replay, Replayed};
 use ahp_sidecar::transcripts::HostFailure;
+use ahp_sidecar::wire::text;
 use anyhow::Context;
 use clap::Parser;
 use tracing_subscriber::filter::Targets;
@@ -410,5 +411,6 @@ fn finish<E: std::fmt::Display>(done: Result<(), E>, status: u8) -> ExitCode {
 fn complain(error: &dyn std::fmt::Display) {
     let mut stderr = std::io::stderr();
     // stderr may be closed; the exit status still reports the failure.
+    let error = text::message(&error.to_string());
     std::io::Write::write_fmt(&mut stderr, format_args!("error: {error}\n")).unwrap_or_default();
 }

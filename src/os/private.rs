@@ -8,7 +8,7 @@
 //! Never: decides where they are.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::facts::{self, Facts};
@@ -86,6 +86,19 @@ pub fn is_ours(known: &Facts) -> bool {
 pub fn is_trusted(known: &Facts) -> bool {
     let by_sudo = || std::env::var("SUDO_UID").ok().and_then(|user| user.parse().ok());
     is_ours(known) || half::this_user() == 0 && by_sudo() == Some(known.user)
+}
+
+/// Writes a new file that its user alone may read.
+///
+/// # Errors
+/// When it exists, or cannot be written; an incomplete file is removed.
+pub fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = options().write(true).create_new(true).open(path)?;
+    file.write_all(content).inspect_err(|_| {
+        if let Err(error) = std::fs::remove_file(path) {
+            tracing::warn!(%error, "an incomplete `{}` cannot be removed", path.display());
+        }
+    })
 }
 
 /// Opens the file by which a folder is locked, and returns its path: the folder itself where that

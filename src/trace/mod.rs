@@ -132,8 +132,8 @@ impl TraceRecorder {
 /// When the file cannot be created or written.
 pub fn start(file: &Path) -> anyhow::Result<()> {
     let name = || format!("--trace: `{}`", file.display());
-    let mut file = private::options().write(true).create_new(true).open(file).with_context(name)?;
-    file.write_all(b"[\n").with_context(name)?;
+    private::write_new(file, b"[\n").with_context(name)?;
+    let file = File::options().append(true).open(file).with_context(name)?;
     let mut recorder = TraceRecorder {
         file,
         begin: Instant::now(),

@@ -41,6 +41,8 @@ pub(super) struct Timings {
     stages: Vec<&'static str>,
     /// Number of requests without an answer.
     unanswered: usize,
+    /// Set if the last line is incomplete, as after a crash or on a full disk.
+    is_cut_off: bool,
     /// Trace events of a log, for a viewer.
     pub(super) events: Vec<Value>,
 }
@@ -67,8 +69,14 @@ impl Timings {
             if line.is_empty() {
                 continue;
             }
-            let event = serde_json::from_str(line);
-            let event: Value = event.with_context(|| format!("line {} is no trace event", at + 1))?;
+            let event = match serde_json::from_str::<Value>(line) {
+                Ok(event) => event,
+                Err(_) if is_cut_off(text, line) => {
+                    timings.is_cut_off = true;
+                    break;
+                }
+                Err(error) => bail!("line {} is no trace event (column {})", at + 1, error.column()),
+            };
             let (details, took) = (&event["args"], event["dur"].as_f64().unwrap_or_default());
             let is = |stage: Stage| event["cat"] == stage.name();
             let number = details["line"].as_u64();
@@ -105,8 +113,14 @@ impl Timings {
         let mut begin = None;
         for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let number = at + 1;
-            let message = serde_json::from_str::<Value>(line);
-            let message = message.with_context(|| format!("line {number} is no logged message"))?;
+            let message = match serde_json::from_str::<Value>(line) {
+                Ok(message) => message,
+                Err(_) if is_cut_off(text, line) => {
+                    timings.is_cut_off = true;
+                    break;
+                }
+                Err(error) => bail!("line {number} is no logged message (column {})", error.column()),
+            };
             let log = &message[METADATA];
             let is_said = match log["dir"].as_str() {
                 Some("c2s") => true,
@@ -191,8 +205,16 @@ impl Timings {
         if self.unanswered > 0 {
             push(&mut table, format_args!("\nrequests without an answer: {}\n", self.unanswered));
         }
+        if self.is_cut_off {
+            table += "\nthe last line is incomplete, and left out\n";
+        }
         table
     }
+}
+
+/// Returns whether a line is the last one, and has no end.
+fn is_cut_off(text: &str, line: &str) -> bool {
+    text.ends_with(line) && text.lines().nth(1).is_some()
 }
 
 /// Appends to a text, which cannot fail.
@@ -228,7 +250,12 @@ mod tests {
             (&timings.events[0]["name"], timings.events[0]["dur"].as_f64()),
             (&json!("ping"), Some(250_000.0))
         );
-        for (text, why) in [("{}", "line 1: `_ahpLog.dir`"), ("[\nx", "line 2 is no trace event")] {
+        let torn = log.join("\n") + "\n" + &log[0][..20];
+        let table = Timings::read(&torn).unwrap().table();
+        assert!(
+            table.contains("250.000 ms") && table.ends_with("the last line is incomplete, and left out\n")
+        );
+        for (text, why) in [("{}", "line 1: `_ahpLog.dir`"), ("[\nx\n", "line 2 is no trace event")] {
             let error = format!("{:#}", Timings::read(text).unwrap_err());
             assert!(error.starts_with(why), "{error}");
         }

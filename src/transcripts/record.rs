@@ -172,7 +172,13 @@ pub fn record(arguments: &RecordArgs) -> anyhow::Result<u8> {
         return Err(unreachable(&arguments.host).into());
     }
     note(&|recorder| recorder.exit(status.unwrap_or(-1)));
-    recorder.map(drop).with_context(|| format!("`{name}` is not complete"))?;
+    recorder.map(drop).or_else(|error| {
+        // A recording of nothing would only be in the way of the next one.
+        if fs::metadata(&arguments.file).is_ok_and(|file| file.len() == 0) {
+            fs::remove_file(&arguments.file).with_context(|| format!("`{name}` cannot be removed"))?;
+        }
+        Err(error).with_context(|| format!("`{name}` is not complete"))
+    })?;
     let by_signal = u8::try_from(BY_SIGNAL).unwrap_or(u8::MAX);
     Ok(status.map_or(by_signal, |status| u8::try_from(status).unwrap_or(u8::MAX)))
 }

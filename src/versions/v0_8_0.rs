@@ -25,8 +25,8 @@ impl VersionStep for V0_8_0 {
         &StepFacts {
             dialect: Dialect::V0_8_0,
             losses: &[
-                "that a turn can be resumed; one that is resumed is taken back and told anew",
-                "that a command has ended without an exit code: it is told as `-1`",
+                "that a turn can be resumed; one that is resumed is reverted and sent again",
+                "that a command has ended without an exit code: it is sent as `-1`",
                 "in which chat an annotation came up",
             ],
             lacks: &[

@@ -14,7 +14,7 @@ const MESSAGE_CHARS_MAX: usize = 4000;
 /// Returns a text as an error message, of limited length, without escape sequences and control
 /// characters except line ends and tabs. An unterminated sequence extends to the end of its line.
 pub fn message(text: &str) -> String {
-    let shows = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
+    let shows = |c: &char| !reorders(*c) && (!c.is_control() || matches!(c, '\n' | '\t'));
     let lines = text.split('\n').enumerate();
     let chars =
         lines.flat_map(|(at, line)| (at > 0).then_some('\n').into_iter().chain(outside_sequences(line)));
@@ -28,7 +28,13 @@ pub fn message(text: &str) -> String {
 
 /// Returns the text without control characters, which could break a line or affect a terminal.
 pub fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if c.is_control() || reorders(c) { ' ' } else { c }).collect()
+}
+
+/// Returns whether a character ends a line or changes the order of what follows, without being a
+/// control character.
+fn reorders(c: char) -> bool {
+    matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Returns the longest beginning of a text with at most `bytes_max` bytes and no split character.
@@ -130,6 +136,8 @@ mod tests {
     fn a_message_holds_nothing_that_a_terminal_obeys() {
         assert_eq!(message("one\n\ttwo ä"), "one\n\ttwo ä");
         assert_eq!(message("\u{1b}[31mred\u{7}\u{9b}2J\r"), "red");
+        assert_eq!(message("a\u{202e}b\u{2066}c\u{2028}d"), "abcd");
+        assert_eq!(one_line("a\nb\u{1b}c\u{2028}d\u{202e}"), "a b c d ");
         for (text, shown) in [
             ("\u{1b}]0;title\u{7}a\u{1b}]8;;https://x\u{1b}\\b", "ab"),
             ("\u{1b}Pq no end\nnext", "\nnext"),

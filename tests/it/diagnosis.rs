@@ -176,6 +176,28 @@ fn trace_has_the_lines_of_agents() {
 }
 
 #[test]
+fn no_incomplete_file_is_left_on_a_full_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let named = |name: &str| folder.path().join(name);
+    let on_full_disk = |arguments: &[&str], file: &Path| {
+        let mut command = program();
+        command.arg("--help");
+        let mut full = std::process::Command::new("sh");
+        full.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "sh"]).arg(command.get_program());
+        full.args(arguments).arg(file).output().unwrap()
+    };
+    let state = named("state");
+    let bundle = ["debug-bundle", "--no-agents", "--state-dir", state.to_str().unwrap()];
+    let traced = ["--ephemeral", "--trace"];
+    let record = ["record"];
+    for (arguments, name) in [(&bundle[..], "bundle"), (&traced[..], "trace"), (&record[..], "record")] {
+        let output = on_full_disk(arguments, &named(name));
+        assert!(!output.status.success(), "{name}: {output:?}");
+        assert!(!named(name).exists(), "{name}: {output:?}");
+    }
+}
+
+#[test]
 fn log_of_a_conversation_is_a_trace_too() {
     let folder = tempfile::tempdir().unwrap();
     let (log, events) = (folder.path().join("log.jsonl"), folder.path().join("events.json"));

@@ -73,7 +73,7 @@ fn names_unauthorized(text: &str) -> bool {
 
 /// Login that the agent needs, with the reason for people.
 #[derive(Debug, thiserror::Error)]
-#[error("it requires a login: {0}")]
+#[error("it requires a login: {}", text::one_line(.0))]
 pub struct LoginRequired(pub String);
 
 #[derive(Debug, Clone, PartialEq)]

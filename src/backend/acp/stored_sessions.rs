@@ -6,12 +6,14 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use agent_client_protocol_schema::v1::{
     CloseSessionRequest, DeleteSessionRequest, ListSessionsRequest, ListSessionsResponse, LoadSessionRequest,
     LogoutRequest, SessionId, SessionInfo,
 };
 use anyhow::{anyhow, bail, Context};
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
@@ -34,6 +36,9 @@ const SESSIONS_MAX: usize = 10_000;
 
 /// Maximum number of pages that are read of an agent's list.
 const PAGES_MAX: usize = 1000;
+
+/// Maximum time for the pages of an agent's list; the rest is left out.
+const LIST_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// Maximum length of the id of a listed session, in bytes; those with longer ones are left out.
 const ID_BYTES_MAX: usize = 1 << 10;
@@ -180,7 +185,13 @@ async fn list(
     }
     let (mut sessions, mut ids) = (Vec::new(), BTreeSet::new());
     let (mut cursor, mut cursors) = (None, BTreeSet::new());
+    let begin = Instant::now();
     for _ in 0..PAGES_MAX {
+        if begin.elapsed() > LIST_TIME_MAX {
+            let (agent, count) = (&agent.spec.name, sessions.len());
+            tracing::warn!(agent, count, "the agent's list of sessions takes too long; the rest is left out");
+            break;
+        }
         let request = ListSessionsRequest::new().cwd(directory.map(Path::to_owned)).cursor(cursor.take());
         let page = accepted("session/list", ask(agent, receiver, "session/list", &request).await?)?;
         let page: ListSessionsResponse =
@@ -222,9 +233,11 @@ async fn read(
     } else {
         None
     };
-    let listed = info.as_ref().map(|info| info.cwd.clone());
-    let Some(cwd) = directory.or(listed) else {
-        bail!("it lists no session `{name}`; if there is one, name its folder");
+    let listed = info.as_ref().map(|info| info.cwd.clone()).filter(|cwd| cwd.is_absolute());
+    let cwd = match directory.or(listed) {
+        Some(cwd) => cwd,
+        None if info.is_some() => bail!("it lists the session `{name}` without a folder; name its folder"),
+        None => bail!("it lists no session `{name}`; if there is one, name its folder"),
     };
     if !cwd.is_dir() {
         bail!("the session's folder `{}` does not exist; name another one", cwd.display());
@@ -328,8 +341,8 @@ fn described(info: &SessionInfo) -> AgentSession {
     let shown = |text: &String| Some(text::message(text)).filter(|text| !text.trim().is_empty());
     AgentSession {
         title: info.title.as_ref().and_then(shown),
-        directory: Some(uri_of(&info.cwd)),
-        modified_at: info.updated_at.as_ref().and_then(shown),
+        directory: info.cwd.is_absolute().then(|| uri_of(&info.cwd)),
+        modified_at: info.updated_at.clone().filter(|time| time.parse::<Timestamp>().is_ok()),
         ..nameless(&info.session_id.0)
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! A shell in a terminal reads a script of the host before or after the user's own files. The shell
 //! then reports the start and the result of each command in OSC 633 sequences that contain a random
-//! nonce. Only that shell has the nonce, so output of a program or of a nested shell cannot be taken
-//! for a report. The nonce is in the script, a file that other users cannot read and that is removed
-//! when the shell reports that it has read it; it is never in an environment.
+//! nonce. Only that shell has the nonce, so output of a program or of a nested shell cannot be
+//! taken for a report. The nonce is in the script, a file that other users cannot read and that is
+//! removed when the shell reports that it has read it; it is never in an environment.
 //!
 //! Owns: the scripts, their files, the arguments of each shell, and parsing of reports.
 //! Never: changes a user's settings, but for the hooks by which the shell calls the script.

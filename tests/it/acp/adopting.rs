@@ -172,6 +172,18 @@ fn sessions_from_elsewhere_are_listed_and_the_hosts_own_are_not() {
 }
 
 #[test]
+fn listed_folder_that_is_relative_and_time_that_is_none_are_left_out() {
+    let sessions = json!([{ "id": OTHER, "cwd": "relative", "title": "a\u{202e}b", "history": history(),
+                            "updatedAt": "\u{1b}[31myesterday" }]);
+    let adopting = Adopting::new(&["list", "load"], &sessions, &[]);
+    let (status, told, error) = adopting.command(&["sessions", "a0", "--all"]);
+    assert_eq!((status, error.as_str()), (Some(0), ""));
+    assert_eq!(told.trim_end().split('\t').collect::<Vec<_>>(), [OTHER, "ab"], "{told}");
+    let (status, _, error) = adopting.command(&["adopt", "a0", OTHER]);
+    assert!(status == Some(1) && error.contains("without a folder; name its folder"), "{status:?}: {error}");
+}
+
+#[test]
 fn adopted_session_has_its_history_and_goes_on() {
     let adopting = Adopting::usual();
     let uri = adopting.adopt(OTHER);
