@@ -12,7 +12,7 @@ HOST = $(shell rustc --print host-tuple)
 SHIPPED = --target $(HOST) $(if $(wildcard $(shell cc -print-file-name=libc.a)),\
 	--config 'target.$(HOST).rustflags="-Ctarget-feature=+crt-static -Crelocation-model=static"')
 
-.PHONY: help build demo test test-portable test-windows soak lint bless bench cost test-node test-agents test-versions test-vscode check-targets dist test-dist version
+.PHONY: help build demo test test-portable test-windows soak fuzz lint bless bench cost test-node test-agents test-versions test-vscode check-targets dist test-dist version
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -50,6 +50,11 @@ soak: ## the crash test for longer: CRASH_KILLS kills (5000) and ACP_CRASH_KILLS
 	CRASH_KILLS=$${CRASH_KILLS:-5000} ACP_CRASH_KILLS=$${ACP_CRASH_KILLS:-500} $(CARGO) test --test it crash -- --nocapture
 	FILE_CASES=$${FILE_CASES:-3600} $(CARGO) test --lib files::tests::model
 	TERMINAL_BYTES=$${TERMINAL_BYTES:-256000000} TERMINAL_RESIZES=$${TERMINAL_RESIZES:-10000} $(CARGO) test --test it process::programs
+
+fuzz: ## parsers of what outsiders send against random changes of the fixtures, FUZZ_SECONDS (60) for each of FUZZ_TARGETS (all), and the core against FUZZ_SCHEDULES (20000) of messages and failures, all from FUZZ_SEED (the clock's)
+	seed=$${FUZZ_SEED:-$$(date +%s)}; \
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-60} FUZZ_SEED=$$seed $(CARGO) test --profile fuzz --test fuzz && \
+	PROPTEST_CASES=$${FUZZ_SCHEDULES:-20000} PROPTEST_RNG_SEED=$$seed $(CARGO) test --profile fuzz --test it laws::
 
 lint: ## formatting and clippy, warnings denied; licences, bans and sources of the dependencies, if cargo-deny is there
 	$(CARGO) fmt --check

@@ -19,7 +19,7 @@ mod opening;
 mod program;
 mod questions;
 mod redactor;
-mod scanner;
+pub mod scanner;
 mod screen;
 mod typing;
 

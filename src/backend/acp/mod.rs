@@ -30,7 +30,7 @@ pub(crate) mod process;
 pub(crate) mod program;
 mod providers;
 pub(crate) mod quirks;
-mod replay;
+pub mod replay;
 mod stored_sessions;
 mod terminals;
 

@@ -15,6 +15,7 @@ const STRING_BYTES_MAX: usize = 64 << 10;
 /// Bytes that end any sequence at once: CAN and SUB.
 const CANCELS: [u8; 2] = [0x18, 0x1a];
 
+/// Piece of a terminal's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scanned<'a> {
     /// Text with control bytes. A character may continue in the next piece.
@@ -23,12 +24,14 @@ pub enum Scanned<'a> {
     Sequence(&'a [u8]),
     /// Operating system command.
     Osc {
+        /// All its bytes.
         whole: &'a [u8],
         /// Bytes between introducer and terminator.
         says: &'a [u8],
     },
     /// Device control string.
     Dcs {
+        /// All its bytes.
         whole: &'a [u8],
         /// Bytes between introducer and terminator.
         says: &'a [u8],
@@ -37,6 +40,7 @@ pub enum Scanned<'a> {
     Opaque(&'a [u8]),
 }
 
+/// Divides output into text and sequences, however it is split.
 #[derive(Debug)]
 pub struct OutputScanner {
     state: SequenceState,
@@ -45,10 +49,12 @@ pub struct OutputScanner {
 }
 
 impl OutputScanner {
+    /// Creates a scanner at the start of the output.
     pub fn new() -> Self {
         Self { state: SequenceState::Text, held: Vec::new() }
     }
 
+    /// Scans the next bytes, and passes on each complete piece.
     pub fn scan(&mut self, mut bytes: &[u8], mut take: impl FnMut(Scanned<'_>)) {
         while !bytes.is_empty() {
             bytes = match self.state {
