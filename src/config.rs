@@ -20,6 +20,7 @@ use crate::backend::acp::{AgentSpec, Offers};
 use crate::backend::mcp::McpServer;
 use crate::backend::script;
 use crate::files::small;
+use crate::host::effects::ClientMcp;
 use crate::os::facts::{self, Facts};
 use crate::os::paths::canonical;
 use crate::os::programs;
@@ -38,6 +39,9 @@ struct File {
     /// Files of other programs with further servers.
     #[serde(default)]
     mcp_files: Vec<PathBuf>,
+    /// MCP servers of clients' plugins that agents may have.
+    #[serde(default)]
+    client_mcp: ClientMcp,
     #[serde(default)]
     run: RunRules,
 }
@@ -126,6 +130,9 @@ pub struct ConfigurationSeen {
     /// Descriptions of the MCP servers by name, for comparison.
     #[serde(default)]
     pub servers: BTreeMap<String, String>,
+    /// MCP servers of clients' plugins that agents may have.
+    #[serde(default)]
+    pub client_mcp: ClientMcp,
 }
 
 impl ConfigurationSeen {
@@ -188,18 +195,20 @@ impl AgentSource {
         let described = |agents: &Vec<AgentSpec>| {
             agents.iter().map(|agent| (agent.name.clone(), format!("{agent:?}"))).collect()
         };
-        let (of_file, servers) = match of_file {
-            Ok((agents, servers)) => (Ok(agents), servers),
-            Err(error) => (Err(error), Vec::new()),
+        let (of_file, servers, client_mcp) = match of_file {
+            Ok((agents, servers, client_mcp)) => (Ok(agents), servers, client_mcp),
+            Err(error) => (Err(error), Vec::new(), ClientMcp::None),
         };
         let seen = ConfigurationSeen {
             file: self.file.clone(),
             sum,
             agents: of_file.as_ref().ok().map(described),
             servers: servers.iter().map(|server| (server.name.clone(), format!("{server:?}"))).collect(),
+            client_mcp,
         };
         let agents = of_file.map(|of_file| self.of_flags.iter().cloned().chain(of_file).collect());
-        ConfigurationReading { seen, stamp, agents: agents.map_err(|error| format!("{error:#}")), servers }
+        let agents = agents.map_err(|error| format!("{error:#}"));
+        ConfigurationReading { seen, stamp, agents, servers }
     }
 
     /// Reads the content. Also returns the path of the file, and the words that introduce an error
@@ -216,13 +225,13 @@ impl AgentSource {
     fn read_file(&self) -> (Option<u32>, anyhow::Result<FileContent>) {
         let (text, path, context) = match self.text() {
             Ok(Some(found)) => found,
-            Ok(None) => return (None, Ok((Vec::new(), Vec::new()))),
+            Ok(None) => return (None, Ok(FileContent::default())),
             Err(error) => return (None, Err(error)),
         };
         let of_file = from_file(&text, path).context(context);
-        let of_file = of_file.map(|(mut agents, servers)| {
+        let of_file = of_file.map(|(mut agents, servers, client_mcp)| {
             agents.retain(|agent| self.of_flags.iter().all(|of_flag| of_flag.name != agent.name));
-            (agents, servers)
+            (agents, servers, client_mcp)
         });
         (Some(crc32fast::hash(text.as_bytes())), of_file)
     }
@@ -268,8 +277,8 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
     described(name.to_owned(), entry.try_into()?, Path::new("."))
 }
 
-/// Agents and MCP servers of a file.
-type FileContent = (Vec<AgentSpec>, Vec<McpServer>);
+/// Agents and MCP servers of a file, and what it allows of clients' plugins.
+type FileContent = (Vec<AgentSpec>, Vec<McpServer>, ClientMcp);
 
 /// Reads the content of the file at `path`. Relative paths are relative to its folder, except for a
 /// command without a slash, which is looked up in the search path.
@@ -285,7 +294,7 @@ fn from_file(text: &str, path: &Path) -> anyhow::Result<FileContent> {
         agent.directory = agent.directory.map(|directory| folder.join(directory));
         described(name, agent, folder).context(place)
     });
-    Ok((agents.collect::<anyhow::Result<_>>()?, servers))
+    Ok((agents.collect::<anyhow::Result<_>>()?, servers, file.client_mcp))
 }
 
 fn parsed(text: &str) -> anyhow::Result<File> {

@@ -1,8 +1,9 @@
-//! MCP servers of the operator, which agents start or connect to themselves.
+//! MCP servers, which agents start or connect to themselves.
 //!
 //! Owns: the description of a server, its form for clients, and the values in it that are secret:
 //! they are read when a conversation opens, and `Debug` shows none.
-//! Never: starts a server, speaks MCP, or takes a server from a client or a workspace.
+//! Never: starts a server, speaks MCP, or takes a server from a client or a workspace unasked: the
+//! core has decided about the servers of clients' plugins, which are described here as others are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,17 +18,15 @@ use anyhow::Context;
 
 use super::script;
 use crate::files::small;
-use crate::host::effects::SERVER_MISCONFIGURED;
+use crate::host::effects::{ClientMcpServer, ClientMcpTransport, Token, ASSUMED, SERVER_MISCONFIGURED};
 
-/// Member of a server's `_meta`: its states `starting` and `ready` are assumed, since only the
-/// agent knows whether the server runs.
-const ASSUMED: &str = "ahpSidecar.assumed";
-
-/// MCP server as the operator describes it.
+/// MCP server as the operator or a client's plugin describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct McpServer {
-    /// Name, unique on this host; agents derive tool names from it.
+    /// Name, unique among the servers of an agent, which derives tool names from it.
     pub name: String,
+    /// Id of the customization of a server in a client's plugin; `None` for the operator's.
+    pub client_id: Option<String>,
     /// URI of the file with the description.
     pub uri: String,
     /// Place of the description in the file; `None` if unknown.
@@ -138,7 +137,35 @@ impl SecretText {
 impl McpServer {
     /// Returns the id of the server's customization.
     pub fn id(&self) -> String {
-        format!("mcp:{}", self.name)
+        self.client_id.clone().unwrap_or_else(|| format!("mcp:{}", self.name))
+    }
+
+    /// Returns a server in a client's plugin.
+    pub fn of_client(server: ClientMcpServer) -> Self {
+        let text = |token: &Token| SecretText::literal(token.secret());
+        let texts = |all: &BTreeMap<String, Token>| {
+            all.iter().map(|(name, token)| (name.clone(), text(token))).collect()
+        };
+        let transport = match &server.transport {
+            ClientMcpTransport::Program { command, args, env } => McpTransport::Stdio {
+                command: SecretText::literal(command),
+                folder: PathBuf::new(),
+                args: args.iter().map(text).collect(),
+                env: texts(env),
+            },
+            ClientMcpTransport::Url { url, headers, sse } => {
+                McpTransport::Url { url: text(url), headers: texts(headers), sse: *sse }
+            }
+        };
+        Self {
+            name: server.name,
+            client_id: Some(server.id),
+            uri: server.uri,
+            range: None,
+            agents: None,
+            enabled: true,
+            transport: Ok(transport),
+        }
     }
 
     /// Returns whether an agent gets the server. The built-in agent gets only servers that name it,

@@ -465,7 +465,7 @@ impl Agents {
         })
     }
 
-    fn open(&mut self, chat: ChatKey, open: OpenConversation) {
+    fn open(&mut self, chat: ChatKey, mut open: OpenConversation) {
         self.last_conversation += 1;
         let conversation = self.last_conversation;
         let (commands, receiver) = mpsc::unbounded_channel();
@@ -476,7 +476,9 @@ impl Agents {
             bytes: self.reports_bytes.clone(),
         };
         let servers = self.servers.iter().filter(|server| open.mcp_servers.contains(&server.id()));
-        let servers = servers.cloned().collect();
+        let of_clients = std::mem::take(&mut open.client_mcp_servers).into_iter();
+        let of_clients = of_clients.map(|server| Arc::new(McpServer::of_client(server)));
+        let servers = servers.cloned().chain(of_clients).collect();
         let line = HostLine { commands: receiver, reports: reports.clone(), servers };
         let known = self.known(&open.provider);
         let is_retired = known.map(|known| Arc::clone(&known.is_retired)).unwrap_or_default();

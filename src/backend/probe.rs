@@ -36,6 +36,7 @@ pub fn run(backend: &dyn Backend, tokens: Tokens) -> impl Future<Output = ProbeR
     let open = OpenConversation {
         client_tools: Vec::new(),
         mcp_servers: Vec::new(),
+        client_mcp_servers: Vec::new(),
         provider: backend.describe().info.provider,
         working_directories: Vec::new(),
         config: JsonObject::new(),

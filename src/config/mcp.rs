@@ -79,7 +79,15 @@ impl ServerEntry {
 
     fn named(self, name: &str, uri: &str, range: Option<TextRange>) -> McpServer {
         let Self { transport, agents, enabled } = self;
-        McpServer { name: name.to_owned(), uri: uri.to_owned(), range, agents, enabled, transport }
+        McpServer {
+            name: name.to_owned(),
+            client_id: None,
+            uri: uri.to_owned(),
+            range,
+            agents,
+            enabled,
+            transport,
+        }
     }
 }
 

@@ -15,6 +15,9 @@ pub(super) enum Fact {
     /// The conversation of a chat, in a session with customizations, opens, is open or is closed.
     /// The chat may be gone, or in another session, since.
     ConversationChanged { chat: ChatKey, session: SessionKey },
+    /// The plugins that active clients publish in a session may have changed. The session may be
+    /// gone since.
+    PluginsMayDiffer(SessionKey),
     /// A turn of a chat has ended.
     TurnEnded(ChatKey),
 }

@@ -15,8 +15,8 @@
 //! chats as entries: created, listed, forked, moved, saved, evicted, loaded), `changes`
 //! (changesets, checkpoints, repositories), `chats` (turns and their content), `clients`
 //! (connections, active clients, disconnects), `configuration` (models, settings, directories),
-//! `customizations` (MCP servers of agents), `relays` (files that clients serve), `terminals`,
-//! `watches` and `annotations`. An owner knows the ledger and its arguments, never the host; tests
+//! `customizations` (MCP servers of agents), `plugins` (of clients), `relays` (files that clients
+//! serve), `terminals`, `watches` and `annotations`. An owner knows the ledger and its arguments, never the host; tests
 //! enforce that. Owners call each other
 //! directly where one step needs both; a fact (`facts`) is for a reaction that must wait until its
 //! cause is complete, or that would close a cycle of modules.
@@ -43,6 +43,7 @@ mod ledger;
 pub mod limits;
 mod locale;
 mod model;
+mod plugins;
 mod refusal;
 mod relays;
 mod router;
@@ -56,7 +57,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use ahp_types::commands::Implementation;
 use ahp_types::state::ConfigSchema;
 use bytes::Bytes;
-use effects::{AgentDescription, ChatKey, Command, Ids, Now, Output};
+use effects::{AgentDescription, ChatKey, ClientMcp, Command, Ids, Now, Output};
 use facts::Fact;
 use jiff::Timestamp;
 
@@ -82,6 +83,8 @@ pub struct Config {
     pub server_info: Implementation,
     /// Agents as described by the operator, in the order offered; the first is the default.
     pub agents: Vec<AgentDescription>,
+    /// MCP servers of clients' plugins that the operator allows.
+    pub client_mcp: ClientMcp,
     /// Schema of the host's own configuration, which clients can change.
     pub root_schema: ConfigSchema,
     /// Bounds of the replay log.

@@ -26,6 +26,7 @@ use super::effects::{
     AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Tokens, TurnCause,
 };
 use super::locale::Language;
+use super::plugins::SessionPlugins;
 use crate::state::edits::CallEdit;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
@@ -99,6 +100,8 @@ pub(super) struct Session {
     pub(super) reverted: Vec<RevertedFile>,
     pub(super) checkpoints: CheckpointedFolder,
     pub(super) stopped_servers: StoppedServers,
+    /// Plugins of its active clients.
+    pub(super) plugins: SessionPlugins,
     /// Set for an unused session that was made ahead of use; it is neither shown nor saved.
     pub(super) ahead: bool,
     /// Head of the sequence when the session was first shown.
@@ -126,6 +129,7 @@ impl Session {
             reverted: Vec::new(),
             checkpoints: CheckpointedFolder::default(),
             stopped_servers: StoppedServers::default(),
+            plugins: SessionPlugins::default(),
             used: 0,
             ahead: false,
             shown_at: channel.born_at,

@@ -119,6 +119,8 @@ pub(crate) enum Refusal {
     OtherWorkspace(String),
     #[error("there is no room for it: a customization is decided about in at most {0} workspaces")]
     TooManyWorkspaces(usize),
+    #[error("there is no room for it: at most {0} customizations are decided about beyond their sessions")]
+    TooManyDecisions(usize),
     #[error("the server `{0}` is switched off")]
     ServerIsOff(String),
     #[error("the server `{0}` cannot be used: its state has the error")]

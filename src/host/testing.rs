@@ -14,7 +14,7 @@ use super::agents::AgentRegistry;
 use super::catalogue::row_of;
 use super::configuration::directories::Findings;
 use super::effects::{
-    AgentDescription, ChatKey, Command, ConnectionId, Ids, Now, Output, Record, RunId, SessionKey,
+    AgentDescription, ChatKey, ClientMcp, Command, ConnectionId, Ids, Now, Output, Record, RunId, SessionKey,
 };
 use super::facts::Fact;
 use super::ledger::{Connection, Ledger};
@@ -40,6 +40,7 @@ pub(super) fn config() -> Config {
     Config {
         server_info: Implementation { name: "host".to_owned(), version: None, title: None },
         agents: Vec::new(),
+        client_mcp: ClientMcp::All,
         root_schema: nothing_to_configure(),
         replay_window: ReplayWindow::default(),
         start: Start::default(),

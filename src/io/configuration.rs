@@ -16,6 +16,7 @@ use crate::backend::acp::AgentSpec;
 use crate::backend::mcp::McpServer;
 use crate::backend::{Backend, OfferedAgent};
 use crate::config::{AgentSource, ConfigurationReading, ConfigurationSeen};
+use crate::host::effects::ClientMcp;
 
 /// Warning for a window whose configuration file could not be reread before the window was served.
 const OTHER_CONTENT: &str =
@@ -81,6 +82,11 @@ impl Configuration {
         self.servers.clone()
     }
 
+    /// Returns which MCP servers of clients' plugins agents may have.
+    pub fn client_mcp(&self) -> ClientMcp {
+        self.seen.client_mcp
+    }
+
     /// Takes the file out, for the upkeep thread. Returns `None` if it was taken before.
     pub fn take_file(&mut self) -> Option<ConfigurationFile> {
         self.file.take()
@@ -93,7 +99,9 @@ impl Configuration {
 
     /// Returns the differences for a front that uses another file. The same file is reread instead.
     pub fn differences(&self, front: &ConfigurationSeen) -> Vec<String> {
-        let is_equal = front.agents == self.seen.agents && front.servers == self.seen.servers;
+        let plugins = (front.client_mcp != self.seen.client_mcp).then(|| "`client_mcp`".to_owned());
+        let is_equal =
+            front.agents == self.seen.agents && front.servers == self.seen.servers && plugins.is_none();
         if front.has_same_file(&self.seen) || is_equal {
             return Vec::new();
         }
@@ -107,7 +115,7 @@ impl Configuration {
         let differ = differ.into_iter().map(|name| format!("the agent `{name}`"));
         let servers = super::hello::differences(&front.servers, &self.seen.servers);
         let servers = servers.into_iter().map(|name| format!("the MCP server `{name}`"));
-        std::iter::once(file).chain(differ).chain(servers).collect()
+        std::iter::once(file).chain(differ).chain(servers).chain(plugins).collect()
     }
 
     /// Returns the reason why a front that uses this file does not get its agents, for people.
@@ -119,7 +127,7 @@ impl Configuration {
     }
 
     /// Applies a new reading. Returns the agents in order, or `None` if neither they nor the MCP
-    /// servers have changed.
+    /// servers and the permission for those of clients have changed.
     pub fn take_up(&mut self, reading: ConfigurationReading) -> Option<Vec<OfferedAgent>> {
         let agents = match reading.agents {
             Ok(agents) => agents,
@@ -132,10 +140,12 @@ impl Configuration {
                 return None;
             }
         };
+        let allowed_before = self.seen.client_mcp;
         (self.seen, self.outdated) = (reading.seen, None);
         let before = std::mem::replace(&mut self.agents, agents);
         let servers_before = std::mem::replace(&mut self.servers, reading.servers);
-        if before == self.agents && servers_before == self.servers {
+        let is_same = before == self.agents && servers_before == self.servers;
+        if is_same && allowed_before == self.seen.client_mcp {
             return None;
         }
         let offered = self.agents.iter().map(|agent| {

@@ -45,7 +45,7 @@ use crate::backend::probe::ProbeResult;
 use crate::backend::AnsweredAgentSessions;
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::KnownConversation;
-use crate::host::effects::{ClientMessage, ConnectionId, Ids, Input, Now, Output, Timer};
+use crate::host::effects::{ClientMcp, ClientMessage, ConnectionId, Ids, Input, Now, Output, Timer};
 use crate::host::log::ReplayWindow;
 use crate::host::{self, Host};
 use crate::os::hangup::LeaveReason;
@@ -115,7 +115,7 @@ struct Sidecar {
 impl Sidecar {
     fn new(
         options: RunOptions,
-        (backends, servers): (Vec<Box<dyn Backend>>, Vec<McpServer>),
+        (backends, servers, client_mcp): (Vec<Box<dyn Backend>>, Vec<McpServer>, ClientMcp),
         opened: OpenedPersistence,
         leave_reasons: mpsc::UnboundedReceiver<LeaveReason>,
         join_requests: mpsc::UnboundedReceiver<JoinRequest>,
@@ -132,6 +132,7 @@ impl Sidecar {
                 title: None,
             },
             agents: described,
+            client_mcp,
             root_schema: host::nothing_to_configure(),
             replay_window: ReplayWindow::default(),
             start,

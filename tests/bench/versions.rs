@@ -86,6 +86,7 @@ impl Stage {
         let agents = vec![Script.describe()];
         let providers = agents.iter().map(|agent| agent.info.provider.clone()).collect();
         let config = Config {
+            client_mcp: ahp_sidecar::host::effects::ClientMcp::None,
             server_info: serde_json::from_str(r#"{"name":"bench"}"#)?,
             agents,
             root_schema: ahp_sidecar::host::nothing_to_configure(),

@@ -55,6 +55,7 @@ async fn answer_followed_by_a_steering_message_reaches_the_agent() {
             copy_of: None,
             client_tools: Vec::new(),
             mcp_servers: Vec::new(),
+            client_mcp_servers: Vec::new(),
         }),
     );
     let script = r#"/question [{"kind":"text","id":"name","message":"Who?"}]"#;

@@ -16,13 +16,14 @@ const METHODS_MAX: usize = 60;
 const CIRCLE_MAX: usize = 12;
 
 /// Names of variables and fields that hold the owners of the core, with the types of these.
-const OWNERS: [(&str, &str); 9] = [
+const OWNERS: [(&str, &str); 10] = [
     ("ledger", "Ledger"),
     ("agents", "AgentRegistry"),
     ("catalogue", "Catalogue"),
     ("changes", "Changes"),
     ("checkpoints", "Checkpoints"),
     ("clients", "Clients"),
+    ("plugins", "Plugins"),
     ("relays", "Relays"),
     ("statuses", "RepositoryStatuses"),
     ("summaries", "Summaries"),

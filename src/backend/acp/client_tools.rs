@@ -21,7 +21,7 @@ use crate::wire::text;
 pub use self::server::{ClientToolCall, ToolServerEvent};
 
 /// Name of the MCP server. Agents derive tool names from it, and some allow only letters there.
-pub const SERVER: &str = "ahpclient";
+pub use crate::host::effects::CLIENT_TOOLS_SERVER as SERVER;
 
 /// Maximum length of a tool name, in bytes: models allow 64, and agents add the server's name.
 const NAME_BYTES_MAX: usize = 40;

@@ -23,7 +23,7 @@ pub(crate) fn open_conversation(
     let working_directories = directories::effective_directories(ledger, key);
     let tokens = agents.tokens_for(ledger, step, key);
     let copy_of = origins::copyable_origin(ledger, agents, key);
-    let mcp_servers = customizations::servers_for_conversation(ledger, key);
+    let (mcp_servers, client_mcp_servers) = customizations::servers_for_conversation(ledger, key);
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let Some(session) = ledger.channels.sessions.known(chat.session) else { return };
     let client_tools = tools_of_clients(session);
@@ -48,6 +48,7 @@ pub(crate) fn open_conversation(
         handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
         client_tools,
         mcp_servers,
+        client_mcp_servers,
     };
     step.emit(Output::Agent(key, Box::new(Command::Open(open))));
     customizations::conversation_changed(ledger, step, key);

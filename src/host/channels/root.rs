@@ -14,6 +14,7 @@ use crate::host::actions::{actions_of, ClientAction};
 use crate::host::channels::{Channels, Keyed, Kind};
 use crate::host::configuration::values::check_root_change;
 use crate::host::customizations::Decisions;
+use crate::host::effects::ClientMcp;
 use crate::host::effects::{ChannelId, ChannelRow, Output, Record};
 use crate::host::ledger::RowNote;
 use crate::host::model::Channel;
@@ -36,6 +37,8 @@ pub(crate) struct Root {
     pub(crate) state: RootState,
     /// Decisions of clients about customizations of all sessions, or of those of a workspace.
     pub(crate) decisions: Decisions,
+    /// MCP servers of clients' plugins that the operator allows.
+    pub(crate) client_mcp: ClientMcp,
     /// Set if the store had the channel when the host started.
     pub(crate) was_saved: bool,
     /// Set if the previous process has sent a list of terminals, which ended with it.
@@ -109,7 +112,14 @@ impl Keyed<Self> for Root {
             meta: None,
         };
         let channel = Channel::new(uris::ROOT.to_owned(), body.born_at);
-        Self { channel, state, decisions: body.decisions, was_saved, has_sent_terminals: body.has_terminals }
+        Self {
+            channel,
+            state,
+            decisions: body.decisions,
+            client_mcp: config.client_mcp,
+            was_saved,
+            has_sent_terminals: body.has_terminals,
+        }
     }
 
     fn at(&self, _: u64) -> Option<&Self> {

@@ -26,6 +26,7 @@ use crate::host::chats::calls::{self, CallRef, Readiness};
 use crate::host::clients::disconnects::Disconnect;
 use crate::host::clients::shutdown::ShuttingDown;
 use crate::host::effects::{ChatKey, Command, ConnectionId, Output, Timer};
+use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
 use crate::host::model::{AgentLink, ChannelId, SessionKey};
 use crate::host::refusal::Refusal;
@@ -161,6 +162,7 @@ impl Clients {
             }
         }
         send_tools_of_session(ledger, step, key);
+        plugins_may_differ(ledger, step, key);
     }
 
     /// Returns the active client that a tool is to run on, with its definition of the tool. Present
@@ -234,6 +236,15 @@ pub(super) fn fail_client_call(ledger: &mut Ledger, step: &mut Step<'_>, call: &
     let run = ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
     if let Some(command) = run.and_then(|run| calls::result_for_agent(ledger, call.key, run, &call.id)) {
         step.send_to_agent(call.key, command);
+    }
+}
+
+/// Has the plugins of a session fetched and shown if its clients publish or published some.
+pub(super) fn plugins_may_differ(ledger: &Ledger, step: &mut Step<'_>, key: SessionKey) {
+    let Some(session) = ledger.channels.sessions.known(key) else { return };
+    let publishes = |client: &SessionActiveClient| client.customizations.iter().flatten().next().is_some();
+    if !session.plugins.is_empty() || session.state.active_clients.iter().any(publishes) {
+        step.facts.push_back(Fact::PluginsMayDiffer(key));
     }
 }
 

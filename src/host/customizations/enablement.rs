@@ -6,13 +6,16 @@
 
 use std::collections::BTreeMap;
 
-use ahp_types::state::{AgentInfo, Customization, CustomizationEnablement, McpServerCustomization};
+use ahp_types::state::{AgentInfo, Customization, CustomizationEnablement};
 use serde::{Deserialize, Serialize};
 
 use crate::host::refusal::Refusal;
 
 /// Maximum number of workspaces with a decision about one customization.
 const WORKSPACES_MAX: usize = 1000;
+
+/// Maximum number of customizations with decisions: clients choose the ids of their plugins.
+const DECIDED_MAX: usize = 1000;
 
 /// Decisions of clients by the id of the customization; stored with the root channel.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -55,7 +58,7 @@ impl Decisions {
     /// which scopes have changed.
     ///
     /// # Errors
-    /// When there are too many workspaces.
+    /// When there are too many workspaces or customizations.
     pub(super) fn take(
         &mut self,
         id: &str,
@@ -78,6 +81,9 @@ impl Decisions {
         }
         if after.workspaces.len() > WORKSPACES_MAX {
             return Err(Refusal::TooManyWorkspaces(WORKSPACES_MAX));
+        }
+        if !self.0.contains_key(id) && self.0.len() >= DECIDED_MAX && after != DecidedScopes::default() {
+            return Err(Refusal::TooManyDecisions(DECIDED_MAX));
         }
         let changed = ChangedScopes {
             global: after.global != decided.global,
@@ -116,9 +122,29 @@ pub(super) fn check_list(list: &[CustomizationEnablement], workspace: Option<&st
     }
 }
 
-/// Returns whether a server is on: the first decision applies.
-pub(super) fn is_on(server: &McpServerCustomization) -> bool {
-    match server.enablement.as_deref().unwrap_or_default().first() {
+/// Returns the decisions about a customization that its publisher has decided about, too: the one
+/// for the session, and for each other scope the one made here, else the published one.
+pub(super) fn decisions_about(
+    decisions: &Decisions,
+    (id, workspace): (&str, Option<&str>),
+    of_session: Option<CustomizationEnablement>,
+    published: &[CustomizationEnablement],
+) -> Option<Vec<CustomizationEnablement>> {
+    use CustomizationEnablement::{Global, Session, Workspace};
+    let of_session = of_session.filter(|it| matches!(it, Session { .. }));
+    let is_of_workspace = |it: &&CustomizationEnablement| matches!(it, Workspace { uri, .. } if Some(uri.as_str()) == workspace);
+    let of_workspace = decisions.of_workspace(id, workspace);
+    let of_workspace = of_workspace.or_else(|| published.iter().find(is_of_workspace).cloned());
+    let for_all = decisions.0.get(id).and_then(|decided| decided.global).map(|enabled| Global { enabled });
+    let is_for_all = |it: &&CustomizationEnablement| matches!(it, Global { .. });
+    let for_all = for_all.or_else(|| published.iter().find(is_for_all).cloned());
+    let all: Vec<_> = of_session.into_iter().chain(of_workspace).chain(for_all).collect();
+    Some(all).filter(|all| !all.is_empty())
+}
+
+/// Returns whether a customization with these decisions is on: the first one applies.
+pub(super) fn is_on(enablement: Option<&[CustomizationEnablement]>) -> bool {
+    match enablement.unwrap_or_default().first() {
         None => true,
         Some(
             CustomizationEnablement::Session { enabled }

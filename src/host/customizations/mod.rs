@@ -1,13 +1,16 @@
-//! Customizations of sessions: the MCP servers that their agents are given.
+//! Customizations of sessions: the MCP servers that their agents are given, and clients' plugins.
 //!
-//! Owns: a session's list of them, derived from that of its agent; whether each is on, and for
-//! whom; which of them a conversation is given; and their states.
+//! Owns: a session's list of them, derived from that of its agent and from the plugins that its
+//! clients publish; whether each is on, and for whom; which servers a conversation is given; and
+//! their states.
 //! Never: knows how a server is reached, or holds a secret: backends have the descriptions. Never
 //! claims to know more than the agent tells: a server that it was given counts as ready.
 //!
-//! Sessions without servers cost nothing here: each entry looks at the session's list first.
+//! Sessions without servers and plugins cost nothing here: each entry looks at the session's list
+//! first.
 
 mod enablement;
+mod plugins;
 #[cfg(test)]
 mod tests;
 
@@ -18,13 +21,13 @@ use ahp_types::actions::{
     SessionMcpServerStateChangedAction, StateAction,
 };
 use ahp_types::state::{
-    Customization, CustomizationEnablement, McpServerCustomization, McpServerErrorState, McpServerReadyState,
-    McpServerStartingState, McpServerState, McpServerStoppedState,
+    ChildCustomization, Customization, CustomizationEnablement, McpServerCustomization, McpServerErrorState,
+    McpServerReadyState, McpServerStartingState, McpServerState, McpServerStoppedState, PluginCustomization,
 };
 
 use super::actions::Verdict;
 use super::agents::AgentRegistry;
-use super::effects::{ChannelId, ChatKey, Command, McpServerReport, SERVER_MISCONFIGURED};
+use super::effects::{ChannelId, ChatKey, ClientMcpServer, Command, McpServerReport, SERVER_MISCONFIGURED};
 use super::facts::Fact;
 use super::ledger::Ledger;
 use super::model::{AgentLink, Session, SessionKey};
@@ -36,6 +39,9 @@ pub(super) use enablement::Decisions;
 /// Kind of the error of a server that an agent cannot use.
 const UNAVAILABLE: &str = "unavailable";
 
+/// Kind of the error of a plugin's server that an agent may not have.
+const NOT_ALLOWED: &str = "notAllowed";
+
 /// Servers of a session that clients have stopped without switching them off; not stored.
 #[derive(Debug, Default)]
 pub(super) struct StoppedServers(BTreeSet<String>);
@@ -45,6 +51,8 @@ pub(super) struct StoppedServers(BTreeSet<String>);
 pub(super) struct ConversationServers {
     /// Servers that the agent was last asked to have.
     sent: Vec<String>,
+    /// Descriptions of those of them that are in plugins, as last sent.
+    sent_of_clients: Vec<ClientMcpServer>,
     /// Servers as last reported, each with the reason why the agent cannot use it.
     reported: BTreeMap<String, Option<String>>,
     /// Set while the conversation may be closed only to be reopened with other servers.
@@ -62,20 +70,25 @@ pub(super) fn servers_of_new_session(
     let workspace = directories.and_then(<[String]>::first);
     for server in servers.iter_mut().filter_map(as_server_mut) {
         decide(ledger, server, None, workspace.map(String::as_str));
-        if enablement::is_on(server) && !is_broken(server) {
+        if enablement::is_on(server.enablement.as_deref()) && !is_broken(server) {
             server.state = McpServerState::Starting(McpServerStartingState { blocking: None });
         }
     }
     Some(servers)
 }
 
-/// Returns the servers that the conversation of a chat is opened with, and remembers them.
-pub(super) fn servers_for_conversation(ledger: &mut Ledger, chat: ChatKey) -> Vec<String> {
-    let Some(known) = ledger.channels.chats.known(chat) else { return Vec::new() };
+/// Returns the servers that the conversation of a chat is opened with, by the ids of their
+/// customizations, with the descriptions of those in plugins; and remembers them.
+pub(super) fn servers_for_conversation(
+    ledger: &mut Ledger,
+    chat: ChatKey,
+) -> (Vec<String>, Vec<ClientMcpServer>) {
+    let Some(known) = ledger.channels.chats.known(chat) else { return Default::default() };
     let session = ledger.channels.sessions.known(known.session);
-    let wanted = session.map(wanted_servers).unwrap_or_default();
+    let (sent, sent_of_clients) = session.map(wanted_servers).unwrap_or_default();
+    let wanted = (sent.clone(), sent_of_clients.clone());
     if let Some(known) = ledger.channels.chats.known_mut(chat) {
-        known.servers = ConversationServers { sent: wanted.clone(), ..ConversationServers::default() };
+        known.servers = ConversationServers { sent, sent_of_clients, ..ConversationServers::default() };
     }
     wanted
 }
@@ -146,7 +159,7 @@ pub(super) fn refresh_session(ledger: &mut Ledger, step: &mut Step<'_>, key: Ses
     let Some(session) = ledger.channels.sessions.known(key) else { return };
     let shown = session.state.customizations.as_deref().unwrap_or_default();
     let after = servers_of_agent(ledger, &session.state.provider);
-    if after.is_none() && shown.is_empty() {
+    if after.is_none() && shown.is_empty() && session.plugins.is_empty() {
         return;
     }
     let workspace = workspace_of(session);
@@ -155,17 +168,20 @@ pub(super) fn refresh_session(ledger: &mut Ledger, step: &mut Step<'_>, key: Ses
         let before = server_in(shown, &server.id);
         let of_session = before.and_then(|before| before.enablement.as_ref()?.first().cloned());
         decide(ledger, server, of_session, workspace);
-        server.state = state_of(ledger, key, session, server);
+        server.state = state_of(ledger, key, session, server, true);
     }
-    let ids = |list: &[Customization]| list.iter().filter_map(as_server).map(|it| it.id.clone()).collect();
+    after.extend(plugins::plugins_of(ledger, key, session, &after));
+    let ids = |list: &[Customization]| list.iter().map(|it| id_of(it).to_owned()).collect();
     let (had, has): (Vec<String>, Vec<String>) = (ids(shown), ids(&after));
-    if had != has {
+    let changed: Vec<StateAction> = if had == has {
+        shown.iter().zip(after).flat_map(|(before, after)| difference(before, after)).collect()
+    } else {
         let action = SessionCustomizationsChangedAction { customizations: after };
-        ledger.sequence(step, key, StateAction::SessionCustomizationsChanged(action), None);
-        return;
+        vec![StateAction::SessionCustomizationsChanged(action)]
+    };
+    if let Some(session) = ledger.channels.sessions.known_mut(key) {
+        session.plugins.are_shown();
     }
-    let changed: Vec<StateAction> =
-        shown.iter().zip(after).filter_map(|(before, after)| difference(before, after)).collect();
     for action in changed {
         ledger.sequence(step, key, action, None);
     }
@@ -189,16 +205,20 @@ pub(super) fn client_changes_customization(
     };
     let id = id.clone();
     let Some(session) = ledger.channels.sessions.known(key) else { return Ok(Verdict::Unchanged) };
-    let server = server_in(session.state.customizations.as_deref().unwrap_or_default(), &id);
-    let Some(server) = server else { return Err(Refusal::NoSuchCustomization(id)) };
+    let shown = session.state.customizations.as_deref().unwrap_or_default();
+    let server = server_in(shown, &id);
     let mut restart = false;
     match &action {
         StateAction::SessionCustomizationToggled(toggled) => {
             let workspace = workspace_of(session).map(str::to_owned);
+            let Some(enablement) = enablement_of(shown, &id) else {
+                return Err(Refusal::NoSuchCustomization(id));
+            };
             enablement::check_list(&toggled.enablement, workspace.as_deref())?;
-            if server.enablement.as_deref().unwrap_or_default() == toggled.enablement {
+            if enablement.is_some_and(|enablement| enablement == toggled.enablement) {
                 return Ok(Verdict::Unchanged);
             }
+            let plugin = plugin_around(shown, &id).map(|plugin| plugin.id.clone());
             let decisions = &mut ledger.channels.root.decisions;
             let changed = decisions.take(&id, workspace.as_deref(), &toggled.enablement)?;
             ledger.sequence(step, key, action, Some(origin));
@@ -210,11 +230,21 @@ pub(super) fn client_changes_customization(
             }
             if changed.global || changed.workspace {
                 agents_have_changed(ledger, step);
+            }
+            if let Some(plugin) = plugin {
+                refresh_session(ledger, step, key);
+                show_again(ledger, step, key, &plugin);
+            }
+            if changed.global || changed.workspace {
                 return Ok(Verdict::Done);
             }
         }
+        _ if server.is_none() => return Err(Refusal::NoSuchCustomization(id)),
         StateAction::SessionMcpServerStartRequested(_) => {
-            if !enablement::is_on(server) {
+            let Some(server) = server else { return Err(Refusal::NoSuchCustomization(id)) };
+            let plugin = plugin_around(shown, &id);
+            let is_on = |enablement: &Option<Vec<_>>| enablement::is_on(enablement.as_deref());
+            if !is_on(&server.enablement) || plugin.is_some_and(|plugin| !is_on(&plugin.enablement)) {
                 return Err(Refusal::ServerIsOff(id));
             }
             if is_broken(server) {
@@ -248,23 +278,35 @@ fn send_servers(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey, c
     if session.state.customizations.is_none() {
         return;
     }
-    let servers = wanted_servers(session);
+    let (servers, of_clients) = wanted_servers(session);
     let Some(known) = ledger.channels.chats.known_mut(chat) else { return };
-    if known.agent != AgentLink::Open || (known.servers.sent == servers && !restart) {
+    let is_other = known.servers.sent_of_clients != of_clients;
+    if known.agent != AgentLink::Open || (known.servers.sent == servers && !is_other && !restart) {
         return;
     }
+    // Descriptions may have changed without the ids.
+    let restart = restart || (is_other && known.servers.sent == servers);
     known.servers.sent.clone_from(&servers);
+    known.servers.sent_of_clients = of_clients;
     known.servers.reopens = known.run.is_none();
     step.send_to_agent(chat, Command::McpServers { servers, restart });
 }
 
-/// Returns the ids of the servers that a session's agent should have.
-fn wanted_servers(session: &Session) -> Vec<String> {
-    let servers = session.state.customizations.iter().flatten().filter_map(as_server);
-    let wanted = servers.filter(|server| {
-        enablement::is_on(server) && !is_broken(server) && !session.stopped_servers.0.contains(&server.id)
+/// Returns the servers that a session's agent should have, by the ids of their customizations, with
+/// the descriptions of those in plugins.
+fn wanted_servers(session: &Session) -> (Vec<String>, Vec<ClientMcpServer>) {
+    let is_on = |enablement: &Option<Vec<_>>| enablement::is_on(enablement.as_deref());
+    let all = session.state.customizations.iter().flatten();
+    let servers = all.flat_map(|customization| {
+        let plugin = plugins::as_plugin(customization).filter(|plugin| is_on(&plugin.enablement));
+        as_server(customization).into_iter().chain(plugin.into_iter().flat_map(plugins::servers_in))
     });
-    wanted.map(|server| server.id.clone()).collect()
+    let wanted = servers.filter(|server| {
+        is_on(&server.enablement) && !is_broken(server) && !session.stopped_servers.0.contains(&server.id)
+    });
+    let wanted: Vec<String> = wanted.map(|server| server.id.clone()).collect();
+    let of_clients = plugins::client_servers(session, &wanted);
+    (wanted, of_clients)
 }
 
 /// Returns the servers of an agent as the operator declares them; `None` without any.
@@ -296,11 +338,13 @@ fn state_of(
     key: SessionKey,
     session: &Session,
     server: &McpServerCustomization,
+    is_plugin_on: bool,
 ) -> McpServerState {
     if is_broken(server) {
         return server.state.clone();
     }
-    let is_wanted = enablement::is_on(server) && !session.stopped_servers.0.contains(&server.id);
+    let is_on = is_plugin_on && enablement::is_on(server.enablement.as_deref());
+    let is_wanted = is_on && !session.stopped_servers.0.contains(&server.id);
     let (mut opens, mut problem) = (false, None);
     for chat in ledger.channels.chats_in(key) {
         let Some(chat) = ledger.channels.chats.known(chat) else { continue };
@@ -321,29 +365,104 @@ fn state_of(
     }
 }
 
-/// Returns the action that makes one server of another; `None` if they are equal.
-fn difference(before: &Customization, after: Customization) -> Option<StateAction> {
+/// Returns the actions that make one customization of another; none if they are equal.
+fn difference(before: &Customization, after: Customization) -> Vec<StateAction> {
     if *before == after {
-        return None;
+        return Vec::new();
     }
-    if let (Some(was), Some(is)) = (as_server(before), as_server(&after)) {
-        let other_state = McpServerCustomization { state: is.state.clone(), ..was.clone() };
-        if other_state == *is {
-            let changed = SessionMcpServerStateChangedAction {
-                id: is.id.clone(),
-                state: is.state.clone(),
-                channel: is.channel.clone(),
-            };
-            return Some(StateAction::SessionMcpServerStateChanged(Box::new(changed)));
+    let states = match (before, &after) {
+        (Customization::McpServer(was), Customization::McpServer(is)) => states_changed(&[was], &[is]),
+        (Customization::Plugin(was), Customization::Plugin(is)) => {
+            let servers = |plugin| plugins::servers_in(plugin).collect::<Vec<_>>();
+            let changed = states_changed(&servers(was), &servers(is));
+            changed.filter(|changed| with_states(before.clone(), changed) == after)
         }
+        _ => None,
+    };
+    let states = states.unwrap_or_default().into_iter();
+    let states: Vec<StateAction> =
+        states.map(|state| StateAction::SessionMcpServerStateChanged(Box::new(state))).collect();
+    if !states.is_empty() {
+        return states;
     }
     let updated = SessionCustomizationUpdatedAction { customization: after };
-    Some(StateAction::SessionCustomizationUpdated(Box::new(updated)))
+    vec![StateAction::SessionCustomizationUpdated(Box::new(updated))]
 }
 
-/// Returns whether no agent can use a server because its description is invalid.
+/// Returns the changes of states that make servers of others; `None` if more differs.
+fn states_changed(
+    before: &[&McpServerCustomization],
+    after: &[&McpServerCustomization],
+) -> Option<Vec<SessionMcpServerStateChangedAction>> {
+    let pairs = || before.iter().zip(after);
+    let is_same = |(was, is): (&&McpServerCustomization, &&McpServerCustomization)| {
+        McpServerCustomization { state: is.state.clone(), ..(*was).clone() } == **is
+    };
+    if before.len() != after.len() || !pairs().all(is_same) {
+        return None;
+    }
+    let changed = pairs().filter(|(was, is)| was.state != is.state);
+    let changed = changed.map(|(_, is)| SessionMcpServerStateChangedAction {
+        id: is.id.clone(),
+        state: is.state.clone(),
+        channel: is.channel.clone(),
+    });
+    Some(changed.collect())
+}
+
+/// Returns a plugin with these states of its servers.
+fn with_states(mut plugin: Customization, states: &[SessionMcpServerStateChangedAction]) -> Customization {
+    let Customization::Plugin(it) = &mut plugin else { return plugin };
+    for child in it.children.iter_mut().flatten() {
+        let ChildCustomization::McpServer(server) = child else { continue };
+        if let Some(changed) = states.iter().find(|changed| changed.id == server.id) {
+            server.state = changed.state.clone();
+        }
+    }
+    plugin
+}
+
+/// Sends a plugin whole, since clients of older versions do not apply a decision about a part.
+fn show_again(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey, plugin: &str) {
+    let Some(session) = ledger.channels.sessions.known(key) else { return };
+    let shown = session.state.customizations.iter().flatten().find(|it| id_of(it) == plugin);
+    let Some(customization) = shown.cloned() else { return };
+    let updated = SessionCustomizationUpdatedAction { customization };
+    ledger.sequence(step, key, StateAction::SessionCustomizationUpdated(Box::new(updated)), None);
+}
+
+/// Returns whether no agent can use a server: its description is invalid, or it is not allowed.
 fn is_broken(server: &McpServerCustomization) -> bool {
-    matches!(&server.state, McpServerState::Error(error) if error.error.error_type == SERVER_MISCONFIGURED)
+    let kinds = [SERVER_MISCONFIGURED, NOT_ALLOWED];
+    matches!(&server.state, McpServerState::Error(error) if kinds.contains(&error.error.error_type.as_str()))
+}
+
+/// Returns the plugin that contains the customization with this id.
+fn plugin_around<'a>(list: &'a [Customization], id: &str) -> Option<&'a PluginCustomization> {
+    let mut plugins = list.iter().filter_map(plugins::as_plugin);
+    plugins.find(|plugin| plugin.children.iter().flatten().any(|child| plugins::id_of_child(child) == id))
+}
+
+/// Returns the decisions about the customization with this id: `None` inside if it has no list of
+/// them, and `None` if there is no such customization.
+fn enablement_of<'a>(list: &'a [Customization], id: &str) -> Option<Option<&'a [CustomizationEnablement]>> {
+    if let Some(server) = server_in(list, id) {
+        return Some(Some(server.enablement.as_deref().unwrap_or_default()));
+    }
+    let plugin = list.iter().filter_map(plugins::as_plugin).find(|plugin| plugin.id == id);
+    match plugin {
+        Some(plugin) => Some(Some(plugin.enablement.as_deref().unwrap_or_default())),
+        None => plugin_around(list, id).map(|_| None),
+    }
+}
+
+fn id_of(customization: &Customization) -> &str {
+    match customization {
+        Customization::McpServer(server) => &server.id,
+        Customization::Plugin(plugin) => &plugin.id,
+        Customization::Directory(directory) => &directory.id,
+        Customization::Unknown(_) => "",
+    }
 }
 
 fn workspace_of(session: &Session) -> Option<&str> {
@@ -364,6 +483,8 @@ fn as_server_mut(customization: &mut Customization) -> Option<&mut McpServerCust
     }
 }
 
+/// Returns the server with this id, which may be in a plugin.
 fn server_in<'a>(list: &'a [Customization], id: &str) -> Option<&'a McpServerCustomization> {
-    list.iter().filter_map(as_server).find(|server| server.id == id)
+    let in_plugins = list.iter().filter_map(plugins::as_plugin).flat_map(plugins::servers_in);
+    list.iter().filter_map(as_server).chain(in_plugins).find(|server| server.id == id)
 }

@@ -87,7 +87,7 @@ fn say(
 fn open(ledger: &mut Ledger) {
     let servers = servers_for_conversation(ledger, CHAT);
     chat(ledger).agent = AgentLink::Open;
-    let reports = servers.iter().map(|server| report(server, None)).collect();
+    let reports = servers.0.iter().map(|server| report(server, None)).collect();
     outputs_of(|step| servers_reported(ledger, step, CHAT, reports));
 }
 
@@ -102,7 +102,7 @@ fn session_without_servers_is_left_alone() {
         assert!(!follow_conversation(&mut ledger, step, CHAT, SESSION));
     });
     assert_eq!((outputs.len(), facts.len()), (0, 0));
-    assert_eq!(servers_for_conversation(&mut ledger, CHAT), Vec::<String>::new());
+    assert_eq!(servers_for_conversation(&mut ledger, CHAT).0, Vec::<String>::new());
     assert_eq!(servers_of_new_session(&ledger, "script", None), None);
     let (verdict, outputs) = say(&mut ledger, &mut agents, toggle(json!([])));
     assert!(matches!(verdict, Err(Refusal::NoSuchCustomization(_))) && outputs.is_empty());
@@ -112,7 +112,7 @@ fn session_without_servers_is_left_alone() {
 fn states_follow_the_conversation_and_its_reports() {
     let (mut ledger, _) = served();
     assert_eq!(states(&ledger), [("one".into(), "starting"), ("two".into(), "stopped")]);
-    assert_eq!(servers_for_conversation(&mut ledger, CHAT), [ONE]);
+    assert_eq!(servers_for_conversation(&mut ledger, CHAT).0, [ONE]);
     open(&mut ledger);
     assert_eq!(states(&ledger)[0].1, "ready");
     let outputs = outputs_of(|step| {
@@ -160,9 +160,9 @@ fn decision_for_all_sessions_is_stored_and_shown_by_the_agent() {
     let stored = serde_json::to_value(&ledger.channels.root.decisions).unwrap();
     assert_eq!(stored, json!({ ONE: { "global": false, "workspaces": { FOLDER: true } } }));
     let of_other = servers_of_new_session(&ledger, "script", None).unwrap();
-    assert!(!enablement::is_on(as_server(&of_other[0]).unwrap()));
+    assert!(!enablement::is_on(as_server(&of_other[0]).unwrap().enablement.as_deref()));
     let of_folder = servers_of_new_session(&ledger, "script", Some(&[FOLDER.to_owned()])).unwrap();
-    assert!(enablement::is_on(as_server(&of_folder[0]).unwrap()));
+    assert!(enablement::is_on(as_server(&of_folder[0]).unwrap().enablement.as_deref()));
     let (verdict, outputs) = say(&mut ledger, &mut agents, toggle(list));
     assert!(matches!(verdict, Ok(Verdict::Unchanged)) && outputs.is_empty());
     say(&mut ledger, &mut agents, toggle(json!([]))).0.unwrap();

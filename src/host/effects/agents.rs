@@ -298,7 +298,76 @@ pub struct OpenConversation {
     /// MCP servers for the agent, by the ids of their customizations. Answered by
     /// [`Event::McpServers`] before [`Event::Opened`], unless there are none.
     pub mcp_servers: Vec<String>,
+    /// Descriptions of those of them that are in plugins of clients.
+    pub client_mcp_servers: Vec<ClientMcpServer>,
 }
+
+/// MCP server in a plugin of a client.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientMcpServer {
+    /// Id of the server's customization.
+    pub id: String,
+    /// Name, unique among the servers of the conversation.
+    pub name: String,
+    /// URI of the file with the description.
+    pub uri: String,
+    /// Transport.
+    pub transport: ClientMcpTransport,
+}
+
+/// Way to reach an MCP server of a client's plugin. `Debug` prints no values.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ClientMcpTransport {
+    /// Program that speaks MCP on stdin and stdout.
+    Program {
+        /// Absolute path of the program, or its name on the search path.
+        command: String,
+        /// Command-line arguments.
+        args: Vec<Token>,
+        /// Environment variables added to those of the agent.
+        env: BTreeMap<String, Token>,
+    },
+    /// Server at a URL.
+    Url {
+        /// URL.
+        url: Token,
+        /// Headers of each request.
+        headers: BTreeMap<String, Token>,
+        /// Set for the transport SSE, which precedes HTTP.
+        sse: bool,
+    },
+}
+
+/// MCP servers of clients' plugins that the operator lets agents have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientMcp {
+    /// No servers.
+    #[default]
+    None,
+    /// Servers at a URL.
+    Http,
+    /// Also programs, which run on this machine with the rights of the user.
+    All,
+}
+
+impl ClientMcp {
+    /// Returns why an agent may not have a server; `None` if it may.
+    pub fn refuses(self, transport: &ClientMcpTransport) -> Option<&'static str> {
+        match (transport, self) {
+            (ClientMcpTransport::Url { .. }, Self::None) => {
+                Some("the operator allows no servers of plugins: `client_mcp` in the configuration file")
+            }
+            (ClientMcpTransport::Program { .. }, Self::None | Self::Http) => {
+                Some("the operator allows no programs of plugins: `client_mcp` in the configuration file")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Name of the MCP server by which agents that speak ACP get the tools of clients.
+pub const CLIENT_TOOLS_SERVER: &str = "ahpclient";
 
 /// Subject of a transcript.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

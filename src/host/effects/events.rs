@@ -119,7 +119,11 @@ impl Event {
     }
 }
 
-/// Kind of the error of an MCP server whose description by the operator is unusable.
+/// Member of an MCP server's `_meta`: its states `starting` and `ready` are assumed, since only the
+/// agent knows whether the server runs.
+pub const ASSUMED: &str = "ahpSidecar.assumed";
+
+/// Kind of the error of an MCP server whose description is unusable.
 pub const SERVER_MISCONFIGURED: &str = "misconfigured";
 
 /// Knowledge of a backend about an MCP server.

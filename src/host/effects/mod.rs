@@ -122,8 +122,9 @@ pub enum Input {
     NotAdmitted(ConnectionId),
     /// A backend reports something about a chat's conversation.
     Agent(ChatKey, Event),
-    /// Agents offered from now on, as their operator describes them, in their order.
-    Agents(Vec<AgentDescription>),
+    /// Agents offered from now on, as their operator describes them, in their order; and what they
+    /// may be given of clients' plugins.
+    Agents(Vec<AgentDescription>, ClientMcp),
     /// Description that a probed agent has given of itself.
     Probed {
         /// Provider id.
@@ -236,6 +237,8 @@ pub enum Timer {
     Trial(SessionKey),
     /// Timeout of a request relayed to a client.
     Relay(u64),
+    /// Deadline for fetching a plugin from its client; with the number of the fetch.
+    Plugin(u64),
     /// End of the debounce of changes in a session's repository.
     Refresh(SessionKey),
     /// End of the time for which a repository without subscribers stays watched; with the number of

@@ -2,7 +2,7 @@
 //!
 //! Owns: [`Relays`], that is, which client serves a URI, the requests in flight to clients, by ids
 //! of the host's own, and the end of each: the client's answer, or an error on a timeout, an
-//! invalid answer or a disconnect.
+//! invalid answer or a disconnect. Among them are the host's own requests for `plugins`.
 //! Never: blocks on a client, decides what it lets others see (each client does that itself), or
 //! reads sessions and connections other than through [`FileServers`].
 //!
@@ -22,7 +22,7 @@ use ahp_types::commands::{
 use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{json, Map, Value};
 
 use crate::host::effects::{ConnectionId, Frame, Output, Timer};
 use crate::host::Step;
@@ -78,9 +78,29 @@ pub(super) struct Relay {
 #[derive(Debug)]
 struct PendingRelay {
     relay: Relay,
-    /// Connection that made the request.
-    by: ConnectionId,
-    id: RequestId,
+    by: RequestedBy,
+}
+
+#[derive(Debug, PartialEq)]
+enum RequestedBy {
+    Client(ConnectionId, RequestId),
+    /// Fetch of a plugin, by its number.
+    Fetch(u64),
+}
+
+impl RequestedBy {
+    fn is_client(&self, connection: ConnectionId) -> bool {
+        matches!(self, Self::Client(by, _) if *by == connection)
+    }
+}
+
+/// Answer to a request of a fetch.
+#[derive(Debug)]
+pub(super) struct FetchAnswer {
+    pub(super) fetch: u64,
+    pub(super) request: u64,
+    /// Result, as checked JSON text.
+    pub(super) result: Result<Bytes, RpcError>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -108,6 +128,8 @@ pub(super) struct Relays {
     last_number: u64,
     /// Ids of disconnected clients, the latest last: requests for their files fail.
     gone: VecDeque<String>,
+    /// Answers to requests of fetches that were not taken yet.
+    fetched: Vec<FetchAnswer>,
 }
 
 impl Relays {
@@ -218,12 +240,39 @@ impl Relays {
     }
 
     pub(super) fn ask(&mut self, step: &mut Step<'_>, by: ConnectionId, id: RequestId, relay: Relay) {
+        let number = self.send(step, relay, RequestedBy::Client(by, id));
+        step.emit(Output::Timer(Timer::Relay(number), ANSWER_TIMEOUT));
+    }
+
+    /// Sends a request of a fetch, which has a deadline of its own. Returns the request's number.
+    pub(super) fn ask_for_fetch(
+        &mut self,
+        step: &mut Step<'_>,
+        fetch: u64,
+        (asked, method): (ConnectionId, Method),
+        uri: String,
+    ) -> u64 {
+        let params = to_sorted_json(&json!({ "channel": ROOT, "uri": uri })).into();
+        self.send(step, Relay { asked, method, uri, params }, RequestedBy::Fetch(fetch))
+    }
+
+    fn send(&mut self, step: &mut Step<'_>, relay: Relay, by: RequestedBy) -> u64 {
         self.last_number += 1;
         let number = self.last_number;
         let (method, params) = (relay.method.name(), relay.params.clone());
         step.emit(Output::Frame(relay.asked, Frame::Request { number, method, params }));
-        step.emit(Output::Timer(Timer::Relay(number), ANSWER_TIMEOUT));
-        self.pending.insert(number, PendingRelay { relay, by, id });
+        self.pending.insert(number, PendingRelay { relay, by });
+        number
+    }
+
+    /// Forgets the requests of a fetch that is over.
+    pub(super) fn drop_fetch(&mut self, fetch: u64) {
+        self.pending.retain(|_, pending| pending.by != RequestedBy::Fetch(fetch));
+    }
+
+    /// Returns the answers to requests of fetches since the last call.
+    pub(super) fn take_fetched(&mut self) -> Vec<FetchAnswer> {
+        std::mem::take(&mut self.fetched)
     }
 
     /// Answers the request that a client's answer belongs to.
@@ -234,8 +283,28 @@ impl Relays {
         let Some(number) = number.filter(is_asked) else {
             return tracing::debug!("a client's answer was ignored: no request of its id is open");
         };
-        let Some(PendingRelay { relay, by, id }) = self.pending.remove(&number) else { return };
-        step.emit(Output::Frame(by, answer(relay, id, reply)));
+        let Some(PendingRelay { relay, by }) = self.pending.remove(&number) else { return };
+        let result = checked(&relay, reply);
+        self.pass_on(step, number, relay.method, by, result);
+    }
+
+    fn pass_on(
+        &mut self,
+        step: &mut Step<'_>,
+        request: u64,
+        method: Method,
+        by: RequestedBy,
+        result: Result<Bytes, RpcError>,
+    ) {
+        match (by, result) {
+            (RequestedBy::Client(by, id), Ok(result)) => {
+                step.emit(Output::Frame(by, Frame::result(id, method, result)));
+            }
+            (RequestedBy::Client(by, id), Err(error)) => {
+                step.emit(Output::Frame(by, Frame::Error { id: Some(id), error }));
+            }
+            (RequestedBy::Fetch(fetch), result) => self.fetched.push(FetchAnswer { fetch, request, result }),
+        }
     }
 
     pub(super) fn time_out(&mut self, step: &mut Step<'_>, number: u64) {
@@ -252,7 +321,7 @@ impl Relays {
     /// Fails the requests of a client that can no longer receive.
     pub(super) fn end_for(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         self.fail(step, "the client that requested it has disconnected", |_, pending| {
-            pending.by == connection
+            pending.by.is_client(connection)
         });
     }
 
@@ -262,15 +331,15 @@ impl Relays {
     }
 
     pub(super) fn has_pending_of(&self, connection: ConnectionId) -> bool {
-        self.pending.values().any(|pending| pending.by == connection)
+        self.pending.values().any(|pending| pending.by.is_client(connection))
     }
 
     fn fail(&mut self, step: &mut Step<'_>, why: &str, is_over: impl Fn(u64, &PendingRelay) -> bool) {
         let over = self.pending.iter().filter(|(number, pending)| is_over(**number, pending));
         for number in over.map(|(number, _)| *number).collect::<Vec<_>>() {
-            let Some(PendingRelay { relay, by, id }) = self.pending.remove(&number) else { continue };
+            let Some(PendingRelay { relay, by }) = self.pending.remove(&number) else { continue };
             let error = RpcError::unavailable(format_args!("`{}`: {why}", relay.uri));
-            step.emit(Output::Frame(by, Frame::Error { id: Some(id), error }));
+            self.pass_on(step, number, relay.method, by, Err(error));
         }
     }
 }
@@ -295,29 +364,29 @@ fn publishers_of<'a>(uri: &str, servers: &FileServers<'a>) -> BTreeMap<&'a str, 
     publishers
 }
 
-fn answer(relay: Relay, id: RequestId, reply: ClientReply) -> Frame {
+/// Returns the result in a client's answer, or the error that stands for it.
+fn checked(relay: &Relay, reply: ClientReply) -> Result<Bytes, RpcError> {
     let Relay { method, uri, .. } = relay;
-    let failed = |error| Frame::Error { id: Some(id.clone()), error };
     let error = reply.error.filter(|error| error != "null");
     match (reply.result, error) {
-        (Some(result), None) if is_too_large(method, &result) => {
-            failed(RpcError::invalid_params(format_args!(
+        (Some(result), None) if is_too_large(*method, &result) => {
+            Err(RpcError::invalid_params(format_args!(
                 "`{uri}`: the answer of the client that serves it is larger than the host passes on"
             )))
         }
-        (Some(result), None) => match check(method, &result) {
-            Ok(()) => Frame::result(id, method, result),
-            Err(why) => failed(RpcError::unavailable(format_args!(
+        (Some(result), None) => match check(*method, &result) {
+            Ok(()) => Ok(result),
+            Err(why) => Err(RpcError::unavailable(format_args!(
                 "`{uri}`: the answer of its client is invalid: {why}"
             ))),
         },
-        (_, Some(error)) => match read_json::<RpcError>(&error) {
-            Ok(error) => failed(RpcError::of_client(&uri, error)),
-            Err(_) => failed(RpcError::unavailable(format_args!(
+        (_, Some(error)) => Err(match read_json::<RpcError>(&error) {
+            Ok(error) => RpcError::of_client(uri, error),
+            Err(_) => RpcError::unavailable(format_args!(
                 "`{uri}`: the client that serves it answered with an invalid error"
-            ))),
-        },
-        (None, None) => failed(RpcError::unavailable(format_args!(
+            )),
+        }),
+        (None, None) => Err(RpcError::unavailable(format_args!(
             "`{uri}`: the client that serves it answered with neither a result nor an error"
         ))),
     }

@@ -24,6 +24,7 @@ use super::kinds;
 impl Host {
     /// Removes a connection and its subscriptions. After [`Output::Closed`], it gets no output.
     pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+        self.end_fetches_from(step, connection);
         self.relays.end_to(step, connection);
         self.relays.end_for(step, connection);
         self.changes.connection_closed(connection);

@@ -231,6 +231,7 @@ pub(super) fn change_session(
     ledger.sequence(step, key, action, Some(origin));
     if offers {
         clients::send_tools_of_session(ledger, step, key);
+        clients::plugins_may_differ(ledger, step, key);
     }
     if let Some(before) = configured {
         settings::send_configuration(ledger, step, key, &before, None);

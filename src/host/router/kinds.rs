@@ -107,6 +107,7 @@ impl Host {
                         conversations::open_conversation(&mut self.ledger, &self.agents, step, chat);
                     }
                 }
+                Fact::PluginsMayDiffer(session) => self.follow_plugins(step, session),
                 Fact::TurnEnded(chat) => {
                     self.changes.checkpoints.checkpoint_after_turn(&mut self.ledger, step, chat);
                 }

@@ -23,6 +23,7 @@ mod kinds;
 mod lookups;
 mod moves;
 mod persistence;
+mod plugin_steps;
 mod reports;
 mod requests;
 mod turns;
@@ -42,7 +43,7 @@ use crate::host::ledger::{Connection, Ledger};
 use crate::host::model::ChannelId;
 use crate::host::router::adoption::AnsweredRequest;
 use crate::host::terminals::ptys;
-use crate::host::{agents, clients, customizations, relays, terminals, watches, Config, Step};
+use crate::host::{agents, clients, customizations, plugins, relays, terminals, watches, Config, Step};
 use crate::wire::methods::Method;
 use crate::wire::rpc::{Incoming, MethodName, RequestId};
 
@@ -56,6 +57,7 @@ pub struct Host {
     catalogue: Catalogue,
     clients: clients::Clients,
     relays: relays::Relays,
+    plugins: plugins::Plugins,
     summaries: summaries::Summaries,
     changes: changesets::Changes,
 }
@@ -71,6 +73,7 @@ impl Host {
             catalogue: Catalogue::new(config.memory_budget),
             clients: clients::Clients::default(),
             relays: relays::Relays::default(),
+            plugins: plugins::Plugins::default(),
             summaries: summaries::Summaries::default(),
             agents,
             changes: changesets::Changes::new(config.limits.checkpoint_timeout_ms),
@@ -118,7 +121,8 @@ impl Host {
                 connection,
             ),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
-            Input::Agents(agents) => {
+            Input::Agents(agents, client_mcp) => {
+                self.ledger.channels.root.client_mcp = client_mcp;
                 self.agents.agents_are_configured(&mut self.ledger, step, agents);
                 customizations::agents_have_changed(&mut self.ledger, step);
             }
@@ -181,6 +185,7 @@ impl Host {
             }
         }
         self.deliver(step);
+        self.settle_plugins(step);
         watches::settle_watches(&mut self.ledger, step);
         terminals::settle_terminals(&mut self.ledger, step);
         self.changes.settle_changesets(&mut self.ledger, step);
@@ -201,6 +206,7 @@ impl Host {
                 watches::unsubscribed_watch_expired(&mut self.ledger, step, watch, number)
             }
             Timer::Relay(number) => self.relays.time_out(step, number),
+            Timer::Plugin(number) => self.plugin_timed_out(step, number),
             Timer::Refresh(session) => self.changes.statuses.debounce_expired(&mut self.ledger, session),
             Timer::Linger(session, number) => self.changes.statuses.linger_expired(session, number),
             Timer::Checkpoint(number) => {

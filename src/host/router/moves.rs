@@ -5,7 +5,7 @@
 
 use ahp_types::actions::{SessionChatAddedAction, StateAction};
 use ahp_types::commands::{ChatMoveDestination, MoveChatParams, MoveChatResult};
-use ahp_types::state::{SessionLifecycle, SessionStatus};
+use ahp_types::state::{Customization, SessionLifecycle, SessionStatus};
 
 use crate::host::agents::{conversations, AgentRegistry};
 use crate::host::catalogue::{ahead, notes, row_of};
@@ -117,7 +117,10 @@ pub(super) fn move_to_new_session(
     state.lifecycle = SessionLifecycle::Ready;
     state.status |= is_read;
     state.config.clone_from(&from.state.config);
-    state.customizations.clone_from(&from.state.customizations);
+    let servers = from.state.customizations.iter().flatten();
+    let servers = servers.filter(|it| matches!(it, Customization::McpServer(_)));
+    // The plugins are those of clients that are active in the other session.
+    state.customizations = Some(servers.cloned().collect::<Vec<_>>()).filter(|all| !all.is_empty());
     let now = step.timestamp();
     // The next number is that of the count of sessions, which is sent with the session itself.
     let channel = Channel::new(uri.clone(), ledger.head() + 1);

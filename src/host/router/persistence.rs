@@ -72,6 +72,7 @@ impl Host {
         }
         self.clients.await_clients(&mut self.ledger, step, key);
         // No conversation is open, and the configuration may have changed.
+        self.plugins.follow_session(&mut self.ledger, &mut self.relays, step, key);
         customizations::refresh_session(&mut self.ledger, step, key);
         for (chat, is_cut) in keys {
             background::background_work_lost(&mut self.ledger, step, chat);

@@ -82,8 +82,10 @@ impl Host {
             Ok((method, Answer::Json(json))) => step.emit(result(id, method, json)),
             Ok((method, Answer::States(states))) => step.emit(with_states(id, method, states)),
             Ok((method, Answer::Created(session))) => {
+                let key = session.session;
                 step.emit(result(id, method, NULL));
                 announce_session(&mut self.ledger, &self.agents, &mut self.changes, step, session);
+                clients::plugins_may_differ(&self.ledger, step, key);
             }
             Ok((method, Answer::Returned(states, missed))) => {
                 step.emit(with_states(id, method, states));

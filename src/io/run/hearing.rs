@@ -162,7 +162,8 @@ impl Sidecar {
         self.agents.replace(offered);
         let described = self.agents.describe();
         self.edges.offer(described.iter().map(|agent| agent.info.provider.clone()).collect());
-        self.feed(Input::Agents(described));
+        let client_mcp = configuration.client_mcp();
+        self.feed(Input::Agents(described, client_mcp));
     }
 
     /// Ends a connection early: turns are cancelled, and queued output is still written.

@@ -30,7 +30,7 @@ use super::*;
 use crate::backend::script::Script;
 use crate::backend::Backend;
 use crate::codec::InputLine;
-use crate::host::effects::{ConnectionId, Shutdown};
+use crate::host::effects::{ClientMcp, ConnectionId, Shutdown};
 use crate::host::idle::SESSION_BYTES;
 use crate::io::link::{ClientLines, ConnectionSettings, LineSink, OnClose, Receipts, WriteOutcome};
 use crate::io::outbox::OutboxLimits;
@@ -173,7 +173,8 @@ impl World {
             guard: None,
         };
         let ((_, lost), (_, join_requests)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-        let (sidecar, events) = Sidecar::new(options, (vec![agent], Vec::new()), opened, lost, join_requests);
+        let (sidecar, events) =
+            Sidecar::new(options, (vec![agent], Vec::new(), ClientMcp::None), opened, lost, join_requests);
         Self { sidecar, events, by_hand: None }
     }
 

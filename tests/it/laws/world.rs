@@ -21,8 +21,8 @@ use ahp_sidecar::backend::mcp::{McpServer, McpTransport, SecretText};
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::conform::mirror::ChannelMirror;
 use ahp_sidecar::host::effects::{
-    ActionLine, AgentDescription, ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Prefetched,
-    Record, SessionKey, Shutdown, Timer,
+    ActionLine, AgentDescription, ChatKey, ClientMcp, ConnectionId, Event, Frame, Ids, Input, Now, Output,
+    Prefetched, Record, SessionKey, Shutdown, Timer,
 };
 use ahp_sidecar::host::{listing, log::ReplayWindow, Config, Host, Start};
 use ahp_sidecar::io::backlog::Backlog;
@@ -174,6 +174,7 @@ struct Seen {
 /// Adds MCP servers to an agent, of which one is off and one is unusable.
 fn with_servers(mut agent: AgentDescription) -> AgentDescription {
     let servers = speech::SERVERS[..3].iter().map(|name| McpServer {
+        client_id: None,
         name: (*name).to_owned(),
         uri: "file:///config.toml".to_owned(),
         range: None,
@@ -218,6 +219,7 @@ impl World {
     fn new(schedule: &Schedule) -> Result<Self> {
         let config = Config {
             server_info: Implementation { name: "host".to_owned(), version: None, title: None },
+            client_mcp: ClientMcp::None,
             agents: vec![with_servers(Script.describe())],
             root_schema: speech::root_schema(),
             replay_window: ReplayWindow { actions_max: schedule.window, ..ReplayWindow::default() },

@@ -61,6 +61,7 @@ impl Core {
 
     fn begun(start: Start, agents: Vec<AgentDescription>, limits: Limits) -> Self {
         let config = Config {
+            client_mcp: ahp_sidecar::host::effects::ClientMcp::None,
             server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
             agents,
             root_schema: ahp_sidecar::host::nothing_to_configure(),

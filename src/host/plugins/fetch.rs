@@ -1,0 +1,185 @@
+//! Fetch of one plugin from its client.
+//!
+//! Owns: the requests of one fetch and their order: all folders are listed, the files that the
+//! parser needs are read, and all folders are listed again. If the entries differ by then, or one
+//! was gone in between, everything is fetched again, once.
+//! Never: sends a request, or counts time.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ahp_types::commands::{ContentEncoding, ResourceListResult, ResourceReadResult};
+use ahp_types::errors::ahp_error_codes::NOT_FOUND;
+use base64::engine::general_purpose::STANDARD;
+use base64::Engine;
+use bytes::Bytes;
+
+use super::layouts::{parse, ParsedPlugin, Parsing};
+use super::tree::{shown, Tree};
+use super::PluginKey;
+use crate::host::effects::ConnectionId;
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use crate::wire::rpc::read_json;
+use crate::wire::text;
+use crate::wire::uris::encode_segment;
+
+/// Maximum number of requests of one fetch in flight.
+const ASKED_MAX: usize = 2;
+
+/// Request of a fetch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Asked {
+    /// Path of a folder.
+    List(String),
+    /// Path of a file.
+    Read(String),
+}
+
+/// Step of a fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Listing,
+    Reading,
+    Checking,
+}
+
+/// Outcome of a fetch; the error is a sentence for people.
+pub(super) type Fetched = Result<ParsedPlugin, String>;
+
+/// Fetch of a plugin.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    pub(super) key: PluginKey,
+    /// Connection that is asked.
+    pub(super) connection: ConnectionId,
+    /// Set when its time runs.
+    pub(super) has_begun: bool,
+    phase: Phase,
+    /// Set if the plugin has changed once while it was fetched.
+    repeated: bool,
+    waiting: VecDeque<Asked>,
+    asked: BTreeMap<u64, Asked>,
+    tree: Tree,
+    /// Entries as listed again; empty before.
+    listed_again: Tree,
+    parsed: ParsedPlugin,
+}
+
+impl Fetch {
+    pub(super) fn new(key: PluginKey, connection: ConnectionId) -> Self {
+        Self {
+            key,
+            connection,
+            has_begun: false,
+            phase: Phase::Listing,
+            repeated: false,
+            waiting: VecDeque::from([Asked::List(String::new())]),
+            asked: BTreeMap::new(),
+            tree: Tree::default(),
+            listed_again: Tree::default(),
+            parsed: ParsedPlugin::default(),
+        }
+    }
+
+    /// Returns the size of the contents that it holds, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.tree.bytes()
+    }
+
+    /// Sends the next requests; `ask` sends the one for a URI and returns its number.
+    pub(super) fn ask_next(&mut self, ask: &mut dyn FnMut(Method, String) -> u64) {
+        while self.asked.len() < ASKED_MAX {
+            let Some(next) = self.waiting.pop_front() else { return };
+            let (method, path) = match &next {
+                Asked::List(path) => (Method::ResourceList, path),
+                Asked::Read(path) => (Method::ResourceRead, path),
+            };
+            let number = ask(method, uri_in(&self.key.uri, path));
+            self.asked.insert(number, next);
+        }
+    }
+
+    /// Takes the answer to a request. Returns the outcome if that ends the fetch.
+    pub(super) fn answered(&mut self, number: u64, result: Result<Bytes, RpcError>) -> Option<Fetched> {
+        // A fetch that has begun again awaits no earlier answer.
+        let asked = self.asked.remove(&number)?;
+        let taken = match (&asked, result) {
+            (Asked::List(path), Err(error)) if path.is_empty() => {
+                Err(format!("it cannot be listed: {}", text::message(&error.message)))
+            }
+            (_, Err(error)) if error.code == NOT_FOUND => return self.changed(),
+            (Asked::List(path) | Asked::Read(path), Err(error)) => {
+                Err(format!("{} cannot be read: {}", shown(path), text::message(&error.message)))
+            }
+            (Asked::List(path), Ok(result)) => self.take_list(path, &result),
+            (Asked::Read(path), Ok(result)) => self.take_file(path, &result),
+        };
+        match taken {
+            Err(why) => Some(Err(why)),
+            Ok(()) if self.asked.is_empty() && self.waiting.is_empty() => self.go_on(),
+            Ok(()) => None,
+        }
+    }
+
+    fn take_list(&mut self, folder: &str, result: &Bytes) -> Result<(), String> {
+        let list: ResourceListResult =
+            read_json(result).map_err(|why| format!("the answer of its client is invalid: {why}"))?;
+        let tree = if self.phase == Phase::Checking { &mut self.listed_again } else { &mut self.tree };
+        for entry in list.entries {
+            let below = tree.add(folder, &entry.name, &entry.r#type)?;
+            self.waiting.extend(below.map(Asked::List));
+        }
+        Ok(())
+    }
+
+    fn take_file(&mut self, path: &str, result: &Bytes) -> Result<(), String> {
+        let file: ResourceReadResult =
+            read_json(result).map_err(|why| format!("the answer of its client is invalid: {why}"))?;
+        let content = match file.encoding {
+            ContentEncoding::Base64 => STANDARD.decode(&file.data).ok(),
+            ContentEncoding::Utf8 => Some(file.data.into_bytes()),
+        };
+        let content = content.and_then(|content| String::from_utf8(content).ok());
+        let content = content.ok_or_else(|| format!("{} is no text", shown(path)))?;
+        self.tree.add_content(path, content)
+    }
+
+    /// Begins the next phase when everything has been answered.
+    fn go_on(&mut self) -> Option<Fetched> {
+        if self.phase == Phase::Checking {
+            return match self.tree.has_entries_of(&self.listed_again) {
+                true => Some(Ok(std::mem::take(&mut self.parsed))),
+                false => self.changed(),
+            };
+        }
+        match parse(&self.tree) {
+            Parsing::Needs(files) => {
+                self.phase = Phase::Reading;
+                self.waiting.extend(files.into_iter().map(Asked::Read));
+            }
+            Parsing::Done(parsed) => {
+                self.phase = Phase::Checking;
+                self.parsed = parsed;
+                self.waiting.push_back(Asked::List(String::new()));
+            }
+        }
+        None
+    }
+
+    /// Begins anew because the plugin has changed, once.
+    fn changed(&mut self) -> Option<Fetched> {
+        if self.repeated {
+            return Some(Err("it changed twice while it was fetched".to_owned()));
+        }
+        let (key, has_begun) = (self.key.clone(), self.has_begun);
+        *self = Self { repeated: true, has_begun, ..Self::new(key, self.connection) };
+        None
+    }
+}
+
+/// Returns the URI of a file or folder of a plugin.
+pub(in crate::host) fn uri_in(plugin: &str, path: &str) -> String {
+    let names = path.split('/').filter(|name| !name.is_empty());
+    let uri = plugin.trim_end_matches('/').to_owned();
+    names.fold(uri, |uri, name| format!("{uri}/{}", encode_segment(name)))
+}

@@ -1,0 +1,373 @@
+//! Parts of a plugin, in the four layouts that plugins have.
+//!
+//! Owns: recognizing the layout, where each has its parts, and which files must be read for them.
+//! Never: requests a file, repeats a value of one in a problem, or lets one invalid part cost
+//! another one.
+//!
+//! | layout | manifest | servers |
+//! | --- | --- | --- |
+//! | [Agent Plugins](https://agent-plugins.org) | `plugin.json` with that `$schema` | `mcp.json` |
+//! | [Open Plugins](https://open-plugins.com) | `.plugin/plugin.json` | `.mcp.json` |
+//! | Claude | `.claude-plugin/plugin.json` | `.mcp.json` |
+//! | bare | none, or another `plugin.json` | `.mcp.json` |
+//!
+//! Agent Plugins have skills and servers alone, at fixed places. The manifests of the other layouts
+//! may name further places.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::front_matter::FrontMatter;
+use super::servers::{transport_of, PluginServer};
+use super::tree::{inside, join, shown, Tree};
+use crate::wire::text::{self, first_bytes};
+
+/// Beginning of the `$schema` of Agent Plugins.
+const AGENT_PLUGINS: &str = "https://agent-plugins.org/schemas/";
+
+/// Maximum number of parts of a plugin; the rest is not shown.
+pub(super) const PARTS_MAX: usize = 256;
+
+/// Maximum length of a name of a part, in bytes.
+const NAME_BYTES_MAX: usize = 128;
+
+/// Maximum length of a description, in bytes.
+const DESCRIPTION_BYTES_MAX: usize = 512;
+
+/// Plugin as its files describe it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(in crate::host) struct ParsedPlugin {
+    /// Version in the manifest.
+    pub(in crate::host) version: Option<String>,
+    /// Parts, in the order of their kinds, then of their names.
+    pub(in crate::host) parts: Vec<Part>,
+    /// Problems that did not keep other parts from being read, for people.
+    pub(in crate::host) problems: Vec<String>,
+}
+
+/// Part of a plugin.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::host) struct Part {
+    /// Kind, with the members of that kind.
+    pub(in crate::host) kind: PartKind,
+    /// Name, unique among the parts of its kind.
+    pub(in crate::host) name: String,
+    /// Path of its file inside the plugin.
+    pub(in crate::host) path: String,
+    /// Description for people.
+    pub(in crate::host) description: Option<String>,
+    /// Set if only the user may use it.
+    pub(in crate::host) not_for_model: Option<bool>,
+    /// Set if only the agent may use it.
+    pub(in crate::host) not_for_user: Option<bool>,
+}
+
+/// Kind of a part.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::host) enum PartKind {
+    Agent {
+        model: Option<String>,
+        tools: Option<Vec<String>>,
+    },
+    Skill,
+    Prompt,
+    Rule {
+        always_applies: Option<bool>,
+        globs: Option<Vec<String>>,
+    },
+    Hook,
+    /// MCP server; the error is the reason why it is unusable, for people.
+    Server(Result<PluginServer, String>),
+}
+
+impl PartKind {
+    /// Returns the name of the kind in ids.
+    pub(in crate::host) fn name(&self) -> &'static str {
+        match self {
+            Self::Agent { .. } => "agent",
+            Self::Skill => "skill",
+            Self::Prompt => "prompt",
+            Self::Rule { .. } => "rule",
+            Self::Hook => "hook",
+            Self::Server(_) => "mcp",
+        }
+    }
+}
+
+/// Result of parsing as far as the contents are known.
+pub(super) enum Parsing {
+    /// Files that must be read first.
+    Needs(Vec<String>),
+    Done(ParsedPlugin),
+}
+
+/// Parses the files of a plugin.
+pub(super) fn parse(tree: &Tree) -> Parsing {
+    let mut parser = Parser { tree, missing: RefCell::default(), plugin: ParsedPlugin::default() };
+    parser.plugin.problems.extend(tree.refused().iter().cloned());
+    parser.parse();
+    let missing = parser.missing.into_inner();
+    if !missing.is_empty() {
+        return Parsing::Needs(missing);
+    }
+    let mut plugin = parser.plugin;
+    if plugin.parts.len() > PARTS_MAX {
+        plugin
+            .problems
+            .push(format!("only the first {PARTS_MAX} of its {} parts are read", plugin.parts.len()));
+        plugin.parts.truncate(PARTS_MAX);
+    }
+    Parsing::Done(plugin)
+}
+
+struct Parser<'a> {
+    tree: &'a Tree,
+    /// Files that the parser needs and that were not read.
+    missing: RefCell<Vec<String>>,
+    plugin: ParsedPlugin,
+}
+
+impl<'a> Parser<'a> {
+    fn parse(&mut self) {
+        let at_root = self.object("plugin.json");
+        let schema = at_root.as_ref().and_then(|manifest| manifest.get("$schema")?.as_str());
+        if schema.is_some_and(|schema| schema.starts_with(AGENT_PLUGINS)) {
+            self.take_version(at_root.as_ref());
+            self.add_skills("skills");
+            return self.add_servers_of_file("mcp.json");
+        }
+        let manifest = [".plugin/plugin.json", ".claude-plugin/plugin.json"];
+        let manifest = manifest.into_iter().find(|path| self.tree.has(path));
+        let manifest = manifest.map_or(at_root, |path| self.object(path)).unwrap_or_default();
+        self.take_version(Some(&manifest));
+        for folder in self.places(&manifest, "agents") {
+            let new = || PartKind::Agent { model: None, tools: None };
+            self.add_documents(&folder, &[".agent.md", ".md"], &new);
+        }
+        for folder in self.places(&manifest, "skills") {
+            self.add_skills(&folder);
+        }
+        for folder in self.places(&manifest, "commands") {
+            self.add_documents(&folder, &[".prompt.md", ".md"], &|| PartKind::Prompt);
+        }
+        for folder in self.places(&manifest, "rules") {
+            let new = || PartKind::Rule { always_applies: None, globs: None };
+            self.add_documents(&folder, &[".instructions.md", ".mdc", ".md"], &new);
+        }
+        self.add_all(&manifest, "hooks", &["hooks/hooks.json", "hooks.json"], Self::add_hooks);
+        self.add_all(&manifest, "mcpServers", &[".mcp.json"], Self::add_servers);
+    }
+
+    fn take_version(&mut self, manifest: Option<&Map<String, Value>>) {
+        let version = manifest.and_then(|manifest| manifest.get("version")?.as_str());
+        self.plugin.version = version.map(|version| cut(version, NAME_BYTES_MAX));
+    }
+
+    /// Returns the content of a file; `None` if there is none, or if it was not read yet.
+    fn read(&self, path: &str) -> Option<&'a str> {
+        let content = self.tree.content(path);
+        if content.is_none() && self.tree.has(path) {
+            self.missing.borrow_mut().push(path.to_owned());
+        }
+        content
+    }
+
+    /// Returns the object that a file of JSON has.
+    fn object(&mut self, path: &str) -> Option<Map<String, Value>> {
+        let content = self.read(path)?;
+        // Editors of Windows begin a file with a byte order mark.
+        let content = content.strip_prefix('\u{feff}').unwrap_or(content);
+        match serde_json::from_str::<Value>(content) {
+            Ok(Value::Object(object)) => Some(object),
+            Ok(_) => self.problem(format!("{} is no JSON object", shown(path))),
+            Err(error) => {
+                let (line, column) = (error.line(), error.column());
+                self.problem(format!("{} is not JSON: line {line}, column {column}", shown(path)))
+            }
+        }
+    }
+
+    fn problem<T>(&mut self, problem: String) -> Option<T> {
+        self.plugin.problems.push(problem);
+        None
+    }
+
+    /// Returns the folders and files that have the parts of a kind: the default one, and those that
+    /// the manifest names.
+    fn places(&mut self, manifest: &Map<String, Value>, member: &str) -> Vec<String> {
+        let mut places = vec![member.to_owned()];
+        for path in self.named(manifest.get(member), member) {
+            if !places.contains(&path) {
+                places.push(path);
+            }
+        }
+        places
+    }
+
+    /// Returns the paths that a member of the manifest names.
+    fn named(&mut self, value: Option<&Value>, member: &str) -> Vec<String> {
+        let value = match value {
+            // Open Plugins write `{ "paths": […], "exclusive": … }`, too.
+            Some(Value::Object(object)) => object.get("paths"),
+            value => value,
+        };
+        let values = match value {
+            Some(Value::Array(values)) => values.as_slice(),
+            Some(value) => std::slice::from_ref(value),
+            None => &[],
+        };
+        let mut paths = Vec::new();
+        for path in values.iter().filter_map(Value::as_str) {
+            match inside(path) {
+                Ok(path) => paths.push(path),
+                Err(why) => {
+                    self.plugin.problems.push(format!("`{member}` names {}: {why}", shown(path)));
+                }
+            }
+        }
+        paths
+    }
+
+    /// Adds what the files at the default places have, those that the manifest names, and what the
+    /// manifest itself has.
+    fn add_all(
+        &mut self,
+        manifest: &Map<String, Value>,
+        member: &str,
+        default: &[&str],
+        add: fn(&mut Self, &str, &Map<String, Value>),
+    ) {
+        let value = manifest.get(member);
+        let mut files: Vec<String> = default.iter().map(|path| (*path).to_owned()).collect();
+        files.extend(self.named(value, member));
+        for path in files {
+            if let Some(object) = self.object(&path) {
+                add(self, &path, &object);
+            }
+        }
+        let inline = value.and_then(Value::as_object).filter(|object| !object.contains_key("paths"));
+        if let Some(object) = inline {
+            add(self, "plugin.json", object);
+        }
+    }
+
+    fn add(&mut self, part: Part) {
+        let is_same = |other: &Part| other.name == part.name && other.kind.name() == part.kind.name();
+        if self.plugin.parts.iter().any(is_same) {
+            let name = shown(&part.name);
+            let problem = format!("there are two parts ({}) with the name {name}", part.kind.name());
+            return self.plugin.problems.push(problem);
+        }
+        self.plugin.parts.push(part);
+    }
+
+    /// Adds the documents in a folder, or the one at this path.
+    fn add_documents(&mut self, place: &str, endings: &[&str], new: &dyn Fn() -> PartKind) {
+        let tree = self.tree;
+        let own = tree.has(place).then_some((place, place.rsplit('/').next().unwrap_or(place)));
+        let files: Vec<(&str, &str)> = own.into_iter().chain(tree.below(place)).collect();
+        for (path, rest) in files {
+            if let Some(name) = endings.iter().find_map(|ending| rest.strip_suffix(ending)) {
+                self.add_document(path, &name.replace('/', ":"), new());
+            }
+        }
+    }
+
+    /// Adds the skills in the folders of a folder, or the one in this folder.
+    fn add_skills(&mut self, place: &str) {
+        const FILE: &str = "SKILL.md";
+        let tree = self.tree;
+        let own = join(place, FILE);
+        if tree.has(&own) {
+            let name = place.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("skill");
+            return self.add_document(&own, name, PartKind::Skill);
+        }
+        let skills: Vec<(&str, &str)> = tree.below(place).collect();
+        for (path, rest) in skills {
+            let folder = rest.strip_suffix(FILE).and_then(|rest| rest.strip_suffix('/'));
+            if let Some(name) = folder.filter(|name| !name.contains('/')) {
+                self.add_document(path, name, PartKind::Skill);
+            }
+        }
+    }
+
+    fn add_document(&mut self, path: &str, name: &str, mut kind: PartKind) {
+        let Some(content) = self.read(path) else { return };
+        let matter = FrontMatter::of(content);
+        match &mut kind {
+            PartKind::Agent { model, tools } => {
+                *model = matter.text("model").map(|model| cut(&model, NAME_BYTES_MAX));
+                *tools = matter.list("tools");
+            }
+            PartKind::Rule { always_applies, globs } => {
+                *always_applies = matter.flag("alwaysApply");
+                *globs = matter.list("globs").or_else(|| matter.list("applyTo"));
+            }
+            _ => {}
+        }
+        let name = matter.text("name").filter(|name| !name.is_empty()).unwrap_or_else(|| name.to_owned());
+        let description = matter.text("description").map(|it| cut(&it, DESCRIPTION_BYTES_MAX));
+        self.add(Part {
+            kind,
+            name: cut(&name, NAME_BYTES_MAX),
+            path: path.to_owned(),
+            description,
+            not_for_model: matter.flag("disable-model-invocation"),
+            not_for_user: matter.flag("user-invocable").map(|may| !may),
+        });
+    }
+
+    fn add_hooks(&mut self, path: &str, file: &Map<String, Value>) {
+        let hooks = file.get("hooks").and_then(Value::as_object).unwrap_or(file);
+        let events: Vec<&String> = hooks.iter().filter(|(_, it)| it.is_array()).map(|it| it.0).collect();
+        for event in events {
+            self.add(Part::bare(PartKind::Hook, event, path));
+        }
+    }
+
+    fn add_servers_of_file(&mut self, path: &str) {
+        if let Some(object) = self.object(path) {
+            self.add_servers(path, &object);
+        }
+    }
+
+    fn add_servers(&mut self, path: &str, file: &Map<String, Value>) {
+        let servers = match file.get("mcpServers") {
+            Some(Value::Object(servers)) => servers,
+            Some(_) => {
+                let problem = format!("`mcpServers` of {} is no object", shown(path));
+                return self.plugin.problems.push(problem);
+            }
+            None => file,
+        };
+        let servers: BTreeMap<&String, &Value> =
+            servers.iter().filter(|(name, it)| it.is_object() && !name.starts_with('$')).collect();
+        for (name, entry) in servers {
+            let server = transport_of(name, entry);
+            if let Err(why) = &server {
+                self.plugin.problems.push(format!("the server {}: {why}", shown(name)));
+            }
+            self.add(Part::bare(PartKind::Server(server), name, path));
+        }
+    }
+}
+
+impl Part {
+    fn bare(kind: PartKind, name: &str, path: &str) -> Self {
+        Self {
+            kind,
+            name: cut(name, NAME_BYTES_MAX),
+            path: path.to_owned(),
+            description: None,
+            not_for_model: None,
+            not_for_user: None,
+        }
+    }
+}
+
+/// Returns a text without control characters, cut to a length.
+fn cut(text: &str, bytes_max: usize) -> String {
+    first_bytes(&text::message(text).replace('\n', " "), bytes_max).to_owned()
+}

@@ -1,0 +1,396 @@
+//! Plugins that clients publish in sessions, fetched from the clients that have them.
+//!
+//! Owns: [`Plugins`], that is, which plugins are being fetched and what recently fetched ones
+//! contain; and, in each session, how far each of its plugins is loaded.
+//! Never: decides what of a plugin is shown or given to an agent (`customizations` does), asks a
+//! client that publishes no plugin, runs anything of a plugin, or stores one of its files.
+//!
+//! A plugin is fetched when it is published, by `resourceList` and `resourceRead` from its client.
+//! Only the files that describe its parts are read, and only what they describe is kept: in memory,
+//! for the 64 plugins (client, URI and nonce) that were used last. Such a plugin is not fetched
+//! again; one without a nonce is fetched for each session. Nothing is stored: after a
+//! restart, plugins are fetched again when their clients are back.
+//!
+//! Limits: 32 plugins per client and session; per plugin 2,000 files and folders (`tree`), 256
+//! parts (`layouts`), 16 MiB of files, and 30 seconds; 64 MiB of files in all; 4 fetches with 2
+//! requests each at a time per connection. Past a limit, the plugin is not loaded, with the reason.
+
+mod fetch;
+mod front_matter;
+mod layouts;
+mod servers;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahp_types::state::{ClientPluginCustomization, Customization, SessionActiveClient};
+
+use self::fetch::{Fetch, Fetched};
+use super::effects::{ConnectionId, Output, SessionKey, Timer};
+use super::ledger::Ledger;
+use super::model::Session;
+use super::relays::{FetchAnswer, Relays};
+use super::Step;
+
+pub(super) use fetch::uri_in;
+pub(super) use layouts::{ParsedPlugin, Part, PartKind};
+pub(super) use servers::PluginServer;
+
+/// Deadline for fetching a plugin.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Maximum number of plugins of a client in a session.
+pub(super) const PLUGINS_MAX: usize = 32;
+
+/// Maximum number of plugins whose contents are remembered.
+const CACHED_MAX: usize = 64;
+
+/// Maximum number of simultaneous fetches per connection.
+const FETCHES_MAX: usize = 4;
+
+/// Maximum size of the files that all fetches hold, in bytes.
+const HELD_BYTES_MAX: usize = 64 << 20;
+
+const DISCONNECTED: &str = "its client is not connected";
+
+/// Version of a plugin of a client.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PluginKey {
+    client_id: String,
+    uri: String,
+    nonce: Option<String>,
+}
+
+/// Plugins of a session, by client and URI.
+#[derive(Debug, Default)]
+pub(super) struct SessionPlugins(BTreeMap<(String, String), SessionPlugin>);
+
+/// Plugin of a session.
+#[derive(Debug)]
+pub(super) struct SessionPlugin {
+    key: PluginKey,
+    pub(super) load: PluginLoad,
+    published: ClientPluginCustomization,
+    /// Set if the decisions about the plugin are to be taken from the publication.
+    pub(super) is_republished: bool,
+}
+
+impl PluginKey {
+    fn of(client_id: &str, plugin: &ClientPluginCustomization) -> Self {
+        let (uri, nonce) = (plugin.uri.clone(), plugin.nonce.clone());
+        Self { client_id: client_id.to_owned(), uri, nonce }
+    }
+}
+
+impl SessionPlugin {
+    fn has_decisions_of(&self, other: &ClientPluginCustomization) -> bool {
+        let own = &self.published;
+        own.enablement == other.enablement && own.child_enablement == other.child_enablement
+    }
+}
+
+/// Progress of loading a plugin.
+#[derive(Debug, Clone)]
+pub(super) enum PluginLoad {
+    Loading,
+    Loaded(Arc<ParsedPlugin>),
+    /// Reason why it could not be loaded, for people.
+    Failed(String),
+}
+
+impl SessionPlugins {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Notes that the session's list shows the plugins, with the decisions about them.
+    pub(super) fn are_shown(&mut self) {
+        self.0.values_mut().for_each(|plugin| plugin.is_republished = false);
+    }
+
+    fn get_mut(&mut self, client_id: &str, uri: &str) -> Option<&mut SessionPlugin> {
+        self.0.get_mut(&(client_id.to_owned(), uri.to_owned()))
+    }
+
+    pub(super) fn get(&self, client_id: &str, uri: &str) -> Option<&SessionPlugin> {
+        self.0.get(&(client_id.to_owned(), uri.to_owned()))
+    }
+}
+
+/// Fetches of plugins, and contents of fetched plugins.
+#[derive(Debug, Default)]
+pub(super) struct Plugins {
+    /// Contents of plugins with a nonce, the latest last.
+    cache: VecDeque<(PluginKey, Arc<ParsedPlugin>)>,
+    fetches: BTreeMap<u64, Fetch>,
+    last_fetch: u64,
+    /// Sessions with plugins of clients that cannot be asked before they are back.
+    absent: BTreeSet<(SessionKey, String)>,
+}
+
+/// Returns the plugins that a session's clients publish, with their clients; of one URI, the first.
+pub(super) fn published(
+    clients: &[SessionActiveClient],
+) -> impl Iterator<Item = (&str, &ClientPluginCustomization)> {
+    clients.iter().flat_map(|client| {
+        let plugins = client.customizations.iter().flatten().take(PLUGINS_MAX);
+        let mut uris = BTreeSet::new();
+        let plugins = plugins.filter(move |plugin| uris.insert(plugin.uri.as_str()));
+        plugins.map(|plugin| (client.client_id.as_str(), plugin))
+    })
+}
+
+impl Plugins {
+    /// Fetches the plugins that are published in a session and not loaded yet, and forgets those
+    /// that are published no longer.
+    pub(super) fn follow_session(
+        &mut self,
+        ledger: &mut Ledger,
+        relays: &mut Relays,
+        step: &mut Step<'_>,
+        session_key: SessionKey,
+    ) {
+        let Some(session) = ledger.channels.sessions.get_mut(&session_key) else { return };
+        let mut before = std::mem::take(&mut session.plugins.0);
+        let shown: BTreeSet<(String, String)> = shown_plugins(session);
+        let wanted: Vec<(PluginKey, ClientPluginCustomization)> = published(&session.state.active_clients)
+            .map(|(client_id, plugin)| (PluginKey::of(client_id, plugin), plugin.clone()))
+            .collect();
+        let (was_absent, absent): (BTreeSet<_>, BTreeSet<_>) =
+            std::mem::take(&mut self.absent).into_iter().partition(|(session, _)| *session == session_key);
+        self.absent = absent;
+        let mut after = BTreeMap::new();
+        for (key, publication) in wanted {
+            let at = (key.client_id.clone(), key.uri.clone());
+            let was = before.remove(&at);
+            let is_republished = match &was {
+                Some(was) => was.is_republished || !was.has_decisions_of(&publication),
+                // Decisions from before a restart stay.
+                None => !shown.contains(&at),
+            };
+            let is_same = was.as_ref().is_some_and(|was| was.published == publication);
+            let load = match was.filter(|was| was.key == key).map(|was| was.load) {
+                Some(load @ (PluginLoad::Loaded(_) | PluginLoad::Loading)) => load,
+                Some(failed) if is_same && !was_absent.contains(&(session_key, key.client_id.clone())) => {
+                    failed
+                }
+                _ => self.load(ledger, session_key, &key),
+            };
+            after.insert(at, SessionPlugin { key, load, published: publication, is_republished });
+        }
+        if let Some(session) = ledger.channels.sessions.get_mut(&session_key) {
+            session.plugins.0 = after;
+        }
+        self.drop_unwanted(ledger, relays);
+        self.go_on(ledger, relays, step);
+    }
+
+    /// Returns the content of a plugin if it is known, else starts to fetch it.
+    fn load(&mut self, ledger: &Ledger, session: SessionKey, key: &PluginKey) -> PluginLoad {
+        if let Some(at) = self.cache.iter().position(|(known, _)| known == key) {
+            if let Some(entry) = self.cache.remove(at) {
+                let parsed = Arc::clone(&entry.1);
+                self.cache.push_back(entry);
+                return PluginLoad::Loaded(parsed);
+            }
+        }
+        if self.fetches.values().any(|fetch| fetch.key == *key) {
+            return PluginLoad::Loading;
+        }
+        if key.uri.contains(['?', '#']) {
+            return PluginLoad::Failed(
+                "its URI has a query or a fragment, so it has no files below".to_owned(),
+            );
+        }
+        let connection = match connection_to_ask(ledger, &key.client_id) {
+            Ok(connection) => connection,
+            Err(why) => {
+                if why == DISCONNECTED {
+                    self.absent.insert((session, key.client_id.clone()));
+                }
+                return PluginLoad::Failed(why.to_owned());
+            }
+        };
+        self.last_fetch += 1;
+        self.fetches.insert(self.last_fetch, Fetch::new(key.clone(), connection));
+        PluginLoad::Loading
+    }
+
+    /// Ends the fetches of plugins that no session has any more.
+    fn drop_unwanted(&mut self, ledger: &Ledger, relays: &mut Relays) {
+        let is_wanted = |fetch: &Fetch| {
+            ledger.channels.sessions.values().any(|session| {
+                let plugin = session.plugins.get(&fetch.key.client_id, &fetch.key.uri);
+                plugin.is_some_and(|plugin| plugin.key == fetch.key)
+            })
+        };
+        self.fetches.retain(|number, fetch| {
+            let is_wanted = is_wanted(fetch);
+            if !is_wanted {
+                relays.drop_fetch(*number);
+            }
+            is_wanted
+        });
+    }
+
+    /// Begins the fetches for which there is room, and sends their next requests.
+    fn go_on(&mut self, ledger: &Ledger, relays: &mut Relays, step: &mut Step<'_>) {
+        let mut begun: BTreeMap<ConnectionId, usize> = BTreeMap::new();
+        for fetch in self.fetches.values().filter(|fetch| fetch.has_begun) {
+            *begun.entry(fetch.connection).or_default() += 1;
+        }
+        let can_ask = |connection: &ConnectionId| {
+            ledger.presence.connections.contains_key(connection)
+                && !ledger.presence.leaving.contains(connection)
+        };
+        for (number, fetch) in &mut self.fetches {
+            let begun = begun.entry(fetch.connection).or_default();
+            if !fetch.has_begun {
+                if *begun >= FETCHES_MAX || !can_ask(&fetch.connection) {
+                    continue;
+                }
+                *begun += 1;
+                fetch.has_begun = true;
+                step.emit(Output::Timer(Timer::Plugin(*number), FETCH_TIMEOUT));
+            }
+            let connection = fetch.connection;
+            fetch.ask_next(&mut |method, uri| relays.ask_for_fetch(step, *number, (connection, method), uri));
+        }
+    }
+
+    /// Takes the answers of clients. Returns the sessions whose plugins have changed.
+    pub(super) fn answered(
+        &mut self,
+        ledger: &mut Ledger,
+        relays: &mut Relays,
+        step: &mut Step<'_>,
+        answers: Vec<FetchAnswer>,
+    ) -> Vec<SessionKey> {
+        let mut changed = Vec::new();
+        for FetchAnswer { fetch: number, request, result } in answers {
+            let Some(fetch) = self.fetches.get_mut(&number) else { continue };
+            let mut fetched = fetch.answered(request, result);
+            let held: usize = self.fetches.values().map(Fetch::bytes).sum();
+            if fetched.is_none() && held > HELD_BYTES_MAX {
+                fetched = Some(Err("too many plugins are being fetched: publish it again later".to_owned()));
+            }
+            if let Some(fetched) = fetched {
+                changed.extend(self.ended(ledger, relays, number, fetched));
+            }
+        }
+        self.go_on(ledger, relays, step);
+        changed
+    }
+
+    /// Ends a fetch that takes too long. Returns the sessions whose plugins have changed.
+    pub(super) fn timed_out(
+        &mut self,
+        ledger: &mut Ledger,
+        relays: &mut Relays,
+        step: &mut Step<'_>,
+        number: u64,
+    ) -> Vec<SessionKey> {
+        let why = format!("its client has not sent it within {} seconds", FETCH_TIMEOUT.as_secs());
+        let changed = self.ended(ledger, relays, number, Err(why));
+        self.go_on(ledger, relays, step);
+        changed
+    }
+
+    /// Ends the fetches from a client that can no longer send. Returns the sessions whose plugins
+    /// have changed.
+    pub(super) fn connection_ended(
+        &mut self,
+        ledger: &mut Ledger,
+        relays: &mut Relays,
+        connection: ConnectionId,
+    ) -> Vec<SessionKey> {
+        let over = self.fetches.iter().filter(|(_, fetch)| fetch.connection == connection);
+        let over: Vec<u64> = over.map(|(number, _)| *number).collect();
+        let mut changed = Vec::new();
+        for number in over {
+            let client_id = self.fetches.get(&number).map(|fetch| fetch.key.client_id.clone());
+            let sessions = self.ended(ledger, relays, number, Err(DISCONNECTED.to_owned()));
+            let absent = sessions.iter().zip(std::iter::repeat(client_id.unwrap_or_default()));
+            self.absent.extend(absent.map(|(session, client_id)| (*session, client_id)));
+            changed.extend(sessions);
+        }
+        changed
+    }
+
+    /// Returns whether no plugin is being fetched or waits for its client.
+    pub(super) fn is_idle(&self) -> bool {
+        self.fetches.is_empty() && self.absent.is_empty()
+    }
+
+    /// Returns the sessions with plugins of clients that are back.
+    pub(super) fn returned(&self, ledger: &Ledger) -> Vec<SessionKey> {
+        if self.absent.is_empty() {
+            return Vec::new();
+        }
+        let back = self.absent.iter().filter(|(_, client_id)| ledger.presence.can_speak(client_id));
+        back.map(|(session, _)| *session).collect()
+    }
+
+    fn ended(
+        &mut self,
+        ledger: &mut Ledger,
+        relays: &mut Relays,
+        number: u64,
+        fetched: Fetched,
+    ) -> Vec<SessionKey> {
+        let Some(Fetch { key, .. }) = self.fetches.remove(&number) else { return Vec::new() };
+        relays.drop_fetch(number);
+        let load = match fetched {
+            Ok(parsed) => {
+                let parsed = Arc::new(parsed);
+                if key.nonce.is_some() {
+                    self.cache.push_back((key.clone(), Arc::clone(&parsed)));
+                    if self.cache.len() > CACHED_MAX {
+                        self.cache.pop_front();
+                    }
+                }
+                PluginLoad::Loaded(parsed)
+            }
+            Err(why) => {
+                tracing::warn!(client = key.client_id, plugin = key.uri, "a plugin was not loaded: {why}");
+                PluginLoad::Failed(why)
+            }
+        };
+        let mut changed = Vec::new();
+        for (session_key, session) in ledger.channels.sessions.iter_mut() {
+            let plugin = session.plugins.get_mut(&key.client_id, &key.uri);
+            if let Some(plugin) = plugin.filter(|plugin| plugin.key == key) {
+                plugin.load = load.clone();
+                changed.push(*session_key);
+            }
+        }
+        changed
+    }
+}
+
+/// Returns the connection on which a client is asked: the newest one, since an older one may be
+/// dead without notice.
+fn connection_to_ask(ledger: &Ledger, client_id: &str) -> Result<ConnectionId, &'static str> {
+    let there = ledger.presence.connections_of(client_id);
+    let there = there.filter(|(connection, _)| !ledger.presence.leaving.contains(connection));
+    let (connection, client) = there.max_by_key(|(connection, _)| *connection).ok_or(DISCONNECTED)?;
+    if client.abilities.answers_requests {
+        Ok(connection)
+    } else {
+        Err("its client cannot be asked for it: the version of the protocol is older than 0.5.2")
+    }
+}
+
+/// Returns the plugins in a session's list, by client and URI.
+fn shown_plugins(session: &Session) -> BTreeSet<(String, String)> {
+    let shown = session.state.customizations.iter().flatten();
+    let plugins = shown.filter_map(|shown| match shown {
+        Customization::Plugin(plugin) => Some((plugin.client_id.clone()?, plugin.uri.clone())),
+        _ => None,
+    });
+    plugins.collect()
+}

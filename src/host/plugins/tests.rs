@@ -1,0 +1,425 @@
+//! Tests of plugins: what the layouts contain, and fetches from a client with a tree in memory.
+//!
+//! Owns: the four layouts, hostile trees, the limits and the ends of a fetch.
+//! Never: makes a whole host.
+
+use serde_json::{json, Value};
+
+use super::layouts::{parse, Parsing};
+use super::tree::Tree;
+use super::*;
+use crate::host::effects::{ClientMcpTransport, Frame};
+use crate::host::testing::{connect, outputs_of, with_session, ME, MY_ID, SESSION};
+use crate::wire::rpc::Incoming;
+
+const URI: &str = "virtual:/p";
+
+/// Files by path; the content is that of a text file.
+type Files = Vec<(&'static str, &'static str)>;
+
+/// Parses a tree in which everything can be read.
+fn parsed(files: &[(&str, &str)]) -> ParsedPlugin {
+    let mut tree = Tree::default();
+    for (path, _) in files {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        tree.add(folder, name, "file").unwrap();
+    }
+    for _ in 0..=files.len() {
+        match parse(&tree) {
+            Parsing::Done(parsed) => return parsed,
+            Parsing::Needs(needed) => {
+                for path in needed {
+                    let content = files.iter().find(|(other, _)| *other == path).unwrap().1;
+                    tree.add_content(&path, content.to_owned()).unwrap();
+                }
+            }
+        }
+    }
+    panic!("it needs files again that it has");
+}
+
+/// Returns the kinds and names of the parts.
+fn parts(plugin: &ParsedPlugin) -> Vec<String> {
+    plugin.parts.iter().map(|part| format!("{} {}", part.kind.name(), part.name)).collect()
+}
+
+const SERVERS: &str = r#"{"mcpServers":{"web":{"type":"http","url":"https://x.example/mcp"}}}"#;
+const SKILL: &str = "---\nname: Sing\ndescription: Sings\ndisable-model-invocation: true\n---\nLa la.";
+
+#[test]
+fn agent_plugin_has_skills_and_servers_at_fixed_places() {
+    let manifest = r#"{"$schema":"https://agent-plugins.org/schemas/1.0.0/plugin.schema.json","name":"p",
+        "version":"1.2.0","mcpServers":"other.json","extensions":{"com.example":{"hooks":"x"}}}"#;
+    let plugin = parsed(&[
+        ("plugin.json", manifest),
+        ("mcp.json", SERVERS),
+        (".mcp.json", r#"{"mcpServers":{"no":{"url":"http://n"}}}"#),
+        ("skills/sing/SKILL.md", SKILL),
+        ("skills/sing/more/SKILL.md", SKILL),
+        ("agents/a.md", ""),
+        (".claude-plugin/plugin.json", r#"{"version":"9"}"#),
+    ]);
+    assert_eq!(parts(&plugin), ["skill Sing", "mcp web"]);
+    assert_eq!((plugin.version.as_deref(), plugin.problems.len()), (Some("1.2.0"), 0));
+    let skill = &plugin.parts[0];
+    assert_eq!((skill.description.as_deref(), skill.not_for_model), (Some("Sings"), Some(true)));
+    assert_eq!(skill.path, "skills/sing/SKILL.md");
+}
+
+#[test]
+fn open_plugin_and_claude_plugin_have_all_kinds_and_places_of_their_manifest() {
+    let manifest = r#"{"name":"p","version":"1","skills":["./extra","./alone"],"commands":"./one.md",
+        "rules":{"paths":["./laws"]},"hooks":{"PreToolUse":[]},
+        "mcpServers":{"inline":{"command":"serve","args":["-x"]}}}"#;
+    for place in [".plugin/plugin.json", ".claude-plugin/plugin.json"] {
+        let plugin = parsed(&[
+            (place, manifest),
+            (".mcp.json", SERVERS),
+            ("agents/deep/helper.agent.md", "---\nmodel: m\ntools: [a, b]\n---\n"),
+            ("skills/sing/SKILL.md", SKILL),
+            ("extra/dance/SKILL.md", ""),
+            ("alone/SKILL.md", ""),
+            ("commands/do.md", ""),
+            ("one.md", ""),
+            ("rules/r.mdc", "---\nalwaysApply: false\nglobs: '*.rs'\n---\n"),
+            ("laws/l.instructions.md", ""),
+            ("hooks/hooks.json", r#"{"hooks":{"Stop":[]},"description":"x"}"#),
+            ("README.md", ""),
+        ]);
+        let expected = [
+            "agent deep:helper",
+            "skill Sing",
+            "skill dance",
+            "skill alone",
+            "prompt do",
+            "prompt one",
+            "rule r",
+            "rule l",
+            "hook Stop",
+            "hook PreToolUse",
+            "mcp web",
+            "mcp inline",
+        ];
+        assert_eq!(parts(&plugin), expected, "{place}");
+        assert_eq!(plugin.problems, Vec::<String>::new());
+        let PartKind::Agent { model, tools } = &plugin.parts[0].kind else { panic!() };
+        assert_eq!((model.as_deref(), tools.as_ref().map(Vec::len)), (Some("m"), Some(2)));
+    }
+}
+
+#[test]
+fn bare_plugin_has_the_default_places() {
+    let files = [(".mcp.json", r#"{"web":{"url":"http://x"}}"#), ("hooks.json", r#"{"Stop":[]}"#)];
+    assert_eq!(parts(&parsed(&files)), ["hook Stop", "mcp web"]);
+    let plugin = parsed(&[
+        ("plugin.json", r#"{"name":"p","version":"3","mcpServers":"./m/servers.json"}"#),
+        ("m/servers.json", SERVERS),
+    ]);
+    assert_eq!((parts(&plugin), plugin.version.as_deref()), (vec!["mcp web".to_owned()], Some("3")));
+    assert_eq!(parsed(&[]), ParsedPlugin::default());
+}
+
+#[test]
+fn hostile_manifest_costs_only_what_it_names() {
+    let plugin = parsed(&[
+        (".plugin/plugin.json", r#"{"skills":["../up","/etc","C:\\x","./skills"],"mcpServers":"a/../../x"}"#),
+        ("skills/sing/SKILL.md", SKILL),
+        ("hooks/hooks.json", "{ not json"),
+        (".mcp.json", "[]"),
+    ]);
+    assert_eq!(parts(&plugin), ["skill Sing"]);
+    let all = plugin.problems.join("\n");
+    for problem in [
+        "`../up`: it leads out",
+        "`/etc`: it is not relative",
+        "not JSON: line 1, column 3",
+        "`.mcp.json` is no JSON object",
+        "`a/../../x`: it leads out",
+    ] {
+        assert!(all.contains(problem), "{problem} in {all}");
+    }
+    let two = parsed(&[("agents/a.md", "---\nname: x\n---\n"), ("agents/b.md", "---\nname: x\n---\n")]);
+    assert_eq!((two.parts.len(), two.problems.len()), (1, 1));
+    let many: Vec<String> = (0..300).map(|at| format!("agents/{at:03}.md")).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|path| (path.as_str(), "")).collect();
+    let many = parsed(&many);
+    assert_eq!((many.parts.len(), many.problems.len()), (layouts::PARTS_MAX, 1));
+}
+
+#[test]
+fn unusable_server_is_refused_with_a_reason_that_has_no_value() {
+    let servers = json!({ "mcpServers": {
+        "good": { "command": "/bin/serve", "env": { "KEY": "s3cret" } },
+        "name with spaces": { "url": "https://s3cret" },
+        "ahpclient": { "url": "https://s3cret" },
+        "cwd": { "command": "x", "cwd": "s3cret" },
+        "placeholder": { "url": "https://x/${s3cret}" },
+        "inplugin": { "command": "${CLAUDE_PLUGIN_ROOT}/s3cret" },
+        "relative": { "command": "./s3cret" },
+        "both": { "command": "s3cret", "url": "https://s3cret" },
+        "none": { "type": "stdio" },
+        "kind": { "type": "s3cret", "url": "https://s3cret" },
+        "file": { "url": "file:///s3cret" },
+        "env": { "command": "x", "env": { "KEY": ["s3cret"] } },
+        "headers": { "url": "https://x", "headers": "s3cret" },
+    } });
+    let text = servers.to_string();
+    let plugin = parsed(&[(".mcp.json", text.as_str())]);
+    let usable = plugin.parts.iter().filter(|part| matches!(part.kind, PartKind::Server(Ok(_))));
+    assert_eq!(usable.map(|part| part.name.as_str()).collect::<Vec<_>>(), ["good"]);
+    assert_eq!(plugin.problems.len(), 12);
+    let shown = format!("{plugin:?}");
+    assert!(!shown.contains("s3cret"), "{shown}");
+    let Some(PartKind::Server(Ok(ClientMcpTransport::Program { env, .. }))) =
+        plugin.parts.iter().find(|part| part.name == "good").map(|part| part.kind.clone())
+    else {
+        panic!("{shown}")
+    };
+    assert_eq!(env["KEY"].secret(), "s3cret");
+}
+
+/// Client with a tree, and the owner that fetches it.
+struct World {
+    ledger: Ledger,
+    plugins: Plugins,
+    relays: Relays,
+    files: Files,
+    /// Requests that were answered: method and path.
+    asked: Vec<String>,
+}
+
+impl World {
+    fn new(files: Files) -> Self {
+        Self {
+            ledger: with_session(),
+            plugins: Plugins::default(),
+            relays: Relays::default(),
+            files,
+            asked: Vec::new(),
+        }
+    }
+
+    /// Publishes plugins of the client. Returns the outputs.
+    fn publish(&mut self, plugins: &[(&str, Option<&str>)]) -> Vec<Output> {
+        let plugins = plugins.iter().map(
+            |(uri, nonce)| json!({ "type": "plugin", "id": uri, "uri": uri, "name": "P", "nonce": nonce }),
+        );
+        let client = json!({ "clientId": MY_ID, "tools": [], "customizations": plugins.collect::<Vec<_>>() });
+        let session = self.ledger.channels.sessions.get_mut(&SESSION).unwrap();
+        session.state.active_clients = vec![serde_json::from_value(client).unwrap()];
+        self.follow()
+    }
+
+    fn follow(&mut self) -> Vec<Output> {
+        let Self { ledger, plugins, relays, .. } = self;
+        outputs_of(|step| plugins.follow_session(ledger, relays, step, SESSION))
+    }
+
+    /// Returns the listing of a folder, or the content of a file.
+    fn answer(&self, method: &str, path: &str) -> Value {
+        if method == "resourceRead" {
+            return match self.files.iter().find(|(other, _)| *other == path) {
+                Some((_, content)) => json!({ "result": { "data": content, "encoding": "utf-8" } }),
+                None => json!({ "error": { "code": -32008, "message": "it is gone" } }),
+            };
+        }
+        let below = self.files.iter().filter_map(|(other, _)| match path {
+            "" => Some(*other),
+            path => other.strip_prefix(path)?.strip_prefix('/'),
+        });
+        let entries: BTreeSet<(&str, &str)> = below
+            .map(|rest| match rest.split_once('/') {
+                Some((folder, _)) => (folder, "directory"),
+                None => (rest, "file"),
+            })
+            .collect();
+        let entries = entries.into_iter().map(|(name, kind)| json!({ "name": name, "type": kind }));
+        json!({ "result": { "entries": entries.collect::<Vec<_>>() } })
+    }
+
+    /// Answers all requests, and those that follow; `meddle` may change the world before an answer.
+    fn serve(&mut self, outputs: Vec<Output>, mut meddle: impl FnMut(&mut Self, &str)) {
+        let mut waiting = VecDeque::from(outputs);
+        while let Some(output) = waiting.pop_front() {
+            let Output::Frame(ME, Frame::Request { number, method, params }) = output else { continue };
+            let params: Value = serde_json::from_slice(&params).unwrap();
+            let path = params["uri"].as_str().unwrap()[URI.len()..].trim_start_matches('/').to_owned();
+            let request = format!("{method} {path}");
+            meddle(self, &request);
+            let mut line = self.answer(method, &path);
+            self.asked.push(request);
+            (line["jsonrpc"], line["id"]) = ("2.0".into(), number.into());
+            waiting.extend(self.reply(&line));
+        }
+    }
+
+    fn reply(&mut self, line: &Value) -> Vec<Output> {
+        let Incoming::Response(reply) = Incoming::parse(&line.to_string().into()) else { panic!("{line}") };
+        let Self { ledger, plugins, relays, .. } = self;
+        outputs_of(|step| {
+            relays.reply(step, ME, reply);
+            let answers = relays.take_fetched();
+            plugins.answered(ledger, relays, step, answers);
+        })
+    }
+
+    fn load(&self, uri: &str) -> &PluginLoad {
+        let session = self.ledger.channels.sessions.get(&SESSION).unwrap();
+        &session.plugins.get(MY_ID, uri).unwrap().load
+    }
+
+    fn failure(&self) -> &str {
+        match self.load(URI) {
+            PluginLoad::Failed(why) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn loaded(&self) -> Vec<String> {
+        match self.load(URI) {
+            PluginLoad::Loaded(plugin) => parts(plugin),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+const FILES: [(&str, &str); 3] =
+    [(".mcp.json", SERVERS), ("skills/sing/SKILL.md", SKILL), ("skills/sing/other.txt", "")];
+
+#[test]
+fn plugin_is_listed_read_and_listed_again_and_known_by_its_nonce() {
+    let mut world = World::new(FILES.to_vec());
+    let outputs = world.publish(&[(URI, Some("1"))]);
+    assert!(matches!(world.load(URI), PluginLoad::Loading));
+    world.serve(outputs, |_, _| {});
+    assert_eq!(world.loaded(), ["skill Sing", "mcp web"]);
+    let lists = ["resourceList ", "resourceList skills", "resourceList skills/sing"];
+    let reads = ["resourceRead skills/sing/SKILL.md", "resourceRead .mcp.json"];
+    assert_eq!(world.asked, [lists.as_slice(), &reads, &lists].concat());
+    assert!(world.plugins.is_idle());
+    // Published by the same client again, in the same version.
+    world.publish(&[]);
+    assert!(world.publish(&[(URI, Some("1"))]).is_empty());
+    assert_eq!(world.loaded(), ["skill Sing", "mcp web"]);
+    let outputs = world.publish(&[(URI, Some("2"))]);
+    assert!(!outputs.is_empty() && matches!(world.load(URI), PluginLoad::Loading));
+}
+
+#[test]
+fn plugin_that_changes_while_it_is_fetched_is_fetched_again_once() {
+    // A file that is added while others are read, and one that is gone when it is to be read.
+    for gone in [false, true] {
+        let mut world = World::new(FILES.to_vec());
+        let outputs = world.publish(&[(URI, Some("1"))]);
+        let mut changes = 0;
+        world.serve(outputs, |world, request| {
+            if request == "resourceRead .mcp.json" && changes == 0 {
+                changes += 1;
+                world.files.push(("agents/new.md", ""));
+                world.files.retain(|(path, _)| !gone || *path != ".mcp.json");
+            }
+        });
+        let expected: &[&str] =
+            if gone { &["agent new", "skill Sing"] } else { &["agent new", "skill Sing", "mcp web"] };
+        assert_eq!(world.loaded(), expected);
+    }
+    let mut world = World::new(FILES.to_vec());
+    let outputs = world.publish(&[(URI, Some("1"))]);
+    let new = ["a.md", "b.md", "c.md", "d.md"];
+    let mut changes = 0;
+    world.serve(outputs, |world, request| {
+        if request == "resourceRead .mcp.json" {
+            world.files.push((new[changes], ""));
+            changes += 1;
+        }
+    });
+    assert_eq!((world.failure(), changes), ("it changed twice while it was fetched", 2));
+}
+
+#[test]
+fn newer_publication_replaces_a_fetch() {
+    let mut world = World::new(FILES.to_vec());
+    let first = world.publish(&[(URI, Some("1"))]);
+    let second = world.publish(&[(URI, Some("2"))]);
+    world.serve(first, |_, _| {});
+    assert!(matches!(world.load(URI), PluginLoad::Loading), "answers to the first one are ignored");
+    world.serve(second, |_, _| {});
+    assert_eq!(world.loaded().len(), 2);
+    assert_eq!(world.plugins.cache.len(), 1);
+}
+
+#[test]
+fn fetch_that_cannot_succeed_ends_with_a_sentence() {
+    let nonsense = [
+        (json!({ "result": { "entries": [{ "name": 1 }] } }), "answer of its client is invalid"),
+        (json!({ "result": "x" }), "answer of its client is invalid"),
+        (json!({}), "neither a result nor an error"),
+        (json!({ "error": { "code": -32000, "message": "no\u{7} luck" } }), "its client says: no luck"),
+        (json!({ "error": { "code": -32008, "message": "none" } }), "it cannot be listed: none"),
+        (
+            json!({ "result": { "entries": (0..10_000).map(|at| json!({ "name": at.to_string(), "type": "file" }))
+                .collect::<Vec<_>>() } }),
+            "more than 2000 files and folders",
+        ),
+    ];
+    for (mut answer, why) in nonsense {
+        let mut world = World::new(Vec::new());
+        world.publish(&[(URI, None)]);
+        (answer["jsonrpc"], answer["id"]) = ("2.0".into(), 1.into());
+        world.reply(&answer);
+        assert!(world.failure().contains(why), "{}", world.failure());
+        assert!(world.plugins.is_idle());
+        assert!(world.follow().is_empty(), "it is not fetched again without a new publication");
+    }
+    let mut world = World::new(Vec::new());
+    world.publish(&[("virtual:/p?q", None)]);
+    assert!(matches!(world.load("virtual:/p?q"), PluginLoad::Failed(_)) && world.plugins.is_idle());
+}
+
+#[test]
+fn client_that_never_answers_is_given_up_and_one_that_is_back_is_asked_again() {
+    let mut world = World::new(FILES.to_vec());
+    world.publish(&[(URI, Some("1"))]);
+    let World { ledger, plugins, relays, .. } = &mut world;
+    outputs_of(|step| drop(plugins.timed_out(ledger, relays, step, 1)));
+    assert!(world.failure().contains("within 30 seconds"), "{}", world.failure());
+    world.publish(&[(URI, Some("2"))]);
+    let World { ledger, plugins, relays, .. } = &mut world;
+    ledger.presence.connections.clear();
+    assert_eq!(plugins.connection_ended(ledger, relays, ME), [SESSION]);
+    assert_eq!(world.failure(), DISCONNECTED);
+    assert!(world.follow().is_empty() && world.plugins.returned(&world.ledger).is_empty());
+    connect(&mut world.ledger, ME, MY_ID);
+    assert_eq!(world.plugins.returned(&world.ledger), [SESSION]);
+    let outputs = world.follow();
+    world.serve(outputs, |_, _| {});
+    assert_eq!(world.loaded().len(), 2);
+}
+
+#[test]
+fn client_of_an_older_version_is_not_asked() {
+    let mut world = World::new(Vec::new());
+    world.ledger.presence.connections.get_mut(&ME).unwrap().abilities.answers_requests = false;
+    assert!(world.publish(&[(URI, Some("1"))]).is_empty());
+    assert!(world.failure().contains("older than 0.5.2"), "{}", world.failure());
+}
+
+#[test]
+fn fetches_of_a_client_and_its_plugins_are_limited() {
+    let uris: Vec<String> = (0..40).map(|at| format!("{URI}{at}")).collect();
+    let all: Vec<(&str, Option<&str>)> = uris.iter().map(|uri| (uri.as_str(), Some("1"))).collect();
+    let mut world = World::new(Vec::new());
+    let outputs = world.publish(&all);
+    let requests = outputs.iter().filter(|output| matches!(output, Output::Frame(..)));
+    assert_eq!(requests.count(), FETCHES_MAX);
+    let session = world.ledger.channels.sessions.get(&SESSION).unwrap();
+    assert_eq!(session.plugins.0.len(), PLUGINS_MAX);
+    // The next one begins when one is over.
+    let next = world.reply(&json!({ "jsonrpc": "2.0", "id": 1, "error": { "code": -32008, "message": "" } }));
+    assert!(
+        matches!(next[..], [Output::Timer(Timer::Plugin(5), FETCH_TIMEOUT), Output::Frame(..)]),
+        "{next:?}"
+    );
+    world.publish(&[]);
+    assert!(world.plugins.is_idle());
+}
