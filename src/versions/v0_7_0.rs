@@ -5,8 +5,9 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Context, IncomingAction, OutgoingAction, OutgoingNotice, StepFacts, VersionStep};
+use super::step::{Context, IncomingAction, IncomingCall, OutgoingAction, OutgoingNotice, StepFacts, VersionStep};
 use super::translation::replaced;
+use crate::wire::errors::RpcError;
 
 pub struct V0_7_0;
 
@@ -22,7 +23,13 @@ impl VersionStep for V0_7_0 {
         }
     }
 
+    fn call_up(&self, call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
+        node::objects_in(&mut call.params, "activeClient").for_each(decide_about_plugins);
+        Ok(())
+    }
+
     fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
+        node::objects_in(&mut said.action, "activeClient").for_each(decide_about_plugins);
         if said.name() == "session/customizationToggled" && !said.action.contains_key("enablement") {
             let enabled = said.action.get("enabled").cloned().unwrap_or(Value::Bool(true));
             said.action.insert("enablement".to_owned(), json!([{ "kind": "session", "enabled": enabled }]));
@@ -75,6 +82,16 @@ impl VersionStep for V0_7_0 {
             notice.params.extend(name.map(|name| ("resource".to_owned(), name)));
         }
         Some(notice)
+    }
+}
+
+/// Turns off for the session what a client has published as off.
+fn decide_about_plugins(client: &mut Object) {
+    for plugin in node::objects_in(client, "customizations") {
+        let is_off = plugin.get("enabled") == Some(&Value::Bool(false));
+        if is_off && !plugin.contains_key("enablement") {
+            plugin.insert("enablement".to_owned(), json!([{ "kind": "session", "enabled": false }]));
+        }
     }
 }
 

@@ -17,6 +17,7 @@ mod changesets;
 mod chats;
 mod client;
 mod client_files;
+mod client_plugins;
 mod commands;
 mod config_file;
 mod conform;

@@ -219,3 +219,16 @@ fn servers_of_a_changed_configuration_reach_sessions() {
     assert_eq!(actions_in(&outputs), ["session/customizationsChanged"]);
     assert_eq!(states(&ledger), []);
 }
+
+#[test]
+fn decisions_about_ids_of_clients_are_limited() {
+    let mut decisions = Decisions::default();
+    let list = [CustomizationEnablement::Global { enabled: false }];
+    for at in 0..1000 {
+        decisions.take(&format!("p{at}"), None, &list).unwrap();
+    }
+    assert_eq!(decisions.take("more", None, &list).unwrap_err(), Refusal::TooManyDecisions(1000));
+    // Known ones, and decisions that need no room, are taken.
+    assert!(decisions.take("p1", None, &[]).is_ok() && decisions.take("none", None, &[]).is_ok());
+    assert!(decisions.take("more", None, &list).is_ok());
+}

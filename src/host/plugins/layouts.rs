@@ -138,9 +138,10 @@ impl<'a> Parser<'a> {
             self.add_skills("skills");
             return self.add_servers_of_file("mcp.json");
         }
-        let manifest = [".plugin/plugin.json", ".claude-plugin/plugin.json"];
-        let manifest = manifest.into_iter().find(|path| self.tree.has(path));
-        let manifest = manifest.map_or(at_root, |path| self.object(path)).unwrap_or_default();
+        let places = [".plugin/plugin.json", ".claude-plugin/plugin.json"];
+        let place = places.into_iter().find(|path| self.tree.has(path));
+        let manifest = place.map_or(at_root, |path| self.object(path)).unwrap_or_default();
+        let place = place.unwrap_or("plugin.json");
         self.take_version(Some(&manifest));
         for folder in self.places(&manifest, "agents") {
             let new = || PartKind::Agent { model: None, tools: None };
@@ -156,8 +157,8 @@ impl<'a> Parser<'a> {
             let new = || PartKind::Rule { always_applies: None, globs: None };
             self.add_documents(&folder, &[".instructions.md", ".mdc", ".md"], &new);
         }
-        self.add_all(&manifest, "hooks", &["hooks/hooks.json", "hooks.json"], Self::add_hooks);
-        self.add_all(&manifest, "mcpServers", &[".mcp.json"], Self::add_servers);
+        self.add_all((place, &manifest), "hooks", &["hooks/hooks.json", "hooks.json"], Self::add_hooks);
+        self.add_all((place, &manifest), "mcpServers", &[".mcp.json"], Self::add_servers);
     }
 
     fn take_version(&mut self, manifest: Option<&Map<String, Value>>) {
@@ -234,7 +235,7 @@ impl<'a> Parser<'a> {
     /// manifest itself has.
     fn add_all(
         &mut self,
-        manifest: &Map<String, Value>,
+        (place, manifest): (&str, &Map<String, Value>),
         member: &str,
         default: &[&str],
         add: fn(&mut Self, &str, &Map<String, Value>),
@@ -249,7 +250,7 @@ impl<'a> Parser<'a> {
         }
         let inline = value.and_then(Value::as_object).filter(|object| !object.contains_key("paths"));
         if let Some(object) = inline {
-            add(self, "plugin.json", object);
+            add(self, place, object);
         }
     }
 

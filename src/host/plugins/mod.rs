@@ -11,7 +11,7 @@
 //! again; one without a nonce is fetched for each session. Nothing is stored: after a
 //! restart, plugins are fetched again when their clients are back.
 //!
-//! Limits: 32 plugins per client and session; per plugin 2,000 files and folders (`tree`), 256
+//! Limits: 32 plugins per client and session, the rest is not shown; per plugin 2,000 files and folders (`tree`), 256
 //! parts (`layouts`), 16 MiB of files, and 30 seconds; 64 MiB of files in all; 4 fetches with 2
 //! requests each at a time per connection. Past a limit, the plugin is not loaded, with the reason.
 
@@ -154,15 +154,25 @@ impl Plugins {
         step: &mut Step<'_>,
         session_key: SessionKey,
     ) {
+        let (was_absent, absent): (BTreeSet<_>, BTreeSet<_>) =
+            std::mem::take(&mut self.absent).into_iter().partition(|(session, _)| *session == session_key);
+        self.absent = absent;
         let Some(session) = ledger.channels.sessions.get_mut(&session_key) else { return };
+        if session.plugins.is_empty() && published(&session.state.active_clients).next().is_none() {
+            return;
+        }
         let mut before = std::mem::take(&mut session.plugins.0);
         let shown: BTreeSet<(String, String)> = shown_plugins(session);
         let wanted: Vec<(PluginKey, ClientPluginCustomization)> = published(&session.state.active_clients)
             .map(|(client_id, plugin)| (PluginKey::of(client_id, plugin), plugin.clone()))
             .collect();
-        let (was_absent, absent): (BTreeSet<_>, BTreeSet<_>) =
-            std::mem::take(&mut self.absent).into_iter().partition(|(session, _)| *session == session_key);
-        self.absent = absent;
+        for client in &session.state.active_clients {
+            let count = client.customizations.as_ref().map_or(0, Vec::len);
+            if count > PLUGINS_MAX {
+                let client = &client.client_id;
+                tracing::warn!(client, "only the first {PLUGINS_MAX} of {count} published plugins are used");
+            }
+        }
         let mut after = BTreeMap::new();
         for (key, publication) in wanted {
             let at = (key.client_id.clone(), key.uri.clone());

@@ -58,6 +58,7 @@ impl Host {
         let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
         let client_id = client.client_id.clone();
         let expected = expected.filter(|within| !within.is_zero());
+        self.end_fetches_from(step, connection);
         self.relays.end_to(step, connection);
         if expected.is_some() || how == Shutdown::Cancel {
             self.relays.end_for(step, connection);

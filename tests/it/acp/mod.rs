@@ -27,6 +27,7 @@ mod login;
 mod meeting;
 mod orphans;
 mod own_turns;
+mod plugins;
 mod providers;
 mod remembering;
 mod servers;
