@@ -311,7 +311,8 @@ fn advice(text: &str) -> Option<String> {
     let file: toml::Table = text.parse().ok()?;
     let Some(agents) = file.get("agents").and_then(toml::Value::as_table) else {
         let is_agent = |entry: &toml::Value| entry.get("command").is_some();
-        return file.iter().filter(|(name, _)| !name.starts_with("mcp") && *name != "client_mcp").find_map(|(name, entry)| {
+        let is_of_mcp = |name: &str| name.starts_with("mcp") || name == "client_mcp";
+        return file.iter().filter(|(name, _)| !is_of_mcp(name)).find_map(|(name, entry)| {
             let below = entry.as_table().and_then(|below| below.iter().find(|(_, entry)| is_agent(entry)));
             match (below, words(entry)) {
                 _ if is_agent(entry) => {

@@ -5,7 +5,9 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Context, IncomingAction, IncomingCall, OutgoingAction, OutgoingNotice, StepFacts, VersionStep};
+use super::step::{
+    Context, IncomingAction, IncomingCall, OutgoingAction, OutgoingNotice, StepFacts, VersionStep,
+};
 use super::translation::replaced;
 use crate::wire::errors::RpcError;
 

@@ -171,11 +171,17 @@ fn say(host: &mut Process, mut message: Value) {
 #[test]
 fn session_goes_on_while_its_client_answers_nothing_and_when_it_leaves() {
     let mut host = Process::start(&[]);
-    say(&mut host, json!({ "id": 1, "method": "initialize", "params":
-        { "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] } }));
+    say(
+        &mut host,
+        json!({ "id": 1, "method": "initialize", "params":
+        { "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] } }),
+    );
     let plugin = json!({ "type": "plugin", "id": "p", "uri": "virtual:/p", "name": "P" });
-    say(&mut host, json!({ "id": 2, "method": "createSession", "params": { "channel": SESSION,
-        "activeClient": { "clientId": "me", "tools": [], "customizations": [plugin] } } }));
+    say(
+        &mut host,
+        json!({ "id": 2, "method": "createSession", "params": { "channel": SESSION,
+        "activeClient": { "clientId": "me", "tools": [], "customizations": [plugin] } } }),
+    );
     host.until(|message| message["method"] == "resourceList");
     say(&mut host, json!({ "id": 3, "method": "subscribe", "params": { "channel": SESSION } }));
     let shown = host.until(|message| message["id"] == 3);
@@ -183,9 +189,12 @@ fn session_goes_on_while_its_client_answers_nothing_and_when_it_leaves() {
     assert_eq!(state["customizations"][0]["load"], json!({ "kind": "loading" }), "{state}");
     let chat = state["defaultChat"].as_str().unwrap().to_owned();
     say(&mut host, json!({ "id": 4, "method": "subscribe", "params": { "channel": chat } }));
-    say(&mut host, json!({ "method": "dispatchAction", "params": { "channel": chat, "clientSeq": 1,
+    say(
+        &mut host,
+        json!({ "method": "dispatchAction", "params": { "channel": chat, "clientSeq": 1,
         "action": { "type": "chat/turnStarted", "turnId": "t", "startedAt": "2026-01-01T00:00:00Z",
-            "message": { "text": "hello", "origin": { "kind": "user" } } } } }));
+            "message": { "text": "hello", "origin": { "kind": "user" } } } } }),
+    );
     host.until(|message| message["params"]["action"]["type"] == "chat/turnComplete");
     host.end();
     assert_eq!(host.wait().code(), Some(0), "the fetch does not keep the host");

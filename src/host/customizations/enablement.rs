@@ -132,7 +132,10 @@ pub(super) fn decisions_about(
 ) -> Option<Vec<CustomizationEnablement>> {
     use CustomizationEnablement::{Global, Session, Workspace};
     let of_session = of_session.filter(|it| matches!(it, Session { .. }));
-    let is_of_workspace = |it: &&CustomizationEnablement| matches!(it, Workspace { uri, .. } if Some(uri.as_str()) == workspace);
+    let is_of_workspace = |it: &&CustomizationEnablement| match it {
+        Workspace { uri, .. } => Some(uri.as_str()) == workspace,
+        _ => false,
+    };
     let of_workspace = decisions.of_workspace(id, workspace);
     let of_workspace = of_workspace.or_else(|| published.iter().find(is_of_workspace).cloned());
     let for_all = decisions.0.get(id).and_then(|decided| decided.global).map(|enabled| Global { enabled });

@@ -11,9 +11,10 @@
 //! again; one without a nonce is fetched for each session. Nothing is stored: after a
 //! restart, plugins are fetched again when their clients are back.
 //!
-//! Limits: 32 plugins per client and session, the rest is not shown; per plugin 2,000 files and folders (`tree`), 256
-//! parts (`layouts`), 16 MiB of files, and 30 seconds; 64 MiB of files in all; 4 fetches with 2
-//! requests each at a time per connection. Past a limit, the plugin is not loaded, with the reason.
+//! Limits: 32 plugins per client and session, the rest is not shown; per plugin 2,000 files and
+//! folders (`tree`), 256 parts (`layouts`), 16 MiB of files, and 30 seconds; 64 MiB of files in
+//! all; 4 fetches with 2 requests each at a time per connection. Past a limit, the plugin is not
+//! loaded, with the reason.
 
 mod fetch;
 mod front_matter;
