@@ -41,7 +41,7 @@ pub(super) fn plugins_of(
     servers: &[Customization],
 ) -> Vec<Customization> {
     let published = plugins::published(&session.state.active_clients);
-    let mut shown = Shown { ledger, key, session, ids: BTreeSet::new(), names: BTreeSet::new() };
+    let mut shown = ShownPlugins { ledger, key, session, ids: BTreeSet::new(), names: BTreeSet::new() };
     for server in servers.iter().filter_map(super::as_server) {
         shown.ids.insert(server.id.clone());
         shown.names.insert(server.name.clone());
@@ -111,7 +111,7 @@ fn enabled_of_child(child: &ChildCustomization) -> Option<bool> {
 }
 
 /// Ids and names of servers that the plugins before one have taken.
-struct Shown<'a> {
+struct ShownPlugins<'a> {
     ledger: &'a Ledger,
     key: SessionKey,
     session: &'a Session,
@@ -119,7 +119,7 @@ struct Shown<'a> {
     names: BTreeSet<String>,
 }
 
-impl Shown<'_> {
+impl ShownPlugins<'_> {
     /// Returns an id that no customization of the session has.
     fn free_id(&mut self, mut id: String) -> String {
         while !self.ids.insert(id.clone()) {

@@ -105,7 +105,7 @@ pub(super) enum Parsing {
 
 /// Parses the files of a plugin.
 pub(super) fn parse(tree: &Tree) -> Parsing {
-    let mut parser = Parser { tree, missing: RefCell::default(), plugin: ParsedPlugin::default() };
+    let mut parser = PluginParser { tree, missing: RefCell::default(), plugin: ParsedPlugin::default() };
     parser.plugin.problems.extend(tree.refused().iter().cloned());
     parser.parse();
     let missing = parser.missing.into_inner();
@@ -122,14 +122,14 @@ pub(super) fn parse(tree: &Tree) -> Parsing {
     Parsing::Done(plugin)
 }
 
-struct Parser<'a> {
+struct PluginParser<'a> {
     tree: &'a Tree,
     /// Files that the parser needs and that were not read.
     missing: RefCell<Vec<String>>,
     plugin: ParsedPlugin,
 }
 
-impl<'a> Parser<'a> {
+impl<'a> PluginParser<'a> {
     fn parse(&mut self) {
         let at_root = self.object("plugin.json");
         let schema = at_root.as_ref().and_then(|manifest| manifest.get("$schema")?.as_str());

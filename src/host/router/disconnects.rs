@@ -19,12 +19,13 @@ use crate::host::ledger::{Connection, Ledger};
 use crate::host::terminals::ptys;
 use crate::host::{Host, Step};
 
-use super::kinds;
+use super::{kinds, plugin_steps};
 
 impl Host {
     /// Removes a connection and its subscriptions. After [`Output::Closed`], it gets no output.
     pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
-        self.end_fetches_from(step, connection);
+        let (plugins, relays) = (&mut self.plugins, &mut self.relays);
+        plugin_steps::end_fetches_from(&mut self.ledger, plugins, relays, step, connection);
         self.relays.end_to(step, connection);
         self.relays.end_for(step, connection);
         self.changes.connection_closed(connection);
@@ -58,7 +59,8 @@ impl Host {
         let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
         let client_id = client.client_id.clone();
         let expected = expected.filter(|within| !within.is_zero());
-        self.end_fetches_from(step, connection);
+        let (plugins, relays) = (&mut self.plugins, &mut self.relays);
+        plugin_steps::end_fetches_from(&mut self.ledger, plugins, relays, step, connection);
         self.relays.end_to(step, connection);
         if expected.is_some() || how == Shutdown::Cancel {
             self.relays.end_for(step, connection);

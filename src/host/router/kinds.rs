@@ -20,7 +20,7 @@ use crate::host::refusal::Refusal;
 use crate::host::{annotations, customizations, terminals, Host, Step};
 use crate::wire::channels::ChannelKind;
 
-use super::dispatch;
+use super::{dispatch, plugin_steps};
 
 impl Host {
     /// Carries out an action of a client; `as_selected` if the selection of its chat applies to it.
@@ -107,7 +107,10 @@ impl Host {
                         conversations::open_conversation(&mut self.ledger, &self.agents, step, chat);
                     }
                 }
-                Fact::PluginsMayDiffer(session) => self.follow_plugins(step, session),
+                Fact::PluginsMayDiffer(session) => {
+                    let (plugins, relays) = (&mut self.plugins, &mut self.relays);
+                    plugin_steps::follow_plugins(&mut self.ledger, plugins, relays, step, session);
+                }
                 Fact::TurnEnded(chat) => {
                     self.changes.checkpoints.checkpoint_after_turn(&mut self.ledger, step, chat);
                 }

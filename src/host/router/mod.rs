@@ -185,7 +185,8 @@ impl Host {
             }
         }
         self.deliver(step);
-        self.settle_plugins(step);
+        plugin_steps::settle_plugins(&mut self.ledger, &mut self.plugins, &mut self.relays, step);
+        self.deliver(step);
         watches::settle_watches(&mut self.ledger, step);
         terminals::settle_terminals(&mut self.ledger, step);
         self.changes.settle_changesets(&mut self.ledger, step);
@@ -206,7 +207,10 @@ impl Host {
                 watches::unsubscribed_watch_expired(&mut self.ledger, step, watch, number)
             }
             Timer::Relay(number) => self.relays.time_out(step, number),
-            Timer::Plugin(number) => self.plugin_timed_out(step, number),
+            Timer::Plugin(number) => {
+                let (plugins, relays) = (&mut self.plugins, &mut self.relays);
+                plugin_steps::plugin_timed_out(&mut self.ledger, plugins, relays, step, number);
+            }
             Timer::Refresh(session) => self.changes.statuses.debounce_expired(&mut self.ledger, session),
             Timer::Linger(session, number) => self.changes.statuses.linger_expired(session, number),
             Timer::Checkpoint(number) => {

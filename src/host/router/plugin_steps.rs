@@ -4,45 +4,72 @@
 //! conversations get their servers.
 //! Never: does anything in a step in which no client has published or sent a plugin.
 
+use crate::host::customizations;
 use crate::host::effects::{ConnectionId, SessionKey};
-use crate::host::{customizations, Host, Step};
+use crate::host::ledger::Ledger;
+use crate::host::plugins::Plugins;
+use crate::host::relays::Relays;
+use crate::host::Step;
 
-impl Host {
-    /// Brings a session in line with the plugins that its active clients publish.
-    pub(super) fn follow_plugins(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        self.plugins.follow_session(&mut self.ledger, &mut self.relays, step, session);
-        if self.ledger.channels.sessions.contains_key(&session) {
-            customizations::update_session(&mut self.ledger, step, session);
-        }
+/// Brings a session in line with the plugins that its active clients publish.
+pub(super) fn follow_plugins(
+    ledger: &mut Ledger,
+    plugins: &mut Plugins,
+    relays: &mut Relays,
+    step: &mut Step<'_>,
+    session: SessionKey,
+) {
+    plugins.follow_session(ledger, relays, step, session);
+    show(ledger, step, &[session]);
+}
+
+/// Passes the answers of clients to the fetches, and asks clients again that are back.
+pub(super) fn settle_plugins(
+    ledger: &mut Ledger,
+    plugins: &mut Plugins,
+    relays: &mut Relays,
+    step: &mut Step<'_>,
+) {
+    if plugins.is_idle() {
+        return;
     }
-
-    /// Passes the answers of clients to the fetches, and asks clients again that are back.
-    pub(super) fn settle_plugins(&mut self, step: &mut Step<'_>) {
-        if self.plugins.is_idle() {
-            return;
-        }
-        let answers = self.relays.take_fetched();
-        let mut changed = self.plugins.answered(&mut self.ledger, &mut self.relays, step, answers);
-        changed.dedup();
-        for session in changed {
-            customizations::update_session(&mut self.ledger, step, session);
-        }
-        for session in self.plugins.returned(&self.ledger) {
-            self.follow_plugins(step, session);
-        }
-        self.deliver(step);
+    let answers = relays.take_fetched();
+    let mut changed = plugins.answered(ledger, relays, step, answers);
+    changed.dedup();
+    show(ledger, step, &changed);
+    for session in plugins.returned(ledger) {
+        follow_plugins(ledger, plugins, relays, step, session);
     }
+}
 
-    pub(super) fn plugin_timed_out(&mut self, step: &mut Step<'_>, number: u64) {
-        for session in self.plugins.timed_out(&mut self.ledger, &mut self.relays, step, number) {
-            customizations::update_session(&mut self.ledger, step, session);
-        }
-    }
+/// Ends a fetch that takes too long.
+pub(super) fn plugin_timed_out(
+    ledger: &mut Ledger,
+    plugins: &mut Plugins,
+    relays: &mut Relays,
+    step: &mut Step<'_>,
+    number: u64,
+) {
+    let changed = plugins.timed_out(ledger, relays, step, number);
+    show(ledger, step, &changed);
+}
 
-    /// Ends the fetches from a client that can no longer send.
-    pub(super) fn end_fetches_from(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
-        for session in self.plugins.connection_ended(&mut self.ledger, &mut self.relays, connection) {
-            customizations::update_session(&mut self.ledger, step, session);
+/// Ends the fetches from a client that can no longer send.
+pub(super) fn end_fetches_from(
+    ledger: &mut Ledger,
+    plugins: &mut Plugins,
+    relays: &mut Relays,
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+) {
+    let changed = plugins.connection_ended(ledger, relays, connection);
+    show(ledger, step, &changed);
+}
+
+fn show(ledger: &mut Ledger, step: &mut Step<'_>, sessions: &[SessionKey]) {
+    for session in sessions {
+        if ledger.channels.sessions.contains_key(session) {
+            customizations::update_session(ledger, step, *session);
         }
     }
 }
