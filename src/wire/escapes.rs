@@ -13,9 +13,10 @@ pub const ESCAPE: u8 = 0x1b;
 pub const CHARACTER_BYTES_MAX: usize = 4;
 
 /// Position in a program's output relative to its escape sequences.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SequenceState {
     /// Position outside of sequences.
+    #[default]
     Text,
     /// Position behind an escape.
     Escape,

