@@ -10,7 +10,7 @@
 //! Owns: the corpus, the changes, and the count of executions.
 //! Never: judges an input; a target panics if a law is broken.
 // A broken law panics.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod targets;
 
