@@ -53,6 +53,8 @@ def build(triple):
     if "-apple-" in triple and not shutil.which("xcrun"):
         # Names are enough to link: the system has the frameworks.
         flags += [f"-Clink-arg=-F{ROOT / '.dist/frameworks'}"]
+    # mimalloc has the time of its compilation in a message.
+    maps += ["-Wno-builtin-macro-redefined", '-D__DATE__=""', '-D__TIME__=""']
     env = os.environ | {
         "CARGO_TARGET_DIR": str(TARGET / "shipped"), "CARGO_INCREMENTAL": "0", "RUSTFLAGS": " ".join(flags),
         f"CFLAGS_{triple.replace('-', '_')}": " ".join(maps), "CARGO_PROFILE_RELEASE_TRIM_PATHS": "all",
