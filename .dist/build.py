@@ -70,7 +70,11 @@ def build(triple):
 def licences_beside(triple):
     """Returns {name: licence} of what the toolchain links in: the standard library, and the C library's parts."""
     mit = re.sub("Copyright .*", "Copyright (c) The Rust Project Contributors", (ROOT / "LICENSE").read_text())
-    found = {"The Rust standard library (MIT OR Apache-2.0)": mit}
+    parts = "addr2line, gimli, hashbrown, memchr, miniz_oxide, object and rustc-demangle"
+    found = {f"The Rust standard library, with {parts} (MIT OR Apache-2.0)": mit}
+    if "-apple-" not in triple:
+        unwinder = zig_library() / "libunwind/LICENSE.TXT"
+        found["libunwind of the LLVM project (Apache-2.0 WITH LLVM-exception)"] = unwinder.read_text()
     if triple.endswith("-musl"):
         found["musl, the C library (MIT)"] = (zig_library() / "libc/musl/COPYRIGHT").read_text()
     elif "-windows-" in triple:

@@ -33,16 +33,26 @@ function programPath() {
 function spawn(options = {}) {
   const { args = [], cwd, env, onStderr = (text) => process.stderr.write(text) } = options;
   const path = options.path ?? programPath();
-  const child = spawnProcess(path, args, { cwd, env, stdio: ['pipe', 'pipe', 'pipe'], windowsHide: true });
+  const why = (error) => {
+    const cause = error.code === 'ENOENT' && cwd && !existsSync(cwd) ? `there is no folder \`${cwd}\`` : error.message;
+    return new Error(`\`${path}\` cannot be started: ${cause}`, { cause: error });
+  };
+  let child;
+  try {
+    child = spawnProcess(path, args, { cwd, env, stdio: ['pipe', 'pipe', 'pipe'], windowsHide: true });
+  } catch (error) {
+    throw why(error);
+  }
+  // An error without a listener would end this process.
+  const failed = new Promise((resolve) => child.on('error', (error) => resolve({ code: null, signal: null, error })));
+  if (!child.stdin || !child.stdout || !child.stderr) throw why(new Error('no pipes can be opened to it'));
   let quoted = '';
   child.stderr.setEncoding('utf8').on('data', (text) => {
     quoted = (quoted + text).slice(-QUOTED_STDERR_MAX);
     onStderr(text);
   });
-  const exited = new Promise((resolve) => {
-    child.on('error', (error) => resolve({ code: null, signal: null, error }));
-    child.on('close', (code, signal) => resolve({ code, signal }));
-  });
+  const closed = new Promise((resolve) => child.on('close', (code, signal) => resolve({ code, signal })));
+  const exited = Promise.race([failed, closed]);
   // Why nothing can be sent is told by `recv`, which learns the exit status.
   child.stdin.on('error', () => {});
 
@@ -71,9 +81,9 @@ function spawn(options = {}) {
   }
   async function ended() {
     const { code, signal, error } = await exited;
-    if (error) throw new Error(`\`${path}\` cannot be started: ${error.message}`, { cause: error });
+    if (error) throw why(error);
     // 0: stdin ended; 4: a turn was cut or a question declined after that. Both are what `close` asks for.
-    if (code === 0 || code === 4) return null;
+    if (child.stdin.writableEnded && (code === 0 || code === 4)) return null;
     const how = signal ? `was ended by ${signal}` : `exited with status ${code}`;
     throw new Error(`ahp-sidecar ${how}${quoted.trim() && `: ${quoted.trim()}`}`);
   }

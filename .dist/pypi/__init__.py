@@ -16,6 +16,8 @@ def program():
         return chosen
     schemes = [sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")]
     folders = [sysconfig.get_path("scripts", scheme) for scheme in schemes]
+    # `pip install --target` puts programs beside the packages.
+    folders.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bin"))
     found = shutil.which("ahp-sidecar", path=os.pathsep.join(folders))
     if not found:
         raise FileNotFoundError(f"`ahp-sidecar` is in none of {', '.join(folders)}: install the package again")

@@ -1,6 +1,10 @@
+import os
 import subprocess
 import sys
 
 from . import program
 
-sys.exit(subprocess.call([program(), *sys.argv[1:]]))
+command = [program(), *sys.argv[1:]]
+if os.name != "nt":
+    os.execv(command[0], command)
+sys.exit(subprocess.call(command))

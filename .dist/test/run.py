@@ -196,6 +196,13 @@ def check_npm(dist, folder):
     assert node(find, AHP_SIDECAR_PATH="/not/there") == "AHP_SIDECAR_PATH names `/not/there`, which does not exist\n"
     elsewhere = "Object.defineProperty(process, 'platform', { value: 'sunos' });"
     assert f"has no program for `sunos-{CPU}`, only for" in node(elsewhere + find)
+    # A transport that fails says why, and takes nobody along.
+    receive = ("const { spawn } = require('ahp-sidecar'); const say = (it) => console.log(it?.message ?? it); "
+               "try { spawn(%s).recv().then(say, say) } catch (error) { say(error) }")
+    for options, said in [({"path": "/bin/true"}, "ahp-sidecar exited with status 0"),
+                          ({"cwd": "/not/there"}, "there is no folder `/not/there`"),
+                          ({"path": "/etc/passwd/x"}, "`/etc/passwd/x` cannot be started: ")]:
+        assert said in node(receive % json.dumps(options)), (options, said)
     shutil.rmtree(folder / "node_modules/@ahp-sidecar")
     said = node(find)
     assert f"`@ahp-sidecar/{NAME}`" in said and f"npm install @ahp-sidecar/{NAME}@" in said and said.count("\n") == 1
