@@ -10,7 +10,7 @@
 mod bench;
 pub mod checks;
 mod client;
-mod dice;
+pub mod dice;
 mod guarded;
 mod host;
 pub mod mirror;

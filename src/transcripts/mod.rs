@@ -10,6 +10,7 @@
 
 mod comparison;
 pub mod differences;
+mod folders;
 pub mod form;
 mod jsonl;
 mod names;

@@ -1,19 +1,18 @@
 //! Plays a transcript: says the client's lines to a host, and takes what comes.
 //!
-//! Owns: when each line is said, how long the host is waited for, and the folders of a transcript.
+//! Owns: when each line is said, and how long the host is waited for.
 //! Never: decides whether a line is the expected one.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Context};
+use anyhow::Context;
 use serde_json::Value;
-use uuid::Uuid;
 
 use super::comparison::TranscriptComparison;
 use super::differences::Difference;
+use super::folders::PlayFolders;
 use super::form::{TranscriptFile, TranscriptLine};
 use super::names::{numbered_names, NameTable};
 use super::naming::Naming;
@@ -542,72 +541,4 @@ fn is_status(expected: i32, received: i32) -> bool {
 fn is_answer_to(line: &str, id: &str) -> bool {
     let is_answer = |message: Value| message["id"] == id && message.get("method").is_none();
     line.contains(id) && serde_json::from_str(line).is_ok_and(is_answer)
-}
-
-/// Folders of a transcript that is played. Removed on drop.
-struct PlayFolders {
-    path: PathBuf,
-}
-
-impl PlayFolders {
-    fn create() -> anyhow::Result<Self> {
-        let temporary =
-            paths::canonical(&std::env::temp_dir()).context("there is no folder for temporary files")?;
-        let path = temporary.join(format!("ahp-sidecar-{}", Uuid::new_v4().simple()));
-        private::create_folder(&path).with_context(|| format!("`{}` cannot be created", path.display()))?;
-        Ok(Self { path })
-    }
-
-    /// Returns environment variables with which git ignores the user's configuration.
-    fn git_environment(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
-        let home = self.path.join("home");
-        let path = std::env::var_os("PATH").map(|path| ("PATH", path.into()));
-        let variables: [(&str, PathBuf); 4] = [
-            ("GIT_CONFIG_GLOBAL", home.join("gitconfig")),
-            ("GIT_CONFIG_NOSYSTEM", "1".into()),
-            ("XDG_CONFIG_HOME", home.clone()),
-            ("HOME", home),
-        ];
-        variables.into_iter().chain(path)
-    }
-
-    /// Makes the folder of the transcript a repository in which a file is committed.
-    fn create_repository(&self) -> anyhow::Result<()> {
-        let folder = self.path.join("folder");
-        fs::write(folder.join("a"), "one\n")?;
-        let commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x"];
-        for arguments in [&["init", "-q", "-b", "main"][..], &["add", "a"], &commit] {
-            self.run_git(&folder, arguments)?;
-        }
-        Ok(())
-    }
-
-    fn configuration(&self) -> PathBuf {
-        self.path.join("folder/config.toml")
-    }
-
-    /// Writes the configuration file.
-    fn configure(&self, text: &[u8]) -> anyhow::Result<()> {
-        fs::write(self.configuration(), text).context("the configuration file cannot be written")
-    }
-
-    fn run_git(&self, folder: &Path, arguments: &[&str]) -> anyhow::Result<()> {
-        let mut git = Command::new("git");
-        git.args(arguments).current_dir(folder).envs(self.git_environment());
-        for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
-            git.env_remove(variable);
-        }
-        let output = git.output().context("`git` cannot be run")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "`git {}` has failed: {}", arguments.join(" "), said.trim_end());
-        Ok(())
-    }
-}
-
-impl Drop for PlayFolders {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
-            tracing::warn!(%error, "`{}` cannot be removed", self.path.display());
-        }
-    }
 }

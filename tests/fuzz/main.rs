@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use ahp_sidecar::conform::dice::Dice;
+
 use targets::{Target, TARGETS};
 
 /// Executions of each target without a time limit.
@@ -34,24 +36,6 @@ const WORDS: [&str; 24] = [
     "\u{1b}]", "\u{7}", "\r\n", "\0", "%2f", "..", "://", "\u{feff}", "ä", "\u{9b}",
 ];
 
-/// Random numbers of splitmix64.
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below the limit; 0 if that is 0.
-    fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.next() % (limit.max(1) as u64)).unwrap()
-    }
-}
-
 /// Changes an input at random places.
 fn changed(input: &[u8], corpus: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
     let mut bytes = input.to_vec();
@@ -60,7 +44,7 @@ fn changed(input: &[u8], corpus: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
         let until = (at + dice.below(32)).min(end);
         match dice.below(8) {
             0 if at < end => bytes[at] ^= 1 << dice.below(8),
-            1 if at < end => bytes[at] = dice.next().to_le_bytes()[0],
+            1 if at < end => bytes[at] = dice.roll().to_le_bytes()[0],
             2 => drop(bytes.drain(at..until)),
             3 => bytes.truncate(at),
             4 => {
@@ -103,7 +87,7 @@ fn run(target: &Target, transcripts: &[String], limit: Option<Duration>, seed: u
     let found = corpus.len();
     corpus.extend((target.seeds)(transcripts));
     assert!(!corpus.is_empty(), "{} has no corpus", target.name);
-    let (mut dice, mut count, begin) = (Dice(seed), 0, Instant::now());
+    let (mut dice, mut count, begin) = (Dice::new(seed), 0, Instant::now());
     loop {
         let next = usize::try_from(count).unwrap();
         let input = match corpus.get(next).filter(|_| next < found) {

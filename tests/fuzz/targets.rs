@@ -198,7 +198,7 @@ fn stored_turns(input: &[u8]) {
     }
 }
 
-/// What is read from a URI gives the same when it is written and read again.
+/// Parts of a URI give the same parts when they are written and read again.
 fn all_uris(input: &[u8]) {
     let Ok(uri) = std::str::from_utf8(input) else { return };
     if let Some((chat, number)) = parse_terminal_uri(uri) {
@@ -238,7 +238,7 @@ fn texts(input: &[u8]) {
     assert!(escapes::whole_characters(input).len() <= input.len());
 }
 
-/// What a terminal shows does not depend on how its output is split, and no byte is lost.
+/// Text of a terminal does not depend on how its output is split, and no byte is lost.
 fn terminal(input: &[u8]) {
     let scan = |size: usize| {
         let (mut scanner, mut text, mut whole) = (OutputScanner::default(), Vec::new(), Vec::new());
@@ -332,7 +332,7 @@ fn updates(transcripts: &[String]) -> Vec<Vec<u8>> {
     [whole.into_bytes()].into_iter().chain(said).collect()
 }
 
-/// What an agent sends as the history of a session gives turns that can be stored and read.
+/// Updates that an agent replays give turns that can be stored and read.
 fn acp_history(input: &[u8]) {
     let mut replay = Replay::new(ReplayLimits::default());
     for line in input.split(|byte| *byte == b'\n') {

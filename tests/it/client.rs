@@ -80,9 +80,10 @@ pub async fn connect_to(command: std::process::Command) -> (Child, Client) {
     (child, Client::connect(pipes, config).await.unwrap())
 }
 
-async fn create_session(client: &Client) {
+/// Creates a session of the scripted agent.
+pub async fn create_session(client: &Client, session: &str) {
     let params = CreateSessionParams {
-        channel: SESSION.to_owned(),
+        channel: session.to_owned(),
         meta: None,
         provider: Some("script".to_owned()),
         working_directories: None,
@@ -193,7 +194,7 @@ pub async fn hold_conversation(host: std::process::Command) {
     assert_eq!(root.agents[0].provider, "script");
     client.ping().await.unwrap();
 
-    create_session(&client).await;
+    create_session(&client, SESSION).await;
     let (session, _) = client.subscribe(SESSION.to_owned()).await.unwrap();
     let chat = session_in(session).default_chat.unwrap();
     let mut mirror = ChatMirror::subscribe(&client, &chat).await;
@@ -346,7 +347,7 @@ async fn official_client_runs_several_chats_concurrently() {
     let (mut child, client) = connect(&["--deterministic"]).await;
     let versions = SUPPORTED_PROTOCOL_VERSIONS.iter().map(ToString::to_string).collect();
     client.initialize("tester".to_owned(), versions, vec![]).await.unwrap();
-    create_session(&client).await;
+    create_session(&client, SESSION).await;
     let (subscribed, mut catalogue) = client.subscribe(SESSION.to_owned()).await.unwrap();
     let mut session = session_in(subscribed);
     let first = session.default_chat.clone().unwrap();
@@ -434,7 +435,7 @@ async fn official_client_executes_a_tool() {
     let (mut child, client) = connect(&[]).await;
     let versions = SUPPORTED_PROTOCOL_VERSIONS.iter().map(|&version| version.to_owned()).collect();
     client.initialize("worker".to_owned(), versions, vec![]).await.unwrap();
-    create_session(&client).await;
+    create_session(&client, SESSION).await;
     let (session, mut news) = client.subscribe(SESSION.to_owned()).await.unwrap();
     let mut session = session_in(session);
     let chat = session.default_chat.clone().unwrap();
@@ -494,7 +495,7 @@ async fn official_client_executes_a_tool() {
 async fn official_client_pages_through_turns_to_the_first() {
     let (mut child, client) = connect(&[]).await;
     client.initialize("tester".to_owned(), vec!["1.0.0".to_owned()], vec![]).await.unwrap();
-    create_session(&client).await;
+    create_session(&client, SESSION).await;
     let (session, _) = client.subscribe(SESSION.to_owned()).await.unwrap();
     let chat = session_in(session).default_chat.unwrap();
     let mut whole = ChatMirror::subscribe(&client, &chat).await;
@@ -533,7 +534,7 @@ async fn official_client_receives_completions() {
     let opened = client.initialize("tester".to_owned(), vec!["1.0.0".to_owned()], vec![]).await.unwrap();
     let triggers = ["/", "#", "@"].map(str::to_owned);
     assert_eq!(opened.completion_trigger_characters.as_deref(), Some(&triggers[..]));
-    create_session(&client).await;
+    create_session(&client, SESSION).await;
     let params = CompletionsParams {
         channel: SESSION.to_owned(),
         meta: None,
@@ -553,7 +554,7 @@ async fn official_client_of_0_9_0_is_served() {
     let (mut child, client) = connect(&[]).await;
     let opened = client.initialize("old".to_owned(), vec!["0.9.0".to_owned()], vec![]).await.unwrap();
     assert_eq!(opened.protocol_version, "0.9.0");
-    create_session(&client).await;
+    create_session(&client, SESSION).await;
     let (session, _) = client.subscribe(SESSION.to_owned()).await.unwrap();
     let chat = session_in(session).default_chat.unwrap();
     let mut mirror = ChatMirror::subscribe(&client, &chat).await;

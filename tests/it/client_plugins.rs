@@ -10,9 +10,7 @@ use std::sync::{Arc, Mutex};
 use ahp::reducers::apply_action_to_session;
 use ahp::{ResourceRequestHandlers, SubscriptionEvent};
 use ahp_types::actions::{SessionActiveClientSetAction, StateAction};
-use ahp_types::commands::{
-    ContentEncoding, CreateSessionParams, DirectoryEntry, ResourceListResult, ResourceReadResult,
-};
+use ahp_types::commands::{ContentEncoding, DirectoryEntry, ResourceListResult, ResourceReadResult};
 use ahp_types::state::{
     ChildCustomization, Customization, CustomizationLoadState, McpServerState, PluginCustomization,
     SessionActiveClient, SessionState, SnapshotState,
@@ -20,7 +18,7 @@ use ahp_types::state::{
 use ahp_types::version::SUPPORTED_PROTOCOL_VERSIONS;
 use serde_json::{json, Value};
 
-use crate::client::connect;
+use crate::client::{connect, create_session};
 use crate::support::{Process, HUNG};
 
 const SESSION: &str = "ahp-session:/s";
@@ -71,16 +69,7 @@ async fn official_client_has_its_plugins_fetched_and_the_hostile_parts_refused()
     let (mut child, client) = connect(&[]).await;
     let versions = SUPPORTED_PROTOCOL_VERSIONS.iter().map(|&version| version.to_owned()).collect();
     client.initialize("me".to_owned(), versions, Vec::new()).await.unwrap();
-    let params = CreateSessionParams {
-        channel: SESSION.to_owned(),
-        meta: None,
-        provider: Some("script".to_owned()),
-        working_directories: None,
-        config: None,
-        active_client: None,
-        progress_token: None,
-    };
-    client.request::<_, ()>("createSession", params).await.unwrap();
+    create_session(&client, SESSION).await;
     let (subscribed, mut subscription) = client.subscribe(SESSION.to_owned()).await.unwrap();
     let snapshot = subscribed.snapshot.unwrap();
     let SnapshotState::Session(mut state) = snapshot.state else { panic!("no session") };
