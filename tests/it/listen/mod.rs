@@ -20,7 +20,7 @@ mod returning;
 mod together;
 mod tokens;
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -68,6 +68,12 @@ impl Host {
         for address in addresses {
             command.args(["--listen", address]);
         }
+        // A machine may stand still for longer than people wait for a handshake.
+        for limit in ["--handshake-timeout", "--message-timeout"] {
+            if command.get_args().all(|argument| argument != limit) {
+                command.arg(limit).arg(HUNG.as_secs().to_string());
+            }
+        }
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
@@ -112,9 +118,34 @@ impl Drop for Host {
     }
 }
 
+/// A stream whose reads go on after the process was stopped for a while. With a timeout, the system
+/// ends them then, although no signal is handled.
+struct ResumedStream(TcpStream);
+
+impl Read for ResumedStream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.0.read(into) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => return read,
+            }
+        }
+    }
+}
+
+impl Write for ResumedStream {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.0.write(from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// A client over a WebSocket.
 struct Client {
-    socket: WebSocket<TcpStream>,
+    socket: WebSocket<ResumedStream>,
     last: u64,
     /// Messages received while waiting for another one.
     told: Vec<Value>,
@@ -131,7 +162,7 @@ impl Client {
         let uri = request.uri();
         let stream = TcpStream::connect((uri.host().unwrap(), uri.port_u16().unwrap())).unwrap();
         stream.set_read_timeout(Some(HUNG)).unwrap();
-        match client(request, stream) {
+        match client(request, ResumedStream(stream)) {
             Ok((socket, _)) => Ok(Self { socket, last: 0, told: Vec::new() }),
             Err(tokio_tungstenite::tungstenite::HandshakeError::Failure(error)) => Err(Box::new(error)),
             Err(error) => panic!("{error}"),
