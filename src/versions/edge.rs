@@ -56,7 +56,7 @@ pub struct Edges {
     /// Records of received messages; see [`Edges::take_records`].
     records: Vec<Record>,
     /// Messages to the core that translated answers have caused.
-    later: VecDeque<(ConnectionId, Incoming)>,
+    follow_ups: VecDeque<(ConnectionId, Incoming)>,
     /// Number of the last request to the core in place of a client's.
     last_inner: u64,
     /// Names for clients with [`quirks::Quirk::SessionsByProvider`].
@@ -84,13 +84,13 @@ struct EdgeConnection {
     root: Option<String>,
     /// Subscribed channels by the core's names, each with the number of the request that
     /// subscribed: requests may be answered out of order.
-    shown: BTreeMap<String, u64>,
-    /// Channels that the client needs besides, such as default chats, with numbers as above.
-    shadows: BTreeMap<String, u64>,
+    subscribed: BTreeMap<String, u64>,
+    /// Channels that the client needs in addition, such as default chats, with numbers as above.
+    implied: BTreeMap<String, u64>,
     /// Requests in flight, by the number of the first request to the core.
     batches: BTreeMap<u64, RequestBatch>,
     /// Actions in flight by `clientSeq`, as the client sent them.
-    said: VecDeque<(i64, Object)>,
+    unanswered_actions: VecDeque<(i64, Object)>,
 }
 
 #[derive(Debug)]
@@ -113,18 +113,18 @@ struct RequestBatch {
     method: String,
     reply: Reply,
     /// Channels that the client asked for, by the core's names.
-    asked: Vec<String>,
+    requested: Vec<String>,
     /// Client's names of the channels that it asked for.
-    spelled: Vec<String>,
+    client_names: Vec<String>,
     /// Channels that are subscribed to in addition.
-    besides: Vec<String>,
+    implied: Vec<String>,
     /// Channels that were unsubscribed before the answer.
-    given_up: BTreeSet<String>,
+    unsubscribed: BTreeSet<String>,
     /// Answers of the core so far, in the order of the requests.
     answers: Vec<Result<CoreAnswer, RpcError>>,
-    wants: usize,
-    /// Messages of the core behind its first answer, which must follow the client's answer.
-    behind: Vec<Outgoing>,
+    expected: usize,
+    /// Messages of the core after its first answer, which must follow the client's answer.
+    queued: Vec<Outgoing>,
 }
 
 impl EdgeConnection {
@@ -157,7 +157,7 @@ impl EdgeConnection {
     /// Returns whether the client receives messages of a channel. In older versions some channels
     /// are subscribed to that the client did not ask for.
     fn is_shown(&self, channel: &str) -> bool {
-        !self.dialect.has_summaries_in_states() || self.shown.contains_key(channel)
+        !self.dialect.has_summaries_in_states() || self.subscribed.contains_key(channel)
     }
 
     /// Replaces the client's name of the root channel by the core's, and remembers it.
@@ -170,19 +170,19 @@ impl EdgeConnection {
     /// Retains an action as its client sent it, for the echo.
     fn note(&mut self, params: Object) {
         if let Some(seq) = params.get("clientSeq").and_then(Value::as_i64) {
-            if self.said.len() == ACTIONS_MAX {
-                self.said.pop_front();
+            if self.unanswered_actions.len() == ACTIONS_MAX {
+                self.unanswered_actions.pop_front();
             }
-            self.said.push_back((seq, params));
+            self.unanswered_actions.push_back((seq, params));
         }
     }
 
     /// Returns whether a channel is subscribed to, or will be by a request in flight.
     fn follows(&self, channel: &String) -> bool {
         let is_asked =
-            |batch: &RequestBatch| batch.asked.contains(channel) || batch.besides.contains(channel);
-        let mut batches = self.batches.values().filter(|batch| !batch.given_up.contains(channel));
-        self.shown.contains_key(channel) || self.shadows.contains_key(channel) || batches.any(is_asked)
+            |batch: &RequestBatch| batch.requested.contains(channel) || batch.implied.contains(channel);
+        let mut batches = self.batches.values().filter(|batch| !batch.unsubscribed.contains(channel));
+        self.subscribed.contains_key(channel) || self.implied.contains_key(channel) || batches.any(is_asked)
     }
 
     /// Returns a copy of the members that a deferred answer needs for its translation.
@@ -192,7 +192,7 @@ impl EdgeConnection {
             answer: self.answer.clone(),
             client_id: self.client_id.clone(),
             root: self.root.clone(),
-            shown: self.shown.clone(),
+            subscribed: self.subscribed.clone(),
             ..Self::default()
         }
     }
@@ -241,11 +241,12 @@ impl Edges {
         if !named.channels.is_empty() && (!speaks_newest || named.client.is_some()) {
             let translations =
                 self.translations.values().filter(|translation| !translation.dialect().names_channels());
-            let mut spelled: BTreeSet<String> = translations
+            let mut plain_names: BTreeSet<String> = translations
                 .flat_map(|translation| named.channels.iter().filter_map(|uri| translation.names.known(uri)))
                 .collect();
-            spelled.extend(named.channels.iter().filter_map(|uri| names::plain_name(&self.providers, uri)));
-            named.channels.extend(spelled);
+            plain_names
+                .extend(named.channels.iter().filter_map(|uri| names::plain_name(&self.providers, uri)));
+            named.channels.extend(plain_names);
         }
         named.sessions = self.begins_without_channels(connection, message);
         let begins = peer.is_none_or(|peer| !peer.open) || named.client.is_some();
@@ -322,7 +323,7 @@ impl Edges {
 
     /// Takes the next message to the core that a translated answer has caused.
     pub fn take_later(&mut self) -> Option<(ConnectionId, Incoming)> {
-        self.later.pop_front()
+        self.follow_ups.pop_front()
     }
 
     /// Adds a connection; `assumed` is its version if the first messages do not tell it.
@@ -421,9 +422,9 @@ impl Edges {
         let known = self.clients.get(client_id).copied();
         // An open connection of an unknown client id keeps its version.
         let spoken = self.peers.get(&connection).filter(|peer| peer.open).map(|peer| peer.dialect);
-        let told = known.or(spoken).or_else(|| reconnect_sign(params));
+        let known = known.or(spoken).or_else(|| reconnect_sign(params));
         let assumed = self.peers.get(&connection).and_then(|peer| peer.assumed);
-        let dialect = match told.or(assumed) {
+        let dialect = match known.or(assumed) {
             Some(dialect) => dialect,
             None => return Err(RpcError::unknown_client()),
         };
@@ -482,9 +483,9 @@ impl Edges {
         let peers = &self.peers;
         for (dialect, translation) in &mut self.translations {
             let of_version = peers.values().filter(|peer| peer.dialect == *dialect);
-            let told = of_version.flat_map(|peer| peer.shown.keys().chain(peer.shadows.keys()));
-            let told: BTreeSet<&str> = told.map(String::as_str).collect();
-            translation.retain_channels(|channel| told.contains(channel));
+            let channels = of_version.flat_map(|peer| peer.subscribed.keys().chain(peer.implied.keys()));
+            let channels: BTreeSet<&str> = channels.map(String::as_str).collect();
+            translation.retain_channels(|channel| channels.contains(channel));
         }
     }
 }

@@ -25,8 +25,8 @@ use crate::wire::uris;
 pub(super) struct SubscribeRequest {
     number: u64,
     pub(super) channels: Vec<String>,
-    besides: Vec<String>,
-    given_up: BTreeSet<String>,
+    implied: Vec<String>,
+    unsubscribed: BTreeSet<String>,
 }
 
 impl Edges {
@@ -36,17 +36,17 @@ impl Edges {
         connection: ConnectionId,
         inner: u64,
         answer: Result<CoreAnswer, RpcError>,
-        told: &mut Vec<Outgoing>,
+        outgoing: &mut Vec<Outgoing>,
     ) {
         let peer = self.peers.entry(connection).or_default();
         let Some(batch) = peer.batches.get_mut(&inner) else { return };
         batch.answers.push(answer);
-        if batch.answers.len() < batch.wants {
+        if batch.answers.len() < batch.expected {
             return;
         }
         let Some(mut batch) = peer.batches.remove(&inner) else { return };
-        let (id, mut behind) = (batch.id.clone(), std::mem::take(&mut batch.behind));
-        told.push(self.answer(connection, inner, batch).unwrap_or_else(|mut error| {
+        let (id, mut queued) = (batch.id.clone(), std::mem::take(&mut batch.queued));
+        outgoing.push(self.answer(connection, inner, batch).unwrap_or_else(|mut error| {
             let peer = self.peers.entry(connection).or_default();
             if let Some(translation) = self.translations.get_mut(&peer.dialect) {
                 let (chain, mut context) = translation.context("", &peer.client_id);
@@ -54,7 +54,7 @@ impl Edges {
             }
             error_line(Some(&id), &error).into()
         }));
-        told.append(&mut behind);
+        outgoing.append(&mut queued);
     }
 
     /// Makes the answer to a client's request. Its effects on later messages apply at once.
@@ -78,7 +78,7 @@ impl Edges {
         let mut found = std::mem::take(&mut first.found);
         found.extend(rest.iter_mut().flat_map(|heard| std::mem::take(&mut heard.found)));
         let missing = if subscribes { first.missing() } else { BTreeSet::new() };
-        let mut asked = None;
+        let mut request = None;
         if subscribes && !fetches {
             let mut meant = self.meant(connection, inner, &batch, &found, &summaries)?;
             let peer = self.peers.get(&connection);
@@ -94,11 +94,11 @@ impl Edges {
                 found.summary = summaries.remove(&found.channel);
             }
             self.take_up(connection, &batch.method, &meant, &missing, &mut found);
-            asked = Some(meant);
+            request = Some(meant);
         }
         let RequestBatch { id, method, reply, .. } = batch;
         let listed = first.listed(&method);
-        let parts = AnswerParts { id, method, reply, asked, result: first.result, missing, found };
+        let parts = AnswerParts { id, method, reply, request, result: first.result, missing, found };
         let peer = self.peers.entry(connection).or_default();
         let Some(translation) = self.translations.get_mut(&peer.dialect) else {
             let version = peer.dialect.name();
@@ -133,39 +133,41 @@ impl Edges {
         found: &[FoundState],
         summaries: &HashMap<String, Object>,
     ) -> Result<SubscribeRequest, RpcError> {
-        let mut asked = SubscribeRequest {
+        let mut request = SubscribeRequest {
             number: inner,
-            channels: batch.asked.clone(),
-            besides: batch.besides.clone(),
-            given_up: batch.given_up.clone(),
+            channels: batch.requested.clone(),
+            implied: batch.implied.clone(),
+            unsubscribed: batch.unsubscribed.clone(),
         };
         let peer = self.peers.entry(connection).or_default();
-        let Some(translation) = self.translations.get_mut(&peer.dialect) else { return Ok(asked) };
+        let Some(translation) = self.translations.get_mut(&peer.dialect) else { return Ok(request) };
         if peer.dialect.names_channels() {
-            return Ok(asked);
+            return Ok(request);
         }
-        let told = found.iter().map(|found| (found.channel.as_str(), found.provider()));
+        let outgoing = found.iter().map(|found| (found.channel.as_str(), found.provider()));
         let listed = summaries.iter().map(|(uri, summary)| (uri.as_str(), node::text(summary, "provider")));
-        let told: Vec<_> = told.chain(listed).filter(|(_, provider)| provider.is_some()).collect();
-        translation.names.learn_sessions(told.into_iter());
+        let outgoing: Vec<_> = outgoing.chain(listed).filter(|(_, provider)| provider.is_some()).collect();
+        translation.names.learn_sessions(outgoing.into_iter());
         let is_meant = |uri: &String, names: &mut SessionNames| {
-            uri == uris::ROOT || batch.spelled.contains(uri) || batch.spelled.contains(&names.down(uri, None))
+            uri == uris::ROOT
+                || batch.client_names.contains(uri)
+                || batch.client_names.contains(&names.down(uri, None))
         };
         let (channels, strange): (Vec<String>, Vec<String>) =
-            asked.channels.into_iter().partition(|uri| is_meant(uri, &mut translation.names));
-        asked.channels = channels;
+            request.channels.into_iter().partition(|uri| is_meant(uri, &mut translation.names));
+        request.channels = channels;
         for session in &strange {
             let chat = uris::default_chat_of(session);
-            asked.besides.retain(|uri| *uri != chat);
+            request.implied.retain(|uri| *uri != chat);
             for uri in [session, &chat] {
                 if !peer.follows(uri) {
-                    self.later.push_back((connection, unsubscribe(uri)));
+                    self.follow_ups.push_back((connection, unsubscribe(uri)));
                 }
             }
         }
-        match (batch.method.as_str(), batch.spelled.first()) {
+        match (batch.method.as_str(), batch.client_names.first()) {
             ("subscribe", Some(uri)) if !strange.is_empty() => Err(RpcError::channel_not_found(uri)),
-            _ => Ok(asked),
+            _ => Ok(request),
         }
     }
 
@@ -174,7 +176,7 @@ impl Edges {
         &mut self,
         connection: ConnectionId,
         method: &str,
-        asked: &SubscribeRequest,
+        request: &SubscribeRequest,
         missing: &BTreeSet<String>,
         found: &mut Vec<FoundState>,
     ) {
@@ -187,16 +189,16 @@ impl Edges {
         if method != "subscribe" {
             peer.open = true;
             // A later request may have been answered before this one.
-            peer.shown.retain(|_, number| *number > asked.number);
-            peer.shadows.retain(|_, number| *number > asked.number);
+            peer.subscribed.retain(|_, number| *number > request.number);
+            peer.implied.retain(|_, number| *number > request.number);
             if peer.dialect.notifies_everybody() {
-                peer.shadows.insert(uris::ROOT.to_owned(), asked.number);
+                peer.implied.insert(uris::ROOT.to_owned(), request.number);
             }
         }
-        let there = |uri: &&String| !missing.contains(*uri) && !asked.given_up.contains(*uri);
-        let with_number = |uri: &String| (uri.clone(), asked.number);
-        peer.shown.extend(asked.channels.iter().filter(there).map(with_number));
-        peer.shadows.extend(asked.besides.iter().filter(there).map(with_number));
+        let there = |uri: &&String| !missing.contains(*uri) && !request.unsubscribed.contains(*uri);
+        let with_number = |uri: &String| (uri.clone(), request.number);
+        peer.subscribed.extend(request.channels.iter().filter(there).map(with_number));
+        peer.implied.extend(request.implied.iter().filter(there).map(with_number));
     }
 }
 

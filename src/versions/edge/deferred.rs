@@ -289,7 +289,7 @@ pub(super) struct AnswerParts {
     pub(super) method: String,
     pub(super) reply: Reply,
     /// Requested channels; `None` if the method does not subscribe.
-    pub(super) asked: Option<SubscribeRequest>,
+    pub(super) request: Option<SubscribeRequest>,
     /// Result of the core, without its states.
     pub(super) result: CoreResult,
     /// Requested channels that do not exist.
@@ -316,19 +316,19 @@ impl AnswerParts {
         translation: &mut VersionTranslation,
         peer: &EdgeConnection,
     ) -> Result<(Value, DetachedTurns), RpcError> {
-        let Self { method, reply, asked, result, missing, found, .. } = self;
+        let Self { method, reply, request, result, missing, found, .. } = self;
         let result = result.into_value();
         let mut apart = DetachedTurns::new(translation.chain(), &[]);
-        let (method, mut result) = match (&reply, &asked) {
+        let (method, mut result) = match (&reply, &request) {
             (Reply::Turns { before, limit }, _) => {
                 ("fetchTurns", page_of_turns(found, before.as_deref(), *limit, &mut apart)?)
             }
-            (Reply::Same, Some(asked)) => {
+            (Reply::Same, Some(request)) => {
                 let outgoing_states;
                 (outgoing_states, apart) = DetachedTurns::of_states(translation.chain(), found, &result);
                 (
                     method.as_str(),
-                    with_states(translation, peer, &method, asked, result, &missing, outgoing_states),
+                    with_states(translation, peer, &method, request, result, &missing, outgoing_states),
                 )
             }
             (Reply::Same, None) => (method.as_str(), result),
@@ -345,7 +345,7 @@ fn with_states(
     translation: &mut VersionTranslation,
     peer: &EdgeConnection,
     method: &str,
-    asked: &SubscribeRequest,
+    request: &SubscribeRequest,
     mut result: Value,
     missing: &BTreeSet<String>,
     mut outgoing_states: Vec<OutgoingState>,
@@ -353,12 +353,12 @@ fn with_states(
     let replayed = replay(translation, peer, &result);
     if let (Some(actions), Value::Object(result)) = (replayed, &mut result) {
         result.insert("actions".to_owned(), json!(actions));
-        result.insert("missing".to_owned(), json!(names_of_missing(translation, peer, asked, missing)));
+        result.insert("missing".to_owned(), json!(names_of_missing(translation, peer, request, missing)));
         return Value::Object(std::mem::take(result));
     }
     let (chain, mut context) = translation.context("", &peer.client_id);
     chain.shots_down(&mut outgoing_states, &mut context);
-    outgoing_states.retain(|outgoing| asked.channels.contains(&outgoing.channel));
+    outgoing_states.retain(|outgoing| request.channels.contains(&outgoing.channel));
     let snapshots: Vec<Value> = outgoing_states
         .into_iter()
         .map(|outgoing| {
@@ -386,11 +386,11 @@ fn with_states(
 fn names_of_missing(
     translation: &mut VersionTranslation,
     peer: &EdgeConnection,
-    asked: &SubscribeRequest,
+    request: &SubscribeRequest,
     missing: &BTreeSet<String>,
 ) -> Vec<String> {
     let (gone, there): (Vec<&String>, Vec<&String>) =
-        asked.channels.iter().partition(|uri| missing.contains(*uri));
+        request.channels.iter().partition(|uri| missing.contains(*uri));
     let mut known: BTreeSet<String> =
         there.into_iter().map(|uri| client_name(translation, peer, uri)).collect();
     gone.into_iter()

@@ -45,11 +45,11 @@ impl DetachedTurns {
     }
 
     /// Prepares states for the steps. All completed turns of a chat but the last, which steps may
-    /// need, become a placeholder. `besides` is sent in the same line.
+    /// need, become a placeholder. `rest` is sent in the same line.
     pub(super) fn of_states(
         chain: Chain,
         found: Vec<FoundState>,
-        besides: &Value,
+        rest: &Value,
     ) -> (Vec<OutgoingState>, Self) {
         let (mut outgoing_states, earlier): (Vec<OutgoingState>, Vec<_>) =
             found.into_iter().map(shot_of).unzip();
@@ -57,7 +57,7 @@ impl DetachedTurns {
             return (outgoing_states, Self::new(chain, &[]));
         }
         let of_shot = |outgoing: &OutgoingState| [to_json(&outgoing.state), to_json(&outgoing.summary)];
-        let others = outgoing_states.iter().flat_map(of_shot).chain([to_json(besides)]);
+        let others = outgoing_states.iter().flat_map(of_shot).chain([to_json(rest)]);
         let mut apart = Self::new(chain, &others.collect::<Vec<_>>());
         for (outgoing, turns) in outgoing_states.iter_mut().zip(earlier) {
             let word = apart.set(&outgoing.channel, turns);

@@ -23,18 +23,21 @@ use crate::wire::uris;
 impl Edges {
     /// Translates a frame to lines, all of which are written now.
     pub fn down(&mut self, connection: ConnectionId, frame: &Frame, lines: &mut Vec<Bytes>) {
-        let mut told = Vec::new();
-        self.translate_frame(connection, frame, &mut told);
+        let mut outgoing = Vec::new();
+        self.translate_frame(connection, frame, &mut outgoing);
         lines.extend(
-            told.into_iter().map(Outgoing::now).flat_map(|told| split_lines(&told).collect::<Vec<_>>()),
+            outgoing
+                .into_iter()
+                .map(Outgoing::now)
+                .flat_map(|outgoing| split_lines(&outgoing).collect::<Vec<_>>()),
         );
     }
 
     /// Translates a frame to messages, in order. Large ones are not written.
-    pub fn translate_frame(&mut self, connection: ConnectionId, frame: &Frame, told: &mut Vec<Outgoing>) {
-        let before = told.len();
-        self.translate_down(connection, frame, told);
-        self.apply_quirks(connection, &mut told[before..]);
+    pub fn translate_frame(&mut self, connection: ConnectionId, frame: &Frame, outgoing: &mut Vec<Outgoing>) {
+        let before = outgoing.len();
+        self.translate_down(connection, frame, outgoing);
+        self.apply_quirks(connection, &mut outgoing[before..]);
     }
 
     /// Translates an answer with large states.
@@ -43,17 +46,21 @@ impl Edges {
         connection: ConnectionId,
         id: RequestId,
         states: LargeStates,
-        told: &mut Vec<Outgoing>,
+        outgoing: &mut Vec<Outgoing>,
     ) {
-        let before = told.len();
+        let before = outgoing.len();
         if let Some(inner) = id.inner_number() {
-            self.receive_answer(connection, inner, Ok(CoreAnswer::Large(Box::new(states))), told);
+            self.receive_answer(connection, inner, Ok(CoreAnswer::Large(Box::new(states))), outgoing);
         } else {
             let peer = self.peers.entry(connection).or_default();
             peer.open |= matches!(states.method, Method::Initialize | Method::Reconnect);
-            told.push(Outgoing::Unwritten(Box::new(DeferredMessage::plain(id, states, peer.answer.clone()))));
+            outgoing.push(Outgoing::Unwritten(Box::new(DeferredMessage::plain(
+                id,
+                states,
+                peer.answer.clone(),
+            ))));
         }
-        self.apply_quirks(connection, &mut told[before..]);
+        self.apply_quirks(connection, &mut outgoing[before..]);
     }
 
     /// Translates loaded turns, which take long to write.
@@ -61,27 +68,27 @@ impl Edges {
         &mut self,
         connection: ConnectionId,
         turns: LoadedTurns,
-        told: &mut Vec<Outgoing>,
+        outgoing: &mut Vec<Outgoing>,
     ) {
-        let before = told.len();
+        let before = outgoing.len();
         let peer = self.peers.entry(connection).or_default();
         if peer.is_plain() {
-            told.push(Outgoing::Unwritten(Box::new(DeferredMessage::turns(turns))));
+            outgoing.push(Outgoing::Unwritten(Box::new(DeferredMessage::turns(turns))));
         } else if let Some(translation) = self.translations.get_mut(&peer.dialect) {
             translation.load(&turns);
             let unwritten = DeferredMessage::translated_turns(turns, translation.detach());
-            behind_return(peer).unwrap_or(told).push(Outgoing::Unwritten(Box::new(unwritten)));
+            behind_return(peer).unwrap_or(outgoing).push(Outgoing::Unwritten(Box::new(unwritten)));
         }
-        self.apply_quirks(connection, &mut told[before..]);
+        self.apply_quirks(connection, &mut outgoing[before..]);
     }
 
-    fn apply_quirks(&mut self, connection: ConnectionId, told: &mut [Outgoing]) {
+    fn apply_quirks(&mut self, connection: ConnectionId, outgoing: &mut [Outgoing]) {
         let has = self.peers.get(&connection).map(|peer| peer.quirks).unwrap_or_default();
         if !has.remote_files && !has.sessions_by_provider {
             return;
         }
-        for told in told {
-            match told {
+        for outgoing in outgoing {
+            match outgoing {
                 Outgoing::Line(line) => has.apply(line, &mut self.spelling),
                 Outgoing::Deltas(run, _) => has.apply_to_deltas(run, &self.spelling),
                 Outgoing::Unwritten(unwritten) => unwritten.apply_quirks(has, &mut self.spelling),
@@ -89,7 +96,7 @@ impl Edges {
         }
     }
 
-    fn translate_down(&mut self, connection: ConnectionId, frame: &Frame, told: &mut Vec<Outgoing>) {
+    fn translate_down(&mut self, connection: ConnectionId, frame: &Frame, outgoing: &mut Vec<Outgoing>) {
         let peer = self.peers.entry(connection).or_default();
         let inner = match frame {
             Frame::Result { id, .. } | Frame::Error { id: Some(id), .. } => id.inner_number(),
@@ -103,13 +110,13 @@ impl Edges {
                 Frame::Error { error, .. } => Err(error.clone()),
                 _ => return,
             };
-            return self.receive_answer(connection, inner, answer, told);
+            return self.receive_answer(connection, inner, answer, outgoing);
         }
         if matches!(frame, Frame::Result { method: Method::Initialize | Method::Reconnect, .. }) {
             peer.open = true;
         }
         if peer.is_plain() {
-            told.push(plain(frame, &peer.answer));
+            outgoing.push(plain(frame, &peer.answer));
             return;
         }
         let Some(translation) = self.translations.get_mut(&peer.dialect) else { return };
@@ -117,30 +124,30 @@ impl Edges {
             Frame::Deltas(run, delay_ms) => {
                 let spoken = translation.translate_deltas(run);
                 if spoken.same_on.as_ref().is_some_and(|channel| peer.is_shown(channel)) {
-                    told.push(Outgoing::Deltas(run.clone(), delay_ms.map(Duration::from_millis)));
+                    outgoing.push(Outgoing::Deltas(run.clone(), delay_ms.map(Duration::from_millis)));
                 }
-                let shown = spoken.lines.iter().filter(|line| peer.is_shown(&line.shown_on));
-                told.extend(shown.map(|line| Outgoing::Line(line.line.clone())));
+                let visible = spoken.lines.iter().filter(|line| peer.is_shown(&line.shown_on));
+                outgoing.extend(visible.map(|line| Outgoing::Line(line.line.clone())));
             }
             Frame::Action(action) => {
                 let spoken = translation.translate_action(action);
-                let before = told.len();
+                let before = outgoing.len();
                 for line in spoken.lines.iter().filter(|line| peer.is_shown(&line.shown_on)) {
-                    told.push(Outgoing::Line(with_root(&line.line, &line.shown_on, peer.root())));
+                    outgoing.push(Outgoing::Line(with_root(&line.line, &line.shown_on, peer.root())));
                 }
                 let own = spoken.origin.clone().filter(|origin| origin.client_id == peer.client_id);
                 if let Some(origin) = own {
-                    let said = take_client_action(&mut peer.said, origin.client_seq);
-                    if let (Some(said), true) = (said, told.len() == before) {
+                    let sent = take_client_action(&mut peer.unanswered_actions, origin.client_seq);
+                    if let (Some(sent), true) = (sent, outgoing.len() == before) {
                         let server_seq = action.server_seq;
-                        told.push(echo(translation, peer.root(), said, server_seq, &origin, None));
+                        outgoing.push(echo(translation, peer.root(), sent, server_seq, &origin, None));
                     }
                 }
             }
             Frame::Answer(line) => {
                 let mut alone = Vec::new();
                 answer_alone(translation, peer, line, &mut alone);
-                behind_return(peer).unwrap_or(told).append(&mut alone);
+                behind_return(peer).unwrap_or(outgoing).append(&mut alone);
             }
             Frame::Notification { method, params } => {
                 let Ok(mut params) = serde_json::from_slice::<Object>(params) else { return };
@@ -151,17 +158,17 @@ impl Edges {
                 let (chain, mut context) = translation.context("", &peer.client_id);
                 if let Some(notice) = chain.notice_down(notice, &mut context) {
                     let line = notification_line(&notice.method, &sorted(notice.params));
-                    behind_return(peer).unwrap_or(told).push(line.into());
+                    behind_return(peer).unwrap_or(outgoing).push(line.into());
                 }
             }
             Frame::Error { id, error } => {
                 let mut error = error.clone();
                 let (chain, mut context) = translation.context("", &peer.client_id);
                 chain.error_down(&mut error, &mut context);
-                told.push(error_line(id.as_ref(), &error).into());
+                outgoing.push(error_line(id.as_ref(), &error).into());
             }
             // Requests are the same in all versions whose clients answer them.
-            Frame::Result { .. } | Frame::Request { .. } => told.push(plain(frame, &peer.answer)),
+            Frame::Result { .. } | Frame::Request { .. } => outgoing.push(plain(frame, &peer.answer)),
         }
     }
 }
@@ -169,7 +176,7 @@ impl Edges {
 /// Returns the buffer for messages before the last answer to a `reconnect`, if one is partly in.
 fn behind_return(peer: &mut EdgeConnection) -> Option<&mut Vec<Outgoing>> {
     let returns = |batch: &&mut RequestBatch| batch.method == "reconnect" && !batch.answers.is_empty();
-    peer.batches.values_mut().find(returns).map(|batch| &mut batch.behind)
+    peer.batches.values_mut().find(returns).map(|batch| &mut batch.queued)
 }
 
 fn plain(frame: &Frame, version: &Value) -> Outgoing {
@@ -197,32 +204,33 @@ fn answer_alone(
     translation: &mut VersionTranslation,
     peer: &mut EdgeConnection,
     line: &Bytes,
-    told: &mut Vec<Outgoing>,
+    outgoing: &mut Vec<Outgoing>,
 ) {
     let Some(envelope) = translation::read(line) else { return };
     let (server_seq, origin) = (envelope.server_seq, envelope.origin.clone());
-    let said = origin.as_ref().and_then(|own| take_client_action(&mut peer.said, own.client_seq));
-    let before = told.len();
+    let sent =
+        origin.as_ref().and_then(|own| take_client_action(&mut peer.unanswered_actions, own.client_seq));
+    let before = outgoing.len();
     let mut reason = envelope.rejection_reason.clone();
     // A refused action can be any value; it goes back unchanged.
-    if said.is_none() || reason.is_none() {
+    if sent.is_none() || reason.is_none() {
         // Only loaded turns have no origin.
         if origin.is_none() {
             translation.apply(line);
         }
-        if let Some(Value::Object(action)) = said.as_ref().and_then(|said| said.get("action")) {
+        if let Some(Value::Object(action)) = sent.as_ref().and_then(|sent| sent.get("action")) {
             let (chain, context) = translation.context(&envelope.channel, &peer.client_id);
             reason = chain.refusal(action, &context);
         }
-        if said.is_none() || reason.is_none() {
+        if sent.is_none() || reason.is_none() {
             for (_, mut envelope) in translation.envelopes(envelope, false) {
                 node::texts_in(&mut envelope, "channel").for_each(|it| *it = peer.root_down(it));
-                told.push(notification_line("action", &sorted(envelope)).into());
+                outgoing.push(notification_line("action", &sorted(envelope)).into());
             }
         }
     }
-    if let (Some(origin), Some(said), true) = (origin, said, told.len() == before) {
-        told.push(echo(translation, peer.root(), said, server_seq, &origin, reason.as_deref()));
+    if let (Some(origin), Some(sent), true) = (origin, sent, outgoing.len() == before) {
+        outgoing.push(echo(translation, peer.root(), sent, server_seq, &origin, reason.as_deref()));
     }
 }
 
@@ -241,12 +249,12 @@ fn with_root(line: &Bytes, shown_on: &str, root: &str) -> Bytes {
 fn echo(
     translation: &mut VersionTranslation,
     root: &str,
-    said: Object,
+    sent: Object,
     server_seq: u64,
     origin: &Origin,
     reason: Option<&str>,
 ) -> Outgoing {
-    let (channel, action) = (said.get("channel"), said.get("action"));
+    let (channel, action) = (sent.get("channel"), sent.get("action"));
     let mut envelope = node::members(json!({ "serverSeq": server_seq, "origin": origin }));
     envelope.extend(action.map(|action| ("action".to_owned(), action.clone())));
     envelope.extend(channel.map(|channel| ("channel".to_owned(), channel.clone())));
@@ -258,7 +266,7 @@ fn echo(
     notification_line("action", &sorted(translation::frame(chain, envelope, false, &mut context))).into()
 }
 
-pub(super) fn take_client_action(said: &mut VecDeque<(i64, Object)>, client_seq: i64) -> Option<Object> {
-    let at = said.iter().position(|(seq, _)| *seq == client_seq)?;
-    said.remove(at).map(|(_, params)| params)
+pub(super) fn take_client_action(sent: &mut VecDeque<(i64, Object)>, client_seq: i64) -> Option<Object> {
+    let at = sent.iter().position(|(seq, _)| *seq == client_seq)?;
+    sent.remove(at).map(|(_, params)| params)
 }

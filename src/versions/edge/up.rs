@@ -1,6 +1,6 @@
 //! Messages of clients, on their way to the core.
 //!
-//! Owns: the core's requests in place of an older version's, and the subscriptions besides.
+//! Owns: the core's requests in place of an older version's, and the implied subscriptions.
 //! Never: answers; the core's answers pass through `down` and `answers`.
 
 use std::collections::BTreeSet;
@@ -35,12 +35,12 @@ impl Edges {
         for member in ["channel", "resource", "initialSubscriptions", "subscriptions"] {
             node::texts_in(params, member).for_each(|uri| peer.root_up(uri));
         }
-        let spelled = spelled_in(params);
+        let client_names = spelled_in(params);
         let channel = node::text(&call.params, "channel").unwrap_or_default().to_owned();
         let (chain, mut context) = translation.context(&channel, &peer.client_id);
         chain.call_up(&mut call, &mut context)?;
         match id {
-            Some(id) => self.ask(connection, id, call, spelled, fed),
+            Some(id) => self.ask(connection, id, call, client_names, fed),
             None => {
                 let is_needed =
                     call.method == Method::Unsubscribe.name() && self.forget_channel(connection, &call, fed);
@@ -58,7 +58,7 @@ impl Edges {
         connection: ConnectionId,
         id: RequestId,
         mut call: IncomingCall,
-        spelled: Vec<String>,
+        client_names: Vec<String>,
         fed: &mut Vec<ClientMessage>,
     ) {
         let peer = self.peers.entry(connection).or_default();
@@ -69,7 +69,7 @@ impl Edges {
             "reconnect" => Some("subscriptions"),
             _ => None,
         };
-        let asked: Vec<String> = match (listed, node::text(&call.params, "channel")) {
+        let requested: Vec<String> = match (listed, node::text(&call.params, "channel")) {
             (Some(member), _) => {
                 let uris = call.params.get(member).cloned().unwrap_or_default();
                 serde_json::from_value(uris).unwrap_or_default()
@@ -77,17 +77,18 @@ impl Edges {
             (None, Some(channel)) if call.method == "subscribe" && !fetches => vec![channel.to_owned()],
             _ => Vec::new(),
         };
-        let sessions: Vec<&String> = asked.iter().filter(|uri| is_session(uri)).collect();
-        let mut besides: Vec<String> = Vec::new();
+        let sessions: Vec<&String> = requested.iter().filter(|uri| is_session(uri)).collect();
+        let mut implied: Vec<String> = Vec::new();
         if dialect.has_summaries_in_states() {
             let chats = sessions.iter().map(|session| uris::default_chat_of(session));
-            besides.extend(chats.filter(|chat| !asked.contains(chat)));
+            implied.extend(chats.filter(|chat| !requested.contains(chat)));
         }
-        if listed.is_some() && dialect.notifies_everybody() && !asked.iter().any(|uri| uri == uris::ROOT) {
-            besides.push(uris::ROOT.to_owned());
+        if listed.is_some() && dialect.notifies_everybody() && !requested.iter().any(|uri| uri == uris::ROOT)
+        {
+            implied.push(uris::ROOT.to_owned());
         }
         if let Some(member) = listed {
-            let all: Vec<&String> = asked.iter().chain(&besides).collect();
+            let all: Vec<&String> = requested.iter().chain(&implied).collect();
             if !all.is_empty() || call.params.contains_key(member) {
                 call.params.insert(member.to_owned(), json!(all));
             }
@@ -112,11 +113,11 @@ impl Edges {
         match call.method.as_str() {
             // States for later translations, and for the answer if the replay cannot be translated.
             "reconnect" if dialect.needs_states() => {
-                let all = asked.iter().chain(&besides).cloned().collect();
+                let all = requested.iter().chain(&implied).cloned().collect();
                 requests.push(internal(InternalRequest::Preview(all)));
             }
             "subscribe" => {
-                requests.extend(besides.iter().map(|chat| plain(&node::members(json!({ "channel": chat })))));
+                requests.extend(implied.iter().map(|chat| plain(&node::members(json!({ "channel": chat })))));
             }
             _ => {}
         }
@@ -133,13 +134,13 @@ impl Edges {
             id,
             method: call.method,
             reply: call.reply,
-            asked,
-            spelled,
-            besides,
-            given_up: BTreeSet::new(),
+            requested,
+            client_names,
+            implied,
+            unsubscribed: BTreeSet::new(),
             answers: Vec::new(),
-            wants: requests.len(),
-            behind: Vec::new(),
+            expected: requests.len(),
+            queued: Vec::new(),
         };
         let peeked = peeked.filter(|chat| !peer.follows(chat));
         peer.batches.insert(self.last_inner, batch);
@@ -160,18 +161,20 @@ impl Edges {
     ) -> bool {
         let peer = self.peers.entry(connection).or_default();
         let Some(channel) = node::text(&call.params, "channel") else { return false };
-        peer.shown.remove(channel);
+        peer.subscribed.remove(channel);
         let chat = uris::default_chat_of(channel);
         let mut is_asked_for = false;
-        for batch in peer.batches.values_mut().filter(|batch| batch.asked.iter().any(|uri| uri == channel)) {
-            is_asked_for |= batch.besides.contains(&chat);
-            batch.given_up.extend([channel.to_owned(), chat.clone()]);
+        for batch in
+            peer.batches.values_mut().filter(|batch| batch.requested.iter().any(|uri| uri == channel))
+        {
+            is_asked_for |= batch.implied.contains(&chat);
+            batch.unsubscribed.extend([channel.to_owned(), chat.clone()]);
         }
         let is_heard_by_all = channel == uris::ROOT && peer.dialect.notifies_everybody();
-        if peer.shadows.contains_key(channel) || is_heard_by_all {
+        if peer.implied.contains_key(channel) || is_heard_by_all {
             return true;
         }
-        if (peer.shadows.remove(&chat).is_some() || is_asked_for) && !peer.shown.contains_key(&chat) {
+        if (peer.implied.remove(&chat).is_some() || is_asked_for) && !peer.subscribed.contains_key(&chat) {
             fed.push(unsubscribe(&chat).into());
         }
         self.sweep();
@@ -209,14 +212,14 @@ impl Edges {
                 return Ok(());
             }
         };
-        let mut said = IncomingAction { channel, action, mode: DispatchMode::Plain };
-        let (chain, mut context) = translation.context(&said.channel.clone(), &peer.client_id);
-        chain.action_up(&mut said, &mut context);
+        let mut incoming = IncomingAction { channel, action, mode: DispatchMode::Plain };
+        let (chain, mut context) = translation.context(&incoming.channel.clone(), &peer.client_id);
+        chain.action_up(&mut incoming, &mut context);
         peer.note(params);
-        call.params.insert("channel".to_owned(), said.channel.into());
-        call.params.insert("action".to_owned(), Value::Object(said.action));
+        call.params.insert("channel".to_owned(), incoming.channel.into());
+        call.params.insert("action".to_owned(), Value::Object(incoming.action));
         let params = params_of(&call.params);
-        fed.push(match said.mode {
+        fed.push(match incoming.mode {
             DispatchMode::Plain => message_of(id, call.method, params).into(),
             mode => ClientMessage::Internal(id, Box::new(InternalRequest::Dispatch(params, mode))),
         });

@@ -120,9 +120,9 @@ impl Drop for Host {
 
 /// A stream whose reads go on after the process was stopped for a while. With a timeout, the system
 /// ends them then, although no signal is handled.
-struct ResumedStream(TcpStream);
+struct ResumedStream<S>(S);
 
-impl Read for ResumedStream {
+impl<S: Read> Read for ResumedStream<S> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.0.read(into) {
@@ -133,7 +133,7 @@ impl Read for ResumedStream {
     }
 }
 
-impl Write for ResumedStream {
+impl<S: Write> Write for ResumedStream<S> {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         self.0.write(from)
     }
@@ -145,7 +145,7 @@ impl Write for ResumedStream {
 
 /// A client over a WebSocket.
 struct Client {
-    socket: WebSocket<ResumedStream>,
+    socket: WebSocket<ResumedStream<TcpStream>>,
     last: u64,
     /// Messages received while waiting for another one.
     told: Vec<Value>,

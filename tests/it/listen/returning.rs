@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use serde_json::{json, Value};
 
-use super::{Client, Host};
+use super::{Client, Host, ResumedStream};
 use crate::support::HUNG;
 
 const SESSION: &str = "ahp-session:/s";
@@ -133,7 +133,7 @@ fn large_state_is_not_written_to_its_end_for_a_disconnected_client() {
     for version in ["1.0.0", "0.8.0"] {
         let mut second = open(version);
         say(&mut second, 2, "subscribe", &json!({ "channel": CHAT }));
-        let mut lines = BufReader::with_capacity(100, second.try_clone().unwrap());
+        let mut lines = BufReader::with_capacity(100, ResumedStream(second.try_clone().unwrap()));
         // The answer to `initialize`, and the beginning of the next one.
         lines.read_line(&mut String::new()).unwrap();
         lines.fill_buf().unwrap();
