@@ -145,7 +145,7 @@ def main(out, *wanted):
     out.mkdir(parents=True)
     version = re.search(r'(?m)^version = "(.+)"', (ROOT / "Cargo.toml").read_text())[1]
     epoch = time_of_source()
-    readme = (ROOT / "README.md").read_bytes()
+    readme = pack.with_absolute_links((ROOT / "README.md").read_bytes(), version)
     papers = {"LICENSE": (ROOT / "LICENSE").read_bytes()}
     shown = papers | {"README.md": readme, "CHANGELOG.md": (ROOT / ".dist/CHANGELOG.md").read_bytes()}
     made_from_command_line = pages()

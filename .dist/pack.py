@@ -141,6 +141,13 @@ def repository():
     return found and found[1]
 
 
+def with_absolute_links(text, version):
+    """Returns a README for where the repository's other files are not, once the repository is known."""
+    if not repository():
+        return text
+    return re.sub(rb"\]\((?![a-z]+:|#)", f"]({repository()}/blob/v{version}/".encode(), text)
+
+
 def npm_manifest(name, version, **more):
     manifest = {"name": name, "version": version, "description": SUMMARY, "license": "MIT"}
     if repository():  # npm compares it with the provenance
@@ -166,7 +173,9 @@ def npm_main(version, names, papers):
     manifest = npm_manifest(
         "ahp-sidecar", version, keywords=["ahp", "agent", "json-rpc"], main="index.js", types="index.d.ts",
         bin={"ahp-sidecar": "ahp-sidecar.js"}, engines={"node": ">=18"},
-        optionalDependencies={f"@ahp-sidecar/{name}": version for name in names})
+        optionalDependencies={f"@ahp-sidecar/{name}": version for name in names},
+        # What `index.d.ts` names, which only TypeScript reads.
+        peerDependencies={"@types/node": ">=18"}, peerDependenciesMeta={"@types/node": {"optional": True}})
     files = {path.name: path.read_bytes() for path in source.iterdir()}
     files |= {"package.json": as_json(manifest), **papers}
     return {f"package/{path}": content for path, content in files.items()}

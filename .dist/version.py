@@ -2,7 +2,7 @@
 
 Changes Cargo.toml, the lock files, what transcripts and the README show of `serverInfo`, and the heading of the
 CHANGELOG. `version.py --check v0.2.0` says whether the source is ready to be released as that tag, by the repository
-GITHUB_REPOSITORY ("owner/name").
+GITHUB_REPOSITORY ("owner/name"); `version.py --notes v0.2.0` prints that version's section of the CHANGELOG.
 """
 import datetime
 import os
@@ -30,6 +30,13 @@ def check(tag):
                  "cargo binstall looks for archives there, and npm compares it with the provenance")
 
 
+def notes(tag):
+    section = re.search(rf"(?ms)^## {re.escape(tag.removeprefix('v'))}, .*?\n(.*?)(?=^## |\Z)", CHANGES.read_text())
+    if not section:
+        sys.exit(f"the CHANGELOG has no section of {tag.removeprefix('v')}")
+    print(section[1].strip())
+
+
 def raise_to(new):
     if not re.fullmatch(r"\d+\.\d+\.\d+", new):
         sys.exit(f"`{new}` is no version: it has the form 1.2.3")
@@ -55,5 +62,7 @@ def raise_to(new):
 
 if sys.argv[1:2] == ["--check"]:
     check(sys.argv[2])
+elif sys.argv[1:2] == ["--notes"]:
+    notes(sys.argv[2])
 else:
     raise_to(sys.argv[1])

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{bail, Context};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::Targets;
 
@@ -193,7 +194,7 @@ pub struct ServeOptions {
     pub script_resource: Option<String>,
 
     /// Protocol version of a client whose first messages do not name it
-    #[arg(long, value_name = "VERSION", value_parser = read_version)]
+    #[arg(long, value_name = "VERSION", value_parser = version_parser())]
     assume_version: Option<Dialect>,
 
     /// Write what takes how long into this file, which must not exist: see `help diagnosis`. The
@@ -272,11 +273,9 @@ impl WhichAgents {
     }
 }
 
-fn read_version(name: &str) -> Result<Dialect, String> {
-    Dialect::from_name(name).ok_or_else(|| {
-        let names: Vec<&str> = Dialect::ALL.iter().map(|dialect| dialect.name()).collect();
-        format!("it must be one of {}", names.join(", "))
-    })
+fn version_parser() -> impl TypedValueParser<Value = Dialect> {
+    PossibleValuesParser::new(Dialect::ALL.iter().map(|dialect| dialect.name()))
+        .try_map(|name| Dialect::from_name(&name).ok_or("it is not a version of the protocol"))
 }
 
 /// Commands in place of serving.

@@ -27,14 +27,13 @@ export interface SpawnOptions {
 }
 
 /**
- * A running host. It is an `AhpTransport` of `@microsoft/agent-host-protocol/client`:
- * `new AhpClient(spawn())`.
+ * A running host. It is an `AhpTransport` of the protocol's official TypeScript client: `new AhpClient(spawn())`.
  */
 export interface Host {
   readonly process: ChildProcess;
   /** Resolves when the process has ended and its output is complete. Never rejects. */
   readonly exited: Promise<Exit>;
-  /** Sends a JSON-RPC message. Resolves when the program's stdin has taken it. */
+  /** Sends a JSON-RPC message, an object or its JSON text. Resolves when the program's stdin has taken it. */
   send(message: object | string): Promise<void>;
   /**
    * Receives the next message. Resolves to `null` when the host has ended after `close`; rejects, with

@@ -1,7 +1,7 @@
 'use strict';
 // Finds the program, and speaks to it over its stdin and stdout. CommonJS, so that `require` and `import` both work.
 const { spawn: spawnProcess } = require('node:child_process');
-const { existsSync } = require('node:fs');
+const { closeSync, existsSync, openSync, readSync } = require('node:fs');
 const { optionalDependencies = {}, version } = require('./package.json');
 
 /** Maximum number of characters of stderr that an error of the transport quotes. */
@@ -27,6 +27,20 @@ function programPath() {
     throw new Error(
       `the package \`${name}\`, which holds the program, is not installed: optional dependencies were left out, or ` +
       `node_modules comes from another platform. Run \`npm install ${name}@${version}\` here, or set AHP_SIDECAR_PATH`);
+  }
+}
+
+/** Returns whether a program of Linux is made for another processor than this one. */
+function isForeign(path) {
+  try {
+    const head = Buffer.alloc(20);
+    const file = openSync(path);
+    readSync(file, head);
+    closeSync(file);
+    const made = { 62: 'x64', 183: 'arm64' }[head.readUInt16LE(18)];
+    return head.toString('latin1', 0, 4) === '\x7fELF' && made !== process.arch;
+  } catch {
+    return false;
   }
 }
 
@@ -84,6 +98,8 @@ function spawn(options = {}) {
     if (error) throw why(error);
     // 0: stdin ended; 4: a turn was cut or a question declined after that. Both are what `close` asks for.
     if (child.stdin.writableEnded && (code === 0 || code === 4)) return null;
+    // The system's shell is what runs a program that the system cannot run.
+    if (isForeign(path)) throw why(new Error(`it is made for another processor than ${process.arch}`));
     const how = signal ? `was ended by ${signal}` : `exited with status ${code}`;
     throw new Error(`ahp-sidecar ${how}${quoted.trim() && `: ${quoted.trim()}`}`);
   }
@@ -93,7 +109,8 @@ function spawn(options = {}) {
     process: child,
     exited,
     send(message) {
-      const line = typeof message === 'string' ? message : JSON.stringify(message);
+      // Line breaks are white space of JSON: inside of its strings they are escaped.
+      const line = (typeof message === 'string' ? message : JSON.stringify(message)).replace(/[\r\n]+/g, ' ');
       return new Promise((resolve, reject) => {
         child.stdin.write(`${line}\n`, (error) => (error ? reject(error) : resolve()));
       });
@@ -113,5 +130,6 @@ function spawn(options = {}) {
   };
 }
 
+exports.isForeign = isForeign; // for `ahp-sidecar.js` alone
 exports.programPath = programPath;
 exports.spawn = spawn;

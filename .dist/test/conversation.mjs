@@ -6,7 +6,7 @@ const host = spawn({ args: ['--ephemeral'] });
 const chat = 'ahp-chat://default/YWhwLXNlc3Npb246L2Np';
 const say = (message) => host.send({ jsonrpc: '2.0', ...message });
 await say({ id: 1, method: 'initialize', params: { channel: 'ahp-root://', clientId: 'test', protocolVersions: ['1.0.0'] } });
-await host.send('{"jsonrpc":"2.0","id":2,"method":"createSession","params":{"channel":"ahp-session:/ci"}}');
+await host.send('{"jsonrpc":"2.0","id":2,\r\n"method":"createSession","params":{"channel":"ahp-session:/ci"}}\n');
 await say({ id: 3, method: 'subscribe', params: { channel: chat } });
 const turnStarted = (turnId, text) => ({
   method: 'dispatchAction',

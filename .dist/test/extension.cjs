@@ -6,7 +6,8 @@ const { registered } = require(require.resolve('vscode', { paths: [folder] })).c
 
 (async () => {
   extension.activate({ subscriptions: [], asAbsolutePath: (inside) => path.join(folder, inside) });
-  await registered['ahpSidecarExample.ask']('Hello');
-  await registered['ahpSidecarExample.ask']('Hello again');
+  const ask = registered['ahpSidecarExample.ask'];
+  await ask('Hello');
+  await Promise.all([ask('Hello again'), ask('Hello at once')]);
   await extension.deactivate();
 })();

@@ -86,7 +86,7 @@ def check_archive(dist, folder):
         archive.extractall(folder)
     [inside] = folder.iterdir()
     wanted = {"ahp-sidecar", "README.md", "LICENSE", "CHANGELOG.md", "THIRD-PARTY.txt", "ahp-sidecar.cdx.json",
-              "man/ahp-sidecar.1", "completions/_ahp-sidecar", "completions/ahp-sidecar.bash",
+              "man/man1/ahp-sidecar.1", "completions/_ahp-sidecar", "completions/ahp-sidecar.bash",
               "completions/ahp-sidecar.fish"}
     missing = [name for name in wanted if not (inside / name).is_file()]
     assert not missing, missing
@@ -100,10 +100,12 @@ def check_archive(dist, folder):
     assert not absent, absent
     if sys.platform == "linux":
         script = (f"source {inside}/completions/ahp-sidecar.bash; set -- $(complete -p ahp-sidecar); "
-                  "while [ $1 != -F ]; do shift; done; COMP_WORDS=(ahp-sidecar ses) COMP_CWORD=1; "
-                  "$2 ahp-sidecar ses ahp-sidecar; echo ${COMPREPLY[@]}")
-        completed = run("bash", "-c", script)
-        assert completed.split() == ["sessions"], completed
+                  "while [ $1 != -F ]; do shift; done; COMP_WORDS=(ahp-sidecar %s) COMP_CWORD=%s; "
+                  "$2 ahp-sidecar '%s' %s; echo ${COMPREPLY[@]}")
+        for words, wanted in [(["ses"], "sessions"), (["sessions", "pu"], "purge"), (["--assume-version", "0.4"], "0.4.0")]:
+            before = ["ahp-sidecar", *words][-2]
+            completed = run("bash", "-c", script % (" ".join(words), len(words), words[-1], before))
+            assert completed.split() == [wanted], (words, completed)
 
 
 def check_emulated(dist, folder):
@@ -170,6 +172,12 @@ def check_release(_, folder):
         said = run(sys.executable, "-B", folder / ".dist/version.py", "--check", tag, status=1 if complaint else 0,
                    env=clean_environment(GITHUB_REPOSITORY="owner/name"))
         assert complaint in said, said
+    (folder / ".dist/CHANGELOG.md").write_text("# C\n\n## Unreleased\n\n## 1.2.3, today\n\n- New.\n\n## 1.2.2, before\n")
+    assert run(sys.executable, "-B", folder / ".dist/version.py", "--notes", "v1.2.3") == "- New.\n"
+    # What the packages show elsewhere leads to the repository.
+    links = ("import pack; print(pack.with_absolute_links(b'[a](src/a.md#b) [c](#c) [d](https://d)', '1.2.3').decode())")
+    said = run(sys.executable, "-B", "-c", links, cwd=folder / ".dist")
+    assert said == "[a](https://github.com/owner/name/blob/v1.2.3/src/a.md#b) [c](#c) [d](https://d)\n", said
 
 
 def npm_install(folder, *packages, status=0):
@@ -196,11 +204,18 @@ def check_npm(dist, folder):
     assert node(find, AHP_SIDECAR_PATH="/not/there") == "AHP_SIDECAR_PATH names `/not/there`, which does not exist\n"
     elsewhere = "Object.defineProperty(process, 'platform', { value: 'sunos' });"
     assert f"has no program for `sunos-{CPU}`, only for" in node(elsewhere + find)
-    # A transport that fails says why, and takes nobody along.
+    # A transport that fails says why, and takes nobody along. The head of a program for PowerPC:
+    foreign = folder / "foreign"
+    foreign.write_bytes(b"\x7fELF\x02\x01\x01".ljust(18, b"\0") + (21).to_bytes(2, "little") + b"\n")
+    foreign.chmod(0o755)
+    said = run(folder / "node_modules/.bin/ahp-sidecar", status=1, env=clean_environment(AHP_SIDECAR_PATH=str(foreign)))
+    assert f"`{foreign}` is made for another processor than {CPU}" in said, said
     receive = ("const { spawn } = require('ahp-sidecar'); const say = (it) => console.log(it?.message ?? it); "
                "try { spawn(%s).recv().then(say, say) } catch (error) { say(error) }")
     for options, said in [({"path": "/bin/true"}, "ahp-sidecar exited with status 0"),
                           ({"cwd": "/not/there"}, "there is no folder `/not/there`"),
+                          ({"path": str(foreign)}, "`foreign` cannot be started: it is made for another processor".replace(
+                              "foreign", str(foreign))),
                           ({"path": "/etc/passwd/x"}, "`/etc/passwd/x` cannot be started: ")]:
         assert said in node(receive % json.dumps(options)), (options, said)
     shutil.rmtree(folder / "node_modules/@ahp-sidecar")
@@ -237,6 +252,9 @@ def check_wheel(dist, folder):
     converse(folder / "bin/python", "-m", "ahp_sidecar")
     find = "import ahp_sidecar; print(ahp_sidecar.program())"
     assert run(folder / "bin/python", "-c", find, env=env).strip() == str(folder / "bin/ahp-sidecar")
+    for path in ("/not/there", "/dev/null"):
+        said = run(folder / "bin/python", "-m", "ahp_sidecar", env=env | {"AHP_SIDECAR_PATH": path}, status=1)
+        assert path in said and said.count("\n") == 1, said
     run(folder / "bin/pip", "check", env=env)
     run(folder / "bin/pip", "uninstall", "--yes", "ahp-sidecar", env=env)
     said = run(folder / "bin/python", "-c", find, env=env, status=1)
@@ -258,7 +276,8 @@ def check_extension(dist, folder):
     editor.mkdir(parents=True)
     shutil.copy(HERE / "vscode.cjs", editor / "index.js")
     said = run("node", HERE / "extension.cjs", folder / "extension", env=clean_environment())
-    assert "> Hello" in said and said.count("Hello") > 1, said
+    # Each question is followed by its answer, those asked at once as well.
+    assert all(f"> {text}" in said and said.count(text) == 2 for text in ("Hello again", "Hello at once")), said
 
 
 def check_cargo(dist, folder):

@@ -32,6 +32,7 @@ class Conversation {
   private ids = 0;
   private clientSeq = 0;
   private turn?: Pending;
+  private last: Promise<void> = Promise.resolve();
 
   constructor(private readonly host: Host, private readonly show: (text: string) => void) {
     void this.receive();
@@ -39,8 +40,14 @@ class Conversation {
     this.opened.catch(() => {}); // `ask` tells
   }
 
-  /** Sends a message, and resolves when the turn is over. */
-  async ask(text: string): Promise<void> {
+  /** Sends a message once the turns before are over, and resolves when its own is. */
+  ask(text: string): Promise<void> {
+    const asked = this.last.then(() => this.begin(text));
+    this.last = asked.catch(() => {}); // who asked learns it
+    return asked;
+  }
+
+  private async begin(text: string): Promise<void> {
     await this.opened;
     const done = new Promise((resolve, reject) => { this.turn = { resolve, reject }; });
     const message = { text, origin: { kind: 'user' } };
