@@ -62,7 +62,7 @@ pub(crate) enum Refusal {
     #[error("the terminal shows what a command of an agent prints: it {0}")]
     OutputOfAgent(&'static str),
     #[error("another client has the terminal")]
-    HeldByOther,
+    ClaimedByOther,
     #[error("a session has the terminal: subscribe to it first")]
     NotSubscribed,
     #[error("the program in the terminal has ended")]

@@ -5,7 +5,7 @@
 //! Never: runs a command, or changes the call that shows it: `calls` does that, and gets the
 //! content of the call from here.
 //!
-//! In reading order: this file (terminals of agents), `scrollback`, `ptys` and `holders` (shells of
+//! In reading order: this file (terminals of agents), `scrollback`, `ptys` and `claims` (shells of
 //! clients), `commands` (lines that begin with `!`), `background`.
 //!
 //! A channel exists while its command runs or it has subscribers. The completed call stores the
@@ -14,8 +14,8 @@
 //! the host or the call ended before the command, clients receive a snapshot.
 
 pub(super) mod background;
+pub(super) mod claims;
 pub(super) mod commands;
-pub(super) mod holders;
 pub(super) mod ptys;
 pub(super) mod scrollback;
 #[cfg(test)]
@@ -169,7 +169,7 @@ pub(super) fn client_changes_terminal(
 ) -> Result<Verdict, Refusal> {
     let Some(terminal) = ledger.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
     if terminal.pty.is_some() {
-        return holders::client_uses_pty(ledger, step, key, action, origin);
+        return claims::client_uses_pty(ledger, step, key, action, origin);
     }
     Err(Refusal::OutputOfAgent(match action {
         StateAction::TerminalInput(_) => "reads nothing",
@@ -370,7 +370,7 @@ pub(super) fn transfer_terminals(ledger: &mut Ledger, step: &mut Step<'_>, chat:
         let claimed = StateAction::TerminalClaimed(TerminalClaimedAction { claim });
         ledger.sequence(step, key, claimed, None);
     }
-    holders::transfer_ptys(ledger, step, chat);
+    claims::transfer_ptys(ledger, step, chat);
 }
 
 /// Removes the terminals of a chat that is deleted or evicted.

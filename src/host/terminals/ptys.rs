@@ -1,7 +1,7 @@
 //! Interactive terminals: shells that clients request.
 //!
 //! Owns: creating and ending such a terminal, the events of its program, and the list of terminals
-//! in the root state. Claims and requests of clients are in `holders`.
+//! in the root state. Claims and requests of clients are in `claims`.
 //! Never: starts a program or reads its output, which happens outside of the core; stores input or
 //! output, which may be secret.
 //!
@@ -27,7 +27,7 @@ use crate::host::ledger::Ledger;
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::Channel;
 use crate::host::refusal::Refusal;
-use crate::host::terminals::holders::{self, check_title, screen_size};
+use crate::host::terminals::claims::{self, check_title, screen_size};
 use crate::host::{terminals, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::RequestId;
@@ -94,7 +94,7 @@ pub(crate) fn new_terminal(
             "`channel`: a terminal's URI is `ahp-terminal:/<id>` or one of a scheme that does not begin with `ahp-`, of at most 4,096 bytes",
         ));
     }
-    holders::check_claim(ledger, &made_by, &params.claim).map_err(|refusal| match &refusal {
+    claims::check_claim(ledger, &made_by, &params.claim).map_err(|refusal| match &refusal {
         Refusal::ClaimOfOther(_) => RpcError::terminal_denied(format_args!("`claim`: {refusal}")),
         Refusal::ClaimUnknown(uri) => ledger.not_found(uri),
         _ => RpcError::invalid_params(format_args!("`claim`: {refusal}")),
@@ -152,8 +152,8 @@ pub(crate) fn dispose_terminal(
         ));
     }
     let client = ledger.presence.client_of(connection).map(str::to_owned);
-    if terminal.runs() && !holders::is_holder_disconnected(ledger, key) {
-        let may = holders::check_use(ledger, key, &client.unwrap_or_default());
+    if terminal.runs() && !claims::is_claimant_disconnected(ledger, key) {
+        let may = claims::check_use(ledger, key, &client.unwrap_or_default());
         may.map_err(RpcError::terminal_denied)?;
     }
     remove_pty(ledger, step, key);
@@ -165,7 +165,7 @@ pub(super) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
     let keys: Vec<TerminalKey> = ledger.channels.terminals.keys().copied().collect();
     let grace = Duration::from_millis(ledger.limits.terminal_grace_ms);
     for key in keys {
-        let is_gone = holders::is_holder_disconnected(ledger, key);
+        let is_gone = claims::is_claimant_disconnected(ledger, key);
         let pty_of =
             |terminal: &'_ Terminal| terminal.pty.as_ref().map(|pty| (pty.expiry_timer, pty.had_subscribers));
         let Some((time, had_subscribers)) = ledger.channels.terminals.get(&key).and_then(pty_of) else {
@@ -315,7 +315,7 @@ pub(super) fn end_program(ledger: &mut Ledger, step: &mut Step<'_>, key: Termina
 
 /// Removes the terminals that are claimed for a chat, which is about to be deleted or moved.
 pub(crate) fn end_ptys_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
-    for key in holders::ptys_held_by(ledger, chat) {
+    for key in claims::ptys_claimed_by(ledger, chat) {
         remove_pty(ledger, step, key);
     }
 }

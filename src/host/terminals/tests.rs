@@ -7,7 +7,7 @@ use ahp_types::actions::{StateAction, TerminalInputAction};
 use ahp_types::commands::CreateTerminalParams;
 use serde_json::json;
 
-use super::{holders, ptys};
+use super::{claims, ptys};
 use crate::host::channels::Terminal;
 use crate::host::effects::{ConnectionId, Output, PtyCommand, TerminalEvent, TerminalKey, Timer};
 use crate::host::ledger::Ledger;
@@ -70,8 +70,8 @@ fn typed_text_reaches_the_program_from_the_holder_alone() {
         panic!("{outputs:?}")
     };
     assert_eq!(*started, key);
-    assert_eq!(holders::check_use(&ledger, key, MY_ID), Ok(()));
-    assert_eq!(holders::check_use(&ledger, key, "other"), Err(Refusal::HeldByOther));
+    assert_eq!(claims::check_use(&ledger, key, MY_ID), Ok(()));
+    assert_eq!(claims::check_use(&ledger, key, "other"), Err(Refusal::ClaimedByOther));
     let typed = StateAction::TerminalInput(TerminalInputAction { data: "ls\n".to_owned() });
     let outputs = outputs_of(|step| {
         assert!(super::client_changes_terminal(&mut ledger, step, key, typed, origin()).is_ok());

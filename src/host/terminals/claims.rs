@@ -40,7 +40,7 @@ pub(super) fn check_title(title: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-pub(super) fn is_holder_disconnected(ledger: &Ledger, key: TerminalKey) -> bool {
+pub(super) fn is_claimant_disconnected(ledger: &Ledger, key: TerminalKey) -> bool {
     match ledger.channels.terminals.get(&key).map(|terminal| &terminal.state.claim) {
         Some(TerminalClaim::Client(claim)) => !ledger.presence.can_speak(&claim.client_id),
         _ => false,
@@ -56,7 +56,7 @@ pub(super) fn check_use(ledger: &Ledger, key: TerminalKey, client: &str) -> Resu
     };
     match &terminal.state.claim {
         TerminalClaim::Client(claim) if claim.client_id == client => Ok(()),
-        TerminalClaim::Client(_) => Err(Refusal::HeldByOther),
+        TerminalClaim::Client(_) => Err(Refusal::ClaimedByOther),
         _ if terminal.channel.subscribers.iter().any(is_clients) => Ok(()),
         _ => Err(Refusal::NotSubscribed),
     }
@@ -134,7 +134,7 @@ fn claim_pty(
     if terminal.chat.is_some() {
         return Err(Refusal::OutputOfAgent("belongs to its call"));
     }
-    if !is_holder_disconnected(ledger, key) {
+    if !is_claimant_disconnected(ledger, key) {
         check_use(ledger, key, &origin.client_id)?;
     }
     if terminal.state.claim == claimed.claim {
@@ -164,7 +164,7 @@ pub(super) fn check_claim(ledger: &Ledger, client: &str, claim: &TerminalClaim) 
     }
 }
 
-pub(super) fn ptys_held_by(ledger: &Ledger, chat: ChatKey) -> Vec<TerminalKey> {
+pub(super) fn ptys_claimed_by(ledger: &Ledger, chat: ChatKey) -> Vec<TerminalKey> {
     let Some(uri) = ledger.channels.chats.known(chat).map(|chat| &chat.channel.uri) else {
         return Vec::new();
     };
@@ -181,7 +181,7 @@ pub(super) fn transfer_ptys(ledger: &mut Ledger, step: &mut Step<'_>, chat: Chat
     let session = ledger.channels.chats.known(chat).map(|chat| chat.session);
     let session = session.and_then(|key| ledger.channels.sessions.known(key));
     let Some(session) = session.map(|session| session.channel.uri.clone()) else { return };
-    for key in ptys_held_by(ledger, chat) {
+    for key in ptys_claimed_by(ledger, chat) {
         let claim = ledger.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
         let Some(TerminalClaim::Session(mut claim)) = claim else { continue };
         claim.session.clone_from(&session);
