@@ -25,6 +25,7 @@ use crate::host::limits::Limits;
 use crate::io::link::ConnectionSettings;
 use crate::io::outbox::OutboxLimits;
 use crate::io::run::RunOptions;
+use crate::io::telemetry::LogExports;
 use crate::listening::{ListenArgs, StatusArgs};
 use crate::os::paths::canonical;
 use crate::places;
@@ -490,6 +491,7 @@ impl ServeOptions {
                 checkpoint_file_bytes_max: self.git_file_bytes,
                 ..Limits::default()
             },
+            log_exports: LogExports::default(),
             guard: None,
             write_roots,
             own_files: self.own_files(),

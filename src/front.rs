@@ -421,7 +421,7 @@ pub fn serve_until_over(
     let HostProcess { stream, process, version, differs, listening, outdated } = host;
     print_urls(&listening);
     if let Some(outdated) = outdated {
-        tracing::warn!("{outdated}");
+        tracing::warn!("the host: {outdated}");
     }
     if version != env!("CARGO_PKG_VERSION") {
         tracing::info!(host = version, "the host is another version of this program");
@@ -466,7 +466,7 @@ async fn follow_host(
                     Ok(HelloLine::Log(line)) => log.forward(line.into_bytes()),
                     Ok(HelloLine::Over { status: how, why }) => {
                         if let Some(why) = why {
-                            tracing::error!("{why}");
+                            tracing::error!("the host: {why}");
                         }
                         status = Some(how);
                     }

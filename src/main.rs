@@ -140,9 +140,10 @@ fn serve_clients(serving: &ServeOptions, stays: bool) -> ExitCode {
         Err(error) => return finish(Err(no_log(&error)), EXIT_FAILURE),
     };
     if let Some(complaint) = complaint {
-        tracing::warn!("{complaint}");
+        tracing::warn!("the filter of the log: {complaint}");
     }
     let status = if has_to_understand {
+        let options = RunOptions { log_exports: log.exports(), ..options };
         serve_here(serving, options, (agents, reading), log_readers)
     } else {
         join(serving, &filter, options, (agents, reading), &log)
@@ -293,6 +294,7 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
             return ExitCode::from(EXIT_FAILURE);
         }
     };
+    let options = RunOptions { log_exports: log.exports(), ..options };
     let (settings, lock) = (serving.settings(&agents.0), lock_of(&held));
     let place = HostSocket { listener, path, settings, log_readers, stays: false, lock };
     let (options, agents, _kept) = equipped(serving, options, agents);
@@ -346,7 +348,7 @@ fn status_of(served: anyhow::Result<Exit>) -> u8 {
 }
 
 fn failed(error: &dyn std::fmt::Display, status: u8) -> u8 {
-    tracing::error!("{error}");
+    tracing::error!("a failure: {error}");
     // A log filter may hide the error, so it is also printed on stderr.
     if !tracing::enabled!(tracing::Level::ERROR) {
         complain(error);

@@ -201,7 +201,7 @@ fn finish_begun_commits(folder: &Path) {
         let ended = ended.and_then(|()| Ok(std::fs::remove_dir_all(scratch)?));
         if let Err(error) = ended {
             let commit = commit::begun_in(scratch);
-            tracing::warn!(%error, "{commit} was interrupted and cannot be finished; the next start tries again");
+            tracing::warn!(%error, "an interrupted change cannot be finished: {commit}; the next start tries again");
         }
     }
 }

@@ -135,7 +135,7 @@ impl Configuration {
                 let why = format!(
                     "the changed configuration file is not applied, and the host keeps its present agents: {why}"
                 );
-                tracing::warn!("{why}");
+                tracing::warn!("configuration: {why}");
                 (self.seen.sum, self.outdated) = (reading.seen.sum, Some(why));
                 return None;
             }

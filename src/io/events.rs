@@ -16,6 +16,7 @@ use super::ptys::PtyReport;
 use super::readers::FinishedRead;
 use super::resources::ResourceAnswer;
 use super::states::Piece;
+use super::telemetry::LogExports;
 use super::upkeep::UpkeepEvent;
 use super::watches::{StartedWatches, WatchEvents};
 use crate::backend::probe::ProbeResult;
@@ -63,6 +64,8 @@ pub enum LoopEvent {
     FrontJoins(Box<JoinRequest>),
     /// Change of a file that others may change under a running host.
     Upkeep(UpkeepEvent),
+    /// Log records for clients have become pending.
+    LogsPending,
     /// Reason to leave.
     Leave(LeaveReason),
     /// Expired timer or deadline.
@@ -111,6 +114,8 @@ pub struct Events {
     pub join_requests: mpsc::UnboundedReceiver<JoinRequest>,
     /// Changes of files that others may change under a running host.
     pub upkeep: mpsc::UnboundedReceiver<UpkeepEvent>,
+    /// Streams in which clients receive the log.
+    pub log_exports: LogExports,
     /// Reasons to leave.
     pub leave_reasons: mpsc::UnboundedReceiver<LeaveReason>,
 }
@@ -135,6 +140,7 @@ impl Events {
             Some(piece) = self.pieces.recv() => LoopEvent::Piece(piece),
             Some(join_request) = self.join_requests.recv() => LoopEvent::FrontJoins(Box::new(join_request)),
             Some(news) = self.upkeep.recv() => LoopEvent::Upkeep(news),
+            () = self.log_exports.pending(), if self.log_exports.has_streams() => LoopEvent::LogsPending,
             Some(loss) = self.leave_reasons.recv() => LoopEvent::Leave(loss),
             _ = self.agents.reports.recv_many(&mut reports, REPORTS_AT_ONCE), if wants.reports => LoopEvent::Reports(reports),
             () = sleep_until(wants.due.unwrap_or_else(Instant::now)), if wants.due.is_some() => LoopEvent::TimerDue,

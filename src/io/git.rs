@@ -160,7 +160,7 @@ impl GitQueue {
         let sent = self.started().and_then(|process| Ok(process.lines.send(line)?));
         if let Err(error) = sent {
             let why = format!("git cannot be run: {error:#}");
-            tracing::warn!("{why}");
+            tracing::warn!("git: {why}");
             return tell(&news, GitProcessEvent::Failed(number, why));
         }
         tokio::spawn(async move {

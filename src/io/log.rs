@@ -25,6 +25,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::Targets;
 
 use crate::backend::secrets::redact;
+use crate::io::telemetry::LogExports;
 use crate::os::{private, stderr};
 
 /// Maximum number of lines queued for the writing thread; further lines are dropped.
@@ -59,12 +60,12 @@ pub fn start_in(filter: Targets, file: PathBuf, log_readers: LogReaders) -> io::
 fn start_to(filter: Targets, sink: Sink, log_readers: LogReaders) -> io::Result<Log> {
     let (sender, receiver) = sync_channel(LINES_MAX);
     let state = Arc::new(LogState::default());
-    let log = Log { sender, state: Arc::clone(&state), log_readers };
+    let log = Log { sender, state: Arc::clone(&state), log_readers, exports: LogExports::default() };
     let of_thread = log.clone();
     thread::Builder::new().name("log".to_owned()).spawn(move || of_thread.write_lines(&receiver, sink))?;
     let subscriber = LogSubscriber { filter, log: log.clone() };
     tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)?;
-    std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+    std::panic::set_hook(Box::new(|panic| tracing::error!("a panic: {panic}")));
     Ok(log)
 }
 
@@ -74,6 +75,7 @@ pub struct Log {
     sender: SyncSender<Vec<u8>>,
     state: Arc<LogState>,
     log_readers: LogReaders,
+    exports: LogExports,
 }
 
 #[derive(Debug, Default)]
@@ -85,6 +87,11 @@ struct LogState {
 }
 
 impl Log {
+    /// Returns the streams in which clients receive the log.
+    pub fn exports(&self) -> LogExports {
+        self.exports.clone()
+    }
+
     /// Waits until all lines are written, for at most half a second.
     pub fn flush_briefly(&self) {
         let counted = self.state.repeats().take_all();
@@ -198,6 +205,7 @@ impl Subscriber for LogSubscriber {
         }
         self.log.log_readers.tell(&who, &line);
         if self.writes(meta) {
+            self.log.exports.note(event, entry.connection);
             self.log.forward(line);
         }
     }
@@ -342,6 +350,7 @@ impl Log {
     fn write_counts(&self, counts: Vec<(Vec<u8>, Vec<u32>)>) {
         for (line, who) in counts {
             self.log_readers.tell(&who, &line);
+            self.exports.note_repetition();
             self.forward(line);
         }
     }

@@ -37,6 +37,7 @@ pub mod sources;
 mod states;
 pub mod stdio;
 pub mod store_failure;
+pub mod telemetry;
 mod unanswered;
 pub mod upkeep;
 pub mod watches;

@@ -38,6 +38,7 @@ use super::readers::Readers;
 use super::resources::{JobOutcome, Resources, WritableFolders};
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::states::StateWriters;
+use super::telemetry::COLLECTED_FOR;
 use super::upkeep::Upkeep;
 use super::watches::Watches;
 use crate::backend::mcp::McpServer;
@@ -97,6 +98,8 @@ struct Sidecar {
     /// Checks files that others may change; `None` in deterministic mode.
     upkeep: Option<Upkeep>,
     timers: Vec<(Instant, Timer)>,
+    /// Time at which collected log records are sent to clients; `None` if none are pending.
+    logs_due: Option<Instant>,
     /// Set when only queued output is left to write.
     done: Option<Exit>,
     /// Error with which stdin has ended.
@@ -165,6 +168,10 @@ impl Sidecar {
         let (ptys, heard_of_ptys) =
             Ptys::new(options.guard.clone(), shell_scripts(&options), options.deterministic);
         let (states, pieces) = StateWriters::new();
+        let log_exports = options.log_exports.clone();
+        if options.deterministic {
+            log_exports.fix_time(clock.now().unix_ms);
+        }
         let listeners = Listeners::new(options.state_folder.clone());
         let sidecar = Self {
             edges: Edges::new(providers),
@@ -196,6 +203,7 @@ impl Sidecar {
             built_in: Vec::new(),
             upkeep: None,
             timers: Vec::new(),
+            logs_due: None,
             done: None,
             unreadable: None,
             leave_by: None,
@@ -218,6 +226,7 @@ impl Sidecar {
                 git: heard_of_git,
                 pieces,
                 join_requests,
+                log_exports,
                 upkeep: mpsc::unbounded_channel().1,
                 leave_reasons,
             },
@@ -305,6 +314,7 @@ impl Sidecar {
                 .chain(over)
                 .chain(self.next_disconnect())
                 .chain(nobody_comes)
+                .chain(self.logs_due)
                 .chain(held_back.map(Instant::from_std))
                 .min(),
             unheard: self.leave_by.is_none() && self.has_clients_to_hear(),
@@ -360,6 +370,10 @@ impl Sidecar {
                 return Ok(Some(self.done.unwrap_or(Exit::Done)));
             }
             LoopEvent::TimerDue => self.fire_timers(),
+            LoopEvent::LogsPending => {
+                let due = Instant::now().checked_add(COLLECTED_FOR);
+                self.logs_due = self.logs_due.or(due);
+            }
             LoopEvent::InputPending => {}
         }
         Ok(None)

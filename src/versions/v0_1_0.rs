@@ -21,6 +21,7 @@ use crate::state::reduce::Conversation;
 use crate::wire::changesets::parse_changeset_uri;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
+use crate::wire::telemetry::is_logs;
 use crate::wire::uris;
 use crate::wire::watches::is_watch;
 
@@ -36,7 +37,7 @@ const REFERENCE: [&str; 4] = ["uri", "description", "icons", "nonce"];
 
 /// Returns whether a channel is of a kind that 0.1.0 does not have.
 fn is_unknown(uri: &str) -> bool {
-    is_watch(uri) || parse_changeset_uri(uri).is_some()
+    is_watch(uri) || is_logs(uri) || parse_changeset_uri(uri).is_some()
 }
 
 impl VersionStep for V0_1_0 {
@@ -228,6 +229,7 @@ impl VersionStep for V0_1_0 {
             }
             ("initialize", Value::Object(result)) => {
                 result.remove("completionTriggerCharacters");
+                result.remove("telemetry");
             }
             ("subscribe", Value::Object(result)) => flatten_snapshot(result),
             _ => {}

@@ -568,6 +568,27 @@ async fn official_client_of_0_9_0_is_served() {
     assert!(child.wait().await.unwrap().success());
 }
 
+#[tokio::test]
+async fn official_client_subscribes_to_logs_and_goes_on() {
+    let (mut child, client) = connect(&["--log", "info"]).await;
+    let versions = vec!["1.0.0".to_owned()];
+    let opened = client.initialize("tester".to_owned(), versions, Vec::new()).await.unwrap();
+    let logs = opened.telemetry.unwrap().logs.unwrap().replace("{level}", "info");
+    let (subscribed, _) = client.subscribe(logs.clone()).await.unwrap();
+    assert!(subscribed.snapshot.is_none(), "logs have no state");
+    assert!(client.subscribe("ahp-otlp://logs/loud".to_owned()).await.is_err());
+    let back = client.reconnect("tester".to_owned(), 0, vec![logs.clone()]).await.unwrap();
+    let ReconnectResult::Replay(replay) = back else { panic!("a replay, please") };
+    assert!(replay.missing.is_empty() && replay.actions.is_empty(), "{:?}", replay.missing);
+    // This is logged, so that records are sent; the crate passes over them.
+    client.notify("unknown", serde_json::json!({})).await.unwrap();
+    create_session(&client, SESSION).await;
+    client.unsubscribe(logs).await.unwrap();
+    client.ping().await.unwrap();
+    client.shutdown().await;
+    assert!(child.wait().await.unwrap().success());
+}
+
 fn session_in(subscribed: SubscribeResult) -> SessionState {
     let SnapshotState::Session(state) = subscribed.snapshot.unwrap().state else {
         panic!("a session's state, please")

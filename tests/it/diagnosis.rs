@@ -1,4 +1,4 @@
-//! `--trace`, `trace` and `debug-bundle`: what they show, and what they never do.
+//! `--trace`, `trace`, `debug-bundle` and exported logs: what they show, and what they never do.
 //!
 //! Owns: conversations in which a secret is in every text, and searches for it.
 //! Never: judges how long something takes.
@@ -9,6 +9,7 @@ use std::process::Output;
 
 use ahp_sidecar::shapes::{Redactor, Shape};
 use ahp_sidecar::wire::uris::default_chat_of;
+use ahp_types::notifications::OtlpExportLogsParams;
 use serde_json::{json, Map, Value};
 
 use crate::support::{program, sidecar_on, Process};
@@ -18,8 +19,9 @@ const SECRET: &str = "s3cret";
 
 const SESSION: &str = "ahp-session:/s3cret-session";
 
-/// Holds a conversation with a host of this command: a turn with a draft and a queued message.
-fn converse(mut command: std::process::Command, folder: &Path) {
+/// Holds a conversation with a host of this command, with its log: a turn with a draft and a queued
+/// message. Returns what the host has sent.
+fn converse(mut command: std::process::Command, folder: &Path, provider: &str) -> Vec<Value> {
     let chat = default_chat_of(SESSION);
     command.args(["--log", "trace"]);
     let mut host = Process::spawn(command);
@@ -42,6 +44,8 @@ fn converse(mut command: std::process::Command, folder: &Path) {
         json!({ "channel": "ahp-root://", "clientId": "s3cret-client",
         "protocolVersions": ["1.0.0"], "clientInfo": { "name": "s3cret", "version": "s3cret" } }),
     );
+    ask(&mut host, "s3cret-0", "subscribe", json!({ "channel": "ahp-otlp://logs/trace" }));
+    host.until(|message| message["id"] == "s3cret-0");
     ask(
         &mut host,
         "s3cret-2",
@@ -53,11 +57,12 @@ fn converse(mut command: std::process::Command, folder: &Path) {
         &mut host,
         "s3cret-3",
         "createSession",
-        json!({ "channel": SESSION, "provider": "script",
+        json!({ "channel": SESSION, "provider": provider,
         "workingDirectories": [format!("file://{}", folder.display())] }),
     );
     ask(&mut host, "s3cret-4", "subscribe", json!({ "channel": chat }));
     ask(&mut host, "s3cret-5", "s3cret-method", json!({ "s3cret-member": "s3cret" }));
+    host.say(&json!({ "jsonrpc": "2.0", "method": "s3cret-notification" }).to_string());
     host.say("s3cret, and no JSON");
     dispatch(&mut host, SESSION, json!({ "type": "session/titleChanged", "title": "s3cret title" }));
     dispatch(&mut host, &chat, json!({ "type": "s3cret/action" }));
@@ -70,11 +75,13 @@ fn converse(mut command: std::process::Command, folder: &Path) {
         &mut host,
         &chat,
         json!({ "type": "chat/turnStarted", "turnId": "s3cret-turn", "startedAt": "2026-01-01T00:00:00Z",
-        "message": message("s3cret question") }),
+        "message": message("s3cret question\njunk s3cret line") }),
     );
-    host.until(|message| message["params"]["action"]["type"] == "chat/turnComplete");
+    let mut sent = host.until(|message| message["params"]["action"]["type"] == "chat/turnComplete");
     host.end();
+    sent.extend(host.rest());
     assert!(host.wait().success());
+    sent
 }
 
 fn run(arguments: &[&str], paths: &[&Path]) -> Output {
@@ -99,7 +106,7 @@ fn trace_shows_each_stage_and_no_text() {
     let (state, trace) = (folder.path().join("state"), folder.path().join("trace.json"));
     let mut command = sidecar_on(&state);
     command.arg("--trace").arg(&trace);
-    converse(command, folder.path());
+    converse(command, folder.path(), "script");
     let text = fs::read_to_string(&trace).unwrap();
     check_hidden(&text);
     // A viewer closes the array itself.
@@ -176,6 +183,43 @@ fn trace_has_the_lines_of_agents() {
 }
 
 #[test]
+fn exported_logs_of_a_run_with_secrets_everywhere_show_none() {
+    let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/acp/agent.py");
+    for provider in ["script", "s3cret"] {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let mut command = sidecar_on(&folder.path().join("s3cret-state"));
+        command.arg("--agent").arg(format!("s3cret=python3 {}", agent.display()));
+        command.stderr(fs::File::create(&log).unwrap());
+        let sent = converse(command, folder.path(), provider);
+        let log = fs::read_to_string(&log).unwrap();
+        assert!(log.contains("s3cret-notification"), "the log itself quotes what is said: {log}");
+        let exported: Vec<&Value> =
+            sent.iter().filter(|message| message["method"] == "otlp/exportLogs").collect();
+        let mut bodies = String::new();
+        for message in exported {
+            let params: OtlpExportLogsParams = serde_json::from_value(message["params"].clone()).unwrap();
+            assert_eq!(params.channel, "ahp-otlp://logs/trace");
+            let payload = &message["params"]["payload"];
+            check_hidden(&payload.to_string());
+            let records = payload["resourceLogs"][0]["scopeLogs"][0]["logRecords"].as_array().unwrap();
+            for record in records {
+                assert!(record["timeUnixNano"].as_str().is_some_and(|time| time.len() == 19), "{record}");
+                let body = record["body"]["stringValue"].as_str().unwrap();
+                bodies.push_str(&format!("{} {body}\n", record["severityText"].as_str().unwrap()));
+            }
+        }
+        assert!(bodies.contains("WARN a notification was ignored\n"), "{bodies}");
+        if provider == "s3cret" {
+            assert!(log.contains("junk s3cret line"), "{log}");
+            for body in ["TRACE > …\n", "TRACE < …\n", "WARN a line of the agent is skipped: …\n"] {
+                assert!(bodies.contains(body), "{body}: {bodies}");
+            }
+        }
+    }
+}
+
+#[test]
 fn no_incomplete_file_is_left_on_a_full_disk() {
     let folder = tempfile::tempdir().unwrap();
     let named = |name: &str| folder.path().join(name);
@@ -240,7 +284,7 @@ fn bundle_of_a_run_with_secrets_everywhere_shows_none() {
     .unwrap();
     let mut command = sidecar_on(&state);
     command.arg("--trace").arg(&trace).arg("--config").arg("/dev/null");
-    converse(command, &work);
+    converse(command, &work, "script");
     fs::write(
         state.join("host.log"),
         "2026-01-01T00:00:00.000Z  WARN ahp_sidecar::io::run: s3cret error=\"s3cret\"\ns3cret\n\

@@ -418,6 +418,65 @@ fn log_lines_name_connections_by_number() {
     }
 }
 
+/// Returns the first argument that is a text literal, of a macro whose arguments begin here.
+fn message_of(arguments: &str) -> Option<&str> {
+    let (mut depth, mut begins, mut from) = (0, true, 0);
+    let mut chars = arguments.char_indices();
+    while let Some((at, char)) = chars.next() {
+        match char {
+            '"' => {
+                let mut escaped = false;
+                let is_end = |(_, char): &(usize, char)| {
+                    let ends = *char == '"' && !escaped;
+                    escaped = *char == '\\' && !escaped;
+                    ends
+                };
+                let end = chars.by_ref().find(is_end)?.0;
+                if depth == 0 && begins {
+                    return Some(&arguments[at + 1..end]);
+                }
+            }
+            '(' | '[' | '{' => depth += 1,
+            ')' if depth == 0 => return None,
+            ')' | ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                begins = true;
+                from = at + 1;
+            }
+            _ => {}
+        }
+        begins = begins && arguments[from..at + char.len_utf8()].trim_matches([',', ' ', '\n']).is_empty();
+    }
+    None
+}
+
+/// Clients receive a log line up to its first value, which may be a text of somebody.
+#[test]
+fn log_lines_begin_with_constant_words() {
+    let mut count = 0;
+    for file in files_under("src").into_iter().filter(|file| file.extension().is_some_and(|it| it == "rs")) {
+        let source = fs::read_to_string(&file).unwrap();
+        for level in ["trace", "debug", "info", "warn", "error"] {
+            let call = format!("{level}!(");
+            for (at, _) in source.match_indices(&call) {
+                let before = source[..at].chars().next_back().unwrap();
+                if before.is_alphanumeric() || before == '_' {
+                    continue;
+                }
+                let line = source[..at].lines().count();
+                let place = format!("{}:{line}", file.display());
+                assert!(source[..at].ends_with("tracing::"), "{place}: say `tracing::{level}!`");
+                let message = message_of(&source[at + call.len()..]);
+                let message = message.unwrap_or_else(|| panic!("{place}: the line has no message"));
+                let constant = message.split(['{', '}']).next().unwrap();
+                assert!(!constant.trim().is_empty(), "{place}: begin `{message}` with constant words");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 300, "the lines are found");
+}
+
 /// Modules and items of other layers that each layer may use.
 const LAYERS: [(&str, &[&str]); 16] = [
     ("os", &[]),
@@ -439,7 +498,7 @@ const LAYERS: [(&str, &[&str]); 16] = [
         "io",
         &[
             "os", "wire", "state", "codec", "files", "watches", "git", "versions", "host", "store",
-            "backend", "config", "status", "trace",
+            "backend", "config", "status", "trace", "shapes",
         ],
     ),
 ];

@@ -15,6 +15,7 @@ use crate::host::{CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
 use crate::wire::annotations::session_of_subchannel;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
+use crate::wire::telemetry::severity_of;
 use crate::wire::terminals::parse_terminal_uri;
 use crate::wire::watches::{is_watch, WATCHES_MAX};
 
@@ -43,7 +44,10 @@ impl From<LargeStates> for Subscribed {
 
 /// Returns whether a URI has the form of a channel that is neither session nor chat.
 pub(crate) fn is_no_conversation(uri: &str) -> bool {
-    is_watch(uri) || parse_terminal_uri(uri).is_some() || session_of_subchannel(uri).is_some()
+    is_watch(uri)
+        || uri.starts_with("ahp-otlp:")
+        || parse_terminal_uri(uri).is_some()
+        || session_of_subchannel(uri).is_some()
 }
 
 impl Clients {
@@ -76,10 +80,11 @@ impl Clients {
 }
 
 /// Resolves URIs to distinct channels; also returns URIs without one, or beyond the watch limit.
+/// Logs of a known level are left out: they have no state.
 pub(crate) fn resolve(ledger: &Ledger, uris: &[String]) -> (Vec<ChannelId>, Vec<String>) {
     let (mut seen, mut targets, mut missing) = (BTreeSet::new(), Vec::new(), Vec::new());
     let mut watches = 0;
-    for uri in uris {
+    for uri in uris.iter().filter(|uri| !matches!(severity_of(uri), Some(Ok(_)))) {
         match ledger.find(uri) {
             Some(target) if target.kind == ChannelKind::Watch && watches == WATCHES_MAX => {
                 missing.push(uri.clone());

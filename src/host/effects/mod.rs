@@ -304,6 +304,17 @@ pub enum Output {
     Pty(TerminalKey, PtyCommand),
     /// Runs a git job. Answered by [`Input::Git`] with the number.
     Git(u64, Box<GitJob>),
+    /// Exports the log to a client. The log is not the core's, which only knows who may have it.
+    ExportLogs {
+        /// Connection.
+        connection: ConnectionId,
+        /// Channel in the client's spelling.
+        channel: String,
+        /// Lowest severity that is exported, by the numbers of OpenTelemetry.
+        lowest: u8,
+    },
+    /// Ends the export of the log to a client from this severity on; `None` for all exports.
+    EndLogs(ConnectionId, Option<u8>),
     /// Starts a watch for the core itself, under this channel, if possible. Each start needs an
     /// [`Output::Unwatch`] of its own.
     Watch(String),

@@ -12,7 +12,7 @@ use crate::host::catalogue::missed::Missed;
 use crate::host::changes::Changes;
 use crate::host::clients::connections::{States, Subscribed};
 use crate::host::clients::Clients;
-use crate::host::effects::{ConnectionId, LargeStates};
+use crate::host::effects::{ConnectionId, LargeStates, Output};
 use crate::host::ledger::Ledger;
 use crate::host::locale::Language;
 use crate::host::model::{ChannelId, Subscription, Window};
@@ -20,6 +20,7 @@ use crate::host::{clients, configuration, terminals, watches, Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
 use crate::wire::rpc::to_json;
+use crate::wire::telemetry;
 use crate::wire::terminals::COMMAND_PREFIX;
 
 use super::kinds;
@@ -28,6 +29,7 @@ impl Host {
     /// Opens a connection. `versions` adds the negotiated version to the result.
     pub(super) fn initialize(
         &mut self,
+        step: &mut Step<'_>,
         connection: ConnectionId,
         params: &InitializeParams,
     ) -> Result<Subscribed, RpcError> {
@@ -39,6 +41,7 @@ impl Host {
         if let Some(client) = self.ledger.presence.connections.get_mut(&connection) {
             client.language = Language::of(params.locale.as_deref().unwrap_or_default());
         }
+        export_logs(step, connection, wanted);
         match &params.client_info {
             Some(info) => tracing::info!(
                 client = params.client_id,
@@ -68,7 +71,7 @@ impl Host {
                 &self.agents,
             )),
             terminal_command_prefix: (self.ledger.limits.ptys > 0).then(|| COMMAND_PREFIX.to_owned()),
-            telemetry: None,
+            telemetry: Some(telemetry::announced()),
             automations: None,
         })
         .unwrap_or_default();
@@ -98,6 +101,8 @@ impl Host {
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
             kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
         }
+        step.emit(Output::EndLogs(connection, None));
+        export_logs(step, connection, &params.subscriptions);
         if let Some(before) = before.filter(|before| *before != params.client_id) {
             self.agents.remove_tokens(connection);
             self.clients.client_disconnected(&mut self.ledger, step, &before);
@@ -152,6 +157,15 @@ impl Host {
     }
 }
 
+/// Exports the log on each of the channels that is one of logs.
+fn export_logs(step: &mut Step<'_>, connection: ConnectionId, channels: &[String]) {
+    for channel in channels {
+        if let Some(Ok(lowest)) = telemetry::severity_of(channel) {
+            step.emit(Output::ExportLogs { connection, channel: channel.clone(), lowest });
+        }
+    }
+}
+
 /// Subscribes to channels whose states the client already has; the windows are unknown.
 pub(super) fn resubscribe(
     ledger: &mut Ledger,
@@ -175,6 +189,11 @@ pub(super) fn serve_subscribe(
     connection: ConnectionId,
     params: &SubscribeParams,
 ) -> Result<Subscribed, RpcError> {
+    if let Some(severity) = telemetry::severity_of(&params.channel) {
+        let (channel, lowest) = (params.channel.clone(), severity?);
+        step.emit(Output::ExportLogs { connection, channel, lowest });
+        return Ok(ledger.states_of(Method::Subscribe, &[], 0).into());
+    }
     watches::check_watch_limit(ledger, connection, &params.channel)?;
     terminals::restore_terminals(ledger, [&params.channel]);
     changes.restore_changesets(ledger, [&params.channel]);
@@ -209,6 +228,10 @@ pub(super) fn serve_unsubscribe(
     connection: ConnectionId,
     params: &UnsubscribeParams,
 ) -> Result<(), RpcError> {
+    if let Some(severity) = telemetry::severity_of(&params.channel) {
+        step.emit(Output::EndLogs(connection, Some(severity?)));
+        return Ok(());
+    }
     let Some(target) = ledger.find(&params.channel) else { return Ok(()) };
     let client = ledger.presence.connections.get(&connection);
     let client = client.filter(|_| ledger.subscriptions.contains(connection, target));

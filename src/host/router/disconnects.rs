@@ -202,6 +202,7 @@ pub(super) fn remove_client(
     for target in ledger.subscriptions.of(connection).collect::<Vec<_>>() {
         kinds::unsubscribe(ledger, changes, connection, target);
     }
+    step.emit(Output::EndLogs(connection, None));
     agents.remove_tokens(connection);
     if let Some(client_id) = before.client_id {
         // The handshake had ended the absence of an active client.

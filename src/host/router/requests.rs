@@ -181,7 +181,7 @@ impl Host {
         }
         match method {
             Method::Ping => Ok(nothing(())),
-            Method::Initialize => self.initialize(connection, &params.read()?).map(Answer::States),
+            Method::Initialize => self.initialize(step, connection, &params.read()?).map(Answer::States),
             Method::Reconnect => {
                 let (states, missed) = self.reconnect(step, connection, &params.read()?)?;
                 Ok(Answer::Returned(states, missed))

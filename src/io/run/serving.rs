@@ -22,6 +22,7 @@ use crate::io::outbox::OutboxLimits;
 use crate::io::persistence::{OpenedPersistence, Persistence};
 use crate::io::ptys::ShellScripts;
 use crate::io::stdio::{self, Stdout};
+use crate::io::telemetry::LogExports;
 use crate::io::upkeep::{SocketFile, Upkeep};
 use crate::os::hangup;
 use crate::os::process::GuardProgram;
@@ -62,6 +63,8 @@ pub struct RunOptions {
     pub state_folder: Option<PathBuf>,
     /// Retention and limits of the store.
     pub store: StoreOptions,
+    /// Streams in which clients receive the log.
+    pub log_exports: LogExports,
     /// Guard for child processes; `None` if no programs can be started.
     pub guard: Option<GuardProgram>,
 }

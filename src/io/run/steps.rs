@@ -10,9 +10,10 @@ use tokio::time::Instant;
 use super::leaving::{file_system_timeout, UNSENT_REASON};
 use super::{Exit, Sidecar};
 use crate::host::effects::{ConnectionId, Frame, Input, Output, Timer};
-use crate::io::link::LargeWrite;
+use crate::io::link::{LargeWrite, Links};
 use crate::io::readers::{listing, ListRequest};
 use crate::io::states::{Piece, PieceEnd};
+use crate::io::telemetry::COLLECTED_FOR;
 use crate::trace;
 use crate::versions::Outgoing;
 use crate::wire::errors::RpcError;
@@ -21,6 +22,9 @@ use crate::wire::rpc::RequestId;
 /// Error message for the client after a panic, which is logged where it happens.
 const INTERNAL_ERROR: &str =
     "an internal error occurred while the request was handled; the log of the host has the details";
+
+/// Maximum size of unread output of a client that gets log records, in bytes.
+const LOGS_BELOW_BYTES: usize = 64 << 10;
 
 impl Sidecar {
     pub(super) fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
@@ -190,6 +194,7 @@ impl Sidecar {
                 }
             }
             Output::Closed(connection) => {
+                self.end_logs(connection);
                 if let Some(link) = self.links.get_mut(connection) {
                     link.closing = true;
                 }
@@ -223,6 +228,13 @@ impl Sidecar {
             Output::Watch(channel) => self.watches.begin_own(channel),
             Output::Unwatch(channel) => self.watches.release(channel),
             Output::BeginWatches(connection) => self.watches.try_again(connection),
+            Output::ExportLogs { connection, channel, lowest } => {
+                self.options.log_exports.subscribe(connection, channel, lowest)
+            }
+            Output::EndLogs(connection, Some(lowest)) => {
+                self.options.log_exports.unsubscribe(connection, Some(lowest))
+            }
+            Output::EndLogs(connection, None) => self.end_logs(connection),
             Output::Pty(terminal, command) => self.ptys.carry_out(terminal, command),
             Output::Agent(chat, command) => self.agents.carry_out(chat, *command),
             Output::Probe { provider, tokens } => self.agents.probe(provider, tokens),
@@ -230,7 +242,10 @@ impl Sidecar {
             Output::Timer(timer, after) => {
                 self.timers.extend(Instant::now().checked_add(after).map(|at| (at, timer)));
             }
-            Output::Done { cut } => self.done = Some(if cut { Exit::Cut } else { Exit::Done }),
+            Output::Done { cut } => {
+                self.send_logs(None);
+                self.done = Some(if cut { Exit::Cut } else { Exit::Done });
+            }
         }
     }
 
@@ -279,8 +294,45 @@ impl Sidecar {
         }
     }
 
+    /// Sends pending log records when they are due, behind all other output.
+    fn export_logs(&mut self) {
+        if !self.options.log_exports.has_streams() {
+            self.logs_due = None;
+            return;
+        }
+        let is_due = self.logs_due.is_some_and(|due| due <= Instant::now()) || self.options.deterministic;
+        if is_due {
+            self.send_logs(None);
+            let again = self.options.log_exports.are_pending() && !self.options.deterministic;
+            self.logs_due = again.then(|| Instant::now().checked_add(COLLECTED_FOR)).flatten();
+        }
+    }
+
+    /// Sends pending log records to this client, or to all. Clients that do not read get none until
+    /// they do.
+    fn send_logs(&mut self, only: Option<ConnectionId>) {
+        let exports = self.options.log_exports.clone();
+        let has_room = |links: &Links, connection: ConnectionId| {
+            only.is_none_or(|only| only == connection)
+                && links.iter().any(|link| link.id == connection && link.outbox.bytes() < LOGS_BELOW_BYTES)
+        };
+        while let Some((connection, params)) = exports.take(|connection| has_room(&self.links, connection)) {
+            let frame = Frame::Notification { method: "otlp/exportLogs", params: params.into() };
+            self.tell(connection, &frame);
+        }
+    }
+
+    /// Ends all exports of the log to a client, which gets what is pending.
+    fn end_logs(&mut self, connection: ConnectionId) {
+        if self.options.log_exports.has_streams() {
+            self.send_logs(Some(connection));
+            self.options.log_exports.unsubscribe(connection, None);
+        }
+    }
+
     /// Ends a batch of inputs and the step.
     pub(super) fn settle(&mut self) {
+        self.export_logs();
         self.feed(Input::BatchEnded);
         if self.done.is_some() {
             self.feed(Input::Timer(Timer::Summaries));

@@ -170,6 +170,7 @@ impl World {
             state: StatePlace::Memory,
             state_folder: None,
             store: StoreOptions::default(),
+            log_exports: Default::default(),
             guard: None,
         };
         let ((_, lost), (_, join_requests)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());

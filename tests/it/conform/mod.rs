@@ -66,7 +66,7 @@ fn own_host_keeps_all_laws() {
     let offered: Vec<_> =
         outcomes(&report).into_iter().filter(|(_, outcome)| outcome == "not offered").collect();
     let names: Vec<&str> = offered.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["changesets", "telemetry", "automations"], "{report:#}");
+    assert_eq!(names, ["changesets", "automations"], "{report:#}");
 }
 
 #[test]

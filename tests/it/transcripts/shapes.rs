@@ -17,7 +17,8 @@ use ahp_types::commands::{
 };
 use ahp_types::messages::{JsonRpcError, JsonRpcMessage};
 use ahp_types::notifications::{
-    AuthRequiredParams, ProgressParams, SessionAddedParams, SessionRemovedParams, SessionSummaryChangedParams,
+    AuthRequiredParams, OtlpExportLogsParams, ProgressParams, SessionAddedParams, SessionRemovedParams,
+    SessionSummaryChangedParams,
 };
 use serde::de::DeserializeOwned;
 use serde::Serialize;
@@ -126,6 +127,7 @@ fn check_notification(method: &str, params: &Value) -> Result<(), String> {
         "root/sessionSummaryChanged" => same::<SessionSummaryChangedParams>(params).map(|_| ()),
         "root/progress" => same::<ProgressParams>(params).map(|_| ()),
         "auth/required" => same::<AuthRequiredParams>(params).map(|_| ()),
+        "otlp/exportLogs" => same::<OtlpExportLogsParams>(params).map(|_| ()),
         _ => Err(format!("an unknown notification: {method}")),
     }
 }

@@ -103,6 +103,7 @@ impl World {
                 let frame = Frame::result(id.clone(), Method::ListSessions, result);
                 self.take_frame(*connection, &frame, seen)?;
             }
+            Output::ExportLogs { .. } | Output::EndLogs(..) => {}
             // What agents are is told by their conversations here.
             Output::Probe { .. } => {}
             Output::Closed(connection) => {
