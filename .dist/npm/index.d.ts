@@ -1,4 +1,6 @@
-import type { ChildProcess } from 'node:child_process';
+// Types of Node are used if `@types/node` is installed, and are `any` otherwise.
+// @ts-ignore
+import type { ChildProcess, SpawnOptions as NodeSpawnOptions } from 'node:child_process';
 
 /** A message from the host: one line of JSON text. */
 export interface TextFrame {
@@ -9,7 +11,7 @@ export interface TextFrame {
 /** How the process ended. `error` is present only if it could not be started. */
 export interface Exit {
   readonly code: number | null;
-  readonly signal: NodeJS.Signals | null;
+  readonly signal: ChildProcess['signalCode'];
   readonly error?: Error;
 }
 
@@ -21,7 +23,7 @@ export interface SpawnOptions {
   /** Working directory. Default: the caller's. */
   cwd?: string;
   /** Environment of the program and of its agents. Default: the caller's. */
-  env?: NodeJS.ProcessEnv;
+  env?: NodeSpawnOptions['env'];
   /** Receives the program's log. Default: it goes to stderr. */
   onStderr?: (text: string) => void;
 }
@@ -47,7 +49,7 @@ export interface Host {
 /**
  * Returns the path of the program of this platform, or what AHP_SIDECAR_PATH names.
  *
- * @throws Error with a sentence that says what to do, if there is none.
+ * @throws Error with a sentence that says what to do, if there is none, or if it is for another platform.
  */
 export function programPath(): string;
 

@@ -2,16 +2,57 @@
 // Finds the program, and speaks to it over its stdin and stdout. CommonJS, so that `require` and `import` both work.
 const { spawn: spawnProcess } = require('node:child_process');
 const { closeSync, existsSync, openSync, readSync } = require('node:fs');
+const os = require('node:os');
 const { optionalDependencies = {}, version } = require('./package.json');
 
 /** Maximum number of characters of stderr that an error of the transport quotes. */
 const QUOTED_STDERR_MAX = 2000;
 
+/** Names of processors by their numbers in ELF, Mach-O and PE files, and as `uname` tells them. */
+const PROCESSORS = {
+  0x3e: 'x64', 0xb7: 'arm64', 0x1000007: 'x64', 0x100000c: 'arm64', 0x8664: 'x64', 0xaa64: 'arm64',
+  x86_64: 'x64', i686: 'x64', aarch64: 'arm64', armv8l: 'arm64',
+};
+
+/** Returns the platform that a program is compiled for, by its header; `undefined` for a script, or if unknown. */
+function platformOf(path) {
+  const head = Buffer.alloc(1024);
+  try {
+    const file = openSync(path, 'r');
+    try { readSync(file, head, 0, head.length, 0); } finally { closeSync(file); }
+  } catch {
+    return undefined; // starting the program tells why
+  }
+  const at = head.readUInt32LE(0x3c);
+  const [name, processor] =
+    head.toString('latin1', 0, 4) === '\x7fELF' ? ['linux', head.readUInt16LE(18)]
+    : head.readUInt32LE(0) === 0xfeedfacf ? ['darwin', head.readUInt32LE(4)]
+    : head.toString('latin1', 0, 2) === 'MZ' && at < 1000 ? ['win32', head.readUInt16LE(at + 4)]
+    : [];
+  return processor in PROCESSORS ? { name, cpu: PROCESSORS[processor] } : undefined;
+}
+
+/**
+ * Returns the path of a program that this machine can start. Node would give one of a foreign processor to a shell, which
+ * runs its bytes as a script. macOS and Windows run other processors' programs, or refuse them themselves.
+ */
+function runnable(path) {
+  const built = process.platform === 'win32' ? undefined : platformOf(path);
+  // A Node of 32 bits can start programs of 64 bits.
+  const machine = os.machine?.();
+  const cpu = PROCESSORS[machine] ?? machine ?? process.arch;
+  if (!built || (built.name === process.platform && (built.cpu === cpu || built.name === 'darwin'))) return path;
+  const own = `${process.platform}-${cpu}`;
+  throw new Error(
+    `\`${path}\` is a program for \`${built.name}-${built.cpu}\`, and this is \`${own}\`, whose program is in the ` +
+    `package \`@ahp-sidecar/${own}\`: run \`npm install @ahp-sidecar/${own}@${version}\`, or set AHP_SIDECAR_PATH to it`);
+}
+
 function programPath() {
   const chosen = process.env.AHP_SIDECAR_PATH;
   if (chosen) {
     if (!existsSync(chosen)) throw new Error(`AHP_SIDECAR_PATH names \`${chosen}\`, which does not exist`);
-    return chosen;
+    return runnable(chosen);
   }
   const platform = `${process.platform}-${process.arch}`;
   const name = `@ahp-sidecar/${platform}`;
@@ -21,32 +62,20 @@ function programPath() {
       `ahp-sidecar has no program for \`${platform}\`, only for ${known}: ` +
       'build it (`cargo install ahp-sidecar`), and set AHP_SIDECAR_PATH to its path');
   }
+  let found;
   try {
-    return require.resolve(`${name}/bin/ahp-sidecar${process.platform === 'win32' ? '.exe' : ''}`);
+    found = require.resolve(`${name}/bin/ahp-sidecar${process.platform === 'win32' ? '.exe' : ''}`);
   } catch {
     throw new Error(
       `the package \`${name}\`, which holds the program, is not installed: optional dependencies were left out, or ` +
       `node_modules comes from another platform. Run \`npm install ${name}@${version}\` here, or set AHP_SIDECAR_PATH`);
   }
-}
-
-/** Returns whether a program of Linux is made for another processor than this one. */
-function isForeign(path) {
-  try {
-    const head = Buffer.alloc(20);
-    const file = openSync(path);
-    readSync(file, head);
-    closeSync(file);
-    const made = { 62: 'x64', 183: 'arm64' }[head.readUInt16LE(18)];
-    return head.toString('latin1', 0, 4) === '\x7fELF' && made !== process.arch;
-  } catch {
-    return false;
-  }
+  return runnable(found);
 }
 
 function spawn(options = {}) {
   const { args = [], cwd, env, onStderr = (text) => process.stderr.write(text) } = options;
-  const path = options.path ?? programPath();
+  const path = options.path === undefined ? programPath() : runnable(options.path);
   const why = (error) => {
     const cause = error.code === 'ENOENT' && cwd && !existsSync(cwd) ? `there is no folder \`${cwd}\`` : error.message;
     return new Error(`\`${path}\` cannot be started: ${cause}`, { cause: error });
@@ -98,8 +127,6 @@ function spawn(options = {}) {
     if (error) throw why(error);
     // 0: stdin ended; 4: a turn was cut or a question declined after that. Both are what `close` asks for.
     if (child.stdin.writableEnded && (code === 0 || code === 4)) return null;
-    // The system's shell is what runs a program that the system cannot run.
-    if (isForeign(path)) throw why(new Error(`it is made for another processor than ${process.arch}`));
     const how = signal ? `was ended by ${signal}` : `exited with status ${code}`;
     throw new Error(`ahp-sidecar ${how}${quoted.trim() && `: ${quoted.trim()}`}`);
   }
@@ -130,6 +157,5 @@ function spawn(options = {}) {
   };
 }
 
-exports.isForeign = isForeign; // for `ahp-sidecar.js` alone
 exports.programPath = programPath;
 exports.spawn = spawn;

@@ -91,6 +91,9 @@ def check_archive(dist, folder):
     missing = [name for name in wanted if not (inside / name).is_file()]
     assert not missing, missing
     converse(inside / "ahp-sidecar")
+    for page in (inside / "man/man1").iterdir():
+        [title] = re.findall(r"(?m)^\.TH .+", page.read_text())
+        assert f'"ahp-sidecar {inside.name.split("-")[2]}"' in title, title
     version = run(inside / "ahp-sidecar", "--version").split()[1]
     assert inside.name == f"ahp-sidecar-{version}-{triple()}"
     bill = json.loads((inside / "ahp-sidecar.cdx.json").read_text())
@@ -180,6 +183,21 @@ def check_release(_, folder):
     assert said == "[a](https://github.com/owner/name/blob/v1.2.3/src/a.md#b) [c](#c) [d](https://d)\n", said
 
 
+def foreign_programs(folder):
+    """Returns {platform: a file that has the header of its programs, and writes the file `ran` if a shell runs it}."""
+    elf = lambda machine: b"\x7fELF\x02\x01\x01".ljust(18, b"\0") + machine.to_bytes(2, "little")
+    headers = {"linux-x64": elf(62), "linux-arm64": elf(183), "win32-x64":
+               b"MZ".ljust(60, b"\0") + (64).to_bytes(4, "little") + b"PE\0\0\x64\x86",
+               "darwin-arm64": b"\xcf\xfa\xed\xfe\x0c\0\0\1"}
+    programs = {}
+    for made, header in headers.items():
+        if made != NAME and not (made.startswith("darwin") and sys.platform == "darwin"):
+            programs[made] = folder / f"for-{made}"
+            programs[made].write_bytes(header + f"\n: >{folder}/ran\n".encode())
+            programs[made].chmod(0o755)
+    return programs
+
+
 def npm_install(folder, *packages, status=0):
     (folder / "package.json").write_text('{"private": true}')
     return run("npm", "install", "--offline", "--no-audit", "--no-fund", "--loglevel=error", *packages, cwd=folder,
@@ -204,18 +222,21 @@ def check_npm(dist, folder):
     assert node(find, AHP_SIDECAR_PATH="/not/there") == "AHP_SIDECAR_PATH names `/not/there`, which does not exist\n"
     elsewhere = "Object.defineProperty(process, 'platform', { value: 'sunos' });"
     assert f"has no program for `sunos-{CPU}`, only for" in node(elsewhere + find)
-    # A transport that fails says why, and takes nobody along. The head of a program for PowerPC:
-    foreign = folder / "foreign"
-    foreign.write_bytes(b"\x7fELF\x02\x01\x01".ljust(18, b"\0") + (21).to_bytes(2, "little") + b"\n")
-    foreign.chmod(0o755)
-    said = run(folder / "node_modules/.bin/ahp-sidecar", status=1, env=clean_environment(AHP_SIDECAR_PATH=str(foreign)))
-    assert f"`{foreign}` is made for another processor than {CPU}" in said, said
+    # A program for another platform is not started: a shell would run its bytes.
+    for made, program in foreign_programs(folder).items():
+        found = node(find, AHP_SIDECAR_PATH=str(program))
+        launched = run(folder / "node_modules/.bin/ahp-sidecar", status=1,
+                       env=clean_environment(AHP_SIDECAR_PATH=str(program)))
+        for said in (found, launched):
+            assert f"`{program}` is a program for `{made}`" in said and f"npm install @ahp-sidecar/{NAME}@" in said, said
+        assert launched.count("\n") == 1 and not (folder / "ran").exists(), launched
+        foreign = {"path": str(program)}, f"`{program}` is a program for `{made}`"
+    # A transport that fails says why, and takes nobody along.
     receive = ("const { spawn } = require('ahp-sidecar'); const say = (it) => console.log(it?.message ?? it); "
                "try { spawn(%s).recv().then(say, say) } catch (error) { say(error) }")
     for options, said in [({"path": "/bin/true"}, "ahp-sidecar exited with status 0"),
                           ({"cwd": "/not/there"}, "there is no folder `/not/there`"),
-                          ({"path": str(foreign)}, "`foreign` cannot be started: it is made for another processor".replace(
-                              "foreign", str(foreign))),
+                          foreign,
                           ({"path": "/etc/passwd/x"}, "`/etc/passwd/x` cannot be started: ")]:
         assert said in node(receive % json.dumps(options)), (options, said)
     shutil.rmtree(folder / "node_modules/@ahp-sidecar")
@@ -230,16 +251,19 @@ def check_npm(dist, folder):
 
 
 def check_types(dist, folder):
+    """Nothing but the package is required; with `@types/node`, its types are Node's."""
     [main] = dist.glob("npm-main-*.tgz")
     with tarfile.open(main) as archive:
         archive.extractall(folder)
     modules = TOOLS / "node_modules"
     (folder / "node_modules").mkdir()
-    (folder / "node_modules/@types").symlink_to(modules / "@types")
     (folder / "package").rename(folder / "node_modules/ahp-sidecar")
     shutil.copy(HERE / "types.mts", folder)
-    run(modules / ".bin/tsc", "--strict", "--noEmit", "--module", "nodenext", "--target", "es2022", "--types", "node",
-        folder / "types.mts", cwd=folder)
+    compiler = [modules / ".bin/tsc", "--strict", "--noEmit", "--module", "nodenext", "--target", "es2022", "--types"]
+    run(*compiler, "", folder / "types.mts", cwd=folder)
+    (folder / "node_modules/@types").symlink_to(modules / "@types")
+    shutil.copy(HERE / "node.mts", folder)
+    run(*compiler, "node", folder / "types.mts", folder / "node.mts", cwd=folder)
 
 
 def check_wheel(dist, folder):
@@ -252,6 +276,9 @@ def check_wheel(dist, folder):
     converse(folder / "bin/python", "-m", "ahp_sidecar")
     find = "import ahp_sidecar; print(ahp_sidecar.program())"
     assert run(folder / "bin/python", "-c", find, env=env).strip() == str(folder / "bin/ahp-sidecar")
+    for made, program in foreign_programs(folder).items():
+        said = run(folder / "bin/python", "-m", "ahp_sidecar", env=env | {"AHP_SIDECAR_PATH": str(program)}, status=1)
+        assert f"`{program}` cannot be started: " in said and "pip install" in said and said.count("\n") == 1, (made, said)
     for path in ("/not/there", "/dev/null"):
         said = run(folder / "bin/python", "-m", "ahp_sidecar", env=env | {"AHP_SIDECAR_PATH": path}, status=1)
         assert path in said and said.count("\n") == 1, said
@@ -275,9 +302,16 @@ def check_extension(dist, folder):
     editor = folder / "node_modules/vscode"
     editor.mkdir(parents=True)
     shutil.copy(HERE / "vscode.cjs", editor / "index.js")
-    said = run("node", HERE / "extension.cjs", folder / "extension", env=clean_environment())
+    ending = folder / "ending"
+    answers = 'for id in 1 2 3; do read -r line; echo "{\\"id\\":$id,\\"result\\":{}}"; done'
+    ending.write_text(f"#!/bin/sh\n{answers}\nread -r line; exit 7\n")
+    ending.chmod(0o755)
+    said = run("node", HERE / "extension.cjs", folder / "extension", ending, env=clean_environment())
     # Each question is followed by its answer, those asked at once as well.
-    assert all(f"> {text}" in said and said.count(text) == 2 for text in ("Hello again", "Hello at once")), said
+    for text in ("Hello again", "Hello at once"):
+        assert re.search(rf"(?m)^> {text}\n+[^>]*{text}", said) and said.count(text) == 2, said
+    failures = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert [line.rsplit(" ", 1)[1] for line in failures] == ["1", "1", "7", "7"], said
 
 
 def check_cargo(dist, folder):

@@ -2,6 +2,6 @@
 exports.commands = { registered: {}, registerCommand: (name, run) => { exports.commands.registered[name] = run; return {}; } };
 exports.window = {
   createOutputChannel: () => ({ show() {}, append: (text) => process.stdout.write(text), appendLine: (text) => console.log(text) }),
-  showErrorMessage: (text) => { throw new Error(text); },
+  showErrorMessage: (text) => console.log(`error: ${text}`),
 };
 exports.workspace = { getConfiguration: () => ({ get: (_, otherwise) => otherwise }) };

@@ -32,23 +32,30 @@ class Conversation {
   private ids = 0;
   private clientSeq = 0;
   private turn?: Pending;
-  private last: Promise<void> = Promise.resolve();
+  private last: Promise<unknown> = Promise.resolve();
+  private ended?: Error;
 
-  constructor(private readonly host: Host, private readonly show: (text: string) => void) {
+  constructor(
+    private readonly host: Host,
+    private readonly starts: (question: string) => void,
+    private readonly show: (text: string) => void,
+  ) {
     void this.receive();
     this.opened = this.open();
     this.opened.catch(() => {}); // `ask` tells
   }
 
-  /** Sends a message once the turns before are over, and resolves when its own is. */
+  /** Sends a message after the turns that were asked for earlier, and resolves when its turn is over. */
   ask(text: string): Promise<void> {
-    const asked = this.last.then(() => this.begin(text));
-    this.last = asked.catch(() => {}); // who asked learns it
-    return asked;
+    const done = this.last.then(() => this.takeTurn(text));
+    this.last = done.catch(() => {}); // its caller tells
+    return done;
   }
 
-  private async begin(text: string): Promise<void> {
+  private async takeTurn(text: string): Promise<void> {
     await this.opened;
+    if (this.ended) throw this.ended;
+    this.starts(text);
     const done = new Promise((resolve, reject) => { this.turn = { resolve, reject }; });
     const message = { text, origin: { kind: 'user' } };
     const turnId = crypto.randomUUID();
@@ -116,6 +123,7 @@ class Conversation {
   }
 
   private fail(error: Error): void {
+    this.ended = error;
     for (const { reject } of [...this.pending.values(), ...(this.turn ? [this.turn] : [])]) reject(error);
     this.pending.clear();
   }
@@ -130,14 +138,14 @@ export function activate(context: vscode.ExtensionContext): void {
     const text = given ?? (await vscode.window.showInputBox({ prompt: 'Message to the agent' }));
     if (!text) return;
     output.show(true);
-    output.appendLine(`> ${text}`);
     if (!conversation) {
       const program = `bin/ahp-sidecar${process.platform === 'win32' ? '.exe' : ''}`;
       const options = vscode.workspace.getConfiguration('ahpSidecarExample').get<string[]>('options', []);
       const log = (line: string): void => output.append(line);
       host = spawn({ path: context.asAbsolutePath(program), args: ['--ephemeral', ...options], onStderr: log });
       void host.exited.then(() => { conversation = undefined; });
-      conversation = new Conversation(host, (words) => output.append(words));
+      conversation = new Conversation(
+        host, (question) => output.appendLine(`> ${question}`), (words) => output.append(words));
     }
     try {
       await conversation.ask(text);
