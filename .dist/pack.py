@@ -174,7 +174,7 @@ def npm_main(version, names, papers):
         "ahp-sidecar", version, keywords=["ahp", "agent", "json-rpc"], main="index.js", types="index.d.ts",
         bin={"ahp-sidecar": "ahp-sidecar.js"}, engines={"node": ">=18"},
         optionalDependencies={f"@ahp-sidecar/{name}": version for name in names},
-        # What `index.d.ts` names, which only TypeScript reads.
+        # `index.d.ts` names its types if they are there.
         peerDependencies={"@types/node": ">=18"}, peerDependenciesMeta={"@types/node": {"optional": True}})
     files = {path.name: path.read_bytes() for path in source.iterdir()}
     files |= {"package.json": as_json(manifest), **papers}

@@ -4,6 +4,7 @@
 line; what a missing program prevents is said to be skipped.
 """
 import hashlib
+import io
 import json
 import os
 import platform
@@ -183,6 +184,45 @@ def check_release(_, folder):
     assert said == "[a](https://github.com/owner/name/blob/v1.2.3/src/a.md#b) [c](#c) [d](https://d)\n", said
 
 
+def check_publishing(dist, folder):
+    """Publishing to npm goes on where it has failed. A stand-in for npm fails at its second package, once."""
+    packages, registry = folder / "dist", folder / "registry"
+    packages.mkdir(), registry.mkdir()
+    [main] = dist.glob("npm-main-*.tgz")
+    shutil.copy(main, packages)
+    for name in ("linux-x64", "win32-x64"):
+        manifest = json.dumps({"name": f"@ahp-sidecar/{name}", "version": "0.1.0"}).encode()
+        with tarfile.open(packages / f"npm-{name}-0.1.0.tgz", "w:gz") as archive:
+            info = tarfile.TarInfo("package/package.json")
+            info.size = len(manifest)
+            archive.addfile(info, io.BytesIO(manifest))
+    npm = folder / "npm"
+    npm.write_text(f"""#!{sys.executable}
+import base64, hashlib, pathlib, sys
+registry = pathlib.Path({str(registry)!r})
+if sys.argv[1] == "view":
+    entry = registry / sys.argv[2].rpartition("@")[0].split("/")[-1].replace("ahp-sidecar", "main")
+    sys.exit(print(entry.read_text()) if entry.exists() else "npm error code E404")
+path = pathlib.Path(sys.argv[-1])
+if "win32" in path.name and not (registry / "failed").exists():
+    (registry / "failed").touch()
+    sys.exit("no connection")
+entry = registry / path.name.removeprefix("npm-").rpartition("-")[0]
+assert not entry.exists(), "cannot publish over the previously published versions"
+entry.write_text("sha512-" + base64.b64encode(hashlib.sha512(path.read_bytes()).digest()).decode())
+print("published", path.name)
+""")
+    npm.chmod(0o755)
+    env = clean_environment(PATH=f"{folder}{os.pathsep}{os.environ['PATH']}")
+    publish = lambda status=0: run(ROOT / ".dist/publish-npm", packages, status=status, env=env)
+    assert "published npm-linux-x64" in publish(status=1) and not (registry / "main").exists()
+    again = publish().splitlines()
+    assert again[0] == "@ahp-sidecar/linux-x64@0.1.0 is published already" and again[-1].startswith("published npm-main"), again
+    assert all(line.endswith("is published already") for line in publish().splitlines())
+    (registry / "linux-x64").write_text("sha512-other")
+    assert "raise the version" in publish(status=1)
+
+
 def foreign_programs(folder):
     """Returns {platform: a file that has the header of its programs, and writes the file `ran` if a shell runs it}."""
     elf = lambda machine: b"\x7fELF\x02\x01\x01".ljust(18, b"\0") + machine.to_bytes(2, "little")
@@ -331,6 +371,7 @@ def main():
     dist = Path(sys.argv[1]).resolve()
     checks = [("sums, and no paths of the builder", check_sums, ()), ("archive", check_archive, ()),
               ("names for cargo binstall", check_binstall, ()), ("release", check_release, ()),
+              ("publishing, repeated", check_publishing, ("bash", "openssl")),
               ("npm", check_npm, ("node", "npm")),
               ("types", check_types, ("node", "tsc")), ("wheel", check_wheel, ()),
               ("extension", check_extension, ("node", "npm")), ("cargo install", check_cargo, ("cargo",))]
