@@ -53,18 +53,18 @@ impl Chain {
     }
 
     /// Translates a client's action to the newest version.
-    pub fn action_up(self, said: &mut IncomingAction, context: &mut Context<'_>) {
-        self.0.iter().rev().for_each(|step| step.action_up(said, context));
+    pub fn action_up(self, incoming: &mut IncomingAction, context: &mut Context<'_>) {
+        self.0.iter().rev().for_each(|step| step.action_up(incoming, context));
     }
 
     /// Returns why an action that has changed nothing is refused; `None` if it is acknowledged.
-    pub fn refusal(self, said: &Object, context: &Context<'_>) -> Option<String> {
-        self.0.iter().find_map(|step| step.refusal(said, context))
+    pub fn refusal(self, action: &Object, context: &Context<'_>) -> Option<String> {
+        self.0.iter().find_map(|step| step.refusal(action, context))
     }
 
     /// Translates an action to the client's version. Returns the actions that replace it, if any.
-    pub fn action_down(self, told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
-        step::action_down(self.0, told, context)
+    pub fn action_down(self, outgoing: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
+        step::action_down(self.0, outgoing, context)
     }
 
     /// Translates states to the client's version.

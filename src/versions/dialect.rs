@@ -160,11 +160,11 @@ pub fn negotiate(params: &Object, assumed: Option<Dialect>) -> Result<Negotiatio
     };
     match offer {
         Value::Number(number) if number.as_i64() == Some(1) => {
-            let told = integer_sign_in_handshake(params);
-            let doubtful = told.is_none();
+            let sign = integer_sign_in_handshake(params);
+            let doubtful = sign.is_none();
             let assumed = assumed.filter(|assumed| *assumed <= Dialect::Integer);
             Ok(Negotiation {
-                dialect: told.or(assumed).unwrap_or(Dialect::Integer),
+                dialect: sign.or(assumed).unwrap_or(Dialect::Integer),
                 answer: offer.clone(),
                 doubtful: doubtful && assumed.is_none(),
             })

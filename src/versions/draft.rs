@@ -81,11 +81,11 @@ impl VersionStep for Draft {
         Ok(())
     }
 
-    fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
-        match said.name() {
-            "session/modelChanged" => model_of_id(&mut said.action),
+    fn action_up(&self, incoming: &mut IncomingAction, _context: &mut Context<'_>) {
+        match incoming.name() {
+            "session/modelChanged" => model_of_id(&mut incoming.action),
             "session/turnStarted" => {
-                node::objects_in(&mut said.action, "userMessage").for_each(uris_of_paths);
+                node::objects_in(&mut incoming.action, "userMessage").for_each(uris_of_paths);
             }
             _ => {}
         }
@@ -122,17 +122,21 @@ impl VersionStep for Draft {
         }
     }
 
-    fn action_down(&self, mut told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
+    fn action_down(&self, mut outgoing: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
         let chat = context.chat.map(Conversation::state);
-        match told.name() {
-            "session/responsePart" => return part_told(&told),
-            "session/toolCallReady" => return ready_told(&told, chat),
+        match outgoing.name() {
+            "session/responsePart" => return part_actions(&outgoing),
+            "session/toolCallReady" => return ready_actions(&outgoing, chat),
             "session/toolCallConfirmed" => {
-                return vec![resolution(&told, call_id(&told).into(), is(&told.action, "approved"))];
+                return vec![resolution(
+                    &outgoing,
+                    call_id(&outgoing).into(),
+                    is(&outgoing.action, "approved"),
+                )];
             }
-            "session/toolCallComplete" => return completion_told(&told, chat),
-            "session/toolCallResultConfirmed" => return review_told(&told, chat),
-            "session/modelChanged" => id_of_model(&mut told.action),
+            "session/toolCallComplete" => return completion_actions(&outgoing, chat),
+            "session/toolCallResultConfirmed" => return review_actions(&outgoing, chat),
+            "session/modelChanged" => id_of_model(&mut outgoing.action),
             "root/agentsChanged"
             | "session/ready"
             | "session/creationFailed"
@@ -146,8 +150,8 @@ impl VersionStep for Draft {
             | "session/usage" => {}
             _ => return Vec::new(),
         }
-        keep(&mut told.action, &MEMBERS);
-        vec![told]
+        keep(&mut outgoing.action, &MEMBERS);
+        vec![outgoing]
     }
 
     fn notice_down(&self, mut notice: OutgoingNotice, _context: &mut Context<'_>) -> Option<OutgoingNotice> {
@@ -364,19 +368,19 @@ fn request_of(call: &Object, request_id: &str) -> Value {
     Value::Object(request)
 }
 
-fn part_told(told: &OutgoingAction) -> Vec<OutgoingAction> {
-    let Some(Value::Object(part)) = told.action.get("part") else { return Vec::new() };
+fn part_actions(outgoing: &OutgoingAction) -> Vec<OutgoingAction> {
+    let Some(Value::Object(part)) = outgoing.action.get("part") else { return Vec::new() };
     let content = node::text(part, "content").unwrap_or_default();
     match node::text(part, "kind") {
         Some("markdown" | "reasoning") if content.is_empty() => Vec::new(),
-        Some("markdown") => vec![say(told, "session/delta", with("content", content.into()))],
-        Some("reasoning") => vec![say(told, "session/reasoning", with("content", content.into()))],
+        Some("markdown") => vec![derived(outgoing, "session/delta", with("content", content.into()))],
+        Some("reasoning") => vec![derived(outgoing, "session/reasoning", with("content", content.into()))],
         Some("contentRef") => {
-            vec![say(told, "session/responsePart", with("part", Value::Object(part.clone())))]
+            vec![derived(outgoing, "session/responsePart", with("part", Value::Object(part.clone())))]
         }
         Some("toolCall") => match part.get("toolCall") {
             Some(Value::Object(call)) if node::text(call, "status") != Some("streaming") => {
-                vec![start(told, call)]
+                vec![start(outgoing, call)]
             }
             _ => Vec::new(),
         },
@@ -385,72 +389,76 @@ fn part_told(told: &OutgoingAction) -> Vec<OutgoingAction> {
 }
 
 /// Translates the end of a tool call's input: the call begins, and may ask for permission.
-fn ready_told(told: &OutgoingAction, chat: Option<&ChatState>) -> Vec<OutgoingAction> {
-    let mut call = call_before(told, chat);
+fn ready_actions(outgoing: &OutgoingAction, chat: Option<&ChatState>) -> Vec<OutgoingAction> {
+    let mut call = call_before(outgoing, chat);
     let asked = node::text(&call, "status") == Some("pending-confirmation");
-    let runs = told.action.get("confirmed").is_some_and(|confirmed| !confirmed.is_null());
+    let runs = outgoing.action.get("confirmed").is_some_and(|confirmed| !confirmed.is_null());
     for member in ["invocationMessage", "toolInput", "contributor", "confirmed"] {
-        let given = told.action.get(member).filter(|value| !value.is_null()).cloned();
+        let given = outgoing.action.get(member).filter(|value| !value.is_null()).cloned();
         call.extend(given.map(|value| (member.to_owned(), value)));
     }
     call.insert("status".to_owned(), if runs { "running" } else { "pending-confirmation" }.into());
     let mut all = Vec::new();
     if asked && runs {
-        all.push(resolution(told, call_id(told).into(), true));
+        all.push(resolution(outgoing, call_id(outgoing).into(), true));
     }
-    all.push(start(told, &call));
+    all.push(start(outgoing, &call));
     if !runs {
-        all.push(request(told, &call, call_id(told)));
+        all.push(request(outgoing, &call, call_id(outgoing)));
     }
     all
 }
 
 /// Translates the end of a tool call: its result, or the question whether to keep it.
-fn completion_told(told: &OutgoingAction, chat: Option<&ChatState>) -> Vec<OutgoingAction> {
-    let mut call = call_before(told, chat);
+fn completion_actions(outgoing: &OutgoingAction, chat: Option<&ChatState>) -> Vec<OutgoingAction> {
+    let mut call = call_before(outgoing, chat);
     let mut all = Vec::new();
     if node::text(&call, "status") == Some("pending-confirmation") {
-        all.push(resolution(told, call_id(told).into(), true));
+        all.push(resolution(outgoing, call_id(outgoing).into(), true));
     }
-    call.extend(told.action.get("result").and_then(Value::as_object).cloned().unwrap_or_default());
-    all.push(if is(&told.action, "requiresResultConfirmation") {
-        request(told, &call, &format!("{}{RESULT}", call_id(told)))
+    call.extend(outgoing.action.get("result").and_then(Value::as_object).cloned().unwrap_or_default());
+    all.push(if is(&outgoing.action, "requiresResultConfirmation") {
+        request(outgoing, &call, &format!("{}{RESULT}", call_id(outgoing)))
     } else {
-        complete(told, &call)
+        complete(outgoing, &call)
     });
     all
 }
 
 /// Translates the decision whether to keep a result.
-fn review_told(told: &OutgoingAction, chat: Option<&ChatState>) -> Vec<OutgoingAction> {
-    let approved = is(&told.action, "approved");
-    let mut all = vec![resolution(told, format!("{}{RESULT}", call_id(told)), approved)];
+fn review_actions(outgoing: &OutgoingAction, chat: Option<&ChatState>) -> Vec<OutgoingAction> {
+    let approved = is(&outgoing.action, "approved");
+    let mut all = vec![resolution(outgoing, format!("{}{RESULT}", call_id(outgoing)), approved)];
     if approved {
-        all.push(complete(told, &call_before(told, chat)));
+        all.push(complete(outgoing, &call_before(outgoing, chat)));
     }
     all
 }
 
-fn start(told: &OutgoingAction, call: &Object) -> OutgoingAction {
-    say(told, "session/toolStart", with("toolCall", Value::Object(flat_call(call))))
+fn start(outgoing: &OutgoingAction, call: &Object) -> OutgoingAction {
+    derived(outgoing, "session/toolStart", with("toolCall", Value::Object(flat_call(call))))
 }
 
-fn request(told: &OutgoingAction, call: &Object, id: &str) -> OutgoingAction {
-    say(told, "session/permissionRequest", with("request", request_of(call, id)))
+fn request(outgoing: &OutgoingAction, call: &Object, id: &str) -> OutgoingAction {
+    derived(outgoing, "session/permissionRequest", with("request", request_of(call, id)))
 }
 
-fn resolution(told: &OutgoingAction, id: String, approved: bool) -> OutgoingAction {
-    say(told, "session/permissionResolved", node::members(json!({ "requestId": id, "approved": approved })))
+fn resolution(outgoing: &OutgoingAction, id: String, approved: bool) -> OutgoingAction {
+    derived(
+        outgoing,
+        "session/permissionResolved",
+        node::members(json!({ "requestId": id, "approved": approved })),
+    )
 }
 
-fn complete(told: &OutgoingAction, call: &Object) -> OutgoingAction {
-    let members = json!({ "toolCallId": call_id(told), "result": outcome_of(call) });
-    say(told, "session/toolComplete", node::members(members))
+fn complete(outgoing: &OutgoingAction, call: &Object) -> OutgoingAction {
+    let members = json!({ "toolCallId": call_id(outgoing), "result": outcome_of(call) });
+    derived(outgoing, "session/toolComplete", node::members(members))
 }
 
 /// Returns the tool call that an action changes, as it was before.
-fn call_before(told: &OutgoingAction, chat: Option<&ChatState>) -> Object {
-    let id = call_id(told);
+fn call_before(outgoing: &OutgoingAction, chat: Option<&ChatState>) -> Object {
+    let id = call_id(outgoing);
     let parts = chat.and_then(|chat| chat.active_turn.as_ref()).map(|turn| turn.response_parts.as_slice());
     let known = parts.unwrap_or_default().iter().find_map(|part| match part {
         ResponsePart::ToolCall(part) if tool_call_id(&part.tool_call) == id => {
@@ -460,20 +468,20 @@ fn call_before(told: &OutgoingAction, chat: Option<&ChatState>) -> Object {
     });
     match known {
         Some(Value::Object(call)) => call,
-        _ => node::some_of(&told.action, &["toolCallId"]),
+        _ => node::some_of(&outgoing.action, &["toolCallId"]),
     }
 }
 
-fn call_id(told: &OutgoingAction) -> &str {
-    node::text(&told.action, "toolCallId").unwrap_or_default()
+fn call_id(outgoing: &OutgoingAction) -> &str {
+    node::text(&outgoing.action, "toolCallId").unwrap_or_default()
 }
 
 /// Makes another action of the same session and turn.
-fn say(told: &OutgoingAction, name: &str, members: Object) -> OutgoingAction {
-    let mut action = node::some_of(&told.action, &["session", "turnId"]);
+fn derived(outgoing: &OutgoingAction, name: &str, members: Object) -> OutgoingAction {
+    let mut action = node::some_of(&outgoing.action, &["session", "turnId"]);
     action.insert("type".to_owned(), name.into());
     action.extend(members);
-    OutgoingAction { channel: told.channel.clone(), action }
+    OutgoingAction { channel: outgoing.channel.clone(), action }
 }
 
 fn with(member: &str, value: Value) -> Object {

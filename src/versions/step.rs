@@ -139,18 +139,20 @@ pub struct Context<'a> {
 pub type Steps = &'static [&'static dyn VersionStep];
 
 /// Translates an action through these differences, to any number of actions that replace it.
-pub fn action_down(steps: Steps, told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
+pub fn action_down(steps: Steps, outgoing: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
     let outer = context.newer;
-    let mut all = vec![told];
+    let mut all = vec![outgoing];
     for (place, step) in steps.iter().enumerate() {
         context.newer = &steps[..place];
         all = all
             .into_iter()
-            .flat_map(|mut told| {
-                node::each_of_action(&mut told.action, &mut |node, object| node_down(*step, node, object));
-                step.action_down(told, context)
+            .flat_map(|mut outgoing| {
+                node::each_of_action(&mut outgoing.action, &mut |node, object| {
+                    node_down(*step, node, object)
+                });
+                step.action_down(outgoing, context)
             })
-            .filter(|told| !step.facts().lacks.contains(&told.name()))
+            .filter(|outgoing| !step.facts().lacks.contains(&outgoing.name()))
             .collect();
     }
     context.newer = outer;
@@ -193,10 +195,10 @@ pub trait VersionStep: Sync {
 
     /// Translates a client's action. Effects that depend on the state go to the core as a
     /// [`DispatchMode`], because the core's state is ahead of the client's.
-    fn action_up(&self, _said: &mut IncomingAction, _context: &mut Context<'_>) {}
+    fn action_up(&self, _incoming: &mut IncomingAction, _context: &mut Context<'_>) {}
 
     /// Returns why an action that has changed nothing is refused; `None` if it is acknowledged.
-    fn refusal(&self, _said: &Object, _context: &Context<'_>) -> Option<String> {
+    fn refusal(&self, _action: &Object, _context: &Context<'_>) -> Option<String> {
         None
     }
 
@@ -207,8 +209,8 @@ pub trait VersionStep: Sync {
     fn shots_down(&self, _outgoing_states: &mut Vec<OutgoingState>, _context: &mut Context<'_>) {}
 
     /// Returns the actions that replace an action, whose pieces are translated already.
-    fn action_down(&self, told: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
-        vec![told]
+    fn action_down(&self, outgoing: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
+        vec![outgoing]
     }
 
     /// Translates a notification; `None` drops it.

@@ -74,7 +74,7 @@ impl FoundState {
     pub fn provider(&self) -> Option<&str> {
         match &self.state {
             CoreState::Parsed(state) => node::text(state, "provider"),
-            CoreState::Core(told) => told.provider(),
+            CoreState::Core(state) => state.provider(),
         }
     }
 }
@@ -84,7 +84,7 @@ impl CoreState {
     fn to_object(&self) -> Object {
         match self {
             Self::Parsed(state) => state.clone(),
-            Self::Core(told) => told.to_object(),
+            Self::Core(state) => state.to_object(),
         }
     }
 }
@@ -187,8 +187,8 @@ impl VersionTranslation {
         }
         for FoundState { kind, channel, state, .. } in found {
             match (kind, state) {
-                (ChannelKind::Chat, CoreState::Core(told)) => {
-                    if let Some(chat) = told.to_conversation() {
+                (ChannelKind::Chat, CoreState::Core(state)) => {
+                    if let Some(chat) = state.to_conversation() {
                         self.note_chat(channel, chat);
                     }
                 }
@@ -309,18 +309,18 @@ impl VersionTranslation {
         let origin = envelope.origin.as_ref();
         let server_seq = envelope.server_seq;
         let reason = envelope.rejection_reason.as_deref();
-        let told = OutgoingAction { channel: envelope.channel, action };
+        let outgoing = OutgoingAction { channel: envelope.channel, action };
         let (chain, mut context) = self.context(&from, origin.map_or("", |origin| &origin.client_id));
         if in_replay {
             context.at_end = context.chat.take();
         }
-        let all = chain.action_down(told, &mut context);
+        let all = chain.action_down(outgoing, &mut context);
         all.into_iter()
             .enumerate()
-            .map(|(at, told)| {
-                let shown_on = told.channel.clone();
+            .map(|(at, outgoing)| {
+                let shown_on = outgoing.channel.clone();
                 // Only the first envelope has the origin: a client's action is echoed once.
-                let envelope = build(told, server_seq, origin.filter(|_| at == 0), reason);
+                let envelope = build(outgoing, server_seq, origin.filter(|_| at == 0), reason);
                 (shown_on, frame(chain, envelope, in_replay, &mut context))
             })
             .collect()
@@ -345,7 +345,9 @@ impl VersionTranslation {
             channel: String,
         }
         if !self.dialect.needs_states() {
-            return serde_json::from_slice::<Channel>(&envelope_of(line)).ok().map(|told| told.channel);
+            return serde_json::from_slice::<Channel>(&envelope_of(line))
+                .ok()
+                .map(|envelope| envelope.channel);
         }
         match serde_json::from_slice::<Change>(&envelope_of(line)) {
             Ok(change) => {
@@ -399,9 +401,10 @@ pub fn replaced(directories: &[Value], gone: &Value, new: &Value) -> Vec<Value> 
     all.cloned().collect()
 }
 
-fn build(told: OutgoingAction, server_seq: u64, origin: Option<&Origin>, reason: Option<&str>) -> Object {
-    let mut envelope =
-        node::members(json!({ "channel": told.channel, "action": told.action, "serverSeq": server_seq }));
+fn build(outgoing: OutgoingAction, server_seq: u64, origin: Option<&Origin>, reason: Option<&str>) -> Object {
+    let mut envelope = node::members(
+        json!({ "channel": outgoing.channel, "action": outgoing.action, "serverSeq": server_seq }),
+    );
     envelope.extend(origin.map(|origin| ("origin".to_owned(), json!(origin))));
     envelope.extend(reason.map(|reason| ("rejectionReason".to_owned(), reason.into())));
     envelope

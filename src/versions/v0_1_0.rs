@@ -117,20 +117,20 @@ impl VersionStep for V0_1_0 {
         Ok(())
     }
 
-    fn action_up(&self, said: &mut IncomingAction, context: &mut Context<'_>) {
+    fn action_up(&self, incoming: &mut IncomingAction, context: &mut Context<'_>) {
         for member in ["session", "terminal"] {
-            said.action.remove(member);
+            incoming.action.remove(member);
         }
-        each_claim(&mut said.action, &mut |session| context.names.up(session));
+        each_claim(&mut incoming.action, &mut |session| context.names.up(session));
         for member in ["userMessage", "message", "userSuggestion"] {
-            node::objects_in(&mut said.action, member).for_each(resources_of_files);
+            node::objects_in(&mut incoming.action, member).for_each(resources_of_files);
         }
-        match said.name() {
+        match incoming.name() {
             // The pages' text still has this former name of `toolCallConfirmed`.
-            "session/permissionResolved" => answer_of_permission(said, context.chat),
-            "session/customizationToggled" => node::rename(&mut said.action, "uri", "id"),
+            "session/permissionResolved" => answer_of_permission(incoming, context.chat),
+            "session/customizationToggled" => node::rename(&mut incoming.action, "uri", "id"),
             "session/activeClientChanged" => {
-                node::objects_in(&mut said.action, "activeClient").for_each(plugins_of_references);
+                node::objects_in(&mut incoming.action, "activeClient").for_each(plugins_of_references);
             }
             _ => {}
         }
@@ -162,30 +162,30 @@ impl VersionStep for V0_1_0 {
         }
     }
 
-    fn action_down(&self, mut told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
-        match told.name() {
-            "session/customizationsChanged" => entries_of_customizations(&mut told.action),
-            "session/customizationToggled" => node::alias(&mut told.action, "id", "uri"),
+    fn action_down(&self, mut outgoing: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
+        match outgoing.name() {
+            "session/customizationsChanged" => entries_of_customizations(&mut outgoing.action),
+            "session/customizationToggled" => node::alias(&mut outgoing.action, "id", "uri"),
             "session/activeClientChanged" => {
-                node::objects_in(&mut told.action, "activeClient").for_each(references_of_customizations);
+                node::objects_in(&mut outgoing.action, "activeClient").for_each(references_of_customizations);
             }
             _ => {}
         }
-        match told.name().split_once('/') {
+        match outgoing.name().split_once('/') {
             Some(("session", _)) => {
-                let session = context.names.down(&told.channel, None);
-                told.action.insert("session".to_owned(), session.into());
+                let session = context.names.down(&outgoing.channel, None);
+                outgoing.action.insert("session".to_owned(), session.into());
             }
             Some(("terminal", _)) => {
-                each_claim(&mut told.action, &mut |session| context.names.down(session, None));
-                told.action.insert("terminal".to_owned(), told.channel.clone().into());
+                each_claim(&mut outgoing.action, &mut |session| context.names.down(session, None));
+                outgoing.action.insert("terminal".to_owned(), outgoing.channel.clone().into());
             }
             Some(("root", _)) => {
-                each_claim(&mut told.action, &mut |session| context.names.down(session, None))
+                each_claim(&mut outgoing.action, &mut |session| context.names.down(session, None))
             }
             _ => {}
         }
-        vec![told]
+        vec![outgoing]
     }
 
     fn notice_down(&self, notice: OutgoingNotice, context: &mut Context<'_>) -> Option<OutgoingNotice> {
@@ -249,8 +249,8 @@ impl VersionStep for V0_1_0 {
 }
 
 /// Turns the answer to a permission into that of its tool call, by default of the running turn.
-fn answer_of_permission(said: &mut IncomingAction, chat: Option<&Conversation>) {
-    let action = &mut said.action;
+fn answer_of_permission(incoming: &mut IncomingAction, chat: Option<&Conversation>) {
+    let action = &mut incoming.action;
     let running = chat.and_then(|chat| chat.state().active_turn.as_ref());
     action.entry("turnId").or_insert_with(|| running.map_or("", |turn| &turn.id).into());
     node::rename(action, "requestId", "toolCallId");
@@ -265,7 +265,7 @@ fn answer_of_permission(said: &mut IncomingAction, chat: Option<&Conversation>) 
         action.entry(member).or_insert_with(|| value.into());
     }
     action.insert("toolCallId".to_owned(), call.into());
-    said.rename(name);
+    incoming.rename(name);
 }
 
 /// Sets the channel to the session or terminal that the action names.

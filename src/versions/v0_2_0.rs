@@ -24,10 +24,10 @@ impl VersionStep for V0_2_0 {
         }
     }
 
-    fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
-        node::rename(&mut said.action, "userMessage", "message");
+    fn action_up(&self, incoming: &mut IncomingAction, _context: &mut Context<'_>) {
+        node::rename(&mut incoming.action, "userMessage", "message");
         for member in ["message", "userSuggestion"] {
-            for message in node::objects_in(&mut said.action, member) {
+            for message in node::objects_in(&mut incoming.action, member) {
                 message.entry("origin").or_insert_with(|| json!({ "kind": "user" }));
             }
         }
@@ -58,19 +58,19 @@ impl VersionStep for V0_2_0 {
         }
     }
 
-    fn action_down(&self, mut told: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
-        match told.name() {
+    fn action_down(&self, mut outgoing: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
+        match outgoing.name() {
             "session/turnStarted" | "session/pendingMessageSet" => {
-                name_message(&mut told.action);
+                name_message(&mut outgoing.action);
             }
-            "session/toolCallStart" => name_owner(&mut told.action),
-            "session/customizationsChanged" => without_servers(&mut told.action),
-            "session/customizationUpdated" if told.action.get("customization").is_some_and(is_server) => {
+            "session/toolCallStart" => name_owner(&mut outgoing.action),
+            "session/customizationsChanged" => without_servers(&mut outgoing.action),
+            "session/customizationUpdated" if outgoing.action.get("customization").is_some_and(is_server) => {
                 return Vec::new();
             }
             _ => {}
         }
-        vec![told]
+        vec![outgoing]
     }
 }
 

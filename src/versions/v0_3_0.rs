@@ -96,20 +96,20 @@ impl VersionStep for V0_3_0 {
         Ok(())
     }
 
-    fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
-        if said.name().starts_with("annotations/") {
+    fn action_up(&self, incoming: &mut IncomingAction, _context: &mut Context<'_>) {
+        if incoming.name().starts_with("annotations/") {
             // Makes the name unknown, so that the action is refused: its outcome could not be sent.
-            let name = format!("{} (there since 0.4.0)", said.name());
-            return said.rename(&name);
+            let name = format!("{} (there since 0.4.0)", incoming.name());
+            return incoming.rename(&name);
         }
-        let Some(name) = said.name().strip_prefix("session/").filter(|name| MOVED.contains(name)) else {
+        let Some(name) = incoming.name().strip_prefix("session/").filter(|name| MOVED.contains(name)) else {
             return;
         };
         let name = format!("chat/{name}");
-        said.channel = uris::default_chat_of(&said.channel);
-        said.action.insert("type".to_owned(), name.into());
+        incoming.channel = uris::default_chat_of(&incoming.channel);
+        incoming.action.insert("type".to_owned(), name.into());
         // The origin of a message may have any form.
-        for message in node::objects_in(&mut said.action, "message") {
+        for message in node::objects_in(&mut incoming.action, "message") {
             if !message.get("origin").is_some_and(|origin| origin["kind"].is_string()) {
                 message.insert("origin".to_owned(), json!({ "kind": "user" }));
             }
@@ -160,20 +160,22 @@ impl VersionStep for V0_3_0 {
         error.message = rename_in(&error.message, uris::session_of_default_chat);
     }
 
-    fn action_down(&self, mut told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
-        leave_out_disabled(&mut told.action);
-        if told.name() == "changeset/contentChanged" {
-            return one_by_one(told);
+    fn action_down(&self, mut outgoing: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
+        leave_out_disabled(&mut outgoing.action);
+        if outgoing.name() == "changeset/contentChanged" {
+            return one_by_one(outgoing);
         }
-        let Some(name) = told.name().strip_prefix("chat/").map(str::to_owned) else { return vec![told] };
+        let Some(name) = outgoing.name().strip_prefix("chat/").map(str::to_owned) else {
+            return vec![outgoing];
+        };
         let Some(session) =
-            uris::session_of_default_chat(&told.channel).filter(|_| MOVED.contains(&name.as_str()))
+            uris::session_of_default_chat(&outgoing.channel).filter(|_| MOVED.contains(&name.as_str()))
         else {
             return Vec::new();
         };
-        told.action.insert("type".to_owned(), format!("session/{name}").into());
-        told.channel = session;
-        let mut all = vec![told];
+        outgoing.action.insert("type".to_owned(), format!("session/{name}").into());
+        outgoing.channel = session;
+        let mut all = vec![outgoing];
         if context.is_read && UNREAD_BY.contains(&name.as_str()) {
             let read = json!({ "type": "session/isReadChanged", "isRead": true });
             all.push(OutgoingAction::new(&all[0].channel, read));
@@ -193,15 +195,15 @@ fn leave_out_disabled(changeset: &mut Object) {
 }
 
 /// Returns an action for each file of a changeset.
-fn one_by_one(mut told: OutgoingAction) -> Vec<OutgoingAction> {
+fn one_by_one(mut outgoing: OutgoingAction) -> Vec<OutgoingAction> {
     let mut actions = vec![json!({ "type": "changeset/cleared" })];
-    if let Some(Value::Array(files)) = told.action.remove("files") {
+    if let Some(Value::Array(files)) = outgoing.action.remove("files") {
         actions.extend(files.into_iter().map(|file| json!({ "type": "changeset/fileSet", "file": file })));
     }
-    if let Some(operations) = told.action.remove("operations") {
+    if let Some(operations) = outgoing.action.remove("operations") {
         actions.push(json!({ "type": "changeset/operationsChanged", "operations": operations }));
     }
-    actions.into_iter().map(|action| OutgoingAction::new(&told.channel, action)).collect()
+    actions.into_iter().map(|action| OutgoingAction::new(&outgoing.channel, action)).collect()
 }
 
 /// Replaces the activity bits of a session's status by those of its one conversation.
@@ -229,8 +231,9 @@ mod tests {
     #[test]
     fn all_files_of_a_changeset_are_told_one_by_one() {
         let changed = json!({ "type": "changeset/contentChanged", "files": [{ "id": "a" }, { "id": "b" }], "operations": [] });
-        let told = one_by_one(OutgoingAction::new("c", changed));
-        let actions: Vec<Value> = told.into_iter().map(|told| Value::Object(told.action)).collect();
+        let outgoing = one_by_one(OutgoingAction::new("c", changed));
+        let actions: Vec<Value> =
+            outgoing.into_iter().map(|outgoing| Value::Object(outgoing.action)).collect();
         assert_eq!(
             actions,
             [

@@ -35,7 +35,7 @@ impl VersionStep for V0_4_0 {
                 "progress notifications",
                 "settings that are no text: they are shown as text",
                 "that no model is selected any more, where a newer client takes turns or a draft back",
-                "in what is told of the list of sessions, that no model or agent is selected any more; the \
+                "in what is outgoing of the list of sessions, that no model or agent is selected any more; the \
                  list has it",
                 "a model or agent that is selected for one chat only: what is shown is the session's",
             ],
@@ -58,23 +58,23 @@ impl VersionStep for V0_4_0 {
         Ok(())
     }
 
-    fn action_up(&self, said: &mut IncomingAction, context: &mut Context<'_>) {
-        let member = |name| said.action.get(name).filter(|value| !value.is_null()).cloned();
-        match said.name() {
+    fn action_up(&self, incoming: &mut IncomingAction, context: &mut Context<'_>) {
+        let member = |name| incoming.action.get(name).filter(|value| !value.is_null()).cloned();
+        match incoming.name() {
             "session/modelChanged" => {
                 let change = SelectionChange::Model(member("model").unwrap_or_default());
-                said.mode = DispatchMode::Selecting { change, for_all_chats: context.knows_chats };
+                incoming.mode = DispatchMode::Selecting { change, for_all_chats: context.knows_chats };
             }
             "session/agentChanged" => {
                 let change = SelectionChange::Agent(member("agent"));
-                said.mode = DispatchMode::Selecting { change, for_all_chats: context.knows_chats };
+                incoming.mode = DispatchMode::Selecting { change, for_all_chats: context.knows_chats };
             }
-            "session/activeClientChanged" => become_active(said, context.client_id),
+            "session/activeClientChanged" => become_active(incoming, context.client_id),
             "session/activeClientToolsChanged" => {
-                said.mode = DispatchMode::OfferingTools(member("tools").unwrap_or_default());
+                incoming.mode = DispatchMode::OfferingTools(member("tools").unwrap_or_default());
             }
             "chat/turnStarted" | "chat/pendingMessageSet" | "chat/truncated" => {
-                said.mode = DispatchMode::Selected;
+                incoming.mode = DispatchMode::Selected;
             }
             _ => {}
         }
@@ -82,12 +82,12 @@ impl VersionStep for V0_4_0 {
 
     /// Refuses to let a client leave or join while another one is shown as active: the client sees
     /// only one, and takes an acknowledged action for applied.
-    fn refusal(&self, said: &Object, context: &Context<'_>) -> Option<String> {
+    fn refusal(&self, action: &Object, context: &Context<'_>) -> Option<String> {
         let first = node::text(context.active.first()?.as_object()?, "clientId")?;
-        if node::text(said, "type") != Some("session/activeClientChanged") || first == context.client_id {
+        if node::text(action, "type") != Some("session/activeClientChanged") || first == context.client_id {
             return None;
         }
-        Some(if said.get("activeClient").is_some_and(Value::is_object) {
+        Some(if action.get("activeClient").is_some_and(Value::is_object) {
             format!("this client is active already; `{first}` is shown, which came first")
         } else {
             format!("the active client is `{first}`, not this one")
@@ -137,20 +137,20 @@ impl VersionStep for V0_4_0 {
         }
     }
 
-    fn action_down(&self, told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
-        match told.name() {
+    fn action_down(&self, outgoing: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
+        match outgoing.name() {
             "session/activeClientSet" | "session/activeClientRemoved" => {
-                vec![active_client_now(told.channel, context)]
+                vec![active_client_now(outgoing.channel, context)]
             }
             "chat/draftChanged" | "chat/turnStarted" | "chat/truncated" => {
                 let mut all = match context.at_end {
-                    Some(chat) => choice_in(&told.channel, chat),
-                    None => choice_change(&told, context.chat),
+                    Some(chat) => choice_in(&outgoing.channel, chat),
+                    None => choice_change(&outgoing, context.chat),
                 };
-                all.insert(0, told);
+                all.insert(0, outgoing);
                 all
             }
-            _ => vec![told],
+            _ => vec![outgoing],
         }
     }
 
@@ -182,8 +182,8 @@ fn settings_of_model(object: &mut Object) {
 /// Returns the selection in a chat's state.
 fn selection_in(state: &Object) -> Selection {
     let last = state.get("turns").and_then(Value::as_array).and_then(|turns| turns.last());
-    let said = state.get("activeTurn").or(last).and_then(|turn| turn.get("message"));
-    Selection::of(state.get("draft").unwrap_or(&Value::Null), said.unwrap_or(&Value::Null))
+    let message = state.get("activeTurn").or(last).and_then(|turn| turn.get("message"));
+    Selection::of(state.get("draft").unwrap_or(&Value::Null), message.unwrap_or(&Value::Null))
 }
 
 /// Returns a message in this version's form; null if there is none.
@@ -201,18 +201,18 @@ fn last_selection(chat: &Conversation) -> Value {
 }
 
 /// Returns the actions that update a session's selection after an action on its default chat.
-fn choice_change(told: &OutgoingAction, chat: Option<&Conversation>) -> Vec<OutgoingAction> {
-    let Some(session) = uris::session_of_default_chat(&told.channel) else { return Vec::new() };
+fn choice_change(outgoing: &OutgoingAction, chat: Option<&Conversation>) -> Vec<OutgoingAction> {
+    let Some(session) = uris::session_of_default_chat(&outgoing.channel) else { return Vec::new() };
     let null = Value::Null;
-    let member = |name| told.action.get(name).unwrap_or(&null);
+    let member = |name| outgoing.action.get(name).unwrap_or(&null);
     let draft = shown(chat.and_then(|chat| chat.state().draft.as_ref()));
-    let said = chat.map(last_selection).unwrap_or_default();
-    let before = Selection::of(&draft, &said);
-    let after = match told.name() {
-        "chat/draftChanged" => Selection::of(member("draft"), &said),
+    let last = chat.map(last_selection).unwrap_or_default();
+    let before = Selection::of(&draft, &last);
+    let after = match outgoing.name() {
+        "chat/draftChanged" => Selection::of(member("draft"), &last),
         "chat/turnStarted" => Selection::of(&draft, member("message")),
         _ => {
-            let kept = node::text(&told.action, "turnId").zip(chat);
+            let kept = node::text(&outgoing.action, "turnId").zip(chat);
             let kept = kept.and_then(|(id, chat)| chat.history().get(id)).and_then(CompletedTurn::message);
             Selection::of(&draft, &shown(kept.as_ref()))
         }
@@ -231,38 +231,38 @@ fn choice_in(channel: &str, chat: &Conversation) -> Vec<OutgoingAction> {
 
 /// Returns the actions that set a session's model and agent, each if its flag is set.
 fn choice(session: &str, chosen: &Selection, [model, agent]: [bool; 2]) -> Vec<OutgoingAction> {
-    let tell = |name: &str, member: &str, value: &Option<Value>| {
-        let mut told = OutgoingAction::new(session, json!({ "type": name }));
-        told.action.extend(value.clone().map(|value| (member.to_owned(), value)));
-        told
+    let changed = |name: &str, member: &str, value: &Option<Value>| {
+        let mut outgoing = OutgoingAction::new(session, json!({ "type": name }));
+        outgoing.action.extend(value.clone().map(|value| (member.to_owned(), value)));
+        outgoing
     };
     // The action cannot clear the model.
     let model =
-        (model && chosen.model.is_some()).then(|| tell("session/modelChanged", "model", &chosen.model));
-    let agent = agent.then(|| tell("session/agentChanged", "agent", &chosen.agent));
+        (model && chosen.model.is_some()).then(|| changed("session/modelChanged", "model", &chosen.model));
+    let agent = agent.then(|| changed("session/agentChanged", "agent", &chosen.agent));
     model.into_iter().chain(agent).collect()
 }
 
 /// Turns a change of the one active client into one of several.
-fn become_active(said: &mut IncomingAction, me: &str) {
-    if said.action.get("activeClient").is_some_and(Value::is_object) {
-        return said.rename("session/activeClientSet");
+fn become_active(incoming: &mut IncomingAction, me: &str) {
+    if incoming.action.get("activeClient").is_some_and(Value::is_object) {
+        return incoming.rename("session/activeClientSet");
     }
-    said.rename("session/activeClientRemoved");
-    said.action.insert("clientId".to_owned(), me.into());
+    incoming.rename("session/activeClientRemoved");
+    incoming.action.insert("clientId".to_owned(), me.into());
 }
 
 /// Makes the action that sets the first of the active clients.
 fn active_client_now(channel: String, context: &mut Context<'_>) -> OutgoingAction {
-    let told = |name: &str, client: Value| {
+    let outgoing = |name: &str, client: Value| {
         OutgoingAction::new(&channel, json!({ "type": name, "activeClient": client }))
     };
     let first = context.active.first().and_then(|first| {
         // The client, in the form of the newer neighbour.
-        let set = told("session/activeClientSet", first.clone());
+        let set = outgoing("session/activeClientSet", first.clone());
         step::action_down(context.newer, set, context).pop()?.action.remove("activeClient")
     });
-    told("session/activeClientChanged", first.unwrap_or_default())
+    outgoing("session/activeClientChanged", first.unwrap_or_default())
 }
 
 fn make_text(value: &mut Value) {

@@ -34,11 +34,11 @@ impl VersionStep for V0_5_1 {
         }
     }
 
-    fn action_down(&self, told: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
-        if told.name() == "chat/responsePart" && told.action.get("part").is_some_and(is_question) {
+    fn action_down(&self, outgoing: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
+        if outgoing.name() == "chat/responsePart" && outgoing.action.get("part").is_some_and(is_question) {
             return Vec::new();
         }
-        vec![told]
+        vec![outgoing]
     }
 }
 

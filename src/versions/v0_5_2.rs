@@ -22,18 +22,18 @@ impl VersionStep for V0_5_2 {
         }
     }
 
-    fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
+    fn action_up(&self, incoming: &mut IncomingAction, _context: &mut Context<'_>) {
         // The host replaces these times by its own.
-        match said.name() {
+        match incoming.name() {
             "chat/turnStarted" => {
-                said.action.entry("startedAt").or_insert_with(|| "1970-01-01T00:00:00Z".into());
+                incoming.action.entry("startedAt").or_insert_with(|| "1970-01-01T00:00:00Z".into());
             }
             "chat/turnCancelled" => {
-                said.action.entry("duration").or_insert_with(|| 0.into());
+                incoming.action.entry("duration").or_insert_with(|| 0.into());
             }
             "changeset/filesReviewedChanged" => {
-                said.action.insert("type".to_owned(), "changeset/filesReviewChanged".into());
-                node::rename(&mut said.action, "fileIds", "files");
+                incoming.action.insert("type".to_owned(), "changeset/filesReviewChanged".into());
+                node::rename(&mut incoming.action, "fileIds", "files");
             }
             _ => {}
         }
@@ -65,12 +65,12 @@ impl VersionStep for V0_5_2 {
         }
     }
 
-    fn action_down(&self, mut told: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
-        if told.name() == "changeset/filesReviewChanged" {
-            told.action.insert("type".to_owned(), "changeset/filesReviewedChanged".into());
-            node::rename(&mut told.action, "files", "fileIds");
+    fn action_down(&self, mut outgoing: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
+        if outgoing.name() == "changeset/filesReviewChanged" {
+            outgoing.action.insert("type".to_owned(), "changeset/filesReviewedChanged".into());
+            node::rename(&mut outgoing.action, "files", "fileIds");
         }
-        vec![told]
+        vec![outgoing]
     }
 }
 

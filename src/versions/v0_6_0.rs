@@ -68,12 +68,12 @@ impl VersionStep for V0_6_0 {
         }
     }
 
-    fn action_down(&self, mut told: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
-        if told.name() == "chat/toolCallDelta" {
-            told.action.entry("content").or_insert_with(|| "".into());
+    fn action_down(&self, mut outgoing: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
+        if outgoing.name() == "chat/toolCallDelta" {
+            outgoing.action.entry("content").or_insert_with(|| "".into());
         }
-        inline_input(&mut told.action);
-        vec![told]
+        inline_input(&mut outgoing.action);
+        vec![outgoing]
     }
 }
 

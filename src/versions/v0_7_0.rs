@@ -30,11 +30,13 @@ impl VersionStep for V0_7_0 {
         Ok(())
     }
 
-    fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
-        node::objects_in(&mut said.action, "activeClient").for_each(decide_about_plugins);
-        if said.name() == "session/customizationToggled" && !said.action.contains_key("enablement") {
-            let enabled = said.action.get("enabled").cloned().unwrap_or(Value::Bool(true));
-            said.action.insert("enablement".to_owned(), json!([{ "kind": "session", "enabled": enabled }]));
+    fn action_up(&self, incoming: &mut IncomingAction, _context: &mut Context<'_>) {
+        node::objects_in(&mut incoming.action, "activeClient").for_each(decide_about_plugins);
+        if incoming.name() == "session/customizationToggled" && !incoming.action.contains_key("enablement") {
+            let enabled = incoming.action.get("enabled").cloned().unwrap_or(Value::Bool(true));
+            incoming
+                .action
+                .insert("enablement".to_owned(), json!([{ "kind": "session", "enabled": enabled }]));
         }
     }
 
@@ -49,23 +51,23 @@ impl VersionStep for V0_7_0 {
         }
     }
 
-    fn action_down(&self, mut told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
-        match told.name() {
-            "session/customizationToggled" => enable(&mut told.action),
-            "session/customizationsChanged" => each_customization(&mut told.action),
+    fn action_down(&self, mut outgoing: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
+        match outgoing.name() {
+            "session/customizationToggled" => enable(&mut outgoing.action),
+            "session/customizationsChanged" => each_customization(&mut outgoing.action),
             "session/customizationUpdated" => {
-                node::objects_in(&mut told.action, "customization").for_each(enable_with_children);
+                node::objects_in(&mut outgoing.action, "customization").for_each(enable_with_children);
             }
             "session/activeClientSet" => {
-                node::objects_in(&mut told.action, "activeClient").for_each(each_customization);
+                node::objects_in(&mut outgoing.action, "activeClient").for_each(each_customization);
             }
             "session/workingDirectoryReplaced" => {
                 let change = |name: &str, directory: &Value| {
                     let name = format!("session/workingDirectory{name}");
-                    OutgoingAction::new(&told.channel, json!({ "type": name, "directory": directory }))
+                    OutgoingAction::new(&outgoing.channel, json!({ "type": name, "directory": directory }))
                 };
                 // Removes all directories from the replaced one on, and adds them again in order.
-                let member = |name| told.action.get(name).unwrap_or(&Value::Null);
+                let member = |name| outgoing.action.get(name).unwrap_or(&Value::Null);
                 let before = context.directories;
                 let after = replaced(before, member("directory"), member("replacement"));
                 let same = before.iter().zip(&after).take_while(|(before, after)| before == after).count();
@@ -75,7 +77,7 @@ impl VersionStep for V0_7_0 {
             }
             _ => {}
         }
-        vec![told]
+        vec![outgoing]
     }
 
     fn notice_down(&self, mut notice: OutgoingNotice, _context: &mut Context<'_>) -> Option<OutgoingNotice> {

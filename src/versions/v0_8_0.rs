@@ -55,16 +55,16 @@ impl VersionStep for V0_8_0 {
         Ok(())
     }
 
-    fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
-        match said.name() {
-            "terminal/claimed" => name_chat(&mut said.action),
+    fn action_up(&self, incoming: &mut IncomingAction, _context: &mut Context<'_>) {
+        match incoming.name() {
+            "terminal/claimed" => name_chat(&mut incoming.action),
             "annotations/set" => {
-                for annotation in node::objects_in(&mut said.action, "annotation") {
-                    set_origin(annotation, &said.channel);
+                for annotation in node::objects_in(&mut incoming.action, "annotation") {
+                    set_origin(annotation, &incoming.channel);
                 }
             }
-            "annotations/updated" if said.action.contains_key("turnId") => {
-                set_origin(&mut said.action, &said.channel);
+            "annotations/updated" if incoming.action.contains_key("turnId") => {
+                set_origin(&mut incoming.action, &incoming.channel);
             }
             _ => {}
         }
@@ -102,24 +102,24 @@ impl VersionStep for V0_8_0 {
         }
     }
 
-    fn action_down(&self, mut told: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
-        match (told.name(), context.chat) {
+    fn action_down(&self, mut outgoing: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
+        match (outgoing.name(), context.chat) {
             ("chat/error", _) => {
-                if let Some(error) = told.action.get("part").and_then(|part| part.get("error")).cloned() {
-                    told.action.insert("error".to_owned(), error);
+                if let Some(error) = outgoing.action.get("part").and_then(|part| part.get("error")).cloned() {
+                    outgoing.action.insert("error".to_owned(), error);
                 }
-                vec![told]
+                vec![outgoing]
             }
-            ("annotations/updated", _) if told.action.contains_key("origin") => {
-                set_turn(&mut told.action);
-                vec![told]
+            ("annotations/updated", _) if outgoing.action.contains_key("origin") => {
+                set_turn(&mut outgoing.action);
+                vec![outgoing]
             }
             ("terminal/exited", _) => {
-                told.action.entry("exitCode").or_insert(NO_EXIT_CODE.into());
-                vec![told]
+                outgoing.action.entry("exitCode").or_insert(NO_EXIT_CODE.into());
+                vec![outgoing]
             }
-            ("chat/turnResume", Some(chat)) => restart_last_turn(self, &told.channel, chat),
-            _ => vec![told],
+            ("chat/turnResume", Some(chat)) => restart_last_turn(self, &outgoing.channel, chat),
+            _ => vec![outgoing],
         }
     }
 }
@@ -172,12 +172,12 @@ fn restart_last_turn(step: &V0_8_0, channel: &str, chat: &Conversation) -> Vec<O
     if let Some(usage) = &turn.usage {
         actions.push(json!({ "type": "chat/usage", "turnId": turn.id, "usage": usage }));
     }
-    let told = actions.into_iter().map(|action| {
-        let mut told = OutgoingAction::new(channel, action);
-        node::each_of_action(&mut told.action, &mut |node, object| step.node_down(node, object));
-        told
+    let outgoing = actions.into_iter().map(|action| {
+        let mut outgoing = OutgoingAction::new(channel, action);
+        node::each_of_action(&mut outgoing.action, &mut |node, object| step.node_down(node, object));
+        outgoing
     });
-    told.collect()
+    outgoing.collect()
 }
 
 /// Returns the truncation behind a turn; without one, of all turns.
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn an_annotation_says_its_turn_and_where_it_came_up() {
         let channel = "ahp-session:/s/annotations";
-        for (said, meant, told) in [
+        for (sent, meant, received) in [
             (json!({}), json!({ "session": "ahp-session:/s" }), ""),
             (json!({ "turnId": "" }), json!({ "session": "ahp-session:/s" }), ""),
             (json!({ "turnId": "t" }), json!({ "session": "ahp-session:/s", "turnId": "t" }), "t"),
@@ -231,11 +231,11 @@ mod tests {
                 "u",
             ),
         ] {
-            let mut annotation = node::members(said);
+            let mut annotation = node::members(sent);
             set_origin(&mut annotation, channel);
             assert_eq!(annotation["origin"], meant);
             V0_8_0.node_down(Node::Annotation, &mut annotation);
-            assert_eq!(annotation["turnId"], told);
+            assert_eq!(annotation["turnId"], received);
         }
     }
 

@@ -60,16 +60,16 @@ impl VersionStep for V0_9_0 {
         }
     }
 
-    fn action_down(&self, mut told: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
-        if told.name() == "changeset/statusChanged" {
-            name_computing(&mut told.action);
+    fn action_down(&self, mut outgoing: OutgoingAction, _context: &mut Context<'_>) -> Vec<OutgoingAction> {
+        if outgoing.name() == "changeset/statusChanged" {
+            name_computing(&mut outgoing.action);
         }
-        let changes = told.action.get("changes").and_then(Value::as_object);
+        let changes = outgoing.action.get("changes").and_then(Value::as_object);
         // All changed members may have been removed.
-        if told.name() == "session/chatUpdated" && changes.is_some_and(|changes| changes.is_empty()) {
+        if outgoing.name() == "session/chatUpdated" && changes.is_some_and(|changes| changes.is_empty()) {
             return Vec::new();
         }
-        vec![told]
+        vec![outgoing]
     }
 
     fn notice_down(&self, notice: OutgoingNotice, _context: &mut Context<'_>) -> Option<OutgoingNotice> {
@@ -78,8 +78,8 @@ impl VersionStep for V0_9_0 {
         changes.is_none_or(|changes| !changes.is_empty()).then_some(notice)
     }
 
-    fn action_up(&self, said: &mut IncomingAction, _context: &mut Context<'_>) {
-        node::objects_in(&mut said.action, "activeClient").for_each(name_plugins);
+    fn action_up(&self, incoming: &mut IncomingAction, _context: &mut Context<'_>) {
+        node::objects_in(&mut incoming.action, "activeClient").for_each(name_plugins);
     }
 }
 
@@ -107,13 +107,13 @@ mod tests {
     fn members_that_are_there_since_1_0_0_are_left_out() {
         let all = json!({ "resource": "c:/1", "title": "t", "status": 1, "backgroundWork": [], "canvases": [],
             "changes": {}, "changesets": [], "movable": true });
-        let told = |node: Node| {
+        let outgoing = |node: Node| {
             let mut object = all.as_object().cloned().unwrap();
             step::node_down(&V0_9_0, node, &mut object);
             Value::Object(object)
         };
-        assert_eq!(told(Node::Chat), json!({ "resource": "c:/1", "title": "t", "status": 1 }));
-        let summary = told(Node::ChatSummary);
+        assert_eq!(outgoing(Node::Chat), json!({ "resource": "c:/1", "title": "t", "status": 1 }));
+        let summary = outgoing(Node::ChatSummary);
         assert!(summary.get("movable").is_none() && summary.get("changes").is_none(), "{summary}");
     }
 }
