@@ -43,7 +43,7 @@ mod ledger;
 pub mod limits;
 mod locale;
 mod model;
-mod plugins;
+pub mod plugins;
 mod refusal;
 mod relays;
 mod router;

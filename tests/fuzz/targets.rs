@@ -3,12 +3,16 @@
 //! Owns: the list of the targets, and what must hold for every input of each.
 //! Never: changes an input, or reads a file besides those of the corpus.
 
+use std::collections::BTreeMap;
+
 use ahp_sidecar::backend::acp::replay::{Replay, ReplayLimits};
 use ahp_sidecar::codec::{InputLine, LineCodec};
 use ahp_sidecar::files::uris::{path_of, uri_of};
 use ahp_sidecar::git::index::read_status;
 use ahp_sidecar::git::settings::GitSettings;
 use ahp_sidecar::host::effects::{ActionLine, ConnectionId, Frame};
+use ahp_sidecar::host::plugins::read_files;
+use ahp_sidecar::host::rows::ChatBody;
 use ahp_sidecar::io::ptys::scanner::{OutputScanner, Scanned};
 use ahp_sidecar::state::history::CompletedTurn;
 use ahp_sidecar::transcripts::form::TranscriptFile;
@@ -25,7 +29,7 @@ use ahp_types::actions::ActionEnvelope;
 use bytes::{Bytes, BytesMut};
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
-use serde_json::Value;
+use serde_json::{json, Value};
 use tokio_util::codec::Decoder;
 
 /// A parser under test.
@@ -44,6 +48,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "json-rpc", cost: 1, seeds: client_lines, check: json_rpc },
     Target { name: "actions", cost: 1, seeds: host_lines, check: actions },
     Target { name: "turns", cost: 1, seeds: turns, check: stored_turns },
+    Target { name: "rows", cost: 1, seeds: rows, check: stored_rows },
+    Target { name: "plugins", cost: 1, seeds: plugins, check: plugin },
     Target { name: "uris", cost: 1, seeds: uris_in, check: all_uris },
     Target { name: "texts", cost: 1, seeds: whole, check: texts },
     Target { name: "terminal", cost: 1, seeds: terminals, check: terminal },
@@ -95,6 +101,37 @@ fn turns(transcripts: &[String]) -> Vec<Vec<u8>> {
         }
     });
     all
+}
+
+fn rows(transcripts: &[String]) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    values(transcripts, &mut |value| {
+        if value.get("turns").is_some_and(Value::is_array) && value.get("title").is_some() {
+            let row =
+                json!({ "state": value, "bornAt": 1, "titleBy": "user", "removedTurns": [], "consumed": [] });
+            all.push(row.to_string().into_bytes());
+        }
+    });
+    all
+}
+
+/// Files of plugins in all layouts: each path and each content ends with NUL.
+fn plugins(_: &[String]) -> Vec<Vec<u8>> {
+    let document =
+        "---\nname: a\ndescription: |\n  what\n  it does\nallowed-tools: [a, \"b\"]\n---\nDo it.\n";
+    let server =
+        r#"{"mcpServers":{"s":{"command":"${PLUGIN_ROOT}/s","args":["-v"]},"h":{"url":"https://s/mcp"}}}"#;
+    let manifest = r#"{"name":"p","version":"1","commands":["./more","c.md"],"mcpServers":"./servers.json"}"#;
+    let trees = [
+        [("plugin.json", manifest), ("c.md", document), ("servers.json", server)],
+        [(".claude-plugin/plugin.json", manifest), ("commands/a/b.md", document), (".mcp.json", server)],
+        [("skills/s/SKILL.md", document), ("agents/a.md", document), ("hooks/hooks.json", r#"{"hooks":{}}"#)],
+        [(".github/plugin/plugin.json", manifest), ("more/x.prompt.md", document), ("servers.json", server)],
+    ];
+    let joined = trees
+        .iter()
+        .map(|files| files.iter().map(|(path, text)| format!("{path}\0{text}\0")).collect::<String>());
+    joined.map(String::into_bytes).collect()
 }
 
 fn uris_in(transcripts: &[String]) -> Vec<Vec<u8>> {
@@ -196,6 +233,29 @@ fn stored_turns(input: &[u8]) {
             assert_eq!(read.id, turn.id());
         }
     }
+}
+
+/// The row of a chat is refused, or written as it was read.
+fn stored_rows(input: &[u8]) {
+    if let Ok(row) = ChatBody::read(input) {
+        let written = row.to_json();
+        assert_eq!(ChatBody::read(&written).unwrap().to_json(), written);
+    }
+}
+
+/// Every part of a plugin is one of its files, and reasons are lines of text.
+fn plugin(input: &[u8]) {
+    let mut texts = input.split(|byte| *byte == 0).map(|text| String::from_utf8_lossy(text).into_owned());
+    let files: BTreeMap<String, String> = std::iter::from_fn(|| texts.next().zip(texts.next())).collect();
+    let Ok(contents) = read_files(&files) else { return };
+    for path in &contents.parts {
+        assert!(files.contains_key(path) && !path.split('/').any(|name| name == ".."), "{path:?}");
+    }
+    assert!(
+        contents.problems.iter().all(|problem| !problem.contains(char::is_control)),
+        "{:?}",
+        contents.problems
+    );
 }
 
 /// Parts of a URI give the same parts when they are written and read again.

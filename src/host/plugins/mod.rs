@@ -31,6 +31,8 @@ use std::time::Duration;
 use ahp_types::state::{ClientPluginCustomization, Customization, SessionActiveClient};
 
 use self::fetch::{Fetch, Fetched};
+use self::layouts::Parsing;
+use self::tree::Tree;
 use super::effects::{ConnectionId, Output, SessionKey, Timer};
 use super::ledger::Ledger;
 use super::model::Session;
@@ -40,6 +42,44 @@ use super::Step;
 pub(super) use fetch::uri_in;
 pub(super) use layouts::{ParsedPlugin, Part, PartKind};
 pub(super) use servers::PluginServer;
+
+/// Contents of a plugin, by what its files say.
+#[derive(Debug)]
+pub struct PluginContents {
+    /// Path of each part.
+    pub parts: Vec<String>,
+    /// Reasons why something was left out, for people.
+    pub problems: Vec<String>,
+}
+
+/// Reads a plugin whose files are all known, by path.
+///
+/// # Errors
+/// When it has too many files, or too large ones.
+pub fn read_files(files: &BTreeMap<String, String>) -> Result<PluginContents, String> {
+    let plugin = parse_known(files)?;
+    let parts = plugin.parts.into_iter().map(|part| part.path).collect();
+    Ok(PluginContents { parts, problems: plugin.problems })
+}
+
+fn parse_known(files: &BTreeMap<String, String>) -> Result<ParsedPlugin, String> {
+    let mut tree = Tree::default();
+    for path in files.keys() {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        tree.add(folder, name, "file")?;
+    }
+    loop {
+        match layouts::parse(&tree) {
+            Parsing::Done(plugin) => return Ok(plugin),
+            Parsing::Needs(paths) => {
+                for path in paths {
+                    let content = files.get(&path).ok_or_else(|| format!("there is no file {path}"))?;
+                    tree.add_content(&path, content.clone())?;
+                }
+            }
+        }
+    }
+}
 
 /// Deadline for fetching a plugin.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);

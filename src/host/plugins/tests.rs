@@ -5,8 +5,6 @@
 
 use serde_json::{json, Value};
 
-use super::layouts::{parse, Parsing};
-use super::tree::Tree;
 use super::*;
 use crate::host::effects::{ClientMcpTransport, Frame};
 use crate::host::testing::{connect, outputs_of, with_session, ME, MY_ID, SESSION};
@@ -19,23 +17,7 @@ type Files = Vec<(&'static str, &'static str)>;
 
 /// Parses a tree in which everything can be read.
 fn parsed(files: &[(&str, &str)]) -> ParsedPlugin {
-    let mut tree = Tree::default();
-    for (path, _) in files {
-        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-        tree.add(folder, name, "file").unwrap();
-    }
-    for _ in 0..=files.len() {
-        match parse(&tree) {
-            Parsing::Done(parsed) => return parsed,
-            Parsing::Needs(needed) => {
-                for path in needed {
-                    let content = files.iter().find(|(other, _)| *other == path).unwrap().1;
-                    tree.add_content(&path, content.to_owned()).unwrap();
-                }
-            }
-        }
-    }
-    panic!("it needs files again that it has");
+    parse_known(&files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()).unwrap()
 }
 
 /// Returns the kinds and names of the parts.

@@ -312,7 +312,7 @@ impl Junk {
             return;
         }
         let (agent, unlogged) = (&self.agent, std::mem::take(&mut self.unlogged));
-        tracing::warn!(agent, unlogged, "a line of the agent is skipped: {what}: {}", readable(line));
+        tracing::warn!(agent, unlogged, "output of an agent: {what}: {}", readable(line));
         self.logged = Some(Instant::now());
     }
 }
