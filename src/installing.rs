@@ -24,6 +24,7 @@ use crate::files::links::behind_links;
 use crate::files::named::{self, Expected};
 use crate::files::small;
 use crate::os::paths::{canonical, with_slashes};
+use crate::os::private;
 use crate::os::process::GuardProgram;
 use crate::places;
 
@@ -386,10 +387,14 @@ fn read(file: &Path) -> anyhow::Result<(String, Option<String>)> {
 /// new file is the user's alone, since it may get keys.
 fn change(file: &Path, edit: impl Fn(&str) -> anyhow::Result<String>) -> anyhow::Result<()> {
     let context = || format!("`{}` cannot be written", file.display());
+    let folder = file.parent().with_context(context)?;
+    fs::create_dir_all(folder).with_context(context)?;
+    // Between the last look at the file and its replacement, another such command could write it.
+    let (lock, _) = private::open_folder_lock(folder).with_context(context)?;
+    lock.lock().with_context(context)?;
     for _ in 0..TRIES {
         let (before, version) = read(file)?;
         let after = edit(&before)?;
-        fs::create_dir_all(file.parent().with_context(context)?).with_context(context)?;
         let expected = version.as_deref().map_or(Expected::Nothing, Expected::Version);
         match named::change(file, after.as_bytes(), expected, FILE_MODE) {
             Err(PathRefusal::Changed | PathRefusal::Exists) => {}
@@ -433,6 +438,23 @@ mod tests {
     use super::*;
 
     const FILE: &str = "# mine\nmcp_files = [\"x.json\"] # kept\n\n[agents.a]\ncommand = 'a'\n# the end\n";
+
+    #[test]
+    fn changes_at_once_are_all_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("new/config.toml");
+        std::thread::scope(|scope| {
+            for writer in 0..8 {
+                let file = &file;
+                scope.spawn(move || {
+                    for line in 0..10 {
+                        change(file, |before| Ok(format!("{before}{writer} {line}\n"))).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_to_string(file).unwrap().lines().count(), 80);
+    }
 
     #[test]
     fn every_listed_agent_can_be_added_and_removed_again() {
