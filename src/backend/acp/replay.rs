@@ -43,6 +43,10 @@ const NO_MESSAGE: &str = "(The agent has stored no message for this turn.)";
 /// Reason of a call whose end the agent has not replayed.
 const NO_END: &str = "the agent has stored no end of this call";
 
+/// Maximum number of parts of one turn; the rest of the turn is left out. Each event of a call looks
+/// through the parts.
+const TURN_PARTS_MAX: usize = 10_000;
+
 /// Notice in a turn that is too large.
 const CUT: &str = "The rest of this turn is not shown, because it is too large.";
 
@@ -67,11 +71,17 @@ pub struct ReplayLimits {
     turns_bytes: usize,
     turns: usize,
     turn_bytes: usize,
+    turn_parts: usize,
 }
 
 impl Default for ReplayLimits {
     fn default() -> Self {
-        Self { turns_bytes: TURNS_BYTES_MAX, turns: TURNS_MAX, turn_bytes: TURN_BYTES_MAX }
+        Self {
+            turns_bytes: TURNS_BYTES_MAX,
+            turns: TURNS_MAX,
+            turn_bytes: TURN_BYTES_MAX,
+            turn_parts: TURN_PARTS_MAX,
+        }
     }
 }
 
@@ -209,10 +219,10 @@ impl Replay {
 
     /// Returns whether the current turn has room for an update; if not, cuts it.
     fn has_room_for(&mut self, raw: &RawValue) -> bool {
-        let max = self.limits.turn_bytes;
+        let limits = self.limits;
         let turn = self.turn();
         turn.bytes += raw.get().len();
-        if turn.bytes > max {
+        if turn.bytes > limits.turn_bytes || turn.parts() >= limits.turn_parts {
             turn.cut();
         }
         !turn.is_cut
@@ -282,6 +292,10 @@ impl ReplayedTurn {
     fn is_only_message(&self) -> bool {
         let is_empty = self.chat.active_turn.as_ref().is_some_and(|turn| turn.response_parts.is_empty());
         is_empty && self.text.is_empty()
+    }
+
+    fn parts(&self) -> usize {
+        self.chat.active_turn.as_ref().map_or(0, |turn| turn.response_parts.len())
     }
 
     fn push(&mut self, part: ResponsePart) {
@@ -523,6 +537,17 @@ mod tests {
         assert_eq!(parts.len(), 2, "{parts:?}");
         assert_eq!((&parts[0]["content"], &parts[1]["content"]), (&json!("b".repeat(2000)), &json!(CUT)));
         assert_eq!(turns[1]["responseParts"][0]["content"], "short");
+    }
+
+    #[test]
+    fn turn_with_too_many_calls_is_cut() {
+        let limits = ReplayLimits { turn_parts: 3, ..ReplayLimits::default() };
+        let call = |id| json!({ "sessionUpdate": "tool_call", "toolCallId": id, "title": "t" });
+        let mut updates = vec![chunk("user_message_chunk", "m")];
+        updates.extend(["1", "2", "3", "4", "5"].map(call));
+        let (turns, _) = replayed(limits, &updates);
+        let parts = turns[0]["responseParts"].as_array().unwrap();
+        assert_eq!((parts.len(), &parts[3]["content"]), (4, &json!(CUT)), "{parts:?}");
     }
 
     #[test]
