@@ -60,6 +60,7 @@ const STEPS: &[(&str, &str, &str)] = &[
     ("fail", "NAME TEXT", "Calls a tool that fails with TEXT"),
     ("terminal", "TEXT", "Shows a terminal with TEXT"),
     ("pty", "COMMAND", "Runs COMMAND in a terminal"),
+    ("canvas", "TITLE [URL]", "Shows the page at URL, or closes it"),
     ("files", "NAME=TEXT ...", "Writes files in the first working directory"),
     ("question", "JSON", "Asks the user, and prints the answers"),
     ("model", "", "Prints the model and agent that the message selected"),
@@ -431,6 +432,7 @@ impl ScriptAgent {
             "/fail" => self.fail_call(rest).await,
             "/terminal" => self.show_terminal(rest).await,
             "/pty" => self.run_in_terminal(rest).await,
+            "/canvas" => self.show_canvas(rest).await,
             "/files" => self.write_files(rest).await,
             "/where" => {
                 let directories = self.working_directories.join("\n");

@@ -29,6 +29,7 @@
 mod actions;
 mod agents;
 mod annotations;
+mod canvases;
 mod catalogue;
 mod changes;
 mod channels;

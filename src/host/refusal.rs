@@ -129,6 +129,8 @@ pub(crate) enum Refusal {
     ServerDoesNotBlock(String),
     #[error("a watch accepts no actions: files are changed by `resourceWrite` and related requests")]
     WatchesAreNotDispatchedTo,
+    #[error("a canvas accepts no actions: its agent alone changes it")]
+    CanvasesAreNotDispatchedTo,
     #[cfg(test)]
     #[error("the sample is gone")]
     SampleGone,

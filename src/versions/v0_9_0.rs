@@ -10,6 +10,7 @@ use super::step::{
     Context, IncomingAction, IncomingCall, OutgoingAction, OutgoingNotice, OutgoingState, StepFacts,
     VersionStep,
 };
+use crate::wire::canvases::is_canvas;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 
@@ -48,6 +49,14 @@ impl VersionStep for V0_9_0 {
     fn call_up(&self, call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
         if call.method == "moveChat" {
             return Err(RpcError::method_not_found(&call.method));
+        }
+        if let Some(uri) = node::text(&call.params, "channel").filter(|uri| is_canvas(uri)) {
+            if call.method == "subscribe" {
+                return Err(RpcError::resource_not_found(uri));
+            }
+        }
+        for member in ["initialSubscriptions", "subscriptions"] {
+            node::retain(&mut call.params, member, |uri| !uri.as_str().is_some_and(is_canvas));
         }
         node::objects_in(&mut call.params, "activeClient").for_each(name_plugins);
         Ok(())

@@ -24,6 +24,8 @@ macro_rules! with_channel_kinds {
             Changeset, changesets, "changeset";
             /// Annotations of files in a session.
             Annotations, annotations, "annotations";
+            /// A page that an agent shows.
+            Canvas, canvases, "canvas";
             /// Kind for tests alone.
             #[cfg(test)]
             Sample, samples, "sample";

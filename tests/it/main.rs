@@ -13,6 +13,7 @@ mod agents;
 mod annotations;
 mod at_once;
 mod bad_days;
+mod canvases;
 mod changesets;
 mod chats;
 mod client;

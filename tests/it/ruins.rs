@@ -146,7 +146,7 @@ fn to_layout(folder: &Path, layout: u32, log: &[(ChannelId, ActionLine)]) {
             (ChannelKind::Session, key) => key * 2 - 1,
             (ChannelKind::Chat, key) => key * 2,
             // What is told on it is in no log.
-            (ChannelKind::Watch | ChannelKind::Terminal, _) => continue,
+            (ChannelKind::Watch | ChannelKind::Terminal | ChannelKind::Canvas, _) => continue,
             (ChannelKind::Changeset | ChannelKind::Annotations, _) => continue,
         };
         let mut sum = crc32fast::Hasher::new();

@@ -1,15 +1,16 @@
-//! Steps that show a terminal.
+//! Steps that show a terminal or a page.
 //!
-//! Owns: the reports of a simulated command: its call, its output and its end. Real commands are
-//! run by the host.
-//! Never: runs anything.
+//! Owns: the reports of a simulated command: its call, its output and its end; those of canvases.
+//! Real commands are run by the host.
+//! Never: runs anything, or opens a page.
 
 use ahp_types::common::JsonObject;
 use ahp_types::state::{ToolResultContent, ToolResultTerminalContent};
 
 use super::steps::text_content;
 use super::{ScriptAgent, Stop};
-use crate::host::effects::{CallExtras, Event, TerminalEvent, ToolGate, ToolOutcome, TurnEvent};
+use crate::host::effects::{CallExtras, Event, PageUrl, TerminalEvent, ToolGate, ToolOutcome, TurnEvent};
+use crate::wire::canvases::is_page_url;
 use crate::wire::tool_calls::TOOL_KIND;
 
 const TOOL: &str = "terminal";
@@ -68,6 +69,16 @@ impl ScriptAgent {
         let done = self.turn.done + 1;
         self.turn.told = done;
         self.tell(TurnEvent::Progress(done as u64)).await
+    }
+
+    /// Shows the page at an address, which is the last word; without an address, closes the canvas
+    /// with this title.
+    pub(super) async fn show_canvas(&mut self, rest: &str) -> Result<(), Stop> {
+        let (title, url) = match rest.rsplit_once(' ').filter(|(_, url)| is_page_url(url)) {
+            Some((title, url)) => (title, Some(PageUrl(url.to_owned()))),
+            None => (rest, None),
+        };
+        self.report(Event::Canvas { name: title.to_owned(), url }).await
     }
 
     async fn report_of(&mut self, terminal: &str, event: TerminalEvent) -> Result<(), Stop> {

@@ -23,7 +23,9 @@ use crate::host::ledger::Ledger;
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey};
 use crate::host::terminals::ptys;
-use crate::host::{annotations, catalogue, configuration, customizations, terminals, Findings, Step};
+use crate::host::{
+    annotations, canvases, catalogue, configuration, customizations, terminals, Findings, Step,
+};
 use crate::state::status::activity_of;
 use crate::wire::annotations::annotations_uri;
 use crate::wire::changesets::parse_changeset_uri;
@@ -228,6 +230,7 @@ pub(in crate::host) fn page_of(params: &ListSessionsParams) -> Result<Page, RpcE
 pub(in crate::host) fn remove_chat(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     ptys::end_ptys_of(ledger, step, chat);
     terminals::remove_terminals_of(ledger, chat);
+    canvases::remove_canvases_of(ledger, chat);
     if let Some(session) = ledger.channels.chats.known(chat).map(|chat| chat.session) {
         ledger.note_edited(session, true);
     }

@@ -10,6 +10,7 @@
 //! stored and restored in the next process.
 
 mod annotations;
+mod canvas;
 mod changeset;
 mod chat;
 mod root;
@@ -41,6 +42,7 @@ use crate::wire::errors::RpcError;
 pub(super) use annotations::{
     named_in as annotation_named_in, summary_of as annotations_summary, Annotations,
 };
+pub(super) use canvas::Canvas;
 pub(super) use changeset::Changeset;
 pub(super) use root::Root;
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::host::ledger::Ledger;
 use crate::host::model::ChannelId;
 use crate::host::{CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
 use crate::wire::annotations::session_of_subchannel;
+use crate::wire::canvases::is_canvas;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::telemetry::severity_of;
@@ -45,6 +46,7 @@ impl From<LargeStates> for Subscribed {
 /// Returns whether a URI has the form of a channel that is neither session nor chat.
 pub(crate) fn is_no_conversation(uri: &str) -> bool {
     is_watch(uri)
+        || is_canvas(uri)
         || uri.starts_with("ahp-otlp:")
         || parse_terminal_uri(uri).is_some()
         || session_of_subchannel(uri).is_some()

@@ -3,6 +3,8 @@
 //! Owns: [`Event`], and [`TurnEvent`] for a turn that runs.
 //! Never: acts, or names a concept of one agent protocol: every kind of backend uses these events.
 
+use std::fmt;
+
 use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{ChatInputQuestion, FileEdit, SessionConfigState, ToolResultContent, UsageInfo};
 use serde_json::Value;
@@ -89,6 +91,13 @@ pub enum Event {
         /// The command.
         command: Option<BackgroundCommand>,
     },
+    /// Page that the agent shows beside the chat, or has closed.
+    Canvas {
+        /// Backend's name of the canvas, unique in the conversation; clients see it as the title.
+        name: String,
+        /// Address of the page; `None` if the canvas is closed.
+        url: Option<PageUrl>,
+    },
     /// Event of a terminal that runs a command of the agent; the terminal may outlast its run.
     Terminal {
         /// Backend's name of the terminal, unique in the conversation.
@@ -133,6 +142,16 @@ pub struct McpServerReport {
     pub server: String,
     /// Reason why the agent cannot use the server, for people; `None` if the agent was given it.
     pub problem: Option<String>,
+}
+
+/// Address of a page, which may be secret and is not in debug output.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PageUrl(pub String);
+
+impl fmt::Debug for PageUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a URL of {} bytes", self.0.len())
+    }
 }
 
 /// Command that an agent left running when the call that started it ended.

@@ -58,6 +58,8 @@ channel_keys! {
     ChangesetKey of Changeset, changeset;
     /// Key of the annotations of a session, equal to the session's key and therefore not stored.
     AnnotationsKey of Annotations, annotations;
+    /// Key of the channel of a canvas; never reused by one store.
+    CanvasKey of Canvas, canvas;
 }
 
 impl From<SessionKey> for AnnotationsKey {

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use crate::host::actions::{read_action, Verdict};
 use crate::host::agents::conversations;
 use crate::host::changes::Changes;
-use crate::host::channels::{Annotations, Changeset, Root, Terminal, Watch};
+use crate::host::channels::{Annotations, Canvas, Changeset, Root, Terminal, Watch};
 use crate::host::clients::Clients;
 use crate::host::effects::{ChannelId, ConnectionId};
 use crate::host::facts::Fact;
@@ -66,6 +66,7 @@ impl Host {
                 return self.changes.review_files(&mut self.ledger, step, id.key.into(), action, origin)
             }
             ChannelKind::Watch => return Err(Refusal::WatchesAreNotDispatchedTo),
+            ChannelKind::Canvas => return Err(Refusal::CanvasesAreNotDispatchedTo),
             ChannelKind::Root => self.ledger.channels.root.check_change(&action)?,
             #[cfg(test)]
             ChannelKind::Sample => match self.ledger.channels.samples.get(&id.key.into()) {
@@ -158,6 +159,7 @@ pub(super) fn read_dispatched(kind: ChannelKind, action: &RawValue) -> Result<St
         ChannelKind::Chat => read_chat_action(action),
         ChannelKind::Terminal => read_action::<Terminal>(action, as_it_is),
         ChannelKind::Watch => read_action::<Watch>(action, as_it_is),
+        ChannelKind::Canvas => read_action::<Canvas>(action, as_it_is),
         ChannelKind::Annotations => read_action::<Annotations>(action, as_it_is),
         ChannelKind::Changeset => read_action::<Changeset>(action, as_it_is),
         #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::host::effects::{ChannelId, Output, Record, SessionRow};
 use crate::host::ledger::Ledger;
 use crate::host::model::{Session, SessionKey};
 use crate::host::terminals::background;
-use crate::host::{annotations, catalogue, customizations, terminals, ChatKey, Host, Step};
+use crate::host::{annotations, canvases, catalogue, customizations, terminals, ChatKey, Host, Step};
 use crate::wire::channels::ChannelKind;
 
 impl Host {
@@ -76,6 +76,7 @@ impl Host {
         customizations::refresh_session(&mut self.ledger, step, key);
         for (chat, is_cut) in keys {
             background::background_work_lost(&mut self.ledger, step, chat);
+            canvases::canvases_lost(&mut self.ledger, step, chat);
             loaded::end_interrupted_turn(&mut self.ledger, &self.agents, step, chat, is_cut, deaths);
         }
         self.changes.checkpoints.checkpoint_imported(&mut self.ledger, step, key);
@@ -148,6 +149,7 @@ pub(super) fn evict(
     for &chat in &chats {
         conversations::close_conversation(ledger, step, chat);
         terminals::remove_terminals_of(ledger, chat);
+        canvases::remove_canvases_of(ledger, chat);
         if let Some(chat) = ledger.channels.chats.remove(&chat) {
             ledger.channels.by_uri.remove(&chat.channel.uri);
         }
@@ -188,6 +190,7 @@ pub(super) fn is_idle(ledger: &Ledger, changes: &Changes, session: &Session) -> 
         && !session.ahead
         && !session.is_creating()
         && terminals::has_idle_terminals(ledger, session)
+        && canvases::has_no_canvases(ledger, session)
         && changes.has_idle_changesets(ledger, session)
         && !changes.checkpoints.has_job_for(ledger, session)
         && annotations::has_idle_annotations(ledger, session)
@@ -218,7 +221,8 @@ pub(in crate::host) fn save_channel(
                 sample.save(step, id);
             }
         }
-        ChannelKind::Terminal | ChannelKind::Watch | ChannelKind::Annotations | ChannelKind::Changeset => {}
+        ChannelKind::Terminal | ChannelKind::Watch | ChannelKind::Annotations => {}
+        ChannelKind::Changeset | ChannelKind::Canvas => {}
     }
 }
 

@@ -14,12 +14,14 @@ use crate::host::chats::reports::TextSegment;
 use crate::host::chats::turns::Ending;
 use crate::host::chats::{calls, pending, reports};
 use crate::host::configuration::{directories, settings};
-use crate::host::effects::{CallExtras, ChatKey, Event, Output, Record, RunId, ToolGate, TurnEnd, TurnEvent};
+use crate::host::effects::{
+    CallExtras, ChatKey, Event, Output, PageUrl, Record, RunId, ToolGate, TurnEnd, TurnEvent,
+};
 use crate::host::facts::Fact;
 use crate::host::model::{AgentLink, Chat, RunPhase, Session, TitleBy};
 use crate::host::refusal::error_info;
 use crate::host::terminals::background;
-use crate::host::{catalogue, customizations, terminals, Host, Step};
+use crate::host::{canvases, catalogue, customizations, terminals, Host, Step};
 
 impl Host {
     /// Handles an event of an agent.
@@ -99,6 +101,9 @@ impl Host {
             Event::TokenRefused { resource } => {
                 self.agents.token_was_refused(&mut self.ledger, step, key, &resource)
             }
+            Event::Canvas { name, url } => {
+                canvases::canvas_reported(&mut self.ledger, step, key, name, url.map(|PageUrl(url)| url))
+            }
             Event::Terminal { name, event } => {
                 terminals::terminal_reports(&mut self.ledger, step, key, name, event)
             }
@@ -135,6 +140,7 @@ impl Host {
             run.phase = RunPhase::Waiting { resume: run.resumes };
         }
         terminals::end_terminals_of(&mut self.ledger, step, key);
+        canvases::agent_has_ended(&mut self.ledger, step, key);
         customizations::conversation_changed(&self.ledger, step, key);
         if is_own {
             // Only this conversation could continue the agent's own turn.
@@ -162,6 +168,7 @@ impl Host {
             "an agent has failed to start or has ended unexpectedly"
         );
         terminals::end_terminals_of(&mut self.ledger, step, key);
+        canvases::agent_has_ended(&mut self.ledger, step, key);
         customizations::conversation_changed(&self.ledger, step, key);
         progress::clear_opening_wait(&mut self.ledger, step, key);
         progress::opening_finished(&mut self.ledger, step, key);

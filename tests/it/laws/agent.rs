@@ -10,8 +10,8 @@
 use std::collections::HashSet;
 
 use ahp_sidecar::host::effects::{
-    CallExtras, Command, Event, Handle, McpServerReport, OpenFailure, PermissionKind, PermissionOption,
-    RunId, TextKind, ToolGate, ToolOutcome, TurnCause, TurnEnd, TurnEvent,
+    CallExtras, Command, Event, Handle, McpServerReport, OpenFailure, PageUrl, PermissionKind,
+    PermissionOption, RunId, TextKind, ToolGate, ToolOutcome, TurnCause, TurnEnd, TurnEvent,
 };
 use ahp_types::state::{ChatInputQuestion, ToolResultContent, ToolResultTextContent, UsageInfo};
 use anyhow::{bail, ensure, Result};
@@ -174,6 +174,10 @@ impl Agent {
                 (index % 4 != 3).then(|| Handle { name: text(*index).to_owned(), resumes: index % 2 == 0 }),
             ),
             Report::Title(index) => Event::Title(text(*index).to_owned()),
+            Report::Canvas { name, page } => Event::Canvas {
+                name: format!("canvas-{}", name % 3),
+                url: page.map(|page| PageUrl(format!("http://127.0.0.1/{}", page % 2))),
+            },
             Report::Servers(index) => Event::McpServers(
                 (0..index % 4)
                     .map(|at| McpServerReport {

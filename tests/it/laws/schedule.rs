@@ -310,6 +310,11 @@ pub enum Report {
         name: u8,
         value: Option<u8>,
     },
+    /// Page that the agent shows; none if it is closed.
+    Canvas {
+        name: u8,
+        page: Option<u8>,
+    },
     /// MCP servers that the agent was given, some of them with a problem.
     Servers(u8),
     /// About the newest run, or an older one.
@@ -783,6 +788,8 @@ fn report() -> impl Strategy<Value = Report> {
         1 => index().prop_map(Report::Title),
         2 => (index(), proptest::option::weighted(0.7, index()))
             .prop_map(|(name, value)| Report::Note { name, value }),
+        2 => (index(), proptest::option::weighted(0.7, index()))
+            .prop_map(|(name, page)| Report::Canvas { name, page }),
         3 => index().prop_map(Report::Servers),
         40 => (older.clone(), happening()).prop_map(|(older, event)| Report::Turn { older, event }),
         5 => (older, happening(), index()).prop_map(|(older, event, besides)| {
