@@ -4,7 +4,7 @@
 //! turns are left out.
 //! Never: asks the agent anything, reads a file, or shows a terminal: the commands have ended.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use agent_client_protocol_schema::v1::{ContentChunk, SessionUpdate};
 use agent_client_protocol_schema::MaybeUndefined;
@@ -43,9 +43,8 @@ const NO_MESSAGE: &str = "(The agent has stored no message for this turn.)";
 /// Reason of a call whose end the agent has not replayed.
 const NO_END: &str = "the agent has stored no end of this call";
 
-/// Maximum number of parts of one turn; the rest of the turn is left out. Each event of a call looks
-/// through the parts.
-const TURN_PARTS_MAX: usize = 10_000;
+/// Maximum number of parts of one turn; the rest of the turn is left out.
+const TURN_PARTS_MAX: usize = 5000;
 
 /// Notice in a turn that is too large.
 const CUT: &str = "The rest of this turn is not shown, because it is too large.";
@@ -109,6 +108,8 @@ struct ReplayedTurn {
     bytes: usize,
     is_cut: bool,
     parts: u64,
+    /// Position of each call among the parts, by its id.
+    calls: HashMap<String, usize>,
 }
 
 impl Replay {
@@ -285,6 +286,7 @@ impl ReplayedTurn {
             bytes: 0,
             is_cut: false,
             parts: 0,
+            calls: HashMap::new(),
         }
     }
 
@@ -331,6 +333,13 @@ impl ReplayedTurn {
     fn call_event(&mut self, event: TurnEvent, extras: CallExtras) {
         let turn_id = self.chat.active_turn.as_ref().map(|turn| turn.id.clone()).unwrap_or_default();
         let meta = Some(extras.meta).filter(|meta: &JsonObject| !meta.is_empty());
+        let call = match &event {
+            TurnEvent::ToolStarted { id, .. }
+            | TurnEvent::ToolReady { id, .. }
+            | TurnEvent::ToolContent { id, .. }
+            | TurnEvent::ToolDone { id, .. } => id.clone(),
+            _ => String::new(),
+        };
         let action = match event {
             TurnEvent::With(event, extras) => return self.call_event(*event, extras),
             TurnEvent::ToolStarted { id, name, display_name } => {
@@ -389,7 +398,27 @@ impl ReplayedTurn {
             }
             _ => return,
         };
-        apply_action_to_chat(&mut self.chat, &action);
+        self.apply_to_call(&call, &action);
+    }
+
+    /// Applies an action to a call, by a reducer that looks through all parts that it is given.
+    fn apply_to_call(&mut self, call: &str, action: &StateAction) {
+        let Some(turn) = &mut self.chat.active_turn else { return };
+        let mut parts = std::mem::take(&mut turn.response_parts);
+        let at = self.calls.get(call).copied();
+        turn.response_parts
+            .extend(at.map(|at| std::mem::replace(&mut parts[at], notification(String::new()))));
+        apply_action_to_chat(&mut self.chat, action);
+        let Some(turn) = &mut self.chat.active_turn else { return };
+        let changed = std::mem::replace(&mut turn.response_parts, parts).pop();
+        match (at, changed) {
+            (Some(at), Some(changed)) => turn.response_parts[at] = changed,
+            (None, Some(started)) => {
+                self.calls.insert(call.to_owned(), turn.response_parts.len());
+                turn.response_parts.push(started);
+            }
+            (_, None) => {}
+        }
     }
 
     /// Closes what is open, and returns the turn; `None` if the turn is empty.

@@ -30,6 +30,12 @@ const AGENT_PLUGINS: &str = "https://agent-plugins.org/schemas/";
 /// Maximum number of parts of a plugin; the rest is not shown.
 pub(super) const PARTS_MAX: usize = 256;
 
+/// Maximum number of problems of a plugin that are kept.
+const PROBLEMS_MAX: usize = 64;
+
+/// Maximum number of paths that a member of a manifest names.
+const PATHS_MAX: usize = 256;
+
 /// Maximum length of a name of a part, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
@@ -105,19 +111,26 @@ pub(super) enum Parsing {
 
 /// Parses the files of a plugin.
 pub(super) fn parse(tree: &Tree) -> Parsing {
-    let mut parser = PluginParser { tree, missing: RefCell::default(), plugin: ParsedPlugin::default() };
-    parser.plugin.problems.extend(tree.refused().iter().cloned());
+    let mut parser = PluginParser {
+        tree,
+        missing: RefCell::default(),
+        plugin: ParsedPlugin::default(),
+        further_parts: 0,
+        further_problems: 0,
+    };
+    tree.refused().iter().for_each(|refused| parser.note(refused.clone()));
     parser.parse();
     let missing = parser.missing.into_inner();
     if !missing.is_empty() {
         return Parsing::Needs(missing);
     }
-    let mut plugin = parser.plugin;
-    if plugin.parts.len() > PARTS_MAX {
-        plugin
-            .problems
-            .push(format!("only the first {PARTS_MAX} of its {} parts are read", plugin.parts.len()));
-        plugin.parts.truncate(PARTS_MAX);
+    let PluginParser { mut plugin, further_parts, further_problems, .. } = parser;
+    if further_parts > 0 {
+        let count = PARTS_MAX + further_parts;
+        plugin.problems.insert(0, format!("only the first {PARTS_MAX} of its {count} parts are read"));
+    }
+    if further_problems > 0 {
+        plugin.problems.push(format!("there are {further_problems} further problems"));
     }
     Parsing::Done(plugin)
 }
@@ -127,6 +140,10 @@ struct PluginParser<'a> {
     /// Files that the parser needs and that were not read.
     missing: RefCell<Vec<String>>,
     plugin: ParsedPlugin,
+    /// Number of parts beyond the limit.
+    further_parts: usize,
+    /// Number of problems beyond the limit.
+    further_problems: usize,
 }
 
 impl<'a> PluginParser<'a> {
@@ -191,8 +208,16 @@ impl<'a> PluginParser<'a> {
     }
 
     fn problem<T>(&mut self, problem: String) -> Option<T> {
-        self.plugin.problems.push(problem);
+        self.note(problem);
         None
+    }
+
+    fn note(&mut self, problem: String) {
+        if self.plugin.problems.len() < PROBLEMS_MAX {
+            self.plugin.problems.push(problem);
+        } else {
+            self.further_problems += 1;
+        }
     }
 
     /// Returns the folders and files that have the parts of a kind: the default one, and those that
@@ -220,11 +245,14 @@ impl<'a> PluginParser<'a> {
             None => &[],
         };
         let mut paths = Vec::new();
-        for path in values.iter().filter_map(Value::as_str) {
+        if values.len() > PATHS_MAX {
+            self.note(format!("only the first {PATHS_MAX} paths of `{member}` are read"));
+        }
+        for path in values.iter().take(PATHS_MAX).filter_map(Value::as_str) {
             match inside(path) {
                 Ok(path) => paths.push(path),
                 Err(why) => {
-                    self.plugin.problems.push(format!("`{member}` names {}: {why}", shown(path)));
+                    self.note(format!("`{member}` names {}: {why}", shown(path)));
                 }
             }
         }
@@ -255,11 +283,15 @@ impl<'a> PluginParser<'a> {
     }
 
     fn add(&mut self, part: Part) {
+        if self.plugin.parts.len() >= PARTS_MAX {
+            self.further_parts += 1;
+            return;
+        }
         let is_same = |other: &Part| other.name == part.name && other.kind.name() == part.kind.name();
         if self.plugin.parts.iter().any(is_same) {
             let name = shown(&part.name);
             let problem = format!("there are two parts ({}) with the name {name}", part.kind.name());
-            return self.plugin.problems.push(problem);
+            return self.note(problem);
         }
         self.plugin.parts.push(part);
     }
@@ -339,7 +371,7 @@ impl<'a> PluginParser<'a> {
             Some(Value::Object(servers)) => servers,
             Some(_) => {
                 let problem = format!("`mcpServers` of {} is no object", shown(path));
-                return self.plugin.problems.push(problem);
+                return self.note(problem);
             }
             None => file,
         };
@@ -348,7 +380,7 @@ impl<'a> PluginParser<'a> {
         for (name, entry) in servers {
             let server = transport_of(name, entry);
             if let Err(why) = &server {
-                self.plugin.problems.push(format!("the server {}: {why}", shown(name)));
+                self.note(format!("the server {}: {why}", shown(name)));
             }
             self.add(Part::bare(PartKind::Server(server), name, path));
         }

@@ -87,6 +87,9 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of plugins of a client in a session.
 pub(super) const PLUGINS_MAX: usize = 32;
 
+/// Maximum length of the URI of a plugin, in bytes; each of its parts repeats it.
+const URI_BYTES_MAX: usize = 1024;
+
 /// Maximum number of plugins whose contents are remembered.
 const CACHED_MAX: usize = 64;
 
@@ -251,6 +254,9 @@ impl Plugins {
         }
         if self.fetches.values().any(|fetch| fetch.key == *key) {
             return PluginLoad::Loading;
+        }
+        if key.uri.len() > URI_BYTES_MAX {
+            return PluginLoad::Failed(format!("its URI is longer than {URI_BYTES_MAX} bytes"));
         }
         if key.uri.contains(['?', '#']) {
             return PluginLoad::Failed(

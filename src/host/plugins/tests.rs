@@ -126,6 +126,10 @@ fn hostile_manifest_costs_only_what_it_names() {
     let many: Vec<(&str, &str)> = many.iter().map(|path| (path.as_str(), "")).collect();
     let many = parsed(&many);
     assert_eq!((many.parts.len(), many.problems.len()), (layouts::PARTS_MAX, 1));
+    let wrong = json!({ "skills": vec!["../up"; 300] }).to_string();
+    let wrong = parsed(&[(".plugin/plugin.json", wrong.as_str())]);
+    assert_eq!(wrong.problems.len(), 65);
+    assert_eq!(wrong.problems[64], "there are 193 further problems");
 }
 
 #[test]
