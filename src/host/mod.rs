@@ -29,6 +29,7 @@
 mod actions;
 mod agents;
 mod annotations;
+mod automations;
 mod canvases;
 mod catalogue;
 mod changes;
