@@ -21,6 +21,7 @@ use crate::backend::mcp::McpServer;
 use crate::backend::script;
 use crate::files::small;
 use crate::host::effects::ClientMcp;
+use crate::host::AutomationRules;
 use crate::os::facts::{self, Facts};
 use crate::os::paths::canonical;
 use crate::os::programs;
@@ -42,6 +43,8 @@ struct File {
     /// MCP servers of clients' plugins that agents may have.
     #[serde(default)]
     client_mcp: ClientMcp,
+    /// Rules of automations; they are off without them.
+    automations: Option<AutomationRules>,
     #[serde(default)]
     run: RunRules,
 }
@@ -133,6 +136,9 @@ pub struct ConfigurationSeen {
     /// MCP servers of clients' plugins that agents may have.
     #[serde(default)]
     pub client_mcp: ClientMcp,
+    /// Rules of automations; `None` if they are off.
+    #[serde(default)]
+    pub automations: Option<AutomationRules>,
 }
 
 impl ConfigurationSeen {
@@ -195,9 +201,9 @@ impl AgentSource {
         let described = |agents: &Vec<AgentSpec>| {
             agents.iter().map(|agent| (agent.name.clone(), format!("{agent:?}"))).collect()
         };
-        let (of_file, servers, client_mcp) = match of_file {
-            Ok((agents, servers, client_mcp)) => (Ok(agents), servers, client_mcp),
-            Err(error) => (Err(error), Vec::new(), ClientMcp::None),
+        let (of_file, servers, client_mcp, automations) = match of_file {
+            Ok((agents, servers, client_mcp, automations)) => (Ok(agents), servers, client_mcp, automations),
+            Err(error) => (Err(error), Vec::new(), ClientMcp::None, None),
         };
         let seen = ConfigurationSeen {
             file: self.file.clone(),
@@ -205,6 +211,7 @@ impl AgentSource {
             agents: of_file.as_ref().ok().map(described),
             servers: servers.iter().map(|server| (server.name.clone(), format!("{server:?}"))).collect(),
             client_mcp,
+            automations,
         };
         let agents = of_file.map(|of_file| self.of_flags.iter().cloned().chain(of_file).collect());
         let agents = agents.map_err(|error| format!("{error:#}"));
@@ -229,9 +236,9 @@ impl AgentSource {
             Err(error) => return (None, Err(error)),
         };
         let of_file = from_file(&text, path).context(context);
-        let of_file = of_file.map(|(mut agents, servers, client_mcp)| {
+        let of_file = of_file.map(|(mut agents, servers, client_mcp, automations)| {
             agents.retain(|agent| self.of_flags.iter().all(|of_flag| of_flag.name != agent.name));
-            (agents, servers, client_mcp)
+            (agents, servers, client_mcp, automations)
         });
         (Some(crc32fast::hash(text.as_bytes())), of_file)
     }
@@ -277,8 +284,8 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
     described(name.to_owned(), entry.try_into()?, Path::new("."))
 }
 
-/// Agents and MCP servers of a file, and what it allows of clients' plugins.
-type FileContent = (Vec<AgentSpec>, Vec<McpServer>, ClientMcp);
+/// Agents and MCP servers of a file, what it allows of clients' plugins, and rules of automations.
+type FileContent = (Vec<AgentSpec>, Vec<McpServer>, ClientMcp, Option<AutomationRules>);
 
 /// Reads the content of the file at `path`. Relative paths are relative to its folder, except for a
 /// command without a slash, which is looked up in the search path.
@@ -294,7 +301,7 @@ fn from_file(text: &str, path: &Path) -> anyhow::Result<FileContent> {
         agent.directory = agent.directory.map(|directory| folder.join(directory));
         described(name, agent, folder).context(place)
     });
-    Ok((agents.collect::<anyhow::Result<_>>()?, servers, file.client_mcp))
+    Ok((agents.collect::<anyhow::Result<_>>()?, servers, file.client_mcp, file.automations))
 }
 
 fn parsed(text: &str) -> anyhow::Result<File> {
@@ -311,7 +318,7 @@ fn advice(text: &str) -> Option<String> {
     let file: toml::Table = text.parse().ok()?;
     let Some(agents) = file.get("agents").and_then(toml::Value::as_table) else {
         let is_agent = |entry: &toml::Value| entry.get("command").is_some();
-        let is_of_mcp = |name: &str| name.starts_with("mcp") || name == "client_mcp";
+        let is_of_mcp = |name: &str| name.starts_with("mcp") || ["client_mcp", "automations"].contains(&name);
         return file.iter().filter(|(name, _)| !is_of_mcp(name)).find_map(|(name, entry)| {
             let below = entry.as_table().and_then(|below| below.iter().find(|(_, entry)| is_agent(entry)));
             match (below, words(entry)) {

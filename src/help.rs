@@ -28,6 +28,7 @@ chapters! {
     "files" => "src/host/FILES.md",
     "terminals" => "src/host/TERMINALS.md",
     "changes" => "src/host/CHANGES.md",
+    "automations" => "src/host/automations/README.md",
     "examples" => "fixtures/demo/methods.txt",
     "versions" => "src/versions/README.md",
     "agents" => "src/backend/acp/README.md",

@@ -16,10 +16,10 @@
 //! (changesets, checkpoints, repositories), `chats` (turns and their content), `clients`
 //! (connections, active clients, disconnects), `configuration` (models, settings, directories),
 //! `customizations` (MCP servers of agents), `plugins` (of clients), `relays` (files that clients
-//! serve), `terminals`, `watches` and `annotations`. An owner knows the ledger and its arguments,
-//! never the host; tests enforce that. Owners call each other directly where one step needs both;
-//! a fact (`facts`) is for a reaction that must wait until its cause is complete, or that would
-//! close a cycle of modules.
+//! serve), `terminals`, `watches`, `annotations` and `automations`. An owner knows the ledger and
+//! its arguments, never the host; tests enforce that. Owners call each other directly where one
+//! step needs both; a fact (`facts`) is for a reaction that must wait until its cause is complete,
+//! or that would close a cycle of modules.
 //!
 //! Also here: `actions` (what clients may dispatch) with `refusal` (reasons against it), [`limits`]
 //! (size limits), `locale` (the host's own texts), and `cursors` (positions in paged lists).
@@ -73,6 +73,7 @@ pub use channels::client_actions;
 
 pub use agents::adoption::ADOPT;
 pub use agents::stored_description;
+pub use automations::AutomationRules;
 pub use catalogue::loaded::{LoadedSession, StoredSummary};
 pub use catalogue::sessions::listing;
 pub use catalogue::{idle, rows};
@@ -87,6 +88,8 @@ pub struct Config {
     pub agents: Vec<AgentDescription>,
     /// MCP servers of clients' plugins that the operator allows.
     pub client_mcp: ClientMcp,
+    /// Rules of automations; `None` if they are off.
+    pub automations: Option<AutomationRules>,
     /// Schema of the host's own configuration, which clients can change.
     pub root_schema: ConfigSchema,
     /// Bounds of the replay log.

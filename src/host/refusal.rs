@@ -228,6 +228,10 @@ pub(crate) enum Refusal {
     #[error("{agent} needs a token for {resources}: authenticate first")]
     TokenNeeded { agent: String, resources: String },
 
+    // Automations.
+    #[error("{0}")]
+    Automation(String),
+
     // Configuration.
     #[error("the agent `{agent}` has no model `{model}`")]
     NoSuchModel { agent: String, model: String },

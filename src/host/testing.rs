@@ -41,6 +41,7 @@ pub(super) fn config() -> Config {
         server_info: Implementation { name: "host".to_owned(), version: None, title: None },
         agents: Vec::new(),
         client_mcp: ClientMcp::All,
+        automations: None,
         root_schema: nothing_to_configure(),
         replay_window: ReplayWindow::default(),
         start: Start::default(),
@@ -56,9 +57,14 @@ pub(super) fn outputs_of(act: impl FnOnce(&mut Step<'_>)) -> Vec<Output> {
 
 /// Does something in a step at this time. Returns its outputs and its facts.
 pub(super) fn step_at(monotonic_ms: u64, act: impl FnOnce(&mut Step<'_>)) -> (Vec<Output>, VecDeque<Fact>) {
+    step_at_time(Now { unix_ms: 0, monotonic_ms }, act)
+}
+
+/// Does something in a step at this time of both clocks.
+pub(super) fn step_at_time(now: Now, act: impl FnOnce(&mut Step<'_>)) -> (Vec<Output>, VecDeque<Fact>) {
     let mut out = Vec::new();
     let mut step = Step {
-        now: Now { unix_ms: 0, monotonic_ms },
+        now,
         ids: &mut SameId,
         out: &mut out,
         past: None,

@@ -17,6 +17,7 @@ use crate::backend::mcp::McpServer;
 use crate::backend::{Backend, OfferedAgent};
 use crate::config::{AgentSource, ConfigurationReading, ConfigurationSeen};
 use crate::host::effects::ClientMcp;
+use crate::host::AutomationRules;
 
 /// Warning for a window whose configuration file could not be reread before the window was served.
 const OTHER_CONTENT: &str =
@@ -85,6 +86,11 @@ impl Configuration {
     /// Returns which MCP servers of clients' plugins agents may have.
     pub fn client_mcp(&self) -> ClientMcp {
         self.seen.client_mcp
+    }
+
+    /// Returns the rules of automations; `None` if they are off.
+    pub fn automations(&self) -> Option<AutomationRules> {
+        self.seen.automations
     }
 
     /// Takes the file out, for the upkeep thread. Returns `None` if it was taken before.

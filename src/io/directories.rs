@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, Semaphore};
 
 use crate::files::uris::path_of;
-use crate::host::effects::ConnectionId;
+use crate::host::effects::{AutomationRunKey, ConnectionId};
 use crate::host::Findings;
 
 /// Timeout for the answer of a file system.
@@ -22,25 +22,34 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent checks, including blocked ones. Further checks report the timeout.
 const STUCK_MAX: usize = 16;
 
+/// Reason of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckFor {
+    /// A message of this connection.
+    Message(ConnectionId),
+    /// A run of an automation that is to begin.
+    Run(AutomationRunKey),
+}
+
 #[derive(Debug)]
 pub struct Directories {
     room: Arc<Semaphore>,
-    findings: mpsc::UnboundedSender<(ConnectionId, Findings)>,
+    findings: mpsc::UnboundedSender<(CheckFor, Findings)>,
 }
 
 impl Directories {
-    pub fn new() -> (Self, mpsc::UnboundedReceiver<(ConnectionId, Findings)>) {
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<(CheckFor, Findings)>) {
         let (findings, found) = mpsc::unbounded_channel();
         (Self { room: Arc::new(Semaphore::new(STUCK_MAX)), findings }, found)
     }
 
-    /// Checks the directories that a message of this connection names. Findings arrive within a
+    /// Checks directories. Findings arrive within a
     /// few seconds. Must be called inside a tokio runtime.
-    pub fn check(&self, connection: ConnectionId, uris: Vec<String>) {
-        self.check_by(check_directory, connection, uris);
+    pub fn check(&self, reason: CheckFor, uris: Vec<String>) {
+        self.check_by(check_directory, reason, uris);
     }
 
-    fn check_by(&self, check: fn(&str) -> Result<(), String>, connection: ConnectionId, uris: Vec<String>) {
+    fn check_by(&self, check: fn(&str) -> Result<(), String>, reason: CheckFor, uris: Vec<String>) {
         let (tell, told) = oneshot::channel();
         let (named, mut why) = (uris.clone(), "is on a file system that does not answer");
         if let Ok(room) = Arc::clone(&self.room).try_acquire_owned() {
@@ -65,7 +74,7 @@ impl Directories {
         tokio::spawn(async move {
             let answer = tokio::time::timeout(WITHIN, told).await;
             let findings = answer.ok().and_then(Result::ok).unwrap_or(failed);
-            if found.send((connection, findings)).is_err() {
+            if found.send((reason, findings)).is_err() {
                 tracing::debug!("results about working directories were dropped: the host has left");
             }
         });
@@ -93,7 +102,7 @@ mod tests {
     #[tokio::test]
     async fn check_that_panics_frees_its_place() {
         let (directories, mut found) = Directories::new();
-        let (me, here) = (ConnectionId(1), vec!["file:///".to_owned()]);
+        let (me, here) = (CheckFor::Message(ConnectionId(1)), vec!["file:///".to_owned()]);
         for _ in 0..=STUCK_MAX {
             directories.check_by(|_| panic!("the check fails on purpose"), me, here.clone());
             assert!(found.recv().await.unwrap().1["file:///"].is_err());

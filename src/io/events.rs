@@ -23,6 +23,7 @@ use crate::backend::probe::ProbeResult;
 use crate::backend::{AgentReceivers, AnsweredAgentSessions, Report};
 use crate::host::effects::ConnectionId;
 use crate::host::Findings;
+use crate::io::directories::CheckFor;
 use crate::os::hangup::LeaveReason;
 use crate::watches::engine::WatchReport;
 
@@ -44,8 +45,8 @@ pub enum LoopEvent {
     Committed(CommitEvent),
     /// Result of reading the store for a connection.
     Read(ConnectionId, FinishedRead),
-    /// Findings about the directories that a connection's message names.
-    DirectoriesFound(ConnectionId, Findings),
+    /// Findings about the directories that a connection's message, or a run, names.
+    DirectoriesFound(CheckFor, Findings),
     /// Answer to a connection's request for a resource.
     Resource(ResourceAnswer),
     /// Watches that were started, or refused, for a connection's message.
@@ -99,7 +100,7 @@ pub struct Events {
     /// Results of reading the store.
     pub read: mpsc::UnboundedReceiver<(ConnectionId, FinishedRead)>,
     /// Findings about working directories.
-    pub directories: mpsc::UnboundedReceiver<(ConnectionId, Findings)>,
+    pub directories: mpsc::UnboundedReceiver<(CheckFor, Findings)>,
     /// Answers about resources.
     pub resources: mpsc::UnboundedReceiver<ResourceAnswer>,
     /// Results of starting watches, and changes of watched files.
@@ -130,7 +131,7 @@ impl Events {
             Some(answered) = self.agents.sessions.recv() => LoopEvent::AgentSessions(Box::new(answered)),
             Some(kept) = self.committed.recv() => LoopEvent::Committed(kept),
             Some((connection, read)) = self.read.recv() => LoopEvent::Read(connection, read),
-            Some((connection, findings)) = self.directories.recv() => LoopEvent::DirectoriesFound(connection, findings),
+            Some((reason, findings)) = self.directories.recv() => LoopEvent::DirectoriesFound(reason, findings),
             Some(answered) = self.resources.recv() => LoopEvent::Resource(answered),
             Some((connection, begun)) = self.watches.begun.recv() => LoopEvent::WatchesStarted(connection, begun),
             Some(channel) = self.watches.begun_own.recv() => LoopEvent::OwnWatchStarted(channel),

@@ -25,7 +25,7 @@ pub use self::serving::{print_urls, serve, Exit, RunOptions, StateError};
 use self::serving::{scratch_in, shell_scripts};
 use super::configuration::Configuration;
 use super::descriptors::no_thread;
-use super::directories::Directories;
+use super::directories::{CheckFor, Directories};
 use super::events::{Events, Interests, LoopEvent};
 use super::fronts::{Fronts, JoinRequest};
 use super::git::{GitOutcome, GitProgram, GitQueue};
@@ -48,7 +48,7 @@ use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::KnownConversation;
 use crate::host::effects::{ClientMcp, ClientMessage, ConnectionId, Ids, Input, Now, Output, Timer};
 use crate::host::log::ReplayWindow;
-use crate::host::{self, Host};
+use crate::host::{self, AutomationRules, Host};
 use crate::os::hangup::LeaveReason;
 use crate::versions::{Edges, Outgoing};
 use crate::watches::engine::WatchReport as Watched;
@@ -115,10 +115,13 @@ struct Sidecar {
     drained: bool,
 }
 
+/// Agents, MCP servers, those of clients' plugins that are allowed, and rules of automations.
+type Offered = (Vec<Box<dyn Backend>>, Vec<McpServer>, ClientMcp, Option<AutomationRules>);
+
 impl Sidecar {
     fn new(
         options: RunOptions,
-        (backends, servers, client_mcp): (Vec<Box<dyn Backend>>, Vec<McpServer>, ClientMcp),
+        (backends, servers, client_mcp, automations): Offered,
         opened: OpenedPersistence,
         leave_reasons: mpsc::UnboundedReceiver<LeaveReason>,
         join_requests: mpsc::UnboundedReceiver<JoinRequest>,
@@ -136,6 +139,8 @@ impl Sidecar {
             },
             agents: described,
             client_mcp,
+            // Nothing is sent by itself where nothing is stored, or in a recording.
+            automations: automations.filter(|_| !options.deterministic && !readers.is_empty()),
             root_schema: host::nothing_to_configure(),
             replay_window: ReplayWindow::default(),
             start,
@@ -339,8 +344,11 @@ impl Sidecar {
             LoopEvent::AgentSessions(answered) => self.receive_agent_sessions(*answered),
             LoopEvent::Committed(kept) => self.receive_commit_event(kept),
             LoopEvent::Read(connection, read) => self.receive_read(connection, read),
-            LoopEvent::DirectoriesFound(connection, findings) => {
+            LoopEvent::DirectoriesFound(CheckFor::Message(connection), findings) => {
                 self.receive_directories(connection, findings)
+            }
+            LoopEvent::DirectoriesFound(CheckFor::Run(run), findings) => {
+                self.feed(Input::DirectoriesChecked(run, findings))
             }
             LoopEvent::Resource(answered) => {
                 self.resources.answered(&answered);

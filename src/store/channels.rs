@@ -7,13 +7,21 @@ use rusqlite::{params, Connection};
 
 use super::errors::StoreError;
 use super::rows::{self, Blob, ChannelName};
-use crate::host::effects::ChannelRow;
+use crate::host::effects::{ChannelId, ChannelRow};
 
 pub(super) fn put(connection: &Connection, row: &ChannelRow) -> Result<(), StoreError> {
     let name = ChannelName::of(row.id);
     connection
         .prepare_cached("INSERT OR REPLACE INTO channels (kind, key, sum, body) VALUES (?1, ?2, ?3, ?4)")?
         .execute(params![name.kind, name.key, sum(name, &row.body), &row.body[..]])?;
+    Ok(())
+}
+
+pub(super) fn remove(connection: &Connection, id: ChannelId) -> Result<(), StoreError> {
+    let name = ChannelName::of(id);
+    connection
+        .prepare_cached("DELETE FROM channels WHERE kind = ?1 AND key = ?2")?
+        .execute(params![name.kind, name.key])?;
     Ok(())
 }
 
@@ -44,7 +52,6 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::host::effects::ChannelId;
 
     #[test]
     fn what_was_kept_last_comes_back_and_what_is_damaged_or_unknown_does_not() {

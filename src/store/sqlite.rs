@@ -521,6 +521,7 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::Survived(session) => trials::end(connection, *session),
         Record::Client { id, version } => clients::put(connection, id, version),
         Record::Channel(row) => channels::put(connection, row),
+        Record::ChannelRemoved(id) => channels::remove(connection, *id),
         Record::AgentSaid { provider, said } => agents::put(connection, provider, said),
         Record::Agents(sum) => rows::put_number(connection, "agents", u64::from(*sum)),
         // Turns are stored separately, and actions in packs.

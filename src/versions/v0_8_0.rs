@@ -7,11 +7,14 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Context, IncomingAction, IncomingCall, OutgoingAction, StepFacts, VersionStep};
+use super::step::{
+    Context, IncomingAction, IncomingCall, OutgoingAction, OutgoingState, StepFacts, VersionStep,
+};
 use crate::host::effects;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
 use crate::wire::annotations::parse_annotations_uri;
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
 
@@ -19,6 +22,10 @@ pub struct V0_8_0;
 
 /// Exit code for a command that has ended without one: a terminal without an exit code is running.
 const NO_EXIT_CODE: i64 = -1;
+
+/// Methods that the version does not have.
+const AUTOMATION_METHODS: [&str; 3] =
+    ["listAutomationTriggerDefinitions", "runAutomation", "fetchAutomationRuns"];
 
 impl VersionStep for V0_8_0 {
     fn facts(&self) -> &'static StepFacts {
@@ -41,11 +48,14 @@ impl VersionStep for V0_8_0 {
                 "automationRun/cancelRequested",
                 "chat/turnResume",
             ],
-            drops: &[],
+            drops: &[(Node::Session, &["origin"]), (Node::SessionSummary, &["origin"])],
         }
     }
 
     fn call_up(&self, call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
+        if AUTOMATION_METHODS.contains(&call.method.as_str()) {
+            return Err(RpcError::method_not_found(&call.method));
+        }
         if call.method == "createSession" {
             call.options.fork = call.params.remove("fork").filter(|fork| !fork.is_null());
         }
@@ -67,6 +77,17 @@ impl VersionStep for V0_8_0 {
                 set_origin(&mut incoming.action, &incoming.channel);
             }
             _ => {}
+        }
+    }
+
+    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, _context: &mut Context<'_>) {
+        let is_new = |kind| matches!(kind, ChannelKind::Automations | ChannelKind::AutomationRun);
+        outgoing_states.retain(|outgoing| !is_new(outgoing.kind));
+    }
+
+    fn result_down(&self, method: &str, result: &mut Value, _context: &mut Context<'_>) {
+        if let ("initialize", Value::Object(result)) = (method, result) {
+            result.remove("automations");
         }
     }
 

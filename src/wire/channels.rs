@@ -26,6 +26,10 @@ macro_rules! with_channel_kinds {
             Annotations, annotations, "annotations";
             /// A page that an agent shows.
             Canvas, canvases, "canvas";
+            /// The list of automations; the only channel of its kind.
+            Automations, automations, "automations";
+            /// A run of an automation.
+            AutomationRun, automation_runs, "automationRun";
             /// Kind for tests alone.
             #[cfg(test)]
             Sample, samples, "sample";

@@ -10,7 +10,7 @@ use ahp_types::state::ProtectedResourceMetadata;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 
-use super::methods::NOT_SERVED;
+use super::methods::OPTIONAL;
 use super::text;
 use super::uris::ROOT;
 
@@ -64,7 +64,7 @@ impl RpcError {
 
     /// Reports a method that is unknown or not served.
     pub fn method_not_found(method: &str) -> Self {
-        let why = NOT_SERVED.iter().find(|(name, _)| *name == method).map(|(_, why)| format!(": {why}"));
+        let why = OPTIONAL.iter().find(|(name, _)| *name == method).map(|(_, why)| format!(": {why}"));
         let message = format!("method `{method}` is not served{}", why.unwrap_or_default());
         Self::new(rpc::METHOD_NOT_FOUND, message)
     }

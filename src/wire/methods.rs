@@ -85,20 +85,24 @@ methods! {
     CreateTerminal = "createTerminal", Request, "Starts a shell in a terminal under the client's URI.";
     DisposeTerminal = "disposeTerminal", Request, "Ends a terminal and what runs in it.";
     InvokeChangesetOperation = "invokeChangesetOperation", Request, "Reverts, restores or commits changes of files.";
+    ListAutomationTriggerDefinitions = "listAutomationTriggerDefinitions", Request, "Lists the events that can start runs: none.";
+    RunAutomation = "runAutomation", Request, "Starts a run of an automation.";
+    FetchAutomationRuns = "fetchAutomationRuns", Request, "Loads older runs of an automation: none.";
     DispatchAction = "dispatchAction", Notification, "Asks for a state change.";
 }
 
-/// Other methods of the protocol for clients, each with the reason why it is not served.
-pub const NOT_SERVED: &[(&str, &str)] = &[
-    ("listAutomationTriggerDefinitions", NO_AUTOMATIONS),
-    ("runAutomation", NO_AUTOMATIONS),
-    ("fetchAutomationRuns", NO_AUTOMATIONS),
+/// Methods that are served only if the operator's configuration says so, each with the reason why
+/// it is not served otherwise.
+pub const OPTIONAL: &[(&str, &str)] = &[
+    ("listAutomationTriggerDefinitions", AUTOMATIONS_OFF),
+    ("runAutomation", AUTOMATIONS_OFF),
+    ("fetchAutomationRuns", AUTOMATIONS_OFF),
 ];
+
+const AUTOMATIONS_OFF: &str = "automations are off";
 
 /// Notifications outside of the protocol, ignored: VS Code 1.139.1 sends this one at each start.
 pub const IGNORED: &[&str] = &["setClientManagedSettingsPermissions"];
-
-const NO_AUTOMATIONS: &str = "this host has no automations";
 
 /// Params of `initialize` without the version, which is negotiated before.
 ///

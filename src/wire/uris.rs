@@ -23,6 +23,14 @@ pub fn is_root(uri: &str) -> bool {
     uri == ROOT || matches!(uri, "ahp-root:" | "ahp-root:/")
 }
 
+/// URI of the list of automations.
+pub const AUTOMATIONS: &str = "ahp-automations://";
+
+/// Returns whether this is the URI of the list of automations, also as URI libraries write it.
+pub fn is_automations(uri: &str) -> bool {
+    matches!(uri, AUTOMATIONS | "ahp-automations:" | "ahp-automations:/")
+}
+
 /// Splits a session URI `<provider>:<path>` into the provider and `ahp-session:<path>`.
 pub fn plain_session(uri: &str) -> Option<(&str, String)> {
     let (provider, path) = uri.split_once(':')?;

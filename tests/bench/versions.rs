@@ -89,6 +89,7 @@ impl Stage {
             client_mcp: ahp_sidecar::host::effects::ClientMcp::None,
             server_info: serde_json::from_str(r#"{"name":"bench"}"#)?,
             agents,
+            automations: None,
             root_schema: ahp_sidecar::host::nothing_to_configure(),
             replay_window: ReplayWindow::default(),
             start: Start::default(),

@@ -12,6 +12,7 @@ mod active_clients;
 mod agents;
 mod annotations;
 mod at_once;
+mod automations;
 mod bad_days;
 mod canvases;
 mod changesets;

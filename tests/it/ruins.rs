@@ -147,7 +147,13 @@ fn to_layout(folder: &Path, layout: u32, log: &[(ChannelId, ActionLine)]) {
             (ChannelKind::Chat, key) => key * 2,
             // What is told on it is in no log.
             (ChannelKind::Watch | ChannelKind::Terminal | ChannelKind::Canvas, _) => continue,
-            (ChannelKind::Changeset | ChannelKind::Annotations, _) => continue,
+            (
+                ChannelKind::Changeset
+                | ChannelKind::Annotations
+                | ChannelKind::Automations
+                | ChannelKind::AutomationRun,
+                _,
+            ) => continue,
         };
         let mut sum = crc32fast::Hasher::new();
         [&server_seq.to_le_bytes()[..], &channel.to_le_bytes(), line]

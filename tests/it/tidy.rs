@@ -13,7 +13,7 @@ use ahp_sidecar::help::CHAPTERS;
 use ahp_sidecar::host::client_actions;
 use ahp_sidecar::versions::{chain::STEPS, dialect::Dialect, quirks::QUIRKS};
 use ahp_sidecar::wire::errors::RpcError;
-use ahp_sidecar::wire::methods::{Method, NOT_SERVED};
+use ahp_sidecar::wire::methods::Method;
 
 use crate::support::NO_HOME;
 
@@ -94,17 +94,8 @@ fn every_method_is_listed_and_no_other() {
     let rows = table(PROTOCOL, "Methods");
     let listed: BTreeSet<&str> = rows.iter().map(|row| quoted(&row[0])).collect();
     let served = Method::ALL.iter().map(|method| method.name());
-    let others = NOT_SERVED.iter().map(|(name, _)| *name);
-    assert_eq!(listed, served.chain(others).collect());
+    assert_eq!(listed, served.collect());
     assert_eq!(rows.len(), listed.len());
-    for row in &rows {
-        let name = quoted(&row[0]);
-        let why =
-            NOT_SERVED.iter().find(|(other, _)| *other == name).map(|(_, why)| format!("not served: {why}"));
-        assert_eq!(Method::from_name(name).is_none(), why.is_some(), "{name}");
-        assert_eq!(row[1].starts_with("not served"), why.is_some(), "{name}");
-        assert!(why.is_none_or(|why| row[1] == why), "{name}: {}", row[1]);
-    }
 }
 
 #[test]

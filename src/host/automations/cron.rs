@@ -54,7 +54,7 @@ impl Values {
 }
 
 /// Name, bounds and names of the values of a field.
-struct Field {
+struct CronField {
     name: &'static str,
     first: u8,
     last: u8,
@@ -62,7 +62,7 @@ struct Field {
     names: &'static [&'static str],
 }
 
-impl Field {
+impl CronField {
     fn parse(&self, text: &str) -> Result<Values, String> {
         let items: Vec<&str> = text.split(',').collect();
         let mut bits = 0;
@@ -115,7 +115,7 @@ impl Cron {
             let count = fields.len();
             return Err(format!("it has {count} fields instead of minute, hour, day, month and weekday"));
         };
-        let field = |name, first, last, names| Field { name, first, last, names };
+        let field = |name, first, last, names| CronField { name, first, last, names };
         let mut weekdays = field("weekday", 0, 7, &WEEKDAYS).parse(weekdays)?;
         // Both 0 and 7 are Sunday.
         weekdays.bits = (weekdays.bits | weekdays.bits >> 7) & 0x7f;

@@ -10,6 +10,7 @@
 //! stored and restored in the next process.
 
 mod annotations;
+mod automations;
 mod canvas;
 mod changeset;
 mod chat;
@@ -42,6 +43,7 @@ use crate::wire::errors::RpcError;
 pub(super) use annotations::{
     named_in as annotation_named_in, summary_of as annotations_summary, Annotations,
 };
+pub(super) use automations::{summary_of_run, AutomationRun, Automations};
 pub(super) use canvas::Canvas;
 pub(super) use changeset::Changeset;
 pub(super) use root::Root;

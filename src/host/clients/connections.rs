@@ -45,7 +45,9 @@ impl From<LargeStates> for Subscribed {
 
 /// Returns whether a URI has the form of a channel that is neither session nor chat.
 pub(crate) fn is_no_conversation(uri: &str) -> bool {
-    is_watch(uri)
+    let is_of_automations = uri.starts_with("ahp-automation");
+    is_of_automations
+        || is_watch(uri)
         || is_canvas(uri)
         || uri.starts_with("ahp-otlp:")
         || parse_terminal_uri(uri).is_some()

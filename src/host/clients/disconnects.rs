@@ -12,7 +12,7 @@ use crate::host::chats::calls;
 use crate::host::clients::Clients;
 use crate::host::effects::{ChatKey, ConnectionId};
 use crate::host::ledger::Ledger;
-use crate::host::Step;
+use crate::host::{automations, Step};
 
 /// Client that can no longer send, until its turns are over.
 #[derive(Debug)]
@@ -54,6 +54,10 @@ impl Clients {
     /// Returns whether the turn of a chat ends with this disconnected client: the client began it,
     /// or its client is gone and no client remains.
     fn is_turn_of_disconnected(&self, ledger: &Ledger, key: ChatKey, connection: ConnectionId) -> bool {
+        // A run belongs to no client, and ends with the host.
+        if automations::is_of_run(ledger, key) {
+            return false;
+        }
         let Some(disconnect) = self.disconnects.get(&connection) else { return false };
         match owner_of(ledger, key) {
             Some(owner) if ledger.presence.can_speak(owner) => false,

@@ -10,7 +10,7 @@ use crate::host::chats::calls::{self, rejection_among, CallRef, Denial};
 use crate::host::clients::Clients;
 use crate::host::effects::{Abilities, ChatKey, Command, ConnectionId};
 use crate::host::ledger::Ledger;
-use crate::host::{clients, Step};
+use crate::host::{automations, clients, Step};
 use crate::wire::tool_calls::client_of_call;
 
 /// Progress of a shutdown.
@@ -39,7 +39,8 @@ impl Clients {
         key: ChatKey,
         id: &str,
     ) {
-        let is_ending = self.shutdown.is_some() || !self.disconnects.is_empty();
+        let is_ending =
+            self.shutdown.is_some() || !self.disconnects.is_empty() || automations::is_of_run(ledger, key);
         let is_alone = self.shutdown.is_some() || !self.may_questions_be_answered(ledger);
         if !is_ending || !is_alone || self.is_cancelling(ledger, key) {
             return;

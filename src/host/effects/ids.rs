@@ -60,6 +60,15 @@ channel_keys! {
     AnnotationsKey of Annotations, annotations;
     /// Key of the channel of a canvas; never reused by one store.
     CanvasKey of Canvas, canvas;
+    /// Key of the list of automations, of which there is one.
+    AutomationsKey of Automations, automations;
+    /// Key of the channel of an automation's run; never reused by one store.
+    AutomationRunKey of AutomationRun, automation_run;
+}
+
+impl AutomationsKey {
+    /// Key of the list.
+    pub const LIST: Self = Self(0);
 }
 
 impl From<SessionKey> for AnnotationsKey {

@@ -152,6 +152,8 @@ pub enum Input {
     WatchesLackRoom(ConnectionId),
     /// Report on the program in a terminal.
     Pty(TerminalKey, PtyEvent),
+    /// Findings about the directories of a run that is to begin.
+    DirectoriesChecked(AutomationRunKey, Findings),
     /// Report on the git job with this number.
     Git(u64, GitReport),
     /// Expiry of a requested timer.
@@ -253,6 +255,10 @@ pub enum Timer {
     Terminal(TerminalKey, u64),
     /// Time limit of the command in a terminal.
     Command(TerminalKey),
+    /// Next look at the schedules of automations; with the number of the timer.
+    Automations(u64),
+    /// Time limit of a run of an automation.
+    AutomationRun(AutomationRunKey),
     /// Deadline for an absent active client to return; with the number of the absence.
     Absence(u64),
     /// Timeout of a session that was made ahead of use and has no subscribers; with the number of
@@ -302,6 +308,8 @@ pub enum Output {
     Resource(ConnectionId, RequestId, Resource),
     /// Controls the program in a terminal.
     Pty(TerminalKey, PtyCommand),
+    /// Checks the directories of a run that is recorded. Answered by [`Input::DirectoriesChecked`].
+    CheckDirectories(AutomationRunKey, Vec<String>),
     /// Runs a git job. Answered by [`Input::Git`] with the number.
     Git(u64, Box<GitJob>),
     /// Exports the log to a client. The log is not the core's, which only knows who may have it.

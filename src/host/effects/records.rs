@@ -38,6 +38,8 @@ pub enum Record {
     },
     /// New or changed channel of a kind that has no records of its own.
     Channel(ChannelRow),
+    /// Removal of such a channel.
+    ChannelRemoved(ChannelId),
     /// Completed turn of a chat, at this index from 0.
     Turn(ChatKey, u64, CompletedTurn),
     /// Completed turns that a chat shares with another one, at the same indexes, without writing

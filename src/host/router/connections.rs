@@ -16,7 +16,7 @@ use crate::host::effects::{ConnectionId, LargeStates, Output};
 use crate::host::ledger::Ledger;
 use crate::host::locale::Language;
 use crate::host::model::{ChannelId, Subscription, Window};
-use crate::host::{clients, configuration, terminals, watches, Host, Step};
+use crate::host::{automations, clients, configuration, terminals, watches, Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
 use crate::wire::rpc::to_json;
@@ -72,7 +72,7 @@ impl Host {
             )),
             terminal_command_prefix: (self.ledger.limits.ptys > 0).then(|| COMMAND_PREFIX.to_owned()),
             telemetry: Some(telemetry::announced()),
-            automations: None,
+            automations: automations::capabilities(&self.ledger),
         })
         .unwrap_or_default();
         if let Value::Object(mut members) = result {

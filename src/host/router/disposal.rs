@@ -16,7 +16,7 @@ use crate::host::changes::Changes;
 use crate::host::effects::{ConnectionId, Frame, Listed, Output, Page, Record};
 use crate::host::ledger::Ledger;
 use crate::host::model::{ChannelId, Session, SessionKey};
-use crate::host::{annotations, catalogue, Host, Step};
+use crate::host::{annotations, automations, catalogue, Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::RequestId;
@@ -72,6 +72,7 @@ impl Host {
         }
         self.catalogue.disposed.note(key, self.ledger.head(), self.ledger.floor());
         let uri = session.channel.uri;
+        automations::runs::session_disposed(&mut self.ledger, step, &uri);
         step.emit(Output::Record(Record::SessionRemoved(key)));
         ahead::count_sessions(&mut self.ledger, step, -1);
         let params =

@@ -10,17 +10,19 @@ use serde_json::value::RawValue;
 use crate::host::actions::{read_action, Verdict};
 use crate::host::agents::conversations;
 use crate::host::changes::Changes;
-use crate::host::channels::{Annotations, Canvas, Changeset, Root, Terminal, Watch};
+use crate::host::channels::{
+    Annotations, AutomationRun, Automations, Canvas, Changeset, Root, Terminal, Watch,
+};
 use crate::host::clients::Clients;
 use crate::host::effects::{ChannelId, ConnectionId};
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
 use crate::host::model::{Chat, Session, Subscription};
 use crate::host::refusal::Refusal;
-use crate::host::{annotations, customizations, terminals, Host, Step};
+use crate::host::{annotations, automations, customizations, terminals, Host, Step};
 use crate::wire::channels::ChannelKind;
 
-use super::{dispatch, plugin_steps};
+use super::{automation_steps, dispatch, plugin_steps};
 
 impl Host {
     /// Carries out an action of a client; `as_selected` if the selection of its chat applies to it.
@@ -64,6 +66,12 @@ impl Host {
             }
             ChannelKind::Changeset => {
                 return self.changes.review_files(&mut self.ledger, step, id.key.into(), action, origin)
+            }
+            ChannelKind::Automations => {
+                return automations::change_list(&mut self.ledger, &self.agents, step, action, origin)
+            }
+            ChannelKind::AutomationRun => {
+                return automation_steps::cancel_run(self, step, id.key.into(), &action)
             }
             ChannelKind::Watch => return Err(Refusal::WatchesAreNotDispatchedTo),
             ChannelKind::Canvas => return Err(Refusal::CanvasesAreNotDispatchedTo),
@@ -114,6 +122,7 @@ impl Host {
                 }
                 Fact::TurnEnded(chat) => {
                     self.changes.checkpoints.checkpoint_after_turn(&mut self.ledger, step, chat);
+                    automation_steps::end_run_of(self, step, chat);
                 }
             }
         }
@@ -162,6 +171,8 @@ pub(super) fn read_dispatched(kind: ChannelKind, action: &RawValue) -> Result<St
         ChannelKind::Canvas => read_action::<Canvas>(action, as_it_is),
         ChannelKind::Annotations => read_action::<Annotations>(action, as_it_is),
         ChannelKind::Changeset => read_action::<Changeset>(action, as_it_is),
+        ChannelKind::Automations => read_action::<Automations>(action, as_it_is),
+        ChannelKind::AutomationRun => read_action::<AutomationRun>(action, as_it_is),
         #[cfg(test)]
         ChannelKind::Sample => read_action::<crate::host::channels::Sample>(action, as_it_is),
     }

@@ -12,6 +12,7 @@
 
 mod adoption;
 mod answers;
+mod automation_steps;
 mod chat_actions;
 mod chat_requests;
 mod commands;
@@ -34,6 +35,7 @@ use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use ahp_types::commands::Implementation;
 
 use crate::host::agents::AgentRegistry;
+use crate::host::automations::{runs, schedules};
 use crate::host::catalogue::{summaries, Catalogue};
 use crate::host::changes::changesets;
 use crate::host::chats::calls;
@@ -99,6 +101,7 @@ impl Host {
         match input {
             Input::Opened { connection, default_directory } => {
                 self.announce_agents(step);
+                runs::recover(&mut self.ledger, step);
                 self.ledger
                     .presence
                     .connections
@@ -136,6 +139,9 @@ impl Host {
                     self.advance(step, chat);
                 }
             }
+            Input::DirectoriesChecked(run, findings) => {
+                automation_steps::begin_run(self, step, run, findings)
+            }
             Input::Watches(watch) => self.changes.statuses.repository_watch_started(&watch),
             Input::FilesChanged { watch, changes } => {
                 self.changes.statuses.repository_changed(&self.ledger, step, &watch, &changes);
@@ -163,7 +169,10 @@ impl Host {
                 let answered = AnsweredRequest { connection, id, request: *request, answer, known };
                 adoption::agent_sessions_answered(ledger, agents, changes, step, answered);
             }
-            Input::Shutdown(how) => self.shut_down(step, how),
+            Input::Shutdown(how) => {
+                runs::sleep(&mut self.ledger);
+                self.shut_down(step, how);
+            }
             Input::BatchEnded => {
                 self.summaries.settle(&mut self.ledger, step);
                 self.finish_disconnects(step);
@@ -206,6 +215,8 @@ impl Host {
             Timer::Watch(watch, number) => {
                 watches::unsubscribed_watch_expired(&mut self.ledger, step, watch, number)
             }
+            Timer::Automations(number) => schedules::timer_expired(&mut self.ledger, step, number),
+            Timer::AutomationRun(run) => automation_steps::run_timed_out(self, step, run),
             Timer::Relay(number) => self.relays.time_out(step, number),
             Timer::Plugin(number) => {
                 let (plugins, relays) = (&mut self.plugins, &mut self.relays);

@@ -221,6 +221,13 @@ pub(in crate::host) fn save_channel(
                 sample.save(step, id);
             }
         }
+        ChannelKind::Automations => {
+            ledger.channels.automations.values().for_each(|list| list.save(step));
+        }
+        ChannelKind::AutomationRun => {
+            let key = id.key.into();
+            ledger.channels.automation_runs.get(&key).into_iter().for_each(|run| run.save(step, key));
+        }
         ChannelKind::Terminal | ChannelKind::Watch | ChannelKind::Annotations => {}
         ChannelKind::Changeset | ChannelKind::Canvas => {}
     }

@@ -3,7 +3,12 @@
 //! Owns: the single place where methods are called and their results become answers.
 //! Never: answers a request twice, or not at all: a handler returns exactly one `Answer`.
 
+use ahp_types::commands::{
+    ListAutomationTriggerDefinitionsParams, ListAutomationTriggerDefinitionsResult, RunAutomationResult,
+};
+
 use crate::host::agents::adoption::completion_request;
+use crate::host::automations::runs;
 use crate::host::catalogue::missed;
 use crate::host::clients::connections::{States, Subscribed};
 use crate::host::configuration::completions::CompletionTarget;
@@ -14,7 +19,7 @@ use crate::host::ledger::Ledger;
 use crate::host::relays::{FileServer, FileServers};
 use crate::host::router::answers::{Answer, EMPTY, NULL};
 use crate::host::terminals::ptys;
-use crate::host::{catalogue, clients, configuration, relays, Host, Step};
+use crate::host::{automations, catalogue, clients, configuration, relays, Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method, MethodKind, IGNORED};
 use crate::wire::rpc::{to_json, Incoming, MethodName, Params};
@@ -106,6 +111,9 @@ impl Host {
                 step.emit(Output::Resource(connection, id, resource));
             }
             Err(error) => step.emit(Output::Frame(connection, Frame::Error { id: Some(id), error })),
+        }
+        if self.ledger.presence.client_of(connection).is_some() {
+            runs::wake(&mut self.ledger, step);
         }
     }
 
@@ -274,6 +282,17 @@ impl Host {
             Method::CreateTerminal => {
                 Ok(Answer::Terminal(ptys::new_terminal(&self.ledger, step, connection, params.read()?)?))
             }
+            Method::ListAutomationTriggerDefinitions => {
+                params.read::<ListAutomationTriggerDefinitionsParams>()?;
+                Ok(json(to_json(&ListAutomationTriggerDefinitionsResult { items: Vec::new() })))
+            }
+            Method::RunAutomation => {
+                let resource = runs::request_run(&mut self.ledger, step, params.read()?)?;
+                Ok(json(to_json(&RunAutomationResult { resource })))
+            }
+            Method::FetchAutomationRuns => {
+                runs::fetch_runs(&self.ledger, &params.read()?).map(|()| Answer::Json(EMPTY))
+            }
             Method::DispatchAction => {
                 self.dispatch_action(step, connection, params.read()?, &DispatchMode::Plain).map(nothing)
             }
@@ -294,6 +313,9 @@ fn route(ledger: &Ledger, connection: ConnectionId, name: &MethodName) -> Result
         Some(Method::Initialize) if live => Err(RpcError::invalid_request(
             "this connection is initialized already: `initialize` is sent once, as the first message",
         )),
+        Some(
+            Method::ListAutomationTriggerDefinitions | Method::RunAutomation | Method::FetchAutomationRuns,
+        ) if automations::capabilities(ledger).is_none() => Err(RpcError::method_not_found(name.as_str())),
         Some(method) => Ok(method),
         None => Err(RpcError::method_not_found(name.as_str())),
     }

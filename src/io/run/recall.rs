@@ -10,6 +10,7 @@ use super::{Events, Sidecar};
 use crate::host::effects::{ConnectionId, Failing, Input, Output, Prefetched, Record, SessionKey, Timer};
 use crate::host::limits::ReplayFilter;
 use crate::host::{Findings, LoadedSession, StoredSummary};
+use crate::io::directories::CheckFor;
 use crate::io::held::HeldMessage;
 use crate::io::persistence::CommitEvent;
 use crate::io::readers::{FinishedRead, ListRead, ListRequest, ReadRequest};
@@ -94,7 +95,8 @@ impl Sidecar {
     /// Starts missing lookups for a message. Returns true if there are none.
     fn start_lookup(&mut self, connection: ConnectionId, held: &mut HeldMessage) -> bool {
         if held.findings.is_none() && !held.named.directories.is_empty() {
-            self.directories.check(connection, held.named.directories.iter().cloned().collect());
+            self.directories
+                .check(CheckFor::Message(connection), held.named.directories.iter().cloned().collect());
             return false;
         }
         let mut watches = self.host.watches_to_begin(&held.named);

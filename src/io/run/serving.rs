@@ -120,7 +120,8 @@ pub fn serve(
         };
         let terms = options.terms.clone();
         let line_bytes_max = terms.line_bytes_max;
-        let agents = (backends, configuration.servers(), configuration.client_mcp());
+        let automations = configuration.automations();
+        let agents = (backends, configuration.servers(), configuration.client_mcp(), automations);
         let (mut sidecar, mut events) = Sidecar::new(options, agents, opened, leave_reasons, join_requests);
         sidecar.fronts = fronts;
         let left = tokio::select! {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::leaving::{file_system_timeout, UNSENT_REASON};
 use super::{Exit, Sidecar};
 use crate::host::effects::{ConnectionId, Frame, Input, Output, Timer};
+use crate::io::directories::CheckFor;
 use crate::io::link::{LargeWrite, Links};
 use crate::io::readers::{listing, ListRequest};
 use crate::io::states::{Piece, PieceEnd};
@@ -224,6 +225,7 @@ impl Sidecar {
                     self.resources.take(connection, id, resource);
                 }
             }
+            Output::CheckDirectories(run, uris) => self.directories.check(CheckFor::Run(run), uris),
             Output::Git(number, job) => self.git.ask(number, *job),
             Output::Watch(channel) => self.watches.begin_own(channel),
             Output::Unwatch(channel) => self.watches.release(channel),

@@ -174,8 +174,13 @@ impl World {
             guard: None,
         };
         let ((_, lost), (_, join_requests)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-        let (sidecar, events) =
-            Sidecar::new(options, (vec![agent], Vec::new(), ClientMcp::None), opened, lost, join_requests);
+        let (sidecar, events) = Sidecar::new(
+            options,
+            (vec![agent], Vec::new(), ClientMcp::None, None),
+            opened,
+            lost,
+            join_requests,
+        );
         Self { sidecar, events, by_hand: None }
     }
 

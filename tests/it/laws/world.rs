@@ -221,6 +221,7 @@ impl World {
             server_info: Implementation { name: "host".to_owned(), version: None, title: None },
             client_mcp: ClientMcp::None,
             agents: vec![with_servers(Script.describe())],
+            automations: None,
             root_schema: speech::root_schema(),
             replay_window: ReplayWindow { actions_max: schedule.window, ..ReplayWindow::default() },
             start: Start::default(),

@@ -55,22 +55,33 @@ impl Core {
         Self::begun(start, agents, Limits::default())
     }
 
+    /// With the agent `script`, and with automations.
+    pub fn with_automations() -> Self {
+        let rules = serde_json::from_value(json!({})).unwrap();
+        let config = Self::config(Start::default(), vec![Script.describe()], Limits::default());
+        Self { host: Host::new(Config { automations: Some(rules), ..config }), ids: CountedIds(0) }
+    }
+
     fn of(agent: AgentDescription, limits: Limits) -> Self {
         Self::begun(Start::default(), vec![agent], limits)
     }
 
     fn begun(start: Start, agents: Vec<AgentDescription>, limits: Limits) -> Self {
-        let config = Config {
+        Self { host: Host::new(Self::config(start, agents, limits)), ids: CountedIds(0) }
+    }
+
+    fn config(start: Start, agents: Vec<AgentDescription>, limits: Limits) -> Config {
+        Config {
             client_mcp: ahp_sidecar::host::effects::ClientMcp::None,
             server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
             agents,
+            automations: None,
             root_schema: ahp_sidecar::host::nothing_to_configure(),
             replay_window: ReplayWindow::default(),
             start,
             memory_budget: usize::MAX,
             limits,
-        };
-        Self { host: Host::new(config), ids: CountedIds(0) }
+        }
     }
 
     /// Feeds an input and returns the outputs.

@@ -114,6 +114,7 @@ impl World {
             Output::Resource(..) => ensure!(false, "no client asked for a resource"),
             Output::Pty(..) => ensure!(false, "no client has a terminal"),
             Output::Git(..) | Output::Watch(_) => ensure!(false, "git is not asked"),
+            Output::CheckDirectories(..) => ensure!(false, "automations are off"),
             Output::Unwatch(_) | Output::BeginWatches(_) => ensure!(false, "no client watches files"),
             Output::Agent(chat, command) => {
                 let agent = self.agents.entry(*chat).or_default();

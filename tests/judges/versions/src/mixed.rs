@@ -124,6 +124,7 @@ impl Stage {
         let config = Config {
             server_info: serde_json::from_value(json!({ "name": "host" }))?,
             agents: agents.describe(),
+            automations: None,
             root_schema: ahp_sidecar::host::nothing_to_configure(),
             replay_window: ReplayWindow::default(),
             start: Start::default(),

@@ -1,0 +1,199 @@
+//! Schedules of automations.
+//!
+//! Owns: when an occurrence is due, what becomes of missed ones, the conditions under which an
+//! automation disables itself, and the timer.
+//! Never: reads a clock: time is that of the step, compared at least every 30 seconds, because the
+//! machine may sleep and its clock may be set.
+
+use std::time::Duration;
+
+use ahp_types::state::{
+    AutomationDefinition, AutomationEntry, AutomationMisfirePolicy, AutomationRunOrigin,
+    AutomationScheduleTrigger, AutomationTrigger, AutomationTriggeredRunOrigin,
+};
+use jiff::{SignedDuration, Timestamp};
+
+use super::cron::Cron;
+use super::definitions::{cron_of, runs_max};
+use super::{end_date, now, runs, set_entry, Bookkeeping};
+use crate::host::effects::{AutomationsKey, Output, Timer};
+use crate::host::ledger::Ledger;
+use crate::host::refusal::error_info;
+use crate::host::Step;
+
+/// Longest time between two looks at the clock.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// Delay from which an occurrence counts as missed.
+const MISSED: SignedDuration = SignedDuration::from_secs(60);
+
+/// Maximum number of runs that have not ended, of all automations.
+const ACTIVE_MAX: usize = 4;
+
+/// Maximum number of scheduled runs of an automation within an hour.
+const HOURLY_MAX: usize = 20;
+
+fn schedules(definition: &AutomationDefinition) -> impl Iterator<Item = &AutomationScheduleTrigger> {
+    definition.triggers.iter().filter_map(|trigger| match trigger {
+        AutomationTrigger::Schedule(trigger) => Some(trigger),
+        AutomationTrigger::Event(_) => None,
+    })
+}
+
+/// Starts the triggers of an automation now, except for those that it had before.
+pub(super) fn follow_triggers(
+    books: &mut Bookkeeping,
+    entry: &AutomationEntry,
+    before: Option<&AutomationDefinition>,
+    now: Timestamp,
+) {
+    let known = books.cursors.remove(&entry.resource).unwrap_or_default();
+    let schedule_before =
+        |id: &str| before.and_then(|before| schedules(before).find(|it| it.id == id)).map(|it| &it.schedule);
+    let cursors = schedules(&entry.definition).map(|trigger| {
+        let stays = schedule_before(&trigger.id) == Some(&trigger.schedule);
+        let cursor = known.get(&trigger.id).copied().filter(|_| stays);
+        (trigger.id.clone(), cursor.unwrap_or(now.as_millisecond()))
+    });
+    books.cursors.insert(entry.resource.clone(), cursors.collect());
+}
+
+/// Returns the time up to which a trigger's occurrences are handled, with its expression.
+fn position(
+    books: &Bookkeeping,
+    automation: &str,
+    trigger: &AutomationScheduleTrigger,
+) -> Option<(Cron, Timestamp)> {
+    let cursor = books.cursors.get(automation)?.get(&trigger.id)?;
+    Some((cron_of(&trigger.schedule).ok()?, Timestamp::from_millisecond(*cursor).ok()?))
+}
+
+/// Returns the earliest occurrence that is not handled.
+pub(super) fn next_run(books: &Bookkeeping, entry: &AutomationEntry) -> Option<Timestamp> {
+    if !entry.definition.enabled {
+        return None;
+    }
+    let next = |trigger| {
+        let (cron, cursor) = position(books, &entry.resource, trigger)?;
+        cron.next_after(cursor)
+    };
+    schedules(&entry.definition).filter_map(next).min()
+}
+
+/// Returns the latest occurrence up to `now`, of which there is one after `cursor`.
+fn latest(cron: &Cron, cursor: Timestamp, first: Timestamp, now: Timestamp) -> Timestamp {
+    // The search begins close to now: years of minutes may have been missed.
+    let hours = [1, 24, 31 * 24, 400 * 24];
+    let from = hours.into_iter().find_map(|hours| {
+        let from = now.checked_sub(SignedDuration::from_hours(hours)).ok()?.max(cursor);
+        cron.next_after(from).filter(|next| *next <= now)
+    });
+    let following = |time: &Timestamp| cron.next_after(*time).filter(|next| *next <= now);
+    std::iter::successors(Some(from.unwrap_or(first)), following).last().unwrap_or(first)
+}
+
+/// Begins the runs that are due, and sets the timer for the next ones.
+pub(in crate::host) fn timer_expired(ledger: &mut Ledger, step: &mut Step<'_>, number: u64) {
+    let list = ledger.channels.automations.get_mut(&AutomationsKey::LIST);
+    let Some(list) = list.filter(|list| list.books.awake && list.books.timer == number) else { return };
+    let all: Vec<String> = list.entries().iter().map(|entry| entry.resource.clone()).collect();
+    if !std::mem::replace(&mut list.books.settled, true) {
+        runs::begin_left(ledger, step);
+    }
+    // Nothing may run that cannot be recorded.
+    if ledger.failing().is_none() {
+        for automation in all {
+            look_at(ledger, step, &automation);
+        }
+    }
+    arm(ledger, step, false);
+}
+
+fn look_at(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
+    let now = now(step);
+    let is_full = runs::active_runs(ledger) >= ACTIVE_MAX;
+    let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) else { return };
+    let Some(mut entry) = list.get(automation).filter(|entry| entry.definition.enabled).cloned() else {
+        return;
+    };
+    let max = runs_max(&entry.definition);
+    let is_over = end_date(entry.definition.disable_conditions.as_ref()).is_some_and(|date| date <= now);
+    if is_over || max.is_some_and(|max| entry.run_count.unwrap_or(0) >= max) {
+        entry.definition.enabled = false;
+        entry.modified_at = step.timestamp();
+        return set_entry(ledger, step, entry);
+    }
+    let due = schedules(&entry.definition).filter_map(|trigger| {
+        let (cron, cursor) = position(&list.books, automation, trigger)?;
+        let first = cron.next_after(cursor).filter(|first| *first <= now)?;
+        Some((first, latest(&cron, cursor, first, now), trigger))
+    });
+    let Some((_, scheduled, trigger)) = due.min_by_key(|(first, ..)| *first) else { return };
+    // It waits for the end of the run.
+    if is_full || entry.runs.iter().any(|run| runs::is_active(&run.lifecycle)) {
+        return;
+    }
+    let trigger = trigger.clone();
+    let cursors = list.books.cursors.entry(automation.to_owned()).or_default();
+    cursors.insert(trigger.id.clone(), scheduled.as_millisecond());
+    let is_missed = now.duration_since(scheduled) >= MISSED;
+    let origin = AutomationRunOrigin::Trigger(AutomationTriggeredRunOrigin {
+        trigger_id: trigger.id,
+        scheduled_for: Some(format!("{scheduled:.3}")),
+        catch_up: is_missed.then_some(true),
+        event: None,
+    });
+    if is_missed && trigger.misfire_policy == Some(AutomationMisfirePolicy::Skip) {
+        return runs::record_skipped(ledger, step, entry, origin, Ok(()));
+    }
+    if runs_within_an_hour(&entry, now) >= HOURLY_MAX {
+        let why =
+            format!("this automation has begun {HOURLY_MAX} scheduled runs within an hour, the maximum");
+        let error = error_info("tooManyRuns".to_owned(), &why);
+        return runs::record_skipped(ledger, step, entry, origin, Err(error));
+    }
+    if let Some(max) = max {
+        let count = entry.run_count.unwrap_or(0) + 1;
+        entry.run_count = Some(count);
+        if count >= max {
+            entry.definition.enabled = false;
+            entry.modified_at = step.timestamp();
+        }
+    }
+    runs::record(ledger, step, entry, origin);
+}
+
+fn runs_within_an_hour(entry: &AutomationEntry, now: Timestamp) -> usize {
+    let is_recent = |created_at: &str| {
+        let created = created_at.parse::<Timestamp>();
+        created.is_ok_and(|created| now.duration_since(created) < SignedDuration::from_hours(1))
+    };
+    let scheduled = entry.runs.iter().filter(|run| matches!(run.origin, AutomationRunOrigin::Trigger(_)));
+    let begun = scheduled.filter(|run| run.meta.is_none());
+    begun.filter(|run| is_recent(runs::created_at(&run.lifecycle))).count()
+}
+
+/// Sets the timer for the next occurrence or end date, if there is one; for now if `at_once`.
+pub(in crate::host) fn arm(ledger: &mut Ledger, step: &mut Step<'_>, at_once: bool) {
+    let now = now(step);
+    let list = ledger.channels.automations.get_mut(&AutomationsKey::LIST);
+    let Some(list) = list.filter(|list| list.books.awake) else { return };
+    let enabled = list.entries().iter().filter(|entry| entry.definition.enabled);
+    let next = enabled.flat_map(|entry| {
+        let date = end_date(entry.definition.disable_conditions.as_ref());
+        [next_run(&list.books, entry), date]
+    });
+    let left = || ledger.channels.automation_runs.values().any(|run| runs::is_active(&run.state.lifecycle));
+    let next = next.flatten().min().or_else(|| (!list.books.settled && left()).then_some(now));
+    let Some(next) = next else { return };
+    let delay = match Duration::try_from(next.duration_since(now)) {
+        // A process that lives for less time, as in a shell's pipe, sets nothing off.
+        _ if !list.books.settled => LOOK_EVERY,
+        _ if at_once => Duration::ZERO,
+        Ok(delay) if !delay.is_zero() => delay.min(LOOK_EVERY),
+        // What is due and has not begun waits for something.
+        _ => LOOK_EVERY,
+    };
+    list.books.timer += 1;
+    step.emit(Output::Timer(Timer::Automations(list.books.timer), delay));
+}

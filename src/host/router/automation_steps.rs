@@ -1,0 +1,124 @@
+//! Steps of automations that involve several owners.
+//!
+//! Owns: the session and the turn of a run, and their ends.
+//! Never: decides that a run begins: it is recorded, and committed, before.
+
+use ahp_types::actions::StateAction;
+use ahp_types::commands::CreateSessionParams;
+use ahp_types::state::{AutomationRunLifecycle, AutomationSessionOrigin, Message, SessionOrigin};
+
+use crate::host::actions::Verdict;
+use crate::host::agents::conversations;
+use crate::host::automations::runs::{self, Outcome};
+use crate::host::catalogue::sessions::{create_session, NewSession};
+use crate::host::chats::{pending, turns};
+use crate::host::configuration::selection;
+use crate::host::effects::{AutomationRunKey, ChatKey, ConnectionId, SessionKey, SessionOptions};
+use crate::host::refusal::Refusal;
+use crate::host::{Findings, Host, Step};
+use crate::state::history::CompletedTurn;
+use crate::wire::uris::default_chat_of;
+
+use super::disposal::announce_session;
+
+/// Connection of no client, for sessions that the host creates by itself.
+const NOBODY: ConnectionId = ConnectionId(u32::MAX);
+
+/// Begins a run that was recorded: creates its session and sends the message.
+pub(super) fn begin_run(host: &mut Host, step: &mut Step<'_>, key: AutomationRunKey, findings: Findings) {
+    let Some((run, definition)) = runs::to_begin(&host.ledger, key) else { return };
+    let template = definition.session;
+    step.findings = findings;
+    let params = CreateSessionParams {
+        channel: format!("ahp-session:/{}", step.ids.fresh()),
+        meta: None,
+        provider: template.provider,
+        working_directories: template.working_directories,
+        config: template.config,
+        active_client: None,
+        progress_token: None,
+    };
+    let (uri, options) = (params.channel.clone(), SessionOptions::default());
+    let made = create_session(&mut host.ledger, &host.agents, step, NOBODY, params, &options);
+    let session = match made {
+        Ok(made) => made.session,
+        Err(error) => {
+            let failed = Outcome::failed("sessionNotCreated", &error.message);
+            return runs::end(&mut host.ledger, step, key, failed);
+        }
+    };
+    if let Some(made) = host.ledger.channels.sessions.known_mut(session) {
+        let (automation, run) = (run.automation, run.resource);
+        let origin = SessionOrigin::Automation(AutomationSessionOrigin { automation, run });
+        made.state.origin = Some(origin.clone());
+        made.sent_summary.origin = Some(origin);
+    }
+    let chat = host.ledger.find_chat(&default_chat_of(&uri));
+    let Some(chat) = chat else { return };
+    // The session is noted before its first message.
+    runs::begin(&mut host.ledger, step, key, &uri, chat);
+    let made = NewSession { session };
+    announce_session(&mut host.ledger, &host.agents, &mut host.changes, step, made);
+    let mut message = definition.message;
+    message.model = message.model.or(template.model);
+    message.agent = message.agent.or(template.agent);
+    send_message_of_run(host, step, key, (session, chat), message);
+}
+
+fn send_message_of_run(
+    host: &mut Host,
+    step: &mut Step<'_>,
+    key: AutomationRunKey,
+    (session, chat): (SessionKey, ChatKey),
+    message: Message,
+) {
+    match selection::check_message(&host.ledger, &host.agents, session, &message) {
+        Ok(()) => {
+            let turn_id = pending::fresh_turn_id(&host.ledger, step, chat);
+            host.begin_turn(step, chat, turns::turn_started(turn_id, message, None), None, false);
+        }
+        Err(why) => {
+            let failed = Outcome::failed("messageRefused", &why.to_string());
+            runs::end(&mut host.ledger, step, key, failed);
+        }
+    }
+}
+
+/// Ends the run, if any, whose turn in this chat has ended.
+pub(super) fn end_run_of(host: &mut Host, step: &mut Step<'_>, chat: ChatKey) {
+    let Some(key) = runs::take_active(&mut host.ledger, chat) else { return };
+    let chat = host.ledger.channels.chats.known(chat);
+    let turn = chat.and_then(|chat| chat.conversation.history().last()).and_then(CompletedTurn::read);
+    runs::end(&mut host.ledger, step, key, Outcome::of_turn(turn));
+}
+
+/// Cancels a run at the request of a client.
+pub(super) fn cancel_run(
+    host: &mut Host,
+    step: &mut Step<'_>,
+    key: AutomationRunKey,
+    action: &StateAction,
+) -> Result<Verdict, Refusal> {
+    let Some(run) = host.ledger.channels.automation_runs.known(key) else {
+        return Ok(Verdict::Unchanged);
+    };
+    let is_cancel = matches!(action, StateAction::AutomationRunCancelRequested(_));
+    match (&run.state.lifecycle, runs::chat_of(&host.ledger, key)) {
+        _ if !is_cancel => {}
+        (AutomationRunLifecycle::Running(_), Some(chat)) => host.cancel_turn(step, chat),
+        (lifecycle, _) if runs::is_active(lifecycle) => {
+            runs::end(&mut host.ledger, step, key, Outcome::Cancelled);
+        }
+        _ => return Err(Refusal::Automation("the run has ended already".to_owned())),
+    }
+    Ok(Verdict::Unchanged)
+}
+
+/// Ends a run whose time is up, with its turn and its conversation.
+pub(super) fn run_timed_out(host: &mut Host, step: &mut Step<'_>, key: AutomationRunKey) {
+    let Some(chat) = runs::chat_of(&host.ledger, key) else { return };
+    let failed = Outcome::failed("timeLimit", "the run has exceeded its time limit");
+    runs::end(&mut host.ledger, step, key, failed);
+    host.cancel_turn(step, chat);
+    conversations::close_conversation(&mut host.ledger, step, chat);
+}
