@@ -35,7 +35,7 @@ impl VersionStep for V0_4_0 {
                 "progress notifications",
                 "settings that are no text: they are shown as text",
                 "that no model is selected any more, where a newer client takes turns or a draft back",
-                "in what is outgoing of the list of sessions, that no model or agent is selected any more; the \
+                "in what is told of the list of sessions, that no model or agent is selected any more; the \
                  list has it",
                 "a model or agent that is selected for one chat only: what is shown is the session's",
             ],
