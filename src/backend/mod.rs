@@ -19,7 +19,7 @@ pub mod probe;
 pub mod script;
 pub mod secrets;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 use self::byte_budget::{ByteBudget, ByteReservation};
 use self::mcp::McpServer;
@@ -222,6 +223,9 @@ pub struct Agents {
     /// a time.
     asking: Arc<Semaphore>,
     answered: mpsc::UnboundedSender<AnsweredAgentSessions>,
+    /// Connections that have asked about stored sessions; a token is cancelled when its connection
+    /// closes.
+    asking_connections: HashMap<ConnectionId, CancellationToken>,
     /// Number of requests about stored sessions that are not answered yet.
     unanswered: usize,
 }
@@ -262,6 +266,7 @@ impl Agents {
             servers: Vec::new(),
             asking: Arc::new(Semaphore::new(1)),
             answered,
+            asking_connections: HashMap::new(),
             unanswered: 0,
         };
         (agents, AgentReceivers { reports: receiver, probed: probes, sessions })
@@ -282,20 +287,34 @@ impl Agents {
         });
         let (answered, asking) = (self.answered.clone(), Arc::clone(&self.asking));
         let is_large = matches!(query, AgentSessionsQuery::Read { .. });
+        let closed = self.asking_connections.entry(connection).or_default().clone();
+        let unavailable = |reason: &str| {
+            Err(AgentSessionsFailure { kind: OpenFailure::Unavailable, reason: reason.to_owned() })
+        };
         tokio::spawn(async move {
-            let _permit = if is_large { asking.acquire().await.ok() } else { None };
-            let answer = match asked {
-                Some(asked) => asked.await,
-                None => {
-                    let reason = "the agent is not offered any more".to_owned();
-                    Err(AgentSessionsFailure { kind: OpenFailure::Unavailable, reason })
+            let answer = async {
+                let _permit = if is_large { asking.acquire().await.ok() } else { None };
+                match asked {
+                    Some(asked) => asked.await,
+                    None => unavailable("the agent is not offered any more"),
                 }
+            };
+            let answer = tokio::select! {
+                answer = answer => answer,
+                () = closed.cancelled() => unavailable("its client is gone"),
             };
             let answer = AnsweredAgentSessions { connection, id, request, answer };
             if answered.send(answer).is_err() {
                 tracing::debug!("an answer about an agent's sessions was dropped: the host is shutting down");
             }
         });
+    }
+
+    /// Ends the requests of a closed connection about stored sessions: others wait for their turn.
+    pub fn connection_closed(&mut self, connection: ConnectionId) {
+        if let Some(closed) = self.asking_connections.remove(&connection) {
+            closed.cancel();
+        }
     }
 
     /// Notes that an answer about stored sessions has arrived.

@@ -40,6 +40,9 @@ const PAGES_MAX: usize = 1000;
 /// Maximum time for the pages of an agent's list; the rest is left out.
 const LIST_TIME_MAX: Duration = Duration::from_secs(20);
 
+/// Maximum time for which an agent replays a session.
+const LOAD_TIME_MAX: Duration = Duration::from_secs(10 * 60);
+
 /// Maximum length of the id of a listed session, in bytes; those with longer ones are left out.
 const ID_BYTES_MAX: usize = 1 << 10;
 
@@ -243,7 +246,13 @@ async fn read(
         bail!("the session's folder `{}` does not exist; name another one", cwd.display());
     }
     let mut replay = Replay::new(ReplayLimits::default());
-    load(agent, running, &mut receiver, name, &cwd, &mut replay).await?;
+    match timeout(LOAD_TIME_MAX, load(agent, running, &mut receiver, name, &cwd, &mut replay)).await {
+        Ok(loaded) => loaded?,
+        Err(_) => {
+            receiver.connection().give_up();
+            bail!("its session `{name}` has no end after {LOAD_TIME_MAX:?}");
+        }
+    }
     let mark = format!(
         "This conversation was begun outside of this host, in the session `{name}` of the agent. It \
          goes on from here."

@@ -208,6 +208,7 @@ impl Sidecar {
     pub(super) fn lose(&mut self, connection: ConnectionId, failure: Option<String>) {
         let Some(link) = self.links.remove(connection) else { return };
         self.edges.close(connection);
+        self.agents.connection_closed(connection);
         if !link.has_departed {
             let (how, expected) = (link.terms.on_eof, link.terms.returns_within);
             self.feed(Input::Ended { connection, how, expected });

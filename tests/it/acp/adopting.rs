@@ -317,6 +317,35 @@ fn agent_that_fails_while_it_loads_leaves_nothing_and_can_be_tried_again() {
     watched.leave();
 }
 
+/// One history is read at a time, and this one has no end.
+#[test]
+fn adoption_ends_with_its_client_so_that_another_one_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let cwd = folder.path().to_str().unwrap().to_owned();
+    let begun = update("user_message_chunk", "Begun");
+    let sessions = json!([
+        { "id": "hangs", "cwd": cwd, "history": [begun, "silence"] },
+        { "id": "sound", "cwd": cwd, "history": [begun] },
+    ]);
+    let adopting = Adopting::in_folder(folder, &["list", "load"], &sessions, &[]);
+    let config = fs::read_to_string(adopting.path("config.toml")).unwrap();
+    let config = config.replace("start_seconds = 5", "start_seconds = 600");
+    let another = config.replace("[agents.a0]", "[agents.a1]");
+    assert_ne!(config, another);
+    fs::write(adopting.path("config.toml"), config + &another).unwrap();
+    let mut command = program();
+    command.args(["agents", "adopt", "a0", "hangs", "--config", &adopting.path("config.toml")]);
+    command.args(["--state-dir", &adopting.path("state")]).env("PATH", std::env::var("PATH").unwrap());
+    let mut first = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    crate::process::wait_until("the history is read", || {
+        adopting.notes("load").iter().any(|id| id == "hangs")
+    });
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let (status, told, error) = adopting.command(&["adopt", "a1", "sound"]);
+    assert_eq!(status, Some(0), "{told}{error}");
+}
+
 #[test]
 fn agent_that_cannot_list_or_load_says_so() {
     let none = json!([{ "id": OTHER, "cwd": "/", "history": [] }]);
