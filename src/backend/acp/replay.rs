@@ -576,7 +576,7 @@ mod tests {
         updates.extend(["1", "2", "3", "4", "5"].map(call));
         let (turns, _) = replayed(limits, &updates);
         let parts = turns[0]["responseParts"].as_array().unwrap();
-        assert_eq!((parts.len(), &parts[3]["content"]), (4, &json!(CUT)), "{parts:?}");
+        assert_eq!((parts.len(), &parts[3]["content"]), (5, &json!(CUT)), "with the mark: {parts:?}");
     }
 
     #[test]

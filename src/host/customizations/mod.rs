@@ -102,6 +102,13 @@ pub(super) fn conversation_changed(ledger: &Ledger, step: &mut Step<'_>, chat: C
     }
 }
 
+/// Sends an opened conversation the servers that were added meanwhile, before its turn begins.
+pub(super) fn conversation_opened(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    if let Some(session) = ledger.channels.chats.known(chat).map(|chat| chat.session) {
+        send_servers(ledger, step, session, chat, false);
+    }
+}
+
 /// Brings a session in line with the state of one of its conversations. Returns whether that one
 /// is to be opened again: it was closed for the sake of other servers.
 pub(super) fn follow_conversation(

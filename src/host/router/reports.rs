@@ -55,6 +55,7 @@ impl Host {
                     }
                 }
                 directories::send_directories(&mut self.ledger, step, key);
+                customizations::conversation_opened(&mut self.ledger, step, key);
                 settings::send_due_settings(&mut self.ledger, step, key);
                 self.advance(step, key);
             }
