@@ -127,6 +127,20 @@ fn states_follow_the_conversation_and_its_reports() {
 }
 
 #[test]
+fn opening_conversation_receives_changed_servers_once_it_is_open() {
+    let (mut ledger, mut agents) = served();
+    assert_eq!(servers_for_conversation(&mut ledger, CHAT).0, [ONE]);
+    chat(&mut ledger).agent = AgentLink::Opening;
+    let off = toggle(json!([{ "kind": "session", "enabled": false }]));
+    let (verdict, outputs) = say(&mut ledger, &mut agents, off);
+    assert!(matches!(verdict, Ok(Verdict::Done)) && commands_in(&outputs).is_empty());
+    chat(&mut ledger).agent = AgentLink::Open;
+    let outputs = outputs_of(|step| conversation_opened(&mut ledger, step, CHAT));
+    let command = Command::McpServers { servers: Vec::new(), restart: false };
+    assert_eq!(commands_in(&outputs), [&command]);
+}
+
+#[test]
 fn idle_conversation_that_leaves_for_other_servers_is_opened_again() {
     let (mut ledger, mut agents) = served();
     open(&mut ledger);
