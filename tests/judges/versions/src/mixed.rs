@@ -243,7 +243,7 @@ impl Stage {
     fn carry_out(&mut self, output: Output) {
         match output {
             Output::Frame(connection, frame) => self.tell(connection, &frame),
-            Output::Record(_) => {}
+            Output::Record(_) | Output::ExportLogs { .. } | Output::EndLogs(..) => {}
             Output::States(connection, id, state) => self.tell(connection, &state.answer(id)),
             Output::List(connection, id, page) => {
                 let listed = self.kept.list(&page);
