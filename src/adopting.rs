@@ -31,6 +31,7 @@ use crate::os::stdio::is_closed;
 use crate::run::connection::{HostConnection, HostMessage, RequestFailure};
 use crate::run::RunStop;
 use crate::wire::text::one_line;
+use crate::wire::uris;
 
 /// Log filter of the process that joins the host.
 const LOG: &str = "error";
@@ -294,7 +295,7 @@ fn host_arguments(arguments: &HostArguments) -> Vec<OsString> {
 /// Returns the URI of the session that goes on with a session of an agent: always the same.
 fn session_uri(agent: &str, session: &str) -> String {
     let id = Uuid::new_v5(&ADOPTED, format!("{agent}\n{session}").as_bytes());
-    format!("ahp-session:/{id}")
+    uris::session_uri(id)
 }
 
 /// Returns the `file:` URI of a folder, the current one if none is given.

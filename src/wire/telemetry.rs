@@ -7,6 +7,7 @@ use ahp_types::state::TelemetryCapabilities;
 
 use super::errors::RpcError;
 
+const SCHEME: &str = "ahp-otlp:";
 const PREFIX: &str = "ahp-otlp://logs/";
 
 /// Severities of OpenTelemetry, each the lowest one of its level.
@@ -16,6 +17,11 @@ const LEVELS: [(&str, u8); 6] =
 /// Returns the channels of telemetry, as `initialize` announces them.
 pub fn announced() -> TelemetryCapabilities {
     TelemetryCapabilities { logs: Some(format!("{PREFIX}{{level}}")), ..TelemetryCapabilities::default() }
+}
+
+/// Returns whether a URI has the form of a channel of telemetry.
+pub fn is_telemetry(channel: &str) -> bool {
+    channel.starts_with(SCHEME)
 }
 
 /// Returns whether a URI has the form of a channel of logs.

@@ -23,6 +23,30 @@ pub fn is_root(uri: &str) -> bool {
     uri == ROOT || matches!(uri, "ahp-root:" | "ahp-root:/")
 }
 
+/// Returns the URI of a session with this id.
+pub fn session_uri(id: impl std::fmt::Display) -> String {
+    format!("{SESSION_SCHEME}/{id}")
+}
+
+const AUTOMATION_SCHEME: &str = "ahp-automation:";
+const AUTOMATION_RUN_SCHEME: &str = "ahp-automation-run:";
+
+/// Returns whether a URI is that of an automation.
+pub fn is_automation(uri: &str) -> bool {
+    let path = uri.strip_prefix(AUTOMATION_SCHEME).and_then(|path| path.strip_prefix('/'));
+    path.is_some_and(|id| !id.trim_matches('/').is_empty())
+}
+
+/// Returns the URI of a run of an automation.
+pub fn automation_run_uri(id: &str) -> String {
+    format!("{AUTOMATION_RUN_SCHEME}/{id}")
+}
+
+/// Returns whether a URI has the form of a channel of automations: of their list, or of a run.
+pub fn is_of_automations(uri: &str) -> bool {
+    is_automations(uri) || uri.starts_with(AUTOMATION_RUN_SCHEME)
+}
+
 /// URI of the list of automations.
 pub const AUTOMATIONS: &str = "ahp-automations://";
 

@@ -107,7 +107,8 @@ struct ReplayedTurn {
     /// Size of the updates so far, in bytes.
     bytes: usize,
     is_cut: bool,
-    parts: u64,
+    /// Number of parts that are text.
+    text_parts: u64,
     /// Position of each call among the parts, by its id.
     calls: HashMap<String, usize>,
 }
@@ -223,7 +224,7 @@ impl Replay {
         let limits = self.limits;
         let turn = self.turn();
         turn.bytes += raw.get().len();
-        if turn.bytes > limits.turn_bytes || turn.parts() >= limits.turn_parts {
+        if turn.bytes > limits.turn_bytes || turn.part_count() >= limits.turn_parts {
             turn.cut();
         }
         !turn.is_cut
@@ -285,7 +286,7 @@ impl ReplayedTurn {
             speaking: None,
             bytes: 0,
             is_cut: false,
-            parts: 0,
+            text_parts: 0,
             calls: HashMap::new(),
         }
     }
@@ -296,7 +297,7 @@ impl ReplayedTurn {
         is_empty && self.text.is_empty()
     }
 
-    fn parts(&self) -> usize {
+    fn part_count(&self) -> usize {
         self.chat.active_turn.as_ref().map_or(0, |turn| turn.response_parts.len())
     }
 
@@ -310,8 +311,8 @@ impl ReplayedTurn {
     fn end_part(&mut self) {
         let content = std::mem::take(&mut self.text);
         let Some((kind, _)) = self.speaking.take().filter(|_| !content.is_empty()) else { return };
-        self.parts += 1;
-        let id = format!("part-{}", self.parts);
+        self.text_parts += 1;
+        let id = format!("part-{}", self.text_parts);
         self.push(match kind {
             TextKind::Markdown => ResponsePart::Markdown(MarkdownResponsePart { id, content }),
             TextKind::Reasoning => ResponsePart::Reasoning(ReasoningResponsePart { id, content }),

@@ -19,6 +19,7 @@ use crate::host::configuration::requests::find_agent;
 use crate::host::limits::{check_id, URI_BYTES_MAX};
 use crate::host::refusal::Refusal;
 use crate::wire::rpc::json_bytes;
+use crate::wire::uris::is_automation;
 
 /// Maximum size of a definition as JSON text, in bytes.
 const BYTES_MAX: usize = 64 << 10;
@@ -32,10 +33,9 @@ const TRIGGERS_MAX: usize = 16;
 /// Checks that a new automation can have this URI.
 pub(super) fn check_uri(uri: &str) -> Result<(), Refusal> {
     check_id("resource", uri, URI_BYTES_MAX)?;
-    match uri.strip_prefix("ahp-automation:/") {
-        Some(id) if !id.trim_matches('/').is_empty() => Ok(()),
-        _ => Err(refuse("the URI of an automation is `ahp-automation:/<id>`")),
-    }
+    is_automation(uri)
+        .then_some(())
+        .ok_or_else(|| refuse("the URI of an automation is `ahp-automation:/<id>`"))
 }
 
 /// Returns a definition with the changes of a client.

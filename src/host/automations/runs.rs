@@ -27,6 +27,7 @@ use crate::host::model::Channel;
 use crate::host::refusal::error_info;
 use crate::host::Step;
 use crate::wire::errors::RpcError;
+use crate::wire::uris::automation_run_uri;
 
 /// Time for which the id of a request is remembered, in milliseconds: 30 days.
 const REQUEST_MS: i64 = 30 * 24 * 3_600_000;
@@ -174,7 +175,7 @@ fn insert(
     lifecycle: AutomationRunLifecycle,
     meta: Option<JsonObject>,
 ) -> (AutomationRunKey, String) {
-    let uri = format!("ahp-automation-run:/{}", step.ids.fresh());
+    let uri = automation_run_uri(&step.ids.fresh());
     let key = AutomationRunKey(ledger.fresh_key());
     let state = AutomationRunState {
         resource: uri.clone(),

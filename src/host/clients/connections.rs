@@ -16,8 +16,9 @@ use crate::wire::annotations::session_of_subchannel;
 use crate::wire::canvases::is_canvas;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
-use crate::wire::telemetry::severity_of;
+use crate::wire::telemetry::{is_telemetry, severity_of};
 use crate::wire::terminals::parse_terminal_uri;
+use crate::wire::uris::is_of_automations;
 use crate::wire::watches::{is_watch, WATCHES_MAX};
 
 pub(crate) struct States {
@@ -45,11 +46,10 @@ impl From<LargeStates> for Subscribed {
 
 /// Returns whether a URI has the form of a channel that is neither session nor chat.
 pub(crate) fn is_no_conversation(uri: &str) -> bool {
-    let is_of_automations = uri.starts_with("ahp-automation");
-    is_of_automations
-        || is_watch(uri)
+    is_watch(uri)
         || is_canvas(uri)
-        || uri.starts_with("ahp-otlp:")
+        || is_of_automations(uri)
+        || is_telemetry(uri)
         || parse_terminal_uri(uri).is_some()
         || session_of_subchannel(uri).is_some()
 }

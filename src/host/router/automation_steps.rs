@@ -17,7 +17,7 @@ use crate::host::effects::{AutomationRunKey, ChatKey, ConnectionId, SessionKey, 
 use crate::host::refusal::Refusal;
 use crate::host::{Findings, Host, Step};
 use crate::state::history::CompletedTurn;
-use crate::wire::uris::default_chat_of;
+use crate::wire::uris::{default_chat_of, session_uri};
 
 use super::disposal::announce_session;
 
@@ -30,7 +30,7 @@ pub(super) fn begin_run(host: &mut Host, step: &mut Step<'_>, key: AutomationRun
     let template = definition.session;
     step.findings = findings;
     let params = CreateSessionParams {
-        channel: format!("ahp-session:/{}", step.ids.fresh()),
+        channel: session_uri(step.ids.fresh()),
         meta: None,
         provider: template.provider,
         working_directories: template.working_directories,
@@ -53,8 +53,10 @@ pub(super) fn begin_run(host: &mut Host, step: &mut Step<'_>, key: AutomationRun
         made.state.origin = Some(origin.clone());
         made.sent_summary.origin = Some(origin);
     }
-    let chat = host.ledger.find_chat(&default_chat_of(&uri));
-    let Some(chat) = chat else { return };
+    let Some(chat) = host.ledger.find_chat(&default_chat_of(&uri)) else {
+        let failed = Outcome::failed("sessionNotCreated", "the session has no chat");
+        return runs::end(&mut host.ledger, step, key, failed);
+    };
     // The session is noted before its first message.
     runs::begin(&mut host.ledger, step, key, &uri, chat);
     let made = NewSession { session };

@@ -15,6 +15,7 @@ use super::{unusable, RunClient, AUTH_REQUIRED, LOGIN_ADVICE};
 use crate::files::uris::uri_of;
 use crate::run::arguments::ChosenSession;
 use crate::run::RunStop;
+use crate::wire::uris::session_uri;
 
 impl RunClient<'_> {
     pub(super) async fn open_session(&mut self) -> Result<(), RunStop> {
@@ -56,7 +57,7 @@ impl RunClient<'_> {
     }
 
     pub(super) async fn create_session(&mut self) -> Result<String, RunStop> {
-        let session = format!("ahp-session:/{}", Uuid::new_v4());
+        let session = session_uri(Uuid::new_v4());
         let folder = uri_of(&self.job.directory);
         let mut options = serde_json::Map::new();
         if !self.job.options.is_empty() {
