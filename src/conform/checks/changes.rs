@@ -8,7 +8,9 @@ use serde_json::json;
 use crate::conform::bench::Bench;
 use crate::conform::client::{quoted, JudgeClient};
 use crate::conform::stop::{broken, must, not_offered, Judged};
-use crate::wire::uris::AUTOMATIONS;
+
+/// URI of the automations.
+const AUTOMATIONS: &str = "ahp-automations://";
 
 /// Subscribes to a channel that is announced.
 fn announced(client: &mut JudgeClient, channel: &str) -> Judged<()> {
