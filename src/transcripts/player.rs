@@ -5,10 +5,11 @@
 
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use serde_json::Value;
+use serde_json::{json, Value};
 
 use super::comparison::TranscriptComparison;
 use super::differences::Difference;
@@ -26,6 +27,9 @@ use crate::status::EXIT_NO_HOST;
 /// Maximum time without a line of the host, while lines are awaited that may need the next line of
 /// the client.
 const SILENCE: Duration = Duration::from_secs(1);
+
+/// Time between two questions whether a session is ready.
+const BETWEEN_ASKING: Duration = Duration::from_millis(20);
 
 /// Requirements of a transcript on its host.
 #[derive(Debug)]
@@ -135,7 +139,7 @@ struct Player<'a> {
     any_pace: bool,
     /// Host that runs now; `None` when it has ended and its exit status is known.
     host: Option<PlayedHost>,
-    /// Number of pings sent.
+    /// Number of requests sent that the transcript does not have.
     syncs: usize,
     /// Number of the current line.
     number: usize,
@@ -169,7 +173,9 @@ impl Player<'_> {
             let expects = !line.is_note() && self.expect_following(at);
             match line {
                 TranscriptLine::Say(line) => {
-                    said += &self.filled(line)?;
+                    let line = self.filled(line)?;
+                    self.await_ready_session(at, &line)?;
+                    said += &line;
                     said.push('\n');
                     let is_last = !self.is_said(at + 1);
                     // Lines in a row are one write, so that no timer expires between them.
@@ -317,6 +323,46 @@ impl Player<'_> {
         }
     }
 
+    /// Waits until a session is ready, if it was ready when the recorded client subscribed to it.
+    ///
+    /// A client that is not subscribed yet is sent nothing about that, so the host is asked.
+    fn await_ready_session(&mut self, at: usize, line: &str) -> Result<(), Halt> {
+        if !(self.any_pace && line.contains("\"subscribe\"") && self.is_ready_when_subscribed(at)) {
+            return Ok(());
+        }
+        let Ok(mut request) = serde_json::from_str::<Value>(line) else { return Ok(()) };
+        let unsubscribe = json!({
+            "jsonrpc": "2.0", "method": "unsubscribe", "params": { "channel": request["params"]["channel"] }
+        });
+        let deadline = self.deadline();
+        while Instant::now() < deadline {
+            let id = self.next_sync();
+            request["id"] = id.as_str().into();
+            // One write, so that no action of the session is sent in between.
+            let answer = self.ask(&id, &format!("{request}\n{unsubscribe}\n"), deadline)?;
+            if answer["result"]["snapshot"]["state"]["lifecycle"] != "creating" {
+                break;
+            }
+            thread::sleep(BETWEEN_ASKING);
+        }
+        Ok(())
+    }
+
+    /// Returns whether the answer to a line shows a session that is ready.
+    fn is_ready_when_subscribed(&self, at: usize) -> bool {
+        let id = |line: &str| Some(serde_json::from_str::<Value>(line).ok()?["id"].take());
+        let lines = &self.transcript.lines;
+        let TranscriptLine::Say(request) = &lines[at] else { return false };
+        let Some(asked) = id(request).filter(|id| !id.is_null()) else { return false };
+        lines[at + 1..].iter().any(|line| match line {
+            TranscriptLine::Host(text) if text.contains("\"ready\"") => {
+                let answer: Value = serde_json::from_str(text).unwrap_or_default();
+                answer["id"] == asked && answer["result"]["snapshot"]["state"]["lifecycle"] == "ready"
+            }
+            _ => false,
+        })
+    }
+
     fn added(&mut self) -> &mut Vec<String> {
         self.comparison.added.entry(self.number).or_default()
     }
@@ -408,16 +454,28 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Sends a ping, which is not written down, and reads up to its answer.
+    /// Sends a ping, and reads up to its answer.
     fn read_to_pong(&mut self, deadline: Instant) -> Result<(), Halt> {
+        let id = self.next_sync();
+        let ping = format!("{{\"jsonrpc\":\"2.0\",\"id\":\"{id}\",\"method\":\"ping\"}}\n");
+        self.ask(&id, &ping, deadline).map(drop)
+    }
+
+    /// Returns the id of a request that the transcript does not have.
+    fn next_sync(&mut self) -> String {
         self.syncs += 1;
-        let id = format!("sync-{}", self.syncs);
-        self.say(format!("{{\"jsonrpc\":\"2.0\",\"id\":\"{id}\",\"method\":\"ping\"}}\n").into_bytes())?;
+        format!("sync-{}", self.syncs)
+    }
+
+    /// Sends lines that are not written down, and reads up to the answer to the request with this
+    /// id, which is returned.
+    fn ask(&mut self, id: &str, lines: &str, deadline: Instant) -> Result<Value, Halt> {
+        self.say(lines.as_bytes().to_vec())?;
         while let Some(line) = self.next_line(deadline)? {
-            if is_answer_to(&line, &id) {
-                return Ok(());
+            match answer_to(&line, id) {
+                Some(answer) => return Ok(answer),
+                None => self.receive(line),
             }
-            self.receive(line);
         }
         Err(self.host_has_ended())
     }
@@ -537,8 +595,11 @@ fn is_status(expected: i32, received: i32) -> bool {
     expected == received || expected == -1 && BY_SIGNALS.contains(&received)
 }
 
-/// Returns whether a line answers the request with this id.
-fn is_answer_to(line: &str, id: &str) -> bool {
-    let is_answer = |message: Value| message["id"] == id && message.get("method").is_none();
-    line.contains(id) && serde_json::from_str(line).is_ok_and(is_answer)
+/// Returns the message of a line that answers the request with this id.
+fn answer_to(line: &str, id: &str) -> Option<Value> {
+    if !line.contains(id) {
+        return None;
+    }
+    let message: Value = serde_json::from_str(line).ok()?;
+    (message["id"] == id && message.get("method").is_none()).then_some(message)
 }

@@ -77,16 +77,21 @@ impl Adopting {
         notes.filter_map(|note| note.get(name).cloned()).collect()
     }
 
+    /// Runs `agents` to its end, at which no agent is left.
     fn command(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let Output { status, stdout, stderr } = self.agents(arguments).output().unwrap();
+        assert_eq!(bearers(&self.cookie), Vec::<String>::new());
+        (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    }
+
+    fn agents(&self, arguments: &[&str]) -> Command {
         let mut command = program();
         command.arg("agents").args(arguments).args(["--config", &self.path("config.toml")]);
         if ["sessions", "adopt"].contains(&arguments[0]) {
             command.args(["--state-dir", &self.path("state")]);
         }
         command.env("PATH", std::env::var("PATH").unwrap());
-        let Output { status, stdout, stderr } = command.output().unwrap();
-        assert_eq!(bearers(&self.cookie), Vec::<String>::new());
-        (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+        command
     }
 
     fn adopt(&self, session: &str) -> String {
@@ -333,17 +338,23 @@ fn adoption_ends_with_its_client_so_that_another_one_begins() {
     let another = config.replace("[agents.a0]", "[agents.a1]");
     assert_ne!(config, another);
     fs::write(adopting.path("config.toml"), config + &another).unwrap();
-    let mut command = program();
-    command.args(["agents", "adopt", "a0", "hangs", "--config", &adopting.path("config.toml")]);
-    command.args(["--state-dir", &adopting.path("state")]).env("PATH", std::env::var("PATH").unwrap());
-    let mut first = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // The host outlives the client whose adoption hangs.
+    let mut window = window_on(adopting.path("state").as_ref());
+    window.args(["--config", &adopting.path("config.toml")]).env("PATH", std::env::var("PATH").unwrap());
+    let mut window = Process::spawn(window);
+    let hello = json!({ "clientId": "window", "protocolVersions": ["1.0.0"] });
+    window.say(&json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello }).to_string());
+    window.next();
+    let mut first = adopting.agents(&["adopt", "a0", "hangs"]);
+    let mut first = first.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     crate::process::wait_until("the history is read", || {
         adopting.notes("load").iter().any(|id| id == "hangs")
     });
     first.kill().unwrap();
     first.wait().unwrap();
-    let (status, told, error) = adopting.command(&["adopt", "a1", "sound"]);
-    assert_eq!(status, Some(0), "{told}{error}");
+    assert!(Process::spawn(adopting.agents(&["adopt", "a1", "sound"])).wait().success());
+    window.end();
+    assert!(window.wait().success());
 }
 
 #[test]

@@ -47,7 +47,7 @@ use ahp_sidecar::wire::uris::default_chat_of;
 use serde_json::{json, Value};
 
 use crate::guard::{bearers, COOKIE};
-use crate::support::{can_be_done_within, program, Process, HUNG};
+use crate::support::{can_be_done_within, program, window_on, Process, HUNG};
 
 const SESSION: &str = "ahp-session:/s";
 
