@@ -30,8 +30,8 @@ pub struct Secret(Vec<String>);
 
 impl Secret {
     /// Hides a text from the log: in plain form, as escaped in JSON, and as in a JSON text that is
-    /// quoted in another one. Of a text of several lines, each longer line is hidden alone, too, as
-    /// programs print it.
+    /// quoted in another one; each with other characters than ASCII as they are, and escaped. Of a
+    /// text of several lines, each longer line is hidden alone, too, as programs print it.
     pub fn register(text: &str) -> Self {
         let escaped = |text: &str| {
             let json = serde_json::Value::from(text).to_string();
@@ -43,6 +43,12 @@ impl Secret {
             let lines = text.lines().map(str::trim).filter(|line| line.len() >= LINE_BYTES_MIN);
             spelled.extend(lines.map(str::to_owned));
         }
+        let spelled_in_ascii: Vec<String> = spelled
+            .iter()
+            .filter(|text| !text.is_ascii())
+            .flat_map(|text| [false, true].map(|uppercase| in_ascii(text, uppercase)))
+            .collect();
+        spelled.extend(spelled_in_ascii);
         spelled.sort();
         spelled.dedup();
         spelled.retain(|text| !text.is_empty());
@@ -52,6 +58,16 @@ impl Secret {
         }
         Self(spelled)
     }
+}
+
+/// Returns a text with each UTF-16 code unit outside of ASCII as JSON escapes it.
+fn in_ascii(text: &str, uppercase: bool) -> String {
+    let escaped = |unit: u16| match u8::try_from(unit) {
+        Ok(byte) if byte.is_ascii() => char::from(byte).to_string(),
+        _ if uppercase => format!("\\u{unit:04X}"),
+        _ => format!("\\u{unit:04x}"),
+    };
+    text.encode_utf16().map(escaped).collect()
 }
 
 impl std::fmt::Debug for Secret {
@@ -105,6 +121,13 @@ mod tests {
         let twice = serde_json::json!({ "message": quoted }).to_string();
         assert_eq!(redact(&twice), r#"{"message":"{\"key\":\"(secret)\"}"}"#);
         assert_eq!(redact("it reads base64-of-it\", and the end"), "it reads (secret), and the end");
+    }
+
+    #[test]
+    fn secret_is_hidden_in_json_that_is_written_in_ascii() {
+        let _kept = Secret::register("grün-\u{1f511}\"");
+        let said = r#"{"a":"gr\u00fcn-\ud83d\udd11\"","b":"gr\u00FCn-\uD83D\uDD11\"","c":"gr\u00fcnlich"}"#;
+        assert_eq!(redact(said), r#"{"a":"(secret)","b":"(secret)","c":"gr\u00fcnlich"}"#);
     }
 
     #[test]
