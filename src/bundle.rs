@@ -26,6 +26,7 @@ use crate::sessions;
 use crate::shapes::{shown, Redactor, Shape};
 use crate::store::archive::{Archive, ArchiveError, ArchivedSession, SessionPiece};
 use crate::store::{folder, sqlite};
+use crate::trace;
 use crate::versions::dialect::Dialect;
 
 /// Version of the bundle's form.
@@ -365,7 +366,7 @@ fn traced(file: &Path) -> anyhow::Result<Value> {
         };
         let number = |value: &Value| value.as_f64();
         Some(
-            json!({ "name": words(&event["name"]), "stage": number(&event["tid"]), "at": number(&event["ts"]),
+            json!({ "name": words(&event["name"]), "stage": event["cat"].as_str().and_then(trace::known_stage), "at": number(&event["ts"]),
             "microseconds": number(&event["dur"]), "bytes": number(&details["bytes"]) }),
         )
     });

@@ -11,6 +11,7 @@
 
 mod command;
 mod table;
+mod tracks;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -24,6 +25,7 @@ use anyhow::Context;
 use serde_json::{json, Value};
 
 pub use self::command::{run, TraceArgs};
+use self::tracks::{Tracks, PROCESS};
 use crate::os::private;
 use crate::shapes::Shape;
 
@@ -36,7 +38,7 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 
 static RECORDER: Mutex<Option<TraceRecorder>> = Mutex::new(None);
 
-/// Stage of a message, which is a track of the trace.
+/// Stage of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// From the line of a client to the core: parsing, lookups, translation.
@@ -104,6 +106,7 @@ struct TraceRecorder {
     /// Lines that the current step has handled.
     step: Vec<u64>,
     uncommitted: VecDeque<UncommittedStep>,
+    tracks: Tracks,
 }
 
 impl TraceRecorder {
@@ -113,9 +116,14 @@ impl TraceRecorder {
 
     /// Writes an event that lasts from one moment to another.
     fn span(&mut self, stage: Stage, name: &str, from: Instant, until: Instant, details: Value) {
+        let lasts = until.saturating_duration_since(from).as_nanos() as f64 / 1000.0;
         let (from, until) = (self.micros(from), self.micros(until));
-        self.write(&json!({ "name": name, "cat": stage.name(), "ph": "X", "ts": from, "dur": until - from,
-            "pid": 1, "tid": stage as u32, "args": details }));
+        let (track, introduction) = self.tracks.place(stage.name(), from, until);
+        if let Some(introduction) = introduction {
+            self.write(&introduction);
+        }
+        self.write(&json!({ "name": name, "cat": stage.name(), "ph": "X", "ts": from, "dur": lasts,
+            "pid": PROCESS, "tid": track, "args": details }));
     }
 
     fn write(&mut self, event: &Value) {
@@ -141,14 +149,19 @@ pub fn start(file: &Path) -> anyhow::Result<()> {
         pending: BTreeMap::new(),
         step: Vec::new(),
         uncommitted: VecDeque::new(),
+        tracks: Tracks::default(),
     };
     IS_ON.store(true, Ordering::Relaxed);
-    for stage in Stage::ALL {
-        recorder.write(&json!({ "name": "thread_name", "ph": "M", "pid": 1, "tid": stage as u32,
-            "args": { "name": stage.name() } }));
-    }
+    recorder.write(
+        &json!({ "name": "process_name", "ph": "M", "pid": PROCESS, "args": { "name": "ahp-sidecar" } }),
+    );
     *RECORDER.lock().unwrap_or_else(PoisonError::into_inner) = Some(recorder);
     Ok(())
+}
+
+/// Returns the stage of an event of a trace, by its category; `None` for another word.
+pub fn known_stage(category: &str) -> Option<&'static str> {
+    Stage::ALL.into_iter().map(Stage::name).find(|name| *name == category)
 }
 
 /// Returns whether a trace is written.

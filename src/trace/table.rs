@@ -9,6 +9,7 @@ use std::fmt::Write;
 use anyhow::{bail, Context};
 use serde_json::{json, Value};
 
+use super::tracks::{Tracks, PROCESS};
 use super::Stage;
 use crate::shapes::{shown, Shape};
 
@@ -17,6 +18,10 @@ const SLOWEST_MAX: usize = 10;
 
 /// Name of the member of a logged message that says when it was sent, and by whom.
 const METADATA: &str = "_ahpLog";
+
+/// Tracks of the messages of a log.
+const CLIENT: &str = "client";
+const HOST: &str = "host";
 
 /// Times of a message, by stage, in microseconds.
 #[derive(Debug, Default)]
@@ -135,11 +140,11 @@ impl Timings {
             let bytes = log["byteLength"].as_u64().and_then(|it| usize::try_from(it).ok());
             let shape = Shape::of(&message, bytes.unwrap_or(line.len()));
             let connection = log["connectionId"].to_string();
-            let track = u32::from(!is_said);
-            timings
-                .events
-                .push(json!({ "name": shape.name, "cat": "message", "ph": "X", "ts": micros, "dur": 0,
-                "pid": 1, "tid": track, "args": { "bytes": shape.bytes, "channel": shape.channel } }));
+            timings.events.push(
+                json!({ "name": shape.name, "cat": if is_said { CLIENT } else { HOST }, "ph": "X",
+                "ts": micros, "dur": 0, "pid": PROCESS,
+                "args": { "bytes": shape.bytes, "channel": shape.channel } }),
+            );
             if shape.is_answer {
                 let key = (connection, !is_said, shape.id.unwrap_or_default());
                 if let Some(place) = asked.remove(&key) {
@@ -157,7 +162,22 @@ impl Timings {
             timings.messages.push(MessageTimes { line, name, bytes, ..MessageTimes::default() });
         }
         timings.unanswered = asked.len();
+        timings.place_events();
         Ok(timings)
+    }
+
+    /// Puts the events of a log on tracks.
+    fn place_events(&mut self) {
+        let (mut tracks, mut introductions) = (Tracks::default(), Vec::new());
+        self.events.sort_by(|some, other| begin_of(some).total_cmp(&begin_of(other)));
+        for event in &mut self.events {
+            let (from, lasts) = (begin_of(event), event["dur"].as_f64().unwrap_or_default());
+            let name = if event["cat"] == CLIENT { CLIENT } else { HOST };
+            let (track, introduction) = tracks.place(name, from, from + lasts);
+            event["tid"] = track.into();
+            introductions.extend(introduction);
+        }
+        self.events.append(&mut introductions);
     }
 
     /// Returns the table: a line for each kind of message, those that took longest first, and the
@@ -210,6 +230,11 @@ impl Timings {
         }
         table
     }
+}
+
+/// Returns when an event begins, in microseconds.
+fn begin_of(event: &Value) -> f64 {
+    event["ts"].as_f64().unwrap_or_default()
 }
 
 /// Returns whether a line is the last one, and has no end.

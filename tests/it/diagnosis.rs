@@ -100,6 +100,25 @@ fn check_hidden(text: &str) {
     assert!(place.is_none(), "{}", &text[place.unwrap_or(0).saturating_sub(100)..]);
 }
 
+/// Checks what Perfetto asks for: each track has a name and is none of the two that mean something
+/// else, and no span begins while another one of its track lasts.
+fn check_tracks(events: &[Value]) {
+    let named: Vec<&Value> =
+        events.iter().filter(|event| event["name"] == "thread_name").map(|event| &event["tid"]).collect();
+    let mut ends: Vec<(&Value, f64)> = Vec::new();
+    let mut spans: Vec<&Value> = events.iter().filter(|event| event["ph"] == "X").collect();
+    let begin = |span: &Value| span["ts"].as_f64().unwrap();
+    spans.sort_by(|some, other| begin(some).total_cmp(&begin(other)));
+    for span in spans {
+        let track = &span["tid"];
+        assert!(named.contains(&track) && track.as_u64() > span["pid"].as_u64(), "{span}");
+        let end = ends.iter().filter(|(other, _)| *other == track).map(|(_, end)| *end).fold(0.0, f64::max);
+        // Times are numbers of nanoseconds, written as microseconds.
+        assert!(begin(span) - end > -0.0005, "{span} begins before {end}");
+        ends.push((track, begin(span) + span["dur"].as_f64().unwrap()));
+    }
+}
+
 #[test]
 fn trace_shows_each_stage_and_no_text() {
     let folder = tempfile::tempdir().unwrap();
@@ -119,6 +138,7 @@ fn trace_shows_each_stage_and_no_text() {
         let is_span = |event: &&Value| event["dur"].is_f64() && event["ts"].is_f64() && event["tid"].is_u64();
         assert!(all.iter().all(is_span), "{all:?}");
     }
+    check_tracks(&events);
     // The turn is in the stages up to the commit of its step.
     let is_turn = |event: &&Value| event["name"] == "dispatchAction chat/turnStarted";
     let number = &events.iter().find(is_turn).unwrap()["args"]["line"];
@@ -259,7 +279,9 @@ fn log_of_a_conversation_is_a_trace_too() {
     let written = fs::read_to_string(&events).unwrap();
     check_hidden(&written);
     let written: Vec<Value> = serde_json::from_str(&written).unwrap();
-    assert_eq!((written.len(), &written[0]["name"]), (2, &json!("ping")));
+    let (spans, tracks): (Vec<&Value>, _) = written.iter().partition(|event| event["ph"] == "X");
+    assert_eq!((spans.len(), tracks.len(), &spans[0]["name"]), (2, 2, &json!("ping")));
+    check_tracks(&written);
 }
 
 #[test]
