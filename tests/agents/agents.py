@@ -33,6 +33,8 @@ class Agent:
     client_tool: str = ""
     # It can be told of others later.
     hears_of_late_tools: bool = True
+    # Its MCP servers are switched while a session is open.
+    switches_servers: bool = True
     # It asks before it runs a command or changes a file: what it calls to allow that once.
     once: str = ""
     # What has it sum up what was said.
@@ -179,6 +181,7 @@ AGENTS = {
                           "new_string": "{new}"}),
         write=("write_file", {"file_path": "{file}", "content": "{new}\n"}),
         client_tool="mcp_ahpclient_look",
+        switches_servers=False,
         key=("gemini-api-key", ["GEMINI_API_KEY"], {}),
         # What it loads it has overwritten before, within the minute in which it began.
         remembers=None,
@@ -201,6 +204,7 @@ AGENTS = {
         background=("run_shell_command", {"command": "{command}", "description": "Builds it", "is_background": True}),
         unasked="auto-edit",
         hears_of_late_tools=False,
+        switches_servers=False,
         shows=frozenset({"usage", "output", "change"}),
     ),
     "zed-codex": Agent(

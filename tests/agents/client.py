@@ -270,12 +270,16 @@ def configured(name, agent, folder, binaries, path, url, **more):
 class Host:
     """The host, with one agent that has an empty home."""
 
-    def __init__(self, program, name, agent, folder, binaries, path, url):
+    def __init__(self, program, name, agent, folder, binaries, path, url, servers=None):
+        """`servers` is given the folder, and gives back more of the configuration."""
         self.program, self.name, self.folder, self.cookie = program, name, folder, str(uuid.uuid4())
         self.once, self.binaries = agent.once, binaries
         self.environment = surroundings(agent, folder, binaries, path, url)
         shutil.rmtree(folder, ignore_errors=True)
         self.config = configured(name, agent, folder, binaries, path, url, **{COOKIE: self.cookie})
+        if servers:
+            with open(self.config, "a") as opened:
+                opened.write(servers(folder))
         self.lives = 0
         self.start()
 

@@ -23,6 +23,7 @@ from client import Chat, Host
 from installing import Missing, install, path_with_node
 from runs import Runs
 from scenes import Scenes
+from servers import Servers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -58,6 +59,17 @@ def check_runs(program, name, folder, path, url):
     for seen in Runs(program, name, agent, place, binaries, os.pathsep.join([binaries, path]), url).all():
         print(f"{name}: {seen} ({time.monotonic() - started:.1f} s)", flush=True)
         started = time.monotonic()
+
+
+def check_servers(program, name, folder, path, url):
+    """Gives an agent MCP servers; says how each scene was."""
+    agent, place = AGENTS[name], os.path.join(folder, "run", name + "-servers")
+    binaries = install(os.path.join(folder, "npm", name), agent.packages, path)
+    started = time.monotonic()
+    with Servers(program, name, agent, place, binaries, os.pathsep.join([binaries, path]), url) as servers:
+        for seen in servers.all():
+            print(f"{name}: {seen} ({time.monotonic() - started:.1f} s)", flush=True)
+            started = time.monotonic()
 
 
 def checked(program, name, config):
@@ -120,6 +132,8 @@ def main():
             if not only_runs:
                 check(program, name, folder, path, url)
             check_runs(program, name, folder, path, url)
+            if AGENTS[name].client_tool and not only_runs:
+                check_servers(program, name, folder, path, url)
             if AGENTS[name].key and not only_runs:
                 log_in(program, name, folder, path, url)
         except Missing as missing:

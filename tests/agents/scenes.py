@@ -266,6 +266,21 @@ class Scenes:
         assert turn.text.count("still well") == 1, turn
         return f"has a client carry out its tools ({'asks' if all(asks) else 'does not ask'}), and is cancelled in that"
 
+    def keeps_tools_of_clients_apart(self):
+        """Two sessions of one folder, each with a client's tool of the same name."""
+        if not self.agent.client_tool:
+            return None
+        look = {"name": "look", "description": "To look.", "inputSchema": {"type": "object", "properties": {"at": {"type": "string"}}}}
+        one = self.chat("apart", look)
+        self.complete(one.turn("SAY hello"))
+        two = self.chat("apart-too", look, work=one.work)
+        self.complete(two.turn("SAY hello"))
+        for chat in (one, two, one):
+            script = self.call((self.agent.client_tool, {"at": "it"})) + "\nSAY it said {result}"
+            turn = self.complete(chat.turn(script, carry_out=lambda *_: f"done in {chat.name}."))
+            assert f"done in {chat.name}." in turn.text, turn
+        return "has each call of a client's tool carried out in its own session"
+
     def client_tool(self, chat, name, at):
         """The agent calls a client's tool; whether it asks before."""
         tool = self.agent.client_tool.replace("look", name)
@@ -490,7 +505,7 @@ USUAL = [
     Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.changes_a_repository, Scenes.goes_on_by_itself,
     Scenes.makes_a_file,
     Scenes.is_given_a_file, Scenes.is_given_what_is_in_no_file, Scenes.is_given_a_picture, Scenes.refused_edit,
-    Scenes.asks_the_user, Scenes.uses_a_clients_tool, Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking,
+    Scenes.asks_the_user, Scenes.uses_a_clients_tool, Scenes.keeps_tools_of_clients_apart, Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking,
     Scenes.cancelled_running, Scenes.fails, Scenes.retries, Scenes.sums_up, Scenes.two_at_once, Scenes.configured, Scenes.titled,
     Scenes.adopted, Scenes.goes_on, Scenes.is_cut, Scenes.gets_away, Scenes.ends,
 ]

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::client_tools::listener::ToolListener;
 use super::content::PromptSupport;
+use super::folder_servers::FolderServers;
 use super::login::{self, Login, LoginMethod};
 use super::peer::{AgentConnection, PeerReceiver};
 use super::process::Process;
@@ -85,6 +86,8 @@ pub struct RunningAgent {
     pub login: Login,
     /// Set when the agent accepts `_session/steering`: messages during a turn.
     pub steers: bool,
+    /// Servers of its sessions; used if the agent shares them among sessions.
+    pub servers: FolderServers,
     uses: Mutex<LeaseCount>,
 }
 
@@ -94,6 +97,8 @@ struct LeaseCount {
     since: Instant,
     /// Reason for which the host ended the agent, for people; `None` if it has not.
     ended_by_us: Option<&'static str>,
+    /// Set if new sessions get another process. This one ends with its last lease.
+    is_superseded: bool,
 }
 
 /// Lease on a running agent. While any lease is held, the agent is not stopped for being idle, nor
@@ -122,12 +127,15 @@ impl Drop for DedicatedProcess {
 
 impl Drop for AgentLease {
     fn drop(&mut self) {
-        let is_last = {
+        let (is_last, is_superseded) = {
             let mut uses = self.0.leases();
             uses.count -= 1;
             uses.since = Instant::now();
-            uses.count == 0
+            (uses.count == 0, uses.is_superseded)
         };
+        if is_last && is_superseded {
+            self.0.end("its sessions have got another process");
+        }
         if is_last && self.0.connection.is_given_up() {
             self.0.end("it did not answer, and was stopped");
         }
@@ -176,6 +184,11 @@ impl RunningAgent {
             self.end("it was restarted, since a login may have been made outside of the host");
         }
         is_free
+    }
+
+    /// Gives new sessions another process than this one.
+    pub fn supersede(&self) {
+        self.leases().is_superseded = true;
     }
 
     /// Ends the agent, with a reason for its current users.
@@ -255,6 +268,7 @@ impl Agent {
         let mut current = self.current.lock().await;
         // With one session per process, a live process belongs to another session.
         let known = current.as_ref().filter(|known| !self.spec.one_session || known.connection.is_over());
+        let known = known.filter(|known| !known.leases().is_superseded);
         if let Some(running) = known {
             if let Some(used) = running.lease() {
                 return Ok(used);
@@ -414,7 +428,13 @@ impl Agent {
             offers,
             login,
             steers,
-            uses: Mutex::new(LeaseCount { count: 0, since: Instant::now(), ended_by_us: None }),
+            servers: FolderServers::default(),
+            uses: Mutex::new(LeaseCount {
+                count: 0,
+                since: Instant::now(),
+                ended_by_us: None,
+                is_superseded: false,
+            }),
         })
     }
 }

@@ -60,6 +60,7 @@ use super::calls::Calls;
 use super::edits::{with_edits, EditLookup};
 use super::errors::RequestError;
 use super::files::Files;
+use super::folder_servers::OpenInFolder;
 use super::login;
 use super::peer::{PausableTimeout, PeerMessage, PeerReceiver};
 use super::terminals::Terminals;
@@ -151,6 +152,7 @@ struct AcpConversation {
     terminals: Terminals,
     client_tools: ClientTools,
     servers: GivenServers,
+    _in_folder: Option<OpenInFolder>,
     /// Commands to show at the end of the turn, unless a call has shown them before.
     alone: Vec<UnattachedCommand>,
     /// Number of shown writes without a call of the agent; each gets a call of the host's own.

@@ -23,6 +23,7 @@ mod edits;
 mod errors;
 mod extra_meta;
 mod files;
+mod folder_servers;
 mod login;
 pub(crate) mod options;
 mod peer;

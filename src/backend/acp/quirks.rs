@@ -32,6 +32,9 @@ pub struct AgentQuirks {
     pub terminal_logins: &'static [&'static str],
     /// Set when the agent reports the end of a turn that it started itself in a usage update.
     pub ends_own_turns: bool,
+    /// Set when all sessions of a folder have the MCP servers that one of them was given, and none
+    /// is taken away.
+    pub shares_servers: bool,
     /// Set when the title of a permission to execute is the command line, which the agent does not
     /// report otherwise.
     pub titles_commands: bool,
@@ -49,6 +52,7 @@ impl AgentQuirks {
         notices: &[],
         terminal_logins: &[],
         ends_own_turns: false,
+        shares_servers: false,
         titles_commands: false,
     };
     const RAW_LINKS: Self = Self { raw_links: true, ..Self::NONE };
@@ -86,6 +90,7 @@ impl AgentQuirks {
              \"permission\": {\"edit\": \"ask\", \"bash\": \"ask\"}",
         ),
         terminal_logins: &["opencode-login"],
+        shares_servers: true,
         ..Self::NONE
     };
 
@@ -185,6 +190,7 @@ mod tests {
         assert!(pi.is_notice("Retrying (attempt 1/3, waiting 2s)...") && !pi.is_notice("Hello. Retrying..."));
         assert!(!opencode.raw_links && !opencode.takes_blobs && opencode.asking.is_some());
         assert_eq!(opencode.terminal_logins, ["opencode-login"]);
+        assert!(opencode.shares_servers && !pi.shares_servers);
         assert!(!opencode.is_notice("Retrying..."));
     }
 }

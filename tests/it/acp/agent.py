@@ -13,7 +13,8 @@ in to it), `--door FILE` (a login by `device` is done when that is there; one `o
 `--mcp always|once` (it starts the MCP servers that it is given, and asks for their tools when they change, or once),
 `--refuses attachments|for-ever` (prompts that hold a picture fail, or all that follow one in its session, too),
 `--says-login KIND` (it says by itself whether somebody is logged in), `--elsewhere FILE` (the sessions that it has from
-its own terminal program, see `elsewhere`).
+its own terminal program, see `elsewhere`), `--shares-servers` (all sessions of a folder have the MCP servers that one
+of them was given, the latest of each name, as in opencode).
 """
 
 import argparse
@@ -891,18 +892,24 @@ SERVERS = {}
 def begin_server(session, params):
     for server in USED.pop(session, {}).values():
         server.process.stdin.close()
-    GIVEN[session] = {entry["name"]: entry for entry in params["mcpServers"] if entry["name"] != "ahpclient"}
+    IN_FOLDER.setdefault(params["cwd"], set()).add(session)
+    sharing = IN_FOLDER[params["cwd"]] if OPTIONS.shares_servers else {session}
+    given = {entry["name"]: entry for entry in params["mcpServers"] if entry["name"] != "ahpclient"}
+    for other in sharing:
+        GIVEN[other] = {**GIVEN.get(other, {}), **given} if OPTIONS.shares_servers else given
     for entry in params["mcpServers"]:
         if entry["name"] != "ahpclient":
             continue
-        ENTRIES[session] = entry
+        ENTRIES.update(dict.fromkeys(sharing, entry))
         if OPTIONS.mcp:
-            SERVERS[session] = Server(entry)
+            SERVERS.update(dict.fromkeys(sharing, Server(entry)))
 
 
 # The other servers of each session, by name: as they were given, and those on stdio that were used.
 GIVEN = {}
 USED = {}
+# Sessions by their folder.
+IN_FOLDER = {}
 
 
 def post(entry, message):
@@ -1584,6 +1591,7 @@ def main():
     parser.add_argument("--refuses")
     parser.add_argument("--says-login")
     parser.add_argument("--elsewhere")
+    parser.add_argument("--shares-servers", action="store_true")
     parser.parse_args(namespace=OPTIONS)
     OPTIONS.at = dict(what.split("=") for what in OPTIONS.at)
     note(started=True)

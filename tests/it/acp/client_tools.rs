@@ -112,6 +112,29 @@ fn client_tool_reaches_the_agent_unchanged_and_runs_in_the_client() {
 }
 
 #[test]
+fn client_tool_call_of_an_agent_that_shares_servers_stays_in_its_session() {
+    let sharing =
+        ["--name", "OpenCode", "--shares-servers", "--mcp", "always", "--can", "resume", "--can", "close"];
+    let mut watched = begun(&sharing);
+    watched.turn("t1", "knows");
+    // Without tools, sessions share a process.
+    for session in ["ahp-session:/two", "ahp-session:/three"] {
+        watched.create(session, "a0");
+        watched.subscribe(session);
+        watched.turn_in(&default_chat_of(session), "t1", "say hello");
+    }
+    assert_eq!(watched.agent_count(), 2);
+    let client = json!({ "clientId": "me", "tools": looks() });
+    let offers = json!({ "type": "session/activeClientSet", "activeClient": client });
+    watched.dispatch_to("ahp-session:/two", offers);
+    watched.turn_in(&default_chat_of("ahp-session:/two"), "t2", "knows");
+    assert_eq!(watched.agent_count(), 3);
+    let said = watched.turn_with_call("t2", r#"client opencode look {"x":1}"#);
+    assert_eq!(said, format!("got {SEEN}"));
+    watched.leave();
+}
+
+#[test]
 fn client_tool_call_is_shown_once_whatever_updates_the_agent_sends() {
     for how in ["silent", "late", "claude", "codex", "zed", "opencode", "qwen"] {
         let mut watched = begun(&["--mcp", "always"]);

@@ -65,7 +65,7 @@ impl Watched {
     }
 
     /// Runs a turn in another chat; what was said in it.
-    fn turn_in(&mut self, chat: &str, turn: &str, script: &str) -> String {
+    pub(super) fn turn_in(&mut self, chat: &str, turn: &str, script: &str) -> String {
         self.heard.clear();
         self.sequence += 1;
         self.say(json!({ "method": "dispatchAction", "params": { "channel": chat,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A small MCP server for tests: on stdin and stdout, or with `--http FILE` over HTTP; the port is in FILE then.
+"""A small MCP server for tests: on stdin and stdout, or with `--http FILE [PORT]` over HTTP; the port is in FILE then.
 
 Its tools are `length` (of the environment variable, or of the header, `KEY`), `crash`, and `cwd`.
 """
@@ -41,13 +41,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def do_GET(self):
+        # It tells nothing unasked.
+        self.send_error(405)
+
     def log_message(self, *_):
         pass
 
 
 if "--http" in sys.argv:
-    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-    path = sys.argv[sys.argv.index("--http") + 1]
+    path, *port = sys.argv[sys.argv.index("--http") + 1:]
+    server = http.server.HTTPServer(("127.0.0.1", int(port[0]) if port else 0), Handler)
     with open(path + ".new", "w") as file:
         file.write(str(server.server_port))
     os.replace(path + ".new", path)

@@ -337,6 +337,11 @@ impl Watched {
         bearers(&self.cookie)
     }
 
+    /// Number of processes of the agent, each of which has a guard.
+    fn agent_count(&self) -> usize {
+        self.agents().iter().filter(|command| command.contains(" guard-agent ")).count()
+    }
+
     fn wait_for_agents(&self, count: usize) {
         let start = Instant::now();
         while self.agents().len() != count {

@@ -187,6 +187,30 @@ fn servers_are_switched_between_turns_of_an_agent_that_resumes() {
 }
 
 #[test]
+fn sessions_of_an_agent_that_shares_servers_have_a_process_each_if_their_servers_differ() {
+    let servers = section("one", "") + &section("two", "");
+    let sharing = ["--name", "OpenCode", "--shares-servers", "--can", "resume", "--can", "close"];
+    let mut watched = start(&sharing, &servers, &[]);
+    let other = "ahp-session:/other";
+    watched.session();
+    assert_eq!(watched.turn("t1", "given"), "one:stdio two:stdio");
+    watched.create(other, "a0");
+    watched.subscribe(other);
+    let of_other = default_chat_of(other);
+    assert_eq!(watched.turn_in(&of_other, "o1", "given"), "one:stdio two:stdio");
+    assert_eq!(watched.agent_count(), 1);
+    watched.toggle("one", false);
+    watched.until_server("one", "stopped");
+    assert_eq!(watched.turn("t2", "given"), "two:stdio");
+    assert_eq!(watched.turn_in(&of_other, "o2", "given"), "one:stdio two:stdio");
+    assert_eq!(watched.agent_count(), 2);
+    watched.toggle("one", true);
+    watched.until_server("one", "ready");
+    assert_eq!(watched.turn("t3", "given"), "one:stdio two:stdio");
+    watched.leave();
+}
+
+#[test]
 fn switched_servers_wait_for_the_next_session_of_an_agent_that_cannot_resume() {
     let mut watched = start(&[], &section("one", ""), &[]);
     watched.session();

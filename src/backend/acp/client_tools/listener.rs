@@ -140,6 +140,10 @@ impl ToolServer {
         self.listed.borrow().is_some()
     }
 
+    pub fn has_tools(&self) -> bool {
+        !self.tools.borrow().is_empty()
+    }
+
     /// Returns whether the agent lacks current tools and has not requested them within
     /// [`RELIST_WITHIN`]: some agents list tools only once.
     pub fn is_out_of_date(&self) -> bool {

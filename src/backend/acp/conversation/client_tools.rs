@@ -31,6 +31,8 @@ const NOT_STARTED: &str = "the agent has not started the MCP server that offers 
 pub(super) struct ClientTools {
     server: Result<ToolServer, String>,
     entry: Option<McpServer>,
+    /// Set if the agent was given the server.
+    is_given: bool,
     /// Calls that wait for a client, by their ids in the turn.
     waiting: HashMap<String, ClientToolCall>,
     /// Results of calls that clients have completed before the agent requested them.
@@ -58,11 +60,23 @@ impl ClientTools {
                 }
             }
         }
-        Self { server, entry, waiting: HashMap::new(), early: HashMap::new(), unreachable }
+        Self { server, entry, is_given: false, waiting: HashMap::new(), early: HashMap::new(), unreachable }
     }
 
-    pub(super) fn servers(&self) -> Vec<McpServer> {
-        self.entry.iter().cloned().collect()
+    /// Returns the server for the agent. An agent that shares servers among sessions is given it
+    /// only if there are tools, since each such session needs a process of its own.
+    pub(super) fn servers(&mut self, is_shared: bool) -> Vec<McpServer> {
+        let has_tools = self.server.as_ref().is_ok_and(ToolServer::has_tools);
+        self.is_given = has_tools || !is_shared;
+        self.entry.iter().filter(|_| self.is_given).cloned().collect()
+    }
+
+    /// Returns whether the agent must be given the server anew to list the tools of clients.
+    fn is_out_of_date(&self) -> bool {
+        self.server.as_ref().is_ok_and(|server| match self.is_given {
+            true => server.is_out_of_date(),
+            false => server.has_tools(),
+        })
     }
 
     /// Waits for the agent's next event, for ever if there is no server.
@@ -98,8 +112,7 @@ impl AcpConversation {
     /// agents list tools only when they are given the server. A session that is not closed before
     /// keeps its server.
     pub(super) fn must_reopen_for_tools(&self) -> bool {
-        let server = self.client_tools.server.as_ref();
-        let must = self.reopening_loses_nothing() && server.is_ok_and(ToolServer::is_out_of_date);
+        let must = self.reopening_loses_nothing() && self.client_tools.is_out_of_date();
         if must {
             let agent = &self.agent.spec.name;
             tracing::info!(

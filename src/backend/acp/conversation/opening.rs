@@ -48,6 +48,11 @@ const RESUME_METHODS: usize = 2;
 #[error("{0}")]
 struct NotResumed(String);
 
+/// Refusal to open a session in a process whose sessions in the folder have other MCP servers.
+#[derive(Debug, thiserror::Error)]
+#[error("sessions with other MCP servers are open in its folder")]
+struct OtherServers;
+
 impl AcpConversation {
     /// Opens the conversation, and logs in if the agent requires it and tokens are available.
     pub(super) async fn open(
@@ -58,8 +63,9 @@ impl AcpConversation {
     ) -> anyhow::Result<(Self, AgentLease)> {
         // Each remedy for a missing login, or for a session that cannot be resumed, is tried once.
         let attempts = 1 + login::METHODS_MAX + RESUME_METHODS;
-        let mut failure = None;
-        for _ in 0..attempts {
+        let (mut failure, mut attempt) = (None, 0);
+        while attempt < attempts {
+            attempt += 1;
             // Started on its own task, so that closing the conversation cannot leave it half
             // started. A process of a single session ends if no conversation takes it.
             let (starting, tokens) = (Arc::clone(agent), open.tokens.clone());
@@ -80,6 +86,12 @@ impl AcpConversation {
                         return Err(error);
                     }
                     failure = Some(error);
+                }
+                Err(error) if error.is::<OtherServers>() => {
+                    tracing::info!(agent = agent.spec.name, "a session gets another process: {error:#}");
+                    running.supersede();
+                    // Each refusal means that another session has got the process.
+                    attempt -= 1;
                 }
                 Err(error) if error.is::<NotResumed>() => {
                     tracing::warn!(
@@ -110,10 +122,15 @@ impl AcpConversation {
         let capabilities = &running.capabilities.session_capabilities;
         let others = if capabilities.additional_directories.is_some() { others } else { Vec::new() };
         let limit = agent.spec.start_limit;
-        let client_tools = ClientTools::new(agent, open.client_tools.clone()).await;
+        let mut client_tools = ClientTools::new(agent, open.client_tools.clone()).await;
         let can = &running.capabilities.mcp_capabilities;
         let given = GivenServers::new(read, can, &cwd, &agent.spec.environment);
-        let servers: Vec<_> = client_tools.servers().into_iter().chain(given.entries()).collect();
+        let shares = running.quirks.shares_servers;
+        let servers: Vec<_> = client_tools.servers(shares).into_iter().chain(given.entries()).collect();
+        let in_folder = match shares {
+            true => Some(running.servers.open(&cwd, &servers).ok_or(OtherServers)?),
+            false => None,
+        };
         let (mut taken_up, mut early) = (None, Vec::new());
         if let Some(session) = &open.handle {
             let id = SessionId::new(session.as_str());
@@ -153,6 +170,7 @@ impl AcpConversation {
             terminals: Terminals::new(cwd),
             client_tools,
             servers: given,
+            _in_folder: in_folder,
             alone: Vec::new(),
             own_calls: 0,
             agent: Arc::clone(agent),
