@@ -5,7 +5,6 @@
 
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -27,9 +26,6 @@ use crate::status::EXIT_NO_HOST;
 /// Maximum time without a line of the host, while lines are awaited that may need the next line of
 /// the client.
 const SILENCE: Duration = Duration::from_secs(1);
-
-/// Time between two questions whether a session is ready.
-const BETWEEN_ASKING: Duration = Duration::from_millis(20);
 
 /// Requirements of a transcript on its host.
 #[derive(Debug)]
@@ -124,6 +120,7 @@ pub fn play(
         any_pace,
         host: None,
         syncs: 0,
+        early: None,
         number: 0,
     };
     player.play()
@@ -141,8 +138,41 @@ struct Player<'a> {
     host: Option<PlayedHost>,
     /// Number of requests sent that the transcript does not have.
     syncs: usize,
+    /// Subscription whose recorded request is not answered yet.
+    early: Option<EarlySubscription>,
     /// Number of the current line.
     number: usize,
+}
+
+/// Subscription to a session before the request for it in the transcript.
+#[derive(Debug)]
+struct EarlySubscription {
+    channel: Value,
+    /// Id of the request in the transcript.
+    answer: Value,
+    /// True until the session is ready, or cannot be created.
+    is_creating: bool,
+}
+
+impl EarlySubscription {
+    /// Returns whether a line is an action of the session, which the snapshot in the answer to the
+    /// request includes.
+    fn covers(&mut self, line: &str) -> bool {
+        let Some(message) = parsed_if(line, "\"action\"") else { return false };
+        let params = &message["params"];
+        if message["method"] != "action" || params["channel"] != self.channel {
+            return false;
+        }
+        let is_end =
+            ["session/ready", "session/creationFailed"].iter().any(|end| params["action"]["type"] == *end);
+        self.is_creating &= !is_end;
+        true
+    }
+
+    fn is_answered_by(&self, line: &str) -> bool {
+        let message = parsed_if(line, "\"snapshot\"");
+        message.is_some_and(|message| message["id"] == self.answer && message.get("method").is_none())
+    }
 }
 
 impl Player<'_> {
@@ -325,25 +355,30 @@ impl Player<'_> {
 
     /// Waits until a session is ready, if it was ready when the recorded client subscribed to it.
     ///
-    /// A client that is not subscribed yet is sent nothing about that, so the host is asked.
+    /// No line shows that to a client before it subscribes, so the session is subscribed to early.
     fn await_ready_session(&mut self, at: usize, line: &str) -> Result<(), Halt> {
         if !(self.any_pace && line.contains("\"subscribe\"") && self.is_ready_when_subscribed(at)) {
             return Ok(());
         }
         let Ok(mut request) = serde_json::from_str::<Value>(line) else { return Ok(()) };
-        let unsubscribe = json!({
-            "jsonrpc": "2.0", "method": "unsubscribe", "params": { "channel": request["params"]["channel"] }
+        let early = EarlySubscription {
+            channel: request["params"]["channel"].take(),
+            answer: request["id"].take(),
+            is_creating: false,
+        };
+        let (id, deadline) = (self.next_sync(), self.deadline());
+        let subscribe = json!({
+            "jsonrpc": "2.0", "id": id, "method": "subscribe", "params": { "channel": early.channel }
         });
-        let deadline = self.deadline();
-        while Instant::now() < deadline {
-            let id = self.next_sync();
-            request["id"] = id.as_str().into();
-            // One write, so that no action of the session is sent in between.
-            let answer = self.ask(&id, &format!("{request}\n{unsubscribe}\n"), deadline)?;
-            if answer["result"]["snapshot"]["state"]["lifecycle"] != "creating" {
-                break;
+        self.early = Some(early);
+        let answer = self.ask(&id, &format!("{subscribe}\n"), deadline)?;
+        let Some(early) = &mut self.early else { return Ok(()) };
+        early.is_creating = answer["result"]["snapshot"]["state"]["lifecycle"] == "creating";
+        while self.early.as_ref().is_some_and(|early| early.is_creating) {
+            match self.next_line(deadline)? {
+                Some(line) => self.receive(line),
+                None => return Err(self.host_has_ended()),
             }
-            thread::sleep(BETWEEN_ASKING);
         }
         Ok(())
     }
@@ -421,6 +456,12 @@ impl Player<'_> {
     }
 
     fn receive(&mut self, line: String) {
+        if self.early.as_mut().is_some_and(|early| early.covers(&line)) {
+            return;
+        }
+        if self.early.as_ref().is_some_and(|early| early.is_answered_by(&line)) {
+            self.early = None;
+        }
         let line = self.placeholders.put_in(line);
         self.comparison.receive(self.number, line);
     }
@@ -595,11 +636,13 @@ fn is_status(expected: i32, received: i32) -> bool {
     expected == received || expected == -1 && BY_SIGNALS.contains(&received)
 }
 
+/// Returns the message of a line, if it has this text.
+fn parsed_if(line: &str, text: &str) -> Option<Value> {
+    line.contains(text).then(|| serde_json::from_str(line).ok()).flatten()
+}
+
 /// Returns the message of a line that answers the request with this id.
 fn answer_to(line: &str, id: &str) -> Option<Value> {
-    if !line.contains(id) {
-        return None;
-    }
-    let message: Value = serde_json::from_str(line).ok()?;
+    let message = parsed_if(line, id)?;
     (message["id"] == id && message.get("method").is_none()).then_some(message)
 }

@@ -184,6 +184,32 @@ fn action_that_crossed_with_lines_of_the_host_is_said_after_them() {
 }
 
 #[test]
+fn session_that_was_ready_when_it_was_subscribed_to_is_awaited() {
+    // It is ready when it has been subscribed to.
+    let host = "import json, sys\n\
+                say = lambda **message: print(json.dumps(message), flush=True)\n\
+                is_ready = False\n\
+                for line in sys.stdin:\n \
+                request = json.loads(line)\n \
+                lifecycle = 'ready' if is_ready else 'creating'\n \
+                state = {'lifecycle': lifecycle}\n \
+                say(id=request['id'], result={'snapshot': {'state': state}})\n \
+                is_ready or say(method='action', params={'channel': 'c', 'action': {'type': 'session/ready'}})\n \
+                is_ready = True\n";
+    let subscribed = |state: &str| {
+        format!(
+            "# Ready.\n@ names\n@ any-pace\n> {{\"id\":1,\"method\":\"subscribe\",\"params\":{{\"channel\":\"c\"}}}}\n\
+             < {{\"id\":1,\"result\":{{\"snapshot\":{{\"state\":{{\"lifecycle\":\"{state}\"}}}}}}}}\n"
+        )
+    };
+    assert_eq!(replay_to_python(host, &subscribed("ready"), &[]), (0, "same\n".to_owned()));
+    // A client that subscribed earlier is sent the action.
+    let ready = r#"< {"method":"action","params":{"channel":"c","action":{"type":"session/ready"}}}"#;
+    let creating = subscribed("creating") + ready + "\n";
+    assert_eq!(replay_to_python(host, &creating, &[]), (0, "same\n".to_owned()));
+}
+
+#[test]
 fn blessed_order_of_a_channel_is_the_one_that_came() {
     let action = |kind: &str| format!("{{\"method\":\"{kind}\",\"params\":{{\"channel\":\"c\"}}}}");
     let [a, b, c] = ["a", "b", "c"].map(action);
