@@ -74,11 +74,16 @@ pub fn plain_words(line: &str) -> Option<Vec<String>> {
     let words = commands.pop().filter(|_| commands.is_empty())?;
     let words: Vec<String> = words.into_iter().map(|word| word.text).collect();
     match words.as_slice() {
-        [shell, flag, line] if SHELLS.contains(&name_of(shell)) && ["-c", "-lc"].contains(&flag.as_str()) => {
-            plain_words(line)
-        }
+        [shell, flag, line] if is_shell(shell) && ["-c", "-lc"].contains(&flag.as_str()) => plain_words(line),
         _ => Some(words),
     }
+}
+
+/// Returns whether a word names a shell of the system: by its name alone, or in one of its folders.
+/// Another program of that name may do anything with a line.
+fn is_shell(word: &str) -> bool {
+    let folder = word.strip_suffix(name_of(word)).unwrap_or_default();
+    SHELLS.contains(&name_of(word)) && ["", "/bin/", "/usr/bin/", "/usr/local/bin/"].contains(&folder)
 }
 
 /// Returns whether a line runs a command that begins with these words, wherever in the line.
@@ -612,6 +617,8 @@ mod tests {
         assert_eq!(words("git  commit -m \"a b\"").as_deref(), Some("git|commit|-m|a b"));
         assert_eq!(words("bash -lc 'git status'").as_deref(), Some("git|status"));
         assert_eq!(words("/bin/sh -c 'git status'").as_deref(), Some("git|status"));
+        assert_eq!(words("./bash -c 'git status'").as_deref(), Some("./bash|-c|git status"));
+        assert_eq!(words("/tmp/bin/sh -c 'git status'").as_deref(), Some("/tmp/bin/sh|-c|git status"));
         for line in ["a; b", "a && b", "a $(b)", "a > b", "a\nb", "a 'b", "bash -lc 'a; b'", "", "a\u{1b}b"] {
             assert_eq!(words(line), None, "{line}");
         }

@@ -222,7 +222,8 @@ impl<'a> RunDecisions<'a> {
             let why: Vec<String> = rule.into_iter().chain(reason.clone()).collect();
             let why = if why.is_empty() { "no rule allows it".to_owned() } else { why.join(": ") };
             let what = call.request.command.as_ref().unwrap_or(&call.request.title);
-            let note = format!("denied: {}: {what} ({why})", call.request.display_name);
+            let what = in_one_line(what);
+            let note = format!("denied: {}: {what} ({why})", in_one_line(&call.request.display_name));
             steps.push(DecisionStep::Note(note));
         }
         let mut action = json!({ "turnId": turn, "toolCallId": call.id, "approved": allowed });

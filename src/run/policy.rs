@@ -41,19 +41,54 @@ const FOREIGN: &str = "the call names a file that is not one of this machine";
 /// Reason for unknown files: an input of which the run has not all.
 const TOO_LARGE: &str = "the input of the call is too large to be examined";
 
-/// Members of a tool's input that name files.
-const PATH_MEMBERS: [&str; 10] = [
+/// Reason for unknown files: none is named where there must be one.
+const UNNAMED: &str = "the call does not name its files";
+
+/// Members of a tool's input that name files, in lower case and without `_`.
+const PATH_MEMBERS: [&str; 26] = [
     "path",
     "paths",
-    "file_path",
-    "filePath",
-    "abs_path",
-    "absolute_path",
-    "notebook_path",
-    "dir_path",
+    "file",
+    "files",
+    "filename",
+    "filepath",
+    "filepaths",
+    "abspath",
+    "absolutepath",
+    "relativepath",
+    "notebookpath",
+    "dirpath",
+    "directory",
+    "folder",
     "uri",
-    "target_file",
+    "target",
+    "targetfile",
+    "targetpath",
+    "source",
+    "sourcepath",
+    "destination",
+    "destinationpath",
+    "from",
+    "to",
+    "newpath",
+    "oldpath",
 ];
+
+/// Members of a tool's input that may be a patch, in lower case and without `_`.
+const PATCH_MEMBERS: [&str; 4] = ["patch", "patchtext", "input", "diff"];
+
+/// Members of a tool's input with changes by file, in lower case and without `_`.
+const CHANGES_MEMBERS: [&str; 2] = ["changes", "filechanges"];
+
+/// Beginnings of the lines of a patch that name a file.
+const PATCH_LINES: [&str; 6] =
+    ["*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: ", "--- a/", "+++ b/"];
+
+/// Maximum depth of lists and objects in an input that are searched for files.
+const INPUT_DEPTH_MAX: usize = 8;
+
+/// Kinds of tools of which each call concerns a file.
+const OF_FILES: [&str; 4] = ["read", "edit", "delete", "move"];
 
 /// Facts about a tool call that asks for permission, or for a confirmation of its result.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -215,17 +250,14 @@ impl Policy {
         locations: Option<&Value>,
         edits: Option<&FileEditCollection>,
     ) -> (Vec<NamedPath>, bool) {
-        let members = inputs.flat_map(|input| PATH_MEMBERS.iter().map(|name| &input[*name]));
-        let of_input = members.flat_map(|member| match member {
-            Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
-            member => member.as_str().into_iter().collect::<Vec<_>>(),
-        });
+        let mut of_input = Vec::new();
+        inputs.for_each(|input| named_in(input, INPUT_DEPTH_MAX, &mut of_input));
         let locations = locations.and_then(Value::as_array).into_iter().flatten();
         let of_locations = locations.filter_map(|location| location["path"].as_str());
         let sides = edits.iter().flat_map(|edits| &edits.items).flat_map(|edit| [&edit.before, &edit.after]);
         let of_edits = sides.flatten().map(|side| side.uri.as_str());
         let (mut paths, mut has_foreign) = (Vec::new(), false);
-        for text in of_input.chain(of_locations).chain(of_edits) {
+        for text in of_input.into_iter().chain(of_locations).chain(of_edits) {
             match NamedPath::of(text, &self.directory) {
                 Some(path) => paths.push(path),
                 None => has_foreign = true,
@@ -234,6 +266,37 @@ impl Policy {
         paths.sort();
         paths.dedup();
         (paths, has_foreign)
+    }
+}
+
+/// Collects the files that an input names, also deeper in it and in patches.
+fn named_in<'a>(input: &'a Value, depth: usize, named: &mut Vec<&'a str>) {
+    let Some(depth) = depth.checked_sub(1) else { return };
+    match input {
+        Value::Array(items) => items.iter().for_each(|item| named_in(item, depth, named)),
+        Value::Object(members) => {
+            for (name, value) in members {
+                let name = name.replace('_', "").to_lowercase();
+                match value {
+                    Value::String(text) if PATH_MEMBERS.contains(&&*name) => named.push(text),
+                    Value::Array(items) if PATH_MEMBERS.contains(&&*name) => {
+                        named.extend(items.iter().filter_map(Value::as_str));
+                        named_in(value, depth, named);
+                    }
+                    Value::String(text) if PATCH_MEMBERS.contains(&&*name) => {
+                        let of_line = |line: &'a str| {
+                            PATCH_LINES.iter().find_map(|begin| line.strip_prefix(begin)).map(str::trim_end)
+                        };
+                        named.extend(text.lines().filter_map(of_line));
+                    }
+                    Value::Object(files) if CHANGES_MEMBERS.contains(&&*name) => {
+                        named.extend(files.keys().map(String::as_str));
+                    }
+                    value => named_in(value, depth, named),
+                }
+            }
+        }
+        _ => {}
     }
 }
 
@@ -346,7 +409,12 @@ fn denied_path(pattern: &PathPattern, request: &PolicyRequest) -> RuleDenial {
     let mut paths = request.paths.iter();
     match paths.any(|path| pattern.denies(path) || is_whole && pattern.is_above_pattern(path)) {
         true => RuleDenial::Yes,
-        false => request.other_files.map_or(RuleDenial::No, |why| RuleDenial::Perhaps(why.to_owned())),
+        false => {
+            let is_of_files = request.kind.as_deref().is_some_and(|kind| OF_FILES.contains(&kind));
+            let unnamed = (request.paths.is_empty() && is_of_files).then_some(UNNAMED);
+            let why = request.other_files.or(unnamed);
+            why.map_or(RuleDenial::No, |why| RuleDenial::Perhaps(why.to_owned()))
+        }
     }
 }
 
@@ -364,6 +432,8 @@ fn denied_command(words: &[String], request: &PolicyRequest) -> RuleDenial {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use serde_json::json;
 
     use super::*;
@@ -430,6 +500,16 @@ mod tests {
         let foreign = PolicyRequest { other_files: Some(FOREIGN), ..edit(&["/repo/src/a"]) };
         assert_eq!(judged(&["path=src"], &[], &foreign), None);
         assert_eq!(judged(&["kind=edit"], &["path=ci"], &foreign), Some(false));
+    }
+
+    #[test]
+    fn call_that_changes_a_file_and_names_none_is_denied_as_one_without_its_command_is() {
+        for (kind, allowed) in [("edit", false), ("delete", false), ("read", false), ("search", true)] {
+            let unnamed = PolicyRequest { kind: Some(kind.to_owned()), ..edit(&[]) };
+            let mut policy = Policy::new(Path::new("/repo"), true);
+            policy.add(false, "path=.github/**").unwrap();
+            assert_eq!(policy.judge(&unnamed).map(|it| it.allowed), Some(allowed), "{kind}");
+        }
     }
 
     #[test]
@@ -510,6 +590,14 @@ mod tests {
         let cut = json!({ "acp.kind": "execute", "acp.rawInput": { "omittedBytes": 100_000 } });
         let found = call(base("env", cut));
         assert_eq!((found.command, found.other_files), (None, Some(TOO_LARGE)));
+        let found = call(base(
+            r#"{"source":"/x/1","destination":"/x/2","edits":[{"newPath":"/x/3"},{"files":["/x/4",{"path":"/x/5"}]}],
+                "patch":"*** Begin Patch\n*** Update File: /x/6\n*** Move to: /x/7\n--- a/8\n+text","line":3,"changes":{"/x/9":{}}}"#,
+            json!({}),
+        ));
+        let mut expected: Vec<PathBuf> = (1..=7).map(|number| format!("/x/{number}").into()).collect();
+        expected.extend([directory.join("8"), "/x/9".into()]);
+        assert_eq!(found.real_paths().cloned().collect::<BTreeSet<_>>(), expected.into_iter().collect());
         let found = call(base("text", json!({ "acp.kind": "edit", "acp.locations": [{ "path": "/x/y" }] })));
         assert_eq!(found.real_paths().collect::<Vec<_>>(), [Path::new("/x/y")]);
         assert_eq!(found.command, None);

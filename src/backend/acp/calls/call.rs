@@ -3,7 +3,10 @@
 //! Owns: the call's stages, and its name, command, output and metadata from the agent's data.
 //! Never: knows of other calls, or of the turn.
 
-use agent_client_protocol_schema::v1::{ToolCallStatus, ToolKind};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use agent_client_protocol_schema::v1::{Diff, ToolCallStatus, ToolKind};
 use ahp_types::common::JsonObject;
 use ahp_types::state::{ToolResultContent, ToolResultTextContent};
 use serde_json::value::RawValue;
@@ -182,7 +185,7 @@ impl TrackedCall {
             extra_meta::put(&mut meta, extra_meta::RAW_INPUT, more);
         }
         extra_meta::put(&mut meta, extra_meta::KIND, Some(kind));
-        extra_meta::put(&mut meta, extra_meta::LOCATIONS, some(json!(self.locations)));
+        extra_meta::put(&mut meta, extra_meta::LOCATIONS, some(self.places()));
         extra_meta::put(&mut meta, extra_meta::CONTENT, some(json!(self.content_rest)));
         extra_meta::put(&mut meta, extra_meta::TERMINAL, some(json!(self.terminal_info)));
         extra_meta::put(&mut meta, extra_meta::OPTIONS, some(json!(self.options)));
@@ -191,6 +194,15 @@ impl TrackedCall {
             extra_meta::put(&mut meta, extra_meta::RAW_OUTPUT, self.output.clone());
         }
         meta
+    }
+
+    /// Returns the locations, with the files of diffs that are not among them.
+    fn places(&self) -> Value {
+        let is_named = |diff: &&Diff| !self.locations.iter().any(|location| location.path == diff.path);
+        let of_diffs: BTreeSet<&PathBuf> =
+            self.diffs.iter().filter(is_named).map(|diff| &diff.path).collect();
+        let locations = self.locations.iter().map(|location| json!(location));
+        locations.chain(of_diffs.into_iter().map(|path| json!({ "path": path }))).collect()
     }
 
     fn produced(&self) -> Vec<ToolResultContent> {
