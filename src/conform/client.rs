@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::commands::ReconnectResult;
@@ -15,6 +15,7 @@ use ahp_types::errors::ahp_error_codes::UNSUPPORTED_PROTOCOL_VERSION;
 use ahp_types::errors::json_rpc_error_codes::METHOD_NOT_FOUND;
 use ahp_types::state::{Snapshot, SnapshotState};
 use anyhow::Context;
+use memchr::memmem;
 use serde_json::{json, Value};
 
 use super::mirror::{check_equal, without_times, ChannelMirror};
@@ -28,6 +29,10 @@ pub const ROOT: &str = "ahp-root://";
 
 /// Maximum number of bytes that a host may send to a client during a check.
 const RECEIVED_BYTES_MAX: usize = 256 << 20;
+
+/// Time in which a host may send its last messages after the end of its input. A host need not exit
+/// then, and is killed.
+const CLOSING: Duration = Duration::from_secs(3);
 
 /// Maximum length of a quoted message, in characters.
 const QUOTED_CHARS: usize = 200;
@@ -76,6 +81,11 @@ pub struct JudgeClient {
     last: i64,
     /// Actions of others that were new to this connection, by their numbers.
     pub actions: BTreeMap<i64, Value>,
+    /// Channels whose actions may come.
+    followed: BTreeSet<String>,
+    /// Channels that were unsubscribed from, with the last request before that: actions may come
+    /// until a later one is answered.
+    left: BTreeMap<String, u64>,
 }
 
 /// Returns a message for a report.
@@ -106,6 +116,8 @@ impl JudgeClient {
             pending: BTreeSet::new(),
             last: 0,
             actions: BTreeMap::new(),
+            followed: BTreeSet::new(),
+            left: BTreeMap::new(),
         }
     }
 
@@ -117,12 +129,23 @@ impl JudgeClient {
         (self.last_request, self.last_action) = (before.last_request, before.last_action);
     }
 
-    /// Takes what comes before the host's output ends, after the input has ended.
+    /// Ends the input, and takes what still comes.
     pub fn close(&mut self) -> Judged<()> {
         self.host.end();
         self.note(&TranscriptLine::End);
-        while let Some(message) = self.read("the end of its output")? {
-            self.inbox.push_back(message);
+        let until = self.deadline.min(Instant::now() + CLOSING);
+        loop {
+            match self.host.next_line(until) {
+                HostOutput::Line(line) => {
+                    let message = self.take_line(line)?;
+                    self.inbox.push_back(message);
+                }
+                HostOutput::End => break,
+                HostOutput::Late => {
+                    self.host.kill();
+                    break;
+                }
+            }
         }
         // An exit status is the host's own matter.
         self.host.wait(self.deadline)?;
@@ -149,8 +172,33 @@ impl JudgeClient {
     /// Sends bytes in one write.
     pub fn say_bytes(&mut self, bytes: Vec<u8>) -> Judged<()> {
         self.recorder.borrow_mut().take(Side::Client, &bytes).context("the conversation is too long")?;
+        bytes.split(|byte| *byte == b'\n').for_each(|line| self.note_subscriptions(line));
         must!(self.host.say(bytes), "the host has ended");
         Ok(())
+    }
+
+    /// Notes which channels a line subscribes to, or unsubscribes from.
+    fn note_subscriptions(&mut self, line: &[u8]) {
+        // The one part that all of these members and methods have.
+        if memmem::find(line, b"ubscri").is_none() {
+            return;
+        }
+        let message: Value = serde_json::from_slice(line).unwrap_or_default();
+        let params = &message["params"];
+        let channel = params["channel"].as_str().map(str::to_owned);
+        match (message["method"].as_str(), channel) {
+            (Some("subscribe"), Some(channel)) => _ = self.followed.insert(channel),
+            (Some("unsubscribe"), Some(channel)) => {
+                self.followed.remove(&channel);
+                self.left.insert(channel, self.last_request);
+            }
+            (Some("initialize" | "reconnect"), _) => {
+                let lists = [&params["initialSubscriptions"], &params["subscriptions"]];
+                let channels = lists.into_iter().filter_map(Value::as_array).flatten();
+                self.followed.extend(channels.filter_map(Value::as_str).map(str::to_owned));
+            }
+            _ => {}
+        }
     }
 
     /// Sends bytes that no client should send, which may be answered without an id.
@@ -277,12 +325,22 @@ impl JudgeClient {
             Ok(result) => result,
             Err(error) => return refused(versions, &error),
         };
+        must!(result.is_object(), "the result of `initialize` is no object: {}", quoted(&result));
+        let head = result["serverSeq"].as_i64();
         for snapshot in result["snapshots"].as_array().into_iter().flatten() {
             self.store_snapshot(snapshot)?;
+            must!(
+                head.is_none_or(|head| snapshot["fromSeq"].as_i64().is_none_or(|from| from <= head)),
+                "a snapshot of {} comes with the number {}: {}",
+                snapshot["fromSeq"],
+                result["serverSeq"],
+                quoted(snapshot)
+            );
         }
         self.has_times = result["protocolVersion"].as_str().is_none_or(|version| version.starts_with("1."));
-        if let Some(seq) = result["serverSeq"].as_i64() {
+        if let Some(seq) = head {
             self.head = self.head.max(seq);
+            self.last = seq;
         }
         Ok(result)
     }
@@ -400,11 +458,14 @@ impl JudgeClient {
 
     /// Reads the next message, and checks what holds for each; `None` at the end of the output.
     fn read(&mut self, what: &str) -> Judged<Option<Value>> {
-        let line = match self.host.next_line(self.deadline) {
-            HostOutput::Line(line) => line,
-            HostOutput::End => return Ok(None),
-            HostOutput::Late => return broken(format!("the host has not sent {what} in time")),
-        };
+        match self.host.next_line(self.deadline) {
+            HostOutput::Line(line) => self.take_line(line).map(Some),
+            HostOutput::End => Ok(None),
+            HostOutput::Late => broken(format!("the host has not sent {what} in time")),
+        }
+    }
+
+    fn take_line(&mut self, line: String) -> Judged<Value> {
         self.received += line.len();
         must!(self.received <= RECEIVED_BYTES_MAX, "the host has sent more than {RECEIVED_BYTES_MAX} bytes");
         let recorded = self.recorder.borrow_mut().take(Side::Host, format!("{line}\n").as_bytes());
@@ -414,7 +475,7 @@ impl JudgeClient {
             Err(_) => return broken(format!("a line of the host is no JSON: {}", quoted(&line.into()))),
         };
         self.check(&message)?;
-        Ok(Some(message))
+        Ok(message)
     }
 
     fn check(&mut self, message: &Value) -> Judged<()> {
@@ -459,6 +520,9 @@ impl JudgeClient {
             return Ok(());
         }
         must!(self.asked.remove(&id.to_string()), "an answer that no request waits for: {}", quoted(message));
+        if let Some(answered) = id.as_u64() {
+            self.left.retain(|_, before| answered <= *before);
+        }
         Ok(())
     }
 
@@ -479,17 +543,26 @@ impl JudgeClient {
             must!(is_own, "a rejection came to a client that did not send the action: {}", quoted(params));
             return Ok(());
         }
+        let is_own = envelope.origin.as_ref().is_some_and(|origin| origin.client_id == self.id);
+        let channel = &envelope.channel;
+        let may_come = is_own || self.followed.contains(channel) || self.left.contains_key(channel);
+        must!(may_come, "an action of a channel that this client does not follow: {}", quoted(params));
         self.apply(&envelope, params)
     }
 
     fn apply(&mut self, envelope: &ActionEnvelope, action: &Value) -> Judged<()> {
         let seq = i64::try_from(envelope.server_seq).unwrap_or(i64::MAX);
         let last = self.last;
-        must!(seq >= last, "the number {seq} came after {last}: numbers grow: {}", quoted(action));
-        self.last = seq;
-        // An acknowledgement of an own action may have the number of another one, as loaded turns.
+        // An acknowledgement of an own action may have the number of another one, as loaded turns
+        // and changes of watched files, which change no state.
         let is_own = envelope.origin.as_ref().is_some_and(|origin| origin.client_id == self.id);
-        if !is_own && seq > last && !matches!(envelope.action, StateAction::ChatTurnsLoaded(_)) {
+        let shares =
+            matches!(envelope.action, StateAction::ChatTurnsLoaded(_) | StateAction::ResourceWatchChanged(_));
+        let is_new = !is_own && !shares;
+        let grows = if is_new { seq > last } else { seq >= last };
+        must!(grows, "the number {seq} came after {last}: numbers grow: {}", quoted(action));
+        self.last = seq;
+        if is_new {
             self.actions.insert(seq, action.clone());
         }
         self.head = self.head.max(seq);

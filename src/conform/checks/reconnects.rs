@@ -136,10 +136,12 @@ pub fn killed(bench: &mut Bench) -> Judged<()> {
     let state = client.state_of(&session.uri);
     must!(state["title"] == "Kept", "the title is {} after the host was killed", state["title"]);
     let kept = client.state_of(&session.chat)["turns"].clone();
-    let ids = |turns: &Value| -> Vec<Value> {
-        turns.as_array().into_iter().flatten().map(|turn| turn["id"].clone()).collect()
-    };
-    must!(ids(&kept) == ids(&turns), "the turns are {} after the host was killed", quoted(&kept));
+    must!(
+        kept == turns,
+        "the turns are {} after the host was killed, and were {}",
+        quoted(&kept),
+        quoted(&turns)
+    );
     let echo = client.change(&session.uri, title("Changed"))?;
     let next = echo["params"]["serverSeq"].as_i64().unwrap_or_default();
     must!(next > head, "an action has the number {next}, after {head} before the host was killed");

@@ -102,7 +102,13 @@ pub fn unsubscribe(bench: &mut Bench) -> Judged<()> {
     // A host may reject what a client does not follow.
     let heard = heard.filter(|message| message["params"].get("rejectionReason").is_none());
     must!(heard.is_none(), "an action came after `unsubscribe`: {}", quoted(&heard.unwrap_or_default()));
-    Ok(())
+    // That no other action comes is a law of each message.
+    client.unsubscribe(&session.chat)?;
+    client.sync()?;
+    let agent = bench.agent(&mut client)?;
+    client.dispatch(&session.chat, bench.turn(&agent))?;
+    client.sync()?;
+    client.sync()
 }
 
 pub fn alone(bench: &mut Bench) -> Judged<()> {
@@ -119,5 +125,8 @@ pub fn alone(bench: &mut Bench) -> Judged<()> {
         session.uri,
         quoted(&heard.unwrap_or_default())
     );
-    Ok(())
+    // That no other action comes is a law of each message.
+    bench.run_turn(&mut client, &session)?;
+    other.sync()?;
+    other.sync()
 }

@@ -83,6 +83,10 @@ def of_answer(message):
         line = " ".join(held).encode() + b"\n"
         held.clear()
         return [line]
+    elif method == "initialize" and result and is_defect("is-no-object"):
+        message["result"] = "done"
+    elif method == "initialize" and result and is_defect("counts-ahead"):
+        result["serverSeq"] += 1000
     elif method == "listSessions" and is_defect("lists-nothing"):
         result["items"] = []
     elif method == "987.0.0" and result:
@@ -95,6 +99,9 @@ def of_answer(message):
         state = result["snapshot"]["state"]
         if is_defect("stale-snapshot"):
             result["snapshot"]["state"] = kept.setdefault(result["snapshot"]["resource"], state)
+        elif is_defect("forgets-texts") and "reconnect" in first and "turns" in state:
+            for turn in state["turns"]:
+                turn["responseParts"] = []
         elif is_defect("forgets-titles") and "reconnect" in first and "lifecycle" in state:
             state["title"] = "New Session"
     return [message]
@@ -117,6 +124,10 @@ def of_action(message):
         params.pop("rejectionReason", None)
     if is_defect("drops-text") and kind == "chat/delta":
         return []
+    if is_defect("repeats-text") and kind == "chat/delta":
+        return [message, message]
+    if is_defect("leaks-roots") and kind == "root/activeSessionsChanged":
+        return [message, {**message, "params": {**params, "channel": "ahp-session:/anothers", "serverSeq": params["serverSeq"] + 1}}]
     if is_defect("ends-twice") and kind == "chat/turnComplete":
         return [message, message]
     if is_defect("drops-reading") and kind == "session/isReadChanged" and "origin" in params:
@@ -151,5 +162,7 @@ for line in host.stdout:
         messages = [message]
     for message in messages:
         send(message)
+if is_defect("stays-up"):
+    threading.Event().wait()
 # The thread may be reading.
 os._exit(host.wait())

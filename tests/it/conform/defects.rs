@@ -43,8 +43,13 @@ const DEFECTS: [(&str, &str); 25] = [
     ("takes-bad-params", "rpc-bad-params"),
 ];
 
-/// Defects of errors and rejections.
-const MORE_DEFECTS: [(&str, &str); 3] = [
+/// Defects of errors and rejections, and of what holds for every message.
+const MORE_DEFECTS: [(&str, &str); 8] = [
+    ("counts-ahead", "session-create"),
+    ("forgets-texts", "reconnect-killed"),
+    ("is-no-object", "initialize"),
+    ("leaks-roots", "root-notices"),
+    ("repeats-text", "turn"),
     ("refuses-versions", "initialize"),
     ("takes-the-impossible", "action-rejected"),
     ("wrong-code", "rpc-unknown-method"),
@@ -112,6 +117,13 @@ fn host_of_an_older_version_is_not_blamed_for_that() {
     let report = judged("is-older", &["initialize", "turn", "version-unsupported"], LIMIT, None);
     let words: Vec<String> = outcomes(&report).into_iter().map(|(_, outcome)| outcome).collect();
     assert_eq!(words, ["not offered", "held", "not offered"], "{report:#}");
+}
+
+#[test]
+fn host_that_stays_up_at_the_end_of_its_input_is_not_blamed_for_that() {
+    let checks = ["version-highest", "reconnect-replay"];
+    let report = judged("stays-up", &checks, HUNG.as_secs(), None);
+    assert!(outcomes(&report).iter().all(|(_, outcome)| outcome == "held"), "{report:#}");
 }
 
 #[test]

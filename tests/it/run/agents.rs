@@ -154,6 +154,18 @@ fn denied_command_is_found_behind_other_words_and_a_doubtful_one_is_denied() {
 }
 
 #[test]
+fn file_of_a_diff_is_a_file_of_the_call_even_if_the_diff_cannot_be_shown() {
+    let diff = |path: &str| json!({ "type": "diff", "path": path, "oldText": "x", "newText": "x" });
+    let call = json!({ "toolCallId": "c", "title": "Change", "kind": "edit", "locations": [{ "path": "/tmp/src/a" }],
+        "content": [diff("/tmp/src/a"), diff("/tmp/ci/b")] });
+    for flags in [["--allow", "path=/tmp/src/**"].as_slice(), &["--allow-all", "--deny", "path=/tmp/ci/**"]] {
+        let (done, summary) = with_agent("", &asking(&ONCE, call.clone()), flags);
+        assert_eq!(done.status, 11, "{done:?}");
+        assert_eq!(summary["permissions"][0]["paths"], json!(["/tmp/ci/b", "/tmp/src/a"]));
+    }
+}
+
+#[test]
 fn pattern_of_a_folder_covers_files_of_links_and_uris_below_it() {
     let folder = tempfile::tempdir().unwrap();
     let top = folder.path().canonicalize().unwrap();
