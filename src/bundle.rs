@@ -147,7 +147,7 @@ fn millis(time: Duration) -> Value {
 }
 
 fn program() -> Value {
-    let versions: Vec<&str> = Dialect::ALL.iter().map(|dialect| dialect.name()).collect();
+    let versions: Vec<&str> = Dialect::released().map(Dialect::name).collect();
     json!({ "version": env!("CARGO_PKG_VERSION"), "protocolVersions": versions })
 }
 

@@ -198,6 +198,11 @@ pub struct ServeOptions {
     #[arg(long, value_name = "VERSION", value_parser = version_parser())]
     assume_version: Option<Dialect>,
 
+    /// Serve the next version of the protocol before its release, as far as it is settled, to
+    /// clients that offer it: see `help next`
+    #[arg(long, value_name = "VERSION", value_parser = preview_parser())]
+    pub(crate) preview: Option<Dialect>,
+
     /// Write what takes how long into this file, which must not exist: see `help diagnosis`. The
     /// client is served alone, in this process
     #[arg(long, value_name = "FILE")]
@@ -275,8 +280,13 @@ impl WhichAgents {
 }
 
 fn version_parser() -> impl TypedValueParser<Value = Dialect> {
-    PossibleValuesParser::new(Dialect::ALL.iter().map(|dialect| dialect.name()))
+    PossibleValuesParser::new(Dialect::released().map(Dialect::name))
         .try_map(|name| Dialect::from_name(&name).ok_or("it is not a version of the protocol"))
+}
+
+fn preview_parser() -> impl TypedValueParser<Value = Dialect> {
+    PossibleValuesParser::new(Dialect::PREVIEWS.iter().map(|(name, _)| *name))
+        .try_map(|name| Dialect::preview(&name).ok_or("it is no version that can be previewed"))
 }
 
 /// Commands in place of serving.
@@ -483,6 +493,7 @@ impl ServeOptions {
             },
             watch_parent: !self.no_parent_watch,
             deterministic: self.deterministic,
+            preview: self.preview,
             limits: Limits {
                 turn_bytes: self.max_turn_bytes,
                 ptys: if self.no_terminals { 0 } else { Limits::default().ptys },

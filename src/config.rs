@@ -25,6 +25,7 @@ use crate::host::AutomationRules;
 use crate::os::facts::{self, Facts};
 use crate::os::paths::canonical;
 use crate::os::programs;
+use crate::versions::dialect::Dialect;
 
 /// Maximum of a configured time limit: longer than any process runs.
 const LIMIT_MAX: Duration = Duration::from_secs(1_000_000_000);
@@ -45,6 +46,8 @@ struct File {
     client_mcp: ClientMcp,
     /// Rules of automations; they are off without them.
     automations: Option<AutomationRules>,
+    /// Version of the protocol to serve before its release.
+    preview: Option<String>,
     #[serde(default)]
     run: RunRules,
 }
@@ -139,6 +142,9 @@ pub struct ConfigurationSeen {
     /// Rules of automations; `None` if they are off.
     #[serde(default)]
     pub automations: Option<AutomationRules>,
+    /// Version of the protocol to serve before its release, by its name in the file.
+    #[serde(default)]
+    pub preview: Option<String>,
 }
 
 impl ConfigurationSeen {
@@ -201,10 +207,11 @@ impl AgentSource {
         let described = |agents: &Vec<AgentSpec>| {
             agents.iter().map(|agent| (agent.name.clone(), format!("{agent:?}"))).collect()
         };
-        let (of_file, servers, client_mcp, automations) = match of_file {
-            Ok((agents, servers, client_mcp, automations)) => (Ok(agents), servers, client_mcp, automations),
-            Err(error) => (Err(error), Vec::new(), ClientMcp::None, None),
+        let (of_file, content) = match of_file {
+            Ok(mut content) => (Ok(std::mem::take(&mut content.agents)), content),
+            Err(error) => (Err(error), FileContent::default()),
         };
+        let FileContent { servers, client_mcp, automations, preview, .. } = content;
         let seen = ConfigurationSeen {
             file: self.file.clone(),
             sum,
@@ -212,6 +219,7 @@ impl AgentSource {
             servers: servers.iter().map(|server| (server.name.clone(), format!("{server:?}"))).collect(),
             client_mcp,
             automations,
+            preview,
         };
         let agents = of_file.map(|of_file| self.of_flags.iter().cloned().chain(of_file).collect());
         let agents = agents.map_err(|error| format!("{error:#}"));
@@ -236,9 +244,9 @@ impl AgentSource {
             Err(error) => return (None, Err(error)),
         };
         let of_file = from_file(&text, path).context(context);
-        let of_file = of_file.map(|(mut agents, servers, client_mcp, automations)| {
-            agents.retain(|agent| self.of_flags.iter().all(|of_flag| of_flag.name != agent.name));
-            (agents, servers, client_mcp, automations)
+        let of_file = of_file.map(|mut content| {
+            content.agents.retain(|agent| self.of_flags.iter().all(|of_flag| of_flag.name != agent.name));
+            content
         });
         (Some(crc32fast::hash(text.as_bytes())), of_file)
     }
@@ -284,8 +292,18 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
     described(name.to_owned(), entry.try_into()?, Path::new("."))
 }
 
-/// Agents and MCP servers of a file, what it allows of clients' plugins, and rules of automations.
-type FileContent = (Vec<AgentSpec>, Vec<McpServer>, ClientMcp, Option<AutomationRules>);
+/// Content of a file.
+#[derive(Debug, Default)]
+struct FileContent {
+    agents: Vec<AgentSpec>,
+    servers: Vec<McpServer>,
+    /// MCP servers of clients' plugins that agents may have.
+    client_mcp: ClientMcp,
+    /// Rules of automations; `None` if they are off.
+    automations: Option<AutomationRules>,
+    /// Version of the protocol to serve before its release.
+    preview: Option<String>,
+}
 
 /// Reads the content of the file at `path`. Relative paths are relative to its folder, except for a
 /// command without a slash, which is looked up in the search path.
@@ -301,7 +319,13 @@ fn from_file(text: &str, path: &Path) -> anyhow::Result<FileContent> {
         agent.directory = agent.directory.map(|directory| folder.join(directory));
         described(name, agent, folder).context(place)
     });
-    Ok((agents.collect::<anyhow::Result<_>>()?, servers, file.client_mcp, file.automations))
+    let agents = agents.collect::<anyhow::Result<_>>()?;
+    if let Some(name) = file.preview.as_deref().filter(|name| Dialect::preview(name).is_none()) {
+        let known: Vec<String> = Dialect::PREVIEWS.iter().map(|(known, _)| format!("`{known}`")).collect();
+        bail!("`preview`: `{name}` is no version that can be previewed; there is {}", known.join(", "));
+    }
+    let (client_mcp, automations, preview) = (file.client_mcp, file.automations, file.preview);
+    Ok(FileContent { agents, servers, client_mcp, automations, preview })
 }
 
 fn parsed(text: &str) -> anyhow::Result<File> {
@@ -318,7 +342,8 @@ fn advice(text: &str) -> Option<String> {
     let file: toml::Table = text.parse().ok()?;
     let Some(agents) = file.get("agents").and_then(toml::Value::as_table) else {
         let is_agent = |entry: &toml::Value| entry.get("command").is_some();
-        let is_of_mcp = |name: &str| name.starts_with("mcp") || ["client_mcp", "automations"].contains(&name);
+        let is_of_mcp =
+            |name: &str| name.starts_with("mcp") || ["client_mcp", "automations", "preview"].contains(&name);
         return file.iter().filter(|(name, _)| !is_of_mcp(name)).find_map(|(name, entry)| {
             let below = entry.as_table().and_then(|below| below.iter().find(|(_, entry)| is_agent(entry)));
             match (below, words(entry)) {

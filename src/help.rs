@@ -31,6 +31,7 @@ chapters! {
     "automations" => "src/host/automations/README.md",
     "examples" => "fixtures/demo/methods.txt",
     "versions" => "src/versions/README.md",
+    "next" => "src/versions/NEXT.md",
     "agents" => "src/backend/acp/README.md",
     "adoption" => "src/backend/acp/ADOPTION.md",
     "mcp" => "src/backend/acp/SERVERS.md",

@@ -43,6 +43,7 @@ impl ServeOptions {
             ("--git-filter", format!("{:?}", self.git_filters)),
             ("--git-file-bytes", self.git_file_bytes.to_string()),
             ("--write-root", format!("{write_roots:?}")),
+            ("--preview", format!("{:?}", self.preview)),
         ];
         flags.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
     }
@@ -96,7 +97,7 @@ mod tests {
     }
 
     /// All flags by which a process is told how to serve.
-    const SETTINGS: [(&str, Owner); 37] = [
+    const SETTINGS: [(&str, Owner); 38] = [
         ("--on-eof", Owner::Window),
         ("--drain-timeout", Owner::Window),
         ("--default-directory", Owner::Window),
@@ -131,6 +132,7 @@ mod tests {
         ("--max-turn-bytes", Owner::Host),
         ("--memory-budget", Owner::Host),
         ("--client-memory", Owner::Host),
+        ("--preview", Owner::Host),
         ("--state-dir", Owner::Place),
         ("--exclusive", Owner::Place),
         ("--ephemeral", Owner::Place),
@@ -169,6 +171,7 @@ mod tests {
             "--announce" => vec![flag, "vscode"],
             "--agent" => vec![flag, "a=b"],
             "--git" => vec![flag, "off"],
+            "--preview" => vec![flag, "1.1"],
             "--no-token" | "--no-script" | "--no-terminals" | "--as-guest" => vec![flag],
             _ => vec![flag, "7"],
         }

@@ -90,6 +90,8 @@ pub struct Config {
     pub client_mcp: ClientMcp,
     /// Rules of automations; `None` if they are off.
     pub automations: Option<AutomationRules>,
+    /// Facts for clients of 1.1.0 of the protocol; `None` if the core speaks 1.0.0.
+    pub next: Option<NextRelease>,
     /// Schema of the host's own configuration, which clients can change.
     pub root_schema: ConfigSchema,
     /// Bounds of the replay log.
@@ -101,6 +103,13 @@ pub struct Config {
     pub memory_budget: usize,
     /// Size and time limits.
     pub limits: limits::Limits,
+}
+
+/// Facts that only clients of 1.1.0 of the protocol receive.
+#[derive(Debug, Clone, Copy)]
+pub struct NextRelease {
+    /// Form of this machine's paths: `posix` or `windows`.
+    pub path_style: &'static str,
 }
 
 /// State of the previous process, from which a host continues.

@@ -42,6 +42,7 @@ pub(super) fn config() -> Config {
         agents: Vec::new(),
         client_mcp: ClientMcp::All,
         automations: None,
+        next: None,
         root_schema: nothing_to_configure(),
         replay_window: ReplayWindow::default(),
         start: Start::default(),

@@ -18,6 +18,7 @@ use crate::backend::{Backend, OfferedAgent};
 use crate::config::{AgentSource, ConfigurationReading, ConfigurationSeen};
 use crate::host::effects::ClientMcp;
 use crate::host::AutomationRules;
+use crate::versions::dialect::Dialect;
 
 /// Warning for a window whose configuration file could not be reread before the window was served.
 const OTHER_CONTENT: &str =
@@ -93,6 +94,11 @@ impl Configuration {
         self.seen.automations
     }
 
+    /// Returns the version of the protocol to serve before its release, if any.
+    pub fn preview(&self) -> Option<Dialect> {
+        self.seen.preview.as_deref().and_then(Dialect::preview)
+    }
+
     /// Takes the file out, for the upkeep thread. Returns `None` if it was taken before.
     pub fn take_file(&mut self) -> Option<ConfigurationFile> {
         self.file.take()
@@ -106,8 +112,9 @@ impl Configuration {
     /// Returns the differences for a front that uses another file. The same file is reread instead.
     pub fn differences(&self, front: &ConfigurationSeen) -> Vec<String> {
         let plugins = (front.client_mcp != self.seen.client_mcp).then(|| "`client_mcp`".to_owned());
-        let is_equal =
-            front.agents == self.seen.agents && front.servers == self.seen.servers && plugins.is_none();
+        let preview = (front.preview != self.seen.preview).then(|| "`preview`".to_owned());
+        let has_same_lists = front.agents == self.seen.agents && front.servers == self.seen.servers;
+        let is_equal = has_same_lists && plugins.is_none() && preview.is_none();
         if front.has_same_file(&self.seen) || is_equal {
             return Vec::new();
         }
@@ -121,7 +128,7 @@ impl Configuration {
         let differ = differ.into_iter().map(|name| format!("the agent `{name}`"));
         let servers = super::hello::differences(&front.servers, &self.seen.servers);
         let servers = servers.into_iter().map(|name| format!("the MCP server `{name}`"));
-        std::iter::once(file).chain(differ).chain(servers).chain(plugins).collect()
+        std::iter::once(file).chain(differ).chain(servers).chain(plugins).chain(preview).collect()
     }
 
     /// Returns the reason why a front that uses this file does not get its agents, for people.

@@ -48,8 +48,10 @@ use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::KnownConversation;
 use crate::host::effects::{ClientMcp, ClientMessage, ConnectionId, Ids, Input, Now, Output, Timer};
 use crate::host::log::ReplayWindow;
-use crate::host::{self, AutomationRules, Host};
+use crate::host::{self, AutomationRules, Host, NextRelease};
 use crate::os::hangup::LeaveReason;
+use crate::os::paths;
+use crate::versions::dialect::Dialect;
 use crate::versions::{Edges, Outgoing};
 use crate::watches::engine::WatchReport as Watched;
 
@@ -118,6 +120,11 @@ struct Sidecar {
 /// Agents, MCP servers, those of clients' plugins that are allowed, and rules of automations.
 type Offered = (Vec<Box<dyn Backend>>, Vec<McpServer>, ClientMcp, Option<AutomationRules>);
 
+/// Returns what the core tells in a version that it speaks.
+fn next_release(spoken: Dialect) -> Option<NextRelease> {
+    (spoken >= Dialect::V1_1_0).then_some(NextRelease { path_style: paths::STYLE })
+}
+
 impl Sidecar {
     fn new(
         options: RunOptions,
@@ -141,6 +148,7 @@ impl Sidecar {
             client_mcp,
             // Nothing is sent by itself where nothing is stored, or in a recording.
             automations: automations.filter(|_| !options.deterministic && !readers.is_empty()),
+            next: next_release(Dialect::spoken(options.preview)),
             root_schema: host::nothing_to_configure(),
             replay_window: ReplayWindow::default(),
             start,
@@ -179,7 +187,7 @@ impl Sidecar {
         }
         let listeners = Listeners::new(options.state_folder.clone());
         let sidecar = Self {
-            edges: Edges::new(providers),
+            edges: Edges::new(providers).speaking(Dialect::spoken(options.preview)),
             options,
             host,
             told: Vec::new(),

@@ -13,11 +13,13 @@ use super::step::{
 };
 use super::{
     draft, integer, v0_1_0, v0_2_0, v0_3_0, v0_4_0, v0_5_0, v0_5_1, v0_5_2, v0_6_0, v0_7_0, v0_8_0, v0_9_0,
+    v1_0_0,
 };
 use crate::wire::errors::RpcError;
 
 /// Every difference, the newest version's first.
 pub static STEPS: Steps = &[
+    &v1_0_0::V1_0_0,
     &v0_9_0::V0_9_0,
     &v0_8_0::V0_8_0,
     &v0_7_0::V0_7_0,
@@ -38,10 +40,12 @@ pub static STEPS: Steps = &[
 pub struct Chain(Steps);
 
 impl Chain {
-    /// Returns the steps to `dialect`.
-    pub fn to(dialect: Dialect) -> Self {
-        let steps = STEPS.iter().take_while(|step| step.facts().dialect >= dialect).count();
-        Self(&STEPS[..steps])
+    /// Returns the steps to `dialect` from `newest`, which the core speaks.
+    pub fn to(dialect: Dialect, newest: Dialect) -> Self {
+        let count_from =
+            |first: Dialect| STEPS.iter().take_while(|step| step.facts().dialect >= first).count();
+        let (begin, end) = (count_from(newest), count_from(dialect));
+        Self(STEPS.get(begin..end).unwrap_or_default())
     }
 
     /// Translates a request or notification to the newest version.

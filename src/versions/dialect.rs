@@ -50,6 +50,8 @@ dialects! {
     V0_8_0 = "0.8.0",
     V0_9_0 = "0.9.0",
     V1_0_0 = "1.0.0",
+    /// Next release, as far as it is settled: only with `--preview 1.1`.
+    V1_1_0 = "1.1.0",
 }
 
 impl Default for Dialect {
@@ -64,8 +66,28 @@ fn number_of(version: &str) -> Option<[u64; 3]> {
 }
 
 impl Dialect {
-    /// Version that the core speaks.
+    /// Newest released version, which the core speaks unless a preview is on. Later versions are
+    /// previews: each is offered only where its option is given.
     pub const NEWEST: Self = Self::V1_0_0;
+
+    /// Versions that can be previewed, by their names in the option. Those that are released stay
+    /// here: their option has no effect any more.
+    pub const PREVIEWS: &'static [(&'static str, Self)] = &[("1.1", Self::V1_1_0)];
+
+    /// Returns the released versions, oldest first.
+    pub fn released() -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied().filter(|dialect| *dialect <= Self::NEWEST)
+    }
+
+    /// Returns the version that the core speaks with this preview, if any.
+    pub fn spoken(preview: Option<Self>) -> Self {
+        preview.map_or(Self::NEWEST, |preview| preview.max(Self::NEWEST))
+    }
+
+    /// Returns the version of a preview by its name in the option.
+    pub fn preview(name: &str) -> Option<Self> {
+        Self::PREVIEWS.iter().find(|(known, _)| *known == name).map(|(_, dialect)| *dialect)
+    }
 
     /// Returns the version with this name.
     pub fn from_name(name: &str) -> Option<Self> {
@@ -73,14 +95,14 @@ impl Dialect {
     }
 
     /// Returns the version that serves a version number. Before 1.0.0 a minor number breaks
-    /// compatibility, after it a major one.
-    fn of(offered: [u64; 3]) -> Option<Self> {
+    /// compatibility, after it a major one. None is newer than `newest`.
+    fn of(offered: [u64; 3], newest: Self) -> Option<Self> {
         let series = |[major, minor, _]: [u64; 3]| (major, if major == 0 { minor } else { 0 });
         let serves = |dialect: &Self| {
             number_of(dialect.name())
                 .is_some_and(|number| series(number) == series(offered) && number <= offered)
         };
-        Self::ALL.iter().copied().rfind(serves)
+        Self::ALL.iter().copied().filter(|dialect| *dialect <= newest).rfind(serves)
     }
 
     /// Returns whether messages have the member `channel`; before, each method had its own.
@@ -141,16 +163,21 @@ pub struct Negotiation {
     pub doubtful: bool,
 }
 
-/// Chooses a version by the params of `initialize`, or `assumed` where they leave it open.
+/// Chooses a version by the params of `initialize`, or `assumed` where they leave it open. The
+/// newest version that is served is `newest`.
 ///
 /// # Errors
 /// `-32005` when no offered version is served; `-32602` when the params offer none.
-pub fn negotiate(params: &Object, assumed: Option<Dialect>) -> Result<Negotiation, RpcError> {
+pub fn negotiate(
+    params: &Object,
+    assumed: Option<Dialect>,
+    newest: Dialect,
+) -> Result<Negotiation, RpcError> {
     let older = params.get("protocolVersion");
     if let Some(offer) = params.get("protocolVersions") {
         let offered: Vec<Value> = serde_json::from_value(offer.clone())
             .map_err(|why| RpcError::invalid_params(format_args!("`protocolVersions`: {why}")))?;
-        let chosen = negotiate_list(params, &offered, assumed);
+        let chosen = negotiate_list(params, &offered, assumed, newest);
         if chosen.is_ok() || older.is_none() {
             return chosen;
         }
@@ -169,7 +196,7 @@ pub fn negotiate(params: &Object, assumed: Option<Dialect>) -> Result<Negotiatio
                 doubtful: doubtful && assumed.is_none(),
             })
         }
-        Value::Number(_) => Err(unsupported()),
+        Value::Number(_) => Err(unsupported(newest)),
         _ => Err(RpcError::invalid_params("`protocolVersion` must be a number; or offer `protocolVersions`")),
     }
 }
@@ -179,6 +206,7 @@ fn negotiate_list(
     params: &Object,
     offered: &[Value],
     assumed: Option<Dialect>,
+    newest: Dialect,
 ) -> Result<Negotiation, RpcError> {
     let mut wrong = None;
     let mut versions: Vec<&str> = Vec::new();
@@ -204,10 +232,10 @@ fn negotiate_list(
         .into_iter()
         .filter_map(|version| {
             let number = number_of(version)?;
-            Some((number, Dialect::of(number)?, version))
+            Some((number, Dialect::of(number, newest)?, version))
         })
         .max_by_key(|(number, ..)| *number);
-    let Some((_, dialect, version)) = highest else { return Err(unsupported()) };
+    let Some((_, dialect, version)) = highest else { return Err(unsupported(newest)) };
     let mut choice = Negotiation { dialect, answer: version.into(), doubtful: false };
     // The examples of all crates since 0.2.0 offer 0.1.0, which has no `channel`. A client that
     // copied them speaks a later version, most likely a late one.
@@ -293,8 +321,9 @@ pub fn reconnect_sign(params: &Object) -> Option<Dialect> {
     })
 }
 
-fn unsupported() -> RpcError {
-    let names = Dialect::ALL.iter().rev().filter(|dialect| **dialect >= Dialect::V0_1_0);
+fn unsupported(newest: Dialect) -> RpcError {
+    let served = |dialect: &&Dialect| (Dialect::V0_1_0..=newest).contains(*dialect);
+    let names = Dialect::ALL.iter().rev().filter(served);
     RpcError::unsupported_protocol_version(&names.map(|dialect| dialect.name()).collect::<Vec<_>>())
 }
 
@@ -306,7 +335,44 @@ mod tests {
 
     fn choose(params: Value) -> Result<(Dialect, Value), i32> {
         let Value::Object(params) = params else { panic!("params are an object") };
-        negotiate(&params, None).map(|choice| (choice.dialect, choice.answer)).map_err(|error| error.code)
+        negotiate(&params, None, Dialect::NEWEST)
+            .map(|choice| (choice.dialect, choice.answer))
+            .map_err(|error| error.code)
+    }
+
+    /// Chooses among offers as a host does whose preview of 1.1.0 is on.
+    fn choose_in_preview(offered: &[&str]) -> Result<(Dialect, Value), i32> {
+        let Value::Object(params) = json!({ "protocolVersions": offered }) else { unreachable!() };
+        negotiate(&params, None, Dialect::spoken(Dialect::preview("1.1")))
+            .map(|choice| (choice.dialect, choice.answer))
+            .map_err(|error| error.code)
+    }
+
+    #[test]
+    fn preview_serves_its_version_to_those_that_offer_it_and_to_no_others() {
+        for offered in
+            [&["1.1.0", "1.0.0", "0.9.0"], &["0.9.0", "1.0.0", "1.1.0"], &["1.0.0", "1.1.0", "2.0.0"]]
+        {
+            assert_eq!(choose_in_preview(offered), Ok((Dialect::V1_1_0, json!("1.1.0"))), "{offered:?}");
+            assert_eq!(choose_from(offered), Ok((Dialect::V1_0_0, json!("1.1.0"))), "{offered:?}");
+        }
+        assert_eq!(choose_in_preview(&["1.10.0", "1.9.9"]), Ok((Dialect::V1_1_0, json!("1.10.0"))));
+        assert_eq!(choose_in_preview(&["1.0.0", "1.0.7"]), Ok((Dialect::V1_0_0, json!("1.0.7"))));
+        assert_eq!(choose_in_preview(&["0.9.5", "0.8.0"]), Ok((Dialect::V0_9_0, json!("0.9.5"))));
+        for offered in [&[][..], &["2.0.0", "0.10.0"], &["2.1.0"]] {
+            assert_eq!(choose_in_preview(offered), Err(-32005), "{offered:?}");
+        }
+    }
+
+    #[test]
+    fn malformed_versions_are_refused_in_preview_too() {
+        for wrong in
+            ["1.1", "1.1.0.0", "v1.1.0", "01.1.0", "1.1.0-rc.1", "1.1.0+x", " 1.1.0", "1.1.0\n", "1..0", ""]
+        {
+            assert_eq!(choose_in_preview(&[wrong]), Err(-32602), "{wrong:?}");
+            assert_eq!(choose_from(&[wrong]), Err(-32602), "{wrong:?}");
+            assert_eq!(choose_in_preview(&[wrong, "1.1.0"]), Ok((Dialect::V1_1_0, json!("1.1.0"))));
+        }
     }
 
     fn choose_from(offered: &[&str]) -> Result<(Dialect, Value), i32> {

@@ -48,6 +48,8 @@ const CLIENTS_MAX: usize = 10_000;
 /// All connections, with the translations that they share.
 #[derive(Debug, Default)]
 pub struct Edges {
+    /// Version that the core speaks, the newest that is served.
+    newest: Dialect,
     peers: BTreeMap<ConnectionId, EdgeConnection>,
     translations: BTreeMap<Dialect, VersionTranslation>,
     /// Last version of each client id.
@@ -66,6 +68,8 @@ pub struct Edges {
 #[derive(Debug, Default)]
 struct EdgeConnection {
     dialect: Dialect,
+    /// Version that the core speaks.
+    newest: Dialect,
     /// Negotiated version, exactly as the client offered it.
     answer: Value,
     /// Set once the handshake is over.
@@ -130,7 +134,7 @@ struct RequestBatch {
 impl EdgeConnection {
     /// Returns whether nothing needs translation, not even the name of the root channel.
     fn is_plain(&self) -> bool {
-        self.dialect == Dialect::NEWEST && self.root.is_none()
+        self.dialect == self.newest && self.root.is_none()
     }
 
     fn passes(&self, message: &Incoming) -> bool {
@@ -189,6 +193,7 @@ impl EdgeConnection {
     fn apart(&self) -> Self {
         Self {
             dialect: self.dialect,
+            newest: self.newest,
             answer: self.answer.clone(),
             client_id: self.client_id.clone(),
             root: self.root.clone(),
@@ -210,6 +215,12 @@ impl Edges {
     /// Creates the translation. `providers` are the names of the agents, the default one first.
     pub fn new(providers: Vec<String>) -> Self {
         Self { providers, ..Self::default() }
+    }
+
+    /// Serves versions up to `newest`, which the core speaks.
+    #[must_use]
+    pub fn speaking(self, newest: Dialect) -> Self {
+        Self { newest, ..self }
     }
 
     /// Sets the names of the agents that are offered now, the default one first. Former ones stay
@@ -284,15 +295,15 @@ impl Edges {
 
     /// Learns sessions, each with its provider, for versions that name sessions by providers.
     pub fn learn_sessions(&mut self, sessions: &[(String, String)]) {
-        for dialect in Dialect::ALL.iter().copied().filter(|dialect| !dialect.names_channels()) {
+        for dialect in Dialect::released().filter(|dialect| !dialect.names_channels()) {
             let named = sessions.iter().map(|(uri, provider)| (uri.as_str(), Some(provider.as_str())));
             self.translation_to(dialect).names.learn_sessions(named);
         }
     }
 
     fn translation_to(&mut self, dialect: Dialect) -> &mut VersionTranslation {
-        let providers = &self.providers;
-        let new = || VersionTranslation::new(dialect, providers.clone());
+        let (providers, newest) = (&self.providers, self.newest);
+        let new = || VersionTranslation::new(dialect, providers.clone()).from(newest);
         self.translations.entry(dialect).or_insert_with(new)
     }
 
@@ -328,7 +339,9 @@ impl Edges {
 
     /// Adds a connection; `assumed` is its version if the first messages do not tell it.
     pub fn open(&mut self, connection: ConnectionId, assumed: Option<Dialect>) {
-        self.peers.insert(connection, EdgeConnection { assumed, ..EdgeConnection::default() });
+        let newest = self.newest;
+        let peer = EdgeConnection { assumed, newest, dialect: newest, ..EdgeConnection::default() };
+        self.peers.insert(connection, peer);
     }
 
     /// Removes a connection.
@@ -406,7 +419,7 @@ impl Edges {
     /// Chooses the version of a connection from its `initialize`.
     fn begin(&mut self, connection: ConnectionId, params: &Object, raw: &Params) -> Result<(), RpcError> {
         let assumed = self.peers.get(&connection).and_then(|peer| peer.assumed);
-        let Negotiation { dialect, answer, doubtful } = negotiate(params, assumed)?;
+        let Negotiation { dialect, answer, doubtful } = negotiate(params, assumed, self.newest)?;
         // What the core would refuse must not be recorded.
         let InitializeParams { client_id, .. } = raw.read()?;
         self.settle_version(connection, client_id, dialect);
@@ -425,7 +438,8 @@ impl Edges {
         let known = known.or(spoken).or_else(|| reconnect_sign(params));
         let assumed = self.peers.get(&connection).and_then(|peer| peer.assumed);
         let dialect = match known.or(assumed) {
-            Some(dialect) => dialect,
+            // A preview that the client knew may be off now.
+            Some(dialect) => dialect.min(self.newest),
             None => return Err(RpcError::unknown_client()),
         };
         raw.read::<ReconnectParams>()?;
@@ -445,7 +459,9 @@ impl Edges {
         if self.remember(client_id.clone(), dialect) != Some(dialect) {
             self.records.push(Record::Client { id: client_id.clone(), version: dialect.name() });
         }
+        let newest = self.newest;
         let peer = self.peers.entry(connection).or_default();
+        peer.newest = newest;
         // Output before the answer keeps the former subscriptions; the answer replaces them.
         (peer.dialect, peer.client_id, peer.doubtful) = (dialect, client_id, false);
     }
@@ -576,6 +592,18 @@ mod tests {
         }
         assert!(edges.clients.len() < CLIENTS_MAX);
         assert!(edges.is_stranger("0") && !edges.is_stranger("c"));
+    }
+
+    #[test]
+    fn client_of_a_preview_that_is_off_now_is_served_as_of_the_newest_release() {
+        let mut edges = Edges::new(vec!["script".to_owned()]);
+        edges.remember("c".to_owned(), Dialect::V1_1_0);
+        edges.open(ONE, None);
+        let params =
+            json!({ "channel": uris::ROOT, "clientId": "c", "lastSeenServerSeq": 0, "subscriptions": [] });
+        let fed = ask(&mut edges, Method::Reconnect, &params);
+        assert!(matches!(&fed[0], ClientMessage::Protocol(Incoming::Request { .. })), "{fed:?}");
+        assert_eq!(edges.peers[&ONE].dialect, Dialect::NEWEST);
     }
 
     #[test]

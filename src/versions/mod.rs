@@ -33,6 +33,7 @@ mod v0_6_0;
 mod v0_7_0;
 mod v0_8_0;
 mod v0_9_0;
+mod v1_0_0;
 
 use std::time::Duration;
 

@@ -29,6 +29,8 @@ use crate::wire::uris;
 #[derive(Debug, Default)]
 pub struct VersionTranslation {
     dialect: Dialect,
+    /// Version that the core speaks.
+    newest: Dialect,
     pub names: SessionNames,
     /// Chats that clients of the version are subscribed to, before the next action.
     chats: HashMap<String, Conversation>,
@@ -140,6 +142,12 @@ impl VersionTranslation {
         Self { dialect, names: SessionNames::new(providers), ..Self::default() }
     }
 
+    /// Translates from `newest`, which the core speaks.
+    #[must_use]
+    pub fn from(self, newest: Dialect) -> Self {
+        Self { newest, ..self }
+    }
+
     pub fn dialect(&self) -> Dialect {
         self.dialect
     }
@@ -161,7 +169,7 @@ impl VersionTranslation {
         let about = chat_of(channel);
         let facts = uris::session_of_default_chat(&about).and_then(|uri| self.sessions.get(&uri));
         (
-            Chain::to(self.dialect),
+            Chain::to(self.dialect, self.newest),
             Context {
                 chat: self.chats.get(&about),
                 at_end: None,
@@ -177,7 +185,7 @@ impl VersionTranslation {
     }
 
     pub fn chain(&self) -> Chain {
-        Chain::to(self.dialect)
+        Chain::to(self.dialect, self.newest)
     }
 
     /// Retains states that are about to be sent, as far as later translations need them.
@@ -230,6 +238,7 @@ impl VersionTranslation {
     pub fn detach(&self) -> Self {
         Self {
             dialect: self.dialect,
+            newest: self.newest,
             names: self.names.clone(),
             sessions: self.sessions.clone(),
             ..Self::default()

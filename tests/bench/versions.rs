@@ -90,6 +90,7 @@ impl Stage {
             server_info: serde_json::from_str(r#"{"name":"bench"}"#)?,
             agents,
             automations: None,
+            next: None,
             root_schema: ahp_sidecar::host::nothing_to_configure(),
             replay_window: ReplayWindow::default(),
             start: Start::default(),

@@ -208,7 +208,9 @@ fn versions_are_listed_with_their_exact_and_lossy_parts() {
     let row =
         |name: &str, exact: &str, lossy: &str| vec![format!("`{name}`"), exact.to_owned(), lossy.to_owned()];
     let newest = row(Dialect::NEWEST.name(), "everything", "nothing");
-    let older = STEPS.iter().map(|step| {
+    // The chapter on the next version has the rows of previews.
+    let steps = STEPS.iter().filter(|step| step.facts().dialect < Dialect::NEWEST);
+    let older = steps.map(|step| {
         let dialect = step.facts().dialect;
         let name = dialect.name();
         let exact = match ["chat/turnStarted", "chat/draftChanged", "chat/turnResume"]
@@ -223,7 +225,7 @@ fn versions_are_listed_with_their_exact_and_lossy_parts() {
         row(name, &format!("all else that it has, {exact}"), &step.facts().losses.join("; "))
     });
     assert_eq!(rows, std::iter::once(newest).chain(older).collect::<Vec<_>>());
-    assert_eq!(rows.len(), Dialect::ALL.len());
+    assert_eq!(rows.len(), Dialect::released().count());
 }
 
 #[test]

@@ -31,7 +31,7 @@ use subscriptions::Subscriptions;
 use crate::host::channels::Channels;
 use crate::host::effects::{ChannelId, ChatKey, Failing, RunId, SessionKey};
 use crate::host::limits::Limits;
-use crate::host::Config;
+use crate::host::{Config, NextRelease};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 
@@ -45,6 +45,8 @@ pub(super) use windows::{cursor_before, Loading, SnapshotRequired};
 pub(super) struct Ledger {
     pub(super) channels: Channels,
     pub(super) limits: Limits,
+    /// Facts for clients of 1.1.0 of the protocol; `None` if the core speaks 1.0.0.
+    pub(super) next: Option<NextRelease>,
     /// Latest sequence number assigned.
     head: u64,
     /// Set if cursors that clients received from the previous process are still valid.
@@ -80,6 +82,7 @@ impl Ledger {
         Self {
             channels,
             limits: config.limits,
+            next: config.next,
             head: config.start.head,
             continues: config.start.continues,
             first_head: config.start.head,

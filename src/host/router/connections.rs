@@ -5,7 +5,7 @@
 //! Never: reads the replay log: the ledger does.
 
 use ahp_types::commands::{InitializeResult, SubscribeParams, UnsubscribeParams};
-use serde_json::Value;
+use serde_json::{json, Value};
 
 use crate::host::catalogue::ahead;
 use crate::host::catalogue::missed::Missed;
@@ -77,6 +77,9 @@ impl Host {
         .unwrap_or_default();
         if let Value::Object(mut members) = result {
             members.remove("protocolVersion");
+            if let Some(next) = self.ledger.next {
+                members.insert("environment".to_owned(), json!({ "pathStyle": next.path_style }));
+            }
             states.members = members;
         }
         Ok(states.into())

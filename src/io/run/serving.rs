@@ -31,6 +31,7 @@ use crate::os::stdio::take;
 use crate::status::EXIT_STATE;
 use crate::store::folder::{self, StateFolder};
 use crate::store::{StatePlace, StoreOptions};
+use crate::versions::dialect::Dialect;
 
 /// Options of a process that serves.
 #[derive(Debug, Clone)]
@@ -45,6 +46,8 @@ pub struct RunOptions {
     pub watch_parent: bool,
     /// Use a fixed clock and counted ids, and handle one input at a time.
     pub deterministic: bool,
+    /// Version of the protocol that is served before its release; `None` for released ones only.
+    pub preview: Option<Dialect>,
     /// Limits of the core.
     pub limits: Limits,
     /// Folders in which clients may change files, besides those of sessions.
@@ -121,6 +124,8 @@ pub fn serve(
         let terms = options.terms.clone();
         let line_bytes_max = terms.line_bytes_max;
         let automations = configuration.automations();
+        let preview = options.preview.or(configuration.preview());
+        let options = RunOptions { preview, ..options };
         let agents = (backends, configuration.servers(), configuration.client_mcp(), automations);
         let (mut sidecar, mut events) = Sidecar::new(options, agents, opened, leave_reasons, join_requests);
         sidecar.fronts = fronts;

@@ -161,6 +161,7 @@ impl World {
             terms: terms(Shutdown::Cancel),
             watch_parent: false,
             deterministic: false,
+            preview: None,
             memory_budget: MEMORY_BUDGET,
             outbox,
             write_roots: Vec::new(),

@@ -50,6 +50,9 @@ pub const NULL_DEVICE: &str = half::NULL_DEVICE;
 /// Set if absolute paths begin with the letter of a drive.
 pub const HAS_DRIVES: bool = cfg!(windows);
 
+/// Form of paths, by its name in the protocol.
+pub const STYLE: &str = if cfg!(windows) { "windows" } else { "posix" };
+
 /// Returns the name or path of these bytes, for example of git's output. Windows has UTF-8 only:
 /// there, other bytes are replaced.
 pub fn from_bytes(bytes: &[u8]) -> Cow<'_, OsStr> {

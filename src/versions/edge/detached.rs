@@ -163,7 +163,8 @@ mod tests {
     fn what_others_say_is_not_taken_for_turns() {
         let turn = |id: &str| CompletedTurn::from_stored(format!(r#"{{"id":"{id}"}}"#).into()).unwrap();
         let others = br#"["turns apart 0","turns apart 0, 0","turns apart 1, 0"]"#.to_vec();
-        let mut apart = DetachedTurns::new(Chain::to(Dialect::V0_9_0), std::slice::from_ref(&others));
+        let mut apart =
+            DetachedTurns::new(Chain::to(Dialect::V0_9_0, Dialect::NEWEST), std::slice::from_ref(&others));
         assert_eq!(apart.set("c", Vec::new()), None);
         let words = [vec![turn("a"), turn("b")], vec![turn("c")]].map(|turns| apart.set("c", turns).unwrap());
         let line = to_json(&[&words[1], &serde_json::from_slice(&others).unwrap(), &words[0]]);

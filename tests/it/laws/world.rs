@@ -222,6 +222,7 @@ impl World {
             client_mcp: ClientMcp::None,
             agents: vec![with_servers(Script.describe())],
             automations: None,
+            next: None,
             root_schema: speech::root_schema(),
             replay_window: ReplayWindow { actions_max: schedule.window, ..ReplayWindow::default() },
             start: Start::default(),

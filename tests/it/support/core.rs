@@ -76,6 +76,7 @@ impl Core {
             server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
             agents,
             automations: None,
+            next: None,
             root_schema: ahp_sidecar::host::nothing_to_configure(),
             replay_window: ReplayWindow::default(),
             start,

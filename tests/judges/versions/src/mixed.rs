@@ -125,6 +125,7 @@ impl Stage {
             server_info: serde_json::from_value(json!({ "name": "host" }))?,
             agents: agents.describe(),
             automations: None,
+            next: None,
             client_mcp: ahp_sidecar::host::effects::ClientMcp::None,
             root_schema: ahp_sidecar::host::nothing_to_configure(),
             replay_window: ReplayWindow::default(),
