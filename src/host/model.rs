@@ -363,6 +363,8 @@ pub(super) struct Run {
     pub(super) permissions: HashMap<String, Vec<PermissionOption>>,
     /// Steering messages that the agent was sent and has not accepted, newest last.
     pub(super) sent_steering: Vec<PendingMessage>,
+    /// Listed steering messages that the agent was sent and has not accepted, newest last.
+    pub(super) sent_listed: Vec<PendingMessage>,
     /// Agent's ids of questions that were asked again, by the new id of each repetition.
     pub(super) asked_again: BTreeMap<String, String>,
     /// Number of the checkpoint that the turn waits for.
@@ -404,6 +406,7 @@ impl Run {
             open_part: None,
             permissions: HashMap::new(),
             sent_steering: Vec::new(),
+            sent_listed: Vec::new(),
             asked_again: BTreeMap::new(),
             awaited_checkpoint: None,
         }

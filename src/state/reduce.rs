@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet};
 
 use ahp::reducers::{apply_action_to_chat, ReduceOutcome};
-use ahp_types::actions::StateAction;
+use ahp_types::actions::{ChatTurnStartedAction, StateAction};
 use ahp_types::state::{
     ActiveTurn, ChangesSummary, ChatState, InputRequestResponsePart, PendingMessage, ResponsePart,
     SessionStatus, ToolCallState,
@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use super::history::{empty_completed, CompletedTurn, History};
 use super::status::with_activity;
+use super::steering::SteeringChange;
 use crate::wire::rpc::json_bytes;
 use crate::wire::text::{escaped_bytes, first_escaped_bytes};
 use crate::wire::tool_calls::tool_call_id;
@@ -27,6 +28,8 @@ use crate::wire::tool_calls::tool_call_id;
 #[derive(Debug)]
 pub struct Conversation {
     state: ChatState,
+    /// Messages for the agent during a turn, as clients of 1.1.0 list them.
+    steering: Vec<PendingMessage>,
     history: History,
     index: PartIndex,
 }
@@ -87,7 +90,7 @@ impl Conversation {
     /// Makes a conversation from a state. Completed turns in the state are appended to `history`.
     pub fn new(state: ChatState, history: History) -> Self {
         let index = PartIndex::of(&state);
-        let mut conversation = Self { state, history, index };
+        let mut conversation = Self { state, steering: Vec::new(), history, index };
         conversation.take_completed();
         conversation
     }
@@ -95,6 +98,17 @@ impl Conversation {
     /// Returns the state, without completed turns.
     pub fn state(&self) -> &ChatState {
         &self.state
+    }
+
+    /// Sets the list of steering messages.
+    #[must_use]
+    pub(crate) fn with_steering_messages(self, steering: Vec<PendingMessage>) -> Self {
+        Self { steering, ..self }
+    }
+
+    /// Returns the list of steering messages; the single one of older versions is in the state.
+    pub(crate) fn steering_messages(&self) -> &[PendingMessage] {
+        &self.steering
     }
 
     /// Returns the completed turns.
@@ -112,7 +126,8 @@ impl Conversation {
     pub(crate) fn bytes_without_turns(&mut self, with_draft: bool) -> usize {
         let active = self.state.active_turn.take();
         let draft = if with_draft { None } else { self.state.draft.take() };
-        let bytes = json_bytes(&self.state);
+        let listed = if self.steering.is_empty() { 0 } else { json_bytes(&self.steering) };
+        let bytes = json_bytes(&self.state) + listed;
         self.state.active_turn = active;
         self.state.draft = draft.or(self.state.draft.take());
         bytes
@@ -230,8 +245,19 @@ impl Conversation {
                 let outcome = apply_action_to_chat(&mut self.state, action);
                 self.index = PartIndex::of(&self.state);
                 self.take_completed();
+                if let StateAction::ChatTurnStarted(ChatTurnStartedAction {
+                    queued_message_id: Some(id),
+                    ..
+                }) = action
+                {
+                    self.steering.retain(|message| message.id != *id);
+                }
                 outcome
             }
+            StateAction::Unknown(_) => match SteeringChange::of(action) {
+                Some(change) => change.apply(&mut self.steering),
+                None => apply_action_to_chat(&mut self.state, action),
+            },
             _ => apply_action_to_chat(&mut self.state, action),
         }
     }

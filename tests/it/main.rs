@@ -45,6 +45,7 @@ mod listen;
 mod missed;
 mod models;
 mod pending;
+mod preview;
 mod process;
 mod ptys;
 mod quarantine;

@@ -28,7 +28,7 @@ use crate::host::refusal::Refusal;
 use crate::host::{actions, catalogue, Step};
 
 /// Maximum number of queued messages in a chat.
-const QUEUED_MAX: usize = 1000;
+pub(super) const QUEUED_MAX: usize = 1000;
 
 /// Queues the turn of a client that was not aware of a turn which the agent had started by itself.
 /// The queued turn keeps its id and starts when that one ends; until then it is a queued message,
@@ -71,7 +71,7 @@ pub(crate) fn client_sets_pending(
         PendingMessageKind::Steering => state.queued_messages.iter().flatten().any(|m| m.id == action.id),
         PendingMessageKind::Queued => state.steering_message.iter().any(|m| m.id == action.id),
     };
-    if taken {
+    if taken || chat.conversation.steering_messages().iter().any(|m| m.id == action.id) {
         return Err(Refusal::PendingOfOtherKind(action.id));
     }
     let queued = state.queued_messages.as_deref().unwrap_or_default();

@@ -8,6 +8,7 @@
 
 pub(super) mod answers;
 pub(super) mod chat;
+pub(super) mod steering;
 pub(super) mod tools;
 
 use ahp_types::actions::StateAction;

@@ -230,7 +230,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
     // The actions after the row belong to the running turn.
     let running = state.active_turn.as_ref().map(|turn| turn.id.clone());
     let mut consumed = body.consumed;
-    let mut conversation = Conversation::new(state, history);
+    let mut conversation = Conversation::new(state, history).with_steering_messages(body.steering_messages);
     for line in &merge_runs(&actions, MERGED_BYTES_MAX) {
         let envelope = rows::read_action(line)?;
         if conversation.turn_bytes() > turn_bytes_max && is_output(&envelope.action) {

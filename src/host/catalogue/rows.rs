@@ -11,7 +11,7 @@ use ahp_types::actions::{ActionEnvelope, StateAction};
 use ahp_types::common::JsonObject;
 use ahp_types::notifications::SessionSummaryChangedParams;
 use ahp_types::state::{
-    Annotation, ChatState, ChatSummary, SessionChatSummary, SessionState, SessionSummary,
+    Annotation, ChatState, ChatSummary, PendingMessage, SessionChatSummary, SessionState, SessionSummary,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,7 @@ use crate::host::changes::sides::RevertedFile;
 use crate::host::chats::attached::Attached;
 use crate::host::effects::{is_zero, RepositoryStatus, Rope};
 use crate::host::model::{ReviewMarks, TitleBy};
+use crate::state::steering::SteeringChange;
 use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::{to_json, to_sorted_json};
 use crate::wire::selection::SelectionChange;
@@ -78,6 +79,9 @@ pub struct ChatBody<'a> {
     /// Steering messages with which the next turn begins.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(in crate::host) undelivered_steering: BTreeSet<String>,
+    /// List of steering messages, which only clients of 1.1.0 have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::host) steering_messages: Vec<PendingMessage>,
     pub(in crate::host) progress: BTreeMap<String, u64>,
     /// Number of stored turns before the chat's own, which only its agent knows.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -226,6 +230,15 @@ pub fn note_consumed(consumed: &mut BTreeSet<String>, envelope: &ActionEnvelope)
         (StateAction::ChatPendingMessageSet(requeued), None) => {
             consumed.remove(&requeued.id);
         }
+        (action @ StateAction::Unknown(_), None) => match SteeringChange::of(action) {
+            Some(SteeringChange::Removed { id }) => {
+                consumed.insert(id);
+            }
+            Some(SteeringChange::Set { steering_message }) => {
+                consumed.remove(&steering_message.id);
+            }
+            None => {}
+        },
         _ => {}
     }
 }

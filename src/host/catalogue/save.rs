@@ -101,6 +101,7 @@ fn save_chat_row(
         following: chat.following.clone(),
         turns_queued: chat.turns_queued.clone(),
         undelivered_steering: chat.undelivered_steering.clone(),
+        steering_messages: chat.conversation.steering_messages().to_vec(),
         progress: chat.progress.clone(),
         context_turns,
         attached: Cow::Borrowed(&chat.attached),

@@ -157,8 +157,9 @@ pub(crate) fn prune(chat: &mut Chat) {
         return;
     }
     let state = chat.conversation.state();
-    let sent_steering = chat.run.iter().flat_map(|run| &run.sent_steering);
+    let sent_steering = chat.run.iter().flat_map(|run| run.sent_steering.iter().chain(&run.sent_listed));
     let waiting = state.queued_messages.iter().flatten().chain(&state.steering_message).chain(sent_steering);
+    let waiting = waiting.chain(chat.conversation.steering_messages());
     let waiting: Vec<&str> = waiting.map(|message| message.id.as_str()).collect();
     chat.attached.pending.retain(|id, _| waiting.contains(&id.as_str()));
     let newest_first = state.active_turn.iter().map(|turn| &*turn.id);

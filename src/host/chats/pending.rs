@@ -1,4 +1,5 @@
-//! Pending messages: the queue, and the steering message, which the agent gets while it works.
+//! Pending messages: the queue, and steering messages, which the agent gets while it works. Clients
+//! of 1.1.0 have a list of these beside the single one of all versions.
 //!
 //! Owns: consuming each in the two steps of the protocol ("Pending Message Consumption" on the chat
 //! channel page of the specification), and requeuing messages that an agent was sent but never
@@ -12,21 +13,58 @@ use crate::host::agents::AgentRegistry;
 use crate::host::chats::turns::message_for_agent;
 use crate::host::effects::{ChatKey, Command};
 use crate::host::ledger::Ledger;
-use crate::host::model::RunPhase;
+use crate::host::model::{Chat, RunPhase};
 use crate::host::terminals::commands;
 use crate::host::Step;
+use crate::state::steering::SteeringChange;
 
 pub(crate) fn steers(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey) -> bool {
     agents.agent_of(ledger, key).is_none_or(|agent| agent.steers)
 }
 
-/// Sends the steering message to the agent if a turn is running and the agent accepts it.
+/// Place of a pending message in the state of its chat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PendingPlace {
+    /// Single steering message.
+    Slot,
+    /// List of steering messages.
+    List,
+    /// Queue.
+    Queue,
+}
+
+/// Returns the steering messages that wait, with their places, in the order in which the agent gets
+/// them.
+pub(crate) fn steering_of(
+    ledger: &Ledger,
+    chat: &Chat,
+) -> impl Iterator<Item = (PendingPlace, PendingMessage)> {
+    // Without clients that can see it, the list waits.
+    let listed = ledger.next.map(|_| chat.conversation.steering_messages()).unwrap_or_default();
+    let slot = chat.conversation.state().steering_message.iter().map(|it| (PendingPlace::Slot, it.clone()));
+    slot.chain(listed.iter().map(|it| (PendingPlace::List, it.clone()))).collect::<Vec<_>>().into_iter()
+}
+
+/// Sends the steering messages to the agent if a turn is running and the agent accepts them.
 pub(crate) fn send_steering(ledger: &mut Ledger, agents: &AgentRegistry, step: &mut Step<'_>, key: ChatKey) {
     if !steers(ledger, agents, key) {
         return;
     }
     let Some(chat) = ledger.channels.chats.known(key) else { return };
-    let Some(pending) = chat.conversation.state().steering_message.clone() else { return };
+    for (place, pending) in steering_of(ledger, chat) {
+        send_one(ledger, agents, step, key, place, pending);
+    }
+}
+
+fn send_one(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    place: PendingPlace,
+    pending: PendingMessage,
+) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
     // A command of the host, or a message that the agent refused, waits for the end of the turn.
     if commands::command_in(ledger, &pending.message.text).is_some()
         || chat.undelivered_steering.contains(&pending.id)
@@ -35,12 +73,13 @@ pub(crate) fn send_steering(ledger: &mut Ledger, agents: &AgentRegistry, step: &
     }
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) else { return };
-    run.sent_steering.push(pending.clone());
+    let sent = if place == PendingPlace::List { &mut run.sent_listed } else { &mut run.sent_steering };
+    sent.push(pending.clone());
     let run = run.id;
     let PendingMessage { id, message } = pending;
     let attached = chat.attached.pending.get(&id).cloned().unwrap_or_default();
     let message = message_for_agent(agents.agent_of(ledger, key).map(|agent| &agent.info), &message);
-    consume(ledger, step, key, PendingMessageKind::Steering, id.clone());
+    consume(ledger, step, key, place, id.clone());
     step.send_to_agent(key, Command::Steer { run, id, message, attached });
 }
 
@@ -79,7 +118,8 @@ pub(crate) fn fresh_turn_id(ledger: &Ledger, step: &mut Step<'_>, key: ChatKey) 
 pub(crate) fn note_undelivered_steering(ledger: &mut Ledger, key: ChatKey, id: &str) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let state = chat.conversation.state();
-    let waits = state.steering_message.as_ref().is_some_and(|it| it.id == id);
+    let listed = chat.conversation.steering_messages();
+    let waits = state.steering_message.iter().chain(listed).any(|it| it.id == id);
     let is_queued = state.queued_messages.iter().flatten().next().is_some();
     if chat.run.is_none() && chat.own_turn_cause.is_none() && !waits && !is_queued {
         chat.undelivered_steering.insert(id.to_owned());
@@ -90,6 +130,7 @@ pub(crate) fn note_undelivered_steering(ledger: &mut Ledger, key: ChatKey, id: &
 pub(crate) fn steering_arrived(ledger: &mut Ledger, key: ChatKey, id: &str) {
     if let Some(run) = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
         run.sent_steering.retain(|pending| pending.id != id);
+        run.sent_listed.retain(|pending| pending.id != id);
     }
 }
 
@@ -97,11 +138,32 @@ pub(crate) fn steering_arrived(ledger: &mut Ledger, key: ChatKey, id: &str) {
 pub(crate) fn steering_was_refused(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let Some(run) = chat.run.as_mut() else { return };
-    let Some(at) = run.sent_steering.iter().position(|pending| pending.id == id) else { return };
-    let refused = run.sent_steering.remove(at);
-    chat.undelivered_steering.insert(refused.id.clone());
+    let take = |sent: &mut Vec<PendingMessage>| {
+        sent.iter().position(|pending| pending.id == id).map(|at| sent.remove(at))
+    };
+    let (slot, listed) = (take(&mut run.sent_steering), take(&mut run.sent_listed));
+    if slot.is_none() && listed.is_none() {
+        return;
+    }
+    chat.undelivered_steering.insert(id.to_owned());
     ledger.chat_row_due(key);
-    requeue_steering(ledger, step, key, vec![refused]);
+    requeue_steering(ledger, step, key, slot.into_iter().collect());
+    requeue_listed(ledger, step, key, listed.into_iter().collect());
+}
+
+/// Lists messages again that a run's agent was sent and has not accepted, for the next run.
+pub(super) fn requeue_listed(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    sent_listed: Vec<PendingMessage>,
+) {
+    for steering_message in sent_listed {
+        let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+        chat.consumed.remove(&steering_message.id);
+        let set = SteeringChange::Set { steering_message };
+        ledger.sequence(step, key, set.to_action(), None);
+    }
 }
 
 /// Requeues messages that a run's agent was sent and has not accepted, for the next run. Only one
@@ -133,13 +195,19 @@ pub(crate) fn consume(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
-    kind: PendingMessageKind,
+    place: PendingPlace,
     id: String,
 ) {
     if let Some(chat) = ledger.channels.chats.known_mut(key) {
         chat.consumed.insert(id.clone());
         chat.undelivered_steering.remove(&id);
     }
-    let removed = ChatPendingMessageRemovedAction { kind, id };
-    ledger.sequence(step, key, StateAction::ChatPendingMessageRemoved(removed), None);
+    let removed =
+        |kind, id| StateAction::ChatPendingMessageRemoved(ChatPendingMessageRemovedAction { kind, id });
+    let action = match place {
+        PendingPlace::Slot => removed(PendingMessageKind::Steering, id),
+        PendingPlace::Queue => removed(PendingMessageKind::Queued, id),
+        PendingPlace::List => SteeringChange::Removed { id }.to_action(),
+    };
+    ledger.sequence(step, key, action, None);
 }

@@ -3,11 +3,11 @@
 //! Owns: the facts that a turn tells, and the order in which it is closed.
 //! Never: decides when a turn begins.
 
-use ahp_types::state::{PendingMessageKind, ToolCallState};
+use ahp_types::state::ToolCallState;
 use serde_json::json;
 
 use super::calls::{self, CallRef, Readiness};
-use super::pending;
+use super::pending::{self, PendingPlace};
 use super::turns::{end_turn_without_advance, Ending};
 use crate::host::catalogue::rows::ChatBody;
 use crate::host::catalogue::save::{save_chat, save_whole_chat};
@@ -19,6 +19,7 @@ use crate::host::ledger::Ledger;
 use crate::host::testing::{
     actions_in, chat, commands_in, outputs_of, registry, start_turn, step_at, with_session, CHAT,
 };
+use crate::host::NextRelease;
 use crate::state::history::empty_message;
 
 fn call(id: &str) -> CallRef {
@@ -104,9 +105,64 @@ fn steering_that_no_agent_took_is_put_back_when_the_turn_ends() {
     let waits = chat(&mut ledger).conversation.state().steering_message.clone();
     assert_eq!(waits.map(|waits| waits.id).as_deref(), Some("s"));
     outputs_of(|step| {
-        pending::consume(&mut ledger, step, CHAT, PendingMessageKind::Steering, "s".to_owned());
+        pending::consume(&mut ledger, step, CHAT, PendingPlace::Slot, "s".to_owned());
     });
     assert!(chat(&mut ledger).consumed.contains("s"), "it begins no second turn");
+}
+
+/// Sends the listed steering messages `a` and `b` to the agent of a running turn.
+fn with_list() -> (Ledger, Vec<Output>) {
+    let (mut ledger, agents) = (with_session(), registry(&[]));
+    ledger.next = Some(NextRelease { path_style: "posix" });
+    start_turn(&mut ledger, "t");
+    for id in ["a", "b"] {
+        let set = json!({ "type": "chat/steeringMessageSet",
+            "steeringMessage": { "id": id, "message": empty_message() } });
+        let set = serde_json::from_value(set).unwrap();
+        outputs_of(|step| ledger.sequence(step, CHAT, set, None));
+    }
+    let outputs = outputs_of(|step| pending::send_steering(&mut ledger, &agents, step, CHAT));
+    (ledger, outputs)
+}
+
+fn listed(ledger: &mut Ledger) -> Vec<String> {
+    chat(ledger).conversation.steering_messages().iter().map(|listed| listed.id.clone()).collect()
+}
+
+#[test]
+fn listed_messages_are_all_sent_and_all_listed_again_that_no_agent_took() {
+    let (mut ledger, outputs) = with_list();
+    assert!(
+        matches!(commands_in(&outputs)[..], [Command::Steer { .. }, Command::Steer { .. }]),
+        "{outputs:?}"
+    );
+    assert_eq!(actions_in(&outputs), ["chat/steeringMessageRemoved"; 2]);
+    assert!(listed(&mut ledger).is_empty());
+    pending::steering_arrived(&mut ledger, CHAT, "a");
+    outputs_of(|step| end_turn_without_advance(&mut ledger, step, CHAT, Ending::Complete, None));
+    assert_eq!(listed(&mut ledger), ["b"]);
+    assert!(chat(&mut ledger).consumed.contains("a") && !chat(&mut ledger).consumed.contains("b"));
+}
+
+#[test]
+fn list_is_stored_with_its_chat_and_waits_while_the_preview_is_off() {
+    let (mut ledger, _) = with_list();
+    outputs_of(|step| pending::steering_was_refused(&mut ledger, step, CHAT, "b"));
+    assert_eq!(listed(&mut ledger), ["b"]);
+    let outputs = outputs_of(|step| save_whole_chat(&mut ledger, step, CHAT));
+    let row = outputs.iter().find_map(|output| match output {
+        Output::Record(Record::Chat(row)) => Some(row),
+        _ => None,
+    });
+    let stored = ChatBody::read(&row.unwrap().body).unwrap();
+    assert_eq!(stored.steering_messages[0].id, "b");
+    let shown = |ledger: &Ledger| {
+        let of_chat = ledger.channels.chats.known(CHAT).unwrap();
+        pending::steering_of(ledger, of_chat).count()
+    };
+    assert_eq!(shown(&ledger), 1);
+    ledger.next = None;
+    assert_eq!(shown(&ledger), 0);
 }
 
 #[test]

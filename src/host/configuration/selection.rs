@@ -245,7 +245,8 @@ pub(crate) fn clear_followers(ledger: &mut Ledger, key: ChatKey) {
         return;
     };
     let state = chat.conversation.state();
-    let pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
+    let listed = chat.conversation.steering_messages();
+    let pending = state.queued_messages.iter().flatten().chain(&state.steering_message).chain(listed);
     let pending: BTreeSet<&String> = pending.map(|message| &message.id).collect();
     chat.following.retain(|id| pending.contains(id));
 }

@@ -27,6 +27,8 @@ pub struct ChannelSnapshot {
     pub channel: String,
     /// State; for a chat, without its completed turns.
     pub state: SnapshotState,
+    /// Members of the state that the official crates do not have.
+    pub beside: JsonObject,
     /// For a chat, the completed turns to send, oldest first.
     pub turns: Vec<CompletedTurn>,
     /// Sequence number of the last action that the state includes.
@@ -55,8 +57,7 @@ impl ChannelSnapshot {
     /// Returns the JSON text with its sequence number; `said` adjusts all but the turns.
     fn rope(self, said: &mut dyn FnMut(&mut Value)) -> Rope {
         let mut snapshot = json!({ "fromSeq": self.from_seq, "resource": self.channel });
-        // Serialization cannot fail: see `to_json`.
-        snapshot["state"] = serde_json::to_value(&self.state).unwrap_or_default();
+        snapshot["state"] = Value::Object(self.to_object());
         said(&mut snapshot);
         let state = with_turns(snapshot["state"].take(), &self.channel, self.turns);
         let mut members = Rope::members_of(snapshot);
@@ -67,7 +68,10 @@ impl ChannelSnapshot {
     /// Returns the state as a JSON object; for a chat, without its completed turns.
     pub fn to_object(&self) -> JsonObject {
         match serde_json::to_value(&self.state) {
-            Ok(Value::Object(state)) => state,
+            Ok(Value::Object(mut state)) => {
+                state.extend(self.beside.clone());
+                state
+            }
             _ => JsonObject::new(),
         }
     }

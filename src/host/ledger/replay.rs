@@ -6,11 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::common::JsonObject;
+use serde_json::json;
 
 use crate::host::effects::{ActionLine, ChannelId, ChannelSnapshot, LargeStates, Past};
 use crate::host::ledger::contents::{envelope_for_clients, prepare_state_for_clients};
 use crate::host::ledger::windows::by_channel;
 use crate::host::ledger::Ledger;
+use crate::state::steering::MEMBER;
 use crate::wire::action_lines::envelope_of;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -39,8 +41,18 @@ impl Ledger {
         let (mut state, turns) = self.channels.state(target, first_turn)?;
         prepare_state_for_clients(&mut state);
         let channel = self.channels.get(target)?.uri.clone();
+        let beside = self.members_beside(target);
         let from_seq = i64::try_from(self.committed_head()).unwrap_or(i64::MAX);
-        Some(ChannelSnapshot { kind: target.kind, channel, state, turns: turns.to_vec(), from_seq })
+        Some(ChannelSnapshot { kind: target.kind, channel, state, beside, turns: turns.to_vec(), from_seq })
+    }
+
+    /// Returns the members of a channel's state that only 1.1.0 has.
+    fn members_beside(&self, target: ChannelId) -> JsonObject {
+        let chat = target.chat().filter(|_| self.next.is_some());
+        let chat = chat.and_then(|key| self.channels.chats.known(key));
+        let listed = chat.map(|chat| chat.conversation.steering_messages()).unwrap_or_default();
+        let member = (!listed.is_empty()).then(|| (MEMBER.to_owned(), json!(listed)));
+        member.into_iter().collect()
     }
 
     /// Returns the states of channels in the form in which `method` answers them; chats have their

@@ -22,6 +22,7 @@ use crate::host::refusal::Refusal;
 use crate::host::{actions, catalogue, Host, Step};
 use crate::state::history::CompletedTurn;
 use crate::state::status::status_is;
+use crate::state::steering::SteeringChange;
 
 impl Host {
     pub(super) fn change_chat(
@@ -71,6 +72,13 @@ impl Host {
                 }
                 actions::chat::sequence_if_changed(&mut self.ledger, step, key, action, origin)
             }
+            StateAction::Unknown(_) => match SteeringChange::of(&action) {
+                Some(change) => {
+                    let (ledger, agents) = (&mut self.ledger, &self.agents);
+                    actions::steering::client_changes_list(ledger, agents, step, key, change, origin)
+                }
+                None => Err(Refusal::NotServedOn("a chat's channel")),
+            },
             StateAction::ChatDraftChanged(_) => {
                 actions::chat::sequence_if_changed(&mut self.ledger, step, key, action, origin)
             }
@@ -124,7 +132,9 @@ impl Host {
         selection::check_message(&self.ledger, &self.agents, chat.session, &action.message)?;
         let attached = attached::resolve_attached(&self.ledger, &mut action.message)?;
         if let Some(id) = &action.queued_message_id {
-            let mut pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
+            let listed = chat.conversation.steering_messages();
+            let mut pending =
+                state.queued_messages.iter().flatten().chain(&state.steering_message).chain(listed);
             if !pending.any(|message| message.id == *id) {
                 return Err(Refusal::NoSuchPending(id.clone()));
             }

@@ -123,6 +123,7 @@ impl Host {
         // Steering messages that the agent has not accepted have no next turn.
         if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
             run.sent_steering.clear();
+            run.sent_listed.clear();
         }
         self.cancel_turn(step, chat);
         progress::opening_finished(&mut self.ledger, step, chat);

@@ -17,6 +17,7 @@ use crate::host::ledger::Ledger;
 use crate::host::locale::Language;
 use crate::host::model::{ChannelId, Subscription, Window};
 use crate::host::{automations, clients, configuration, terminals, watches, Host, Step};
+use crate::state::steering;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
 use crate::wire::rpc::to_json;
@@ -79,6 +80,7 @@ impl Host {
             members.remove("protocolVersion");
             if let Some(next) = self.ledger.next {
                 members.insert("environment".to_owned(), json!({ "pathStyle": next.path_style }));
+                members.insert(steering::MEMBER.to_owned(), json!({}));
             }
             states.members = members;
         }

@@ -20,7 +20,8 @@ use crate::host::effects::{ChannelId, ChatKey, ConnectionId, DispatchMode, Sessi
 use crate::host::ledger::Ledger;
 use crate::host::model::TitleBy;
 use crate::host::refusal::Refusal;
-use crate::host::{catalogue, clients, customizations, Host, Step};
+use crate::host::{actions, catalogue, clients, customizations, Host, Step};
+use crate::state::steering::SteeringChange;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::DispatchActionParams;
@@ -145,7 +146,10 @@ fn read_asked(
         (DispatchMode::OfferingTools(tools), Some(session)) => {
             clients::offer_of_tools(ledger, session, &asked.origin.client_id, tools)?
         }
-        _ => kinds::read_dispatched(target.kind, &asked.action)?,
+        _ => match actions::steering::read_change(ledger, target, &asked.action)? {
+            Some(change) => change,
+            None => kinds::read_dispatched(target.kind, &asked.action)?,
+        },
     };
     check_state_limit(ledger, target, &action)?;
     Ok(action)
@@ -270,6 +274,11 @@ pub(super) fn growing_member(
             let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
             let chat = ledger.channels.chats.known_mut(id.key.into())?;
             return Some(("the chat (without its turns)", chat.conversation.bytes_without_turns(with_draft)));
+        }
+        (ChannelKind::Chat, StateAction::Unknown(_)) => {
+            let Some(SteeringChange::Set { .. }) = SteeringChange::of(action) else { return None };
+            let chat = ledger.channels.chats.known_mut(id.key.into())?;
+            return Some(("the chat (without its turns)", chat.conversation.bytes_without_turns(true)));
         }
         _ => return None,
     };

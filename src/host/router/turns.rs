@@ -7,11 +7,12 @@
 use ahp_types::actions::{
     ActionOrigin, ChatTruncatedAction, ChatTurnResumeAction, ChatTurnStartedAction, StateAction,
 };
-use ahp_types::state::{PendingMessage, PendingMessageKind};
+use ahp_types::state::PendingMessage;
 
 use crate::host::agents::conversations;
 use crate::host::catalogue::ahead;
 use crate::host::changes::checkpoints;
+use crate::host::chats::pending::PendingPlace;
 use crate::host::chats::turns::{Ending, TRIAL};
 use crate::host::chats::{attached, pending, turns};
 use crate::host::configuration::selection;
@@ -261,24 +262,22 @@ impl Host {
             return;
         };
         let state = chat.conversation.state();
-        let steering = state.steering_message.as_ref();
-        let steering = steering.filter(|it| {
+        let mut steering = pending::steering_of(&self.ledger, chat);
+        let steering = steering.find(|(_, it)| {
             let is_refused = chat.undelivered_steering.contains(&it.id);
             is_refused
                 || !pending::steers(&self.ledger, &self.agents, key)
                 || commands::command_in(&self.ledger, &it.message.text).is_some()
         });
-        let (kind, next) = match steering {
-            Some(steering) => (PendingMessageKind::Steering, Some(steering)),
-            None => (PendingMessageKind::Queued, state.queued_messages.iter().flatten().next()),
-        };
-        let Some(PendingMessage { id, mut message }) = next.cloned() else { return };
+        let queued = || state.queued_messages.iter().flatten().next().cloned();
+        let next = steering.or_else(|| Some((PendingPlace::Queue, queued()?)));
+        let Some((place, PendingMessage { id, mut message })) = next else { return };
         if chat.following.contains(&id) {
             selection::address(&self.ledger, &self.agents, key, &mut message);
         }
         let turn_id = pending::turn_id_of_queued(&mut self.ledger, step, key, &id);
         attached::attached_by_queue(&mut self.ledger, key, &id, &turn_id);
-        pending::consume(&mut self.ledger, step, key, kind, id.clone());
+        pending::consume(&mut self.ledger, step, key, place, id.clone());
         self.begin_turn(step, key, turns::turn_started(turn_id, message, Some(id)), None, false);
     }
 }
