@@ -20,7 +20,7 @@ pub(crate) const MEMBER: &str = "steeringMessages";
 pub(crate) enum SteeringChange {
     /// Appends a message, or replaces the one with its id.
     #[serde(rename = "chat/steeringMessageSet", rename_all = "camelCase")]
-    Set { steering_message: PendingMessage },
+    Set { steering_message: Box<PendingMessage> },
     /// Removes the message with this id.
     #[serde(rename = "chat/steeringMessageRemoved")]
     Removed { id: String },
@@ -44,8 +44,8 @@ impl SteeringChange {
         match self {
             Self::Set { steering_message } => {
                 match list.iter_mut().find(|known| known.id == steering_message.id) {
-                    Some(known) => *known = steering_message,
-                    None => list.push(steering_message),
+                    Some(known) => *known = *steering_message,
+                    None => list.push(*steering_message),
                 }
                 ReduceOutcome::Applied
             }

@@ -64,7 +64,7 @@ pub(crate) fn client_changes_list(
     let chat = tools::known_chat(ledger, key)?;
     let listed = chat.conversation.steering_messages();
     let mut message = match change {
-        SteeringChange::Set { steering_message } => steering_message,
+        SteeringChange::Set { steering_message } => *steering_message,
         SteeringChange::Removed { ref id } => {
             if !listed.iter().any(|message| message.id == *id) {
                 return Err(Refusal::NoSuchPending(id.clone()));
@@ -98,7 +98,7 @@ pub(crate) fn client_changes_list(
     // An acknowledgement would show the client's message instead of the adjusted one.
     let changes = known.as_ref() != Some(&message) || said != message;
     if changes {
-        let set = SteeringChange::Set { steering_message: message };
+        let set = SteeringChange::Set { steering_message: Box::new(message) };
         ledger.sequence(step, key, set.to_action(), Some(origin));
     }
     attached::attach_to_pending(ledger, key, &id, transcripts);

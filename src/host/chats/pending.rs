@@ -158,10 +158,10 @@ pub(super) fn requeue_listed(
     key: ChatKey,
     sent_listed: Vec<PendingMessage>,
 ) {
-    for steering_message in sent_listed {
+    for message in sent_listed {
         let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
-        chat.consumed.remove(&steering_message.id);
-        let set = SteeringChange::Set { steering_message };
+        chat.consumed.remove(&message.id);
+        let set = SteeringChange::Set { steering_message: Box::new(message) };
         ledger.sequence(step, key, set.to_action(), None);
     }
 }
