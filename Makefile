@@ -39,8 +39,8 @@ test-windows: ## the program of Windows under wine: GROUPS of tests/windows/run.
 	WINE="$$WINE_DIR/wine" python3 -B tests/windows/run.py \
 		$(TARGET)/checked/x86_64-pc-windows-gnu/debug/ahp-sidecar.exe $(TARGET)/checked/agent.exe $(GROUPS)
 
-test-versions: ## the official crates of every released version judge the host: JUDGE_CASES schedules from JUDGE_SEED
-	$(CARGO) test --no-run --test it # builds the program, from what the other tests have built
+test-versions: ## the official crates of every released version judge the host: JUDGE_CASES schedules from JUDGE_SEED; and the cases of the specification, where AHP_CASES names `types/test-cases` of its repository
+	$(CARGO) test --test it upstream # builds the program, from what the other tests have built
 	failed=0; for judge in tests/judges/*/Cargo.toml; do \
 		AHP_SIDECAR=$(TARGET)/debug/ahp-sidecar RUST_BACKTRACE=0 \
 			$(CARGO) test --quiet --locked --manifest-path $$judge --target-dir $(TARGET) || failed=1; \

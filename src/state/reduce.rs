@@ -102,12 +102,12 @@ impl Conversation {
 
     /// Sets the list of steering messages.
     #[must_use]
-    pub(crate) fn with_steering_messages(self, steering: Vec<PendingMessage>) -> Self {
+    pub fn with_steering_messages(self, steering: Vec<PendingMessage>) -> Self {
         Self { steering, ..self }
     }
 
     /// Returns the list of steering messages; the single one of older versions is in the state.
-    pub(crate) fn steering_messages(&self) -> &[PendingMessage] {
+    pub fn steering_messages(&self) -> &[PendingMessage] {
         &self.steering
     }
 

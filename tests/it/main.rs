@@ -63,5 +63,6 @@ mod tidy;
 mod transcripts;
 mod updates;
 mod upgrades;
+mod upstream;
 mod watches;
 mod windows;
