@@ -24,6 +24,16 @@ pub struct FieldDifference {
     pub received: Option<Value>,
 }
 
+impl FieldDifference {
+    /// Returns whether two numbers differ, in a field of one of these names.
+    pub fn is_of_numbers(&self, names: &[&str]) -> bool {
+        let name = self.path.rsplit('.').next().unwrap_or_default();
+        let are_numbers =
+            [&self.expected, &self.received].iter().all(|it| it.as_ref().is_some_and(Value::is_number));
+        are_numbers && names.contains(&name)
+    }
+}
+
 impl fmt::Display for FieldDifference {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |value: &Option<Value>| {

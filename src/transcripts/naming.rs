@@ -16,14 +16,17 @@ use super::tokens::{is_hidden, messages_of, spellings, tokens_in, without_broken
 use crate::files::uris::path_of;
 
 /// Fields with a number that says when something was.
-const TIME_FIELDS: [&str; 6] = ["mtime", "ctime", "timestamp", "createdAt", "modifiedAt", "startedAt"];
+const TIME_FIELDS: [&str; 3] = ["mtime", "ctime", "timestamp"];
+
+/// End of the name of a field with such a number.
+const AT: &str = "At";
 
 /// Fields with a number that says how long something took, or which process did it.
 const NUMBER_FIELDS: [&str; 7] =
     ["duration", "durationMs", "duration_ms", "elapsedMs", "pid", "processId", "timeToFirstToken"];
 
 /// Fields with the number of an action.
-const SEQUENCE_FIELDS: [&str; 3] = ["serverSeq", "fromSeq", "lastSeenServerSeq"];
+pub(super) const SEQUENCE_FIELDS: [&str; 3] = ["serverSeq", "fromSeq", "lastSeenServerSeq"];
 
 /// Fields with a folder that a session works in, or that browsing begins at.
 const FOLDER_FIELDS: [&str; 4] =
@@ -249,7 +252,7 @@ impl Naming {
                     if let Some(name) = self.sequence_name(&number, gives) {
                         *value = name.into();
                     }
-                } else if gives && TIME_FIELDS.contains(&field) {
+                } else if gives && (TIME_FIELDS.contains(&field) || field.ends_with(AT)) {
                     *value = TIME.into();
                 } else if gives && NUMBER_FIELDS.contains(&field) {
                     *value = format!("{NAME_START}number}}").into();

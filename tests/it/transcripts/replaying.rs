@@ -152,6 +152,25 @@ fn any_pace_fixes_the_order_of_each_channel_alone() {
 }
 
 #[test]
+fn numbers_that_all_channels_share_need_only_grow_at_any_pace() {
+    let action = |channel: &str, number: u8| {
+        format!(r#"{{"method":"action","params":{{"channel":"{channel}","serverSeq":{number}}}}}"#)
+    };
+    let transcript = format!(
+        "# Shared.\n@ names\n@ any-pace\n> {{\"id\":1}}\n< {}\n< {}\n",
+        action("a", 1),
+        action("b", 2)
+    );
+    let host = |lines: [String; 2]| {
+        format!("read -r line; echo '{}'; echo '{}'; cat >/dev/null", lines[0], lines[1])
+    };
+    let other_order = host([action("b", 1), action("a", 2)]);
+    assert_eq!(replay_to(&other_order, &transcript, &[]), (0, "same\n".to_owned()));
+    let (status, report) = replay_to(&host([action("b", 2), action("a", 0)]), &transcript, &[]);
+    assert!(status == 20 && report.contains("params.serverSeq: expected 1, got 0"), "{report}");
+}
+
+#[test]
 fn action_that_crossed_with_lines_of_the_host_is_said_after_them() {
     // Unless the host's own line is awaited, the second action is there first.
     let host = "import json, select, sys\n\
