@@ -42,6 +42,12 @@ pub enum Node {
     Annotations,
     /// Annotation of a place in a file, or an update of one.
     Annotation,
+    /// State of the channel of all automations.
+    Automations,
+    /// Automation in their list.
+    Automation,
+    /// Definition of an automation.
+    AutomationDefinition,
 }
 
 impl Node {
@@ -53,6 +59,7 @@ impl Node {
             ChannelKind::Chat => Some(Self::Chat),
             ChannelKind::Terminal => Some(Self::Terminal),
             ChannelKind::Annotations => Some(Self::Annotations),
+            ChannelKind::Automations => Some(Self::Automations),
             // A new kind needs no line here, unless it differs in a version.
             #[allow(unreachable_patterns)]
             _ => None,
@@ -81,12 +88,15 @@ pub fn each(node: Node, object: &mut Object, visit: &mut dyn FnMut(Node, &mut Ob
         Node::Part => each_in(object, "toolCall", Node::ToolCall, visit),
         Node::ToolCall => each_in(object, "userSuggestion", Node::Message, visit),
         Node::Annotations => each_in(object, "annotations", Node::Annotation, visit),
+        Node::Automations => each_in(object, "entries", Node::Automation, visit),
+        Node::Automation => each_in(object, "definition", Node::AutomationDefinition, visit),
         Node::Agent
         | Node::SessionSummary
         | Node::ChatSummary
         | Node::Attachment
         | Node::Terminal
-        | Node::Annotation => {}
+        | Node::Annotation
+        | Node::AutomationDefinition => {}
     }
     visit(node, object);
 }
@@ -96,6 +106,9 @@ pub fn each_of_action(action: &mut Object, visit: &mut dyn FnMut(Node, &mut Obje
     let name = action.get("type").and_then(Value::as_str).unwrap_or_default();
     if name == "annotations/set" {
         return each_in(action, "annotation", Node::Annotation, visit);
+    }
+    if name == "automation/set" {
+        return each_in(action, "automation", Node::Automation, visit);
     }
     match name.split_once('/').map_or("", |(_, name)| name) {
         "turnStarted" | "pendingMessageSet" => message_in(action, visit),

@@ -16,7 +16,7 @@ use crate::state::reduce::Conversation;
 use crate::wire::annotations::parse_annotations_uri;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
-use crate::wire::uris;
+use crate::wire::uris::{self, is_of_automations};
 
 pub struct V0_8_0;
 
@@ -55,6 +55,14 @@ impl VersionStep for V0_8_0 {
     fn call_up(&self, call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
         if AUTOMATION_METHODS.contains(&call.method.as_str()) {
             return Err(RpcError::method_not_found(&call.method));
+        }
+        if let Some(uri) = node::text(&call.params, "channel").filter(|uri| is_of_automations(uri)) {
+            if call.method == "subscribe" {
+                return Err(RpcError::channel_not_found(uri));
+            }
+        }
+        for member in ["initialSubscriptions", "subscriptions"] {
+            node::retain(&mut call.params, member, |uri| !uri.as_str().is_some_and(is_of_automations));
         }
         if call.method == "createSession" {
             call.options.fork = call.params.remove("fork").filter(|fork| !fork.is_null());

@@ -1,6 +1,6 @@
 //! 0.9.0, as it differs from 1.0.0: no canvases, no background work, and chats are neither moved
-//! nor reordered; only the session's list shows whether a chat was read; and a changeset that is
-//! computed again has the status of the first time.
+//! nor reordered; only the session's list shows whether a chat was read; a changeset that is
+//! computed again has the status of the first time; and automations have no conditions.
 
 use serde_json::Value;
 
@@ -25,6 +25,7 @@ impl VersionStep for V0_9_0 {
                  in the session has them",
                 "that a session's chats are put into another order, until the next snapshot",
                 "that a changeset was computed before",
+                "the conditions under which an automation disables itself, and the number of its scheduled runs",
             ],
             lacks: &[
                 "session/chatsReordered",
@@ -42,6 +43,8 @@ impl VersionStep for V0_9_0 {
                 (Node::SessionSummary, &["chats", "defaultChat"]),
                 (Node::Chat, &["backgroundWork", "canvases", "changes", "changesets", "movable"]),
                 (Node::ChatSummary, &["changes", "movable"]),
+                (Node::Automation, &["customizations", "runCount"]),
+                (Node::AutomationDefinition, &["disableConditions"]),
             ],
         }
     }
@@ -89,6 +92,14 @@ impl VersionStep for V0_9_0 {
 
     fn action_up(&self, incoming: &mut IncomingAction, _context: &mut Context<'_>) {
         node::objects_in(&mut incoming.action, "activeClient").for_each(name_plugins);
+        for member in ["definition", "changes"] {
+            node::objects_in(&mut incoming.action, member).for_each(|definition| {
+                definition.remove("disableConditions");
+                node::objects_in(definition, "session").for_each(|template| {
+                    template.remove("customizations");
+                });
+            });
+        }
     }
 }
 
@@ -124,5 +135,19 @@ mod tests {
         assert_eq!(outgoing(Node::Chat), json!({ "resource": "c:/1", "title": "t", "status": 1 }));
         let summary = outgoing(Node::ChatSummary);
         assert!(summary.get("movable").is_none() && summary.get("changes").is_none(), "{summary}");
+    }
+
+    #[test]
+    fn conditions_of_automations_are_left_out_in_both_directions() {
+        let definition = || json!({ "title": "t", "session": {}, "disableConditions": [] });
+        let entry =
+            json!({ "resource": "a", "definition": definition(), "runCount": 1, "customizations": [] });
+        let short = json!({ "resource": "a", "definition": { "title": "t", "session": {} } });
+        let mut state = node::members(json!({ "entries": [entry] }));
+        node::each(Node::Automations, &mut state, &mut |node, object| step::node_down(&V0_9_0, node, object));
+        assert_eq!(Value::Object(state), json!({ "entries": [short] }));
+        let mut set = node::members(json!({ "type": "automation/set", "automation": entry }));
+        node::each_of_action(&mut set, &mut |node, object| step::node_down(&V0_9_0, node, object));
+        assert_eq!(Value::Object(set), json!({ "type": "automation/set", "automation": short }));
     }
 }
