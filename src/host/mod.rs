@@ -73,7 +73,7 @@ pub use channels::client_actions;
 
 pub use agents::adoption::ADOPT;
 pub use agents::stored_description;
-pub use automations::AutomationRules;
+pub use automations::{AutomationRules, AutomationSettings, TimeZones};
 pub use catalogue::loaded::{LoadedSession, StoredSummary};
 pub use catalogue::sessions::listing;
 pub use catalogue::{idle, rows};
@@ -88,8 +88,8 @@ pub struct Config {
     pub agents: Vec<AgentDescription>,
     /// MCP servers of clients' plugins that the operator allows.
     pub client_mcp: ClientMcp,
-    /// Rules of automations; `None` if they are off.
-    pub automations: Option<AutomationRules>,
+    /// Settings of automations; `None` if they are off.
+    pub automations: Option<AutomationSettings>,
     /// Facts for clients of 1.1.0 of the protocol; `None` if the core speaks 1.0.0.
     pub next: Option<NextRelease>,
     /// Schema of the host's own configuration, which clients can change.

@@ -38,6 +38,7 @@ mod states;
 pub mod stdio;
 pub mod store_failure;
 pub mod telemetry;
+mod time_zones;
 mod unanswered;
 pub mod upkeep;
 pub mod watches;

@@ -39,6 +39,7 @@ use super::resources::{JobOutcome, Resources, WritableFolders};
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::states::StateWriters;
 use super::telemetry::COLLECTED_FOR;
+use super::time_zones;
 use super::upkeep::Upkeep;
 use super::watches::Watches;
 use crate::backend::mcp::McpServer;
@@ -48,7 +49,7 @@ use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::KnownConversation;
 use crate::host::effects::{ClientMcp, ClientMessage, ConnectionId, Ids, Input, Now, Output, Timer};
 use crate::host::log::ReplayWindow;
-use crate::host::{self, AutomationRules, Host, NextRelease};
+use crate::host::{self, AutomationRules, AutomationSettings, Host, NextRelease};
 use crate::os::hangup::LeaveReason;
 use crate::os::paths;
 use crate::versions::dialect::Dialect;
@@ -146,8 +147,10 @@ impl Sidecar {
             },
             agents: described,
             client_mcp,
-            // Nothing is sent by itself where nothing is stored, or in a recording.
-            automations: automations.filter(|_| !options.deterministic && !readers.is_empty()),
+            // Nothing is sent by itself where nothing is stored.
+            automations: automations
+                .filter(|_| !readers.is_empty())
+                .map(|rules| AutomationSettings { rules, zones: time_zones::read() }),
             next: next_release(Dialect::spoken(options.preview)),
             root_schema: host::nothing_to_configure(),
             replay_window: ReplayWindow::default(),

@@ -1,19 +1,20 @@
 //! Automations, of the program over pipes and of the core alone.
 //!
 //! Owns: that they are off without configuration; a manual run from its request to its end, over
-//! restarts and kills; a run without a client, and beyond its time limit; and what clients of older
-//! versions receive.
+//! restarts and kills after each of its steps; an agent that does not start; a run without a
+//! client, and beyond its time limit; and what clients of older versions receive.
 //! Never: waits for a schedule: the tests of the owner have a clock.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ahp_sidecar::host::effects::{
-    AutomationRunKey, ChatKey, Command, ConnectionId, Event, Input, Output, RunId, Shutdown, Timer, ToolGate,
-    TurnEvent,
+    AutomationRunKey, ChannelId, ChannelRow, ChatKey, Command, ConnectionId, Event, Input, OpenFailure,
+    Output, Record, RunId, Shutdown, TextKind, Timer, ToolGate, TurnEnd, TurnEvent,
 };
-use ahp_sidecar::host::Findings;
+use ahp_sidecar::host::{Findings, Start};
 use serde_json::{json, Value};
 
 use crate::support::core::Core;
@@ -205,26 +206,72 @@ fn killed_process_leaves_a_failed_run() {
 }
 
 #[test]
-fn clients_before_0_9_0_see_no_automations() {
+fn clients_of_0_9_0_see_no_conditions_and_keep_them() {
     let place = Place::new("[automations]\n");
+    let conditions = json!([{ "kind": "afterRuns", "max": 3 }]);
+    let kind = "automation/updateRequested";
+    let update = |changes: Value| json!({ "type": kind, "resource": AUTOMATION, "changes": changes });
+    let (mut client, _) = place.start("1.0.0");
+    client.create("Hello");
+    client.dispatch(LIST, update(json!({ "disableConditions": conditions })));
+    drop(client);
+
     let (mut client, announced) = place.start("0.9.0");
     assert!(announced.is_object());
-    client.create("Hello");
+    let entry = client.state(LIST)["entries"][0].take();
+    assert_eq!(
+        (entry.get("runCount"), entry["definition"].get("disableConditions")),
+        (None, None),
+        "{entry}"
+    );
+    // What the version does not have is ignored.
+    let changes = json!({ "title": "Other", "disableConditions": [] });
+    let said = client.dispatch(LIST, update(changes));
+    let set = said.iter().find(|message| message["params"]["action"]["type"] == "automation/set").unwrap();
+    let entry = &set["params"]["action"]["automation"];
+    assert_eq!(entry["definition"]["title"], "Other");
+    assert_eq!(
+        (entry.get("runCount"), entry["definition"].get("disableConditions")),
+        (None, None),
+        "{entry}"
+    );
     client.run("request");
     client.wait_for("completed");
     drop(client);
 
-    let (mut client, announced) = place.start("0.8.0");
-    assert_eq!(announced, Value::Null);
-    let params = json!({ "channel": LIST, "automation": AUTOMATION, "requestId": "r" });
-    assert_eq!(client.ask("runAutomation", params)["error"]["code"], -32601);
-    assert!(client.ask("subscribe", json!({ "channel": LIST }))["result"]["snapshot"].is_null());
-    let listed = client.ask("listSessions", json!({ "channel": "ahp-root://" }));
-    let session = &listed["result"]["items"][0];
-    assert!(session.is_object() && session.get("origin").is_none(), "{session}");
+    let (mut client, _) = place.start("1.0.0");
+    let entry = client.state(LIST)["entries"][0].take();
+    assert_eq!((&entry["runCount"], &entry["definition"]["disableConditions"]), (&json!(0), &conditions));
 }
 
-/// A run in the core: its agent works on the turn.
+#[test]
+fn clients_before_0_9_0_see_no_automations() {
+    let place = Place::new("[automations]\n");
+    let (mut client, _) = place.start("1.0.0");
+    client.create("Hello");
+    let run = client.run("request");
+    client.wait_for("completed");
+    drop(client);
+
+    for version in ["0.8.0", "0.2.0"] {
+        let (mut client, announced) = place.start(version);
+        assert_eq!(announced, Value::Null);
+        let params = json!({ "channel": LIST, "automation": AUTOMATION, "requestId": "r" });
+        assert_eq!(client.ask("runAutomation", params)["error"]["code"], -32601);
+        // These are channels like any that the version does not know.
+        for channel in [LIST, &run, "ahp-unknown:/c"] {
+            let answer = client.ask("subscribe", json!({ "channel": channel }));
+            assert_eq!(answer["error"]["code"], -32001, "{version}: {channel}: {answer}");
+        }
+        let listed = client.ask("listSessions", json!({ "channel": "ahp-root://" }));
+        let session = &listed["result"]["items"][0];
+        assert!(session.is_object() && session.get("origin").is_none(), "{session}");
+    }
+}
+
+const ME: ConnectionId = ConnectionId(1);
+
+/// A run in the core, with its agent.
 struct Working {
     world: World,
     key: AutomationRunKey,
@@ -233,41 +280,81 @@ struct Working {
     run: RunId,
 }
 
-const ME: ConnectionId = ConnectionId(1);
+/// Defines an automation.
+fn define(world: &mut World) {
+    let definition = json!({
+        "title": "Title",
+        "message": { "text": "Hello", "origin": { "kind": "automation" } },
+        "session": {},
+        "enabled": true,
+        "triggers": [],
+    });
+    let create =
+        json!({ "type": "automation/createRequested", "resource": AUTOMATION, "definition": definition });
+    assert_eq!(world.dispatch(ME, LIST, create), None);
+}
+
+/// Requests a run, always by the same request. Returns its URI.
+fn request(world: &mut World) -> String {
+    let request = json!({ "channel": LIST, "automation": AUTOMATION, "requestId": "r" });
+    world.ask(ME, "runAutomation", request).unwrap()["resource"].as_str().unwrap().to_owned()
+}
+
+/// Takes the runs that are to begin, or to start their agent again.
+fn take_begun(world: &mut World) -> Vec<AutomationRunKey> {
+    let begun = world.take().into_iter().filter_map(|output| match output {
+        Output::CheckDirectories(key, directories) if directories.is_empty() => Some(key),
+        _ => None,
+    });
+    begun.collect()
+}
 
 impl Working {
-    fn new() -> Self {
-        let mut world = World::saving(Core::with_automations());
+    /// A run whose agent has been told to start.
+    fn starting() -> Self {
+        let mut world = World::saving(Core::with_automations(Start::default()));
         world.arrive(ME, "me");
-        let definition = json!({
-            "title": "Title",
-            "message": { "text": "Hello", "origin": { "kind": "automation" } },
-            "session": {},
-            "enabled": true,
-            "triggers": [],
-        });
-        let create =
-            json!({ "type": "automation/createRequested", "resource": AUTOMATION, "definition": definition });
-        assert_eq!(world.dispatch(ME, LIST, create), None);
-        let request = json!({ "channel": LIST, "automation": AUTOMATION, "requestId": "r" });
-        let answer = world.ask(ME, "runAutomation", request).unwrap();
+        define(&mut world);
+        let uri = request(&mut world);
         // Nothing is done before the record of the run is committed.
         assert_eq!(world.commands().count(), 0);
-        let key = world.outputs.iter().find_map(|output| match output {
-            Output::CheckDirectories(key, directories) if directories.is_empty() => Some(*key),
-            _ => None,
-        });
-        let key = key.unwrap();
-        world.feed(Input::DirectoriesChecked(key, Findings::new()));
-        let chat = world.opened();
-        world.agent(chat, Event::Opened);
-        let run = world.started();
-        let uri = answer["resource"].as_str().unwrap().to_owned();
-        Self { world, key, uri, chat, run }
+        let begun = take_begun(&mut world);
+        let mut working = Self { world, key: begun[0], uri, chat: ChatKey(0), run: RunId(0) };
+        working.begin();
+        working
     }
 
-    fn leave(&mut self) {
-        let how = Shutdown::Drain(Duration::from_secs(1));
+    /// A run whose agent works on the turn.
+    fn new() -> Self {
+        let mut working = Self::starting();
+        working.world.agent(working.chat, Event::Opened);
+        working.run = working.world.started();
+        working
+    }
+
+    fn begin(&mut self) {
+        self.world.feed(Input::DirectoriesChecked(self.key, Findings::new()));
+        self.chat = self.world.opened();
+    }
+
+    fn fail_to_start(&mut self) {
+        let reason = "no such program".to_owned();
+        self.world.agent(self.chat, Event::OpenFailed { kind: OpenFailure::Unavailable, reason });
+    }
+
+    /// Returns the delay of the next try, if there is one.
+    fn retry_after(&self) -> Option<u64> {
+        let is_retry = |(timer, _): &(Timer, Duration)| *timer == Timer::AutomationRetry(self.key);
+        self.world.timers().find(is_retry).map(|(_, after)| after.as_secs())
+    }
+
+    fn retry(&mut self) -> Vec<AutomationRunKey> {
+        self.world.take();
+        self.world.feed(Input::Timer(Timer::AutomationRetry(self.key)));
+        take_begun(&mut self.world)
+    }
+
+    fn leave(&mut self, how: Shutdown) {
         self.world.feed(Input::Ended { connection: ME, how, expected: None });
         self.world.feed(Input::Closed(ME));
         self.world.take();
@@ -287,10 +374,168 @@ impl Working {
         self.world.commands().any(is_refusal)
     }
 
-    fn lifecycle(&mut self) -> Value {
+    fn state(&mut self) -> Value {
         let other = ConnectionId(2);
         self.world.arrive(other, "other");
-        self.world.state(other, &self.uri)["lifecycle"].take()
+        self.world.state(other, &self.uri)
+    }
+
+    fn lifecycle(&mut self) -> Value {
+        self.state()["lifecycle"].take()
+    }
+}
+
+#[test]
+fn agent_that_does_not_start_is_tried_three_times_within_ten_minutes() {
+    let mut working = Working::starting();
+    let mut delays = Vec::new();
+    let mut chats = BTreeSet::from([working.chat]);
+    for _ in 1..3 {
+        working.fail_to_start();
+        assert_eq!(working.lifecycle()["status"], "running");
+        delays.extend(working.retry_after());
+        assert_eq!(working.retry(), [working.key]);
+        working.begin();
+        assert!(chats.insert(working.chat), "another session");
+    }
+    assert!(delays.len() == 2 && delays.iter().sum::<u64>() < 600, "{delays:?}");
+    working.world.take();
+    working.fail_to_start();
+    assert_eq!(working.retry_after(), None);
+    let state = working.state();
+    assert_eq!(state["lifecycle"]["status"], "failed");
+    let why = state["lifecycle"]["error"]["message"].as_str().unwrap();
+    assert!(why.contains("no such program"), "{why}");
+    // The sessions of the first tries are gone; the last one shows the failure.
+    assert_eq!(
+        (state["sessions"].as_array().unwrap().len(), &state["sessions"][0]),
+        (1, &state["primarySession"])
+    );
+}
+
+#[test]
+fn agent_that_starts_at_the_second_try_completes_the_run() {
+    let mut working = Working::starting();
+    working.fail_to_start();
+    assert_eq!(working.retry(), [working.key]);
+    working.begin();
+    working.world.agent(working.chat, Event::Opened);
+    let run = working.world.started();
+    working.world.report(working.chat, run, TurnEvent::Ended(TurnEnd::Complete));
+    assert_eq!(working.lifecycle()["status"], "completed");
+    assert_eq!(working.retry(), [], "the timer is void");
+}
+
+#[test]
+fn run_that_waits_for_another_try_can_be_cancelled_and_has_its_time_limit() {
+    let mut working = Working::starting();
+    working.fail_to_start();
+    let (uri, cancel) = (working.uri.clone(), json!({ "type": "automationRun/cancelRequested" }));
+    assert_eq!(working.world.dispatch(ME, &uri, cancel), None);
+    assert_eq!(working.lifecycle()["status"], "cancelled");
+    assert_eq!(working.retry(), []);
+
+    let mut working = Working::starting();
+    working.fail_to_start();
+    working.world.feed(Input::Timer(Timer::AutomationRun(working.key)));
+    assert_eq!(working.lifecycle()["error"]["errorType"], "timeLimit");
+    assert_eq!(working.retry(), []);
+}
+
+#[test]
+fn run_whose_session_is_disposed_of_is_cancelled() {
+    let mut working = Working::new();
+    let session = working.state()["primarySession"].take();
+    working.world.ask(ME, "disposeSession", json!({ "channel": session })).unwrap();
+    assert_eq!(working.lifecycle()["status"], "cancelled");
+}
+
+/// Rows of the store.
+type Rows = BTreeMap<ChannelId, ChannelRow>;
+
+/// Commits the records of all outputs, and returns the runs that are to begin.
+fn commit(rows: &mut Rows, outputs: Vec<Output>) -> Vec<AutomationRunKey> {
+    let mut begun = Vec::new();
+    for output in outputs {
+        match output {
+            Output::Record(Record::Channel(row)) => drop(rows.insert(row.id, row)),
+            Output::Record(Record::ChannelRemoved(id)) => drop(rows.remove(&id)),
+            Output::CheckDirectories(key, _) => begun.push(key),
+            _ => {}
+        }
+    }
+    begun
+}
+
+/// Starts a host on these rows, with a client.
+fn start_on(rows: &Rows, life: u64) -> World {
+    let channels = rows.values().cloned().collect();
+    let (head, last_key) = (life << 20, life * 1000);
+    let start = Start { channels, head, last_key, continues: true, ..Start::default() };
+    let mut world = World::saving(Core::with_automations(start));
+    world.arrive(ME, "me");
+    world
+}
+
+/// Carries out the first steps of a run, each of which is one commit.
+fn steps_of_a_run(count: usize) -> (Rows, Option<String>) {
+    let (mut rows, mut uri, mut begun, mut chat) = (Rows::new(), None, Vec::new(), ChatKey(0));
+    let mut run = RunId(0);
+    let mut world = start_on(&rows, 0);
+    for step in 0..count {
+        match step {
+            0 => define(&mut world),
+            1 => uri = Some(request(&mut world)),
+            2 => {
+                world.feed(Input::DirectoriesChecked(begun[0], Findings::new()));
+                chat = world.opened();
+            }
+            3 => {
+                world.agent(chat, Event::Opened);
+                run = world.started();
+            }
+            4 => world.report(chat, run, TurnEvent::Text(TextKind::Markdown, "Hi".to_owned())),
+            _ => world.report(chat, run, TurnEvent::Ended(TurnEnd::Complete)),
+        }
+        begun.extend(commit(&mut rows, world.take()));
+    }
+    (rows, uri)
+}
+
+#[test]
+fn host_killed_after_any_step_of_a_run_loses_none_and_repeats_none() {
+    // What the host shows after each step, and whether the run begins.
+    let ends =
+        [None, None, Some("pending"), Some("failed"), Some("failed"), Some("failed"), Some("completed")];
+    for (count, expected) in ends.into_iter().enumerate() {
+        let (mut rows, uri) = steps_of_a_run(count);
+        // The next process may be killed, too.
+        for life in 1..4 {
+            let mut world = start_on(&rows, life);
+            let state = world.state(ME, LIST);
+            let runs = state["entries"].as_array().map_or_else(Vec::new, |entries| {
+                entries.iter().flat_map(|entry| entry["runs"].as_array().unwrap().clone()).collect()
+            });
+            let shown: Vec<_> = runs.iter().map(|run| run["lifecycle"]["status"].as_str().unwrap()).collect();
+            assert_eq!(shown, expected.into_iter().collect::<Vec<_>>(), "after {count} steps");
+            let Some(uri) = &uri else { continue };
+            assert_eq!(request(&mut world), *uri, "after {count} steps");
+            let own = world.state(ME, uri)["lifecycle"].take();
+            assert_eq!(own, runs[0]["lifecycle"], "after {count} steps");
+            if expected == Some("failed") {
+                assert_eq!(own["error"]["errorType"], "interrupted");
+            }
+            let looks: Vec<Timer> = world
+                .timers()
+                .map(|(timer, _)| timer)
+                .filter(|it| matches!(it, Timer::Automations(_)))
+                .collect();
+            let mut begun = commit(&mut rows, world.take());
+            assert_eq!(begun, [], "nothing begins at once");
+            looks.iter().for_each(|timer| world.feed(Input::Timer(*timer)));
+            begun.extend(commit(&mut rows, world.take()));
+            assert_eq!(begun.len(), usize::from(expected == Some("pending")), "after {count} steps");
+        }
     }
 }
 
@@ -300,12 +545,14 @@ fn permission_in_a_run_waits_for_a_client_and_is_declined_without_one() {
     attended.ask_permission();
     assert!(!attended.is_declined());
 
-    let mut alone = Working::new();
-    alone.leave();
-    alone.ask_permission();
-    assert!(alone.is_declined());
-    // The run goes on: it belongs to no client.
-    assert_eq!(alone.lifecycle()["status"], "running");
+    for how in [Shutdown::Drain(Duration::from_secs(1)), Shutdown::Cancel] {
+        let mut alone = Working::new();
+        alone.leave(how);
+        alone.ask_permission();
+        assert!(alone.is_declined(), "{how:?}");
+        // The run goes on: it belongs to no client, not even to one whose turns are cancelled.
+        assert_eq!(alone.lifecycle()["status"], "running", "{how:?}");
+    }
 }
 
 #[test]
@@ -316,8 +563,10 @@ fn run_beyond_its_time_limit_fails_and_its_agent_is_stopped() {
     assert!(working.world.timers().any(|asked| asked == (timer, limit)));
     working.world.take();
     working.world.feed(Input::Timer(timer));
-    let is_end = |command: &Command| matches!(command, Command::Cancel { .. } | Command::Close);
-    assert!(working.world.commands().any(is_end));
+    // The turn is cancelled; an agent that does not obey is ended with its conversation.
+    let is_cancel = |command: &Command| matches!(command, Command::Cancel { run } if *run == working.run);
+    assert!(working.world.commands().any(is_cancel));
+    assert!(working.world.commands().any(|command| matches!(command, Command::Close)));
     let lifecycle = working.lifecycle();
     assert_eq!(
         (&lifecycle["status"], &lifecycle["error"]["errorType"]),

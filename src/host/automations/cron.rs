@@ -138,7 +138,8 @@ impl Cron {
         loop {
             let local = self.zone.to_datetime(from);
             let change = self.zone.following(from).next().map(|change| change.timestamp());
-            let found = self.next_local(local, end);
+            let until = change.and_then(|change| local.checked_add(change.duration_since(from)).ok());
+            let found = self.next_local(local, until.map_or(end, |until| until.min(end)));
             let found = found.and_then(|found| from.checked_add(found.duration_since(local)).ok());
             match (found, change) {
                 (Some(found), Some(change)) if found >= change => from = change,

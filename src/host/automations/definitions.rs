@@ -9,11 +9,10 @@ use ahp_types::state::{
     AutomationDefinition, AutomationDefinitionPatch, AutomationDisableCondition, AutomationSchedule,
     AutomationTrigger, MessageAttachment, MessageKind,
 };
-use jiff::tz::TimeZone;
 use jiff::Timestamp;
 
 use super::cron::Cron;
-use super::{refuse, AutomationRules};
+use super::{refuse, AutomationSettings, TimeZones};
 use crate::host::agents::AgentRegistry;
 use crate::host::configuration::requests::find_agent;
 use crate::host::limits::{check_id, URI_BYTES_MAX};
@@ -59,7 +58,7 @@ pub(super) fn patched(
 pub(super) fn checked(
     mut definition: AutomationDefinition,
     agents: &AgentRegistry,
-    rules: &AutomationRules,
+    settings: &AutomationSettings,
     now: Timestamp,
 ) -> Result<AutomationDefinition, Refusal> {
     check_id("title", &definition.title, NAME_BYTES_MAX)?;
@@ -91,8 +90,8 @@ pub(super) fn checked(
         if !ids.insert(&trigger.id) {
             return Err(refuse(format_args!("two triggers have the id `{}`", trigger.id)));
         }
-        let cron = cron_of(&trigger.schedule).map_err(refuse)?;
-        let minutes = i64::from(rules.min_interval_minutes.get());
+        let cron = cron_of(&trigger.schedule, &settings.zones).map_err(refuse)?;
+        let minutes = i64::from(settings.rules.min_interval_minutes.get());
         if minutes > 1 && cron.smallest_interval(now).is_some_and(|smallest| smallest < minutes) {
             return Err(refuse(format_args!(
                 "`{}` occurs more often than every {minutes} minutes, which the operator does not allow",
@@ -133,10 +132,11 @@ fn check_conditions(conditions: &[AutomationDisableCondition]) -> Result<(), Ref
 }
 
 /// Reads a schedule. The error is for people.
-pub(super) fn cron_of(schedule: &AutomationSchedule) -> Result<Cron, String> {
+pub(super) fn cron_of(schedule: &AutomationSchedule, zones: &TimeZones) -> Result<Cron, String> {
     let AutomationSchedule { expression, time_zone } = schedule;
-    let zone = TimeZone::get(time_zone).map_err(|_| format!("`{time_zone}` is no known time zone"))?;
-    Cron::parse(expression, zone).map_err(|why| format!("`{expression}` is no cron expression: {why}"))
+    let zone = zones.get(time_zone).ok_or_else(|| format!("`{time_zone}` is no known time zone"))?;
+    Cron::parse(expression, zone.clone())
+        .map_err(|why| format!("`{expression}` is no cron expression: {why}"))
 }
 
 /// Returns the number of scheduled runs after which a definition disables itself.

@@ -2,8 +2,8 @@
 //!
 //! Owns: definitions and their limits (`definitions`), runs from their record to their end
 //! (`runs`), when the next run is due (`schedules`, `cron`), and the bookkeeping beside the list.
-//! Never: creates a session or begins a turn (`router::automation_steps` does), or reads a clock.
-//! The database of time zones is read as if it never changed.
+//! Never: creates a session or begins a turn (`router::automation_steps` does), or reads a clock or
+//! a database of time zones: the caller lends both.
 //!
 //! A run is recorded, and committed, before anything is done for it.
 
@@ -14,8 +14,9 @@ pub(super) mod schedules;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use ahp_types::actions::{ActionOrigin, AutomationSetAction, StateAction};
 use ahp_types::commands::{
@@ -23,6 +24,7 @@ use ahp_types::commands::{
     AutomationScheduleCapabilities,
 };
 use ahp_types::state::{AutomationDisableCondition, AutomationEntry, AutomationOperation};
+use jiff::tz::TimeZone;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +61,32 @@ fn min_interval_minutes() -> NonZeroU32 {
     NonZeroU32::MIN
 }
 
+/// Settings of automations, fixed at the start of the host.
+#[derive(Debug, Clone)]
+pub struct AutomationSettings {
+    /// Rules of the operator.
+    pub rules: AutomationRules,
+    /// Time zones in which schedules can be read.
+    pub zones: TimeZones,
+}
+
+/// Time zones by their names, in any case, as the caller has read them.
+#[derive(Debug, Clone, Default)]
+pub struct TimeZones(Arc<HashMap<String, TimeZone>>);
+
+impl FromIterator<(String, TimeZone)> for TimeZones {
+    fn from_iter<T: IntoIterator<Item = (String, TimeZone)>>(zones: T) -> Self {
+        let zones = zones.into_iter().map(|(name, zone)| (name.to_ascii_lowercase(), zone));
+        Self(Arc::new(zones.collect()))
+    }
+}
+
+impl TimeZones {
+    pub(crate) fn get(&self, name: &str) -> Option<&TimeZone> {
+        self.0.get(&name.to_ascii_lowercase())
+    }
+}
+
 /// Data of the host about automations that clients do not see.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Bookkeeping {
@@ -70,6 +98,9 @@ pub(super) struct Bookkeeping {
     /// Chats of running runs.
     #[serde(skip)]
     active: BTreeMap<ChatKey, AutomationRunKey>,
+    /// Number of times that the agent of a running run has not started.
+    #[serde(skip)]
+    failed_starts: BTreeMap<AutomationRunKey, usize>,
     /// Set once the runs that the previous process left are ended.
     #[serde(skip)]
     recovered: bool,
@@ -96,7 +127,7 @@ struct RunRequest {
 /// Returns what clients may do with automations; `None` if they are off.
 pub(super) fn capabilities(ledger: &Ledger) -> Option<AutomationCapabilities> {
     let list = ledger.channels.automations.get(&AutomationsKey::LIST)?;
-    let minutes = i64::from(list.rules.min_interval_minutes.get());
+    let minutes = i64::from(list.settings.rules.min_interval_minutes.get());
     Some(AutomationCapabilities {
         create: Some(AutomationCreateCapability {}),
         schedules: Some(AutomationScheduleCapabilities {
@@ -133,7 +164,7 @@ pub(super) fn change_list(
                 }
                 None => {}
             }
-            let definition = definitions::checked(asked.definition, agents, &list.rules, now)?;
+            let definition = definitions::checked(asked.definition, agents, &list.settings, now)?;
             let entry = AutomationEntry {
                 resource: asked.resource,
                 run_count: definitions::runs_max(&definition).map(|_| 0),
@@ -159,7 +190,7 @@ pub(super) fn change_list(
                 return Err(refuse(format_args!("there is no automation `{}`", asked.resource)));
             };
             let changed = definitions::patched(before.definition.clone(), asked.changes);
-            let definition = definitions::checked(changed, agents, &list.rules, now)?;
+            let definition = definitions::checked(changed, agents, &list.settings, now)?;
             if definition == before.definition {
                 return Ok(Verdict::Unchanged);
             }
@@ -197,7 +228,7 @@ pub(super) fn change_list(
 /// Sends an automation as it is now to everybody.
 fn set_entry(ledger: &mut Ledger, step: &mut Step<'_>, mut entry: AutomationEntry) {
     let Some(list) = ledger.channels.automations.get(&AutomationsKey::LIST) else { return };
-    entry.next_run_at = schedules::next_run(&list.books, &entry).map(|next| format!("{next:.3}"));
+    entry.next_run_at = schedules::next_run(list, &entry).map(|next| format!("{next:.3}"));
     let action = StateAction::AutomationSet(Box::new(AutomationSetAction { automation: entry }));
     ledger.sequence(step, AutomationsKey::LIST, action, None);
 }

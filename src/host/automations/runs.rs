@@ -38,6 +38,9 @@ const REQUESTS_MAX: usize = 10_000;
 /// Maximum length of the id of a request, in bytes.
 const REQUEST_BYTES_MAX: usize = 256;
 
+/// Delays before the second and the third try to start the agent of a run, which are all.
+const RETRY_AFTER: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5 * 60)];
+
 /// End of a run.
 pub(in crate::host) enum Outcome {
     Completed(Option<UsageInfo>),
@@ -218,15 +221,44 @@ pub(super) fn forget(ledger: &mut Ledger, step: &mut Step<'_>, uri: &str) {
     remove_row(step, key);
 }
 
-/// Returns the definition of a run that may begin now.
+/// Returns the definition of a run that may begin now, or whose agent may be started again.
 pub(in crate::host) fn to_begin(
     ledger: &Ledger,
     key: AutomationRunKey,
 ) -> Option<(AutomationRunState, AutomationDefinition)> {
     let list = ledger.channels.automations.get(&AutomationsKey::LIST).filter(|list| list.books.awake)?;
     let run = &ledger.channels.automation_runs.get(&key)?.state;
-    let is_pending = matches!(run.lifecycle, AutomationRunLifecycle::Pending(_));
-    is_pending.then(|| Some((run.clone(), list.get(&run.automation)?.definition.clone())))?
+    let may_begin = match run.lifecycle {
+        AutomationRunLifecycle::Pending(_) => true,
+        AutomationRunLifecycle::Running(_) => is_retried(ledger, key),
+        _ => false,
+    };
+    may_begin.then(|| Some((run.clone(), list.get(&run.automation)?.definition.clone())))?
+}
+
+/// Returns whether a running run waits for its agent to be started again.
+fn is_retried(ledger: &Ledger, key: AutomationRunKey) -> bool {
+    let list = ledger.channels.automations.get(&AutomationsKey::LIST);
+    list.is_some_and(|list| list.books.failed_starts.contains_key(&key)) && chat_of(ledger, key).is_none()
+}
+
+/// Sets the time at which the agent of a run, which has not started, is started again. Returns
+/// whether there is such a time.
+pub(in crate::host) fn retry_later(ledger: &mut Ledger, step: &mut Step<'_>, key: AutomationRunKey) -> bool {
+    let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) else { return false };
+    let failed = list.books.failed_starts.entry(key).or_default();
+    let Some(after) = RETRY_AFTER.get(*failed) else { return false };
+    *failed += 1;
+    step.emit(Output::Timer(Timer::AutomationRetry(key), *after));
+    true
+}
+
+/// Starts the agent of a run again, if the run still waits for that.
+pub(in crate::host) fn retry(ledger: &Ledger, step: &mut Step<'_>, key: AutomationRunKey) {
+    if let Some((_, definition)) = to_begin(ledger, key) {
+        let directories = definition.session.working_directories.unwrap_or_default();
+        step.emit(Output::CheckDirectories(key, directories));
+    }
 }
 
 /// Notes the session of a run, and that the run begins. Its turn begins in this chat.
@@ -238,18 +270,22 @@ pub(in crate::host) fn begin(
     chat: ChatKey,
 ) {
     let Some(run) = ledger.channels.automation_runs.get(&key) else { return };
-    let AutomationRunLifecycle::Pending(pending) = run.state.lifecycle.clone() else { return };
+    let lifecycle = run.state.lifecycle.clone();
     let uri = session.to_owned();
     let set = StateAction::AutomationRunSessionSet(AutomationRunSessionSetAction { session: uri.clone() });
     ledger.sequence(step, key, set, None);
     let primary = AutomationRunPrimarySessionChangedAction { primary_session: Some(uri) };
     ledger.sequence(step, key, StateAction::AutomationRunPrimarySessionChanged(primary), None);
+    if let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) {
+        list.books.active.insert(chat, key);
+    }
+    let AutomationRunLifecycle::Pending(pending) = lifecycle else { return list_run(ledger, step, key) };
     let (created_at, started_at) = (pending.created_at, step.timestamp());
     let running = AutomationRunningRunLifecycle { created_at, started_at };
     change(ledger, step, key, AutomationRunLifecycle::Running(running));
-    if let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) {
-        list.books.active.insert(chat, key);
-        let limit = Duration::from_secs(60 * u64::from(list.rules.run_minutes.get()));
+    // The limit is that of all tries.
+    if let Some(list) = ledger.channels.automations.get(&AutomationsKey::LIST) {
+        let limit = Duration::from_secs(60 * u64::from(list.settings.rules.run_minutes.get()));
         step.emit(Output::Timer(Timer::AutomationRun(key), limit));
     }
 }
@@ -284,6 +320,7 @@ pub(in crate::host) fn end(ledger: &mut Ledger, step: &mut Step<'_>, key: Automa
     };
     if let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) {
         list.books.active.retain(|_, active| *active != key);
+        list.books.failed_starts.remove(&key);
     }
     change(ledger, step, key, lifecycle);
     // An occurrence may have waited for this end.
@@ -325,11 +362,22 @@ pub(in crate::host) fn chat_of(ledger: &Ledger, key: AutomationRunKey) -> Option
     list.books.active.iter().find(|(_, active)| **active == key).map(|(chat, _)| *chat)
 }
 
+fn is_listed(ledger: &Ledger, run: &AutomationRunState) -> bool {
+    let list = ledger.channels.automations.get(&AutomationsKey::LIST);
+    list.is_some_and(|list| list.get(&run.automation).is_some())
+}
+
 /// Ends the runs that the previous process has left in the middle.
 pub(in crate::host) fn recover(ledger: &mut Ledger, step: &mut Step<'_>) {
     let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) else { return };
     if std::mem::replace(&mut list.books.recovered, true) {
         return;
+    }
+    // Runs of an automation whose record was damaged would count as active for ever.
+    let runs = ledger.channels.automation_runs.values();
+    let of_none = runs.filter(|run| !is_listed(ledger, &run.state));
+    for run in of_none.map(|run| run.state.resource.clone()).collect::<Vec<_>>() {
+        forget(ledger, step, &run);
     }
     let runs = ledger.channels.automation_runs.iter();
     let left = runs.filter(|(_, run)| matches!(run.state.lifecycle, AutomationRunLifecycle::Running(_)));

@@ -5,6 +5,7 @@
 //! Never: reads a clock: time is that of the step, compared at least every 30 seconds, because the
 //! machine may sleep and its clock may be set.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ahp_types::state::{
@@ -16,6 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::cron::Cron;
 use super::definitions::{cron_of, runs_max};
 use super::{end_date, now, runs, set_entry, Bookkeeping};
+use crate::host::channels::Automations;
 use crate::host::effects::{AutomationsKey, Output, Timer};
 use crate::host::ledger::Ledger;
 use crate::host::refusal::error_info;
@@ -26,6 +28,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// Delay from which an occurrence counts as missed.
 const MISSED: SignedDuration = SignedDuration::from_secs(60);
+
+/// Time by which a clock must have been set back for schedules to begin anew: it was wrong before.
+const SET_BACK: SignedDuration = SignedDuration::from_hours(24);
 
 /// Maximum number of runs that have not ended, of all automations.
 const ACTIVE_MAX: usize = 4;
@@ -60,21 +65,22 @@ pub(super) fn follow_triggers(
 
 /// Returns the time up to which a trigger's occurrences are handled, with its expression.
 fn position(
-    books: &Bookkeeping,
+    list: &Automations,
     automation: &str,
     trigger: &AutomationScheduleTrigger,
 ) -> Option<(Cron, Timestamp)> {
-    let cursor = books.cursors.get(automation)?.get(&trigger.id)?;
-    Some((cron_of(&trigger.schedule).ok()?, Timestamp::from_millisecond(*cursor).ok()?))
+    let cursor = list.books.cursors.get(automation)?.get(&trigger.id)?;
+    let cron = cron_of(&trigger.schedule, &list.settings.zones).ok()?;
+    Some((cron, Timestamp::from_millisecond(*cursor).ok()?))
 }
 
 /// Returns the earliest occurrence that is not handled.
-pub(super) fn next_run(books: &Bookkeeping, entry: &AutomationEntry) -> Option<Timestamp> {
+pub(super) fn next_run(list: &Automations, entry: &AutomationEntry) -> Option<Timestamp> {
     if !entry.definition.enabled {
         return None;
     }
     let next = |trigger| {
-        let (cron, cursor) = position(books, &entry.resource, trigger)?;
+        let (cron, cursor) = position(list, &entry.resource, trigger)?;
         cron.next_after(cursor)
     };
     schedules(&entry.definition).filter_map(next).min()
@@ -109,6 +115,20 @@ pub(in crate::host) fn timer_expired(ledger: &mut Ledger, step: &mut Step<'_>, n
     arm(ledger, step, false);
 }
 
+/// Begins the schedules of an automation anew if the clock was set back far, and returns whether
+/// it was.
+fn begin_anew(books: &mut Bookkeeping, automation: &str, now: Timestamp) -> bool {
+    let cursors = books.cursors.get_mut(automation).into_iter().flat_map(BTreeMap::values_mut);
+    let mut has_changed = false;
+    for cursor in cursors {
+        if Timestamp::from_millisecond(*cursor).is_ok_and(|cursor| cursor.duration_since(now) > SET_BACK) {
+            *cursor = now.as_millisecond();
+            has_changed = true;
+        }
+    }
+    has_changed
+}
+
 fn look_at(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
     let now = now(step);
     let is_full = runs::active_runs(ledger) >= ACTIVE_MAX;
@@ -116,6 +136,9 @@ fn look_at(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
     let Some(mut entry) = list.get(automation).filter(|entry| entry.definition.enabled).cloned() else {
         return;
     };
+    if begin_anew(&mut list.books, automation, now) {
+        return set_entry(ledger, step, entry);
+    }
     let max = runs_max(&entry.definition);
     let is_over = end_date(entry.definition.disable_conditions.as_ref()).is_some_and(|date| date <= now);
     if is_over || max.is_some_and(|max| entry.run_count.unwrap_or(0) >= max) {
@@ -124,7 +147,7 @@ fn look_at(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
         return set_entry(ledger, step, entry);
     }
     let due = schedules(&entry.definition).filter_map(|trigger| {
-        let (cron, cursor) = position(&list.books, automation, trigger)?;
+        let (cron, cursor) = position(&*list, automation, trigger)?;
         let first = cron.next_after(cursor).filter(|first| *first <= now)?;
         Some((first, latest(&cron, cursor, first, now), trigger))
     });
@@ -166,7 +189,8 @@ fn look_at(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
 fn runs_within_an_hour(entry: &AutomationEntry, now: Timestamp) -> usize {
     let is_recent = |created_at: &str| {
         let created = created_at.parse::<Timestamp>();
-        created.is_ok_and(|created| now.duration_since(created) < SignedDuration::from_hours(1))
+        // The clock may have been set back since.
+        created.is_ok_and(|created| now.duration_since(created).abs() < SignedDuration::from_hours(1))
     };
     let scheduled = entry.runs.iter().filter(|run| matches!(run.origin, AutomationRunOrigin::Trigger(_)));
     let begun = scheduled.filter(|run| run.meta.is_none());
@@ -181,7 +205,7 @@ pub(in crate::host) fn arm(ledger: &mut Ledger, step: &mut Step<'_>, at_once: bo
     let enabled = list.entries().iter().filter(|entry| entry.definition.enabled);
     let next = enabled.flat_map(|entry| {
         let date = end_date(entry.definition.disable_conditions.as_ref());
-        [next_run(&list.books, entry), date]
+        [next_run(&*list, entry), date]
     });
     let left = || ledger.channels.automation_runs.values().any(|run| runs::is_active(&run.state.lifecycle));
     let next = next.flatten().min().or_else(|| (!list.books.settled && left()).then_some(now));

@@ -44,8 +44,10 @@ impl crate::host::effects::Ids for Counted<'_> {
 fn ledger_of(rows: Vec<ChannelRow>) -> Ledger {
     let last_key = rows.iter().map(|row| row.id.key).max().unwrap_or(0);
     let rules = serde_json::from_value(json!({})).unwrap();
+    let zone = |name: &str| (name.to_owned(), TimeZone::get(name).unwrap());
+    let zones = ["UTC", "Europe/Berlin"].map(zone).into_iter().collect();
     let start = Start { channels: rows, last_key, continues: true, ..Start::default() };
-    Ledger::at_start(&Config { automations: Some(rules), start, ..config() })
+    Ledger::at_start(&Config { automations: Some(AutomationSettings { rules, zones }), start, ..config() })
 }
 
 impl Bench {
@@ -233,7 +235,7 @@ fn invalid_definitions_are_refused() {
 fn interval_below_that_of_the_operator_is_refused() {
     let mut bench = Bench::at("2026-01-01T00:00:00Z");
     let list = bench.ledger.channels.automations.get_mut(&AutomationsKey::LIST).unwrap();
-    list.rules.min_interval_minutes = NonZeroU32::new(30).unwrap();
+    list.settings.rules.min_interval_minutes = NonZeroU32::new(30).unwrap();
     assert!(bench.create(definition(&[schedule("0,29 * * * *", "UTC")])).is_err());
     bench.create(definition(&[schedule("*/30 * * * *", "UTC")])).unwrap();
     let told = capabilities(&bench.ledger).unwrap();
@@ -350,6 +352,70 @@ fn clock_that_is_set_back_repeats_no_run() {
     bench.look("2026-01-01T00:30:00Z".parse().unwrap());
     bench.look("2026-01-01T01:00:00Z".parse().unwrap());
     assert_eq!(bench.begun.len(), 1);
+}
+
+#[test]
+fn nothing_begins_within_thirty_seconds_of_a_start() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    bench.create(definition(&[schedule("0 * * * *", "UTC")])).unwrap();
+    bench.now = "2026-01-01T00:59:55Z".parse().unwrap();
+    // It begins at the time that the restart expects, not in five seconds.
+    bench.restart();
+    assert_eq!(bench.begun.len(), 1);
+}
+
+#[test]
+fn clock_that_was_far_ahead_stops_no_schedule() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    bench.create(definition(&[schedule("0 * * * *", "UTC")])).unwrap();
+    bench.look("2027-01-01T00:00:00Z".parse().unwrap());
+    bench.complete(bench.begun[0]);
+    // The clock is set right.
+    bench.look("2026-01-01T00:30:00Z".parse().unwrap());
+    assert_eq!(bench.entry().next_run_at.as_deref(), Some("2026-01-01T01:00:00.000Z"));
+    bench.look("2026-01-01T01:00:00Z".parse().unwrap());
+    assert_eq!(bench.begun.len(), 2);
+}
+
+#[test]
+fn runs_of_a_lost_automation_are_removed() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    bench.create(definition(&[])).unwrap();
+    bench.request("one");
+    let list = bench.rows.get_mut(&AutomationsKey::LIST.into()).unwrap();
+    list.body = "damaged".into();
+    bench.restart();
+    assert!(bench.ledger.channels.automation_runs.is_empty());
+    assert!(bench.rows.keys().all(|id| id.automation_run().is_none()));
+}
+
+#[test]
+fn four_runs_are_active_at_most() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    for name in 0..6 {
+        let definition = definition(&[schedule("0 * * * *", "UTC")]);
+        let resource = format!("{AUTOMATION}{name}");
+        let create =
+            json!({ "type": "automation/createRequested", "resource": resource, "definition": definition });
+        bench.ask(create).unwrap();
+    }
+    bench.look("2026-01-01T01:00:00Z".parse().unwrap());
+    assert_eq!(bench.begun.len(), 4);
+    bench.complete(bench.begun[0]);
+    bench.look(bench.now);
+    assert_eq!(bench.begun.len(), 5);
+}
+
+#[test]
+fn automations_beyond_a_hundred_are_refused() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    for name in 0..=AUTOMATIONS_MAX {
+        let resource = format!("{AUTOMATION}{name}");
+        let definition = definition(&[]);
+        let create =
+            json!({ "type": "automation/createRequested", "resource": resource, "definition": definition });
+        assert_eq!(bench.ask(create).is_ok(), name < AUTOMATIONS_MAX, "{name}");
+    }
 }
 
 #[test]

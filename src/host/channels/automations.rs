@@ -14,7 +14,7 @@ use ahp_types::state::{
 use serde::{Deserialize, Serialize};
 
 use crate::host::actions::{actions_of, ClientAction};
-use crate::host::automations::{AutomationRules, Bookkeeping};
+use crate::host::automations::{AutomationSettings, Bookkeeping};
 use crate::host::channels::{Channels, Kind, Table};
 use crate::host::effects::{AutomationRunKey, AutomationsKey, ChannelRow, Output, Record};
 use crate::host::ledger::RowNote;
@@ -30,7 +30,7 @@ use crate::wire::uris::{is_automations, AUTOMATIONS};
 pub(crate) struct Automations {
     pub(crate) channel: Channel,
     state: AutomationState,
-    pub(crate) rules: AutomationRules,
+    pub(crate) settings: AutomationSettings,
     pub(crate) books: Bookkeeping,
 }
 
@@ -131,7 +131,7 @@ impl Kind for Automations {
     type All = Table<AutomationsKey, Self>;
 
     fn at_start(config: &Config) -> Vec<(AutomationsKey, Self)> {
-        let Some(rules) = config.automations else { return Vec::new() };
+        let Some(settings) = config.automations.clone() else { return Vec::new() };
         let row = config.start.channels.iter().find(|row| row.id == AutomationsKey::LIST.into());
         let body = row.and_then(read_row).unwrap_or_else(|| AutomationsBody {
             born_at: config.start.head,
@@ -145,7 +145,7 @@ impl Kind for Automations {
         }
         let channel = Channel::new(AUTOMATIONS.to_owned(), body.born_at);
         let state = AutomationState { entries, meta: None };
-        vec![(AutomationsKey::LIST, Self { channel, state, rules, books: body.books })]
+        vec![(AutomationsKey::LIST, Self { channel, state, settings, books: body.books })]
     }
 
     fn reduce(&mut self, action: &StateAction) -> ReduceOutcome {

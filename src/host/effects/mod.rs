@@ -259,6 +259,8 @@ pub enum Timer {
     Automations(u64),
     /// Time limit of a run of an automation.
     AutomationRun(AutomationRunKey),
+    /// Next try to start the agent of a run.
+    AutomationRetry(AutomationRunKey),
     /// Deadline for an absent active client to return; with the number of the absence.
     Absence(u64),
     /// Timeout of a session that was made ahead of use and has no subscribers; with the number of

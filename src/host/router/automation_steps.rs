@@ -4,7 +4,7 @@
 //! Never: decides that a run begins: it is recorded, and committed, before.
 
 use ahp_types::actions::StateAction;
-use ahp_types::commands::CreateSessionParams;
+use ahp_types::commands::{CreateSessionParams, DisposeSessionParams};
 use ahp_types::state::{AutomationRunLifecycle, AutomationSessionOrigin, Message, SessionOrigin};
 
 use crate::host::actions::Verdict;
@@ -14,6 +14,7 @@ use crate::host::catalogue::sessions::{create_session, NewSession};
 use crate::host::chats::{pending, turns};
 use crate::host::configuration::selection;
 use crate::host::effects::{AutomationRunKey, ChatKey, ConnectionId, SessionKey, SessionOptions};
+use crate::host::model::Session;
 use crate::host::refusal::Refusal;
 use crate::host::{Findings, Host, Step};
 use crate::state::history::CompletedTurn;
@@ -24,9 +25,16 @@ use super::disposal::announce_session;
 /// Connection of no client, for sessions that the host creates by itself.
 const NOBODY: ConnectionId = ConnectionId(u32::MAX);
 
-/// Begins a run that was recorded: creates its session and sends the message.
+/// Begins a run that was recorded: creates its session and sends the message. If the agent has not
+/// started before, a new session replaces the failed one.
 pub(super) fn begin_run(host: &mut Host, step: &mut Step<'_>, key: AutomationRunKey, findings: Findings) {
     let Some((run, definition)) = runs::to_begin(&host.ledger, key) else { return };
+    for channel in run.sessions {
+        let failed = DisposeSessionParams { channel, meta: None };
+        if let Err(error) = host.dispose_session(step, &failed) {
+            tracing::warn!(%error, run = run.resource, "the failed session of a run cannot be disposed of");
+        }
+    }
     let template = definition.session;
     step.findings = findings;
     let params = CreateSessionParams {
@@ -89,6 +97,11 @@ fn send_message_of_run(
 /// Ends the run, if any, whose turn in this chat has ended.
 pub(super) fn end_run_of(host: &mut Host, step: &mut Step<'_>, chat: ChatKey) {
     let Some(key) = runs::take_active(&mut host.ledger, chat) else { return };
+    let session = host.ledger.channels.chats.known(chat).map(|chat| chat.session);
+    let session = session.and_then(|session| host.ledger.channels.sessions.known(session));
+    if session.is_some_and(Session::has_failed) && runs::retry_later(&mut host.ledger, step, key) {
+        return;
+    }
     let chat = host.ledger.channels.chats.known(chat);
     let turn = chat.and_then(|chat| chat.conversation.history().last()).and_then(CompletedTurn::read);
     runs::end(&mut host.ledger, step, key, Outcome::of_turn(turn));
@@ -118,9 +131,11 @@ pub(super) fn cancel_run(
 
 /// Ends a run whose time is up, with its turn and its conversation.
 pub(super) fn run_timed_out(host: &mut Host, step: &mut Step<'_>, key: AutomationRunKey) {
-    let Some(chat) = runs::chat_of(&host.ledger, key) else { return };
+    let chat = runs::chat_of(&host.ledger, key);
     let failed = Outcome::failed("timeLimit", "the run has exceeded its time limit");
     runs::end(&mut host.ledger, step, key, failed);
-    host.cancel_turn(step, chat);
-    conversations::close_conversation(&mut host.ledger, step, chat);
+    if let Some(chat) = chat {
+        host.cancel_turn(step, chat);
+        conversations::close_conversation(&mut host.ledger, step, chat);
+    }
 }

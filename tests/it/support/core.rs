@@ -9,7 +9,9 @@ use ahp_sidecar::host::effects::{
     AgentDescription, ChatKey, Command, ConnectionId, Ids, Input, Now, Output, Record, SavedChat,
     SavedSession,
 };
-use ahp_sidecar::host::{limits::Limits, log::ReplayWindow, Config, Host, Start};
+use ahp_sidecar::host::{
+    limits::Limits, log::ReplayWindow, AutomationSettings, Config, Host, Start, TimeZones,
+};
 use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
 
@@ -55,11 +57,16 @@ impl Core {
         Self::begun(start, agents, Limits::default())
     }
 
-    /// With the agent `script`, and with automations.
-    pub fn with_automations() -> Self {
-        let rules = serde_json::from_value(json!({})).unwrap();
-        let config = Self::config(Start::default(), vec![Script.describe()], Limits::default());
-        Self { host: Host::new(Config { automations: Some(rules), ..config }), ids: CountedIds(0) }
+    /// With the agent `script`, and with automations, beginning where another one has ended.
+    pub fn with_automations(start: Start) -> Self {
+        let settings = AutomationSettings {
+            rules: serde_json::from_value(json!({})).unwrap(),
+            zones: TimeZones::default(),
+        };
+        // Ids are not those of the process before.
+        let ids = CountedIds(start.last_key);
+        let config = Self::config(start, vec![Script.describe()], Limits::default());
+        Self { host: Host::new(Config { automations: Some(settings), ..config }), ids }
     }
 
     fn of(agent: AgentDescription, limits: Limits) -> Self {
