@@ -33,6 +33,7 @@ mod remembering;
 mod servers;
 mod talking;
 mod terminals;
+mod unattended;
 mod waiting;
 
 use std::fmt::Write as _;
