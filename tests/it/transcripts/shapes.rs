@@ -9,11 +9,12 @@ use std::fmt::Debug;
 use ahp_sidecar::transcripts::form::{TranscriptFile, TranscriptLine};
 use ahp_types::actions::ActionEnvelope;
 use ahp_types::commands::{
-    AuthenticateResult, CompletionsResult, CreateResourceWatchResult, FetchTurnsResult, InitializeResult,
-    InvokeChangesetOperationResult, ListSessionsResult, MoveChatResult, ReconnectResult,
+    AuthenticateResult, CompletionsResult, CreateResourceWatchResult, FetchAutomationRunsResult,
+    FetchTurnsResult, InitializeResult, InvokeChangesetOperationResult,
+    ListAutomationTriggerDefinitionsResult, ListSessionsResult, MoveChatResult, ReconnectResult,
     ResolveSessionConfigResult, ResourceListParams, ResourceListResult, ResourceMoveParams,
     ResourceReadParams, ResourceReadResult, ResourceResolveParams, ResourceResolveResult,
-    ResourceWriteParams, SessionConfigCompletionsResult, SubscribeResult,
+    ResourceWriteParams, RunAutomationResult, SessionConfigCompletionsResult, SubscribeResult,
 };
 use ahp_types::messages::{JsonRpcError, JsonRpcMessage};
 use ahp_types::notifications::{
@@ -138,6 +139,11 @@ fn check_result(method: &str, result: &Value) -> Result<(), String> {
         "reconnect" => same::<ReconnectResult>(result).map(|_| ()),
         "subscribe" => same::<SubscribeResult>(result).map(|_| ()),
         "listSessions" => same::<ListSessionsResult>(result).map(|_| ()),
+        "runAutomation" => same::<RunAutomationResult>(result).map(|_| ()),
+        "fetchAutomationRuns" => same::<FetchAutomationRunsResult>(result).map(|_| ()),
+        "listAutomationTriggerDefinitions" => {
+            same::<ListAutomationTriggerDefinitionsResult>(result).map(|_| ())
+        }
         "authenticate" => same::<AuthenticateResult>(result).map(|_| ()),
         "moveChat" => same::<MoveChatResult>(result).map(|_| ()),
         "fetchTurns" => same::<FetchTurnsResult>(result).map(|_| ()),
