@@ -104,6 +104,7 @@ pub(in crate::host) fn timer_expired(ledger: &mut Ledger, step: &mut Step<'_>, n
     let Some(list) = list.filter(|list| list.books.awake && list.books.timer == number) else { return };
     let all: Vec<String> = list.entries().iter().map(|entry| entry.resource.clone()).collect();
     if !std::mem::replace(&mut list.books.settled, true) {
+        correct_next_runs(ledger, step);
         runs::begin_left(ledger, step);
     }
     // Nothing may run that cannot be recorded.
@@ -113,6 +114,19 @@ pub(in crate::host) fn timer_expired(ledger: &mut Ledger, step: &mut Step<'_>, n
         }
     }
     arm(ledger, step, false);
+}
+
+/// Computes anew what is stored, since the rules of a time zone may have changed meanwhile.
+fn correct_next_runs(ledger: &mut Ledger, step: &mut Step<'_>) {
+    let Some(list) = ledger.channels.automations.get(&AutomationsKey::LIST) else { return };
+    let is_wrong = |entry: &&AutomationEntry| next_run(list, entry) != stored_next_run(entry);
+    let wrong: Vec<AutomationEntry> = list.entries().iter().filter(is_wrong).cloned().collect();
+    wrong.into_iter().for_each(|entry| set_entry(ledger, step, entry));
+}
+
+/// Returns the earliest occurrence as it is stored: computing it may take long.
+fn stored_next_run(entry: &AutomationEntry) -> Option<Timestamp> {
+    entry.next_run_at.as_ref().filter(|_| entry.definition.enabled)?.parse().ok()
 }
 
 /// Begins the schedules of an automation anew if the clock was set back far, and returns whether
@@ -145,6 +159,9 @@ fn look_at(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
         entry.definition.enabled = false;
         entry.modified_at = step.timestamp();
         return set_entry(ledger, step, entry);
+    }
+    if stored_next_run(&entry).is_none_or(|next| next > now) {
+        return;
     }
     let due = schedules(&entry.definition).filter_map(|trigger| {
         let (cron, cursor) = position(&*list, automation, trigger)?;
@@ -205,7 +222,7 @@ pub(in crate::host) fn arm(ledger: &mut Ledger, step: &mut Step<'_>, at_once: bo
     let enabled = list.entries().iter().filter(|entry| entry.definition.enabled);
     let next = enabled.flat_map(|entry| {
         let date = end_date(entry.definition.disable_conditions.as_ref());
-        [next_run(&*list, entry), date]
+        [stored_next_run(entry), date]
     });
     let left = || ledger.channels.automation_runs.values().any(|run| runs::is_active(&run.state.lifecycle));
     let next = next.flatten().min().or_else(|| (!list.books.settled && left()).then_some(now));
