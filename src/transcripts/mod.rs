@@ -10,6 +10,7 @@
 
 mod comparison;
 pub mod differences;
+mod early;
 mod folders;
 pub mod form;
 mod jsonl;

@@ -12,6 +12,7 @@ use serde_json::{json, Value};
 
 use super::comparison::TranscriptComparison;
 use super::differences::Difference;
+use super::early::{begins_with_ready, parsed_if, EarlySubscription};
 use super::folders::PlayFolders;
 use super::form::{TranscriptFile, TranscriptLine};
 use super::names::{numbered_names, NameTable};
@@ -142,37 +143,6 @@ struct Player<'a> {
     early: Option<EarlySubscription>,
     /// Number of the current line.
     number: usize,
-}
-
-/// Subscription to a session before the request for it in the transcript.
-#[derive(Debug)]
-struct EarlySubscription {
-    channel: Value,
-    /// Id of the request in the transcript.
-    answer: Value,
-    /// True until the session is ready, or cannot be created.
-    is_creating: bool,
-}
-
-impl EarlySubscription {
-    /// Returns whether a line is an action of the session, which the snapshot in the answer to the
-    /// request includes.
-    fn covers(&mut self, line: &str) -> bool {
-        let Some(message) = parsed_if(line, "\"action\"") else { return false };
-        let params = &message["params"];
-        if message["method"] != "action" || params["channel"] != self.channel {
-            return false;
-        }
-        let is_end =
-            ["session/ready", "session/creationFailed"].iter().any(|end| params["action"]["type"] == *end);
-        self.is_creating &= !is_end;
-        true
-    }
-
-    fn is_answered_by(&self, line: &str) -> bool {
-        let message = parsed_if(line, "\"snapshot\"");
-        message.is_some_and(|message| message["id"] == self.answer && message.get("method").is_none())
-    }
 }
 
 impl Player<'_> {
@@ -357,45 +327,27 @@ impl Player<'_> {
     ///
     /// No line shows that to a client before it subscribes, so the session is subscribed to early.
     fn await_ready_session(&mut self, at: usize, line: &str) -> Result<(), Halt> {
-        if !(self.any_pace && line.contains("\"subscribe\"") && self.is_ready_when_subscribed(at)) {
+        if !(self.any_pace && begins_with_ready(&self.transcript.lines, at)) {
             return Ok(());
         }
         let Ok(mut request) = serde_json::from_str::<Value>(line) else { return Ok(()) };
-        let early = EarlySubscription {
-            channel: request["params"]["channel"].take(),
-            answer: request["id"].take(),
-            is_creating: false,
-        };
+        let early = EarlySubscription::new(request["params"]["channel"].take(), request["id"].take());
         let (id, deadline) = (self.next_sync(), self.deadline());
         let subscribe = json!({
-            "jsonrpc": "2.0", "id": id, "method": "subscribe", "params": { "channel": early.channel }
+            "jsonrpc": "2.0", "id": id, "method": "subscribe", "params": { "channel": early.channel() }
         });
         self.early = Some(early);
         let answer = self.ask(&id, &format!("{subscribe}\n"), deadline)?;
-        let Some(early) = &mut self.early else { return Ok(()) };
-        early.is_creating = answer["result"]["snapshot"]["state"]["lifecycle"] == "creating";
-        while self.early.as_ref().is_some_and(|early| early.is_creating) {
+        if let Some(early) = &mut self.early {
+            early.begin(&answer);
+        }
+        while self.early.as_ref().is_some_and(EarlySubscription::is_creating) {
             match self.next_line(deadline)? {
                 Some(line) => self.receive(line),
                 None => return Err(self.host_has_ended()),
             }
         }
         Ok(())
-    }
-
-    /// Returns whether the answer to a line shows a session that is ready.
-    fn is_ready_when_subscribed(&self, at: usize) -> bool {
-        let id = |line: &str| Some(serde_json::from_str::<Value>(line).ok()?["id"].take());
-        let lines = &self.transcript.lines;
-        let TranscriptLine::Say(request) = &lines[at] else { return false };
-        let Some(asked) = id(request).filter(|id| !id.is_null()) else { return false };
-        lines[at + 1..].iter().any(|line| match line {
-            TranscriptLine::Host(text) if text.contains("\"ready\"") => {
-                let answer: Value = serde_json::from_str(text).unwrap_or_default();
-                answer["id"] == asked && answer["result"]["snapshot"]["state"]["lifecycle"] == "ready"
-            }
-            _ => false,
-        })
     }
 
     fn added(&mut self) -> &mut Vec<String> {
@@ -634,11 +586,6 @@ fn echoed(line: &str) -> Option<(Value, Value)> {
 fn is_status(expected: i32, received: i32) -> bool {
     const BY_SIGNALS: std::ops::RangeInclusive<i32> = BY_SIGNAL + 1..=BY_SIGNAL + 64;
     expected == received || expected == -1 && BY_SIGNALS.contains(&received)
-}
-
-/// Returns the message of a line, if it has this text.
-fn parsed_if(line: &str, text: &str) -> Option<Value> {
-    line.contains(text).then(|| serde_json::from_str(line).ok()).flatten()
 }
 
 /// Returns the message of a line that answers the request with this id.

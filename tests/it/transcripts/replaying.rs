@@ -204,7 +204,7 @@ fn action_that_crossed_with_lines_of_the_host_is_said_after_them() {
 
 #[test]
 fn session_that_was_ready_when_it_was_subscribed_to_is_awaited() {
-    // It is ready when it has been subscribed to.
+    // It is ready when it has been subscribed to, and goes on changing.
     let host = "import json, sys\n\
                 say = lambda **message: print(json.dumps(message), flush=True)\n\
                 is_ready = False\n\
@@ -212,6 +212,7 @@ fn session_that_was_ready_when_it_was_subscribed_to_is_awaited() {
                 request = json.loads(line)\n \
                 lifecycle = 'ready' if is_ready else 'creating'\n \
                 state = {'lifecycle': lifecycle}\n \
+                is_ready and say(method='action', params={'channel': 'c', 'action': {'type': 'x'}})\n \
                 say(id=request['id'], result={'snapshot': {'state': state}})\n \
                 is_ready or say(method='action', params={'channel': 'c', 'action': {'type': 'session/ready'}})\n \
                 is_ready = True\n";
@@ -222,7 +223,13 @@ fn session_that_was_ready_when_it_was_subscribed_to_is_awaited() {
         )
     };
     assert_eq!(replay_to_python(host, &subscribed("ready"), &[]), (0, "same\n".to_owned()));
-    // A client that subscribed earlier is sent the action.
+    // A client that is subscribed already is sent the action.
+    let again = subscribed("creating")
+        + r#"< {"method":"action","params":{"channel":"c","action":{"type":"session/ready"}}}"#
+        + "\n\n> {\"id\":2,\"method\":\"subscribe\",\"params\":{\"channel\":\"c\"}}\n\
+           < {\"method\":\"action\",\"params\":{\"channel\":\"c\",\"action\":{\"type\":\"x\"}}}\n\
+           < {\"id\":2,\"result\":{\"snapshot\":{\"state\":{\"lifecycle\":\"ready\"}}}}\n";
+    assert_eq!(replay_to_python(host, &again, &[]), (0, "same\n".to_owned()));
     let ready = r#"< {"method":"action","params":{"channel":"c","action":{"type":"session/ready"}}}"#;
     let creating = subscribed("creating") + ready + "\n";
     assert_eq!(replay_to_python(host, &creating, &[]), (0, "same\n".to_owned()));
