@@ -29,7 +29,7 @@ use super::link::{ConnectionAcceptor, ConnectionSettings, OnClose, Receipts};
 use super::listen::listeners::Listeners;
 use super::log::{LogReader, LogReaders};
 use super::stdio::{self, Stdout};
-use super::upkeep::{SocketFile, Upkeep};
+use super::upkeep::{locked, SocketFile, Upkeep};
 use crate::config::ConfigurationReading;
 use crate::host::effects::ConnectionId;
 use crate::os::hangup::{self, LeaveReason};
@@ -59,13 +59,6 @@ pub struct HostSocket {
     pub stays: bool,
     /// Lock that permits this process to listen; `None` if its identity cannot be determined.
     pub lock: Option<LockId>,
-}
-
-impl HostSocket {
-    /// Returns what the upkeep thread needs to bind the socket again if its file is removed.
-    pub fn socket_file(&self) -> Option<SocketFile> {
-        Some(SocketFile::new(self.path.clone(), self.lock.clone()?))
-    }
 }
 
 /// Sends the reason to all waiting fronts. To be called when no more fronts can arrive.
@@ -142,7 +135,7 @@ struct Front {
 pub struct Fronts {
     settings: BTreeMap<String, String>,
     log_readers: LogReaders,
-    path: PathBuf,
+    socket: Arc<Mutex<SocketFile>>,
     listens: JoinHandle<()>,
     join_requests: mpsc::UnboundedSender<JoinRequest>,
     served: BTreeMap<ConnectionId, Front>,
@@ -150,8 +143,6 @@ pub struct Fronts {
     last: Vec<Arc<FrontStream>>,
     /// Set once a front has arrived, even if it was refused.
     has_come: bool,
-    /// Set if the socket's file belongs to another host.
-    is_replaced: bool,
     /// Number of fronts whose preparation is in progress.
     coming_again: usize,
     stays: bool,
@@ -161,7 +152,7 @@ pub struct Fronts {
 impl Fronts {
     /// Listens for fronts. The receiver gets their hellos. Must be called inside a runtime.
     pub fn listen(place: HostSocket) -> io::Result<(Self, mpsc::UnboundedReceiver<JoinRequest>)> {
-        let HostSocket { listener, path, settings, log_readers, stays, .. } = place;
+        let HostSocket { listener, path, settings, log_readers, stays, lock } = place;
         let listener = listen(listener)?;
         let (join_requests, knocked) = mpsc::unbounded_channel();
         let listens = tokio::spawn(accept_all(listener, join_requests.clone()));
@@ -169,19 +160,23 @@ impl Fronts {
             Self {
                 settings,
                 log_readers,
-                path,
+                socket: Arc::new(Mutex::new(SocketFile::new(path, lock))),
                 listens,
                 join_requests,
                 served: BTreeMap::new(),
                 last: Vec::new(),
                 has_come: false,
-                is_replaced: false,
                 coming_again: 0,
                 stays,
                 since: Instant::now(),
             },
             knocked,
         ))
+    }
+
+    /// Returns the socket's file, for the upkeep thread.
+    pub fn socket_file(&self) -> Arc<Mutex<SocketFile>> {
+        Arc::clone(&self.socket)
     }
 
     /// Returns whether all fronts are gone, none is expected, and the host does not stay.
@@ -355,20 +350,10 @@ impl Fronts {
         }
     }
 
-    /// Notes that another process serves the folder and owns the socket's file.
-    pub fn are_replaced(&mut self) {
-        self.is_replaced = true;
-    }
-
     /// Stops listening, and removes the socket's file unless it belongs to another host.
     pub fn close(&mut self) {
         self.listens.abort();
-        if self.is_replaced {
-            return;
-        }
-        if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::debug!(%error, "the socket of the host is gone already");
-        }
+        locked(&self.socket).remove();
     }
 }
 

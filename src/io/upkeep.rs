@@ -2,7 +2,8 @@
 //!
 //! Owns: a thread that checks them every two seconds, so that a blocked file system delays nothing
 //! else; restoring a removed socket and lock; rereading the configuration, also for a front.
-//! Never: applies what it reads, or binds a socket while another process holds the folder's lock.
+//! Never: applies what it reads, or binds a socket while another process holds the folder's lock or
+//! after the host has removed it.
 //!
 //! Polling is used instead of notifications because it notices all changes (relinked files, moved
 //! folders, network file systems) on every platform, for two calls every two seconds.
@@ -11,6 +12,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,14 +45,21 @@ pub enum UpkeepEvent {
 }
 
 /// Socket of a host, and the lock that permits binding it.
+///
+/// The upkeep thread restores the file and the host removes it in the end, so both share one under
+/// a mutex: a check that has begun finishes before the removal, and none binds afterwards.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
     file: Option<Identity>,
-    lock: LockId,
+    /// `None` if its identity cannot be determined: the file is not restored.
+    lock: Option<LockId>,
     /// Lock that replaces a removed one.
     renewed: Option<File>,
+    /// Set once the takeover by another host, which owns the file now, was reported.
     is_replaced: bool,
+    /// Set once the host has removed the file.
+    is_removed: bool,
     /// Set once a failure to bind was logged.
     is_in_trouble: bool,
 }
@@ -67,16 +76,29 @@ pub struct ConfigurationFile {
 
 impl SocketFile {
     /// Records the current file of the socket.
-    pub fn new(path: PathBuf, lock: LockId) -> Self {
+    pub fn new(path: PathBuf, lock: Option<LockId>) -> Self {
         let file = identity_of(&path);
-        Self { path, file, lock, renewed: None, is_replaced: false, is_in_trouble: false }
+        Self { path, file, lock, renewed: None, is_replaced: false, is_removed: false, is_in_trouble: false }
+    }
+
+    /// Removes the file for good, unless it belongs to another host.
+    pub fn remove(&mut self) {
+        self.is_removed = true;
+        // A takeover after the last check counts, too.
+        if self.lock.as_mut().is_some_and(|lock| matches!(lock.place(), LockPlace::Replaced)) {
+            return;
+        }
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::debug!(%error, "the socket of the host is gone already");
+        }
     }
 
     /// Restores the lock if its file was removed, and the socket if its file is not the bound one.
     fn look(&mut self) -> Option<UpkeepEvent> {
-        match self.lock.place() {
+        let lock = self.lock.as_mut().filter(|_| !self.is_removed)?;
+        match lock.place() {
             LockPlace::There => {}
-            LockPlace::Removed => match self.lock.renew(&self.path) {
+            LockPlace::Removed => match lock.renew(&self.path) {
                 Ok(lock) => {
                     tracing::warn!("the lock of the state folder was removed, and is created again");
                     self.renewed = Some(lock);
@@ -110,6 +132,11 @@ impl SocketFile {
             }
         }
     }
+}
+
+/// Locks the socket's file, whose state is whole after each step.
+pub fn locked(socket: &Mutex<SocketFile>) -> MutexGuard<'_, SocketFile> {
+    socket.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn identity_of(path: &Path) -> Option<Identity> {
@@ -204,7 +231,7 @@ pub struct Upkeep {
 impl Upkeep {
     /// Starts the thread. The receiver gets its events.
     pub fn start(
-        socket: Option<SocketFile>,
+        socket: Option<Arc<Mutex<SocketFile>>>,
         configuration: Option<ConfigurationFile>,
     ) -> io::Result<(Self, mpsc::UnboundedReceiver<UpkeepEvent>)> {
         let (orders, ordered) = channel();
@@ -231,7 +258,7 @@ impl Upkeep {
 
 fn run_upkeep(
     orders: &Receiver<oneshot::Sender<ConfigurationReading>>,
-    mut socket: Option<SocketFile>,
+    socket: Option<Arc<Mutex<SocketFile>>>,
     mut configuration: Option<ConfigurationFile>,
     tell: &mpsc::UnboundedSender<UpkeepEvent>,
 ) {
@@ -239,7 +266,7 @@ fn run_upkeep(
     loop {
         // Orders that arrive all the time delay no check.
         if due <= Instant::now() {
-            let bound = socket.as_mut().and_then(SocketFile::look);
+            let bound = socket.as_ref().and_then(|socket| locked(socket).look());
             let read = configuration.as_mut().and_then(ConfigurationFile::look);
             let read = read.map(|reading| UpkeepEvent::Configuration(Box::new(reading)));
             if !bound.into_iter().chain(read).all(|news| tell.send(news).is_ok()) {
@@ -299,7 +326,7 @@ mod tests {
         let held = StateFolder::hold(folder.path()).unwrap();
         let (path, lock) = (folder.path().join("host.sock"), folder.path().join("lock"));
         let _listener = bind(&path).unwrap();
-        let mut socket = SocketFile::new(path.clone(), held.lock_id().unwrap().unwrap());
+        let mut socket = SocketFile::new(path.clone(), held.lock_id().unwrap());
         assert!(socket.look().is_none());
         for removed in [&[&path][..], &[&lock], &[&path, &lock]] {
             removed.iter().for_each(|file| fs::remove_file(file).unwrap());
@@ -313,6 +340,23 @@ mod tests {
         let _other = StateFolder::hold(folder.path()).unwrap();
         assert!(matches!(socket.look(), Some(UpkeepEvent::Replaced)));
         assert!(socket.look().is_none() && !path.exists(), "that is the other one's");
+        let _others = bind(&path).unwrap();
+        socket.remove();
+        assert!(path.exists(), "that is the other one's");
+    }
+
+    #[test]
+    fn socket_that_the_host_has_removed_is_not_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = StateFolder::hold(folder.path()).unwrap();
+        let path = folder.path().join("host.sock");
+        let _listener = bind(&path).unwrap();
+        let mut socket = SocketFile::new(path.clone(), held.lock_id().unwrap());
+        socket.remove();
+        assert!(socket.look().is_none() && !path.exists());
+        // Not even where the lock has gone with it.
+        fs::remove_file(folder.path().join("lock")).unwrap();
+        assert!(socket.look().is_none() && !folder.path().join("lock").exists());
     }
 
     #[test]
@@ -320,8 +364,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let held = StateFolder::hold(folder.path()).unwrap();
         let path = folder.path().join("host.sock");
-        let socket = SocketFile::new(path.clone(), held.lock_id().unwrap().unwrap());
-        let (upkeep, mut news) = Upkeep::start(Some(socket), None).unwrap();
+        let socket = SocketFile::new(path.clone(), held.lock_id().unwrap());
+        let (upkeep, mut news) = Upkeep::start(Some(Arc::new(Mutex::new(socket))), None).unwrap();
         let until = Instant::now() + 10 * EVERY;
         while news.is_empty() {
             assert!(Instant::now() < until, "the socket is not bound");
@@ -338,7 +382,7 @@ mod tests {
         let held = StateFolder::hold(folder.path()).unwrap();
         let path = folder.path().join("host.sock");
         let _listener = bind(&path).unwrap();
-        let mut socket = SocketFile::new(path.clone(), held.lock_id().unwrap().unwrap());
+        let mut socket = SocketFile::new(path.clone(), held.lock_id().unwrap());
         fs::remove_file(&path).unwrap();
         fs::write(&path, "mine").unwrap();
         assert!(socket.look().is_none());

@@ -13,7 +13,7 @@ use crate::codec::InputLine;
 use crate::config::ConfigurationReading;
 use crate::host::effects::{ConnectionId, Input, Shutdown};
 use crate::io::events::Events;
-use crate::io::fronts::{FrontServices, Fronts, JoinRequest};
+use crate::io::fronts::{FrontServices, JoinRequest};
 use crate::io::held::HeldMessage;
 use crate::io::link::{ClientEvent, Link, OnClose, WriteOutcome, CHUNK_BYTES};
 use crate::io::upkeep::UpkeepEvent;
@@ -139,7 +139,6 @@ impl Sidecar {
             UpkeepEvent::Configuration(reading) => self.take_up(*reading),
             UpkeepEvent::Replaced => {
                 tracing::error!("another process holds the state folder: its lock was removed");
-                self.fronts.iter_mut().for_each(Fronts::are_replaced);
                 return self.receive_leave_reason(LeaveReason::Asked(
                     "another process has taken over the state folder",
                 ));

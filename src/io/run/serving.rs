@@ -23,7 +23,7 @@ use crate::io::persistence::{OpenedPersistence, Persistence};
 use crate::io::ptys::ShellScripts;
 use crate::io::stdio::{self, Stdout};
 use crate::io::telemetry::LogExports;
-use crate::io::upkeep::{SocketFile, Upkeep};
+use crate::io::upkeep::Upkeep;
 use crate::os::hangup;
 use crate::os::process::GuardProgram;
 use crate::os::signals::catch_signals;
@@ -112,7 +112,6 @@ pub fn serve(
     let exit = runtime.block_on(async {
         let (leave, leave_reasons) = mpsc::unbounded_channel();
         catch_signals(&leave)?;
-        let socket = place.as_ref().and_then(HostSocket::socket_file);
         let (fronts, join_requests) = match place {
             Some(place) => {
                 let (fronts, join_requests) =
@@ -139,7 +138,7 @@ pub fn serve(
             sidecar.close_store();
             return left;
         }
-        sidecar.begin_upkeep(&mut events, configuration, socket)?;
+        sidecar.begin_upkeep(&mut events, configuration)?;
         if let Some((stdin, stdout)) = pipes {
             let watched = stdout.try_clone().context("cannot watch stdout")?;
             let tell = move |reason| leave.send(reason).is_ok();
@@ -169,17 +168,13 @@ pub(super) fn shell_scripts(options: &RunOptions) -> Option<ShellScripts> {
 
 impl Sidecar {
     /// Starts the upkeep thread. Must be called inside a runtime.
-    fn begin_upkeep(
-        &mut self,
-        events: &mut Events,
-        configuration: Configuration,
-        socket: Option<SocketFile>,
-    ) -> anyhow::Result<()> {
+    fn begin_upkeep(&mut self, events: &mut Events, configuration: Configuration) -> anyhow::Result<()> {
         self.built_in = self.agents.providers();
         self.built_in.retain(|provider| !configuration.offers(provider));
         let configuration = self.configuration.insert(configuration);
         // Deterministic mode does without: its output depends on the input alone.
         if !self.options.deterministic {
+            let socket = self.fronts.as_ref().map(Fronts::socket_file);
             let (upkeep, news) = Upkeep::start(socket, configuration.take_file()).map_err(no_thread)?;
             (self.upkeep, events.upkeep) = (Some(upkeep), news);
         }
