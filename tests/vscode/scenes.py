@@ -390,6 +390,38 @@ def a_real_agent_runs_a_command(stage):
 
 
 @scene
+def servers_of_the_host_are_shown_and_switched(stage):
+    window = stage.window("opencode")
+
+    def call(*wanted):
+        window.send("TOOL local_length {}\nSAY it said {result}")
+        window.responds(*wanted)
+        window.idle()
+
+    call("it said a key of 0")
+    window.server("local", ["Running"], "Disable (Session)")
+    window.server("local", ["Disabled"], None)
+    client = stage.client()
+    session = client.titled("TOOL local_length {}")
+    of_session = lambda: next(one for one in client.state(session)["customizations"] if one["name"] == "local")
+    assert of_session()["enablement"] == [{"kind": "session", "enabled": False}], of_session()
+    call("no tool 'local_length'")
+    window.server("local", ["Disabled"], "Enable (Session)")
+    call("it said a key of 0")
+    # What is decided for the workspace holds in its next session, but not where the session has a decision of its own.
+    window.server("local", ["Running"], "Disable (Workspace)")
+    window.server("local", ["Running"], None)
+    other = stage.window("opencode")
+    other.send("SAY the next one\nTOOL local_length {}")
+    other.responds("no tool 'local_length'")
+    other.idle()
+    other.server("local", ["Disabled"], "Enable (Workspace)")
+    other.send("SAY once more\nTOOL local_length {}")
+    other.responds("a key of 0")
+    other.idle()
+
+
+@scene
 def a_file_is_offered_and_attached(stage):
     window = stage.window("Script")
     client = stage.client()

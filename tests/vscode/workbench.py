@@ -385,8 +385,8 @@ class Window:
         self.lists(title)
         self.page.locator(SESSION).filter(has_text=title).first.click()
 
-    def command(self, title, prompt, text):
-        """Runs a command of the palette, which asks for a text."""
+    def run(self, title, prompt):
+        """Runs a command of the palette, and waits until this is said where it asks; gives back where that is typed."""
         asked = self.page.locator(QUICK_INPUT)
         entry = self.page.locator(".quick-input-list .monaco-list-row.focused").filter(has_text=title)
 
@@ -401,9 +401,46 @@ class Window:
 
         self.until(f"the command `{title}`", listed)
         asked.press("Enter")
-        self.until(f"`{prompt}`", lambda: prompt in self.text(".quick-input-widget"))
+        self.asks(prompt)
+        return asked
+
+    def asks(self, prompt):
+        """Waits until a command asks this."""
+        said = lambda: self.text(".quick-input-widget") + (self.page.locator(QUICK_INPUT).get_attribute("placeholder") or "")
+        self.until(f"`{prompt}`", lambda: prompt in said())
+
+    def command(self, title, prompt, text):
+        """Runs a command of the palette, which asks for a text."""
+        asked = self.run(title, prompt)
         asked.fill(text)
         asked.press("Enter")
+
+    def servers(self):
+        """What is said of each MCP server of the session: the list stays open, and follows what is changed."""
+        self.page.locator(INPUT).last.click()
+        self.run("MCP: List Servers", "Select an MCP Server for this session")
+        rows = self.page.locator(".quick-input-list .monaco-list-row")
+        return lambda: {row.locator(".label-name").first.inner_text(): row.locator(".label-description").first.inner_text()
+                        for row in rows.all() if row.locator(".label-description").count()}
+
+    def server(self, name, states, action):
+        """Waits until a server of the session has one of these states, and does something with it."""
+        seen = {}
+
+        def is_so():
+            with contextlib.suppress(Error):
+                seen.update(listed())
+            return seen.get(name) in states
+
+        listed = self.servers()
+        self.until_seen(f"the server `{name}` as one of {states}", is_so, seen)
+        rows = self.page.locator(".quick-input-list .monaco-list-row")
+        rows.filter(has_text=name).first.click()
+        if action:
+            chosen = rows.get_by_text(action, exact=True)
+            self.until(f"`{action}` for the server", lambda: chosen.count())
+            chosen.first.click()
+        self.page.keyboard.press("Escape")
 
     def rename(self, title, to):
         """Names a session of the list otherwise."""
