@@ -15,14 +15,13 @@ from server import Server  # makes the modules of tests/agents known
 from agents import AGENTS
 from client import configured
 from host import Client, Host, Official
-from scenes import SCENES
+from scenes import SCENES, SERVER
 from workbench import Window
 
 MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "agents", "fake_llm.py")
 # An agent that is not there.
 BROKEN = '\n[agents.broken]\ncommand = "/nowhere/an-agent"\ntitle = "Broken"\n'
 # An MCP server of the operator, for the agents that take them.
-SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "it", "acp", "mcp_server.py")
 SERVED = f"\n[mcp.local]\ncommand = {json.dumps(sys.executable)}\nargs = [{json.dumps(SERVER)}]\n"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
@@ -96,8 +95,10 @@ def main():
         over.callback(model.kill)
         real, path = installed["real"], os.pathsep.join([installed["binaries"], installed["path"]])
         config = configured(real, AGENTS[real], folder, installed["binaries"], path, json.loads(model.stdout.readline())["url"])
-        with open(config, "a") as opened:
-            opened.write(BROKEN + SERVED)
+        with open(config) as opened:
+            agents = opened.read()
+        with open(config, "w") as opened:
+            opened.write('client_mcp = "http"\n' + agents + BROKEN + SERVED)
         host = Host(program, folder, repository, config)
         over.callback(host.stop)
         server = Server(installed["server"], os.path.join(folder, "server"), installed["path"], host.tap.address,

@@ -7,12 +7,17 @@ by what their first message says, since that is their title.
 import contextlib
 import json
 import os
+import shutil
 import subprocess
+import sys
 import tempfile
+import time
 
 from workbench import DIFF, INPUT, OUTPUT, PERMISSION, SESSION
 
 SCENES = {}
+# A small MCP server.
+SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "it", "acp", "mcp_server.py")
 
 
 def scene(act):
@@ -419,6 +424,33 @@ def servers_of_the_host_are_shown_and_switched(stage):
     other.send("SAY once more\nTOOL local_length {}")
     other.responds("a key of 0")
     other.idle()
+
+
+@scene
+def a_server_of_the_workspace_reaches_the_agent(stage):
+    # VS Code publishes its own servers as a plugin, whose files it serves itself.
+    port = os.path.join(stage.over.enter_context(tempfile.TemporaryDirectory()), "port")
+    served = subprocess.Popen([sys.executable, SERVER, "--http", port])
+    stage.over.callback(served.wait)
+    stage.over.callback(served.kill)
+    while not os.path.exists(port):
+        assert served.poll() is None
+        time.sleep(0.05)
+    with open(port) as opened:
+        servers = {"servers": {"brush": {"type": "http", "url": f"http://127.0.0.1:{opened.read()}/mcp"}}}
+    folder = os.path.join(stage.repository, ".vscode")
+    os.makedirs(folder)
+    stage.over.callback(shutil.rmtree, folder)
+    with open(os.path.join(folder, "mcp.json"), "w") as opened:
+        json.dump(servers, opened)
+    window = stage.window("opencode")
+    window.send("SAY paints")
+    window.responds("paints")
+    window.idle()
+    window.send("TOOL brush_length {}\nSAY it said {result}")
+    window.responds("it said a key of 0")
+    window.idle()
+    window.server("brush", ["Running"], None)
 
 
 @scene

@@ -2,16 +2,18 @@
 //!
 //! Owns: the requests of one fetch and their order: all folders are listed, the files that the
 //! parser needs are read, and all folders are listed again. If the entries differ by then, or one
-//! was gone in between, everything is fetched again, once.
+//! was gone in between, everything is fetched again, once. If the client denies access and says
+//! that it can be requested, it is (`resourceRequest`), once, and then everything is fetched.
 //! Never: sends a request, or counts time.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use ahp_types::commands::{ContentEncoding, ResourceListResult, ResourceReadResult};
-use ahp_types::errors::ahp_error_codes::NOT_FOUND;
+use ahp_types::errors::ahp_error_codes::{NOT_FOUND, PERMISSION_DENIED};
 use base64::engine::general_purpose::STANDARD;
 use base64::Engine;
 use bytes::Bytes;
+use serde_json::Value;
 
 use super::layouts::{parse, ParsedPlugin, Parsing};
 use super::tree::{shown, Tree};
@@ -33,6 +35,8 @@ enum Asked {
     List(String),
     /// Path of a file.
     Read(String),
+    /// Access to the whole plugin, which the client's user may be asked for.
+    Access,
 }
 
 /// Step of a fetch.
@@ -41,6 +45,17 @@ enum Phase {
     Listing,
     Reading,
     Checking,
+}
+
+/// Result of an answer.
+#[derive(Debug)]
+pub(super) enum FetchProgress {
+    /// More answers are needed.
+    Open,
+    /// Access was granted: the fetch begins anew, with all of its time.
+    Granted,
+    /// The fetch is over.
+    Over(Fetched),
 }
 
 /// Outcome of a fetch; the error is a sentence for people.
@@ -57,6 +72,8 @@ pub(super) struct Fetch {
     phase: Phase,
     /// Set if the plugin has changed once while it was fetched.
     repeated: bool,
+    /// Set once access was requested.
+    has_requested_access: bool,
     waiting: VecDeque<Asked>,
     asked: BTreeMap<u64, Asked>,
     tree: Tree,
@@ -73,6 +90,7 @@ impl Fetch {
             has_begun: false,
             phase: Phase::Listing,
             repeated: false,
+            has_requested_access: false,
             waiting: VecDeque::from([Asked::List(String::new())]),
             asked: BTreeMap::new(),
             tree: Tree::default(),
@@ -93,17 +111,38 @@ impl Fetch {
             let (method, path) = match &next {
                 Asked::List(path) => (Method::ResourceList, path),
                 Asked::Read(path) => (Method::ResourceRead, path),
+                Asked::Access => (Method::ResourceRequest, &String::new()),
             };
             let number = ask(method, uri_in(&self.key.uri, path));
             self.asked.insert(number, next);
         }
     }
 
-    /// Takes the answer to a request. Returns the outcome if that ends the fetch.
-    pub(super) fn answered(&mut self, number: u64, result: Result<Bytes, RpcError>) -> Option<Fetched> {
+    /// Returns whether the client decides about access, for which its user may take any time.
+    pub(super) fn waits_for_access(&self) -> bool {
+        self.asked.values().chain(&self.waiting).any(|asked| *asked == Asked::Access)
+    }
+
+    /// Returns this fetch from its beginning, once access is granted.
+    pub(super) fn restarted(self) -> Self {
+        Self { repeated: self.repeated, has_requested_access: true, ..Self::new(self.key, self.connection) }
+    }
+
+    /// Takes the answer to a request.
+    pub(super) fn answered(&mut self, number: u64, result: Result<Bytes, RpcError>) -> FetchProgress {
         // A fetch that has begun again awaits no earlier answer.
-        let asked = self.asked.remove(&number)?;
+        let Some(asked) = self.asked.remove(&number) else { return FetchProgress::Open };
         let taken = match (&asked, result) {
+            (Asked::Access, Ok(_)) => return FetchProgress::Granted,
+            (Asked::Access, Err(error)) => {
+                Err(format!("its client does not allow to read it: {}", text::message(&error.message)))
+            }
+            (_, Err(error)) if !self.has_requested_access && is_requestable(&error) => {
+                self.has_requested_access = true;
+                self.asked.clear();
+                self.waiting = VecDeque::from([Asked::Access]);
+                return FetchProgress::Open;
+            }
             (Asked::List(path), Err(error)) if path.is_empty() => {
                 Err(format!("it cannot be listed: {}", text::message(&error.message)))
             }
@@ -115,9 +154,9 @@ impl Fetch {
             (Asked::Read(path), Ok(result)) => self.take_file(path, &result),
         };
         match taken {
-            Err(why) => Some(Err(why)),
+            Err(why) => FetchProgress::Over(Err(why)),
             Ok(()) if self.asked.is_empty() && self.waiting.is_empty() => self.go_on(),
-            Ok(()) => None,
+            Ok(()) => FetchProgress::Open,
         }
     }
 
@@ -145,10 +184,10 @@ impl Fetch {
     }
 
     /// Begins the next phase when everything has been answered.
-    fn go_on(&mut self) -> Option<Fetched> {
+    fn go_on(&mut self) -> FetchProgress {
         if self.phase == Phase::Checking {
             return match self.tree.has_entries_of(&self.listed_again) {
-                true => Some(Ok(std::mem::take(&mut self.parsed))),
+                true => FetchProgress::Over(Ok(std::mem::take(&mut self.parsed))),
                 false => self.changed(),
             };
         }
@@ -163,18 +202,25 @@ impl Fetch {
                 self.waiting.push_back(Asked::List(String::new()));
             }
         }
-        None
+        FetchProgress::Open
     }
 
     /// Begins anew because the plugin has changed, once.
-    fn changed(&mut self) -> Option<Fetched> {
+    fn changed(&mut self) -> FetchProgress {
         if self.repeated {
-            return Some(Err("it changed twice while it was fetched".to_owned()));
+            return FetchProgress::Over(Err("it changed twice while it was fetched".to_owned()));
         }
-        let (key, has_begun) = (self.key.clone(), self.has_begun);
-        *self = Self { repeated: true, has_begun, ..Self::new(key, self.connection) };
-        None
+        let (key, has_begun, has_requested_access) =
+            (self.key.clone(), self.has_begun, self.has_requested_access);
+        *self = Self { repeated: true, has_begun, has_requested_access, ..Self::new(key, self.connection) };
+        FetchProgress::Open
     }
+}
+
+/// Returns whether a client denies access that it may grant on request.
+fn is_requestable(error: &RpcError) -> bool {
+    let request = error.data.as_ref().and_then(|data| data.get("request"));
+    error.code == PERMISSION_DENIED && request.is_some_and(Value::is_object)
 }
 
 /// Returns the URI of a file or folder of a plugin.

@@ -14,7 +14,7 @@
 //! Limits: 32 plugins per client and session, the rest is not shown; per plugin 2,000 files and
 //! folders (`tree`), 256 parts (`layouts`), 16 MiB of files, and 30 seconds; 64 MiB of files in
 //! all; 4 fetches with 2 requests each at a time per connection. Past a limit, the plugin is not
-//! loaded, with the reason.
+//! loaded, with the reason. The time in which a client's user decides about access does not count.
 
 mod fetch;
 mod front_matter;
@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use ahp_types::state::{ClientPluginCustomization, Customization, SessionActiveClient};
 
-use self::fetch::{Fetch, Fetched};
+use self::fetch::{Fetch, FetchProgress, Fetched};
 use self::layouts::Parsing;
 use self::tree::Tree;
 use super::effects::{ConnectionId, Output, SessionKey, Timer};
@@ -330,20 +330,32 @@ impl Plugins {
         let mut changed = Vec::new();
         for FetchAnswer { fetch: number, request, result } in answers {
             let Some(fetch) = self.fetches.get_mut(&number) else { continue };
-            let mut fetched = fetch.answered(request, result);
+            let progress = fetch.answered(request, result);
             let held: usize = self.fetches.values().map(Fetch::bytes).sum();
-            if fetched.is_none() && held > HELD_BYTES_MAX {
-                fetched = Some(Err("too many plugins are being fetched: publish it again later".to_owned()));
-            }
-            if let Some(fetched) = fetched {
-                changed.extend(self.ended(ledger, relays, number, fetched));
+            match progress {
+                FetchProgress::Over(fetched) => changed.extend(self.ended(ledger, relays, number, fetched)),
+                FetchProgress::Granted => self.restart(number),
+                FetchProgress::Open if held > HELD_BYTES_MAX => {
+                    let why = "too many plugins are being fetched: publish it again later".to_owned();
+                    changed.extend(self.ended(ledger, relays, number, Err(why)));
+                }
+                FetchProgress::Open => {}
             }
         }
         self.go_on(ledger, relays, step);
         changed
     }
 
-    /// Ends a fetch that takes too long. Returns the sessions whose plugins have changed.
+    /// Begins a fetch anew, under a new number: the timer of the old one does not count.
+    fn restart(&mut self, number: u64) {
+        if let Some(fetch) = self.fetches.remove(&number) {
+            self.last_fetch += 1;
+            self.fetches.insert(self.last_fetch, fetch.restarted());
+        }
+    }
+
+    /// Ends a fetch that takes too long, unless its client decides about access. Returns the
+    /// sessions whose plugins have changed.
     pub(super) fn timed_out(
         &mut self,
         ledger: &mut Ledger,
@@ -351,6 +363,9 @@ impl Plugins {
         step: &mut Step<'_>,
         number: u64,
     ) -> Vec<SessionKey> {
+        if self.fetches.get(&number).is_some_and(Fetch::waits_for_access) {
+            return Vec::new();
+        }
         let why = format!("its client has not sent it within {} seconds", FETCH_TIMEOUT.as_secs());
         let changed = self.ended(ledger, relays, number, Err(why));
         self.go_on(ledger, relays, step);

@@ -381,6 +381,68 @@ fn client_that_never_answers_is_given_up_and_one_that_is_back_is_asked_again() {
     assert_eq!(world.loaded().len(), 2);
 }
 
+/// Answer by which VS Code says that its user may allow the access.
+fn denial(id: u64) -> Value {
+    let request = json!({ "channel": "ahp-root://", "uri": URI, "read": true });
+    let error = json!({ "code": -32009, "message": "not granted", "data": { "request": request } });
+    json!({ "jsonrpc": "2.0", "id": id, "error": error })
+}
+
+/// Returns the only request of these outputs.
+fn request_of(outputs: &[Output]) -> (u64, &'static str, Value) {
+    let requests = outputs.iter().filter_map(|output| match output {
+        Output::Frame(ME, Frame::Request { number, method, params }) => {
+            Some((*number, *method, serde_json::from_slice::<Value>(params).unwrap()))
+        }
+        _ => None,
+    });
+    let [request] = requests.collect::<Vec<_>>().try_into().unwrap();
+    request
+}
+
+#[test]
+fn denied_access_is_requested_once_and_then_everything_is_fetched() {
+    let mut world = World::new(FILES.to_vec());
+    let outputs = world.publish(&[(URI, Some("1"))]);
+    let asked = world.reply(&denial(request_of(&outputs).0));
+    let (number, method, params) = request_of(&asked);
+    assert_eq!((method, params["uri"].as_str()), ("resourceRequest", Some(URI)));
+    // The user takes longer than a fetch may.
+    let World { ledger, plugins, relays, .. } = &mut world;
+    assert!(outputs_of(|step| drop(plugins.timed_out(ledger, relays, step, 1))).is_empty());
+    assert!(matches!(world.load(URI), PluginLoad::Loading));
+    let outputs = world.reply(&json!({ "jsonrpc": "2.0", "id": number, "result": {} }));
+    assert!(outputs.iter().any(|output| matches!(output, Output::Timer(Timer::Plugin(2), FETCH_TIMEOUT))));
+    world.serve(outputs, |_, _| {});
+    assert_eq!(world.loaded(), ["skill Sing", "mcp web"]);
+}
+
+#[test]
+fn access_that_is_denied_again_ends_the_fetch_with_the_reason() {
+    // On request, or behind it.
+    for granted in [false, true] {
+        let mut world = World::new(FILES.to_vec());
+        let outputs = world.publish(&[(URI, Some("1"))]);
+        let asked = world.reply(&denial(request_of(&outputs).0));
+        let mut number = request_of(&asked).0;
+        if granted {
+            let outputs = world.reply(&json!({ "jsonrpc": "2.0", "id": number, "result": {} }));
+            number = request_of(&outputs).0;
+        }
+        assert!(world.reply(&denial(number)).is_empty());
+        let why = if granted { "it cannot be listed" } else { "its client does not allow to read it" };
+        assert!(world.failure().contains(why), "{}", world.failure());
+        assert!(world.plugins.is_idle());
+    }
+    // A client that does not say so is not asked.
+    let mut world = World::new(FILES.to_vec());
+    world.publish(&[(URI, Some("1"))]);
+    let denied =
+        json!({ "jsonrpc": "2.0", "id": 1, "error": { "code": -32009, "message": "no", "data": {} } });
+    assert!(world.reply(&denied).is_empty());
+    assert!(world.failure().contains("it cannot be listed"), "{}", world.failure());
+}
+
 #[test]
 fn client_of_an_older_version_is_not_asked() {
     let mut world = World::new(Vec::new());

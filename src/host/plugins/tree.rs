@@ -114,7 +114,7 @@ pub(super) fn join(folder: &str, name: &str) -> String {
 
 /// Returns a name of a client as it is shown to people.
 pub(super) fn shown(name: &str) -> String {
-    format!("`{}`", text::first_bytes(&text::message(name).replace('\n', " "), 100))
+    format!("`{}`", text::first_bytes(&text::one_line(&text::message(name)), 100))
 }
 
 /// Returns why a name cannot be that of an entry in a folder; `None` if it can.
