@@ -220,7 +220,10 @@ fn a_copy_that_fails_leaves_nothing_even_where_its_folders_are_closed() {
             return again(test, folder.path(), &["env"], "true");
         }
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-        chown(folder.path().join("inside"), Some(NOBODY), Some(NOBODY)).unwrap();
+        // Root of a container may have no other user.
+        if let Err(error) = chown(folder.path().join("inside"), Some(NOBODY), Some(NOBODY)) {
+            return skip(&format!("nothing can be given to another user: {error}"));
+        }
         let words = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
         return again(test, folder.path(), &words, "true");
     };
