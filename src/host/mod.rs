@@ -73,7 +73,7 @@ pub use channels::client_actions;
 
 pub use agents::adoption::ADOPT;
 pub use agents::stored_description;
-pub use automations::{AutomationRules, AutomationSettings, TimeZones};
+pub use automations::{AutomationRules, AutomationSettings, TimeZones, ZoneDatabase};
 pub use catalogue::loaded::{LoadedSession, StoredSummary};
 pub use catalogue::sessions::listing;
 pub use catalogue::{idle, rows};

@@ -150,7 +150,7 @@ impl Sidecar {
             // Nothing is sent by itself where nothing is stored.
             automations: automations
                 .filter(|_| !readers.is_empty())
-                .map(|rules| AutomationSettings { rules, zones: time_zones::read() }),
+                .map(|rules| AutomationSettings { rules, zones: time_zones::of_system() }),
             next: next_release(Dialect::spoken(options.preview)),
             root_schema: host::nothing_to_configure(),
             replay_window: ReplayWindow::default(),

@@ -135,8 +135,7 @@ fn check_conditions(conditions: &[AutomationDisableCondition]) -> Result<(), Ref
 pub(super) fn cron_of(schedule: &AutomationSchedule, zones: &TimeZones) -> Result<Cron, String> {
     let AutomationSchedule { expression, time_zone } = schedule;
     let zone = zones.get(time_zone).ok_or_else(|| format!("`{time_zone}` is no known time zone"))?;
-    Cron::parse(expression, zone.clone())
-        .map_err(|why| format!("`{expression}` is no cron expression: {why}"))
+    Cron::parse(expression, zone).map_err(|why| format!("`{expression}` is no cron expression: {why}"))
 }
 
 /// Returns the number of scheduled runs after which a definition disables itself.

@@ -14,7 +14,7 @@ pub(super) mod schedules;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -70,20 +70,24 @@ pub struct AutomationSettings {
     pub zones: TimeZones,
 }
 
-/// Time zones by their names, in any case, as the caller has read them.
-#[derive(Debug, Clone, Default)]
-pub struct TimeZones(Arc<HashMap<String, TimeZone>>);
-
-impl FromIterator<(String, TimeZone)> for TimeZones {
-    fn from_iter<T: IntoIterator<Item = (String, TimeZone)>>(zones: T) -> Self {
-        let zones = zones.into_iter().map(|(name, zone)| (name.to_ascii_lowercase(), zone));
-        Self(Arc::new(zones.collect()))
-    }
+/// Database of time zones, which the caller lends. It has the same answer for a name each time.
+pub trait ZoneDatabase: std::fmt::Debug + Send + Sync {
+    /// Returns the zone of this name, in any case; `None` if none can be read.
+    fn zone(&self, name: &str) -> Option<TimeZone>;
 }
 
+/// Time zones by the names in definitions: only those that a schedule names are read.
+#[derive(Debug, Clone)]
+pub struct TimeZones(Arc<dyn ZoneDatabase>);
+
 impl TimeZones {
-    pub(crate) fn get(&self, name: &str) -> Option<&TimeZone> {
-        self.0.get(&name.to_ascii_lowercase())
+    /// Uses this database.
+    pub fn new(database: impl ZoneDatabase + 'static) -> Self {
+        Self(Arc::new(database))
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<TimeZone> {
+        self.0.zone(name)
     }
 }
 

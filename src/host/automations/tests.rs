@@ -3,7 +3,8 @@
 //! Owns: a clock that the tests move, and a store that outlives the ledger.
 //! Never: creates a session.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ahp_types::state::{AutomationRunLifecycle, AutomationRunOrigin};
@@ -28,6 +29,7 @@ struct Bench {
     /// Stored rows.
     rows: BTreeMap<ChannelId, ChannelRow>,
     ids: u64,
+    zones: TwoZones,
 }
 
 use crate::host::effects::ChannelId;
@@ -41,11 +43,28 @@ impl crate::host::effects::Ids for Counted<'_> {
     }
 }
 
-fn ledger_of(rows: Vec<ChannelRow>) -> Ledger {
+/// Two zones, and the names that were looked up.
+#[derive(Debug, Clone, Default)]
+struct TwoZones(Arc<Mutex<BTreeSet<String>>>);
+
+impl ZoneDatabase for TwoZones {
+    fn zone(&self, name: &str) -> Option<TimeZone> {
+        self.0.lock().unwrap().insert(name.to_owned());
+        ["UTC", "Europe/Berlin"].contains(&name).then(|| TimeZone::get(name).unwrap())
+    }
+}
+
+impl TwoZones {
+    /// Returns the names that were looked up since the last call.
+    fn looked_up(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap()).into_iter().collect()
+    }
+}
+
+fn ledger_of(rows: Vec<ChannelRow>, zones: &TwoZones) -> Ledger {
     let last_key = rows.iter().map(|row| row.id.key).max().unwrap_or(0);
     let rules = serde_json::from_value(json!({})).unwrap();
-    let zone = |name: &str| (name.to_owned(), TimeZone::get(name).unwrap());
-    let zones = ["UTC", "Europe/Berlin"].map(zone).into_iter().collect();
+    let zones = TimeZones::new(zones.clone());
     let start = Start { channels: rows, last_key, continues: true, ..Start::default() };
     Ledger::at_start(&Config { automations: Some(AutomationSettings { rules, zones }), start, ..config() })
 }
@@ -53,13 +72,15 @@ fn ledger_of(rows: Vec<ChannelRow>) -> Ledger {
 impl Bench {
     /// One that is awake at this time.
     fn at(time: &str) -> Self {
+        let zones = TwoZones::default();
         let mut bench = Self {
-            ledger: ledger_of(Vec::new()),
+            ledger: ledger_of(Vec::new(), &zones),
             now: time.parse().unwrap(),
             begun: Vec::new(),
             timer: None,
             rows: BTreeMap::new(),
             ids: 0,
+            zones,
         };
         bench.step(runs::wake);
         bench
@@ -162,7 +183,7 @@ impl Bench {
     fn restart(&mut self) {
         self.begun.clear();
         self.timer = None;
-        self.ledger = ledger_of(self.rows.values().cloned().collect());
+        self.ledger = ledger_of(self.rows.values().cloned().collect(), &self.zones);
         self.step(runs::recover);
         self.step(runs::wake);
         assert!(self.begun.is_empty(), "nothing begins at once");
@@ -190,6 +211,18 @@ fn definition(triggers: &[Value]) -> Value {
 fn with(mut definition: Value, member: &str, value: Value) -> Value {
     definition[member] = value;
     definition
+}
+
+#[test]
+fn zones_that_no_definition_names_are_not_read() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    assert!(bench.zones.looked_up().is_empty());
+    let unknown = bench.create(definition(&[schedule("0 3 * * *", "Mars/Olympus")])).unwrap_err();
+    assert_eq!(unknown.to_string(), "`Mars/Olympus` is no known time zone");
+    assert_eq!(bench.zones.looked_up(), ["Mars/Olympus"]);
+    bench.create(definition(&[schedule("0 3 * * *", "Europe/Berlin")])).unwrap();
+    bench.restart();
+    assert_eq!(bench.zones.looked_up(), ["Europe/Berlin"]);
 }
 
 #[test]

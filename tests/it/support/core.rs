@@ -10,7 +10,7 @@ use ahp_sidecar::host::effects::{
     SavedSession,
 };
 use ahp_sidecar::host::{
-    limits::Limits, log::ReplayWindow, AutomationSettings, Config, Host, Start, TimeZones,
+    limits::Limits, log::ReplayWindow, AutomationSettings, Config, Host, Start, TimeZones, ZoneDatabase,
 };
 use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
@@ -26,6 +26,16 @@ impl Ids for CountedIds {
     fn fresh(&mut self) -> String {
         self.0 += 1;
         format!("fresh-{}", self.0)
+    }
+}
+
+/// No time zone: schedules are no part of these tests.
+#[derive(Debug)]
+struct NoZones;
+
+impl ZoneDatabase for NoZones {
+    fn zone(&self, _name: &str) -> Option<jiff::tz::TimeZone> {
+        None
     }
 }
 
@@ -61,7 +71,7 @@ impl Core {
     pub fn with_automations(start: Start) -> Self {
         let settings = AutomationSettings {
             rules: serde_json::from_value(json!({})).unwrap(),
-            zones: TimeZones::default(),
+            zones: TimeZones::new(NoZones),
         };
         // Ids are not those of the process before.
         let ids = CountedIds(start.last_key);
