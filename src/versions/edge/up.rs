@@ -39,15 +39,18 @@ impl Edges {
         let channel = node::text(&call.params, "channel").unwrap_or_default().to_owned();
         let (chain, mut context) = translation.context(&channel, &peer.client_id);
         chain.call_up(&mut call, &mut context)?;
+        let is_needed =
+            call.method == Method::Unsubscribe.name() && self.forget_channel(connection, &call, fed);
         match id {
-            Some(id) => self.ask(connection, id, call, client_names, fed),
-            None => {
-                let is_needed =
-                    call.method == Method::Unsubscribe.name() && self.forget_channel(connection, &call, fed);
-                if !is_needed {
-                    fed.push(message_of(None, call.method, params_of(&call.params)).into());
+            Some(id) => {
+                if is_needed {
+                    // The answer is the same, and the core's subscription stays.
+                    Method::Ping.name().clone_into(&mut call.method);
                 }
+                self.ask(connection, id, call, client_names, fed);
             }
+            None if is_needed => {}
+            None => fed.push(message_of(None, call.method, params_of(&call.params)).into()),
         }
         Ok(())
     }
