@@ -26,7 +26,7 @@ use ahp_sidecar::os::exe::{self, KeptProgram};
 use ahp_sidecar::os::lending::{self, LentPipes};
 use ahp_sidecar::os::process::{self, GuardProgram};
 use ahp_sidecar::os::{hangup, limits, signals};
-use ahp_sidecar::run;
+use ahp_sidecar::run::{self, CaughtSignals};
 use ahp_sidecar::sessions::{self, SessionsFailure};
 use ahp_sidecar::status::{
     EXIT_BROKEN, EXIT_CUT, EXIT_DIFFERENT, EXIT_FAILURE, EXIT_GONE, EXIT_NO_HOST, EXIT_STATE, EXIT_USAGE,
@@ -49,6 +49,8 @@ fn main() -> ExitCode {
     if let Some(status) = process::run_if_asked(std::env::args_os()) {
         return ExitCode::from(status);
     }
+    // A signal that comes while the run starts is one of the run.
+    let caught = run::is_asked_for(std::env::args_os()).then(run::catch_signals);
     let cli = Cli::parse();
     let limited = match &cli.command {
         Some(CliCommand::RelayClientTools | CliCommand::RunGit { .. } | CliCommand::Help { .. }) => Ok(()),
@@ -60,12 +62,12 @@ fn main() -> ExitCode {
     }
     match cli.command {
         None => serve_clients(&cli.serving, false),
-        Some(command) => run_command(command),
+        Some(command) => run_command(command, caught),
     }
 }
 
-/// Runs a command of the command line.
-fn run_command(command: CliCommand) -> ExitCode {
+/// Runs a command of the command line; a run gets the signals that were caught for it.
+fn run_command(command: CliCommand, caught: Option<CaughtSignals>) -> ExitCode {
     match command {
         CliCommand::Serve(serving) => serve_clients(&serving, true),
         CliCommand::Connect(arguments) => connect_to_host(&arguments),
@@ -97,7 +99,7 @@ fn run_command(command: CliCommand) -> ExitCode {
             finish(bundle::run(&arguments, &this_program(None)), EXIT_FAILURE)
         }
         CliCommand::Demo => finish(demo::run(&exe::own_path()), EXIT_FAILURE),
-        CliCommand::Run(arguments) => ExitCode::from(run::run(&arguments)),
+        CliCommand::Run(arguments) => ExitCode::from(run::run(&arguments, caught)),
         CliCommand::Help { topic } => match cli::help(topic.as_deref()) {
             Ok(text) => finish(print(&text), EXIT_FAILURE),
             Err(error) => finish(Err(error), EXIT_USAGE),

@@ -4,7 +4,7 @@
 //! Never: starts anything.
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -148,8 +148,10 @@ pub enum ChosenSession {
 /// Description of a run.
 #[derive(Debug)]
 pub struct RunJob {
-    /// Messages, in order; at least one.
+    /// Messages, in order. The first one is missing if it must be read from stdin.
     pub prompts: Vec<String>,
+    /// True if the first message must be read from stdin.
+    pub reads_prompt: bool,
     /// Name of the agent; `None` for the host's first one.
     pub agent: Option<String>,
     /// Session to work in.
@@ -221,6 +223,8 @@ impl RunJob {
         let patch = arguments.patch.as_ref().map(file).transpose().context("--patch")?;
         let summary = arguments.summary.as_ref().map(file).transpose().context("--summary")?;
         must_differ(patch.as_ref(), summary.as_ref())?;
+        let first = first_prompt(arguments)?;
+        let reads_prompt = first.is_none();
         Ok(Self {
             agent,
             session,
@@ -235,9 +239,19 @@ impl RunJob {
             answers,
             host: host_arguments(arguments, command_line),
             directory,
-            // Stdin is read last, after all that can be wrong.
-            prompts: prompts(arguments)?,
+            prompts: checked(first.into_iter().chain(arguments.then.iter().cloned()).collect())?,
+            reads_prompt,
         })
+    }
+
+    /// Adds the first message, which was read from stdin after all that can be wrong.
+    ///
+    /// # Errors
+    /// When it is empty.
+    pub fn begin_with(&mut self, prompt: String) -> anyhow::Result<()> {
+        self.prompts.insert(0, prompt);
+        self.prompts = checked(std::mem::take(&mut self.prompts))?;
+        Ok(())
     }
 }
 
@@ -251,17 +265,15 @@ fn attached(file: &Path) -> anyhow::Result<String> {
     Ok(uri_of(&path))
 }
 
-fn prompts(arguments: &RunArguments) -> anyhow::Result<Vec<String>> {
-    let first = match arguments.prompt.as_deref() {
+/// Returns the first message; `None` if it must be read from stdin.
+fn first_prompt(arguments: &RunArguments) -> anyhow::Result<Option<String>> {
+    match arguments.prompt.as_deref() {
         None if io::stdin().is_terminal() => bail!("there is no prompt: pass it as an argument, or on stdin"),
-        Some(prompt) if prompt != STDIN => prompt.to_owned(),
-        _ => {
-            let mut text = String::new();
-            io::stdin().read_to_string(&mut text).context("the prompt on stdin cannot be read")?;
-            text
-        }
-    };
-    let prompts: Vec<String> = [first].into_iter().chain(arguments.then.iter().cloned()).collect();
+        prompt => Ok(prompt.filter(|prompt| *prompt != STDIN).map(str::to_owned)),
+    }
+}
+
+fn checked(prompts: Vec<String>) -> anyhow::Result<Vec<String>> {
     if prompts.iter().any(|prompt| prompt.trim().is_empty()) {
         bail!("a prompt is empty");
     }

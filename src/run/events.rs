@@ -4,11 +4,13 @@
 //! status line.
 //! Never: reacts to an event.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{interval, sleep_until, Interval};
 
 use super::arguments::RunJob;
@@ -33,11 +35,63 @@ pub enum RunEvent {
     Tick,
 }
 
+/// Signals that ask a run to leave.
+#[derive(Debug)]
+pub struct RunSignals(mpsc::UnboundedReceiver<LeaveReason>);
+
+impl RunSignals {
+    /// Listens to signals from now on, on an event loop that the run goes on with. A signal that
+    /// comes before the run is ready is not lost.
+    ///
+    /// # Errors
+    /// When the system does not allow it.
+    pub fn catch() -> anyhow::Result<(Runtime, Self)> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("cannot start an event loop")?;
+        let (sender, signals) = mpsc::unbounded_channel();
+        let entered = runtime.enter();
+        signals::catch_signals(&sender)?;
+        drop(entered);
+        Ok((runtime, Self(signals)))
+    }
+
+    /// Waits for the next signal, and returns its name.
+    async fn next(&mut self) -> &'static str {
+        loop {
+            match self.0.recv().await {
+                Some(LeaveReason::Asked(name)) => return name,
+                Some(_) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Reads all of stdin, unless a signal comes before its end.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn read_stdin(&mut self) -> anyhow::Result<Result<String, RunStop>> {
+        let (sender, read) = oneshot::channel();
+        // A blocked read cannot be cancelled; the thread ends with the process.
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            let read = io::stdin().read_to_string(&mut text).map(|_| text);
+            // Nothing waits for it after a signal.
+            drop(sender.send(read));
+        });
+        tokio::select! {
+            biased;
+            name = self.next() => Ok(Err(RunStop::Signal(name))),
+            read = read => Ok(Ok(read??)),
+        }
+    }
+}
+
 /// Sources of events.
 #[derive(Debug)]
 pub struct RunEvents {
     host: HostConnection,
-    signals: mpsc::UnboundedReceiver<LeaveReason>,
+    signals: RunSignals,
     deadline: Option<Instant>,
     /// Lines from the terminal; `None` until a line is wanted.
     typed: Option<mpsc::UnboundedReceiver<String>>,
@@ -46,13 +100,11 @@ pub struct RunEvents {
 }
 
 impl RunEvents {
-    /// Starts the process that joins the host, and listens to signals.
+    /// Starts the process that joins the host.
     ///
     /// # Errors
     /// When the system does not allow it.
-    pub fn open(job: &RunJob, start: Instant) -> anyhow::Result<Self> {
-        let (sender, signals) = mpsc::unbounded_channel();
-        signals::catch_signals(&sender)?;
+    pub fn open(job: &RunJob, signals: RunSignals, start: Instant) -> anyhow::Result<Self> {
         Ok(Self {
             host: HostConnection::open(job.host.iter().cloned())?,
             signals,
@@ -83,7 +135,7 @@ impl RunEvents {
         };
         tokio::select! {
             biased;
-            Some(LeaveReason::Asked(name)) = self.signals.recv() => Ok(RunEvent::Signal(name)),
+            name = self.signals.next() => Ok(RunEvent::Signal(name)),
             () = expires => {
                 self.deadline = None;
                 Ok(RunEvent::Expired)
@@ -133,7 +185,7 @@ impl RunEvents {
     pub async fn close(mut self) {
         tokio::select! {
             () = self.host.close() => {}
-            Some(_) = self.signals.recv() => {}
+            _ = self.signals.next() => {}
         }
     }
 }

@@ -10,14 +10,16 @@
 //! [`patch`] (changed files), and [`summary`] (the result).
 //! Never: starts an agent, stores anything, or knows the core: it knows what the protocol says.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::time::Instant;
 
 use anyhow::Context;
+use tokio::runtime::Runtime;
 
 use self::arguments::{RunArguments, RunJob};
 use self::client::RunClient;
-use self::events::RunEvents;
+use self::events::{RunEvents, RunSignals};
 use self::printer::Printer;
 use self::summary::{RunFailure, RunResult, RunSummary};
 use crate::status::{EXIT_FAILURE, EXIT_OUTPUT, EXIT_USAGE};
@@ -103,34 +105,68 @@ impl RunStop {
     }
 }
 
-/// Runs the turns that the arguments describe, and returns the exit status.
-pub fn run(arguments: &RunArguments) -> u8 {
-    let job = match RunJob::new(arguments) {
+/// Returns whether a command line asks for a run, before it is parsed.
+pub fn is_asked_for(mut arguments: impl Iterator<Item = OsString>) -> bool {
+    arguments.nth(1).is_some_and(|command| command == "run")
+}
+
+/// Signals that were caught from the start of the program on.
+#[derive(Debug)]
+pub struct CaughtSignals(anyhow::Result<(Runtime, RunSignals)>);
+
+/// Catches the signals that ask a run to leave. A failure is that of the run.
+pub fn catch_signals() -> CaughtSignals {
+    CaughtSignals(RunSignals::catch())
+}
+
+/// Runs the turns that the arguments describe, and returns the exit status. Signals may have been
+/// caught already.
+pub fn run(arguments: &RunArguments, caught: Option<CaughtSignals>) -> u8 {
+    let (runtime, mut signals) = match caught.unwrap_or_else(catch_signals).0 {
+        Ok(caught) => caught,
+        Err(error) => return complain(&format!("{error:#}"), EXIT_FAILURE),
+    };
+    let mut job = match RunJob::new(arguments) {
         Ok(job) => job,
         Err(error) => return complain(&format!("{error:#}"), EXIT_USAGE),
     };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return complain(&format!("cannot start an event loop: {error}"), EXIT_FAILURE),
-    };
-    let status = runtime.block_on(perform(&job));
+    let mut stopped = None;
+    if job.reads_prompt {
+        let read = runtime.block_on(signals.read_stdin()).context("the prompt on stdin cannot be read");
+        let begun = read.and_then(|read| match read {
+            Ok(prompt) => job.begin_with(prompt),
+            Err(stop) => {
+                stopped = Some(stop);
+                Ok(())
+            }
+        });
+        if let Err(error) = begun {
+            return complain(&format!("{error:#}"), EXIT_USAGE);
+        }
+    }
+    let status = runtime.block_on(perform(&job, signals, stopped));
     // A thread may be blocked in a read of the terminal.
     runtime.shutdown_background();
     status
 }
 
-async fn perform(job: &RunJob) -> u8 {
+/// Performs a job, unless it was stopped before.
+async fn perform(job: &RunJob, signals: RunSignals, stopped: Option<RunStop>) -> u8 {
     let start = Instant::now();
     let mut summary = RunSummary::new(&job.directory, job.model.as_deref());
     let mut printer = Printer::new(job.form);
-    let ended = match RunEvents::open(job, start) {
+    let events = match stopped {
+        None => RunEvents::open(job, signals, start).map_err(RunStop::Failed),
+        Some(stop) => Err(stop),
+    };
+    let ended = match events {
         Ok(events) => {
             let mut client = RunClient::new(job, events, &mut printer, &mut summary);
             let ended = client.run_all().await;
             client.close(&ended).await;
             ended
         }
-        Err(error) => Err(RunStop::Failed(error)),
+        Err(stop) => Err(stop),
     };
     printer.finish(&summary.answer);
     conclude(ended, &mut printer, &mut summary);

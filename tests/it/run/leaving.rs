@@ -113,3 +113,32 @@ fn reader_that_leaves_cancels_the_turn() {
     assert_eq!(status, Some(130), "{err}");
     assert!(err.contains("the reader of stdout is gone"), "{err}");
 }
+
+/// Returns whether a process catches SIGINT.
+fn catches_interrupts(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or_default();
+    caught & (1 << (Signal::INT.as_raw() - 1)) != 0
+}
+
+/// While the prompt is still read from stdin, and as soon as the run catches signals at all.
+#[test]
+fn signal_before_the_host_answers_ends_the_run_with_a_summary() {
+    for prompt in ["-", WORK] {
+        let folder = tempfile::tempdir().unwrap();
+        let summary = folder.path().join("summary.json");
+        let mut command = fleeting(prompt);
+        command.arg("--summary").arg(&summary).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut run = command.spawn().unwrap();
+        // Dropped at the end, so that a prompt on stdin has no end before.
+        let _stdin = run.stdin.take();
+        wait_until("the run catches signals", || catches_interrupts(run.id()));
+        send(Signal::INT, run.id());
+        let (status, err) = rest(&mut run);
+        assert_eq!(status, Some(130), "{prompt}: {err}");
+        assert!(err.contains("SIGINT"), "{prompt}: {err}");
+        let summary: Value = serde_json::from_str(&std::fs::read_to_string(&summary).unwrap()).unwrap();
+        assert_eq!((&summary["result"], &summary["exitStatus"]), (&"cancelled".into(), &130.into()));
+    }
+}
