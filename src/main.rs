@@ -29,7 +29,8 @@ use ahp_sidecar::os::{hangup, limits, signals};
 use ahp_sidecar::run::{self, CaughtSignals};
 use ahp_sidecar::sessions::{self, SessionsFailure};
 use ahp_sidecar::status::{
-    EXIT_BROKEN, EXIT_CUT, EXIT_DIFFERENT, EXIT_FAILURE, EXIT_GONE, EXIT_NO_HOST, EXIT_STATE, EXIT_USAGE,
+    EXIT_BROKEN, EXIT_CANCELLED, EXIT_CUT, EXIT_DIFFERENT, EXIT_FAILURE, EXIT_GONE, EXIT_NO_HOST, EXIT_STATE,
+    EXIT_USAGE,
 };
 use ahp_sidecar::store::folder::{self, LockId, StateFolder};
 use ahp_sidecar::store::StatePlace;
@@ -90,6 +91,7 @@ fn run_command(command: CliCommand, caught: Option<CaughtSignals>) -> ExitCode {
                 Conformed::Held => 0,
                 Conformed::Broken => EXIT_BROKEN,
                 Conformed::Exited(status) => status,
+                Conformed::Stopped => EXIT_CANCELLED,
             }))
         }
         CliCommand::Trace(arguments) => {

@@ -21,7 +21,7 @@ pub const EXIT_DENIED: u8 = 11;
 pub const EXIT_TIMED_OUT: u8 = 12;
 /// `run`: the agent cannot be used: it is unknown, does not start, or requires a login.
 pub const EXIT_UNUSABLE: u8 = 13;
-/// `run`: the turn was cancelled, by a signal or by another client.
+/// `run`: the turn was cancelled, by a signal or by another client. `conform`: a signal has come.
 pub const EXIT_CANCELLED: u8 = 130;
 /// `run`: all turns are complete, but their output could not be written.
 pub const EXIT_OUTPUT: u8 = 14;

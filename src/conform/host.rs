@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use anyhow::Context;
 use uuid::Uuid;
 
 use super::stop::{CheckStop, Judged};
-use crate::os::paths::{self, NULL_DEVICE};
+use crate::os::paths::NULL_DEVICE;
 use crate::os::{exe, private};
 use crate::transcripts::process::PlayedHost;
 use crate::transcripts::{host_command, HostFailure, STATE};
@@ -35,6 +35,8 @@ const CONNECTS_WITHIN: Duration = Duration::from_secs(1);
 /// Way in which hosts are started.
 #[derive(Debug, Clone)]
 pub struct HostPlan {
+    /// Folder for the folders of all checks.
+    pub folder: PathBuf,
     /// Host command; empty for this program.
     pub command: Vec<OsString>,
     /// Address where the host listens; `None` if it is spoken to on its stdin and stdout.
@@ -93,13 +95,9 @@ impl JudgedHost {
     /// # Errors
     /// When a folder cannot be created.
     pub fn new(plan: &HostPlan, alone: bool) -> anyhow::Result<Self> {
-        let temporary =
-            paths::canonical(&std::env::temp_dir()).context("there is no folder for temporary files")?;
-        let folder = temporary.join(format!("ahp-conform-{}", Uuid::new_v4().simple()));
-        for path in [&folder, &folder.join("work")] {
-            private::create_folder(path)
-                .with_context(|| format!("`{}` cannot be created", path.display()))?;
-        }
+        let folder = create_folder(&plan.folder, "")?;
+        let work = folder.join("work");
+        private::create_folder(&work).with_context(|| format!("`{}` cannot be created", work.display()))?;
         let port = if plan.connect.is_some() { free_port().context("no port is free")? } else { 0 };
         Ok(Self { plan: plan.clone(), folder, server: None, port, clients: 0, alone })
     }
@@ -191,17 +189,34 @@ impl JudgedHost {
 impl Drop for JudgedHost {
     fn drop(&mut self) {
         self.kill();
-        // A host that clients share ends after the last of them, and still writes meanwhile.
-        let deadline = Instant::now() + HOST_ENDS_WITHIN;
-        while let Err(error) = std::fs::remove_dir_all(&self.folder) {
-            if error.kind() == io::ErrorKind::NotFound {
-                return;
-            }
-            if Instant::now() >= deadline {
-                return tracing::warn!(%error, "`{}` cannot be removed", self.folder.display());
-            }
-            thread::sleep(RETRY);
+        remove_folder(&self.folder);
+    }
+}
+
+/// Creates a folder of this user alone, with a name that begins so.
+///
+/// # Errors
+/// When it cannot be created.
+pub fn create_folder(parent: &Path, prefix: &str) -> anyhow::Result<PathBuf> {
+    // Short, since paths of sockets below it are limited.
+    let random = Uuid::new_v4().simple().to_string();
+    let folder = parent.join(format!("{prefix}{}", &random[..12]));
+    private::create_folder(&folder).with_context(|| format!("`{}` cannot be created", folder.display()))?;
+    Ok(folder)
+}
+
+/// Removes a folder. A host that clients share ends after the last of them, and still writes
+/// meanwhile.
+pub fn remove_folder(folder: &Path) {
+    let deadline = Instant::now() + HOST_ENDS_WITHIN;
+    while let Err(error) = std::fs::remove_dir_all(folder) {
+        if error.kind() == io::ErrorKind::NotFound {
+            return;
         }
+        if Instant::now() >= deadline {
+            return tracing::warn!(%error, "`{}` cannot be removed", folder.display());
+        }
+        thread::sleep(RETRY);
     }
 }
 
@@ -212,7 +227,7 @@ fn free_port() -> io::Result<u16> {
 /// Returns whether something listens at an address.
 fn listens(address: &str) -> bool {
     if let Some(path) = address.strip_prefix("unix:") {
-        return std::path::Path::new(path).exists();
+        return Path::new(path).exists();
     }
     let authority = address.trim_start_matches("ws://").split('/').next().unwrap_or_default();
     let mut addresses = authority.to_socket_addrs().into_iter().flatten();

@@ -105,9 +105,9 @@ pub struct ConformArgs {
     #[arg(long)]
     stderr: bool,
 
-    /// This process has a guard, which ends what it has started
-    #[arg(long, hide = true)]
-    guarded: bool,
+    /// This process has a guard, which ends what it has started; the folder for what checks keep
+    #[arg(long, hide = true, value_name = "FOLDER")]
+    guarded: Option<PathBuf>,
 
     /// Command that starts the host. `{state}` in it is a folder that is kept during a check
     /// [default: this program]
@@ -124,6 +124,8 @@ pub enum Conformed {
     Broken,
     /// The guarded process has judged, and ended with this status.
     Exited(u8),
+    /// A signal has ended the judgement.
+    Stopped,
 }
 
 /// Judges a host, and prints the result.
@@ -131,10 +133,8 @@ pub enum Conformed {
 /// # Errors
 /// When the host cannot be started, or the result cannot be written.
 pub fn conform(arguments: &ConformArgs, guard: &GuardProgram) -> anyhow::Result<Conformed> {
-    if !arguments.guarded {
-        return guarded::run(guard).map(Conformed::Exited);
-    }
-    let mut settings = settings(arguments)?;
+    let Some(folder) = &arguments.guarded else { return guarded::run(guard) };
+    let mut settings = settings(arguments, folder)?;
     let (host, version) = match identity(&settings) {
         Err(CheckStop::Failed(error)) => return Err(error),
         Err(_) => {
@@ -180,7 +180,7 @@ fn read_version(said: &str) -> Result<String, String> {
     Err("hosts are judged by the types of 1.0.0 and 0.9.0".to_owned())
 }
 
-fn settings(arguments: &ConformArgs) -> anyhow::Result<BenchSettings> {
+fn settings(arguments: &ConformArgs, folder: &Path) -> anyhow::Result<BenchSettings> {
     let has_state = arguments.host.iter().any(|word| word.to_string_lossy().contains(STATE));
     let mut command = arguments.host.clone();
     let mut connect = arguments.connect.clone();
@@ -197,6 +197,7 @@ fn settings(arguments: &ConformArgs) -> anyhow::Result<BenchSettings> {
     };
     Ok(BenchSettings {
         plan: HostPlan {
+            folder: folder.to_owned(),
             command,
             connect,
             shared: arguments.shared,

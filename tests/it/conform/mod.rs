@@ -6,12 +6,15 @@
 mod defects;
 
 use std::collections::BTreeSet;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use ahp_sidecar::conform::checks::CHECKS;
+use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::process::wait_until;
 use crate::support::{program, stat, HUNG};
+use crate::windows::send;
 
 /// Returns the command `conform`, with a time limit after which a test has hung.
 fn conform() -> Command {
@@ -129,6 +132,29 @@ fn hosts_end_with_all_that_they_have_started() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let process = std::fs::read_to_string(&file).unwrap();
     assert!(stat(process.trim().parse().unwrap()).is_none(), "the process {process} is left");
+}
+
+#[test]
+fn signal_ends_the_hosts_and_leaves_no_folder() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, temporary) = (folder.path().join("process"), folder.path().join("temporary"));
+        std::fs::create_dir(&temporary).unwrap();
+        let script = format!("echo $$ > {0}.new && mv {0}.new {0}; exec sleep 1000", file.display());
+        let mut command = conform();
+        command.args(["--only", "rpc-ids", "--", "/bin/sh", "-c", &script]).env("TMPDIR", &temporary);
+        let judge = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_until("the host runs", || file.exists());
+        let kept = || std::fs::read_dir(&temporary).unwrap().count();
+        assert_eq!(kept(), 1);
+        send(signal, judge.id());
+        let output = judge.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("error: stopped by SIG"), "{output:?}");
+        assert_eq!(kept(), 0, "a folder is left");
+        let process = std::fs::read_to_string(&file).unwrap();
+        assert!(stat(process.trim().parse().unwrap()).is_none(), "the process {process} is left");
+    }
 }
 
 #[test]
