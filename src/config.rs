@@ -342,9 +342,9 @@ fn advice(text: &str) -> Option<String> {
     let file: toml::Table = text.parse().ok()?;
     let Some(agents) = file.get("agents").and_then(toml::Value::as_table) else {
         let is_agent = |entry: &toml::Value| entry.get("command").is_some();
-        let is_of_mcp =
-            |name: &str| name.starts_with("mcp") || ["client_mcp", "automations", "preview"].contains(&name);
-        return file.iter().filter(|(name, _)| !is_of_mcp(name)).find_map(|(name, entry)| {
+        let others = ["client_mcp", "automations", "preview", "run"];
+        let is_other_section = |name: &str| name.starts_with("mcp") || others.contains(&name);
+        return file.iter().filter(|(name, _)| !is_other_section(name)).find_map(|(name, entry)| {
             let below = entry.as_table().and_then(|below| below.iter().find(|(_, entry)| is_agent(entry)));
             match (below, words(entry)) {
                 _ if is_agent(entry) => {

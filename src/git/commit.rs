@@ -398,39 +398,39 @@ pub fn end_begun(git: &Git, scratch: &Path, folder: &Path, until: Deadline) -> R
         // The record is incomplete, so the repository was not changed.
         return Ok(());
     };
+    // Until all is known, an error leaves the locks, and the index in one of them, to the next start.
     let mut locks = Vec::new();
     for (file, known) in &begun.locks {
-        let lock = Lock { path: lock_of(file), file: file.clone(), is_ours: true };
+        let lock = Lock { path: lock_of(file), file: file.clone(), is_ours: false };
         match facts::at(&lock.path) {
             Ok(found) if found.identity == *known => locks.push(lock),
-            Ok(_) => lock.release(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => lock.release(),
-            Err(error) => {
-                lock.release();
-                return Err(error.into());
-            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
         }
     }
     let index = begun.locks.first().map(|(file, _)| file);
-    let Some(lock) = locks.iter().position(|lock| Some(&lock.file) == index).map(|at| locks.remove(at))
-    else {
-        return Ok(());
-    };
+    if let Some(at) = locks.iter().position(|lock| Some(&lock.file) == index) {
+        if is_checked_out(git, &begun, folder, until)? {
+            locks.remove(at).replace()?;
+        }
+    }
+    locks.iter_mut().for_each(|lock| lock.is_ours = true);
+    Ok(())
+}
+
+/// Returns whether the recorded commit is that of the repository's `HEAD`.
+fn is_checked_out(git: &Git, begun: &BegunCommit, folder: &Path, until: Deadline) -> Result<bool, GitError> {
     let repository = match Repository::find(git, &[uri_of(&begun.root)], folder, until) {
         Ok(repository) => repository,
         Err(NoRepository::Failed(error)) => return Err(error),
-        Err(NoRepository::None | NoRepository::Unusable(_)) => return Ok(()),
+        Err(NoRepository::None | NoRepository::Unusable(_)) => return Ok(false),
     };
-    let asked = ["rev-parse", "--verify", "--quiet", "HEAD^{commit}"];
-    let is_checked_out = match repository.run(asked).line() {
-        Ok(now) => now == begun.commit,
-        Err(GitError::Failed { .. }) => false,
-        Err(error) => return Err(error),
-    };
-    if is_checked_out {
-        lock.replace()?;
+    match repository.run(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).line() {
+        Ok(now) => Ok(now == begun.commit),
+        Err(GitError::Failed { .. }) => Ok(false),
+        Err(error) => Err(error),
     }
-    Ok(())
 }
 
 fn lock_of(file: &Path) -> PathBuf {
@@ -478,10 +478,6 @@ impl Lock {
         fs::rename(&self.path, &self.file)?;
         self.is_ours = false;
         Ok(())
-    }
-
-    fn release(mut self) {
-        self.is_ours = false;
     }
 }
 
@@ -558,5 +554,32 @@ mod tests {
         let made = MadeCommit { head: before, id, note: "commit: next", index, stamp };
         assert!(matches!(move_head(&repository, &made), Err(CommitFailure::Refused(_))));
         assert_eq!(head_in(&repository), head);
+    }
+
+    #[test]
+    fn interrupted_commit_that_cannot_be_finished_keeps_its_index_for_the_next_start() {
+        let top = tempfile::tempdir().unwrap();
+        let (repository, head, _) = with_a_written_commit(top.path());
+        let (index, scratch) = (repository.own.join("index"), top.path().join("scratch"));
+        let lock = lock_of(&index);
+        fs::create_dir(&scratch).unwrap();
+        fs::write(&lock, "index of the commit").unwrap();
+        let identity = facts::at(&lock).unwrap().identity;
+        let record = |locks| {
+            let begun = BegunCommit { root: repository.root.clone(), locks, commit: head.clone() };
+            fs::write(scratch.join(BEGUN), serde_json::to_vec(&begun).unwrap()).unwrap();
+        };
+        let end = || {
+            let until = Deadline::after(Duration::from_secs(60));
+            let git = Git::find(std::env::var_os("PATH").as_deref(), until).unwrap();
+            end_begun(&git, &scratch, &top.path().join("work"), until)
+        };
+        // Nothing can be looked up below a file.
+        record(vec![(index.clone(), identity), (repository.root.join("a/HEAD"), identity)]);
+        assert!(end().is_err() && lock.exists());
+        record(vec![(index.clone(), identity)]);
+        end().unwrap();
+        assert_eq!(fs::read_to_string(&index).unwrap(), "index of the commit");
+        assert!(!lock.exists());
     }
 }

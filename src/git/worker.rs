@@ -131,9 +131,15 @@ impl Jobs {
 /// contents of files are checkpointed within `limits`, and git runs only the named `filters` of the
 /// user's configuration.
 pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Result<()> {
-    let _alone = wait_for_others(&folder);
-    finish_begun_commits(&folder);
-    remove_old(&folder);
+    let lock = wait_for_others(&folder);
+    match &lock {
+        Ok(Some(_)) => {
+            finish_begun_commits(&folder);
+            remove_old(&folder);
+        }
+        Ok(None) => tracing::warn!("another process still runs git for this host: its files are left alone"),
+        Err(error) => tracing::warn!(%error, "the folder of the git worker cannot be locked"),
+    }
     let shared = Arc::new((Mutex::new(Jobs::default()), Condvar::new()));
     let folder = Arc::new(folder);
     let git = Arc::new(Mutex::new(None));
@@ -159,6 +165,9 @@ pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Resul
     shared.0.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
     steps::stop_within(EXIT_WITHIN);
     // Returning ends the process, and threads that hang with it.
+    if !matches!(lock, Ok(Some(_))) {
+        return Ok(());
+    }
     remove_old(&folder);
     if let Err(error) = std::fs::remove_dir(&*folder) {
         tracing::debug!(%error, "the folder of the git worker cannot be removed");
@@ -172,8 +181,9 @@ fn folders_in(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Locks this folder, once no other worker uses it: a worker whose host was killed lives on for a
-/// moment. The folder stays locked while the returned file is open.
-fn wait_for_others(folder: &Path) -> io::Result<File> {
+/// moment. The folder stays locked while the returned file is open. `None` if another worker still
+/// uses it after [`OTHERS_WITHIN`].
+fn wait_for_others(folder: &Path) -> io::Result<Option<File>> {
     let begun = Instant::now();
     loop {
         private_folder(folder)?;
@@ -185,8 +195,11 @@ fn wait_for_others(folder: &Path) -> io::Result<File> {
         };
         // The previous holder may have removed the folder after it was opened here.
         let is_there = || io::Result::Ok(facts::behind(&path)?.identity == facts::of(&opened)?.identity);
-        if (is_locked && is_there().unwrap_or(false)) || begun.elapsed() >= OTHERS_WITHIN {
-            return Ok(opened);
+        if is_locked && is_there().unwrap_or(false) {
+            return Ok(Some(opened));
+        }
+        if begun.elapsed() >= OTHERS_WITHIN {
+            return Ok(None);
         }
         thread::sleep(Duration::from_millis(5));
     }

@@ -66,6 +66,14 @@ pub enum GitOutcome {
     Client(ConnectionId, JobOutcome),
 }
 
+/// Job without a report.
+#[derive(Debug)]
+struct WaitingGitJob {
+    by: GitJobOrigin,
+    /// Number of the process that has it; `None` if none could be started.
+    process: Option<u64>,
+}
+
 #[derive(Debug)]
 struct RunningGit {
     number: u64,
@@ -93,7 +101,7 @@ pub struct GitProgram {
 pub struct GitQueue {
     program: GitProgram,
     process: Option<RunningGit>,
-    waiting: BTreeMap<u64, GitJobOrigin>,
+    waiting: BTreeMap<u64, WaitingGitJob>,
     last: u64,
     news: mpsc::UnboundedSender<GitProcessEvent>,
     stop: CancellationToken,
@@ -152,12 +160,15 @@ impl GitQueue {
     fn send(&mut self, by: GitJobOrigin, job: GitJob) {
         self.last += 1;
         let number = self.last;
-        self.waiting.insert(number, by);
         let within = Duration::from_millis(job.within_ms) + GRACE;
         let mut line = to_json(&NumberedJob { number, job });
         line.push(b'\n');
         let news = self.news.clone();
-        let sent = self.started().and_then(|process| Ok(process.lines.send(line)?));
+        let sent = self.started().and_then(|process| {
+            process.lines.send(line)?;
+            Ok(process.number)
+        });
+        self.waiting.insert(number, WaitingGitJob { by, process: sent.as_ref().ok().copied() });
         if let Err(error) = sent {
             let why = format!("git cannot be run: {error:#}");
             tracing::warn!("git: {why}");
@@ -205,24 +216,17 @@ impl GitQueue {
                 self.outcome(number, report).into_iter().collect()
             }
             GitProcessEvent::Failed(number, why) => {
-                if !self.waiting.contains_key(&number) {
+                let Some(WaitingGitJob { process, .. }) = self.waiting.get(&number) else {
                     return Vec::new();
-                }
-                // If there is a process, it hangs. It is ended, and the next job starts another.
-                self.process = None;
+                };
+                // The process that has it hangs. It is ended, and the next job starts another.
+                self.process.take_if(|running| Some(running.number) == *process);
                 self.outcome(number, GitReport::Failed(why)).into_iter().collect()
             }
             GitProcessEvent::Ended(process) => {
-                if self.process.as_ref().is_some_and(|running| running.number == process) {
-                    self.process = None;
-                }
-                // Jobs with a higher number were given to a newer process.
-                let lost: Vec<u64> = match &self.process {
-                    Some(running) => {
-                        self.waiting.range(..running.number).map(|(number, _)| *number).collect()
-                    }
-                    None => self.waiting.keys().copied().collect(),
-                };
+                self.process.take_if(|running| running.number == process);
+                let its = self.waiting.iter().filter(|(_, job)| job.process == Some(process));
+                let lost: Vec<u64> = its.map(|(number, _)| *number).collect();
                 let failed = || GitReport::Failed("the process that runs git has ended".to_owned());
                 lost.into_iter().filter_map(|number| self.outcome(number, failed())).collect()
             }
@@ -230,7 +234,7 @@ impl GitQueue {
     }
 
     fn outcome(&mut self, number: u64, report: GitReport) -> Option<GitOutcome> {
-        Some(match self.waiting.remove(&number)? {
+        Some(match self.waiting.remove(&number)?.by {
             GitJobOrigin::Core(number) => GitOutcome::Core(Input::Git(number, report)),
             GitJobOrigin::Reader { connection, id, uri, encoding } => {
                 let content = match report {
@@ -356,6 +360,37 @@ async fn hear(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn end_of_a_process_fails_its_own_jobs_and_ends_no_other_process() {
+        let folder = PathBuf::new();
+        let program = GitProgram { guard: None, folder, checkpoint_file_bytes_max: 0, filters: Vec::new() };
+        let (mut queue, _events) = GitQueue::new(program);
+        let (lines, _queue) = mpsc::unbounded_channel();
+        let end = CancellationToken::new().drop_guard();
+        queue.process = Some(RunningGit { number: 5, lines, _end: end });
+        // The job that has started the newer process has a lower number than that.
+        for (number, process) in [(1, 2), (3, 2), (4, 5), (6, 5)] {
+            let by = GitJobOrigin::Core(number);
+            queue.waiting.insert(number, WaitingGitJob { by, process: Some(process) });
+        }
+        let jobs = |outcomes: Vec<GitOutcome>| -> Vec<u64> {
+            let number = |outcome| match outcome {
+                GitOutcome::Core(Input::Git(number, GitReport::Failed(_))) => number,
+                other => panic!("{other:?}"),
+            };
+            outcomes.into_iter().map(number).collect()
+        };
+        let late = GitProcessEvent::Failed(1, "it has not answered".to_owned());
+        assert_eq!(jobs(queue.hear(late)), [1]);
+        assert!(queue.process.is_some(), "that is another one");
+        assert_eq!(jobs(queue.hear(GitProcessEvent::Ended(2))), [3]);
+        assert!(queue.process.is_some());
+        let late = GitProcessEvent::Failed(6, "it has not answered".to_owned());
+        assert_eq!(jobs(queue.hear(late)), [6]);
+        assert!(queue.process.is_none());
+        assert_eq!(jobs(queue.hear(GitProcessEvent::Ended(5))), [4]);
+    }
 
     #[tokio::test]
     async fn process_that_does_not_read_can_be_stopped() {

@@ -441,20 +441,21 @@ impl Log {
                     }
                 };
             let dropped = self.state.dropped.swap(0, Ordering::AcqRel);
-            let written = if dropped > 0 {
-                writeln!(
+            let notice = match dropped {
+                0 => Ok(()),
+                _ => writeln!(
                     sink,
                     "({dropped} lines of this log were dropped: they could not be written in time)"
-                )
-            } else {
-                Ok(())
+                ),
             };
-            let written = written.and_then(|()| sink.write_all(&line));
+            // A full disk, for one, may have room again.
+            let lost = match notice.map(|()| sink.write_all(&line)) {
+                Ok(Ok(())) => 0,
+                Ok(Err(_)) => 1,
+                Err(_) => dropped + 1,
+            };
             self.state.written.fetch_add(1, Ordering::AcqRel);
-            if written.is_err() {
-                // A full disk, for one, may have room again.
-                self.state.dropped.fetch_add(dropped + 1, Ordering::AcqRel);
-            }
+            self.state.dropped.fetch_add(lost, Ordering::AcqRel);
         }
     }
 }

@@ -34,17 +34,31 @@ const SHELLS: [&str; 7] = ["sh", "bash", "dash", "zsh", "ksh", "ash", "fish"];
 
 /// Commands whose arguments contain another command.
 #[rustfmt::skip]
-const WRAPPERS: [&str; 51] = [
+const WRAPPERS: [&str; 58] = [
     "env", "sudo", "doas", "su", "runuser", "pkexec", "gosu", "setpriv", "fakeroot", "command", "exec", "builtin",
     "nohup", "nice", "ionice", "chrt", "time", "timeout", "stdbuf", "unbuffer", "setsid", "xargs", "chroot",
     "unshare", "nsenter", "bwrap", "firejail", "proot", "setarch", "linux32", "linux64", "prlimit", "systemd-run",
     "strace", "ltrace", "valgrind", "busybox", "toybox", "ssh", "script", "watch", "entr", "parallel", "flock",
     "caffeinate", "taskset", "numactl", "eatmydata", "rlwrap", "winpty", "dbus-run-session",
+    "chronic", "sg", "systemd-inhibit", "hyperfine", "tmux", "screen", "noglob",
 ];
 
 /// Members of [`WRAPPERS`] with arguments that may be lines.
-const LINE_WRAPPERS: [&str; 9] =
-    ["su", "runuser", "ssh", "script", "watch", "entr", "parallel", "flock", "env"];
+const LINE_WRAPPERS: [&str; 13] = [
+    "su",
+    "runuser",
+    "ssh",
+    "script",
+    "watch",
+    "entr",
+    "parallel",
+    "flock",
+    "env",
+    "sg",
+    "hyperfine",
+    "tmux",
+    "screen",
+];
 
 /// Members of [`WRAPPERS`] that add arguments which they read.
 const READING_WRAPPERS: [&str; 2] = ["xargs", "parallel"];
@@ -324,9 +338,27 @@ impl LineReader<'_> {
                     self.read_list(Some(')'))?;
                 }
                 Some(sign @ ('<' | '>')) => self.read_redirection(sign, &mut open)?,
+                Some('#') if open.word.is_none() => self.skip_comment()?,
+                // Neither a word nor an end of one.
+                Some('\\') if self.rest.next_if_eq(&'\n').is_some() => {}
                 Some(char) => self.read_in_word(char, open.word())?,
             }
         }
+    }
+
+    /// Skips a comment up to the end of its line. In a comment, quotes and backslashes are ordinary
+    /// characters.
+    fn skip_comment(&mut self) -> Result<(), Opaque> {
+        if HAS_DRIVES {
+            return Err("the shells of Windows do not agree on `#`");
+        }
+        while let Some(char) = self.rest.next_if(|char| *char != '\n') {
+            // Some shells end a line here.
+            if char == '\r' && self.rest.peek().is_some_and(|next| *next != '\n') {
+                return Err("a comment in it has a carriage return");
+            }
+        }
+        Ok(())
     }
 
     fn end_command(&mut self, open: &mut OpenCommand) {
@@ -505,6 +537,18 @@ mod tests {
             "sh -c 'rm x'",
             "bash -lc 'ls; rm x'",
             "sudo bash -c \"rm x\"",
+            "ls # \\\nrm x",
+            "ls # don't\nrm x # don't",
+            "ls \\\n# '\nrm x # '",
+            "ls;# `\nrm x # `",
+            "(ls # )\nrm x)",
+            "echo $(ls # )\nrm x)",
+            "# first\nrm x",
+            "ls a#b; rm x",
+            "ls \\# ; rm x",
+            "ls '#' ; rm x",
+            "l\\\ns; rm x",
+            "r\\\nm x",
             "eval 'rm x'",
             "env -S 'rm x'",
             "ssh host 'ls; rm x'",
@@ -519,6 +563,10 @@ mod tests {
             "su --command=rm",
             "runuser -u a -- rm x",
             "systemd-run --user rm x",
+            "chronic rm x",
+            "sg group -c 'rm x'",
+            "hyperfine -w 1 'rm x'",
+            "tmux new-session -d 'rm x'",
             "pkexec rm x",
         ] {
             assert_eq!(found(line, "rm"), Ok(true), "{line}");
@@ -529,6 +577,9 @@ mod tests {
     fn command_is_not_found_in_arguments_texts_and_names_of_files() {
         for line in [
             "ls rm",
+            "ls # rm x",
+            "# rm x; rm y\nls",
+            "ls # it's `fine\nls",
             "echo 'rm x'",
             "echo \"a; rm x\"",
             "rmdir x",
@@ -594,6 +645,7 @@ mod tests {
             "su -c'rm x'",
             "echo rm x | xargs sudo",
             "echo 'rm x' | xargs sh -c",
+            "ls # a\rrm x",
             "bash <<EOF\nrm x\nEOF",
             "bash <<< 'rm x'",
             "echo ${x:-$(rm x)}",

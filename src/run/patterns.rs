@@ -10,7 +10,7 @@ use globset::{GlobBuilder, GlobMatcher};
 
 use crate::files::links::behind_links;
 use crate::files::uris::path_of;
-use crate::os::paths::home;
+use crate::os::paths::{home, IGNORES_CASE};
 
 /// Characters by which a part of a pattern stands for several names.
 const WILDCARDS: [char; 4] = ['*', '?', '[', '{'];
@@ -91,8 +91,8 @@ impl PathPattern {
         let rest: Vec<_> = rest.iter().map(|part| part.as_os_str().to_string_lossy()).collect();
         let rest: Vec<&str> = rest.iter().map(AsRef::as_ref).collect();
         let bases = [without_dots(&base), behind_links(&base)];
-        let below = |parts: &[&str]| matcher(&bases[1], &[parts, &[BELOW]].concat());
-        let mut granted = vec![matcher(&bases[1], &rest)?];
+        let below = |parts: &[&str]| matcher(&bases[1], &[parts, &[BELOW]].concat(), false);
+        let mut granted = vec![matcher(&bases[1], &rest, false)?];
         if !rest.last().is_some_and(|part| part.contains(WILDCARDS)) {
             granted.push(below(&rest)?);
         }
@@ -100,8 +100,8 @@ impl PathPattern {
         let whole = rest.strip_suffix(&[BELOW]).unwrap_or(&rest);
         let mut denied = Vec::new();
         for base in &bases {
-            denied.push(matcher(base, whole)?);
-            denied.push(matcher(base, &[whole, &[BELOW]].concat())?);
+            denied.push(matcher(base, whole, IGNORES_CASE)?);
+            denied.push(matcher(base, &[whole, &[BELOW]].concat(), IGNORES_CASE)?);
         }
         Ok(Self { granted, denied, bases })
     }
@@ -118,18 +118,30 @@ impl PathPattern {
 
     /// Returns whether a path is a folder above those of the pattern.
     pub fn is_above_pattern(&self, path: &NamedPath) -> bool {
-        self.bases.iter().any(|base| base.starts_with(&path.real) || base.starts_with(&path.named))
+        let (real, named) = (comparable(&path.real), comparable(&path.named));
+        self.bases
+            .iter()
+            .map(|base| comparable(base))
+            .any(|base| base.starts_with(&real) || base.starts_with(&named))
+    }
+}
+
+/// Folds the case of a path where file systems ignore it.
+fn comparable(path: &Path) -> PathBuf {
+    match IGNORES_CASE {
+        true => path.to_string_lossy().to_lowercase().into(),
+        false => path.to_owned(),
     }
 }
 
 /// Returns the pattern for parts below a folder, in which no character is a wildcard.
-fn matcher(base: &Path, parts: &[&str]) -> anyhow::Result<GlobMatcher> {
+fn matcher(base: &Path, parts: &[&str], ignores_case: bool) -> anyhow::Result<GlobMatcher> {
     let base = globset::escape(&base.to_string_lossy());
     let whole = match parts {
         [] => base,
         parts => format!("{}/{}", base.trim_end_matches('/'), parts.join("/")),
     };
-    let glob = GlobBuilder::new(&whole).literal_separator(true).build();
+    let glob = GlobBuilder::new(&whole).literal_separator(true).case_insensitive(ignores_case).build();
     Ok(glob.with_context(|| format!("path={}", parts.join("/")))?.compile_matcher())
 }
 
@@ -190,6 +202,14 @@ mod tests {
         std::os::unix::fs::symlink("src", work.join("plain")).unwrap();
         let path = NamedPath::of("plain/x", &work).unwrap();
         assert!(pattern.denies(&path) && !pattern.grants(&path));
+    }
+
+    #[test]
+    fn case_of_a_denied_path_counts_where_file_systems_distinguish_it() {
+        let pattern = pattern("ci/deep/**");
+        assert_eq!(pattern.denies(&path("CI/Deep/x")), IGNORES_CASE);
+        assert_eq!(pattern.is_above_pattern(&path("CI")), IGNORES_CASE);
+        assert!(!pattern.grants(&path("CI/Deep/x")));
     }
 
     #[test]

@@ -107,6 +107,8 @@ struct ReplayedTurn {
     /// Size of the updates so far, in bytes.
     bytes: usize,
     is_cut: bool,
+    /// Set once something has followed the user's message, even if it was left out.
+    is_answered: bool,
     /// Number of parts that are text.
     text_parts: u64,
     /// Position of each call among the parts, by its id.
@@ -185,7 +187,7 @@ impl Replay {
         let id = chunk.message_id.map(|id| id.to_string());
         let goes_on = self.current.as_ref().is_some_and(|turn| {
             let is_other = matches!((&turn.message_id, &id), (Some(one), Some(other)) if one != other);
-            turn.is_only_message() && !is_other
+            (turn.is_only_message() || turn.is_cut && !turn.is_answered) && !is_other
         });
         if !goes_on {
             self.end_turn();
@@ -223,6 +225,7 @@ impl Replay {
     fn has_room_for(&mut self, raw: &RawValue) -> bool {
         let limits = self.limits;
         let turn = self.turn();
+        turn.is_answered = true;
         turn.bytes += raw.get().len();
         if turn.bytes > limits.turn_bytes || turn.part_count() >= limits.turn_parts {
             turn.cut();
@@ -286,6 +289,7 @@ impl ReplayedTurn {
             speaking: None,
             bytes: 0,
             is_cut: false,
+            is_answered: false,
             text_parts: 0,
             calls: HashMap::new(),
         }
@@ -567,6 +571,16 @@ mod tests {
         assert_eq!(parts.len(), 2, "{parts:?}");
         assert_eq!((&parts[0]["content"], &parts[1]["content"]), (&json!("b".repeat(2000)), &json!(CUT)));
         assert_eq!(turns[1]["responseParts"][0]["content"], "short");
+    }
+
+    #[test]
+    fn rest_of_a_message_beyond_the_limit_is_no_turn_of_its_own() {
+        let limits = ReplayLimits { turn_bytes: 3000, ..ReplayLimits::default() };
+        let piece = chunk("user_message_chunk", &"b".repeat(1000));
+        let mut updates = vec![piece.clone(), piece.clone(), piece.clone(), piece];
+        updates.extend([chunk("agent_message_chunk", "left out"), chunk("user_message_chunk", "next")]);
+        let (turns, _) = replayed(limits, &updates);
+        assert_eq!(messages(&turns), ["b".repeat(2000).as_str(), "next"]);
     }
 
     #[test]

@@ -32,7 +32,8 @@ const MISSED: SignedDuration = SignedDuration::from_secs(60);
 /// Time by which a clock must have been set back for schedules to begin anew: it was wrong before.
 const SET_BACK: SignedDuration = SignedDuration::from_hours(24);
 
-/// Maximum number of runs that have not ended, of all automations.
+/// Number of runs that have not ended, of all automations, from which on no scheduled run begins.
+/// Requested runs are not limited: of each automation, one is active.
 const ACTIVE_MAX: usize = 4;
 
 /// Maximum number of scheduled runs of an automation within an hour.

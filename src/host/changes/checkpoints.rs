@@ -129,7 +129,7 @@ impl Checkpoints {
         // A later report would show the folder after the turn has begun.
         self.jobs.remove(&number);
         let why = "the folder could not be checkpointed in time before the last turn".to_owned();
-        self.turn_begins_without_checkpoint(ledger, (chat, run), Some(why), false)
+        self.turn_begins_without_checkpoint(ledger, (chat, run), Some(why))
     }
 
     /// Notes that a turn starts without a checkpoint. Returns the chat if its turn was waiting.
@@ -138,14 +138,14 @@ impl Checkpoints {
         ledger: &mut Ledger,
         (key, run): (ChatKey, RunId),
         note: Option<String>,
-        has_repository: bool,
     ) -> Option<ChatKey> {
-        let chat = ledger.channels.chats.known(key)?;
+        // The chat may have been disposed of meanwhile.
+        let chat = ledger.channels.chats.get(&key)?;
         let session = chat.session;
         if let Some(of_session) = ledger.channels.sessions.known_mut(session) {
             let checkpoints = &mut of_session.checkpoints;
-            if !has_repository {
-                checkpoints.root = checkpoints.root.take().filter(|_| note.is_some());
+            if note.is_none() {
+                checkpoints.root = None;
             }
             (checkpoints.note, checkpoints.last) = (note, None);
             ledger.mark_dirty(session.into());
@@ -155,7 +155,7 @@ impl Checkpoints {
     }
 
     fn end_checkpoint_wait(&self, ledger: &mut Ledger, key: ChatKey, id: RunId) -> Option<ChatKey> {
-        let run = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut())?;
+        let run = ledger.channels.chats.get_mut(&key).and_then(|chat| chat.run.as_mut())?;
         if run.id != id || run.awaited_checkpoint.take().is_none() {
             return None;
         }
@@ -170,15 +170,12 @@ impl Checkpoints {
     ) -> Option<ChatKey> {
         let (root, checkpoint) = match report {
             GitReport::Kept { root, checkpoint, .. } => (root, checkpoint),
-            GitReport::Unusable(why) => {
-                return self.turn_begins_without_checkpoint(ledger, (key, run), Some(why), false)
+            GitReport::Unusable(why) | GitReport::Failed(why) => {
+                return self.turn_begins_without_checkpoint(ledger, (key, run), Some(why))
             }
-            GitReport::Failed(why) => {
-                return self.turn_begins_without_checkpoint(ledger, (key, run), Some(why), true)
-            }
-            _ => return self.turn_begins_without_checkpoint(ledger, (key, run), None, false),
+            _ => return self.turn_begins_without_checkpoint(ledger, (key, run), None),
         };
-        let chat = ledger.channels.chats.known(key)?;
+        let chat = ledger.channels.chats.get(&key)?;
         let session = chat.session;
         let is_its = chat.run.as_ref().is_some_and(|it| it.id == run);
         let turn = chat.conversation.state().active_turn.as_ref().filter(|_| is_its);

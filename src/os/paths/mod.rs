@@ -50,6 +50,9 @@ pub const NULL_DEVICE: &str = half::NULL_DEVICE;
 /// Set if absolute paths begin with the letter of a drive.
 pub const HAS_DRIVES: bool = cfg!(windows);
 
+/// True if usual file systems of this platform ignore the case of names.
+pub const IGNORES_CASE: bool = cfg!(any(windows, target_vendor = "apple", feature = "portable"));
+
 /// Form of paths, by its name in the protocol.
 pub const STYLE: &str = if cfg!(windows) { "windows" } else { "posix" };
 
