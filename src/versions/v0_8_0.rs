@@ -75,6 +75,11 @@ impl VersionStep for V0_8_0 {
 
     fn action_up(&self, incoming: &mut IncomingAction, _context: &mut Context<'_>) {
         match incoming.name() {
+            name if name.starts_with("automation") => {
+                // Unknown names are refused: what becomes of the action could not be sent.
+                let name = format!("{name} (there since 0.9.0)");
+                incoming.rename(&name);
+            }
             "terminal/claimed" => name_chat(&mut incoming.action),
             "annotations/set" => {
                 for annotation in node::objects_in(&mut incoming.action, "annotation") {
