@@ -81,6 +81,7 @@ impl Dialect {
             _ if self > V0_1_0 => Some("channel"),
             "subscribe" | "unsubscribe" => Some("resource"),
             "createSession" | "disposeSession" => Some("session"),
+            "createTerminal" | "disposeTerminal" => Some("terminal"),
             _ => None,
         }
     }
@@ -105,19 +106,25 @@ impl Dialect {
         self.params("initialize", self.root(), params)
     }
 
-    /// The params of `dispatchAction`. Before 0.2.0 the action itself names its session.
+    /// The params of `dispatchAction`. Before 0.2.0 the action itself names its session or
+    /// terminal.
     pub fn dispatch(self, channel: &str, client_seq: i64, action: &Value) -> Value {
         let mut action = action.clone();
         if self == V0_1_0 && channel != self.root() {
-            action["session"] = channel.into();
+            let is_of_terminal = action["type"].as_str().is_some_and(|it| it.starts_with("terminal/"));
+            action[if is_of_terminal { "terminal" } else { "session" }] = channel.into();
         }
         self.params("dispatchAction", channel, json!({ "clientSeq": client_seq, "action": action }))
     }
 
     /// The channel that an action's envelope is about.
     pub fn channel_of(self, envelope: &Value) -> String {
-        let named = if self == V0_1_0 { &envelope["action"]["session"] } else { &envelope["channel"] };
-        named.as_str().unwrap_or(self.root()).to_owned()
+        let action = &envelope["action"];
+        let named = match self {
+            V0_1_0 => action.get("session").or(action.get("terminal")),
+            _ => envelope.get("channel"),
+        };
+        named.and_then(Value::as_str).unwrap_or(self.root()).to_owned()
     }
 
     /// A user's message, under the name that it has as a member.

@@ -5,8 +5,9 @@
 //! means), [`ears`] (every line that the host says is read), [`masks`] (what is left out of a
 //! comparison, and why), [`mirror`] (the states that the crate's reducers build), [`party`] (a
 //! client of one version), [`process`] (the program as a child), [`moves`] (what a client may do
-//! next), [`conversation`], [`files`], [`schedules`] and [`returns`] (the judgements). Beside it
-//! lie `stage` and `sockets`, for judgements of several clients at once.
+//! next), [`conversation`], [`files`], [`terminals`], [`schedules`], [`returns`] and
+//! [`transcripts`] (the judgements). Beside it lie `stage` and `sockets`, for judgements of several
+//! clients at once.
 //! Never: names a version's crate. Whoever includes this module says which crates there are, with
 //! [`official!`] and [`judgements!`], and has a `program()` next to it that tells where the host's
 //! program is.
@@ -27,6 +28,8 @@ pub mod party;
 pub mod process;
 pub mod returns;
 pub mod schedules;
+pub mod terminals;
+pub mod transcripts;
 
 use std::time::Duration;
 
@@ -58,6 +61,16 @@ macro_rules! judgements {
                 #[test]
                 fn returning_older_client_has_the_state_left_by_a_newer_one() {
                     super::shared::returns::run(&Crates);
+                }
+
+                #[test]
+                fn official_client_follows_a_shell() {
+                    super::shared::terminals::run(&Crates);
+                }
+
+                #[test]
+                fn every_golden_line_of_the_version_is_read_by_its_crate() {
+                    super::shared::transcripts::run(&Crates);
                 }
 
                 #[test]

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::dialect::{Dialect, V0_6_0, V1_0_0};
+use super::dialect::{Dialect, V0_1_0, V0_6_0, V1_0_0};
 use super::process::Pipes;
 
 /// The crates `ahp` and `ahp-types` of one version. Values go in and come out as the crates' types
@@ -61,6 +61,7 @@ pub enum Kind {
     Chat,
     Annotations,
     Watch,
+    Terminal,
 }
 
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
@@ -93,7 +94,9 @@ struct Tolerated {
 }
 
 /// The whole list.
-const TOLERATED: [Tolerated; 1] = [
+const TOLERATED: [Tolerated; 2] = [
+    // The pages of 0.1.0 have this part, and its crate does not.
+    Tolerated { since: V0_1_0, until: V0_1_0, mark: r#""kind": String("systemNotification")"# },
     // The struct of this tool call wants a second member `status`, which the tag of its union has
     // consumed: no such call parses as itself, not even one that the crate has written.
     Tolerated { since: V0_6_0, until: V1_0_0, mark: r#""status": String("auth-required")"# },
@@ -201,6 +204,8 @@ macro_rules! official {
                         "disposeSession" => spoken::<commands::DisposeSessionParams>(DIALECT, params),
                         "listSessions" => spoken::<commands::ListSessionsParams>(DIALECT, params),
                         "dispatchAction" => spoken::<commands::DispatchActionParams>(DIALECT, params),
+                        "createTerminal" => spoken::<commands::CreateTerminalParams>(DIALECT, params),
+                        "disposeTerminal" => spoken::<commands::DisposeTerminalParams>(DIALECT, params),
                         "resourceRead" => spoken::<commands::ResourceReadParams>(DIALECT, params),
                         "resourceList" => spoken::<commands::ResourceListParams>(DIALECT, params),
                         "resourceWrite" => spoken::<commands::ResourceWriteParams>(DIALECT, params),
@@ -224,7 +229,18 @@ macro_rules! official {
                         "reconnect" => rewritten::<commands::ReconnectResult>(DIALECT, result),
                         "subscribe" => rewritten::<commands::SubscribeResult>(DIALECT, result),
                         "listSessions" => rewritten::<commands::ListSessionsResult>(DIALECT, result),
-                        "createSession" | "disposeSession" => rewritten::<()>(DIALECT, result),
+                        "createSession" | "disposeSession" | "createTerminal" | "disposeTerminal"
+                        | "ping" | "createChat" | "disposeChat" | "unsubscribe" | "dispatchAction" => {
+                            rewritten::<()>(DIALECT, result)
+                        }
+                        "authenticate" => rewritten::<commands::AuthenticateResult>(DIALECT, result),
+                        "fetchTurns" => rewritten::<commands::FetchTurnsResult>(DIALECT, result),
+                        "resolveSessionConfig" => {
+                            rewritten::<commands::ResolveSessionConfigResult>(DIALECT, result)
+                        }
+                        "sessionConfigCompletions" => {
+                            rewritten::<commands::SessionConfigCompletionsResult>(DIALECT, result)
+                        }
                         "resourceRead" => rewritten::<commands::ResourceReadResult>(DIALECT, result),
                         "resourceList" => rewritten::<commands::ResourceListResult>(DIALECT, result),
                         "resourceWrite" => rewritten::<commands::ResourceWriteResult>(DIALECT, result),
@@ -392,6 +408,10 @@ macro_rules! official {
             "resourceResolve" => rewritten::<$commands::ResourceResolveResult>(DIALECT, $result),
             "resourceRequest" => rewritten::<$commands::ResourceRequestResult>(DIALECT, $result),
             "createResourceWatch" => rewritten::<$commands::CreateResourceWatchResult>(DIALECT, $result),
+            "completions" => rewritten::<$commands::CompletionsResult>(DIALECT, $result),
+            "invokeChangesetOperation" => {
+                rewritten::<$commands::InvokeChangesetOperationResult>(DIALECT, $result)
+            }
             other => bail!("nobody asked {other}"),
         }
     };
@@ -412,6 +432,8 @@ macro_rules! official {
             "root/sessionSummaryChanged" => {
                 rewritten::<notifications::SessionSummaryChangedParams>(DIALECT, $params)
             }
+            "auth/required" => rewritten::<notifications::AuthRequiredParams>(DIALECT, $params),
+            "otlp/exportLogs" => rewritten::<notifications::OtlpExportLogsParams>(DIALECT, $params),
             other => bail!("nothing here says {other}"),
         }
     }};
@@ -423,6 +445,7 @@ macro_rules! official {
             $state::SnapshotState::Chat(_) => Kind::Chat,
             $state::SnapshotState::Annotations(_) => Kind::Annotations,
             $state::SnapshotState::ResourceWatch(_) => Kind::Watch,
+            $state::SnapshotState::Terminal(_) => Kind::Terminal,
             other => unreachable!("nobody asked for {other:?}"),
         }
     };
@@ -430,6 +453,7 @@ macro_rules! official {
         match $held {
             $state::SnapshotState::Root(_) => Kind::Root,
             $state::SnapshotState::Session(_) => Kind::Session,
+            $state::SnapshotState::Terminal(_) => Kind::Terminal,
             other => unreachable!("nobody asked for {other:?}"),
         }
     };
@@ -438,6 +462,7 @@ macro_rules! official {
         match $held {
             $state::SnapshotState::Root(root) => $reducers::apply_action_to_root(root, $action),
             $state::SnapshotState::Session(session) => $reducers::apply_action_to_session(session, $action),
+            $state::SnapshotState::Terminal(it) => $reducers::apply_action_to_terminal(it, $action),
             $state::SnapshotState::Chat(chat) => $reducers::apply_action_to_chat(chat, $action),
             $state::SnapshotState::Annotations(all) => $reducers::apply_action_to_annotations(all, $action),
             other => bail!("nobody asked for {other:?}"),
@@ -447,6 +472,7 @@ macro_rules! official {
         match $held {
             $state::SnapshotState::Root(root) => $reducers::apply_action_to_root(root, $action),
             $state::SnapshotState::Session(session) => $reducers::apply_action_to_session(session, $action),
+            $state::SnapshotState::Terminal(it) => $reducers::apply_action_to_terminal(it, $action),
             other => bail!("nobody asked for {other:?}"),
         }
     };
