@@ -80,7 +80,7 @@ pub fn behind(path: &Path) -> io::Result<Facts> {
 /// Returns the facts of an open file.
 ///
 /// # Errors
-/// When the system does not tell them.
+/// When the system does not report them.
 pub fn of(file: &File) -> io::Result<Facts> {
     half::of(file)
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Returns whether an open file is a pipe. Windows has none among its files.
 ///
 /// # Errors
-/// When the system does not tell it.
+/// When the system does not report it.
 pub fn is_pipe(file: &File) -> io::Result<bool> {
     half::is_pipe(file)
 }

@@ -49,8 +49,8 @@ mod half {
         let user = std::env::var("USER").ok().filter(|user| !user.contains('/'))?;
         let mut asked = Command::new("/usr/bin/dscl");
         asked.args([".", "-read", &format!("/Users/{user}"), "UserShell"]).stdin(Stdio::null());
-        let said = String::from_utf8(asked.output().ok()?.stdout).ok()?;
-        let shell = said.trim().strip_prefix("UserShell:").map(|shell| PathBuf::from(shell.trim()));
+        let output = String::from_utf8(asked.output().ok()?.stdout).ok()?;
+        let shell = output.trim().strip_prefix("UserShell:").map(|shell| PathBuf::from(shell.trim()));
         shell.or_else(|| listed(&fs::read_to_string("/etc/passwd").ok()?, getuid().as_raw()))
     }
 
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_account_says_which_shell_its_user_has() {
+    fn shell_of_a_user_is_that_of_its_account() {
         let accounts = "root:x:0:0:root:/root:/bin/bash\nbroken\nme:x:1000:1000:,,,:/home/me:/bin/zsh\n";
         assert_eq!(listed(accounts, 1000), Some("/bin/zsh".into()));
         assert_eq!(listed(accounts, 0), Some("/bin/bash".into()));

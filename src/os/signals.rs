@@ -68,9 +68,9 @@ mod half {
         macro_rules! each {
             ($($event:ident, $name:literal;)*) => {$(
                 let mut events = windows::$event().context(concat!("cannot catch ", $name))?;
-                let told = losses.clone();
+                let sender = losses.clone();
                 tokio::spawn(async move {
-                    while events.recv().await.is_some() && told.send(LeaveReason::Asked($name)).is_ok() {}
+                    while events.recv().await.is_some() && sender.send(LeaveReason::Asked($name)).is_ok() {}
                 });
             )*};
         }

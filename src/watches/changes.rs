@@ -78,37 +78,37 @@ mod tests {
     use super::*;
     use ResourceChangeType::{Added, Deleted, Updated};
 
-    fn told(changes: &[(&str, ResourceChangeType)]) -> Vec<(String, ResourceChangeType)> {
+    fn merged(changes: &[(&str, ResourceChangeType)]) -> Vec<(String, ResourceChangeType)> {
         let mut all = PathChanges::default();
         changes.iter().for_each(|(path, kind)| all.add(Path::new(path), *kind));
-        let told = all.take();
+        let merged = all.take();
         assert!(all.is_empty());
-        told.into_iter().map(|(path, kind)| (path.display().to_string(), kind)).collect()
+        merged.into_iter().map(|(path, kind)| (path.display().to_string(), kind)).collect()
     }
 
     #[test]
-    fn what_changes_twice_is_told_once() {
-        for (one, two, told_of) in [
+    fn path_that_changes_twice_is_reported_once() {
+        for (one, two, expected) in [
             (Added, Updated, Some(Added)),
             (Added, Deleted, None),
             (Updated, Updated, Some(Updated)),
             (Updated, Deleted, Some(Deleted)),
             (Deleted, Added, Some(Updated)),
         ] {
-            let expected: Vec<_> = told_of.into_iter().map(|kind| ("a".to_owned(), kind)).collect();
-            assert_eq!(told(&[("a", one), ("a", two)]), expected, "{one:?} {two:?}");
+            let expected: Vec<_> = expected.into_iter().map(|kind| ("a".to_owned(), kind)).collect();
+            assert_eq!(merged(&[("a", one), ("a", two)]), expected, "{one:?} {two:?}");
         }
         let inside = [("a/b", Added), ("a/c", Updated), ("a-b", Added), ("a", Deleted)];
-        assert_eq!(told(&inside), [("a".to_owned(), Deleted), ("a-b".to_owned(), Added)]);
-        assert_eq!(told(&[("a", Added), ("a/b", Added), ("a", Deleted)]), []);
+        assert_eq!(merged(&inside), [("a".to_owned(), Deleted), ("a-b".to_owned(), Added)]);
+        assert_eq!(merged(&[("a", Added), ("a/b", Added), ("a", Deleted)]), []);
     }
 
     #[test]
-    fn of_too_many_it_is_told_where_they_are() {
+    fn too_many_changes_become_one_of_their_common_folder() {
         let many = |count: usize, more: &[&str]| {
             let paths: Vec<String> = (0..count).map(|at| format!("a/b/{at}")).collect();
             let all = paths.iter().map(String::as_str).chain(more.iter().copied());
-            told(&all.map(|path| (path, Added)).collect::<Vec<_>>())
+            merged(&all.map(|path| (path, Added)).collect::<Vec<_>>())
         };
         assert_eq!(many(ITEMS_MAX, &[]).len(), ITEMS_MAX);
         assert_eq!(many(ITEMS_MAX + 1, &[]), [("a/b".to_owned(), Updated)]);

@@ -52,7 +52,7 @@ pub struct Engine {
     system: Box<dyn System + Send>,
     watches: BTreeMap<String, WatchedFolder>,
     own: Arc<[HostFile]>,
-    said: SystemReport,
+    report: SystemReport,
     /// Maximum number of entries that are polled.
     polled_entries_max: usize,
     entries_max: usize,
@@ -79,8 +79,8 @@ impl Engine {
 
     /// Creates the engine. `polled_entries_max` limits the files and folders of one polled watch.
     pub fn new(system: Box<dyn System + Send>, own: Arc<[HostFile]>, polled_entries_max: usize) -> Self {
-        let (watches, said) = (BTreeMap::new(), SystemReport::default());
-        Self { system, watches, own, said, polled_entries_max, entries_max: ENTRIES_MAX, no_room: None }
+        let (watches, report) = (BTreeMap::new(), SystemReport::default());
+        Self { system, watches, own, report, polled_entries_max, entries_max: ENTRIES_MAX, no_room: None }
     }
 
     /// Creates the engine for a system whose notifications fail because of `trouble`.
@@ -169,11 +169,11 @@ impl Engine {
 
     /// Reads the pending notifications of the system; returns whether there is anything to scan.
     pub fn read_events(&mut self) -> bool {
-        if let Err(error) = self.system.read_events(&mut self.said) {
+        if let Err(error) = self.system.read_events(&mut self.report) {
             tracing::error!(%error, "file events of the system cannot be read, so everything that is watched is scanned again");
-            self.said.forgot = true;
+            self.report.forgot = true;
         }
-        !self.said.is_nothing()
+        !self.report.is_nothing()
     }
 
     /// Simulates a loss of notifications.
@@ -181,23 +181,23 @@ impl Engine {
     pub fn forget(&mut self) {
         self.catch_up();
         self.read_events();
-        self.said = SystemReport { forgot: true, ..SystemReport::default() };
+        self.report = SystemReport { forgot: true, ..SystemReport::default() };
     }
 
     /// Scans the paths that the system has reported.
     pub fn process_events(&mut self) {
-        let said = std::mem::take(&mut self.said);
-        if said.forgot {
+        let report = std::mem::take(&mut self.report);
+        if report.forgot {
             tracing::info!(
                 "the system has dropped file events, so everything that is watched is scanned again"
             );
         }
         for (channel, watch) in self.watches.iter_mut().filter(|(_, watch)| !watch.is_polled) {
-            if said.forgot {
+            if report.forgot {
                 watch.tree.rescan(&mut *self.system, &mut watch.changes);
                 watch.changes.add(Path::new(""), ResourceChangeType::Updated);
             } else {
-                watch.tree.rescan_paths(&said.touched, &mut *self.system, &mut watch.changes);
+                watch.tree.rescan_paths(&report.touched, &mut *self.system, &mut watch.changes);
             }
             if matches!(watch.tree.trouble(), Some(WatchTrouble::NoRoom(_))) {
                 watch.fall_back_to_polling(channel, &self.own, self.polled_entries_max, &mut *self.system);

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_not_looked_into_of_which_nothing_is_told() {
+    fn folders_without_reported_content_are_not_scanned() {
         let closes = |globs: &Globs, path: &str| globs.closes(Path::new(path));
         let built_in = globs(true, None, None);
         assert!(closes(&built_in, "a/node_modules") && closes(&built_in, ".git/objects"));
@@ -122,10 +122,16 @@ mod tests {
     }
 
     #[test]
-    fn includes_say_what_alone_is_told() {
+    fn only_includes_are_reported() {
         let only = globs(true, None, Some(&["**/*.json", "kept"]));
-        let told = |path: &str| only.reports(Path::new(path));
-        assert!(told("") && told("a.json") && told("x/y.json") && told("kept") && told("kept/any"));
-        assert!(!told("a.txt") && !told("x") && !told("x/kept"));
+        let reported = |path: &str| only.reports(Path::new(path));
+        assert!(
+            reported("")
+                && reported("a.json")
+                && reported("x/y.json")
+                && reported("kept")
+                && reported("kept/any")
+        );
+        assert!(!reported("a.txt") && !reported("x") && !reported("x/kept"));
     }
 }

@@ -95,11 +95,11 @@ pub trait System: std::fmt::Debug {
         0
     }
 
-    /// Adds the pending notifications to `said`.
+    /// Adds the pending notifications to `report`.
     ///
     /// # Errors
     /// When the notifications cannot be read any more.
-    fn read_events(&mut self, said: &mut SystemReport) -> io::Result<()>;
+    fn read_events(&mut self, report: &mut SystemReport) -> io::Result<()>;
 }
 
 /// Notifier of a system that reports nothing.
@@ -157,7 +157,7 @@ impl System for Notifier {
         self.count()
     }
 
-    fn read_events(&mut self, said: &mut SystemReport) -> io::Result<()> {
-        self.read_events(said)
+    fn read_events(&mut self, report: &mut SystemReport) -> io::Result<()> {
+        self.read_events(report)
     }
 }

@@ -63,25 +63,25 @@ impl Scene {
     }
 
     /// Returns the changes reported since the last call.
-    fn told(&mut self) -> Vec<(String, ResourceChangeType)> {
+    fn changes(&mut self) -> Vec<(String, ResourceChangeType)> {
         self.engine.catch_up();
         self.engine.read_events();
         self.engine.process_events();
         self.engine.poll();
         let mut all = Vec::new();
-        while let Some(told) = self.engine.take_changes() {
-            assert_eq!(told.watch, self.channel);
-            assert!(!told.changes.is_empty());
-            all.extend(told.changes);
+        while let Some(report) = self.engine.take_changes() {
+            assert_eq!(report.watch, self.channel);
+            assert!(!report.changes.is_empty());
+            all.extend(report.changes);
         }
         all
     }
 
     /// Returns the changes reported since the last call, by paths below the folder.
-    fn told_below(&mut self) -> Vec<(String, ResourceChangeType)> {
+    fn changes_below(&mut self) -> Vec<(String, ResourceChangeType)> {
         let top = uri_of(&self.top);
         let below = |uri: &str| uri.strip_prefix(&top).unwrap().trim_start_matches('/').to_owned();
-        self.told().iter().map(|(uri, kind)| (below(uri), *kind)).collect()
+        self.changes().iter().map(|(uri, kind)| (below(uri), *kind)).collect()
     }
 }
 
@@ -95,15 +95,15 @@ fn make(top: &Path, file: &str) {
     }
 }
 
-fn told(all: &[(&str, ResourceChangeType)]) -> Vec<(String, ResourceChangeType)> {
+fn changes(all: &[(&str, ResourceChangeType)]) -> Vec<(String, ResourceChangeType)> {
     all.iter().map(|(path, kind)| ((*path).to_owned(), *kind)).collect()
 }
 
 #[test]
-fn what_is_done_is_told_and_nothing_else() {
+fn changes_are_reported_and_nothing_else() {
     for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let mut scene = Scene::new(&["a", "d/b"], system, all_below);
-        assert_eq!(scene.told(), []);
+        assert_eq!(scene.changes(), []);
         fs::write(scene.top.join("a"), "other").unwrap();
         fs::write(scene.top.join("new"), "").unwrap();
         make(&scene.top, "e/f/g");
@@ -112,39 +112,39 @@ fn what_is_done_is_told_and_nothing_else() {
         fs::remove_file(scene.top.join("comes")).unwrap();
         let all =
             [("a", Updated), ("d", Deleted), ("e", Added), ("e/f", Added), ("e/f/g", Added), ("new", Added)];
-        assert_eq!(scene.told_below(), told(&all));
+        assert_eq!(scene.changes_below(), changes(&all));
         fs::read(scene.top.join("a")).unwrap();
-        assert_eq!(scene.told(), [], "it was only read");
+        assert_eq!(scene.changes(), [], "it was only read");
         fs::write(scene.top.join("e/f/g"), "once more").unwrap();
         fs::rename(scene.top.join("new"), scene.top.join("e/moved")).unwrap();
         let all = [("e/f/g", Updated), ("e/moved", Added), ("new", Deleted)];
-        assert_eq!(scene.told_below(), told(&all));
+        assert_eq!(scene.changes_below(), changes(&all));
         fs::remove_file(scene.top.join("a")).unwrap();
         fs::write(scene.top.join("a"), "the third").unwrap();
-        assert_eq!(scene.told_below(), told(&[("a", Updated)]), "another file in its place");
+        assert_eq!(scene.changes_below(), changes(&[("a", Updated)]), "another file in its place");
     }
 }
 
 #[test]
-fn what_is_not_there_is_told_when_it_comes_and_when_it_goes() {
+fn missing_path_is_reported_when_it_appears_and_when_it_is_removed() {
     for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let mut scene = Scene::new(&[], system, |top| all_below(&top.join("a/b/c")));
         make(&scene.top, "other/x");
-        assert_eq!(scene.told(), []);
+        assert_eq!(scene.changes(), []);
         make(&scene.top, "a/b/beside");
-        assert_eq!(scene.told(), []);
+        assert_eq!(scene.changes(), []);
         make(&scene.top, "a/b/c/d");
-        assert_eq!(scene.told_below(), told(&[("a/b/c", Added), ("a/b/c/d", Added)]));
+        assert_eq!(scene.changes_below(), changes(&[("a/b/c", Added), ("a/b/c/d", Added)]));
         make(&scene.top, "a/b/c/e");
-        assert_eq!(scene.told_below(), told(&[("a/b/c/e", Added)]));
+        assert_eq!(scene.changes_below(), changes(&[("a/b/c/e", Added)]));
         fs::remove_dir_all(scene.top.join("a/b")).unwrap();
-        assert_eq!(scene.told_below(), told(&[("a/b/c", Deleted)]));
+        assert_eq!(scene.changes_below(), changes(&[("a/b/c", Deleted)]));
         make(&scene.top, "a/b/c");
-        assert_eq!(scene.told_below(), told(&[("a/b/c", Added)]), "a file");
+        assert_eq!(scene.changes_below(), changes(&[("a/b/c", Added)]), "a file");
         fs::write(scene.top.join("a/b/c"), "more").unwrap();
-        assert_eq!(scene.told_below(), told(&[("a/b/c", Updated)]));
+        assert_eq!(scene.changes_below(), changes(&[("a/b/c", Updated)]));
         fs::rename(scene.top.join("a/b/c"), scene.top.join("a/b/d")).unwrap();
-        assert_eq!(scene.told_below(), told(&[("a/b/c", Deleted)]));
+        assert_eq!(scene.changes_below(), changes(&[("a/b/c", Deleted)]));
     }
 }
 
@@ -156,12 +156,12 @@ fn one_that_is_not_of_all_that_is_below_ends_at_its_children() {
         make(&scene.top, "d/y");
         fs::write(scene.top.join("d/x"), "other").unwrap();
         make(&scene.top, "e/f");
-        assert_eq!(scene.told_below(), told(&[("e", Added)]));
+        assert_eq!(scene.changes_below(), changes(&[("e", Added)]));
     }
 }
 
 #[test]
-fn names_are_told_as_their_client_spells_them() {
+fn names_are_reported_as_their_client_spells_them() {
     let (_folder, top) = folder();
     make(&top, "real/");
     symlink(top.join("real"), top.join("by link")).unwrap();
@@ -179,22 +179,22 @@ fn names_are_told_as_their_client_spells_them() {
 }
 
 #[test]
-fn links_are_told_of_and_never_followed() {
+fn links_are_reported_and_never_followed() {
     for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let (_elsewhere, outside) = folder();
         let mut scene = Scene::new(&["d/"], system, all_below);
         symlink(&outside, scene.top.join("out")).unwrap();
         symlink(&scene.top, scene.top.join("d/around")).unwrap();
-        assert_eq!(scene.told_below(), told(&[("d/around", Added), ("out", Added)]));
+        assert_eq!(scene.changes_below(), changes(&[("d/around", Added), ("out", Added)]));
         make(&outside, "x");
-        assert_eq!(scene.told(), []);
+        assert_eq!(scene.changes(), []);
         // A link replaces a folder.
         fs::remove_file(scene.top.join("d/around")).unwrap();
         fs::remove_dir(scene.top.join("d")).unwrap();
         symlink(&outside, scene.top.join("d")).unwrap();
-        assert_eq!(scene.told_below(), told(&[("d", Updated)]));
+        assert_eq!(scene.changes_below(), changes(&[("d", Updated)]));
         make(&outside, "y");
-        assert_eq!(scene.told(), []);
+        assert_eq!(scene.changes(), []);
     }
 }
 
@@ -211,27 +211,27 @@ fn what_is_excluded_costs_nothing() {
     for file in ["out/e", "skipped/f", "node_modules/0/g", ".git/objects/h"] {
         make(&scene.top, file);
     }
-    assert_eq!(scene.told(), []);
+    assert_eq!(scene.changes(), []);
     make(&scene.top, "src/out/x");
     fs::remove_dir_all(scene.top.join("out")).unwrap();
     fs::remove_dir_all(scene.top.join("skipped")).unwrap();
     let all = [("skipped", Deleted), ("src/out", Added), ("src/out/x", Added)];
-    assert_eq!(scene.told_below(), told(&all));
+    assert_eq!(scene.changes_below(), changes(&all));
     assert_eq!(scene.engine.folder_count(), 6);
     scene.engine.release(&scene.channel.clone());
     assert_eq!(scene.engine.folder_count(), 0);
 }
 
 #[test]
-fn includes_alone_are_told_also_when_their_folder_goes() {
+fn only_includes_are_reported_also_when_their_folder_is_removed() {
     for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let watched = |top: &Path| Watched { includes: patterns(&["**/*.json"]), ..all_below(top) };
         let mut scene = Scene::new(&["d/a.json", "d/b", "e/"], system, watched);
         make(&scene.top, "e/c.json");
         make(&scene.top, "e/d");
-        assert_eq!(scene.told_below(), told(&[("e/c.json", Added)]));
+        assert_eq!(scene.changes_below(), changes(&[("e/c.json", Added)]));
         fs::remove_dir_all(scene.top.join("d")).unwrap();
-        assert_eq!(scene.told_below(), told(&[("d/a.json", Deleted)]));
+        assert_eq!(scene.changes_below(), changes(&[("d/a.json", Deleted)]));
     }
 }
 
@@ -294,8 +294,8 @@ impl System for Tight {
         self.system.count()
     }
 
-    fn read_events(&mut self, said: &mut SystemReport) -> std::io::Result<()> {
-        self.system.read_events(said)
+    fn read_events(&mut self, report: &mut SystemReport) -> std::io::Result<()> {
+        self.system.read_events(report)
     }
 }
 
@@ -329,11 +329,11 @@ fn where_room_ends_later_all_is_polled_from_then_on() {
     assert!(!scene.engine.must_poll());
     make(&scene.top, "b/x");
     let all = [("", Updated), ("b", Added)];
-    assert_eq!(scene.told_below(), told(&all));
+    assert_eq!(scene.changes_below(), changes(&all));
     assert!(scene.engine.must_poll());
     fs::write(scene.top.join("b/x"), "other").unwrap();
     make(&scene.top, "a/y");
-    assert_eq!(scene.told_below(), told(&[("a/y", Added), ("b/x", Updated)]));
+    assert_eq!(scene.changes_below(), changes(&[("a/y", Added), ("b/x", Updated)]));
 }
 
 #[cfg(target_os = "linux")]
@@ -359,8 +359,8 @@ fn no_more_folders_are_watched_than_may_be() {
     engine.read_events();
     engine.process_events();
     let mut all = Vec::new();
-    while let Some(told) = engine.take_changes() {
-        all.push(told.changes);
+    while let Some(report) = engine.take_changes() {
+        all.push(report.changes);
     }
     all.sort_by_key(Vec::len);
     let c = (uri_of(&top.join("c")), Added);
@@ -369,7 +369,7 @@ fn no_more_folders_are_watched_than_may_be() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn what_grows_too_large_is_told_and_each_change_in_it_that_the_system_says() {
+fn watch_that_grows_too_large_is_reported_with_each_notified_change() {
     let (folder, top) = folder();
     ["a", "b/c"].iter().for_each(|file| make(&top, file));
     let engine = || Engine::new(system(), Arc::default(), ENTRIES_MAX);
@@ -380,19 +380,19 @@ fn what_grows_too_large_is_told_and_each_change_in_it_that_the_system_says() {
     engine.begin(&channel).unwrap();
     let mut scene = Scene { _folder: folder, top, engine, channel };
     make(&scene.top, "d");
-    assert_eq!(scene.told_below(), told(&[("d", Added)]));
+    assert_eq!(scene.changes_below(), changes(&[("d", Added)]));
     make(&scene.top, "b/more");
-    assert_eq!(scene.told_below(), told(&[("", Updated), ("b/more", Added)]));
+    assert_eq!(scene.changes_below(), changes(&[("", Updated), ("b/more", Added)]));
     fs::write(scene.top.join("b/more"), "other").unwrap();
-    assert_eq!(scene.told_below(), told(&[("", Updated), ("b/more", Added)]));
+    assert_eq!(scene.changes_below(), changes(&[("", Updated), ("b/more", Added)]));
     fs::remove_file(scene.top.join("b/more")).unwrap();
-    assert_eq!(scene.told_below(), told(&[("b/more", Deleted)]));
+    assert_eq!(scene.changes_below(), changes(&[("b/more", Deleted)]));
     // Room that becomes free is used.
     fs::remove_file(scene.top.join("a")).unwrap();
     make(&scene.top, "e");
-    assert_eq!(scene.told_below(), told(&[("a", Deleted), ("e", Added)]));
+    assert_eq!(scene.changes_below(), changes(&[("a", Deleted), ("e", Added)]));
     fs::write(scene.top.join("e"), "other").unwrap();
-    assert_eq!(scene.told_below(), told(&[("e", Updated)]));
+    assert_eq!(scene.changes_below(), changes(&[("e", Updated)]));
 }
 
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
@@ -411,9 +411,9 @@ fn what_the_system_forgets_is_found() {
     make(&scene.top, "d/e/f");
     fs::remove_file(scene.top.join("gone")).unwrap();
     let all = [("", Updated), ("d/e", Added), ("d/e/f", Added), ("gone", Deleted), ("one", Added)];
-    assert_eq!(scene.told_below(), told(&all));
+    assert_eq!(scene.changes_below(), changes(&all));
     fs::write(scene.top.join("d/e/f"), "heard").unwrap();
-    assert_eq!(scene.told_below(), told(&[("d/e/f", Updated)]));
+    assert_eq!(scene.changes_below(), changes(&[("d/e/f", Updated)]));
 }
 
 #[test]
@@ -423,16 +423,16 @@ fn a_folder_that_is_moved_is_watched_where_it_is_now() {
     fs::rename(scene.top.join("m"), scene.top.join("n")).unwrap();
     make(&scene.top, "new/");
     fs::rename(scene.top.join("z"), scene.top.join("new/z")).unwrap();
-    scene.told();
+    scene.changes();
     for file in ["n/x", "new/z/y", "new/z/deep/w"] {
         make(&scene.top, file);
     }
     let all = [("n/x", Added), ("new/z/deep/w", Added), ("new/z/y", Added)];
-    assert_eq!(scene.told_below(), told(&all));
+    assert_eq!(scene.changes_below(), changes(&all));
     fs::rename(scene.top.join("new"), scene.top.join("z")).unwrap();
-    scene.told();
+    scene.changes();
     make(&scene.top, "z/z/deep/v");
-    assert_eq!(scene.told_below(), told(&[("z/z/deep/v", Added)]));
+    assert_eq!(scene.changes_below(), changes(&[("z/z/deep/v", Added)]));
 }
 
 /// State of a client that applies all reports: names, and contents of files.
@@ -546,12 +546,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whoever_applies_what_is_told_holds_what_is_there(
+    fn client_that_applies_the_reports_holds_the_real_files(
         deeds in prop::collection::vec(deed(), 1..40),
-        says in prop::bool::weighted(0.8),
+        notifies in prop::bool::weighted(0.8),
         watched in prop::sample::select(vec!["", "a", "a/b", "z/a"]),
     ) {
-        let system = if says { system() } else { Box::new(NoNotifier) };
+        let system = if notifies { system() } else { Box::new(NoNotifier) };
         let mut scene = Scene::new(&["a/b/z", "z"], system, |top| all_below(&top.join(watched)));
         let root = scene.top.join(watched);
         let mut mirror = Mirror::of(&root);
@@ -560,40 +560,40 @@ proptest! {
             match deed {
                 Deed::Forget => scene.engine.forget(),
                 Deed::Look => {
-                    let told = scene.told();
-                    mirror.apply(&told);
-                    prop_assert_eq!(&mirror, &Mirror::of(&root), "{:?}", told);
+                    let changes = scene.changes();
+                    mirror.apply(&changes);
+                    prop_assert_eq!(&mirror, &Mirror::of(&root), "{:?}", changes);
                 }
                 _ => {}
             }
         }
         let folders = mirror.known.values().filter(|content| content.is_none()).count();
         let links = mirror.known.keys().filter(|uri| path_of(uri).unwrap().is_symlink()).count();
-        if says && watched.is_empty() && cfg!(target_os = "linux") {
+        if notifies && watched.is_empty() && cfg!(target_os = "linux") {
             prop_assert_eq!(scene.engine.folder_count(), folders - links);
         }
     }
 }
 
 #[test]
-fn what_a_way_leads_to_is_told_anew_when_something_on_the_way_changes() {
+fn watched_path_is_reported_again_when_its_way_changes() {
     for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let mut scene = Scene::new(&["a/b/c/x"], system, |top| all_below(&top.join("a/b/c")));
         let (a, z) = (scene.top.join("a"), scene.top.join("z"));
         fs::rename(&a, &z).unwrap();
-        assert_eq!(scene.told_below(), told(&[("a/b/c", Deleted)]));
+        assert_eq!(scene.changes_below(), changes(&[("a/b/c", Deleted)]));
         make(&scene.top, "z/b/c/y");
-        assert_eq!(scene.told(), [], "it is elsewhere");
+        assert_eq!(scene.changes(), [], "it is elsewhere");
         make(&scene.top, "a/b/c/new");
-        assert_eq!(scene.told_below(), told(&[("a/b/c", Added), ("a/b/c/new", Added)]));
+        assert_eq!(scene.changes_below(), changes(&[("a/b/c", Added), ("a/b/c/new", Added)]));
         // Both at once: another folder has taken its place.
         fs::remove_dir_all(&a).unwrap();
         fs::rename(&z, &a).unwrap();
         let all = [("", Updated), ("/new", Deleted), ("/x", Added), ("/y", Added)];
         let all: Vec<_> = all.map(|(path, kind)| (format!("a/b/c{path}"), kind)).into();
-        assert_eq!(scene.told_below(), all);
+        assert_eq!(scene.changes_below(), all);
         make(&scene.top, "a/b/c/later");
-        assert_eq!(scene.told_below(), told(&[("a/b/c/later", Added)]));
+        assert_eq!(scene.changes_below(), changes(&[("a/b/c/later", Added)]));
     }
 }
 
@@ -607,24 +607,24 @@ fn a_link_on_the_way_leads_where_it_leads_now() {
         };
         let mut scene = Scene::new(&["one/in/x", "other/in/y"], system, begun);
         make(&scene.top, "one/in/z");
-        assert_eq!(scene.told_below(), told(&[("link/in/z", Added)]));
+        assert_eq!(scene.changes_below(), changes(&[("link/in/z", Added)]));
         let top = scene.top.clone();
         let turn = |to: &str| {
             symlink(to, top.join("next")).unwrap();
             fs::rename(top.join("next"), top.join("current")).unwrap();
         };
         turn("other");
-        let told_of_it = scene.told_below();
-        assert_eq!(told_of_it.first(), Some(&("link/in".to_owned(), Updated)), "{told_of_it:?}");
+        let turned = scene.changes_below();
+        assert_eq!(turned.first(), Some(&("link/in".to_owned(), Updated)), "{turned:?}");
         make(&scene.top, "one/in/unseen");
         make(&scene.top, "other/in/seen");
-        assert_eq!(scene.told_below(), told(&[("link/in/seen", Added)]));
+        assert_eq!(scene.changes_below(), changes(&[("link/in/seen", Added)]));
         turn("nothing");
-        assert_eq!(scene.told_below(), told(&[("link/in", Deleted)]));
+        assert_eq!(scene.changes_below(), changes(&[("link/in", Deleted)]));
         make(&scene.top, "nothing/in/x");
-        assert_eq!(scene.told_below(), told(&[("link/in", Added), ("link/in/x", Added)]));
+        assert_eq!(scene.changes_below(), changes(&[("link/in", Added), ("link/in/x", Added)]));
         fs::remove_file(scene.top.join("link")).unwrap();
-        assert_eq!(scene.told_below(), told(&[("link/in", Deleted)]));
+        assert_eq!(scene.changes_below(), changes(&[("link/in", Deleted)]));
     }
 }
 
@@ -634,9 +634,9 @@ fn a_file_is_another_one_when_its_folder_is() {
         let mut scene = Scene::new(&["a/b/f", "z/b/f"], system, |top| all_below(&top.join("a/b/f")));
         fs::rename(scene.top.join("a"), scene.top.join("y")).unwrap();
         fs::rename(scene.top.join("z"), scene.top.join("a")).unwrap();
-        assert_eq!(scene.told_below(), told(&[("a/b/f", Updated)]));
+        assert_eq!(scene.changes_below(), changes(&[("a/b/f", Updated)]));
         fs::write(scene.top.join("a/b/f"), "longer than it was").unwrap();
-        assert_eq!(scene.told_below(), told(&[("a/b/f", Updated)]));
+        assert_eq!(scene.changes_below(), changes(&[("a/b/f", Updated)]));
     }
 }
 
@@ -648,22 +648,22 @@ fn a_link_that_is_made_later_shows_nothing_of_the_hosts_own() {
     for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let mut engine = Engine::new(system, Arc::clone(&own), ENTRIES_MAX);
         engine.begin(&all_below(&top.join("way/store")).channel()).unwrap();
-        let mut told = || {
+        let mut changes = || {
             engine.catch_up();
             engine.read_events();
             engine.process_events();
             engine.poll();
-            engine.take_changes().map(|told| told.changes)
+            engine.take_changes().map(|report| report.changes)
         };
         symlink(top.join("state"), top.join("way")).unwrap();
-        assert_eq!(told(), None);
+        assert_eq!(changes(), None);
         fs::write(top.join("state/store"), "more of it").unwrap();
-        assert_eq!(told(), None);
+        assert_eq!(changes(), None);
         fs::remove_file(top.join("way")).unwrap();
         make(&top, "way/store");
-        assert_eq!(told(), Some(vec![(uri_of(&top.join("way/store")), Added)]));
+        assert_eq!(changes(), Some(vec![(uri_of(&top.join("way/store")), Added)]));
         fs::remove_dir_all(top.join("way")).unwrap();
-        told();
+        changes();
     }
 }
 
@@ -682,9 +682,9 @@ fn what_has_too_long_a_path_is_left_out_alone() {
             all_below(top)
         });
         make(&scene.top, "d/new");
-        assert_eq!(scene.told_below(), told(&[("d/new", Added)]));
+        assert_eq!(scene.changes_below(), changes(&[("d/new", Added)]));
         fs::remove_dir_all(scene.top.join("d")).unwrap();
-        assert_eq!(scene.told_below(), told(&[("d", Deleted)]));
+        assert_eq!(scene.changes_below(), changes(&[("d", Deleted)]));
         if cfg!(target_os = "linux") {
             assert_eq!(scene.engine.folder_count(), usize::from(!scene.engine.must_poll()));
         }
@@ -709,8 +709,8 @@ fn deepest_folders_are_watched_on_the_thread_of_the_host() {
         engine.catch_up();
         engine.read_events();
         engine.process_events();
-        let told = engine.take_changes().unwrap();
-        assert_eq!(told.changes, [(uri_of(&file), Added)]);
+        let report = engine.take_changes().unwrap();
+        assert_eq!(report.changes, [(uri_of(&file), Added)]);
         engine.folder_count()
     };
     let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(watching).unwrap();
@@ -733,7 +733,7 @@ impl System for Fleeting {
 
     fn release(&mut self, _folder: &Path) {}
 
-    fn read_events(&mut self, _said: &mut SystemReport) -> std::io::Result<()> {
+    fn read_events(&mut self, _report: &mut SystemReport) -> std::io::Result<()> {
         Ok(())
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn watch(
     stdout: Option<&File>,
     mut parent: Option<Parent>,
     stop: Option<&PipeReader>,
-    tell: &impl Fn(LeaveReason) -> bool,
+    report: &impl Fn(LeaveReason) -> bool,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -51,7 +51,7 @@ pub(super) fn watch(
         };
         let mut reader_is_gone = std::pin::pin!(reader_is_gone);
         loop {
-            if !check_parent(&mut parent, tell) {
+            if !check_parent(&mut parent, report) {
                 return Ok(());
             }
             if stdout.is_none() && stop.is_none() && parent.is_none() {
@@ -60,7 +60,7 @@ pub(super) fn watch(
             tokio::select! {
                 gone = &mut reader_is_gone => {
                     gone.map_err(|error: io::Error| error)?;
-                    report_closed_reader(tell);
+                    report_closed_reader(report);
                     return Ok(());
                 }
                 stopped = &mut is_stopped => return stopped,

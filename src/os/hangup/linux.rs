@@ -17,7 +17,7 @@ pub(super) fn watch(
     stdout: Option<&File>,
     mut parent: Option<Parent>,
     stop: Option<&PipeReader>,
-    tell: &impl Fn(LeaveReason) -> bool,
+    report: &impl Fn(LeaveReason) -> bool,
 ) -> io::Result<()> {
     let is_gone =
         |file: &PollFd<'_>| file.revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
@@ -25,7 +25,7 @@ pub(super) fn watch(
     let handle = parent.and_then(|parent| pidfd_open(parent.0, PidfdFlags::empty()).ok());
     let timeout = Timespec { tv_sec: PARENT_EVERY.as_secs().try_into().unwrap_or(1), tv_nsec: 0 };
     loop {
-        if !check_parent(&mut parent, tell) {
+        if !check_parent(&mut parent, report) {
             return Ok(());
         }
         let closable = stdout.map(AsFd::as_fd).into_iter().chain(stop.map(AsFd::as_fd));
@@ -42,7 +42,7 @@ pub(super) fn watch(
         match poll(&mut files, timeout) {
             Ok(_) if files[..closable].iter().any(is_gone) => {
                 if stdout.is_some() && is_gone(&files[0]) {
-                    report_closed_reader(tell);
+                    report_closed_reader(report);
                 }
                 return Ok(());
             }

@@ -29,7 +29,7 @@ pub fn parent() -> Option<Parent> {
 }
 
 /// Starts a thread that watches the reader of `stdout` and the parent, if given. Ends when the
-/// other end of `stop` is closed, or when `tell` returns false.
+/// other end of `stop` is closed, or when `report` returns false.
 ///
 /// # Errors
 /// When the system starts no thread.
@@ -37,10 +37,10 @@ pub fn start(
     stdout: Option<File>,
     parent: Option<Parent>,
     stop: Option<PipeReader>,
-    tell: impl Fn(LeaveReason) -> bool + Send + 'static,
+    report: impl Fn(LeaveReason) -> bool + Send + 'static,
 ) -> io::Result<()> {
     let work = move || {
-        if let Err(error) = watch(stdout.as_ref(), parent, stop.as_ref(), &tell) {
+        if let Err(error) = watch(stdout.as_ref(), parent, stop.as_ref(), &report) {
             tracing::error!(%error, "neither the reader of stdout nor the parent can be watched");
         }
     };
@@ -48,16 +48,16 @@ pub fn start(
 }
 
 /// Reports the end of the parent, once. Returns false if the receiver is gone.
-pub(super) fn check_parent(parent: &mut Option<Parent>, tell: &impl Fn(LeaveReason) -> bool) -> bool {
+pub(super) fn check_parent(parent: &mut Option<Parent>, report: &impl Fn(LeaveReason) -> bool) -> bool {
     let gone = parent.is_some_and(|parent| getppid() != Some(parent.0));
     if gone {
         *parent = None;
     }
-    !gone || tell(LeaveReason::Parent)
+    !gone || report(LeaveReason::Parent)
 }
 
-pub(super) fn report_closed_reader(tell: &impl Fn(LeaveReason) -> bool) {
-    if !tell(LeaveReason::Reader) {
+pub(super) fn report_closed_reader(report: &impl Fn(LeaveReason) -> bool) {
+    if !report(LeaveReason::Reader) {
         tracing::debug!("the end of the parent or the reader was ignored: the process is leaving");
     }
 }

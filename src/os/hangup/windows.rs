@@ -20,7 +20,7 @@ pub fn start(
     _stdout: Option<File>,
     _parent: Option<Parent>,
     _stop: Option<PipeReader>,
-    _tell: impl Fn(LeaveReason) -> bool + Send + 'static,
+    _report: impl Fn(LeaveReason) -> bool + Send + 'static,
 ) -> io::Result<()> {
     Ok(())
 }

@@ -5,7 +5,7 @@
 //!
 //! Owns: starting agents, commands and programs in terminals; ending all of their processes; and
 //! how each of them has ended.
-//! Never: reads or writes what a program says.
+//! Never: reads or writes the output of a program.
 
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
 mod linux;

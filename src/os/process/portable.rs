@@ -44,7 +44,7 @@ const WITH_ENVIRONMENT: &str = if cfg!(target_os = "linux") { "e" } else { "-E" 
 /// Number of words of a start time, such as `Mon Jan  5 10:00:00 2026`.
 const WORDS_OF_START: usize = 5;
 
-/// Process, with its start time, which tells it from others of the same number.
+/// Process, with its start time, which distinguishes it from others of the same number.
 type FoundProcess = (RawPid, String);
 
 #[derive(Debug)]
@@ -89,8 +89,8 @@ pub(super) fn mark(command: &mut Command) {
     command.env(mark_of(getpid()), "1");
 }
 
-/// Lists all processes of the system but `ps` and those that have ended; empty if it does not tell
-/// them.
+/// Lists all processes of the system but `ps` and those that have ended; empty if it does not
+/// report them.
 fn listed(mark: &str) -> BTreeMap<RawPid, ListedProcess> {
     let mut ps = Command::new("/bin/ps");
     ps.args(["-A", "-ww"]);
@@ -98,17 +98,17 @@ fn listed(mark: &str) -> BTreeMap<RawPid, ListedProcess> {
     ps.args(columns.iter().flat_map(|column| ["-o", column]));
     ps.arg(WITH_ENVIRONMENT);
     ps.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     let Ok(mut child) = ps.spawn() else { return BTreeMap::new() };
-    let read = child.stdout.take().map(|mut stdout| stdout.read_to_end(&mut said));
+    let read = child.stdout.take().map(|mut stdout| stdout.read_to_end(&mut output));
     // A guard waits for all of its children on another thread, which may have reaped this one.
     child.wait().map(drop).unwrap_or_default();
     if let Some(Err(error)) = read {
         tracing::debug!(%error, "the processes of the system cannot be listed");
     }
     let marked = format!(" {mark}=");
-    let said = String::from_utf8_lossy(&said);
-    let mut all: BTreeMap<_, _> = said.lines().filter_map(|line| parse(line, &marked)).collect();
+    let output = String::from_utf8_lossy(&output);
+    let mut all: BTreeMap<_, _> = output.lines().filter_map(|line| parse(line, &marked)).collect();
     RawPid::try_from(child.id()).ok().and_then(|own| all.remove(&own));
     all
 }

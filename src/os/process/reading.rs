@@ -19,17 +19,17 @@ pub enum PipeName {
     Stderr,
 }
 
-/// Passes both outputs to `hear` until both have ended. Returns false if time is up before.
+/// Passes both outputs to `receive` until both have ended. Returns false if time is up before.
 ///
 /// # Errors
-/// When a pipe cannot be read, or with the error of `hear`.
+/// When a pipe cannot be read, or with the error of `receive`.
 pub fn read_both<E: From<io::Error>>(
     stdout: ChildStdout,
     stderr: ChildStderr,
     until: Instant,
-    hear: impl FnMut(PipeName, &[u8]) -> Result<(), E>,
+    receive: impl FnMut(PipeName, &[u8]) -> Result<(), E>,
 ) -> Result<bool, E> {
-    half::read_both(stdout, stderr, until, hear)
+    half::read_both(stdout, stderr, until, receive)
 }
 
 #[cfg(unix)]
@@ -48,31 +48,33 @@ mod half {
         mut stdout: ChildStdout,
         mut stderr: ChildStderr,
         until: Instant,
-        mut hear: impl FnMut(PipeName, &[u8]) -> Result<(), E>,
+        mut receive: impl FnMut(PipeName, &[u8]) -> Result<(), E>,
     ) -> Result<bool, E> {
         for pipe in [stdout.as_fd(), stderr.as_fd()] {
             ioctl_fionbio(pipe, true).map_err(io::Error::from)?;
         }
-        let (mut says, mut has_trouble) = (true, true);
-        while says || has_trouble {
+        let (mut stdout_is_open, mut stderr_is_open) = (true, true);
+        while stdout_is_open || stderr_is_open {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(false);
             }
             let left = Timespec::try_from(left).map_err(io::Error::other)?;
             let mut pipes = Vec::with_capacity(2);
-            if says {
+            if stdout_is_open {
                 pipes.push(PollFd::new(&stdout, PollFlags::IN));
             }
-            if has_trouble {
+            if stderr_is_open {
                 pipes.push(PollFd::new(&stderr, PollFlags::IN));
             }
             match poll(&mut pipes, Some(&left)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(io::Error::from(error).into()),
             }
-            says = says && read_available(&mut stdout, |bytes| hear(PipeName::Stdout, bytes))?;
-            has_trouble = has_trouble && read_available(&mut stderr, |bytes| hear(PipeName::Stderr, bytes))?;
+            stdout_is_open =
+                stdout_is_open && read_available(&mut stdout, |bytes| receive(PipeName::Stdout, bytes))?;
+            stderr_is_open =
+                stderr_is_open && read_available(&mut stderr, |bytes| receive(PipeName::Stderr, bytes))?;
         }
         Ok(true)
     }
@@ -80,13 +82,13 @@ mod half {
     /// Reads all available bytes. Returns `false` at the end of the pipe.
     fn read_available<E: From<io::Error>>(
         pipe: &mut impl Read,
-        mut hear: impl FnMut(&[u8]) -> Result<(), E>,
+        mut receive: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<bool, E> {
         let mut chunk = [0; CHUNK_BYTES];
         loop {
             match pipe.read(&mut chunk) {
                 Ok(0) => return Ok(false),
-                Ok(count) => hear(&chunk[..count])?,
+                Ok(count) => receive(&chunk[..count])?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
@@ -112,7 +114,7 @@ mod half {
         stdout: ChildStdout,
         stderr: ChildStderr,
         until: Instant,
-        mut hear: impl FnMut(PipeName, &[u8]) -> Result<(), E>,
+        mut receive: impl FnMut(PipeName, &[u8]) -> Result<(), E>,
     ) -> Result<bool, E> {
         let (sender, chunks) = sync_channel(2);
         let to = sender.clone();
@@ -120,7 +122,7 @@ mod half {
         thread::Builder::new().spawn(move || carry(PipeName::Stderr, stderr, &sender))?;
         loop {
             match chunks.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok((name, chunk)) => hear(name, &chunk?)?,
+                Ok((name, chunk)) => receive(name, &chunk?)?,
                 Err(RecvTimeoutError::Timeout) => return Ok(false),
                 Err(RecvTimeoutError::Disconnected) => return Ok(true),
             }

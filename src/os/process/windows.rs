@@ -193,7 +193,7 @@ impl JobProgram {
     }
 }
 
-/// Program in its job, and what is said about it.
+/// Program in its job, and the reports about it.
 #[derive(Debug)]
 pub struct Guard {
     program: JobProgram,
@@ -224,11 +224,11 @@ impl Guard {
     }
 
     fn new(program: JobProgram, guarded: Guarded) -> (Self, mpsc::UnboundedReceiver<GuardReport>) {
-        let (reports, heard) = mpsc::unbounded_channel();
+        let (reports, receiver) = mpsc::unbounded_channel();
         // Cannot fail: the receiver is here.
         reports.send(GuardReport::Started).unwrap_or_default();
         let release = CancellationToken::new();
-        (Self { program, guarded, reports: Some(reports), release }, heard)
+        (Self { program, guarded, reports: Some(reports), release }, receiver)
     }
 
     /// Waits as [`Self::ended`] does.

@@ -87,7 +87,7 @@ pub fn open_terminal() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((master, terminal))
 }
 
-/// Changes the size of a terminal, and tells its programs.
+/// Changes the size of a terminal, and notifies its programs.
 ///
 /// # Errors
 /// When the terminal is closed.
@@ -122,14 +122,14 @@ pub fn name_of(group: ForegroundGroup) -> Option<String> {
     // The programs that a user starts change seldom: a process for each change is cheap enough.
     let mut ps = Command::new("/bin/ps");
     ps.args(["-o", "comm=", "-p", &group.as_raw_pid().to_string()]).stdin(Stdio::null());
-    let said = String::from_utf8(ps.output().ok()?.stdout).ok()?;
+    let output = String::from_utf8(ps.output().ok()?.stdout).ok()?;
     // macOS has the whole path, and the name of a login shell begins with a dash.
-    said.trim().rsplit('/').next().map(|name| name.trim_start_matches('-').to_owned())
+    output.trim().rsplit('/').next().map(|name| name.trim_start_matches('-').to_owned())
 }
 
 /// Returns whether the foreground program seems to wait for input: it reads single characters,
-/// or echo is off. A program that reads a line in the usual way cannot be told from one that
-/// works.
+/// or echo is off. A program that reads a line in the usual way cannot be distinguished from one
+/// that works.
 pub fn seems_to_await_input(terminal: &Typing) -> bool {
     let modes = tcgetattr(terminal).map(|modes| modes.local_modes);
     modes.is_ok_and(|modes| !modes.contains(LocalModes::ICANON) || !modes.contains(LocalModes::ECHO))

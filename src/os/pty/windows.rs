@@ -38,7 +38,7 @@ pub struct Typing {
     console: PtyController,
 }
 
-/// Never there: the system does not tell which program of a console is in the foreground.
+/// Never there: the system does not report which program of a console is in the foreground.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForegroundGroup {}
 
@@ -110,7 +110,7 @@ fn size_of((cols, rows): PtySize) -> io::Result<Size> {
     Size::try_new(cols, rows).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }
 
-/// Returns what the system said, if the error came from there.
+/// Returns the error of the system inside an error of the console, or else the latter.
 fn cause(error: conpty_oxide::Error) -> io::Error {
     match error.io_error() {
         Some(source) => io::Error::new(source.kind(), source.to_string()),

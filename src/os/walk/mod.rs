@@ -84,7 +84,7 @@ impl Folder {
     /// Returns the facts of this folder.
     ///
     /// # Errors
-    /// When the system does not tell them.
+    /// When the system does not report them.
     pub fn facts(&self) -> io::Result<Facts> {
         self.0.facts()
     }
@@ -100,7 +100,7 @@ impl Folder {
     /// Returns the mount of this folder.
     ///
     /// # Errors
-    /// When the system does not tell it.
+    /// When the system does not report it.
     pub fn mount(&self) -> io::Result<MountId> {
         self.0.mount_of(OsStr::new(""))
     }
@@ -117,7 +117,7 @@ impl Folder {
     /// and the like), where files and folders have another meaning. Only Linux's are known.
     ///
     /// # Errors
-    /// When the system does not tell it.
+    /// When the system does not report it.
     pub fn is_of_kernel(&self) -> io::Result<bool> {
         self.0.is_of_kernel()
     }

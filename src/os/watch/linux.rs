@@ -195,9 +195,9 @@ impl Notifier {
         }
     }
 
-    fn add_event(&mut self, number: i32, what: ReadFlags, name: Option<&OsStr>, said: &mut SystemReport) {
-        if what.contains(ReadFlags::QUEUE_OVERFLOW) || said.touched.len() > TOUCHED_MAX {
-            said.forgot = true;
+    fn add_event(&mut self, number: i32, what: ReadFlags, name: Option<&OsStr>, report: &mut SystemReport) {
+        if what.contains(ReadFlags::QUEUE_OVERFLOW) || report.touched.len() > TOUCHED_MAX {
+            report.forgot = true;
             return;
         }
         let Some(folder) = self.paths.get(&number) else { return };
@@ -205,10 +205,10 @@ impl Notifier {
             if let Some(asked) = self.folders.get_mut(folder).filter(|it| it.number == Some(number)) {
                 asked.number = None;
             }
-            said.touched.extend(self.paths.remove(&number));
+            report.touched.extend(self.paths.remove(&number));
             return;
         }
-        said.touched.insert(match name {
+        report.touched.insert(match name {
             Some(name) => folder.join(name),
             None => folder.clone(),
         });
@@ -273,11 +273,11 @@ impl Notifier {
         self.settle(step);
     }
 
-    /// Adds the pending notifications to `said`.
+    /// Adds the pending notifications to `report`.
     ///
     /// # Errors
     /// When the notifications cannot be read any more.
-    pub fn read_events(&mut self, said: &mut SystemReport) -> io::Result<()> {
+    pub fn read_events(&mut self, report: &mut SystemReport) -> io::Result<()> {
         let queue = self.queue.try_clone()?;
         let mut buffer = [MaybeUninit::uninit(); 16 << 10];
         let mut reader = Reader::new(queue, &mut buffer);
@@ -285,14 +285,14 @@ impl Notifier {
             match reader.next() {
                 Ok(event) => {
                     let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
-                    self.add_event(event.wd(), event.events(), name, said);
+                    self.add_event(event.wd(), event.events(), name, report);
                 }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        said.touched.extend(self.besides.drain(..));
+        report.touched.extend(self.besides.drain(..));
         Ok(())
     }
 }

@@ -95,7 +95,7 @@ pub struct Notifier {
     cookies: tempfile::TempDir,
 }
 
-/// Facts that tell a file from a later one at its path, which may have the same inode.
+/// Facts that distinguish a file from a later one at its path, which may have the same inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PathVersion {
     identity: Identity,
@@ -122,7 +122,7 @@ struct SharedNotifications {
 #[derive(Debug, Default)]
 struct SharedState {
     folders: HashMap<PathBuf, RegisteredFolder>,
-    said: SystemReport,
+    report: SystemReport,
 }
 
 #[derive(Debug, Default)]
@@ -136,11 +136,11 @@ struct RegisteredFolder {
 impl SharedState {
     fn add(&mut self, event: notify::Result<Event>) {
         let Ok(event) = event else {
-            self.said.forgot = true;
+            self.report.forgot = true;
             return;
         };
-        if event.need_rescan() || self.said.touched.len() > TOUCHED_MAX {
-            self.said.forgot = true;
+        if event.need_rescan() || self.report.touched.len() > TOUCHED_MAX {
+            self.report.forgot = true;
             return;
         }
         let is_end = match event.kind {
@@ -157,7 +157,7 @@ impl SharedState {
             }
             let is_in_one = || path.parent().is_some_and(|parent| self.folders.contains_key(parent));
             if is_registered || is_in_one() {
-                self.said.touched.insert(path);
+                self.report.touched.insert(path);
             }
         }
     }
@@ -219,13 +219,14 @@ impl Notifier {
     pub fn catch_up(&self) {
         let file = self.cookie_folder().join(uuid::Uuid::new_v4().to_string());
         fs::write(&file, "").unwrap();
-        let unsettled = |state: &mut SharedState| !state.said.touched.contains(&file) && !state.said.forgot;
+        let unsettled =
+            |state: &mut SharedState| !state.report.touched.contains(&file) && !state.report.forgot;
         let state = lock(&self.shared.state);
         let (mut state, waited) =
             self.shared.reported.wait_timeout_while(state, SETTLED_WITHIN, unsettled).unwrap();
         assert!(!waited.timed_out(), "the system reports nothing");
         let cookies = self.cookie_folder();
-        state.said.touched.retain(|path| !path.starts_with(&cookies));
+        state.report.touched.retain(|path| !path.starts_with(&cookies));
     }
 
     /// Watches a folder and its direct entries. Counts the calls for each folder.
@@ -276,7 +277,7 @@ impl Notifier {
         }
         if before.is_some() {
             // Other users do not know yet that another folder has taken the path.
-            state.said.touched.insert(folder.to_owned());
+            state.report.touched.insert(folder.to_owned());
         }
         Ok(true)
     }
@@ -313,19 +314,19 @@ impl Notifier {
         }
     }
 
-    /// Adds the pending notifications to `said`.
+    /// Adds the pending notifications to `report`.
     ///
     /// # Errors
     /// Never: `notify` reports its errors as lost notifications.
-    pub fn read_events(&mut self, said: &mut SystemReport) -> io::Result<()> {
+    pub fn read_events(&mut self, report: &mut SystemReport) -> io::Result<()> {
         if self.has_released {
             self.choose_roots();
         }
-        let new = std::mem::take(&mut lock(&self.shared.state).said);
-        said.touched.extend(new.touched);
-        said.forgot |= new.forgot;
+        let new = std::mem::take(&mut lock(&self.shared.state).report);
+        report.touched.extend(new.touched);
+        report.forgot |= new.forgot;
         if self.until_comparison().is_some_and(|left| left.is_zero()) {
-            self.compare_steps(said);
+            self.compare_steps(report);
         }
         Ok(())
     }
@@ -335,13 +336,13 @@ impl Notifier {
         (!self.steps.is_empty()).then(|| STEPS_INTERVAL.saturating_sub(self.compared_at.elapsed()))
     }
 
-    fn compare_steps(&mut self, said: &mut SystemReport) {
+    fn compare_steps(&mut self, report: &mut SystemReport) {
         self.compared_at = Instant::now();
         for (step, (version, _)) in &mut self.steps {
             let now = PathVersion::at(step).ok();
             if now != *version {
                 *version = now;
-                said.touched.insert(step.clone());
+                report.touched.insert(step.clone());
             }
         }
         let mut state = lock(&self.shared.state);
@@ -350,7 +351,7 @@ impl Notifier {
             let now = PathVersion::at(root).ok();
             if registered.version.is_some() && now != registered.version {
                 registered.version = None;
-                said.touched.insert(root.clone());
+                report.touched.insert(root.clone());
             }
         }
     }

@@ -23,10 +23,10 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
 
 fn touched(notifier: &mut Notifier) -> Vec<PathBuf> {
     notifier.catch_up();
-    let mut said = SystemReport::default();
-    notifier.read_events(&mut said).unwrap();
-    assert!(!said.forgot);
-    said.touched.into_iter().collect()
+    let mut report = SystemReport::default();
+    notifier.read_events(&mut report).unwrap();
+    assert!(!report.forgot);
+    report.touched.into_iter().collect()
 }
 
 #[test]

@@ -98,9 +98,9 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Option<(GuardRole, Option
         LEADER => GuardRole::Leader,
         other => GuardRole::Guard(flagged.into_iter().find(|guarded| flag(*guarded) == Some(other))?),
     };
-    let is_told = first == "--" || arguments.next().is_some_and(|it| it == "--");
+    let is_separated = first == "--" || arguments.next().is_some_and(|it| it == "--");
     let command: Vec<OsString> = arguments.collect();
-    (is_told && !command.is_empty()).then_some((role, given, command))
+    (is_separated && !command.is_empty()).then_some((role, given, command))
 }
 
 const NOT_STARTED: i32 = 127;
@@ -172,10 +172,10 @@ fn lead_session(command: &[OsString]) -> u8 {
         command.args(arguments);
         Ok(command)
     };
-    if let Ok(told) = io::stderr().as_fd().try_clone_to_owned() {
+    if let Ok(reason) = io::stderr().as_fd().try_clone_to_owned() {
         let error = lead().map_or_else(|error| error, |mut command| command.exec());
         // The guard is waiting for the reason, or has exited.
-        File::from(told).write_all(error.to_string().as_bytes()).unwrap_or_default();
+        File::from(reason).write_all(error.to_string().as_bytes()).unwrap_or_default();
     }
     NOT_STARTED as u8
 }
@@ -224,18 +224,18 @@ fn spawn(command: &[OsString], stdin: Stdio) -> io::Result<Pid> {
 
 /// Starts a command by way of `leader`, with the guard's stdout as its terminal.
 fn spawn_by(mut leader: Command, command: &[OsString]) -> io::Result<Pid> {
-    let (mut told, tells) = io::pipe()?;
+    let (mut reason, writer) = io::pipe()?;
     let terminal = || io::stdout().as_fd().try_clone_to_owned();
     half::mark(&mut leader);
     leader.arg("--").args(command);
-    leader.stdin(Stdio::from(terminal()?)).stdout(Stdio::from(terminal()?)).stderr(tells);
+    leader.stdin(Stdio::from(terminal()?)).stdout(Stdio::from(terminal()?)).stderr(writer);
     let mut started = leader.spawn()?;
     leave_folder();
     // Only the command may hold the terminal and the write end of the pipe.
     drop(leader);
     close_output()?;
     let mut why = String::new();
-    told.read_to_string(&mut why)?;
+    reason.read_to_string(&mut why)?;
     if why.is_empty() {
         return Ok(Pid::from_child(&started));
     }
@@ -267,7 +267,7 @@ fn guard(is_agent: bool, start: impl FnOnce(&UnixStream) -> io::Result<Pid>) -> 
             (&host).write_all(news.line().as_bytes()).unwrap_or_default();
         }
     };
-    let (tell, ended) = channel();
+    let (exited, exit_status) = channel();
     let started = lead().and_then(|family| {
         // The thread must exist before the program does, so that no program runs unguarded.
         let (has_begun, begins) = channel();
@@ -277,10 +277,10 @@ fn guard(is_agent: bool, start: impl FnOnce(&UnixStream) -> io::Result<Pid>) -> 
                 return;
             }
             lifeline::wait_for_the_end(lifeline);
-            let status = if is_agent { ended.recv_timeout(EXIT_GRACE).ok() } else { Some(0) };
+            let status = if is_agent { exit_status.recv_timeout(EXIT_GRACE).ok() } else { Some(0) };
             half::end(family);
             // A process that cannot be killed may remain, but not the agent itself.
-            if let Some(status) = status.or_else(|| ended.recv().ok()) {
+            if let Some(status) = status.or_else(|| exit_status.recv().ok()) {
                 std::process::exit(status);
             }
         })?;
@@ -298,7 +298,7 @@ fn guard(is_agent: bool, start: impl FnOnce(&UnixStream) -> io::Result<Pid>) -> 
     if is_agent {
         // The agent's remaining processes are ended as if the host, which may be gone, had closed
         // the lifeline.
-        tell.send(code).unwrap_or_default();
+        exited.send(code).unwrap_or_default();
         host.shutdown(Shutdown::Read).unwrap_or_default();
     }
     family.wait(ending);
@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guard_is_told_what_it_is_and_its_command() {
+    fn guard_arguments_name_its_role_and_its_command() {
         let read = |line: &str| parse(line.split(' ').map(OsString::from));
         for (line, mode) in [
             ("x guard-agent -- sh -- a", Some(GuardRole::Guard(Guarded::Agent))),

@@ -94,10 +94,10 @@ impl GuardProgram {
         let (Some(stdout), Some(stderr)) = (stdout, stderr) else {
             return Err(io::Error::other("the agent has no stdout or stderr"));
         };
-        let (mut told, lifeline) = lifeline.into_split();
+        let (mut acknowledgement, lifeline) = lifeline.into_split();
         tokio::spawn(async move {
             // The guard acknowledges its end of the pipe, or has exited.
-            told.read(&mut [0]).await.map(drop).unwrap_or_default();
+            acknowledgement.read(&mut [0]).await.map(drop).unwrap_or_default();
             drop(reader);
         });
         let input = AgentStdin { pipe: pipe::Sender::from_owned_fd(writer.into())?, lifeline };

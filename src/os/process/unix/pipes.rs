@@ -1,7 +1,7 @@
 //! The host's ends of the pipes of guarded programs.
 //!
 //! Owns: an agent's stdin, a command's output, and the reports of a guard.
-//! Never: interprets what a program says.
+//! Never: interprets the output of a program.
 
 use std::io::{self, PipeReader};
 use std::os::fd::OwnedFd;
