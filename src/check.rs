@@ -371,11 +371,11 @@ fn open(asked: Option<&Path>) -> anyhow::Result<(StateFolder, Archive)> {
 }
 
 fn remember(archive: &Archive, met: &[CheckedAgent]) -> anyhow::Result<()> {
-    let before = Start { said: archive.agents(), ..Start::default() };
+    let before = Start { descriptions: archive.agents(), ..Start::default() };
     for agent in met {
         if let StartOutcome::Probed(probe) = &agent.outcome {
-            let said = stored_description(&agent.describes, &before, probe.said.clone());
-            archive.agent_said(&agent.spec.name, &said)?;
+            let description = stored_description(&agent.describes, &before, probe.description.clone());
+            archive.store_description(&agent.spec.name, &description)?;
         }
     }
     Ok(())
@@ -394,9 +394,9 @@ fn print(agent: &CheckedAgent) -> io::Result<()> {
 struct PrintedAgent(String);
 
 impl PrintedAgent {
-    fn add(&mut self, word: &str, said: &str) {
+    fn add(&mut self, word: &str, message: &str) {
         // Texts of agents may contain control characters for the terminal.
-        for (at, line) in text::message(said).lines().enumerate() {
+        for (at, line) in text::message(message).lines().enumerate() {
             let word = if at == 0 { word } else { "" };
             self.0.push_str(format!("  {word:<9} {line}").trim_end());
             self.0.push('\n');
@@ -423,8 +423,8 @@ fn describe(agent: &CheckedAgent, lines: &mut PrintedAgent) {
             );
         }
     };
-    let ProbeResult { said, config, failure } = probe.as_ref();
-    let is: Vec<&str> = said.title.iter().chain(&said.version).map(String::as_str).collect();
+    let ProbeResult { description, config, failure } = probe.as_ref();
+    let is: Vec<&str> = description.title.iter().chain(&description.version).map(String::as_str).collect();
     if !is.is_empty() {
         lines.add("is", &is.join(" "));
     }
@@ -446,11 +446,11 @@ fn describe(agent: &CheckedAgent, lines: &mut PrintedAgent) {
         );
         lines.add("SLOW", &advice);
     }
-    let models = said.models.iter().flatten().map(|model| format!("{} ({})", model.name, model.id));
+    let models = description.models.iter().flatten().map(|model| format!("{} ({})", model.name, model.id));
     lines.add("models", &list(models.collect()));
     describe_modes(agent, config.as_ref(), lines);
     describe_settings(config.as_ref(), lines);
-    let commands = said.commands.iter().flatten().map(|command| format!("/{}", command.name));
+    let commands = description.commands.iter().flatten().map(|command| format!("/{}", command.name));
     lines.add("commands", &list(commands.collect()));
     if let Some(asking) = quirks.asking {
         lines.add("ASKS NOT", asking);

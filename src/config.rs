@@ -605,8 +605,8 @@ mod tests {
                 "[agents.script]: the name `script` is reserved for the built-in agent: choose another one",
             ),
         ] {
-            let said = failure(mistake);
-            assert!(said.contains(advice), "{mistake}: {said}");
+            let message = failure(mistake);
+            assert!(message.contains(advice), "{mistake}: {message}");
         }
     }
 
@@ -620,8 +620,8 @@ mod tests {
             ("[agents]\na = 'x --key s3cret'", "write\n\n[agents.a]"),
             ("[agents.a]\ncommand = 'x'\nconfig = { key = ['s3cret'] }", "not an array"),
         ] {
-            let said = failure(text);
-            assert!(said.contains(place) && !said.contains("s3cret"), "{text}: {said}");
+            let message = failure(text);
+            assert!(message.contains(place) && !message.contains("s3cret"), "{text}: {message}");
         }
     }
 

@@ -80,7 +80,7 @@ impl ConnectArgs {
             let announced = announced(self.state_dir.as_deref())?;
             return Ok(match without_token(&announced) {
                 Some((address, token)) if self.token_file.is_none() => {
-                    Destination { address: address.to_owned(), token: Some(AccessToken::said(token)?) }
+                    Destination { address: address.to_owned(), token: Some(AccessToken::parse(token)?) }
                 }
                 _ => Destination { token: self.token_for(&announced)?, address: announced },
             });
@@ -94,7 +94,7 @@ impl ConnectArgs {
             )
             .unwrap_or_default();
             if self.token_file.is_none() {
-                let token = Some(AccessToken::said(token).context("the token in the address")?);
+                let token = Some(AccessToken::parse(token).context("the token in the address")?);
                 return Ok(Destination { address: plain.to_owned(), token });
             }
         }
@@ -112,7 +112,7 @@ impl ConnectArgs {
         let token = std::env::var_os(TOKEN_VARIABLE).filter(|token| !token.is_empty());
         let Some(token) = token else { return Ok(None) };
         let token = token.to_str().unwrap_or_default();
-        AccessToken::said(token.trim()).map(Some).context(TOKEN_VARIABLE)
+        AccessToken::parse(token.trim()).map(Some).context(TOKEN_VARIABLE)
     }
 }
 
@@ -184,13 +184,13 @@ async fn join(
     down: impl Future<Output = io::Result<()>>,
 ) -> anyhow::Result<Ended> {
     let (mut up, mut down) = (std::pin::pin!(up), std::pin::pin!(down));
-    let (said, told) = tokio::select! {
+    let (sent, received) = tokio::select! {
         biased;
-        told = &mut down => (None, told),
-        said = &mut up => (Some(said), down.await),
+        received = &mut down => (None, received),
+        sent = &mut up => (Some(sent), down.await),
     };
     let is_gone = |error: &io::Error| is_closed(error) || error.kind() == io::ErrorKind::ConnectionReset;
-    match (said, told) {
+    match (sent, received) {
         // stdout is closed.
         (None, Err(error)) if is_closed(&error) => Ok(Ended::Ours),
         (Some(Err(error)), _) | (_, Err(error)) if !is_gone(&error) => Err(error.into()),
@@ -227,8 +227,8 @@ async fn join_websocket(destination: &Destination) -> anyhow::Result<Ended> {
                     stdout.write_all(b"\n").await?;
                     stdout.flush().await?;
                 }
-                Message::Close(Some(said)) if said.code != CloseCode::Normal => {
-                    return Err(io::Error::other(format!("the host has closed the connection: {said}")));
+                Message::Close(Some(close)) if close.code != CloseCode::Normal => {
+                    return Err(io::Error::other(format!("the host has closed the connection: {close}")));
                 }
                 _ => {}
             }

@@ -39,12 +39,12 @@ pub fn run(program: &Path) -> anyhow::Result<()> {
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("`{}` cannot be started", program.display()))?;
-    let mut said = host.stdin.take().context("the host has no stdin")?;
-    let mut heard = BufReader::new(host.stdout.take().context("the host has no stdout")?).lines();
+    let mut stdin = host.stdin.take().context("the host has no stdin")?;
+    let mut stdout = BufReader::new(host.stdout.take().context("the host has no stdout")?).lines();
     for group in CONVERSATION.split("\n\n") {
-        print(&run_group(group, &mut said, &mut heard)?)?;
+        print(&run_group(group, &mut stdin, &mut stdout)?)?;
     }
-    drop(said);
+    drop(stdin);
     let status = host.wait().context("the host cannot be waited for")?;
     print(&format!("The input ends, and so does the host: {status}.\n"))
 }
@@ -52,8 +52,8 @@ pub fn run(program: &Path) -> anyhow::Result<()> {
 /// Sends the messages of a group, and returns the group with the answers, to be printed.
 fn run_group(
     group: &str,
-    said: &mut ChildStdin,
-    heard: &mut Lines<BufReader<ChildStdout>>,
+    stdin: &mut ChildStdin,
+    stdout: &mut Lines<BufReader<ChildStdout>>,
 ) -> anyhow::Result<String> {
     let mut text = String::new();
     for line in group.lines() {
@@ -61,12 +61,12 @@ fn run_group(
             text += &format!("{remark}\n");
         } else if let Some(line) = line.strip_prefix("> ") {
             text += &format!("  → {}\n", summary(&serde_json::from_str(line)?));
-            writeln!(said, "{line}").context("the host does not read")?;
+            writeln!(stdin, "{line}").context("the host does not read")?;
         }
     }
-    writeln!(said, r#"{{"jsonrpc":"2.0","id":"{ALL_ANSWERED}","method":"ping"}}"#)
+    writeln!(stdin, r#"{{"jsonrpc":"2.0","id":"{ALL_ANSWERED}","method":"ping"}}"#)
         .context("the host does not read")?;
-    for line in heard {
+    for line in stdout {
         let message: Value = serde_json::from_str(&line.context("the host cannot be read")?)?;
         if message["id"] == ALL_ANSWERED {
             return Ok(text + "\n");

@@ -347,11 +347,11 @@ fn say_hello(
     let mut line = serde_json::to_vec(hello)?;
     line.push(b'\n');
     // A host that refuses the hello may not have read all of it.
-    let said = lent_pipes.lend(&stream, &line);
+    let sent = lent_pipes.lend(&stream, &line);
     let mut stream = BufReader::new(stream);
     let mut answer = String::new();
     match stream.read_line(&mut answer) {
-        Ok(0) => return Err(said.err().unwrap_or(io::ErrorKind::UnexpectedEof.into())),
+        Ok(0) => return Err(sent.err().unwrap_or(io::ErrorKind::UnexpectedEof.into())),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             let why = format!(

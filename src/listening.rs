@@ -66,8 +66,8 @@ enum Editor {
     Vscode,
 }
 
-fn read_address(said: &str) -> Result<Address, String> {
-    said.parse().map_err(|error: anyhow::Error| error.to_string())
+fn read_address(text: &str) -> Result<Address, String> {
+    text.parse().map_err(|error: anyhow::Error| error.to_string())
 }
 
 /// Returns the address with an absolute path, for processes with another current folder.

@@ -183,10 +183,10 @@ fn list_line(entry: &ArchivedSession) -> anyhow::Result<String> {
     let summary: SessionSummary = serde_json::from_slice(&entry.summary)
         .with_context(|| format!("the summary of the session {} is invalid", entry.key.0))?;
     let mark = if entry.removed_at.is_some() { "trash" } else { "-" };
-    let said = |number: fn(Extent) -> u64| {
+    let shown = |number: fn(Extent) -> u64| {
         entry.extent.map_or("damaged".to_owned(), |extent| number(extent).to_string())
     };
-    let (turns, bytes) = (said(|extent| extent.turns), said(|extent| extent.bytes));
+    let (turns, bytes) = (shown(|extent| extent.turns), shown(|extent| extent.bytes));
     let fields =
         [&summary.resource, &summary.title, &summary.modified_at, &turns, mark, &bytes].map(one_line);
     Ok(fields.join("\t"))

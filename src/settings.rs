@@ -88,7 +88,7 @@ mod tests {
     enum Owner {
         /// The window: each has its own.
         Window,
-        /// A listener: whoever asks for the address of another one must say the same.
+        /// A listener: each request for the address of another one must have the same value.
         Listener,
         /// The host: all windows must say the same.
         Host,
@@ -96,7 +96,7 @@ mod tests {
         Place,
     }
 
-    /// All flags by which a process is told how to serve.
+    /// All flags that set how a process serves.
     const SETTINGS: [(&str, Owner); 38] = [
         ("--on-eof", Owner::Window),
         ("--drain-timeout", Owner::Window),
@@ -138,7 +138,7 @@ mod tests {
         ("--ephemeral", Owner::Place),
     ];
 
-    /// The rest of them: nobody joins a process that was started with one of these.
+    /// The rest of them: no front joins a process that was started with one of these.
     const ALONE: [&str; 3] = ["--deterministic", "--as-host", "--trace"];
 
     fn flags(owner: Owner) -> impl Iterator<Item = &'static str> {
@@ -178,23 +178,23 @@ mod tests {
     }
 
     /// Returns the hello of a process with these arguments, as JSON.
-    fn said(arguments: &[&str]) -> serde_json::Value {
+    fn hello_of(arguments: &[&str]) -> serde_json::Value {
         let cli = Cli::try_parse_from([&["ahp-sidecar"][..], arguments].concat()).unwrap();
         let options = cli.serving.options(false).unwrap();
         let agents = cli.serving.agents().unwrap();
         let (filter, _) = cli.serving.log_filter().unwrap();
-        let mut said =
+        let mut hello =
             serde_json::to_value(cli.serving.hello(&options, &agents, &agents.read(), &filter)).unwrap();
         // A generated token differs each time.
-        if let Some(token) = said.pointer_mut("/listening/access/token").filter(|token| token.is_string()) {
-            if said_by_file(arguments).is_none() {
+        if let Some(token) = hello.pointer_mut("/listening/access/token").filter(|token| token.is_string()) {
+            if token_file(arguments).is_none() {
                 *token = "fresh".into();
             }
         }
-        said
+        hello
     }
 
-    fn said_by_file<'a>(arguments: &[&'a str]) -> Option<&'a str> {
+    fn token_file<'a>(arguments: &[&'a str]) -> Option<&'a str> {
         arguments.iter().find(|argument| **argument == "--token-file").copied()
     }
 
@@ -218,7 +218,7 @@ mod tests {
                 without = vec!["--listen", "ws://127.0.0.1:0"];
                 arguments.extend(&without);
             }
-            let (mut with, mut without) = (said(&arguments), said(&without));
+            let (mut with, mut without) = (hello_of(&arguments), hello_of(&without));
             let members: &[&str] = match owner {
                 Owner::Window => &["terms", "log", "guest"],
                 Owner::Listener => &["listening"],

@@ -122,7 +122,7 @@ pub struct ReportSender {
 
 impl ReportSender {
     /// Creates a sender without a receiver: its reports are dropped.
-    pub fn unheard() -> Self {
+    pub fn detached() -> Self {
         let (sender, _) = mpsc::channel(1);
         let bytes = ByteBudget::new(REPORTS_BYTES_MAX);
         Self { chat: ChatKey(0), conversation: 0, sender, bytes }
@@ -283,7 +283,7 @@ impl Agents {
         self.unanswered += 1;
         let AgentSessionsRequest { provider, tokens, query, .. } = &*request;
         let asked = self.known(provider).map(|known| {
-            known.backend.stored_sessions(query.clone(), tokens.clone(), ReportSender::unheard())
+            known.backend.stored_sessions(query.clone(), tokens.clone(), ReportSender::detached())
         });
         let (answered, asking) = (self.answered.clone(), Arc::clone(&self.asking));
         let is_large = matches!(query, AgentSessionsQuery::Read { .. });

@@ -23,7 +23,7 @@ const LINGER: Duration = Duration::from_millis(700);
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProbeResult {
     /// Description that the agent reported of itself.
-    pub said: SelfDescription,
+    pub description: SelfDescription,
     /// Configuration of a new session; `None` if no session could be opened.
     pub config: Option<SessionConfigState>,
     /// Kind of the failure, and its reason for people; `None` if nothing failed.
@@ -49,7 +49,7 @@ pub fn run(backend: &dyn Backend, tokens: Tokens) -> impl Future<Output = ProbeR
     };
     let (commands, receiver) = mpsc::unbounded_channel();
     let (sender, reports) = mpsc::channel(REPORTS_MAX);
-    // No chat has this key, and nobody else hears of it.
+    // No chat has this key, and no report of it goes elsewhere.
     let bytes = ByteBudget::new(REPORTS_BYTES_MAX);
     let line = HostLine {
         commands: receiver,
@@ -66,7 +66,7 @@ async fn receive(
     commands: mpsc::UnboundedSender<Command>,
 ) -> ProbeResult {
     let task = tokio::spawn(conversation);
-    let mut met = ProbeResult { said: SelfDescription::default(), config: None, failure: None };
+    let mut met = ProbeResult { description: SelfDescription::default(), config: None, failure: None };
     let mut until = None;
     loop {
         let report = match until {
@@ -75,7 +75,7 @@ async fn receive(
         };
         let Some(Report { event, .. }) = report else { break };
         match event {
-            Event::Described(news) => drop(met.said.learn(*news)),
+            Event::Described(news) => drop(met.description.learn(*news)),
             Event::Configured { config, .. } => met.config = Some(*config),
             Event::Opened => until = Some(Instant::now() + LINGER),
             Event::OpenFailed { kind, reason } => {

@@ -226,7 +226,7 @@ struct Turn {
     chosen: String,
     done: usize,
     /// Number of completed steps that were reported to the host.
-    told: usize,
+    reported: usize,
     /// Number of tool calls and questions so far, used to make their ids.
     calls: usize,
     /// Unrepeated messages that the user added during the turn, with their ids.
@@ -241,7 +241,7 @@ impl Turn {
             run,
             chosen: String::new(),
             done: 0,
-            told: 0,
+            reported: 0,
             calls: 0,
             steering: VecDeque::new(),
             replies: Vec::new(),
@@ -400,8 +400,8 @@ impl ScriptAgent {
             // A failed step is complete too: a resumed turn continues after it.
             if matches!(outcome, Ok(()) | Err(Stop::Failed { .. })) {
                 self.turn.done += 1;
-                if self.turn.told < self.turn.done {
-                    self.tell(TurnEvent::Progress(self.turn.done as u64)).await?;
+                if self.turn.reported < self.turn.done {
+                    self.report_turn(TurnEvent::Progress(self.turn.done as u64)).await?;
                 }
             }
             outcome?;
@@ -424,7 +424,9 @@ impl ScriptAgent {
                 self.finish(TurnEvent::Part(TextKind::Markdown, all.join("\n"))).await
             }
             "/notice" => self.finish(TurnEvent::Notice(rest.to_owned())).await,
-            "/activity" => self.tell(TurnEvent::Activity((!rest.is_empty()).then(|| rest.to_owned()))).await,
+            "/activity" => {
+                self.report_turn(TurnEvent::Activity((!rest.is_empty()).then(|| rest.to_owned()))).await
+            }
             "/tool" if self.is_clients(rest) => self.call_client(rest).await,
             "/tool" => self.call(rest, Gate::None, false).await,
             "/ask" => self.call(rest, Gate::Ask, false).await,
@@ -527,20 +529,20 @@ impl ScriptAgent {
             self.obey(Some(command))?;
         }
         while let Some((id, message)) = self.turn.steering.pop_front() {
-            self.tell(TurnEvent::Part(TextKind::Markdown, message.text)).await?;
-            self.tell(TurnEvent::Steered(id)).await?;
+            self.report_turn(TurnEvent::Part(TextKind::Markdown, message.text)).await?;
+            self.report_turn(TurnEvent::Steered(id)).await?;
         }
         Ok(())
     }
 
-    async fn tell(&mut self, event: TurnEvent) -> Result<(), Stop> {
+    async fn report_turn(&mut self, event: TurnEvent) -> Result<(), Stop> {
         self.report(Event::Turn(self.turn.run, event)).await
     }
 
     /// Sends the last event of a step, which marks the step as complete.
     async fn finish(&mut self, event: TurnEvent) -> Result<(), Stop> {
-        self.turn.told = self.turn.done + 1;
-        self.tell(TurnEvent::Last(Box::new(event), self.turn.told as u64)).await
+        self.turn.reported = self.turn.done + 1;
+        self.report_turn(TurnEvent::Last(Box::new(event), self.turn.reported as u64)).await
     }
 
     /// Sends a report as soon as there is room, and applies commands while it waits.

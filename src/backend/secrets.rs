@@ -104,12 +104,12 @@ mod tests {
     #[test]
     fn a_secret_is_hidden_as_long_as_anybody_keeps_it() {
         let (one, same) = (Secret::register("c0ffee-\"1"), Secret::register("c0ffee-\"1"));
-        let said = "c0ffee-\"1 and {\"key\":\"c0ffee-\\\"1\"}, c0ffee-2";
-        assert_eq!(redact(said), "(secret) and {\"key\":\"(secret)\"}, c0ffee-2");
+        let text = "c0ffee-\"1 and {\"key\":\"c0ffee-\\\"1\"}, c0ffee-2";
+        assert_eq!(redact(text), "(secret) and {\"key\":\"(secret)\"}, c0ffee-2");
         drop(one);
-        assert!(redact(said).starts_with("(secret)"));
+        assert!(redact(text).starts_with("(secret)"));
         drop(same);
-        assert!(matches!(redact(said), Cow::Borrowed(shown) if shown == said));
+        assert!(matches!(redact(text), Cow::Borrowed(shown) if shown == text));
         drop(Secret::register(""));
         assert_eq!(redact(""), "");
     }
@@ -126,8 +126,8 @@ mod tests {
     #[test]
     fn secret_is_hidden_in_json_that_is_written_in_ascii() {
         let _kept = Secret::register("grün-\u{1f511}\"");
-        let said = r#"{"a":"gr\u00fcn-\ud83d\udd11\"","b":"gr\u00FCn-\uD83D\uDD11\"","c":"gr\u00fcnlich"}"#;
-        assert_eq!(redact(said), r#"{"a":"(secret)","b":"(secret)","c":"gr\u00fcnlich"}"#);
+        let text = r#"{"a":"gr\u00fcn-\ud83d\udd11\"","b":"gr\u00FCn-\uD83D\uDD11\"","c":"gr\u00fcnlich"}"#;
+        assert_eq!(redact(text), r#"{"a":"(secret)","b":"(secret)","c":"gr\u00fcnlich"}"#);
     }
 
     #[test]

@@ -72,8 +72,8 @@ mod tests {
             ("ä = \"s3cret\"\nb = 'x' s3cret", "line 2, column "),
             ("nothing = 's3cret'", "line 1, column 1: unknown field `nothing`, expected one of"),
         ] {
-            let said = of(text, &toml::from_str::<Section>(text).unwrap_err());
-            assert!(said.starts_with(fault) && !said.contains("s3cret"), "{text}: {said}");
+            let message = of(text, &toml::from_str::<Section>(text).unwrap_err());
+            assert!(message.starts_with(fault) && !message.contains("s3cret"), "{text}: {message}");
         }
     }
 }

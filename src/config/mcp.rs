@@ -464,8 +464,8 @@ mod tests {
             ("command = 'x'\ncomand = 'c0ffee'", "`comand` is no member"),
         ] {
             let text = format!("[mcp.a]\n{entry}\n[mcp.b]\ncommand = 'b'\n");
-            let said = problem_of(&text);
-            assert!(said.contains(why) && !said.contains("c0ffee"), "{entry}: {said}");
+            let message = problem_of(&text);
+            assert!(message.contains(why) && !message.contains("c0ffee"), "{entry}: {message}");
             assert!(of_toml(&text)[1].transport.is_ok());
         }
         assert!(problem_of("[mcp.ahpclient]\ncommand = 'x'").contains("reserved"));

@@ -30,7 +30,7 @@ pub enum Expected<'a> {
 /// Returns the version of the content of an open file.
 ///
 /// # Errors
-/// When the system does not tell it.
+/// When the system does not report it.
 pub fn version_of(file: &File) -> io::Result<String> {
     Ok(etag(&facts::of(file)?))
 }

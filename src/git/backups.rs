@@ -77,8 +77,8 @@ fn store_missing(repository: &Repository, contents: &BTreeMap<&str, &PathBuf>) -
         return Ok(());
     }
     let asked: String = contents.keys().map(|id| format!("{id}\n")).collect();
-    let said = repository.objects("--batch-check", asked.as_bytes())?;
-    for id in String::from_utf8_lossy(&said).lines().filter_map(|line| line.strip_suffix(" missing")) {
+    let output = repository.objects("--batch-check", asked.as_bytes())?;
+    for id in String::from_utf8_lossy(&output).lines().filter_map(|line| line.strip_suffix(" missing")) {
         let Some(path) = contents.get(id) else { continue };
         let at = repository.root.join(path);
         let stored = match fs::read_link(&at) {

@@ -122,9 +122,9 @@ fn stored_in(
         return Ok(BTreeMap::new());
     }
     let lines = stored.iter().flat_map(|(path, _)| [checkpoint.tree.as_bytes(), b":", path, b"\n"].concat());
-    let said = repository.objects("--batch-check", &lines.collect::<Vec<u8>>())?;
-    let said = String::from_utf8_lossy(&said);
-    let found = said.lines().zip(stored).filter_map(|(line, (path, version))| {
+    let output = repository.objects("--batch-check", &lines.collect::<Vec<u8>>())?;
+    let output = String::from_utf8_lossy(&output);
+    let found = output.lines().zip(stored).filter_map(|(line, (path, version))| {
         let (id, kind) = line.split_once(' ')?;
         let entry = (format!("{:o}", mode_in(version)), id.to_owned());
         kind.starts_with("blob ").then(|| (path.clone(), (version.to_owned(), entry)))
@@ -155,8 +155,8 @@ fn versions_of(repository: &Repository, checkpoint: &Checkpoint) -> Result<Versi
         return Ok(Versions::new());
     }
     must_be_named(checkpoint)?;
-    let said = repository.run(["cat-file", "commit", &checkpoint.commit]).text()?;
-    Ok(versions_in(&said))
+    let output = repository.run(["cat-file", "commit", &checkpoint.commit]).text()?;
+    Ok(versions_in(&output))
 }
 
 /// Refuses ids that are no object ids: a session's record may have been written by another program.
@@ -176,12 +176,12 @@ pub fn copy_checkpoints(
 ) -> Result<(), GitError> {
     let asked: String =
         checkpoints.iter().chain(contents).filter(|id| is_id(id)).map(|id| format!("{id}\n")).collect();
-    let said = repository.objects("--batch-check", asked.as_bytes())?;
-    let said = String::from_utf8_lossy(&said);
+    let output = repository.objects("--batch-check", asked.as_bytes())?;
+    let output = String::from_utf8_lossy(&output);
     // The second word is `missing` for an id that does not exist.
-    let there: BTreeMap<&str, &str> = said.lines().filter_map(|line| line.split_once(' ')).collect();
+    let there: BTreeMap<&str, &str> = output.lines().filter_map(|line| line.split_once(' ')).collect();
     let is_there = |id: &str, kinds: &[&str]| {
-        there.get(id).and_then(|said| said.split(' ').next()).is_some_and(|kind| kinds.contains(&kind))
+        there.get(id).and_then(|info| info.split(' ').next()).is_some_and(|kind| kinds.contains(&kind))
     };
     let found = checkpoints.iter().zip(1..).filter(|(id, _)| is_there(id, &["tree", "commit"]));
     let commands: String =
@@ -220,8 +220,8 @@ fn remove_oldest(repository: &Repository, namespace: &str) -> Result<(), GitErro
 
 fn names_of(repository: &Repository, namespace: &str) -> Result<Vec<String>, GitError> {
     let below = format!("{REFS}{namespace}/");
-    let said = repository.run(["for-each-ref", "--format=%(refname)", &below]).text()?;
-    Ok(said.lines().map(str::to_owned).collect())
+    let output = repository.run(["for-each-ref", "--format=%(refname)", &below]).text()?;
+    Ok(output.lines().map(str::to_owned).collect())
 }
 
 fn remove(repository: &Repository, names: &[String]) -> Result<(), GitError> {

@@ -37,13 +37,13 @@ pub const HOW: [&str; 11] = [
 
 /// Runs a comparison with [`HOW`] and parses its output.
 pub fn compared(repository: &Repository, run: GitRun<'_>) -> Result<Vec<FileDiff<GitContent>>, GitError> {
-    let said = run.set(&[("core.bigFileThreshold".into(), LINES_BYTES_MAX.into())]).output()?;
-    Ok(read(repository, &said))
+    let output = run.set(&[("core.bigFileThreshold".into(), LINES_BYTES_MAX.into())]).output()?;
+    Ok(read(repository, &output))
 }
 
 /// Parses the output of `git diff-tree` with [`HOW`].
-fn read(repository: &Repository, said: &[u8]) -> Vec<FileDiff<GitContent>> {
-    let mut words = said.split(|byte| *byte == 0).peekable();
+fn read(repository: &Repository, output: &[u8]) -> Vec<FileDiff<GitContent>> {
+    let mut words = output.split(|byte| *byte == 0).peekable();
     let mut changes: Vec<FileDiff<GitContent>> = Vec::new();
     let mut counts: BTreeMap<String, Option<LineCounts>> = BTreeMap::new();
     while let Some(word) = words.next() {

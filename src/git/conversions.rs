@@ -54,12 +54,12 @@ pub fn attributes<'a>(
         return Ok(Vec::new());
     }
     let run = repository.run(["check-attr", "--stdin", "-z"]).with(names).reads(repository.input(&paths)?);
-    let said = run.output()?;
-    let words: Vec<&[u8]> = said.split(|byte| *byte == 0).collect();
-    let all = words.chunks_exact(3).map(|said| Attribute {
-        path: said[0].to_vec(),
-        name: said[1].to_vec(),
-        value: said[2].to_vec(),
+    let output = run.output()?;
+    let words: Vec<&[u8]> = output.split(|byte| *byte == 0).collect();
+    let all = words.chunks_exact(3).map(|words| Attribute {
+        path: words[0].to_vec(),
+        name: words[1].to_vec(),
+        value: words[2].to_vec(),
     });
     Ok(all.collect())
 }

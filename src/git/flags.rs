@@ -29,7 +29,7 @@ pub struct FlaggedFile {
     pub is_elsewhere: bool,
 }
 
-/// Fingerprint that tells one version of an index from another.
+/// Fingerprint that distinguishes one version of an index from another.
 pub type IndexStamp = (u64, u64, i64, i64);
 
 /// Flagged files with the index's fingerprint, by the path of the index.
@@ -57,11 +57,11 @@ pub fn flagged(repository: &Repository) -> Result<Vec<FlaggedFile>, GitError> {
             return Ok(files.clone());
         }
     }
-    let said = match repository.run(["ls-files", "-v", "-s", "-z"]).output() {
+    let output = match repository.run(["ls-files", "-v", "-s", "-z"]).output() {
         Err(GitError::TooMuch(_)) => Vec::new(),
-        said => said?,
+        output => output?,
     };
-    let files: Vec<FlaggedFile> = said.split(|byte| *byte == 0).filter_map(flagged_in).collect();
+    let files: Vec<FlaggedFile> = output.split(|byte| *byte == 0).filter_map(flagged_in).collect();
     let mut known = remembered();
     let known = known.get_or_insert_default();
     if known.len() >= KNOWN_MAX {

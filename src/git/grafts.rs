@@ -176,8 +176,8 @@ fn folders_of(
         // A trailing slash matches only a folder.
         asked.extend_from_slice(if folder.is_empty() { b"\n" } else { b"/\n" });
     }
-    let said = repository.objects("--batch", &asked)?;
-    let mut rest = said.as_slice();
+    let output = repository.objects("--batch", &asked)?;
+    let mut rest = output.as_slice();
     let mut folders = CommittedFolders::new();
     for folder in wanted {
         let Some(end) = rest.iter().position(|byte| *byte == b'\n') else { return Err(misunderstood()) };
@@ -297,8 +297,8 @@ fn written(repository: &Repository, root: OpenFolder) -> Result<String, GitError
             }
         }
         let lines = repository.input(&lines)?;
-        let said = repository.run(["mktree", "-z", "--missing", "--batch"]).reads(lines).text()?;
-        let made: Vec<&str> = said.lines().collect();
+        let output = repository.run(["mktree", "-z", "--missing", "--batch"]).reads(lines).text()?;
+        let made: Vec<&str> = output.lines().collect();
         if made.len() != level.len() {
             return Err(misunderstood());
         }

@@ -404,8 +404,8 @@ pub fn small_index(
     let index = CopiedIndex { repository, path, is_to_stay: false };
     index.change(&["--index-info"], entries)?;
     index.update(taken)?;
-    let said = index.run(["ls-files", "--stage", "-z"]).output()?;
-    let found = said.split(|byte| *byte == 0).filter_map(|entry| {
+    let output = index.run(["ls-files", "--stage", "-z"]).output()?;
+    let found = output.split(|byte| *byte == 0).filter_map(|entry| {
         let (facts, path) = listed(entry)?;
         let (mode, id) = facts.split_once(' ')?;
         Some((path.to_vec(), (mode.to_owned(), id.split(' ').next()?.to_owned())))
@@ -420,9 +420,9 @@ pub fn listed(entry: &[u8]) -> Option<(String, &[u8])> {
 }
 
 /// Parses the output of `git status` with [`STATUS`].
-pub fn read_status(said: &[u8]) -> Status {
+pub fn read_status(output: &[u8]) -> Status {
     let mut status = Status::default();
-    for entry in said.split(|byte| *byte == 0) {
+    for entry in output.split(|byte| *byte == 0) {
         match entry {
             [b'#', b' ', header @ ..] => read_header(&mut status, &String::from_utf8_lossy(header)),
             // A nested repository ends with a slash and is skipped.

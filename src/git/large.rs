@@ -150,9 +150,9 @@ struct FileModes<'a> {
 
 impl<'a> FileModes<'a> {
     fn of(repository: &Repository, status: &'a Status) -> Result<Self, GitError> {
-        let said = repository.run(["config", "--type=bool", "--get", "core.fileMode"]).line();
-        match said {
-            Ok(said) => Ok(Self { status, counts: said != "false" }),
+        let value = repository.run(["config", "--type=bool", "--get", "core.fileMode"]).line();
+        match value {
+            Ok(value) => Ok(Self { status, counts: value != "false" }),
             Err(GitError::Failed { .. }) => Ok(Self { status, counts: true }),
             Err(error) => Err(error),
         }
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_of_file_tells_size_and_mode_and_is_no_id() {
+    fn version_of_file_has_size_and_mode_and_is_no_id() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, "12345").unwrap();
@@ -270,8 +270,11 @@ mod tests {
     }
 
     #[test]
-    fn size_above_the_limit_is_said() {
-        let told = not_checkpointed("f.c00001.0.0", FileLimits::of(10 << 20));
-        assert_eq!(told, "its content was not checkpointed (12 MiB, limit 10 MiB), so it cannot be reverted");
+    fn size_above_the_limit_is_named() {
+        let reason = not_checkpointed("f.c00001.0.0", FileLimits::of(10 << 20));
+        assert_eq!(
+            reason,
+            "its content was not checkpointed (12 MiB, limit 10 MiB), so it cannot be reverted"
+        );
     }
 }

@@ -179,14 +179,14 @@ impl Git {
             filters: Arc::default(),
             spare: Arc::default(),
         };
-        let said = git.run(Path::new("/"), ["version"], until).text()?;
+        let output = git.run(Path::new("/"), ["version"], until).text()?;
         let (major, minor) = VERSION_MIN;
-        if version_in(&said).is_none_or(|version| version < VERSION_MIN) {
-            let said = said.trim();
-            let why = format!("git {major}.{minor} or newer is needed, and this is `{said}`");
+        if version_in(&output).is_none_or(|version| version < VERSION_MIN) {
+            let output = output.trim();
+            let why = format!("git {major}.{minor} or newer is needed, and this is `{output}`");
             return Err(GitError::Missing(why));
         }
-        said.trim().trim_start_matches("git version ").clone_into(&mut git.version);
+        output.trim().trim_start_matches("git version ").clone_into(&mut git.version);
         // The path depends on how the program was built, and the file may not exist.
         let asked = ["config", "--system", "--null", "--show-origin", "--list"];
         let listed = match git.run(Path::new("/"), asked, until).output() {
@@ -251,8 +251,8 @@ impl Git {
     }
 }
 
-fn version_in(said: &str) -> Option<(u32, u32)> {
-    let mut numbers = said.trim().strip_prefix("git version ")?.split('.');
+fn version_in(output: &str) -> Option<(u32, u32)> {
+    let mut numbers = output.trim().strip_prefix("git version ")?.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
@@ -323,15 +323,15 @@ impl GitRun<'_> {
             let why = format!("git (`{}`) cannot be started: {error}", self.git.path.display());
             io::Error::new(error.kind(), why)
         })?;
-        let heard = read_output(&mut child, self.output_bytes_max, self.until);
-        if heard.is_err() {
+        let outputs = read_output(&mut child, self.output_bytes_max, self.until);
+        if outputs.is_err() {
             // The process may have ended by itself.
             child.kill().unwrap_or_default();
         }
         let status = child.wait()?;
-        let (said, trouble) = heard?;
+        let (stdout, trouble) = outputs?;
         if status.success() {
-            return Ok(said);
+            return Ok(stdout);
         }
         let trouble = String::from_utf8_lossy(&trouble).trim().to_owned();
         let trouble = match signal_of(status) {
@@ -360,12 +360,12 @@ fn read_output(
     let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(io::Error::other("git has no stdout").into());
     };
-    let (mut said, mut trouble) = (Vec::new(), Vec::new());
+    let (mut output, mut trouble) = (Vec::new(), Vec::new());
     let is_complete = read_both(stdout, stderr, until.at, |name, bytes| {
         match name {
             PipeName::Stdout => {
-                said.extend_from_slice(bytes);
-                if said.len() > output_bytes_max {
+                output.extend_from_slice(bytes);
+                if output.len() > output_bytes_max {
                     return Err(GitError::TooMuch(output_bytes_max));
                 }
             }
@@ -377,7 +377,7 @@ fn read_output(
         Ok(())
     })?;
     if is_complete {
-        return Ok((said, trouble));
+        return Ok((output, trouble));
     }
     Err(GitError::Late(until.all))
 }

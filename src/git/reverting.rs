@@ -25,7 +25,7 @@ use crate::files::replacement::Replacement;
 use crate::files::reverting::{revert_text, RevertedText, UNKNOWN_SIDE};
 use crate::files::uris::path_of;
 use crate::files::writing::{WriteRequest, PERMISSIONS};
-use crate::host::effects::{GitContent, GitRevert, RevertOutcome, SaidFile};
+use crate::host::effects::{GitContent, GitRevert, ReportedFile, RevertOutcome};
 use crate::os::facts::{self, Facts};
 use crate::os::paths::from_bytes;
 
@@ -112,7 +112,7 @@ pub fn revert(
 /// Reverts files whose two sides tool calls have reported, each independently. `explain` turns the
 /// refusal for a URI into a reason for people.
 pub fn revert_reported(
-    files: &[SaidFile],
+    files: &[ReportedFile],
     folders: &Folders,
     explain: impl Fn(&str, PathRefusal) -> String,
 ) -> Vec<RevertOutcome> {
@@ -280,25 +280,25 @@ fn short_contents<'a>(
         _ => None,
     });
     let short: Vec<&str> = short.collect();
-    let said = repository.objects("--batch", &lines(&short))?;
-    let contents = contents_given(&said);
+    let output = repository.objects("--batch", &lines(&short))?;
+    let contents = contents_given(&output);
     let found = wanted.into_iter().filter_map(|(path, blob)| Some((path, contents.get(blob)?.to_vec())));
     Ok(found.collect())
 }
 
 /// Parses the output of `git cat-file --batch`: contents by object id.
-fn contents_given(mut said: &[u8]) -> HashMap<&str, &[u8]> {
+fn contents_given(mut output: &[u8]) -> HashMap<&str, &[u8]> {
     let mut contents = HashMap::new();
-    while let Some(end) = said.iter().position(|byte| *byte == b'\n') {
-        let (head, rest) = (&said[..end], &said[end + 1..]);
-        said = rest;
+    while let Some(end) = output.iter().position(|byte| *byte == b'\n') {
+        let (head, rest) = (&output[..end], &output[end + 1..]);
+        output = rest;
         let Ok(head) = std::str::from_utf8(head) else { break };
         let [blob, "blob", size] = head.split(' ').collect::<Vec<_>>()[..] else { continue };
         let content =
             size.parse::<usize>().ok().and_then(|size| Some((rest.get(..size)?, rest.get(size + 1..)?)));
         let Some((content, behind)) = content else { break };
         contents.insert(blob, content);
-        said = behind;
+        output = behind;
     }
     contents
 }
@@ -313,7 +313,7 @@ fn make(
     content: Option<&[u8]>,
 ) -> Result<Option<u32>, String> {
     let path = path_of(&file.file).map_err(|error| error.message)?;
-    let told = |error: &dyn std::fmt::Display| error.to_string();
+    let in_words = |error: &dyn std::fmt::Display| error.to_string();
     let must_be_as_seen = || match (seen, metadata_of(&path)) {
         (None, None) => Ok(None),
         (Some(seen), Some(now)) if is_still(seen, &now) => Ok(Some(etag(&now))),
@@ -323,7 +323,7 @@ fn make(
         let Some(version) = must_be_as_seen()? else { return Ok(None) };
         folders.remove_version(&path, &version).map_err(|refusal| match refusal {
             PathRefusal::Changed => CHANGED_SINCE.to_owned(),
-            refusal => told(&refusal),
+            refusal => in_words(&refusal),
         })?;
         return Ok(seen.map(|seen| seen.mode & PERMISSIONS));
     };
@@ -333,7 +333,7 @@ fn make(
         (Some(bytes), _) => bytes,
         (None, Some(content)) => content.to_vec(),
         (None, None) => content_up_to(repository.limits.each, repository, wanted, &file.file)
-            .map_err(|error| told(&error))?,
+            .map_err(|error| in_words(&error))?,
     };
     if !wanted.is_link() && conversions::is_pointer(&content) {
         must_not_be_for_a_filter(repository, &path, &content)?;
@@ -348,11 +348,11 @@ fn make(
         return folders
             .replace(&path, Replacement::Link(&link))
             .map(|()| None)
-            .map_err(|refusal| told(&refusal));
+            .map_err(|refusal| in_words(&refusal));
     }
     if wanted.is_link() {
         let link = from_bytes(&content).into_owned();
-        return folders.create_link(&path, &link).map(|()| None).map_err(|refusal| told(&refusal));
+        return folders.create_link(&path, &link).map(|()| None).map_err(|refusal| in_words(&refusal));
     }
     match (&file.now, &token) {
         (Some(now), Some(_)) if !now.is_link() => {
@@ -363,7 +363,7 @@ fn make(
         // The parent folder may have been removed with the file.
         _ => folders.create(&path, &content, file.mode_wanted),
     }
-    .map_err(|refusal| told(&refusal))?;
+    .map_err(|refusal| in_words(&refusal))?;
     set_mode(folders, &path, wanted.mode == PROGRAM).map(|()| None)
 }
 
@@ -400,14 +400,14 @@ fn make_room(folders: &Folders, path: &Path) -> Result<(), String> {
     if !fs::symlink_metadata(path).is_ok_and(|known| known.is_dir()) {
         return Ok(());
     }
-    let told = |error: &dyn std::fmt::Display| error.to_string();
+    let in_words = |error: &dyn std::fmt::Display| error.to_string();
     let mut found = vec![path.to_owned()];
     let mut listed = 0;
     while let Some(folder) = found.get(listed) {
         let mut below = Vec::new();
-        for entry in fs::read_dir(folder).map_err(|error| told(&error))? {
-            let entry = entry.map_err(|error| told(&error))?;
-            if !entry.file_type().map_err(|error| told(&error))?.is_dir() {
+        for entry in fs::read_dir(folder).map_err(|error| in_words(&error))? {
+            let entry = entry.map_err(|error| in_words(&error))?;
+            if !entry.file_type().map_err(|error| in_words(&error))?.is_dir() {
                 return Err("a folder with other files in it has taken its place".to_owned());
             }
             below.push(entry.path());
@@ -415,7 +415,11 @@ fn make_room(folders: &Folders, path: &Path) -> Result<(), String> {
         found.extend(below);
         listed += 1;
     }
-    found.iter().rev().try_for_each(|folder| folders.remove(folder, false)).map_err(|refusal| told(&refusal))
+    found
+        .iter()
+        .rev()
+        .try_for_each(|folder| folders.remove(folder, false))
+        .map_err(|refusal| in_words(&refusal))
 }
 
 fn set_mode(folders: &Folders, path: &Path, is_program: bool) -> Result<(), String> {

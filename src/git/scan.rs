@@ -89,7 +89,7 @@ impl<'a> StatusScope<'a> {
             None => whole()?,
             Some((known, touched)) => match run(&STATUS).with(["--"]).with(&touched).output() {
                 Err(GitError::Failed { .. }) => whole()?,
-                said => match known.updated(read_status(&said?), &touched) {
+                output => match known.updated(read_status(&output?), &touched) {
                     Some(status) => status,
                     None => whole()?,
                 },

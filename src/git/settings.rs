@@ -321,14 +321,14 @@ struct SettingsReader<'a> {
 
 impl SettingsReader<'_> {
     fn file(&mut self, path: &Path, depth: usize) -> Result<(), String> {
-        let said = |why: &dyn std::fmt::Display| format!("its configuration `{}`: {why}", path.display());
-        let Some(text) = content_of(path).map_err(|error| said(&error))? else { return Ok(()) };
+        let failed = |why: &dyn std::fmt::Display| format!("its configuration `{}`: {why}", path.display());
+        let Some(text) = content_of(path).map_err(|error| failed(&error))? else { return Ok(()) };
         if depth > DEPTH_MAX || self.files_left == 0 {
-            return Err(said(&"more files are included than are read"));
+            return Err(failed(&"more files are included than are read"));
         }
         self.files_left -= 1;
         let GitSettings(settings) =
-            GitSettings::parse(&text).map_err(|line| said(&format_args!("line {line} cannot be read")))?;
+            GitSettings::parse(&text).map_err(|line| failed(&format_args!("line {line} cannot be read")))?;
         for setting in settings {
             let included = self.included(&setting, path);
             self.found.push(setting);

@@ -48,7 +48,7 @@ pub fn unseen(repository: &Repository, files: Vec<String>) -> Result<Vec<UnseenF
             match run.reads(asked).output() {
                 // Exit status 1: none of them is ignored.
                 Err(GitError::Failed { status: Some(1), .. }) => Vec::new(),
-                said => said?,
+                output => output?,
             }
         }
     };

@@ -70,8 +70,8 @@ pub(super) fn annotate(
         }
         (_, None) => return Err(Refusal::NoSuchAnnotation(id.to_owned())),
         (StateAction::AnnotationsUpdated(update), Some(known)) => {
-            let says = (&update.origin, &update.resource, &update.range, &update.resolved);
-            if matches!(says, (None, None, None, None)) {
+            let members = (&update.origin, &update.resource, &update.range, &update.resolved);
+            if matches!(members, (None, None, None, None)) {
                 return Err(Refusal::NothingUpdated);
             }
             let resource = update.resource.as_deref();

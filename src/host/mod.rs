@@ -126,7 +126,7 @@ pub struct Start {
     /// Checksum of the agents as last sent to clients; `None` if never sent.
     pub agents: Option<u32>,
     /// Stored self-descriptions of agents, by provider id; JSON text.
-    pub said: Vec<(String, Bytes)>,
+    pub descriptions: Vec<(String, Bytes)>,
     /// Stored rows of channels that exist as long as the host does.
     pub channels: Vec<effects::ChannelRow>,
 }

@@ -50,13 +50,13 @@ impl Directories {
     }
 
     fn check_by(&self, check: fn(&str) -> Result<(), String>, reason: CheckFor, uris: Vec<String>) {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let (named, mut why) = (uris.clone(), "is on a file system that does not answer");
         if let Ok(room) = Arc::clone(&self.room).try_acquire_owned() {
             let work = move || {
                 let findings = uris.into_iter().map(|uri| (uri.clone(), check(&uri))).collect();
                 drop(room);
-                if tell.send(findings).is_err() {
+                if sender.send(findings).is_err() {
                     tracing::warn!(
                         "an answer about a working directory was dropped: the file system took too long"
                     );
@@ -72,7 +72,7 @@ impl Directories {
         let failed: Findings = named.into_iter().map(|uri| (uri, Err(why.to_owned()))).collect();
         let found = self.findings.clone();
         tokio::spawn(async move {
-            let answer = tokio::time::timeout(WITHIN, told).await;
+            let answer = tokio::time::timeout(WITHIN, receiver).await;
             let findings = answer.ok().and_then(Result::ok).unwrap_or(failed);
             if found.send((reason, findings)).is_err() {
                 tracing::debug!("results about working directories were dropped: the host has left");

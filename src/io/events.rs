@@ -85,7 +85,7 @@ pub struct Interests {
     /// Time of the next timer; `None` if there is none.
     pub due: Option<Instant>,
     /// Set if received input of clients is not handled yet.
-    pub unheard: bool,
+    pub unhandled_input: bool,
 }
 
 /// Receivers of all events.
@@ -111,7 +111,7 @@ pub struct Events {
     pub git: mpsc::UnboundedReceiver<GitProcessEvent>,
     /// Pieces of large messages that other threads write.
     pub pieces: mpsc::UnboundedReceiver<Piece>,
-    /// Fronts that have said hello.
+    /// Fronts whose first line has arrived.
     pub join_requests: mpsc::UnboundedReceiver<JoinRequest>,
     /// Changes of files that others may change under a running host.
     pub upkeep: mpsc::UnboundedReceiver<UpkeepEvent>,
@@ -135,7 +135,7 @@ impl Events {
             Some(answered) = self.resources.recv() => LoopEvent::Resource(answered),
             Some((connection, begun)) = self.watches.begun.recv() => LoopEvent::WatchesStarted(connection, begun),
             Some(channel) = self.watches.begun_own.recv() => LoopEvent::OwnWatchStarted(channel),
-            Some(told) = self.watches.told.recv(), if wants.reports => LoopEvent::Changed(told),
+            Some(report) = self.watches.reports.recv(), if wants.reports => LoopEvent::Changed(report),
             Some(report) = self.ptys.recv(), if wants.ptys => LoopEvent::Pty(report),
             Some(news) = self.git.recv() => LoopEvent::Git(news),
             Some(piece) = self.pieces.recv() => LoopEvent::Piece(piece),
@@ -145,7 +145,7 @@ impl Events {
             Some(loss) = self.leave_reasons.recv() => LoopEvent::Leave(loss),
             _ = self.agents.reports.recv_many(&mut reports, REPORTS_AT_ONCE), if wants.reports => LoopEvent::Reports(reports),
             () = sleep_until(wants.due.unwrap_or_else(Instant::now)), if wants.due.is_some() => LoopEvent::TimerDue,
-            () = ready(()), if wants.unheard => LoopEvent::InputPending,
+            () = ready(()), if wants.unhandled_input => LoopEvent::InputPending,
         }
     }
 

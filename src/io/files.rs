@@ -154,11 +154,11 @@ mod tests {
         let directories = folders.iter().map(|folder| uri_of(folder)).collect();
         let range = (Some(0), Some(1));
         let found = find(&FileCompletionQuery { directories, mark: '#', typed: typed.to_owned(), range });
-        let told = |item: CompletionItem| match item.attachment {
+        let label_and_uri = |item: CompletionItem| match item.attachment {
             MessageAttachment::Resource(file) => (file.label, file.uri),
             other => panic!("{other:?}"),
         };
-        found.items.into_iter().map(told).collect()
+        found.items.into_iter().map(label_and_uri).collect()
     }
 
     fn labels(folders: &[&Path], typed: &str) -> Vec<String> {

@@ -40,7 +40,7 @@ const REVERT_WITHIN_MS: u64 = 60_000;
 #[derive(Debug)]
 pub enum GitProcessEvent {
     /// Report about a job.
-    Heard(JobReport),
+    Reported(JobReport),
     /// End of the process of this number.
     Ended(u64),
     /// Job of this number that git cannot finish, with the reason.
@@ -109,13 +109,13 @@ pub struct GitQueue {
 }
 
 impl GitQueue {
-    /// Creates an empty queue, and the receiver of the events to pass to [`GitQueue::hear`].
+    /// Creates an empty queue, and the receiver of the events to pass to [`GitQueue::handle`].
     pub fn new(program: GitProgram) -> (Self, mpsc::UnboundedReceiver<GitProcessEvent>) {
-        let (news, heard) = mpsc::unbounded_channel();
+        let (news, receiver) = mpsc::unbounded_channel();
         let (running, _) = watch::channel(0);
         let (waiting, stop) = (BTreeMap::new(), CancellationToken::new());
         let (process, last) = (None, 0);
-        (Self { program, process, waiting, last, news, stop, running }, heard)
+        (Self { program, process, waiting, last, news, stop, running }, receiver)
     }
 
     /// Queues a job of the core. Must be called inside a tokio runtime.
@@ -145,9 +145,10 @@ impl GitQueue {
                 };
                 let (kept_first, bytes_kept) = (taken.kept_first.clone(), taken.bytes_kept.clone());
                 let files: Vec<GitRevert> = taken.files.iter().filter_map(|file| file.kept.clone()).collect();
-                let said = taken.files.iter().filter(|file| file.kept.is_none()).map(FileRevert::said);
+                let reported =
+                    taken.files.iter().filter(|file| file.kept.is_none()).map(FileRevert::reported);
                 let own = own.iter().filter_map(|file| file.path().to_str().map(str::to_owned)).collect();
-                let said = said.collect();
+                let said = reported.collect();
                 let work = GitWork::Revert { files, below, own, said, kept_first, bytes_kept };
                 let job = GitJob { directories: vec![root], within_ms: REVERT_WITHIN_MS, work };
                 self.send(GitJobOrigin::Reverter { connection, id, taken }, job);
@@ -172,12 +173,12 @@ impl GitQueue {
         if let Err(error) = sent {
             let why = format!("git cannot be run: {error:#}");
             tracing::warn!("git: {why}");
-            return tell(&news, GitProcessEvent::Failed(number, why));
+            return send_event(&news, GitProcessEvent::Failed(number, why));
         }
         tokio::spawn(async move {
             tokio::time::sleep(within).await;
             let why = format!("git has not answered within {} seconds", within.as_secs());
-            tell(&news, GitProcessEvent::Failed(number, why));
+            send_event(&news, GitProcessEvent::Failed(number, why));
         });
     }
 
@@ -197,7 +198,7 @@ impl GitQueue {
                 let end = self.stop.child_token();
                 tokio::spawn(write(stdin, wanted, end.clone()));
                 let counted = LiveGit::new(&self.running);
-                tokio::spawn(hear(
+                tokio::spawn(read_reports(
                     (number, process, counted),
                     stdout,
                     self.news.clone(),
@@ -210,9 +211,9 @@ impl GitQueue {
     }
 
     /// Handles an event of the process. Returns the outcomes of the jobs that end with it.
-    pub fn hear(&mut self, news: GitProcessEvent) -> Vec<GitOutcome> {
+    pub fn handle(&mut self, news: GitProcessEvent) -> Vec<GitOutcome> {
         match news {
-            GitProcessEvent::Heard(JobReport { number, report }) => {
+            GitProcessEvent::Reported(JobReport { number, report }) => {
                 self.outcome(number, report).into_iter().collect()
             }
             GitProcessEvent::Failed(number, why) => {
@@ -282,9 +283,10 @@ impl GitQueue {
 fn in_order(taken: &RevertRequest, outcomes: Vec<RevertOutcome>) -> Vec<RevertOutcome> {
     let kept = taken.files.iter().filter(|file| file.kept.is_some()).count();
     let mut of_git = outcomes;
-    let mut said = of_git.split_off(kept.min(of_git.len())).into_iter();
+    let mut of_calls = of_git.split_off(kept.min(of_git.len())).into_iter();
     let mut of_git = of_git.into_iter();
-    let each = taken.files.iter().map(|file| if file.kept.is_some() { of_git.next() } else { said.next() });
+    let each =
+        taken.files.iter().map(|file| if file.kept.is_some() { of_git.next() } else { of_calls.next() });
     each.map(|outcome| outcome.unwrap_or(RevertOutcome::Refused("git did not report the outcome".to_owned())))
         .collect()
 }
@@ -306,7 +308,7 @@ impl Drop for LiveGit {
     }
 }
 
-fn tell(news: &mpsc::UnboundedSender<GitProcessEvent>, what: GitProcessEvent) {
+fn send_event(news: &mpsc::UnboundedSender<GitProcessEvent>, what: GitProcessEvent) {
     if news.send(what).is_err() {
         tracing::debug!("a report of git was dropped: the host has left");
     }
@@ -336,7 +338,7 @@ async fn write_all(
     }
 }
 
-async fn hear(
+async fn read_reports(
     (number, process, counted): (u64, Process, LiveGit),
     stdout: ChildStdout,
     news: mpsc::UnboundedSender<GitProcessEvent>,
@@ -345,7 +347,7 @@ async fn hear(
     let mut lines = BufReader::new(stdout).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         match serde_json::from_slice(line.as_bytes()) {
-            Ok(heard) => tell(&news, GitProcessEvent::Heard(heard)),
+            Ok(report) => send_event(&news, GitProcessEvent::Reported(report)),
             Err(error) => {
                 tracing::error!(%error, "a report of the git worker cannot be parsed (a bug of this program)")
             }
@@ -353,7 +355,7 @@ async fn hear(
     }
     let how = process.ended(stop).await;
     tracing::debug!(how, "the process that runs git has ended");
-    tell(&news, GitProcessEvent::Ended(number));
+    send_event(&news, GitProcessEvent::Ended(number));
     drop(counted);
 }
 

@@ -205,9 +205,9 @@ mod tests {
                 returns_within: None,
                 patience: assume_version.map(|_| Duration::from_secs(7)),
             };
-            let said = serde_json::to_string(&SettingsMessage::from(&terms)).unwrap();
+            let json = serde_json::to_string(&SettingsMessage::from(&terms)).unwrap();
             assert_eq!(
-                ConnectionSettings::from(serde_json::from_str::<SettingsMessage>(&said).unwrap()),
+                ConnectionSettings::from(serde_json::from_str::<SettingsMessage>(&json).unwrap()),
                 terms
             );
         }

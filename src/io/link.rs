@@ -116,8 +116,8 @@ pub struct ConnectionAcceptor {
 impl ConnectionAcceptor {
     /// Creates an acceptor with limits per connection, and the receiver of the connections' events.
     pub fn new(limits: OutboxLimits) -> (Self, mpsc::UnboundedReceiver<TransportEvent>) {
-        let (news, heard) = mpsc::unbounded_channel();
-        (Self { limits, backlog: Backlog::default(), news, last: Arc::default() }, heard)
+        let (news, receiver) = mpsc::unbounded_channel();
+        (Self { limits, backlog: Backlog::default(), news, last: Arc::default() }, receiver)
     }
 
     /// Returns the counter of queued bytes that connections share.
@@ -150,7 +150,7 @@ impl ConnectionAcceptor {
             held: None,
             unanswered: UnansweredRequests::default(),
             uncommitted_answers: Vec::new(),
-            nobody_reads: false,
+            drops_output: false,
             writing: None,
             received: Arc::clone(&received.bytes),
             closing: false,
@@ -159,8 +159,8 @@ impl ConnectionAcceptor {
             unreadable: None,
             leave_by: None,
             lines,
-            unheard: Vec::new().into_iter(),
-            unheard_bytes: 0,
+            unhandled: Vec::new().into_iter(),
+            unhandled_bytes: 0,
             may_have_more: false,
             has_ended: false,
             writer,
@@ -168,17 +168,17 @@ impl ConnectionAcceptor {
             progress_at: Instant::now(),
             is_lost: Arc::clone(&is_lost),
         };
-        tell(&self.news, TransportEvent::Opened(Box::new(link)));
+        send_event(&self.news, TransportEvent::Opened(Box::new(link)));
         Ok(ClientLines { id, batches: Some(batches), received, is_lost, news: self.news.clone() })
     }
 }
 
-fn tell(to: &mpsc::UnboundedSender<TransportEvent>, news: TransportEvent) -> bool {
-    let heard = to.send(news).is_ok();
-    if !heard {
+fn send_event(to: &mpsc::UnboundedSender<TransportEvent>, news: TransportEvent) -> bool {
+    let sent = to.send(news).is_ok();
+    if !sent {
         tracing::debug!("news of a connection was dropped: the host has left");
     }
-    heard
+    sent
 }
 
 /// Reports of a writer about its chunk.
@@ -191,7 +191,7 @@ pub struct Receipts {
 impl Receipts {
     /// Sends a report. Returns false if the host has left.
     pub fn send(&self, written: WriteOutcome) -> bool {
-        tell(&self.news, TransportEvent::Written(self.id, written))
+        send_event(&self.news, TransportEvent::Written(self.id, written))
     }
 
     /// Reports a closed reader noticed without a write. Returns false if the host has left.
@@ -201,7 +201,7 @@ impl Receipts {
 
     /// Requests the end of the connection. Returns false if the host has left.
     pub fn request_leave(&self) -> bool {
-        tell(&self.news, TransportEvent::LeaveRequested(self.id))
+        send_event(&self.news, TransportEvent::LeaveRequested(self.id))
     }
 }
 
@@ -222,9 +222,9 @@ pub struct PartialMessage {
 }
 
 impl PartialMessage {
-    /// Creates a counter that no loop hears of.
+    /// Creates a counter whose changes are not reported.
     #[cfg(test)]
-    pub fn unheard() -> Self {
+    pub fn detached() -> Self {
         Self { id: ConnectionId(0), news: mpsc::unbounded_channel().0, bytes: Arc::default() }
     }
 
@@ -232,7 +232,7 @@ impl PartialMessage {
     pub fn set_unfinished(&self, bytes: usize) {
         let before = self.bytes.unfinished.swap(bytes, Ordering::Relaxed);
         if bytes / WAKE_EVERY > before / WAKE_EVERY {
-            tell(&self.news, TransportEvent::LinesReceived(self.id));
+            send_event(&self.news, TransportEvent::LinesReceived(self.id));
         }
     }
 
@@ -266,15 +266,15 @@ impl ClientLines {
     /// Sends a batch from a thread, blocking while the queue is full. Returns false if closed.
     pub fn send_blocking(&self, batch: LineBatch) -> bool {
         self.received.add_complete(&batch);
-        let said = self.batches.as_ref().is_some_and(|batches| batches.blocking_send(batch).is_ok());
-        said && tell(&self.news, TransportEvent::LinesReceived(self.id))
+        let sent = self.batches.as_ref().is_some_and(|batches| batches.blocking_send(batch).is_ok());
+        sent && send_event(&self.news, TransportEvent::LinesReceived(self.id))
     }
 
     /// Sends a batch from a task. Returns false if the connection is closed.
     pub async fn send(&self, batch: LineBatch) -> bool {
         let Some(batches) = &self.batches else { return false };
         self.received.add_complete(&batch);
-        batches.send(batch).await.is_ok() && tell(&self.news, TransportEvent::LinesReceived(self.id))
+        batches.send(batch).await.is_ok() && send_event(&self.news, TransportEvent::LinesReceived(self.id))
     }
 
     /// Sends a batch if the queue has room.
@@ -284,8 +284,8 @@ impl ClientLines {
             return false;
         }
         self.received.add_complete(&batch);
-        let said = self.batches.as_ref().is_some_and(|batches| batches.try_send(batch).is_ok());
-        said && tell(&self.news, TransportEvent::LinesReceived(self.id))
+        let sent = self.batches.as_ref().is_some_and(|batches| batches.try_send(batch).is_ok());
+        sent && send_event(&self.news, TransportEvent::LinesReceived(self.id))
     }
 
     /// Returns the counter of the incomplete message.
@@ -309,7 +309,7 @@ impl ClientLines {
 impl Drop for ClientLines {
     fn drop(&mut self) {
         self.batches = None;
-        tell(&self.news, TransportEvent::LinesReceived(self.id));
+        send_event(&self.news, TransportEvent::LinesReceived(self.id));
     }
 }
 
@@ -330,7 +330,7 @@ pub struct Link {
     /// Ids of unanswered requests whose answers wait for a commit.
     pub uncommitted_answers: Vec<RequestId>,
     /// Set if output is dropped because the client does not read any more.
-    pub nobody_reads: bool,
+    pub drops_output: bool,
     /// Message that another thread writes in pieces. Such messages are written one after the other.
     pub writing: Option<LargeWrite>,
     received: Arc<ReceivedBytes>,
@@ -346,8 +346,8 @@ pub struct Link {
     pub leave_by: Option<Instant>,
     lines: mpsc::Receiver<LineBatch>,
     /// Lines that were received and are not handled.
-    unheard: std::vec::IntoIter<InputLine>,
-    unheard_bytes: usize,
+    unhandled: std::vec::IntoIter<InputLine>,
+    unhandled_bytes: usize,
     /// Set if a batch, or the end of the input, may be available.
     may_have_more: bool,
     has_ended: bool,
@@ -395,16 +395,18 @@ pub enum ClientEvent {
 
 impl Link {
     fn has_event(&self) -> bool {
-        !self.has_ended && self.held.is_none() && (!self.unheard.as_slice().is_empty() || self.may_have_more)
+        !self.has_ended
+            && self.held.is_none()
+            && (!self.unhandled.as_slice().is_empty() || self.may_have_more)
     }
 
     fn next_event(&mut self) -> Option<ClientEvent> {
-        if self.unheard.as_slice().is_empty() {
+        if self.unhandled.as_slice().is_empty() {
             let end = match self.lines.try_recv() {
                 Ok(Ok(lines)) => {
-                    self.unheard_bytes = bytes_of(&lines);
-                    self.received.complete.fetch_sub(self.unheard_bytes, Ordering::Relaxed);
-                    self.unheard = lines.into_iter();
+                    self.unhandled_bytes = bytes_of(&lines);
+                    self.received.complete.fetch_sub(self.unhandled_bytes, Ordering::Relaxed);
+                    self.unhandled = lines.into_iter();
                     None
                 }
                 Err(mpsc::error::TryRecvError::Empty) => {
@@ -419,8 +421,8 @@ impl Link {
                 return Some(ClientEvent::End(failure));
             }
         }
-        let line = self.unheard.next()?;
-        self.unheard_bytes -= line.len();
+        let line = self.unhandled.next()?;
+        self.unhandled_bytes -= line.len();
         Some(ClientEvent::Line(line))
     }
 
@@ -517,7 +519,7 @@ impl Link {
         };
         let received = &self.received;
         let waiting = received.unfinished.load(Ordering::Relaxed) + received.complete.load(Ordering::Relaxed);
-        self.outbox.own() + behind + waiting + self.unheard_bytes
+        self.outbox.own() + behind + waiting + self.unhandled_bytes
     }
 
     /// Returns the number of bytes in memory for this connection, including those that it shares.
@@ -541,7 +543,7 @@ impl Link {
 pub struct Links {
     /// Sorted by id.
     links: Vec<Link>,
-    last_heard: Option<ConnectionId>,
+    last_served: Option<ConnectionId>,
 }
 
 impl Links {
@@ -591,14 +593,14 @@ impl Links {
 
     /// Takes the next event of a connection that `may` be served, round robin.
     pub fn next_event(&mut self, may: impl Fn(&Link) -> bool) -> Option<(ConnectionId, ClientEvent)> {
-        let behind = self.last_heard.map_or(0, |last| self.links.partition_point(|link| link.id <= last));
+        let behind = self.last_served.map_or(0, |last| self.links.partition_point(|link| link.id <= last));
         let (before, behind) = self.links.split_at_mut(behind);
-        let heard = behind.iter_mut().chain(before).find_map(|link| {
-            let heard = if link.has_event() && may(link) { link.next_event() } else { None };
-            heard.map(|heard| (link.id, heard))
+        let event = behind.iter_mut().chain(before).find_map(|link| {
+            let event = if link.has_event() && may(link) { link.next_event() } else { None };
+            event.map(|event| (link.id, event))
         })?;
-        self.last_heard = Some(heard.0);
-        Some(heard)
+        self.last_served = Some(event.0);
+        Some(event)
     }
 }
 
@@ -649,9 +651,9 @@ mod tests {
         drop(three);
         let mut links = Links::default();
         take_in(&mut links, &mut news);
-        let mut heard = Vec::new();
-        while let Some((id, said)) = links.next_event(|_| true) {
-            heard.push(match said {
+        let mut events = Vec::new();
+        while let Some((id, event)) = links.next_event(|_| true) {
+            events.push(match event {
                 ClientEvent::Line(InputLine::Complete(line)) => {
                     format!("{} {}", id.0, String::from_utf8_lossy(&line))
                 }
@@ -662,7 +664,7 @@ mod tests {
             });
         }
         let expected = ["0 a", "1 ends torn", "2 x", "0 b", "2 y", "0 c", "2 ends", "0 d"].map(str::to_owned);
-        assert_eq!(heard, expected);
+        assert_eq!(events, expected);
         assert!(!links.any_has_event(|_| true));
     }
 
@@ -688,11 +690,11 @@ mod tests {
         let lines = acceptor.open(OnClose::Close, TERMS, |_| Ok(Nowhere)).unwrap();
         let mut links = Links::default();
         take_in(&mut links, &mut news);
-        let says = || lines.try_send(Ok(vec![line("a"), line("b")]));
-        assert!((0..BATCHES_MAX).all(|_| says()) && !says());
+        let sends = || lines.try_send(Ok(vec![line("a"), line("b")]));
+        assert!((0..BATCHES_MAX).all(|_| sends()) && !sends());
         take_in(&mut links, &mut news);
-        assert!(links.next_event(|_| false).is_none() && !says(), "nobody was heard");
-        assert!(links.next_event(|_| true).is_some() && says() && !says());
-        assert!(links.next_event(|_| true).is_some() && !says(), "there is one that was read and not heard");
+        assert!(links.next_event(|_| false).is_none() && !sends(), "nobody was heard");
+        assert!(links.next_event(|_| true).is_some() && sends() && !sends());
+        assert!(links.next_event(|_| true).is_some() && !sends(), "there is one that was read and not heard");
     }
 }

@@ -122,13 +122,13 @@ pub struct LogReaders(Arc<Mutex<BTreeMap<u32, LogReader>>>);
 /// Reader of the log with a filter of its own.
 pub struct LogReader {
     filter: Targets,
-    tell: Box<dyn Fn(String) + Send>,
+    sink: Box<dyn Fn(String) + Send>,
 }
 
 impl LogReader {
-    /// Creates a reader of entries that pass this filter. `tell` must neither block nor log.
-    pub fn new(filter: Targets, tell: impl Fn(String) + Send + 'static) -> Self {
-        Self { filter, tell: Box::new(tell) }
+    /// Creates a reader of entries that pass this filter. `sink` must neither block nor log.
+    pub fn new(filter: Targets, sink: impl Fn(String) + Send + 'static) -> Self {
+        Self { filter, sink: Box::new(sink) }
     }
 }
 
@@ -160,13 +160,13 @@ impl LogReaders {
         self.readers().iter().filter_map(wants).collect()
     }
 
-    fn tell(&self, who: &[u32], line: &[u8]) {
+    fn send(&self, who: &[u32], line: &[u8]) {
         if who.is_empty() {
             return;
         }
         let readers = self.readers();
         for reader in who.iter().filter_map(|connection| readers.get(connection)) {
-            (reader.tell)(String::from_utf8_lossy(line).into_owned());
+            (reader.sink)(String::from_utf8_lossy(line).into_owned());
         }
     }
 
@@ -203,7 +203,7 @@ impl Subscriber for LogSubscriber {
         if *meta.level() <= Level::WARN && !self.log.is_new(&line, &who) {
             return;
         }
-        self.log.log_readers.tell(&who, &line);
+        self.log.log_readers.send(&who, &line);
         if self.writes(meta) {
             self.log.exports.note(event, entry.connection);
             self.log.forward(line);
@@ -349,7 +349,7 @@ impl Log {
 
     fn write_counts(&self, counts: Vec<(Vec<u8>, Vec<u32>)>) {
         for (line, who) in counts {
-            self.log_readers.tell(&who, &line);
+            self.log_readers.send(&who, &line);
             self.exports.note_repetition();
             self.forward(line);
         }

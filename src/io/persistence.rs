@@ -120,7 +120,7 @@ pub struct OpenedPersistence {
     /// State at the end of the last process.
     pub start: Start,
     /// Events of the committing thread; none if everything is in memory.
-    pub told: UnboundedReceiver<CommitEvent>,
+    pub events: UnboundedReceiver<CommitEvent>,
     /// Readers of the store; empty if everything is in memory.
     pub readers: Vec<Reader>,
 }
@@ -128,11 +128,11 @@ pub struct OpenedPersistence {
 impl Persistence {
     /// Creates a persistence in memory, which ends with the process.
     pub fn in_memory() -> OpenedPersistence {
-        let (_, told) = unbounded_channel();
+        let (_, events) = unbounded_channel();
         OpenedPersistence {
             persistence: Self::Memory(Memory::default()),
             start: Start::default(),
-            told,
+            events,
             readers: Vec::new(),
         }
     }
@@ -161,13 +161,13 @@ impl Persistence {
         let reader = Reader::open(&path, options.window).map_err(unusable)?.with_texts(&texts);
         let readers = vec![reader.another(&path).map_err(unusable)?, reader];
         let (steps, receiver) = channel();
-        let (tell, told) = unbounded_channel();
+        let (sender, events) = unbounded_channel();
         let (open, closed) = channel::<()>();
         let writer = Arc::new(Mutex::new(writer));
         let committing = Arc::clone(&writer);
         let commit = move || {
-            let survived = run_catching(&receiver, &tell, || {
-                commit_all(&committing, &receiver, &tell, options.patience);
+            let survived = run_catching(&receiver, &sender, || {
+                commit_all(&committing, &receiver, &sender, options.patience);
             });
             if survived {
                 lock(&committing).finish();
@@ -187,7 +187,7 @@ impl Persistence {
             closed,
             folder,
         };
-        Ok(OpenedPersistence { persistence: Self::Disk(Box::new(disk)), start, told, readers })
+        Ok(OpenedPersistence { persistence: Self::Disk(Box::new(disk)), start, events, readers })
     }
 
     /// Stores the records of a step. Returns the outputs that may go out now; the others are held
@@ -397,7 +397,7 @@ impl Disk {
 fn commit_all(
     writer: &Mutex<Writer>,
     steps: &Receiver<StepToCommit>,
-    tell: &UnboundedSender<CommitEvent>,
+    events: &UnboundedSender<CommitEvent>,
     patience: Duration,
 ) {
     let mut tidied = Instant::now();
@@ -408,17 +408,17 @@ fn commit_all(
             records.extend(step.records);
             bytes += step.bytes;
         }
-        let (mut said, began) = (String::new(), Instant::now());
+        let (mut last_reason, began) = (String::new(), Instant::now());
         let mut writer = lock(writer);
         while let Err(error) = writer.commit(&records) {
             let (reason, is_for_good) = (error.to_string(), error.is_for_good());
-            if said != reason {
+            if last_reason != reason {
                 let then = if is_for_good { "restart the host" } else { "the host tries again" };
                 tracing::error!(reason, "changes cannot be stored; {then}");
-                said.clone_from(&reason);
+                last_reason.clone_from(&reason);
             }
             let is_long = began.elapsed() >= patience;
-            if tell.send(CommitEvent::Failing(StoreFailure { reason, is_long, is_for_good })).is_err() {
+            if events.send(CommitEvent::Failing(StoreFailure { reason, is_long, is_for_good })).is_err() {
                 return;
             }
             if is_for_good {
@@ -428,7 +428,7 @@ fn commit_all(
             }
             thread::sleep(RETRY_AFTER);
         }
-        if tell.send(CommitEvent::Safe(last)).is_err() {
+        if events.send(CommitEvent::Safe(last)).is_err() {
             return;
         }
         writer.checkpoint_from(LOG_PAGES_MAX);
@@ -442,7 +442,7 @@ fn commit_all(
 /// permanent failure, so that no client waits for held outputs. Returns whether no panic occurred.
 fn run_catching(
     steps: &Receiver<StepToCommit>,
-    tell: &UnboundedSender<CommitEvent>,
+    events: &UnboundedSender<CommitEvent>,
     commit: impl FnOnce(),
 ) -> bool {
     if catch_unwind(AssertUnwindSafe(commit)).is_ok() {
@@ -450,7 +450,7 @@ fn run_catching(
     }
     let reason = "an internal error occurred while changes were stored; the log has the details".to_owned();
     let trouble = StoreFailure { reason, is_long: true, is_for_good: true };
-    if tell.send(CommitEvent::Failing(trouble)).is_ok() {
+    if events.send(CommitEvent::Failing(trouble)).is_ok() {
         while steps.recv().is_ok() {}
     }
     false
@@ -493,11 +493,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_while_something_is_committed_is_told_and_nothing_is_kept_any_more() {
+    fn panic_of_the_commit_is_reported_and_nothing_is_stored_afterwards() {
         let (steps, receiver) = channel();
-        let (tell, mut told) = unbounded_channel();
+        let (sender, mut events) = unbounded_channel();
         let committing = thread::spawn(move || {
-            run_catching(&receiver, &tell, || {
+            run_catching(&receiver, &sender, || {
                 receiver.recv().unwrap();
                 panic!("a defect");
             })
@@ -505,7 +505,7 @@ mod tests {
         for number in 1..=2 {
             steps.send(StepToCommit { number, records: Vec::new(), bytes: 0 }).unwrap();
         }
-        let Some(CommitEvent::Failing(trouble)) = told.blocking_recv() else { panic!() };
+        let Some(CommitEvent::Failing(trouble)) = events.blocking_recv() else { panic!() };
         assert!(trouble.is_for_good && trouble.reason.contains("internal error"), "{trouble:?}");
         drop(steps);
         assert!(!committing.join().unwrap());

@@ -64,7 +64,7 @@ impl PtyReports {
         Arc::clone(&self.room).acquire_owned().await.ok()
     }
 
-    fn tell(&self, event: PtyEvent, taken: Option<OwnedSemaphorePermit>) {
+    fn send(&self, event: PtyEvent, taken: Option<OwnedSemaphorePermit>) {
         let report = PtyReport { terminal: self.terminal, event, _taken: taken };
         if self.sender.send(report).is_err() {
             tracing::debug!("a report of a terminal was dropped: the host is leaving");
@@ -101,10 +101,10 @@ pub struct Ptys {
     scripts: Option<ShellScripts>,
     /// Set if a program's output is reported in one piece at its end, so that reports are
     /// deterministic.
-    tells_at_end: bool,
+    reports_at_end: bool,
     commands: HashMap<TerminalKey, mpsc::UnboundedSender<PtyCommand>>,
-    /// Programs whose start is not reported yet and, with `tells_at_end`, commands that still run.
-    /// The value is true for a command, which ends by itself.
+    /// Programs whose start is not reported yet and, with `reports_at_end`, commands that still
+    /// run. The value is true for a command, which ends by itself.
     starting: HashMap<TerminalKey, bool>,
     reports: mpsc::UnboundedSender<PtyReport>,
     stop: CancellationToken,
@@ -116,13 +116,16 @@ impl Ptys {
     pub fn new(
         guards: Option<GuardProgram>,
         scripts: Option<ShellScripts>,
-        tells_at_end: bool,
+        reports_at_end: bool,
     ) -> (Self, mpsc::UnboundedReceiver<PtyReport>) {
-        let (reports, heard) = mpsc::unbounded_channel();
+        let (reports, receiver) = mpsc::unbounded_channel();
         let (running, _) = watch::channel(0);
         let (commands, starting, stop) = (HashMap::new(), HashMap::new(), CancellationToken::new());
         let thread = None;
-        (Self { thread, guards, scripts, tells_at_end, commands, starting, reports, stop, running }, heard)
+        (
+            Self { thread, guards, scripts, reports_at_end, commands, starting, reports, stop, running },
+            receiver,
+        )
     }
 
     fn thread(&mut self) -> io::Result<Handle> {
@@ -143,7 +146,7 @@ impl Ptys {
                     commands,
                     stop: self.stop.child_token(),
                     counted: program::LiveProgram::new(&self.running),
-                    tells_at_end: self.tells_at_end,
+                    reports_at_end: self.reports_at_end,
                 };
                 self.commands.insert(terminal, sender);
                 self.starting.insert(terminal, launch.command.is_some());
@@ -155,7 +158,7 @@ impl Ptys {
                                 .await;
                         });
                     }
-                    Err(error) => reports.tell(program::not_attended_to(&error), None),
+                    Err(error) => reports.send(program::not_attended_to(&error), None),
                 }
             }
             PtyCommand::End => {
@@ -178,7 +181,7 @@ impl Ptys {
         match &event {
             PtyEvent::Started { .. } => {
                 let ends_by_itself = self.starting.get(&terminal) == Some(&true);
-                if !self.tells_at_end || !ends_by_itself {
+                if !self.reports_at_end || !ends_by_itself {
                     self.starting.remove(&terminal);
                 }
             }
@@ -214,11 +217,11 @@ mod tests {
     fn terminals_do_not_wait_for_the_loop_nor_the_loop_for_them() {
         // The guard ends at once, and no event loop runs.
         let guard = GuardProgram::new("true".into(), Vec::new());
-        let (mut ptys, mut heard) = Ptys::new(Some(guard), None, false);
+        let (mut ptys, mut receiver) = Ptys::new(Some(guard), None, false);
         let size = ScreenSize { cols: 80, rows: 24 };
         let launch = PtyLaunch { command: None, directory: None, size };
         ptys.carry_out(TerminalKey(1), PtyCommand::Start(launch));
-        let report = heard.blocking_recv().unwrap();
+        let report = receiver.blocking_recv().unwrap();
         assert!(matches!(&report.event, PtyEvent::NotStarted(why) if why.ends_with("its guard has ended")));
     }
 }

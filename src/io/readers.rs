@@ -126,7 +126,7 @@ pub struct Readers {
     limits: Limits,
     jobs: Sender<ReadJob>,
     to_do: Arc<Mutex<Receiver<ReadJob>>>,
-    tell: UnboundedSender<(ConnectionId, FinishedRead)>,
+    results: UnboundedSender<(ConnectionId, FinishedRead)>,
     running: usize,
 }
 
@@ -168,8 +168,8 @@ impl Readers {
         limits: Limits,
     ) -> (Self, UnboundedReceiver<(ConnectionId, FinishedRead)>) {
         let (jobs, to_do) = channel();
-        let (tell, told) = unbounded_channel();
-        (Self { at_rest, limits, jobs, to_do: Arc::new(Mutex::new(to_do)), tell, running: 0 }, told)
+        let (results, receiver) = unbounded_channel();
+        (Self { at_rest, limits, jobs, to_do: Arc::new(Mutex::new(to_do)), results, running: 0 }, receiver)
     }
 
     /// Returns a reader for use before the threads begin.
@@ -180,8 +180,8 @@ impl Readers {
     /// Starts the threads.
     pub fn begin(&mut self) -> io::Result<()> {
         for reader in self.at_rest.drain(..) {
-            let (to_do, tell, limits) = (Arc::clone(&self.to_do), self.tell.clone(), self.limits);
-            let work = move || read_all(&reader, limits, &to_do, &tell);
+            let (to_do, results, limits) = (Arc::clone(&self.to_do), self.results.clone(), self.limits);
+            let work = move || read_all(&reader, limits, &to_do, &results);
             thread::Builder::new().name("read".to_owned()).spawn(work)?;
         }
         Ok(())
@@ -191,7 +191,12 @@ impl Readers {
     #[cfg(test)]
     pub fn by_hand(&mut self) -> ManualReaders {
         let reader = self.at_rest.pop().expect("the threads have not begun");
-        ManualReaders { reader, limits: self.limits, to_do: Arc::clone(&self.to_do), tell: self.tell.clone() }
+        ManualReaders {
+            reader,
+            limits: self.limits,
+            to_do: Arc::clone(&self.to_do),
+            results: self.results.clone(),
+        }
     }
 
     /// Queues a read for the held message of this connection.
@@ -230,13 +235,13 @@ fn read_all(
     reader: &Reader,
     limits: Limits,
     to_do: &Mutex<Receiver<ReadJob>>,
-    tell: &UnboundedSender<(ConnectionId, FinishedRead)>,
+    results: &UnboundedSender<(ConnectionId, FinishedRead)>,
 ) {
     loop {
         let job = to_do.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };
         let is_list = matches!(job.task, Task::List(_));
-        if tell.send(job.answered_by(|job| job.read(reader, &limits))).is_err() {
+        if results.send(job.answered_by(|job| job.read(reader, &limits))).is_err() {
             return;
         }
         // Checked after the answer: visiting every row would delay the first page of a long list.
@@ -367,7 +372,7 @@ pub struct ManualReaders {
     reader: Reader,
     limits: Limits,
     to_do: Arc<Mutex<Receiver<ReadJob>>>,
-    tell: UnboundedSender<(ConnectionId, FinishedRead)>,
+    results: UnboundedSender<(ConnectionId, FinishedRead)>,
 }
 
 #[cfg(test)]
@@ -384,7 +389,7 @@ impl ManualReaders {
 
     /// Sends a result to the loop.
     pub fn deliver(&self, read: (ConnectionId, FinishedRead)) {
-        self.tell.send(read).unwrap();
+        self.results.send(read).unwrap();
     }
 }
 
@@ -403,8 +408,8 @@ mod tests {
             texts: Vec::new(),
         };
         let job = ReadJob { connection, task: Task::Recall(wanted) };
-        let (told, FinishedRead::Found(found)) = job.answered_by(|_| panic!("a defect")) else { panic!() };
-        assert_eq!((told, found.unreadable.len()), (connection, 1));
+        let (asker, FinishedRead::Found(found)) = job.answered_by(|_| panic!("a defect")) else { panic!() };
+        assert_eq!((asker, found.unreadable.len()), (connection, 1));
         assert!(matches!((found.version, found.past), (None, Some(None))));
 
         let page = Page { after: None, limit: 1 };

@@ -67,7 +67,7 @@ struct Sidecar {
     host: Host,
     edges: Edges,
     /// Messages to a client that result from one output; empty in between.
-    told: Vec<Outgoing>,
+    outgoing: Vec<Outgoing>,
     /// Messages to the core that result from one message of a client; empty in between.
     fed: Vec<ClientMessage>,
     agents: Agents,
@@ -121,9 +121,9 @@ struct Sidecar {
 /// Agents, MCP servers, those of clients' plugins that are allowed, and rules of automations.
 type Offered = (Vec<Box<dyn Backend>>, Vec<McpServer>, ClientMcp, Option<AutomationRules>);
 
-/// Returns what the core tells in a version that it speaks.
-fn next_release(spoken: Dialect) -> Option<NextRelease> {
-    (spoken >= Dialect::V1_1_0).then_some(NextRelease { path_style: paths::STYLE })
+/// Returns the members of the next release that the core sends in this version, if any.
+fn next_release(version: Dialect) -> Option<NextRelease> {
+    (version >= Dialect::V1_1_0).then_some(NextRelease { path_style: paths::STYLE })
 }
 
 impl Sidecar {
@@ -134,7 +134,7 @@ impl Sidecar {
         leave_reasons: mpsc::UnboundedReceiver<LeaveReason>,
         join_requests: mpsc::UnboundedReceiver<JoinRequest>,
     ) -> (Self, Events) {
-        let OpenedPersistence { persistence, start, told: kept, readers } = opened;
+        let OpenedPersistence { persistence, start, events: committed, readers } = opened;
         let (mut agents, reports) = Agents::new(backends);
         agents.offer_servers(servers);
         let described = agents.describe();
@@ -178,10 +178,10 @@ impl Sidecar {
             checkpoint_file_bytes_max: options.limits.checkpoint_file_bytes_max,
             filters: options.git_filters.clone(),
         };
-        let (git, heard_of_git) = GitQueue::new(program);
+        let (git, git_events) = GitQueue::new(program);
         let (watches, watched) = Watches::new(options.deterministic, writable.own());
         let (resources, answered) = Resources::new(writable);
-        let (ptys, heard_of_ptys) =
+        let (ptys, pty_reports) =
             Ptys::new(options.guard.clone(), shell_scripts(&options), options.deterministic);
         let (states, pieces) = StateWriters::new();
         let log_exports = options.log_exports.clone();
@@ -193,7 +193,7 @@ impl Sidecar {
             edges: Edges::new(providers).speaking(Dialect::spoken(options.preview)),
             options,
             host,
-            told: Vec::new(),
+            outgoing: Vec::new(),
             fed: Vec::new(),
             agents,
             clock,
@@ -233,13 +233,13 @@ impl Sidecar {
             Events {
                 links,
                 agents: reports,
-                committed: kept,
+                committed,
                 read,
                 directories: looked,
                 resources: answered,
                 watches: watched,
-                ptys: heard_of_ptys,
-                git: heard_of_git,
+                ptys: pty_reports,
+                git: git_events,
                 pieces,
                 join_requests,
                 log_exports,
@@ -320,7 +320,7 @@ impl Sidecar {
     fn wants(&self) -> Interests {
         let held_back = self.links.iter().filter_map(|link| link.outbox.due()).min();
         let over = self.links.iter().filter_map(|link| link.leave_by);
-        let nobody_comes = self.fronts.as_ref().and_then(Fronts::first_front_deadline).map(Instant::from_std);
+        let first_front = self.fronts.as_ref().and_then(Fronts::first_front_deadline).map(Instant::from_std);
         let timers = self.timers.iter().map(|&(at, _)| at);
         Interests {
             reports: self.has_room_for_agents(),
@@ -329,11 +329,11 @@ impl Sidecar {
                 .chain(self.leave_by)
                 .chain(over)
                 .chain(self.next_disconnect())
-                .chain(nobody_comes)
+                .chain(first_front)
                 .chain(self.logs_due)
                 .chain(held_back.map(Instant::from_std))
                 .min(),
-            unheard: self.leave_by.is_none() && self.has_clients_to_hear(),
+            unhandled_input: self.leave_by.is_none() && self.has_client_input(),
         }
     }
 
@@ -376,7 +376,7 @@ impl Sidecar {
                 }
             }
             LoopEvent::Git(news) => {
-                for outcome in self.git.hear(news) {
+                for outcome in self.git.handle(news) {
                     self.receive_git(outcome);
                 }
             }
@@ -436,7 +436,7 @@ impl Sidecar {
         if let Some((_, why)) = &met.failure {
             tracing::info!(agent = provider, why, "an agent cannot be asked for its settings");
         }
-        self.feed(Input::Probed { provider, said: Box::new(met.said) });
+        self.feed(Input::Probed { provider, description: Box::new(met.description) });
     }
 
     /// Reads which sessions the host knows, for an answer about those of an agent; evicted ones are

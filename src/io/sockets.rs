@@ -208,7 +208,7 @@ impl<W: AsyncWrite + Unpin> WriterTask<W> {
                 }
                 Ok(()) => {}
             }
-            self.told();
+            self.report_written();
         }
         if self.is_open {
             let ended = self.end().await;
@@ -283,12 +283,12 @@ impl<W: AsyncWrite + Unpin> WriterTask<W> {
         self.writer.write_all(&self.together).await?;
         self.together.clear();
         *left -= self.of_chunk;
-        self.told();
+        self.report_written();
         Ok(())
     }
 
     /// Reports the bytes that were copied into `together` as written.
-    fn told(&mut self) {
+    fn report_written(&mut self) {
         let bytes = std::mem::take(&mut self.of_chunk);
         if bytes > 0 {
             self.receipts.send(WriteOutcome::Bytes(bytes));
@@ -365,15 +365,15 @@ mod tests {
         let mut links = Links::default();
         writer.write_all(b"st\nsecond\nthird").await.unwrap();
         writer.shutdown().await.unwrap();
-        let mut heard = Vec::new();
+        let mut events = Vec::new();
         until(&mut links, &mut news, |links, _| {
-            while let Some((_, said)) = links.next_event(|_| true) {
-                heard.push(said);
+            while let Some((_, event)) = links.next_event(|_| true) {
+                events.push(event);
             }
-            matches!(heard.last(), Some(ClientEvent::End(None)))
+            matches!(events.last(), Some(ClientEvent::End(None)))
         })
         .await;
-        let lines: Vec<_> = heard
+        let lines: Vec<_> = events
             .iter()
             .filter_map(|it| if let ClientEvent::Line(it) = it { Some(it) } else { None })
             .collect();
@@ -383,7 +383,7 @@ mod tests {
             InputLine::Unterminated("third".into()),
         ];
         assert_eq!(lines, expected.iter().collect::<Vec<_>>());
-        // More than the stream holds is told to its end, also after the client has said its last.
+        // More output than the stream holds is written to its end, also after the input has ended.
         let long = Bytes::from(vec![b'x'; COPY_BELOW + 1]);
         let link = links.get_mut(id).unwrap();
         for line in [Bytes::from("a\n"), long.clone(), Bytes::from("b\n")] {
@@ -391,8 +391,8 @@ mod tests {
         }
         link.write();
         let reading = tokio::spawn(async move {
-            let mut told = Vec::new();
-            reader.read_to_end(&mut told).await.map(|_| told)
+            let mut received = Vec::new();
+            reader.read_to_end(&mut received).await.map(|_| received)
         });
         until(&mut links, &mut news, |links, _| links.get_mut(id).unwrap().outbox.bytes() == 0).await;
         drop(links.remove(id));
@@ -418,7 +418,7 @@ mod tests {
         let link = links.get_mut(id).unwrap();
         link.outbox.push(Bytes::from("a\n"));
         link.write();
-        // What it said before it went is heard to its end, and nothing waits for it.
+        // Its input is received to its end, and nothing waits for it.
         until(&mut links, &mut news, |links, _| {
             let ended = matches!(links.next_event(|_| true), Some((_, ClientEvent::End(None))));
             ended && links.get_mut(id).is_some_and(|link| link.outbox.bytes() == 0)

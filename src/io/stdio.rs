@@ -31,14 +31,14 @@ const FIRST_READ_BYTES: usize = 4 << 10;
 pub fn read_lines(
     stdin: File,
     line_bytes_max: usize,
-    heard: ClientLines,
+    client: ClientLines,
     stop: Option<PipeReader>,
 ) -> io::Result<()> {
-    let work = move || read_all(stdin, LineCodec::new(line_bytes_max), &heard, stop.as_ref());
+    let work = move || read_all(stdin, LineCodec::new(line_bytes_max), &client, stop.as_ref());
     thread::Builder::new().name("stdin".to_owned()).spawn(work).map(drop)
 }
 
-fn read_all(mut stdin: File, mut codec: LineCodec, heard: &ClientLines, stop: Option<&PipeReader>) {
+fn read_all(mut stdin: File, mut codec: LineCodec, client: &ClientLines, stop: Option<&PipeReader>) {
     let mut chunk = vec![0; FIRST_READ_BYTES];
     let mut buffer = BytesMut::new();
     loop {
@@ -75,11 +75,11 @@ fn read_all(mut stdin: File, mut codec: LineCodec, heard: &ClientLines, stop: Op
                 }
             }
         }
-        heard.received().set_unfinished(buffer.len());
-        let listens = lines.is_empty() || heard.send_blocking(Ok(lines));
+        client.received().set_unfinished(buffer.len());
+        let listens = lines.is_empty() || client.send_blocking(Ok(lines));
         if !listens || stop {
             // The result does not matter: the connection may be closed.
-            failure.map(|error| heard.send_blocking(Err(error)));
+            failure.map(|error| client.send_blocking(Err(error)));
             return;
         }
     }

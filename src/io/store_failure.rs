@@ -46,7 +46,7 @@ impl StoreFailure {
         let (answers, rest) = outputs.drain(..).partition(is_answer);
         *outputs = rest;
         let answers: Vec<Output> = answers;
-        let told = answers.into_iter().map(|output| match output {
+        let taken = answers.into_iter().map(|output| match output {
             Output::Frame(connection, Frame::Result { id, method, .. }) if !is_safe => {
                 let frame = Frame::Error { id: Some(id), error: self.error() };
                 FailureAnswer::Refused(connection, frame, method)
@@ -57,7 +57,7 @@ impl StoreFailure {
             }
             output => FailureAnswer::Whole(output),
         });
-        told.collect()
+        taken.collect()
     }
 
     fn error(&self) -> RpcError {
@@ -116,12 +116,12 @@ mod tests {
         for (is_long, is_for_good) in [(true, false), (false, true)] {
             let mut held = outputs();
             let answers = trouble(is_long, is_for_good).take_answers(&mut held, false);
-            let FailureAnswer::Refused(CLIENT, Frame::Error { id: told, error }, Method::CreateSession) =
+            let FailureAnswer::Refused(CLIENT, Frame::Error { id: answered, error }, Method::CreateSession) =
                 &answers[0]
             else {
                 panic!("{answers:?}")
             };
-            assert_eq!(told.as_ref(), Some(&RequestId::inner(1)));
+            assert_eq!(answered.as_ref(), Some(&RequestId::inner(1)));
             assert!(error.message.contains("the disk is full"), "{}", error.message);
             assert_eq!(error.message.contains("takes effect once"), is_long, "{}", error.message);
             assert_eq!(held.len(), 1);

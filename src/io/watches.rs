@@ -102,7 +102,7 @@ pub struct Watches {
     begun: mpsc::UnboundedSender<(ConnectionId, StartedWatches)>,
     begun_own: mpsc::UnboundedSender<String>,
     /// `None` once the thread runs.
-    told: Option<mpsc::Sender<WatchReport>>,
+    reports: Option<mpsc::Sender<WatchReport>>,
 }
 
 /// Receivers of the results of watching.
@@ -113,7 +113,7 @@ pub struct WatchEvents {
     /// Channels of watches that were started for the core itself.
     pub begun_own: mpsc::UnboundedReceiver<String>,
     /// Changes of watched files.
-    pub told: mpsc::Receiver<WatchReport>,
+    pub reports: mpsc::Receiver<WatchReport>,
 }
 
 impl Watches {
@@ -121,12 +121,12 @@ impl Watches {
     pub fn new(is_stepped: bool, own: Arc<[HostFile]>) -> (Self, WatchEvents) {
         let (begun, begun_news) = mpsc::unbounded_channel();
         let (begun_own, begun_own_news) = mpsc::unbounded_channel();
-        let (told, told_news) = mpsc::channel(REPORTS_MAX);
+        let (reports, reports_receiver) = mpsc::channel(REPORTS_MAX);
         let engine = is_stepped.then(|| Engine::new(Box::new(NoNotifier), Arc::clone(&own), ENTRIES_MAX));
         let watcher = WatcherQueue::new().map(Arc::new);
         let watcher = watcher.map_err(|error| tracing::error!(%error, "files cannot be watched")).ok();
-        let watches = Self { watcher, own, engine, begun, begun_own, told: Some(told) };
-        (watches, WatchEvents { begun: begun_news, begun_own: begun_own_news, told: told_news })
+        let watches = Self { watcher, own, engine, begun, begun_own, reports: Some(reports) };
+        (watches, WatchEvents { begun: begun_news, begun_own: begun_own_news, reports: reports_receiver })
     }
 
     /// Starts watches for a message, within a few seconds. Must be called inside a tokio runtime.
@@ -221,13 +221,13 @@ impl Watches {
         watcher: &Arc<WatcherQueue>,
         spawn: impl FnOnce(WatcherWork) -> io::Result<()>,
     ) -> io::Result<()> {
-        let Some(told) = self.told.clone() else { return Ok(()) };
+        let Some(reports) = self.reports.clone() else { return Ok(()) };
         let (watcher, own) = (Arc::clone(watcher), Arc::clone(&self.own));
         spawn(Box::new(move || {
             let mut engine = engine(own, &watcher.wakeup);
-            watch(&mut engine, &watcher, &told);
+            watch(&mut engine, &watcher, &reports);
         }))?;
-        self.told = None;
+        self.reports = None;
         Ok(())
     }
 }
@@ -282,7 +282,7 @@ fn obey(engine: &mut Engine, watcher: &Arc<WatcherQueue>) -> bool {
     true
 }
 
-fn watch(engine: &mut Engine, watcher: &Arc<WatcherQueue>, told: &mpsc::Sender<WatchReport>) {
+fn watch(engine: &mut Engine, watcher: &Arc<WatcherQueue>, reports: &mpsc::Sender<WatchReport>) {
     let (mut look_at, mut around_at, mut again_at) = (None::<Instant>, None::<Instant>, None::<Instant>);
     loop {
         wait(engine, watcher, [look_at, around_at, again_at].into_iter().flatten().min());
@@ -305,7 +305,7 @@ fn watch(engine: &mut Engine, watcher: &Arc<WatcherQueue>, told: &mpsc::Sender<W
         around_at = if engine.must_poll() { around_at.or(Some(now + POLL_INTERVAL)) } else { None };
         again_at = None;
         while engine.has_changes() {
-            match told.try_reserve() {
+            match reports.try_reserve() {
                 Ok(place) => {
                     let Some(changes) = engine.take_changes() else { break };
                     place.send(changes);

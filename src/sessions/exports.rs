@@ -152,9 +152,9 @@ fn read_export(export: impl BufRead, mut reading: Reading<'_>) -> anyhow::Result
     while let Some((number, line)) = lines.next() {
         let at = || format!("line {}", number + 1);
         let line = serde_json::from_str(&line.with_context(at)?).with_context(at)?;
-        if let ExportLine::End { lines: said } = line {
+        if let ExportLine::End { lines: expected } = line {
             let there = number - 1;
-            ensure!(said == there, "lines are missing: the export says {said}, there are {there}");
+            ensure!(expected == there, "lines are missing: the export says {expected}, there are {there}");
             let uri = reading.uri.context("there is no session in it")?;
             ensure!(lines.next().is_none(), "something follows its last line");
             reading.import.finish()?;

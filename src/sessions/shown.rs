@@ -67,7 +67,7 @@ fn show_chat(salvaged: &Salvaged, out: &mut dyn Write, damage: &mut u32) -> anyh
     }
     if let Some(turn) = &chat.active_turn {
         writeln!(out, "\n-- {}, running", one_line(&turn.started_at))?;
-        show_said(&turn.message, &turn.response_parts, out)?;
+        show_exchange(&turn.message, &turn.response_parts, out)?;
     }
     for waiting in chat.queued_messages.iter().flatten() {
         writeln!(out, "\n-- queued\n{}", quoted(&waiting.message.text))?;
@@ -99,10 +99,10 @@ fn show_turn(turn: &Turn, out: &mut dyn Write) -> anyhow::Result<()> {
     let state = serde_json::to_value(turn.state)?;
     let started = turn.started_at.as_deref().unwrap_or("some time");
     writeln!(out, "\n-- {}, {}", one_line(started), state.as_str().unwrap_or("ended"))?;
-    show_said(&turn.message, &turn.response_parts, out)
+    show_exchange(&turn.message, &turn.response_parts, out)
 }
 
-fn show_said(message: &Message, parts: &[ResponsePart], out: &mut dyn Write) -> anyhow::Result<()> {
+fn show_exchange(message: &Message, parts: &[ResponsePart], out: &mut dyn Write) -> anyhow::Result<()> {
     writeln!(out, "{}", quoted(&message.text))?;
     for part in parts {
         writeln!(out, "{}", shown(part))?;

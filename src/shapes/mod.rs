@@ -81,7 +81,7 @@ impl Shape {
 }
 
 /// Hides texts: each becomes its length and a hash with a salt that is kept nowhere, so that equal
-/// texts can be told from different ones, and nothing else.
+/// texts can be distinguished from different ones, and nothing else.
 #[derive(Debug, Default)]
 pub struct Redactor {
     salt: RandomState,

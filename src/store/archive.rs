@@ -76,7 +76,7 @@ pub enum SessionPiece {
 pub struct Archive {
     connection: Connection,
     /// Last sequence number that may have been sent, as far as the mark beside the database knows.
-    told: u64,
+    marked: u64,
 }
 
 impl Archive {
@@ -91,7 +91,7 @@ impl Archive {
         let transaction = connection.transaction()?;
         schema::migrate(&transaction)?;
         transaction.commit()?;
-        Ok(Self { connection, told: mark.reserved() })
+        Ok(Self { connection, marked: mark.reserved() })
     }
 
     /// Opens a database for reading. Nothing is changed, not even the schema of an older version.
@@ -116,7 +116,7 @@ impl Archive {
                 schema::tolerate_damage(&connection)?;
             }
         }
-        Ok(Self { connection, told: mark.reserved() })
+        Ok(Self { connection, marked: mark.reserved() })
     }
 
     /// Returns the stored descriptions (JSON text) of all agents, by provider id.
@@ -125,8 +125,8 @@ impl Archive {
     }
 
     /// Stores the description of an agent (JSON text).
-    pub fn agent_said(&self, provider: &str, said: &[u8]) -> Result<(), StoreError> {
-        agents::put(&self.connection, provider, said)
+    pub fn store_description(&self, provider: &str, description: &[u8]) -> Result<(), StoreError> {
+        agents::put(&self.connection, provider, description)
     }
 
     /// Returns all sessions: listed ones first, newest first, then those in the trash, the latest
@@ -233,7 +233,7 @@ impl Archive {
     /// Returns the number after which the next host's sequence begins; no client's cursor is above
     /// it.
     pub fn next_head(&self) -> Result<u64, StoreError> {
-        Ok(super::sqlite::last_reserved(&self.connection)?.max(self.told))
+        Ok(super::sqlite::last_reserved(&self.connection)?.max(self.marked))
     }
 
     /// Moves a session out of the trash and replaces its row and the rows of its chats.
@@ -286,14 +286,14 @@ impl Archive {
 }
 
 /// Migrates a database in a transaction that is never committed and ends with the connection.
-fn bring_up_to_date(connection: &Connection, told: u64) -> Result<(), StoreError> {
+fn bring_up_to_date(connection: &Connection, marked: u64) -> Result<(), StoreError> {
     connection.execute_batch("BEGIN IMMEDIATE")?;
     match schema::migrate(connection) {
         Err(error) if error.is_damage() => {}
         migrated => return migrated.map(drop),
     }
     connection.execute_batch("ROLLBACK")?;
-    let plan = repair::plan(connection, Some(told))?;
+    let plan = repair::plan(connection, Some(marked))?;
     connection.execute_batch("BEGIN IMMEDIATE")?;
     repair::carry_out(connection, &plan)?;
     schema::migrate(connection).map(drop)

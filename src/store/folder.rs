@@ -124,14 +124,14 @@ impl Holder {
     /// Returns the present or last holder of the folder; empty if there never was one.
     pub fn of(folder: &Path) -> io::Result<Self> {
         match fs::read(private::holder_path(&folder.join(LOCK))) {
-            Ok(said) => Ok(Self::parse(&said)),
+            Ok(content) => Ok(Self::parse(&content)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error),
         }
     }
 
-    fn parse(said: &[u8]) -> Self {
-        let mut lines = said.split(|byte| *byte == b'\n');
+    fn parse(content: &[u8]) -> Self {
+        let mut lines = content.split(|byte| *byte == b'\n');
         let process = lines.next().and_then(|line| std::str::from_utf8(line).ok()?.trim().parse().ok());
         let host = (lines.next() == Some(b"host")).then(|| lines.next().unwrap_or_default());
         let host = host.map(|place| PathBuf::from(paths::from_bytes(place).into_owned()));
@@ -140,16 +140,16 @@ impl Holder {
 
     /// Writes the lines for the lock file at a path, which is held.
     fn write(&self, lock: &File, path: &Path) -> io::Result<()> {
-        let mut said = self.process.map(|process| process.to_string()).unwrap_or_default().into_bytes();
+        let mut content = self.process.map(|process| process.to_string()).unwrap_or_default().into_bytes();
         if let Some(place) = &self.host {
-            said.extend_from_slice(b"\nhost\n");
-            said.extend_from_slice(place.as_os_str().as_encoded_bytes());
-            said.extend_from_slice(if self.is_first { b"\nfirst" } else { b"\n" });
+            content.extend_from_slice(b"\nhost\n");
+            content.extend_from_slice(place.as_os_str().as_encoded_bytes());
+            content.extend_from_slice(if self.is_first { b"\nfirst" } else { b"\n" });
         }
         let mut file = private::holder_file(lock, path)?;
         file.set_len(0)?;
         file.rewind()?;
-        file.write_all(&said)
+        file.write_all(&content)
     }
 
     /// Returns whether the named process exists.

@@ -20,7 +20,7 @@ const ABOUT: &str =
     ahp-sidecar does not create a new database if that file is missing or empty. To start without \
     sessions, remove the whole folder.\n";
 
-/// State of the database, as the mark says.
+/// State of the database, as the mark records it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
     /// No mark. Stores of older versions have none.
@@ -77,12 +77,12 @@ impl Mark {
     /// Writes the mark. All marks of a version have the same length, so that overwriting one never
     /// leaves an empty file.
     fn write(self, database: &Path) -> io::Result<File> {
-        let says = match self {
+        let state = match self {
             Self::Absent | Self::Making => "making".to_owned(),
             Self::Made { reserved } => format!("made, numbers up to {reserved:020}"),
         };
         let mut file = private::file(&path_of(database))?;
-        let text = format!("{ABOUT}{says:40}\n");
+        let text = format!("{ABOUT}{state:40}\n");
         file.write_all(text.as_bytes())?;
         // Another version's text may be longer.
         file.set_len(text.len() as u64)?;
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_says_what_was_written_last() {
+    fn mark_holds_the_state_written_last() {
         let folder = tempfile::tempdir().unwrap();
         let database = folder.path().join("x.sqlite");
         assert_eq!(Mark::read(&database).unwrap(), Mark::Absent);

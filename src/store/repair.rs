@@ -31,7 +31,7 @@ struct SchemaObject {
 pub(super) struct Plan {
     version: usize,
     /// Last sequence number that may have been sent.
-    told: u64,
+    marked: u64,
     /// Tables, each with its future rows.
     tables: Vec<(SchemaObject, Vec<Vec<Value>>)>,
     /// Bound on the last assigned key, if the stored one is damaged.
@@ -44,13 +44,13 @@ pub(super) struct Plan {
 }
 
 /// Finds repairable damage and logs each finding. Must be called outside a transaction: one that
-/// meets damage can no longer write. When a process starts, `told` is the last sequence number that
-/// may have been sent, and the log of actions is repaired, too.
-pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, StoreError> {
+/// meets damage can no longer write. When a process starts, `marked` is the last sequence number
+/// that may have been sent, and the log of actions is repaired, too.
+pub(super) fn plan(connection: &Connection, marked: Option<u64>) -> Result<Plan, StoreError> {
     let version = usize::try_from(pragma(connection, "user_version")?).unwrap_or(0);
     let (indexes, tables): (Vec<_>, Vec<_>) =
         objects(&schema::model(version)?)?.into_iter().partition(|object| object.is_index);
-    let mut plan = Plan { version, told: told.unwrap_or(0), ..Plan::default() };
+    let mut plan = Plan { version, marked: marked.unwrap_or(0), ..Plan::default() };
     for table in tables {
         let is_there = is_there(connection, &table.name)?;
         match table.name.as_str() {
@@ -72,7 +72,7 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
                 }
                 plan.tables.push((table, rows));
             }
-            "actions" if told.is_some() => {
+            "actions" if marked.is_some() => {
                 let (rows, all) =
                     if is_there { readable(connection, "actions") } else { (Vec::new(), false) };
                 if !all {
@@ -264,7 +264,7 @@ fn forget(connection: &Connection, column: &str, name: &str) -> Result<(), Store
 /// Adds an unreadable action to the log of each chat with a running turn, so that the turn counts
 /// as damaged.
 fn spoil(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
-    let mut last = last_reserved(connection)?.max(plan.told);
+    let mut last = last_reserved(connection)?.max(plan.marked);
     for chat in &plan.spoiled {
         last += 1;
         // The checksum 0 is wrong.

@@ -65,8 +65,8 @@ pub(super) fn check(connection: &Connection, target: ChannelId, after: u64) -> R
         };
         if !is_next && !begins_a_life()? {
             // A row of another channel with a damaged `first` is no gap.
-            let says_it_wrongly = row.channel != ours && row.was(expected, row.channel);
-            if !says_it_wrongly {
+            let names_another = row.channel != ours && row.was(expected, row.channel);
+            if !names_another {
                 return Err(damaged(expected - 1));
             }
         }

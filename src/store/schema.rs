@@ -156,8 +156,8 @@ pub(super) fn open(path: &Path, mark: Mark) -> Result<Connection, StoreError> {
     }
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
-    // On macOS a sync leaves what is written in the memory of the drive, unless it is told not to.
-    // Other systems do not need to be told.
+    // On macOS a sync leaves what is written in the memory of the drive, unless a full sync is
+    // requested. Other systems need no such request.
     connection.pragma_update(None, "fullfsync", true)?;
     connection.pragma_update(None, "checkpoint_fullfsync", true)?;
     // Removed rows are overwritten, except on free pages.

@@ -77,7 +77,7 @@ pub struct Writer {
     log_pages: Arc<AtomicU32>,
     /// Set after a checkpoint: the next commit may restart the log, which syncs it.
     log_may_begin: bool,
-    /// Cache of turn texts, told which texts are evictable.
+    /// Cache of turn texts, which is notified of texts that are evictable.
     texts: Option<Arc<Texts>>,
     /// Time until which commits on the main thread are not tried.
     slow_until: Option<Instant>,
@@ -391,20 +391,20 @@ pub(super) fn log_of(path: &Path) -> PathBuf {
 }
 
 /// Begins the process: reserves a block of numbers above all that may have been sent.
-fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Result<Start, StoreError> {
+fn begin(connection: &mut Connection, options: &StoreOptions, marked: u64) -> Result<Start, StoreError> {
     // A transaction that reads before it writes fails at once if another connection, which may be
     // closing, has written in between; this one waits.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let version = schema::migrate(&transaction)?;
     repair::check_complete(&transaction)?;
     let reserved = last_reserved(&transaction)?;
-    if told > reserved {
+    if marked > reserved {
         tracing::warn!(
             "the store lacks the newest changes that clients have received, for example because a backup was \
              restored: reconnecting clients get snapshots"
         );
     }
-    let head = reserved.max(told);
+    let head = reserved.max(marked);
     let channels = channels::all(&transaction);
     let of_channels = channels.iter().map(|row| row.id.key).max().unwrap_or(0);
     let start = Start {
@@ -413,7 +413,7 @@ fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Resu
         sessions: number(&transaction, "SELECT count(*) FROM sessions WHERE removed_at IS NULL")?,
         continues: version > 0,
         agents: last_agents(&transaction)?,
-        said: agents::all(&transaction),
+        descriptions: agents::all(&transaction),
         channels,
     };
     rows::put_process_start(&transaction, head)?;
@@ -425,12 +425,12 @@ fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Resu
 }
 
 /// Repairs the database. If damaged pages prevent that at the start, rewrites the rest first.
-fn repair_all(connection: &mut Connection, told: Option<u64>) -> Result<(), StoreError> {
-    let plan = repair::plan(connection, told)?;
+fn repair_all(connection: &mut Connection, marked: Option<u64>) -> Result<(), StoreError> {
+    let plan = repair::plan(connection, marked)?;
     let Err(error) = in_transaction(connection, |now| repair::carry_out(now, &plan)) else { return Ok(()) };
     // The connection's schema still has the changes that were rolled back.
     connection.execute_batch("PRAGMA writable_schema = RESET")?;
-    if told.is_none() || !error.is_damage() {
+    if marked.is_none() || !error.is_damage() {
         return Err(error);
     }
     tracing::error!(%error, "the repair failed on damaged pages: the database is rewritten from its readable rows");
@@ -522,7 +522,7 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::Client { id, version } => clients::put(connection, id, version),
         Record::Channel(row) => channels::put(connection, row),
         Record::ChannelRemoved(id) => channels::remove(connection, *id),
-        Record::AgentSaid { provider, said } => agents::put(connection, provider, said),
+        Record::AgentDescribed { provider, description } => agents::put(connection, provider, description),
         Record::Agents(sum) => rows::put_number(connection, "agents", u64::from(*sum)),
         // Turns are stored separately, and actions in packs.
         Record::Turn(..) | Record::Action(..) | Record::Sync => Ok(()),

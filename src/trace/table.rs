@@ -127,7 +127,7 @@ impl Timings {
                 Err(error) => bail!("line {number} is no logged message (column {})", error.column()),
             };
             let log = &message[METADATA];
-            let is_said = match log["dir"].as_str() {
+            let is_from_client = match log["dir"].as_str() {
                 Some("c2s") => true,
                 Some("s2c") => false,
                 _ => bail!("line {number}: `{METADATA}.dir` is neither `c2s` nor `s2c`"),
@@ -141,12 +141,12 @@ impl Timings {
             let shape = Shape::of(&message, bytes.unwrap_or(line.len()));
             let connection = log["connectionId"].to_string();
             timings.events.push(
-                json!({ "name": shape.name, "cat": if is_said { CLIENT } else { HOST }, "ph": "X",
+                json!({ "name": shape.name, "cat": if is_from_client { CLIENT } else { HOST }, "ph": "X",
                 "ts": micros, "dur": 0, "pid": PROCESS,
                 "args": { "bytes": shape.bytes, "channel": shape.channel } }),
             );
             if shape.is_answer {
-                let key = (connection, !is_said, shape.id.unwrap_or_default());
+                let key = (connection, !is_from_client, shape.id.unwrap_or_default());
                 if let Some(place) = asked.remove(&key) {
                     let event = &mut timings.events[place];
                     let took = micros - event["ts"].as_f64().unwrap_or_default();
@@ -155,9 +155,9 @@ impl Timings {
                     timings.messages[place].stages.insert(ANSWER, took);
                 }
             } else if let Some(id) = shape.id {
-                asked.insert((connection, is_said, id), timings.messages.len());
+                asked.insert((connection, is_from_client, id), timings.messages.len());
             }
-            let name = format!("{}{}", if is_said { "> " } else { "< " }, shape.name);
+            let name = format!("{}{}", if is_from_client { "> " } else { "< " }, shape.name);
             let (line, bytes) = (number as u64, shape.bytes);
             timings.messages.push(MessageTimes { line, name, bytes, ..MessageTimes::default() });
         }

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_uri_of_a_changeset_says_what_the_changes_are_of() {
+    fn uri_of_a_changeset_names_its_scope() {
         let session = "ahp-session:/s";
         for (scope, uri) in [
             (ChangesetScope::Session, "ahp-session:/s/changeset/session"),

@@ -240,7 +240,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_internal_error_logs_its_cause_and_does_not_tell_it() {
+    fn internal_error_logs_its_cause_and_does_not_send_it() {
         let (error, logged) = logged(|| RpcError::internal("the disk has melted"));
         assert_eq!(serde_json::to_string(&error).unwrap().find("melted"), None);
         assert!(logged.contains("ERROR") && logged.contains("the disk has melted"), "{logged}");

@@ -168,7 +168,7 @@ impl MessageReferences {
     fn read_attached(&mut self, message: &Members<'_>) {
         let attachments = message.read::<Vec<Box<RawValue>>>("attachments").unwrap_or_default();
         let attachments = attachments.iter().map(|attachment| Members::of(attachment.get().as_bytes()));
-        let told = attachments.filter_map(|it| {
+        let resources = attachments.filter_map(|it| {
             let resource = it.read::<String>("resource")?;
             match it.read::<String>("type")?.as_str() {
                 "chat" => Some(resource),
@@ -176,7 +176,7 @@ impl MessageReferences {
                 _ => None,
             }
         });
-        self.attached.extend(told.take(ATTACHED_MAX));
+        self.attached.extend(resources.take(ATTACHED_MAX));
     }
 
     fn add_directories(&mut self, uris: impl Iterator<Item = String>) {

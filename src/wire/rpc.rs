@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_told_apart_from_what_is_no_json() {
+    fn invalid_request_and_invalid_json_have_different_errors() {
         assert_eq!(code_and_id("{"), (-32700, None));
         assert_eq!(code_and_id("nonsense"), (-32700, None));
         assert_eq!(code_and_id(r#"{"jsonrpc":"2.0","id":1,"method":"ping"} x"#), (-32700, None));

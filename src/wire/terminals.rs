@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_uri_of_a_terminal_says_where_its_command_was_run() {
+    fn uri_of_a_terminal_names_its_chat_and_number() {
         let chat = "ahp-chat://default/YWhw_b246L3M";
         let uri = terminal_uri(chat, 17);
         assert_eq!(parse_terminal_uri(&uri), Some((chat.to_owned(), 17)));

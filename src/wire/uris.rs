@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_content_tells_its_chat() {
+    fn uri_of_a_content_names_its_chat() {
         let uri = content_uri("ahp-chat:/1", "0a", "before", "/x/a%20b.txt");
         assert_eq!(uri, "ahp-content:/YWhwLWNoYXQ6LzE.0a/before/x/a%20b.txt");
         let named = Some(("ahp-chat:/1".to_owned(), "0a".to_owned()));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_chat_tells_its_session() {
+    fn uri_of_a_default_chat_names_its_session() {
         assert_eq!(default_chat_of("ahp-session:/1"), "ahp-chat://default/YWhwLXNlc3Npb246LzE");
         assert_eq!(
             session_of_default_chat("ahp-chat://default/YWhwLXNlc3Npb246LzE").as_deref(),

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_uri_of_a_watch_says_what_it_is_and_has_no_other_spelling() {
+    fn uri_of_a_watch_holds_its_settings_and_has_no_other_spelling() {
         let all = json!({ "channel": "ahp-root://", "uri": "file:///a b/", "recursive": true,
             "excludes": { "items": ["**/x/**"] }, "includes": { "items": [] } });
         let watched = asked(all).unwrap();

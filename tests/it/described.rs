@@ -51,9 +51,9 @@ fn shown(world: &mut World) -> Value {
 fn stored_descriptions(outputs: &[Output]) -> Vec<(String, Bytes)> {
     let mut kept: Vec<(String, Bytes)> = Vec::new();
     for output in outputs {
-        if let Output::Record(Record::AgentSaid { provider, said }) = output {
+        if let Output::Record(Record::AgentDescribed { provider, description }) = output {
             kept.retain(|(known, _)| known != provider);
-            kept.push((provider.clone(), said.clone()));
+            kept.push((provider.clone(), description.clone()));
         }
     }
     kept
@@ -103,9 +103,9 @@ impl Session {
 }
 
 /// How the session is configured, as its agent says after so many changes that it was told.
-fn configured(schema: &Value, values: &Value, heard: u64) -> Event {
+fn configured(schema: &Value, values: &Value, acknowledged: u64) -> Event {
     let config = serde_json::from_value(json!({ "schema": schema, "values": values })).unwrap();
-    Event::Configured { config: Box::new(config), spreads: true, heard }
+    Event::Configured { config: Box::new(config), spreads: true, acknowledged }
 }
 
 fn mode() -> Value {
@@ -168,7 +168,7 @@ fn stored_description_is_restored_and_overridden_by_the_configuration() {
     let of_itself = json!({ "title": "Agent A", "config": mode(), "commands": [command],
         "protectedResources": [{ "resource": "https://a.example" }] });
     session.world.agent(session.chat, description(of_itself));
-    let start = Start { said: stored_descriptions(&session.world.outputs), ..Start::default() };
+    let start = Start { descriptions: stored_descriptions(&session.world.outputs), ..Start::default() };
 
     let mut next = host(vec![agent("a")], start.clone());
     let agent_a = shown(&mut next);
@@ -241,7 +241,7 @@ fn only_options_changed_by_the_agent_itself_spread_to_other_chats() {
     let Event::Configured { config, .. } = configured(&mode(), &json!({ "mode": "ask" }), 1) else {
         panic!()
     };
-    let refused = Event::Configured { config, spreads: false, heard: 1 };
+    let refused = Event::Configured { config, spreads: false, acknowledged: 1 };
     assert_eq!(session.configured_chats(session.chat, by_itself), [other]);
     assert_eq!(session.configured_chats(session.chat, refused), []);
     // The other one had not heard of the first of these when it says what was so before it.
@@ -276,12 +276,12 @@ fn reconnecting_client_with_an_outdated_config_schema_receives_a_snapshot() {
 #[test]
 fn unreadable_stored_description_is_ignored() {
     for broken in ["", "{}", r#"{"identity":"the program a","said":7}"#] {
-        let start = Start { said: vec![("a".to_owned(), Bytes::from(broken))], ..Start::default() };
+        let start = Start { descriptions: vec![("a".to_owned(), Bytes::from(broken))], ..Start::default() };
         assert_eq!(shown(&mut host(vec![agent("a")], start))["displayName"], "a");
     }
     // Members that this version does not know are no obstacle.
     let said = r#"{"identity":"the program a","said":{"title":"A","more":1}}"#;
-    let start = Start { said: vec![("a".to_owned(), Bytes::from(said))], ..Start::default() };
+    let start = Start { descriptions: vec![("a".to_owned(), Bytes::from(said))], ..Start::default() };
     assert_eq!(shown(&mut host(vec![agent("a")], start))["displayName"], "A");
     assert_eq!(SelfDescription::default(), serde_json::from_str("{}").unwrap());
 }

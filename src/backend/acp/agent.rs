@@ -63,7 +63,7 @@ pub struct StartHistory {
     /// Set if a process of a single session has ended because it needs a login: the next process
     /// logs in before it opens a session.
     login_needed: bool,
-    said: SelfDescription,
+    description: SelfDescription,
     /// Quirks of the agent, by its last reported name; `None` before the first start.
     pub quirks: Option<AgentQuirks>,
     /// Set once the agent is stopped permanently.
@@ -259,7 +259,7 @@ impl Agent {
     pub fn self_description(&self) -> SelfDescription {
         let past = self.history();
         let protected_resources = past.login_methods.as_deref().map(login::resources);
-        SelfDescription { protected_resources, ..past.said.clone() }
+        SelfDescription { protected_resources, ..past.description.clone() }
     }
 
     /// Returns a lease on the running agent. Starts the agent, with the tokens that belong in
@@ -380,7 +380,7 @@ impl Agent {
         let mut receiver = connection.listen();
         let offers = offers(&self.spec, expected);
         let (hello, answer) = match initialize(&mut receiver, offers, self.spec.start_limit).await {
-            Ok(Some(said)) => said,
+            Ok(Some(entry)) => entry,
             failed => {
                 connection.stop();
                 let how = connection.ended().await;
@@ -414,7 +414,7 @@ impl Agent {
         login.set_needed(std::mem::take(&mut past.login_needed) && login.can_be_helped(tokens));
         let can = &agent_capabilities;
         let adopts = can.load_session && can.session_capabilities.list.is_some();
-        past.said = SelfDescription {
+        past.description = SelfDescription {
             title,
             version,
             steers: Some(steers),

@@ -87,7 +87,7 @@ struct TrackedCall {
     /// Set once the call was sent to clients.
     is_sent: bool,
     shown: Vec<ToolResultContent>,
-    meta_told: JsonObject,
+    meta_sent: JsonObject,
     /// Name of the tool if a client carries it out, as that client calls it.
     client_tool: Option<String>,
     /// Set once the agent has requested the result of the client's tool.
@@ -199,29 +199,29 @@ impl PermissionOffer {
 
 impl Calls {
     /// Applies a `tool_call`.
-    pub fn begun(&mut self, mut said: CallReport) -> Vec<TurnEvent> {
-        let id = self.current_id(&said);
+    pub fn begun(&mut self, mut report: CallReport) -> Vec<TurnEvent> {
+        let id = self.current_id(&report);
         // A `tool_call` without content keeps the content of an earlier permission request.
-        said.more.content = said.more.content.filter(|content| !content.is_empty());
-        let status = said.update.fields.status;
-        self.merge(&id, said).take_events(&id, status)
+        report.more.content = report.more.content.filter(|content| !content.is_empty());
+        let status = report.update.fields.status;
+        self.merge(&id, report).take_events(&id, status)
     }
 
     /// Applies a `tool_call_update`.
-    pub fn updated(&mut self, said: CallReport) -> Vec<TurnEvent> {
-        let id = &*said.update.tool_call_id.0;
-        let says_more = said.more.content.is_some();
+    pub fn updated(&mut self, report: CallReport) -> Vec<TurnEvent> {
+        let id = &*report.update.tool_call_id.0;
+        let has_content = report.more.content.is_some();
         if let Some(past) = self.past.get_mut(id) {
-            let Some(call) = past.left_open.take().filter(|call| says_more || call.changes_files()) else {
+            let Some(call) = past.left_open.take().filter(|call| has_content || call.changes_files()) else {
                 tracing::debug!(id, "an update of a tool call was ignored: its turn is over");
                 return Vec::new();
             };
             self.past.remove(id);
             self.calls.insert(id.to_owned(), *call);
         }
-        let id = self.current_id(&said);
-        let status = said.update.fields.status;
-        self.merge(&id, said).take_events(&id, status)
+        let id = self.current_id(&report);
+        let status = report.update.fields.status;
+        self.merge(&id, report).take_events(&id, status)
     }
 
     /// Applies a permission request; returns its events, and false if the user cannot be asked.
@@ -305,11 +305,11 @@ impl Calls {
     }
 
     /// Returns the id of a reported call in the turn, and removes it from those of ended turns.
-    fn current_id(&mut self, said: &CallReport) -> String {
-        let id = &*said.update.tool_call_id.0;
+    fn current_id(&mut self, report: &CallReport) -> String {
+        let id = &*report.update.tool_call_id.0;
         self.past.remove(id);
         if !self.renamed.contains_key(id) && !self.calls.contains_key(id) {
-            if let Some(shown) = self.shown_before(said) {
+            if let Some(shown) = self.shown_before(report) {
                 self.renamed.insert(id.to_owned(), shown);
             }
         }
@@ -318,8 +318,8 @@ impl Calls {
 
     /// Returns whether a new turn would show anything of a call: the call is unknown, or it was
     /// left open and has new content or file changes.
-    pub fn may_go_on(&self, id: &str, says_more: bool) -> bool {
-        let may = |call: &TrackedCall| says_more || call.changes_files();
+    pub fn may_go_on(&self, id: &str, has_content: bool) -> bool {
+        let may = |call: &TrackedCall| has_content || call.changes_files();
         self.past.get(id).is_none_or(|past| past.left_open.as_deref().is_some_and(may))
     }
 
@@ -363,13 +363,13 @@ impl Calls {
         running.filter(|(_, call)| !call.screens.is_empty()).filter_map(|(id, call)| call.shown(id)).collect()
     }
 
-    fn merge(&mut self, id: &str, said: CallReport) -> &mut TrackedCall {
-        let tool = self.client_tool(&said);
+    fn merge(&mut self, id: &str, report: CallReport) -> &mut TrackedCall {
+        let tool = self.client_tool(&report);
         let call = self.calls.entry(id.to_owned()).or_default();
         if !call.is_sent {
             call.client_tool = tool.or(call.client_tool.take());
         }
-        let CallReport { update, more } = said;
+        let CallReport { update, more } = report;
         let fields = update.fields;
         call.name = more.name.or(call.name.take());
         call.kind = fields.kind.unwrap_or(call.kind);
@@ -430,8 +430,8 @@ mod tests {
     use super::*;
 
     fn report(id: &str, status: &str) -> CallReport {
-        let said = json!({ "toolCallId": id, "title": "t", "status": status });
-        to_raw_value(&said).unwrap().try_into().unwrap()
+        let update = json!({ "toolCallId": id, "title": "t", "status": status });
+        to_raw_value(&update).unwrap().try_into().unwrap()
     }
 
     /// Runs a turn with calls of these ids, which end with it or are left open.
@@ -455,13 +455,13 @@ mod tests {
     }
 
     #[test]
-    fn output_of_the_agents_terminal_that_lacks_its_beginning_says_so() {
+    fn output_of_the_agents_terminal_without_its_beginning_is_marked() {
         let mut calls = Calls::default();
         calls.begun(report("c", "in_progress"));
         let data = "x".repeat(600 << 10);
-        let said = json!({ "toolCallId": "c", "_meta": { "terminal_output_delta": { "data": data } } });
+        let update = json!({ "toolCallId": "c", "_meta": { "terminal_output_delta": { "data": data } } });
         for _ in 0..2 {
-            calls.updated(to_raw_value(&said).unwrap().try_into().unwrap());
+            calls.updated(to_raw_value(&update).unwrap().try_into().unwrap());
         }
         let events = calls.updated(report("c", "completed"));
         assert!(format!("{events:?}").contains("(Earlier output is omitted.)"));

@@ -133,19 +133,19 @@ fn speaks_of(text: &str, tool: &str) -> bool {
 }
 
 /// Returns a call's arguments from its reported input, where some agents wrap them.
-pub fn arguments(said: &Value) -> Option<&Value> {
-    match said.get("server") {
-        Some(server) if server == SERVER => said.get("arguments"),
-        _ => Some(said),
+pub fn arguments(input: &Value) -> Option<&Value> {
+    match input.get("server") {
+        Some(server) if server == SERVER => input.get("arguments"),
+        _ => Some(input),
     }
 }
 
 pub fn result(result: &ToolCallResult) -> Value {
-    let mut content: Vec<Value> = result.content.iter().flatten().filter_map(said_of).collect();
+    let mut content: Vec<Value> = result.content.iter().flatten().filter_map(part_of).collect();
     let why = result.error.as_ref().and_then(|error| error.get("message")).and_then(Value::as_str);
     if !result.success {
         let why = why.unwrap_or("the tool failed without a reason");
-        if !content.iter().any(|said| said["text"] == why) {
+        if !content.iter().any(|part| part["text"] == why) {
             content.push(json!({ "type": "text", "text": why }));
         }
     }
@@ -157,11 +157,11 @@ pub fn result(result: &ToolCallResult) -> Value {
         };
         content.push(json!({ "type": "text", "text": text }));
     }
-    let mut said = json!({ "content": content, "isError": !result.success });
+    let mut answer = json!({ "content": content, "isError": !result.success });
     if let Some(structured) = &result.structured_content {
-        said["structuredContent"] = Value::Object(structured.clone());
+        answer["structuredContent"] = Value::Object(structured.clone());
     }
-    said
+    answer
 }
 
 /// Returns the MCP result of a call that was not carried out.
@@ -170,7 +170,7 @@ pub fn refusal(why: &str) -> Value {
 }
 
 /// Converts a part of a result; `None` if it has no form for agents.
-fn said_of(content: &ToolResultContent) -> Option<Value> {
+fn part_of(content: &ToolResultContent) -> Option<Value> {
     let text = |text: String| Some(json!({ "type": "text", "text": text }));
     match content {
         ToolResultContent::Text(content) => text(content.text.clone()),

@@ -241,24 +241,24 @@ pub struct ToolOutput {
 }
 
 pub fn produced(raw: &RawValue) -> ToolOutput {
-    let said: Value = serde_json::from_str(raw.get()).unwrap_or_default();
+    let members: Value = serde_json::from_str(raw.get()).unwrap_or_default();
     match serde_json::from_str(raw.get()) {
         Ok(ToolCallContent::Content(content)) => {
-            let block = rest_of_block(&said["content"], &["uri", "mimeType", "size"], &[]);
-            let mut rest = extra_meta::rest(said, &["type", "content"]).unwrap_or_default();
+            let block = rest_of_block(&members["content"], &["uri", "mimeType", "size"], &[]);
+            let mut rest = extra_meta::rest(members, &["type", "content"]).unwrap_or_default();
             rest.extend(block.map(|block| ("content".to_owned(), Value::Object(block))));
             let rest = Some(rest).filter(|rest| !rest.is_empty());
             ToolOutput { content: Some(produced_block(content.content)), rest, diff: None }
         }
         Ok(ToolCallContent::Diff(diff)) => ToolOutput {
             content: Some(text(diff_text(&diff))),
-            rest: extra_meta::rest(said, &["type", "path", "oldText", "newText"]),
+            rest: extra_meta::rest(members, &["type", "path", "oldText", "newText"]),
             diff: Some(diff),
         },
         Ok(ToolCallContent::Terminal(_)) => {
-            ToolOutput { content: None, rest: extra_meta::rest(said, &["type"]), diff: None }
+            ToolOutput { content: None, rest: extra_meta::rest(members, &["type"]), diff: None }
         }
-        _ => ToolOutput { content: None, rest: extra_meta::rest(said, &[]), diff: None },
+        _ => ToolOutput { content: None, rest: extra_meta::rest(members, &[]), diff: None },
     }
 }
 
@@ -271,10 +271,10 @@ pub fn rest_of_chunk(chunk: &ContentChunk, raw: &RawValue) -> Option<JsonObject>
     if plain && chunk.meta.is_none() {
         return None;
     }
-    let said: Value = serde_json::from_str(raw.get()).ok()?;
-    let shown = if said["content"]["title"].is_string() { "title" } else { "name" };
-    let block = rest_of_block(&said["content"], &["uri", shown], &["uri"]);
-    let mut rest = extra_meta::rest(said, &["sessionUpdate", "content", "messageId"]).unwrap_or_default();
+    let members: Value = serde_json::from_str(raw.get()).ok()?;
+    let shown = if members["content"]["title"].is_string() { "title" } else { "name" };
+    let block = rest_of_block(&members["content"], &["uri", shown], &["uri"]);
+    let mut rest = extra_meta::rest(members, &["sessionUpdate", "content", "messageId"]).unwrap_or_default();
     rest.extend(block.map(|block| ("content".to_owned(), Value::Object(block))));
     Some(rest).filter(|rest| !rest.is_empty())
 }
@@ -372,7 +372,7 @@ fn write_hunks(text: &mut String, hunks: &[Hunk], lines: &InternedInput<&str>) {
     };
     let (old, new) = (side(&first.before, &last.before), side(&first.after, &last.after));
     text.push_str(&format!("@@ -{old} +{new} @@\n"));
-    let mut tell = |mark: char, side: &[Token], range: Range<u32>| {
+    let mut add_lines = |mark: char, side: &[Token], range: Range<u32>| {
         for line in &side[range.start as usize..range.end as usize] {
             let line = lines.interner[*line];
             text.push(mark);
@@ -382,37 +382,37 @@ fn write_hunks(text: &mut String, hunks: &[Hunk], lines: &InternedInput<&str>) {
             }
         }
     };
-    let mut told = first.before.start - before;
+    let mut next = first.before.start - before;
     for hunk in hunks {
-        tell(' ', &lines.before, told..hunk.before.start);
-        tell('-', &lines.before, hunk.before.clone());
-        tell('+', &lines.after, hunk.after.clone());
-        told = hunk.before.end;
+        add_lines(' ', &lines.before, next..hunk.before.start);
+        add_lines('-', &lines.before, hunk.before.clone());
+        add_lines('+', &lines.after, hunk.after.clone());
+        next = hunk.before.end;
     }
-    tell(' ', &lines.before, told..told + after);
+    add_lines(' ', &lines.before, next..next + after);
 }
 
 /// Returns a transcript of the turns and their attachments, for an agent without memory of them.
 pub fn transcript(history: &[CompletedTurn], chats: &BTreeMap<String, Vec<Transcript>>) -> String {
-    let mut said = Vec::new();
+    let mut texts = Vec::new();
     let mut bytes = 0;
     for turn in history.iter().rev().filter_map(CompletedTurn::read) {
         let text = text_of_turn(&turn, chats.get(&turn.id).map(Vec::as_slice).unwrap_or_default());
         bytes += text.len();
         if bytes > TRANSCRIPT_BYTES_MAX {
-            if said.is_empty() {
-                said.push(last_bytes(&text, TRANSCRIPT_BYTES_MAX).to_owned());
+            if texts.is_empty() {
+                texts.push(last_bytes(&text, TRANSCRIPT_BYTES_MAX).to_owned());
             }
-            said.push("(What was said before that is left out.)\n".to_owned());
+            texts.push("(What was said before that is left out.)\n".to_owned());
             break;
         }
-        said.push(text);
+        texts.push(text);
     }
-    said.reverse();
+    texts.reverse();
     format!(
         "This conversation began before you joined it. This is what was said so far; go on from there.\n\n{}\n\
          That was what was said so far. The user's new message follows.",
-        said.concat()
+        texts.concat()
     )
 }
 
@@ -478,17 +478,17 @@ mod tests {
         };
         assert!(block(b"\xff", "application/pdf", AgentQuirks::NONE)["resource"]["blob"].is_string());
         let none = AgentQuirks { takes_blobs: false, ..AgentQuirks::NONE };
-        let said = "(The user has attached \"x\", of type application/pdf, which cannot be shown here.)";
-        assert_eq!(block(b"\xff", "application/pdf", none)["text"], said);
+        let text = "(The user has attached \"x\", of type application/pdf, which cannot be shown here.)";
+        assert_eq!(block(b"\xff", "application/pdf", none)["text"], text);
         assert_eq!(block(b"\xff", "image/png", AgentQuirks::NONE)["type"], "text");
         for quirks in [AgentQuirks::NONE, none] {
-            let said = block(b"some text", "text/plain", quirks)["text"].as_str().unwrap().to_owned();
-            assert!(said.contains("attached \"x\"") && said.contains("\nsome text\n"), "{said}");
+            let text = block(b"some text", "text/plain", quirks)["text"].as_str().unwrap().to_owned();
+            assert!(text.contains("attached \"x\"") && text.contains("\nsome text\n"), "{text}");
         }
     }
 
     #[test]
-    fn pictures_and_sounds_are_for_agents_that_take_them_and_a_selection_is_told_to_all() {
+    fn pictures_and_sounds_are_for_agents_that_take_them_and_a_selection_is_for_all() {
         let given = |can: PromptCapabilities, attachment: Value| {
             let message =
                 serde_json::json!({ "text": "", "origin": { "kind": "user" }, "attachments": [attachment] });
@@ -509,8 +509,8 @@ mod tests {
         {
             let taken = given(can, medium(kind));
             assert_eq!((&taken[0]["type"], &taken[0]["mimeType"]), (&name.into(), &kind.into()));
-            let said = format!("(The user has attached \"x\", of type {kind}, which cannot be shown here.)");
-            let named = serde_json::json!([{ "type": "text", "text": said }]);
+            let text = format!("(The user has attached \"x\", of type {kind}, which cannot be shown here.)");
+            let named = serde_json::json!([{ "type": "text", "text": text }]);
             assert_eq!(given(none(), medium(kind)), named);
             assert_eq!(given(none().embedded_context(true), medium(kind)), named);
         }
@@ -529,8 +529,8 @@ mod tests {
             "type": "resource", "label": "a.txt", "uri": "file:///a.txt", "selection": { "range": range } });
         let blocks = given(none(), file);
         assert_eq!(blocks[0]["type"], "resource_link");
-        let said = "(The user has selected a.txt from line 2, column 1 to line 3, column 5.)";
-        assert_eq!(blocks[1]["text"], said);
+        let text = "(The user has selected a.txt from line 2, column 1 to line 3, column 5.)";
+        assert_eq!(blocks[1]["text"], text);
     }
 
     fn completed(id: &str, answer: &str) -> CompletedTurn {
@@ -554,48 +554,48 @@ mod tests {
     }
 
     #[test]
-    fn transcript_tells_which_calls_came_to_their_end() {
-        let told = transcript(&[completed("t", "Yes.")], &BTreeMap::new());
+    fn transcript_names_the_outcome_of_each_call() {
+        let text = transcript(&[completed("t", "Yes.")], &BTreeMap::new());
         assert!(
-            told.contains(
+            text.contains(
                 "The user:\ndo it\n\nYou:\nYes.\n(You used the tool read.)\n\
                  (You failed with the tool write.)\n(You did not get to the end with the tool delete.)\n"
             ),
-            "{told}"
+            "{text}"
         );
     }
 
     #[test]
     fn transcript_has_the_end_of_a_newest_turn_that_is_too_long() {
         let long = format!("{}the end", "x".repeat(TRANSCRIPT_BYTES_MAX));
-        let told = transcript(&[completed("t1", "first"), completed("t2", &long)], &BTreeMap::new());
-        assert!(told.contains("left out.)\nxx") && told.contains("the end\n") && !told.contains("first"));
-        assert!(told.len() < TRANSCRIPT_BYTES_MAX + 300);
+        let text = transcript(&[completed("t1", "first"), completed("t2", &long)], &BTreeMap::new());
+        assert!(text.contains("left out.)\nxx") && text.contains("the end\n") && !text.contains("first"));
+        assert!(text.len() < TRANSCRIPT_BYTES_MAX + 300);
     }
 
     #[test]
     fn a_change_is_shown_with_what_is_around_it() {
         let old = "a\nb\nc\nd\nold\ne\nf\ng\nh\n";
         let new = old.replace("old", "new\nnewer");
-        let told = diff_text(&Diff::new("/x/y", new).old_text(old.to_owned()));
-        assert_eq!(told, "--- /x/y\n+++ /x/y\n@@ -2,7 +2,8 @@\n b\n c\n d\n-old\n+new\n+newer\n e\n f\n g\n");
-        let told = diff_text(&Diff::new("/x/y", "a\nb"));
-        assert_eq!(told, "--- /dev/null\n+++ /x/y\n@@ -0,0 +1,2 @@\n+a\n+b\n\\ No newline at end of file\n");
-        let told = diff_text(&Diff::new("/x", "same\n").old_text("same\n".to_owned()));
-        assert_eq!(told, "--- /x\n+++ /x\n");
+        let diff = diff_text(&Diff::new("/x/y", new).old_text(old.to_owned()));
+        assert_eq!(diff, "--- /x/y\n+++ /x/y\n@@ -2,7 +2,8 @@\n b\n c\n d\n-old\n+new\n+newer\n e\n f\n g\n");
+        let diff = diff_text(&Diff::new("/x/y", "a\nb"));
+        assert_eq!(diff, "--- /dev/null\n+++ /x/y\n@@ -0,0 +1,2 @@\n+a\n+b\n\\ No newline at end of file\n");
+        let diff = diff_text(&Diff::new("/x", "same\n").old_text("same\n".to_owned()));
+        assert_eq!(diff, "--- /x\n+++ /x\n");
         let numbered =
             |range: std::ops::RangeInclusive<u32>| range.map(|n| format!("{n}\n")).collect::<String>();
         let new = numbered(1..=20).replace("\n3\n", "\nthree\n").replace("\n18\n", "\n");
-        let told = diff_text(&Diff::new("/x", new).old_text(numbered(1..=20)));
+        let diff = diff_text(&Diff::new("/x", new).old_text(numbered(1..=20)));
         assert_eq!(
-            told,
+            diff,
             "--- /x\n+++ /x\n@@ -1,6 +1,6 @@\n 1\n 2\n-3\n+three\n 4\n 5\n 6\n\
              @@ -15,6 +15,5 @@\n 15\n 16\n 17\n-18\n 19\n 20\n",
             "changes that are far from each other have hunks of their own"
         );
-        let told = diff_text(&Diff::new("/x", "a\na\n").old_text("a\n".to_owned()));
-        assert_eq!(told, "--- /x\n+++ /x\n@@ -1,1 +1,2 @@\n a\n+a\n");
-        let told = diff_text(&Diff::new("/x", "a\n".repeat(DIFF_BYTES_MAX)).old_text("a\n".to_owned()));
-        assert_eq!(told, "--- /x\n+++ /x\n(2 bytes, now 2097152 bytes: too long to compare)\n");
+        let diff = diff_text(&Diff::new("/x", "a\na\n").old_text("a\n".to_owned()));
+        assert_eq!(diff, "--- /x\n+++ /x\n@@ -1,1 +1,2 @@\n a\n+a\n");
+        let diff = diff_text(&Diff::new("/x", "a\n".repeat(DIFF_BYTES_MAX)).old_text("a\n".to_owned()));
+        assert_eq!(diff, "--- /x\n+++ /x\n(2 bytes, now 2097152 bytes: too long to compare)\n");
     }
 }

@@ -187,7 +187,7 @@ mod tests {
 
     type Sides = Option<(Option<String>, Option<String>)>;
 
-    fn told(old: Option<&str>, new: &str, now: Option<&str>, phase: EditPhase) -> Sides {
+    fn sides_of(old: Option<&str>, new: &str, now: Option<&str>, phase: EditPhase) -> Sides {
         sides(&[(old, new)], now, phase)
     }
 
@@ -196,28 +196,28 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_is_new_however_it_is_said() {
+    fn new_file_is_new_however_it_is_reported() {
         let new = Some((None, Some("x\n".to_owned())));
         for phase in [EditPhase::Before, EditPhase::After] {
-            assert_eq!(told(None, "x\n", None, phase), new);
-            assert_eq!(told(Some(""), "x\n", None, phase), new);
+            assert_eq!(sides_of(None, "x\n", None, phase), new);
+            assert_eq!(sides_of(Some(""), "x\n", None, phase), new);
         }
-        assert_eq!(told(None, "x\n", Some("x\n"), EditPhase::After), new);
-        assert_eq!(told(Some(""), "x\n", Some("x\n"), EditPhase::After), new);
-        assert_eq!(told(Some(""), "x\n", Some(""), EditPhase::Before), both("", "x\n"));
-        assert_eq!(told(None, "x\n", Some(FILE), EditPhase::Before), both(FILE, "x\n"));
+        assert_eq!(sides_of(None, "x\n", Some("x\n"), EditPhase::After), new);
+        assert_eq!(sides_of(Some(""), "x\n", Some("x\n"), EditPhase::After), new);
+        assert_eq!(sides_of(Some(""), "x\n", Some(""), EditPhase::Before), both("", "x\n"));
+        assert_eq!(sides_of(None, "x\n", Some(FILE), EditPhase::Before), both(FILE, "x\n"));
     }
 
     #[test]
     fn a_whole_file_and_a_piece_of_it_are_the_same_change() {
         let after = FILE.replace("three", "3");
         for (old, new) in [(FILE, after.as_str()), ("two\nthree\n", "two\n3\n"), ("three", "3")] {
-            assert_eq!(told(Some(old), new, Some(FILE), EditPhase::Before), both(FILE, &after), "{old}");
-            assert_eq!(told(Some(old), new, Some(&after), EditPhase::After), both(FILE, &after), "{old}");
+            assert_eq!(sides_of(Some(old), new, Some(FILE), EditPhase::Before), both(FILE, &after), "{old}");
+            assert_eq!(sides_of(Some(old), new, Some(&after), EditPhase::After), both(FILE, &after), "{old}");
         }
         // An insertion, reported without its context.
         let before = FILE.replace("three\n", "");
-        assert_eq!(told(Some(""), "three\n", Some(FILE), EditPhase::After), both(&before, FILE));
+        assert_eq!(sides_of(Some(""), "three\n", Some(FILE), EditPhase::After), both(&before, FILE));
     }
 
     #[test]
@@ -244,12 +244,12 @@ mod tests {
     #[test]
     fn what_is_not_known_is_not_shown() {
         // There are two occurrences, or none.
-        assert_eq!(told(Some("two"), "2", Some(FILE), EditPhase::Before), None);
-        assert_eq!(told(Some("four"), "4", Some(FILE), EditPhase::Before), None);
-        assert_eq!(told(Some("aa"), "b", Some("aaa"), EditPhase::Before), None);
+        assert_eq!(sides_of(Some("two"), "2", Some(FILE), EditPhase::Before), None);
+        assert_eq!(sides_of(Some("four"), "4", Some(FILE), EditPhase::Before), None);
+        assert_eq!(sides_of(Some("aa"), "b", Some("aaa"), EditPhase::Before), None);
         // The position of removed text is unknown.
-        assert_eq!(told(Some("four\n"), "", Some(FILE), EditPhase::After), None);
+        assert_eq!(sides_of(Some("four\n"), "", Some(FILE), EditPhase::After), None);
         // The file is gone, or cannot be read.
-        assert_eq!(told(Some("one"), "1", None, EditPhase::After), None);
+        assert_eq!(sides_of(Some("one"), "1", None, EditPhase::After), None);
     }
 }

@@ -112,8 +112,8 @@ mod tests {
 
     #[test]
     fn the_rest_is_what_has_no_place() {
-        let said = json!({ "a": 1, "b": null, "c": { "d": null } });
-        assert_eq!(rest(said.clone(), &["a"]).map(Value::Object), Some(json!({ "c": { "d": null } })));
-        assert_eq!(rest(said, &["a", "c"]), None);
+        let members = json!({ "a": 1, "b": null, "c": { "d": null } });
+        assert_eq!(rest(members.clone(), &["a"]).map(Value::Object), Some(json!({ "c": { "d": null } })));
+        assert_eq!(rest(members, &["a", "c"]), None);
     }
 }

@@ -239,8 +239,8 @@ pub fn resources(methods: &[LoginMethod]) -> Vec<ProtectedResourceMetadata> {
 pub fn advice(methods: &[LoginMethod]) -> String {
     let one = |method: &LoginMethod| {
         let name = &method.name;
-        let said = method.description.as_ref().filter(|said| !said.is_empty());
-        match (&method.token, said) {
+        let description = method.description.as_ref().filter(|description| !description.is_empty());
+        match (&method.token, description) {
             (TokenPurpose::Variable(variable), _) => {
                 format!(
                     "enter the key for \"{name}\" in your client (or start the host with `{variable}` set)"
@@ -248,8 +248,8 @@ pub fn advice(methods: &[LoginMethod]) -> String {
             }
             (TokenPurpose::Key { .. }, _) => format!("enter the key for \"{name}\" in your client"),
             (TokenPurpose::Consent, _) => format!("log in with \"{name}\" in your client"),
-            (TokenPurpose::Nothing, Some(said)) => {
-                format!("log in with \"{name}\" outside of the host: {said}")
+            (TokenPurpose::Nothing, Some(description)) => {
+                format!("log in with \"{name}\" outside of the host: {description}")
             }
             (TokenPurpose::Nothing, None) => format!("log in with \"{name}\" outside of the host"),
         }
@@ -345,7 +345,7 @@ impl RunningAgent {
         let _only_one = match self.login.at_work.try_lock() {
             Ok(locked) => locked,
             Err(_) => {
-                tell(reports, "Waiting for another login to finish").await;
+                report_activity(reports, "Waiting for another login to finish").await;
                 self.login.at_work.lock().await
             }
         };
@@ -360,7 +360,7 @@ impl RunningAgent {
                 Ok(false)
             }
             Some(LoginStep::Ask(asked)) => {
-                tell(reports, &format!("Waiting for the login: {}", asked.name())).await;
+                report_activity(reports, &format!("Waiting for the login: {}", asked.name())).await;
                 let mut attempt = LoginAttempt::begin(self.connection.listen(), &self.login, *asked);
                 let answer = timeout(LOGIN_TIMEOUT, attempt.answer(reports)).await;
                 let answer = answer.map_err(|_| {
@@ -380,7 +380,7 @@ impl RunningAgent {
     }
 }
 
-async fn tell(reports: &ReportSender, what: &str) {
+async fn report_activity(reports: &ReportSender, what: &str) {
     reports.report(Event::Awaits { what: text::message(what) }).await;
 }
 
@@ -412,7 +412,7 @@ impl<'a> LoginAttempt<'a> {
                         self.receiver.answer(&id, too_early_answer(&method));
                         continue;
                     };
-                    tell(reports, &format!("{message} {url}")).await;
+                    report_activity(reports, &format!("{message} {url}")).await;
                     self.receiver.answer(&id, Ok::<Value, _>(json!({ "action": "accept" })));
                 }
                 _ => {}
@@ -460,9 +460,9 @@ mod tests {
             { "no": "id" },
             7
         ]));
-        let told = serde_json::to_value(resources(&methods)).unwrap();
+        let shown = serde_json::to_value(resources(&methods)).unwrap();
         assert_eq!(
-            told,
+            shown,
             json!([
                 { "resource": "acp-login:/a/by%20itself", "resource_name": "Log in", "required": false },
                 { "resource": "acp-login:/a/key", "resource_name": "Key", "required": false,
@@ -471,12 +471,12 @@ mod tests {
         );
         assert!(of(Value::Null).is_empty());
         let advice = advice(&methods);
-        for said in [
+        for expected in [
             "log in with \"Log in\"",
             "(or start the host with `KEY` set)",
             "\"Terminal\" outside of the host: Run it",
         ] {
-            assert!(advice.contains(said), "{advice}");
+            assert!(advice.contains(expected), "{advice}");
         }
     }
 
@@ -531,22 +531,22 @@ mod tests {
             Some(json!({ "message": "unexpected status 401 Unauthorized" }))
         )));
         assert!(is_required(&failure(-32603, "x", Some(json!({ "statusCode": 401 })))));
-        for said in [
+        for text in [
             "API Error: 401 {\"type\":\"error\"}",
             "Request failed with status code 401",
             "HTTP/1.1 401",
             "failed (401)",
             "{\"status\":401}",
         ] {
-            assert!(is_required(&failure(-32603, said, None)), "{said}");
+            assert!(is_required(&failure(-32603, text, None)), "{text}");
         }
         assert!(!is_required(&failure(-32603, "1401 lines", Some(json!({ "status": 500 })))));
-        for said in
+        for text in
             ["`a.rs` ends in line 401", "lines 390 to 401", "a.rs:401:7: no type", "error 2 in (401 lines)"]
         {
-            let data = json!({ "lines": 401, "details": said });
-            assert!(!is_required(&failure(-32603, said, None)), "{said}");
-            assert!(!is_required(&failure(-32603, "x", Some(data))), "{said}");
+            let data = json!({ "lines": 401, "details": text });
+            assert!(!is_required(&failure(-32603, text, None)), "{text}");
+            assert!(!is_required(&failure(-32603, "x", Some(data))), "{text}");
         }
     }
 }

@@ -118,8 +118,8 @@ impl Acp {
 
     /// Returns the agent's report that no user is logged in, with advice; `None` without one.
     pub fn missing_login(&self) -> Option<String> {
-        let said = self.agent.history().connections.last()?.logged_out()?;
-        Some(format!("it says \"{said}\". {}", self.agent.login_advice()))
+        let reply = self.agent.history().connections.last()?.logged_out()?;
+        Some(format!("it says \"{reply}\". {}", self.agent.login_advice()))
     }
 
     /// Carries out an errand about the agent's own sessions or its login.
@@ -127,7 +127,7 @@ impl Acp {
     /// # Errors
     /// When the agent cannot be started, lacks the method, or rejects it.
     pub async fn carry_out(&self, errand: &AgentErrand) -> anyhow::Result<()> {
-        stored_sessions::carry_out(&self.agent, errand, &ReportSender::unheard()).await
+        stored_sessions::carry_out(&self.agent, errand, &ReportSender::detached()).await
     }
 
     /// Returns the quirks of the agent; `None` if it has not reported its name yet.

@@ -161,8 +161,9 @@ impl OfferedOptions {
         }
     }
 
-    fn take_older(&mut self, by: ChangedBy, id: &str, title: &str, said: Option<&RawValue>) {
-        let Some(OlderSetting { current, available }) = said.and_then(|said| read(said.get())) else {
+    fn take_older(&mut self, by: ChangedBy, id: &str, title: &str, reported: Option<&RawValue>) {
+        let Some(OlderSetting { current, available }) = reported.and_then(|reported| read(reported.get()))
+        else {
             return;
         };
         let values = available.into_iter().filter_map(|it| choice(it.id, it.name, it.description, None));
@@ -212,7 +213,7 @@ impl OfferedOptions {
     }
 
     /// Returns whether a mode change (`by_mode`) or a list of options reports a setting's value.
-    pub fn is_told(&self, id: &str, by_mode: bool) -> bool {
+    pub fn is_reported(&self, id: &str, by_mode: bool) -> bool {
         self.named(id).is_some_and(|setting| match setting.by {
             ChangedBy::Option => !by_mode || setting.means(MODE),
             ChangedBy::Mode => by_mode,

@@ -139,8 +139,8 @@ impl AgentError {
 /// Agents quote what they got in their errors, so secrets are hidden.
 impl std::fmt::Display for AgentError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let said = if self.message.is_empty() { "the agent answered with an error" } else { &self.message };
-        write!(f, "{}", redact(said))?;
+        let text = if self.message.is_empty() { "the agent answered with an error" } else { &self.message };
+        write!(f, "{}", redact(text))?;
         if self.code != 0 {
             write!(f, " ({})", self.code)?;
         }
@@ -151,7 +151,7 @@ impl std::fmt::Display for AgentError {
             }
             _ => None,
         };
-        match details.filter(|details| *details != said) {
+        match details.filter(|details| *details != text) {
             Some(details) => write!(f, ": {}", redact(details)),
             None => Ok(()),
         }
@@ -282,8 +282,8 @@ impl AgentConnection {
     /// Waits until the agent has ended; returns the reason, for people.
     pub async fn ended(&self) -> String {
         let mut ended = self.ended.clone();
-        let told = ended.wait_for(Option::is_some).await.map(|how| how.clone());
-        told.ok().flatten().unwrap_or_else(|| "it ended".to_owned())
+        let reason = ended.wait_for(Option::is_some).await.map(|how| how.clone());
+        reason.ok().flatten().unwrap_or_else(|| "it ended".to_owned())
     }
 }
 
@@ -315,13 +315,13 @@ impl Shared {
         });
     }
 
-    async fn deliver(&self, receiver: u64, said: PeerMessage) {
+    async fn deliver(&self, receiver: u64, message: PeerMessage) {
         let Some(inbox) = self.routes().inboxes.get(&receiver).cloned() else { return };
-        let is_taken = match inbox.try_put(said) {
+        let is_taken = match inbox.try_put(message) {
             Ok(()) => true,
-            Err(said) => {
+            Err(message) => {
                 self.held_up.store(true, Ordering::Release);
-                let is_taken = inbox.put(said).await;
+                let is_taken = inbox.put(message).await;
                 self.held_up.store(false, Ordering::Release);
                 is_taken
             }

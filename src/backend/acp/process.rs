@@ -91,8 +91,8 @@ impl Process {
         if lines.is_empty() {
             return how;
         }
-        let said: Vec<&str> = lines.iter().map(String::as_str).collect();
-        format!("{how}; its last output on stderr:\n{}", said.join("\n"))
+        let shown: Vec<&str> = lines.iter().map(String::as_str).collect();
+        format!("{how}; its last output on stderr:\n{}", shown.join("\n"))
     }
 }
 
@@ -146,11 +146,11 @@ mod tests {
 
     #[tokio::test]
     async fn the_last_lines_are_kept_and_nothing_more() {
-        let mut said: Vec<u8> = (0..100).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
-        said.extend(vec![b'x'; 3 * LINE_BYTES_MAX]);
-        said.extend(b"\n\xff\nend");
+        let mut stderr: Vec<u8> = (0..100).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
+        stderr.extend(vec![b'x'; 3 * LINE_BYTES_MAX]);
+        stderr.extend(b"\n\xff\nend");
         let (sender, lines) = watch::channel(VecDeque::new());
-        drain(&said[..], "a".to_owned(), sender).await;
+        drain(&stderr[..], "a".to_owned(), sender).await;
         let lines = lines.borrow();
         assert_eq!(lines.len(), LINES_MAX);
         assert_eq!(lines[0], "line 83");

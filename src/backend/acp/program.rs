@@ -149,9 +149,9 @@ mod tests {
         let path = format!("{}:{}", one.display(), two.display());
         let environment = BTreeMap::from([("PATH".to_owned(), path)]);
         let find = |command: &str| find(Path::new(command), Some(folder.path()), &environment);
-        let said = find("tool").unwrap_err().to_string();
-        assert!(said.contains("the command `tool` is not on the search path"), "{said}");
-        assert!(said.contains(&format!("({}, {})", one.display(), two.display())), "{said}");
+        let message = find("tool").unwrap_err().to_string();
+        assert!(message.contains("the command `tool` is not on the search path"), "{message}");
+        assert!(message.contains(&format!("({}, {})", one.display(), two.display())), "{message}");
         assert!(find("two/tool").unwrap_err().to_string().contains("is not executable"));
         assert!(find("two/other").unwrap_err().to_string().contains("two/other` does not exist"));
         fs::set_permissions(two.join("tool"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -160,10 +160,10 @@ mod tests {
         let folder = find(two.to_str().unwrap()).unwrap_err().to_string();
         assert!(folder.ends_with("two` is a folder: configure the path of the program in it"), "{folder}");
         for line in ["tool --acp 'a b'".to_owned(), format!("{} --acp 'a b'", two.join("tool").display())] {
-            let said = find(&line).unwrap_err().to_string();
+            let message = find(&line).unwrap_err().to_string();
             let program = line.split(' ').next().unwrap();
             let advice = format!(r#"write `command = "{program}"` and `args = ["--acp", "a b"]`"#);
-            assert!(said.contains(&advice), "{said}");
+            assert!(message.contains(&advice), "{message}");
         }
         assert!(find("no/such folder/tool").unwrap_err().to_string().ends_with("does not exist"));
     }
@@ -180,12 +180,12 @@ mod tests {
         let find = || find(&script, None, &environment);
         for first_line in ["#!/usr/bin/env node", "#!/usr/bin/env -S node --quiet"] {
             write(&script, &format!("{first_line}\nrest"));
-            let said = find().unwrap_err().to_string();
+            let message = find().unwrap_err().to_string();
             assert!(
-                said.contains("agent` needs the interpreter `node`, which is not on the search path"),
-                "{said}"
+                message.contains("agent` needs the interpreter `node`, which is not on the search path"),
+                "{message}"
             );
-            assert!(said.contains("install Node.js") && said.contains("env = { PATH ="), "{said}");
+            assert!(message.contains("install Node.js") && message.contains("env = { PATH ="), "{message}");
         }
         // Installed beside it.
         write(&folder.path().join("node"), "");

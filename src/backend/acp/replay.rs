@@ -135,14 +135,14 @@ impl Replay {
             return tracing::debug!("a replayed update is unknown or invalid: it is left out: {raw}");
         };
         match update {
-            SessionUpdate::UserMessageChunk(chunk) => self.user_says(chunk, raw.get().len()),
+            SessionUpdate::UserMessageChunk(chunk) => self.add_user_chunk(chunk, raw.get().len()),
             SessionUpdate::SessionInfoUpdate(info) => match info.title {
                 MaybeUndefined::Value(title) => self.title = Some(title),
                 MaybeUndefined::Null => self.title = None,
                 MaybeUndefined::Undefined => {}
             },
-            SessionUpdate::AgentMessageChunk(chunk) => self.agent_says(TextKind::Markdown, chunk, raw),
-            SessionUpdate::AgentThoughtChunk(chunk) => self.agent_says(TextKind::Reasoning, chunk, raw),
+            SessionUpdate::AgentMessageChunk(chunk) => self.add_agent_chunk(TextKind::Markdown, chunk, raw),
+            SessionUpdate::AgentThoughtChunk(chunk) => self.add_agent_chunk(TextKind::Reasoning, chunk, raw),
             SessionUpdate::ToolCall(_) | SessionUpdate::ToolCallUpdate(_) => {
                 let Ok(report) = CallReport::try_from(raw.to_owned()) else { return };
                 let begins = matches!(update, SessionUpdate::ToolCall(_));
@@ -183,7 +183,7 @@ impl Replay {
         ReplayedTurns { turns, omitted: self.omitted, title: self.title }
     }
 
-    fn user_says(&mut self, chunk: ContentChunk, bytes: usize) {
+    fn add_user_chunk(&mut self, chunk: ContentChunk, bytes: usize) {
         let id = chunk.message_id.map(|id| id.to_string());
         let goes_on = self.current.as_ref().is_some_and(|turn| {
             let is_other = matches!((&turn.message_id, &id), (Some(one), Some(other)) if one != other);
@@ -206,7 +206,7 @@ impl Replay {
         }
     }
 
-    fn agent_says(&mut self, kind: TextKind, chunk: ContentChunk, raw: &RawValue) {
+    fn add_agent_chunk(&mut self, kind: TextKind, chunk: ContentChunk, raw: &RawValue) {
         let text = content::markdown(chunk.content);
         // Some agents send an empty text, or a line end, behind a turn or before the first.
         if text.is_empty() || (self.current.is_none() && text.trim().is_empty()) || !self.has_room_for(raw) {

@@ -290,7 +290,7 @@ async fn load(
             None => {
                 bail!("it ended before it answered `session/load`: {}", receiver.connection().ended().await)
             }
-            Some(PeerMessage::Answer(about, said)) if about == asked => answer = Some(said),
+            Some(PeerMessage::Answer(about, reply)) if about == asked => answer = Some(reply),
             Some(PeerMessage::Drained(about)) if about == asked => break,
             Some(PeerMessage::Update(update)) => replay.update(&update),
             Some(PeerMessage::Request { id, method, .. }) => receiver.answer(&id, too_early_answer(&method)),

@@ -212,8 +212,8 @@ impl Terminals {
 
     /// Returns whether no terminal, command or request is open and all output was sent.
     pub fn are_quiet(&self) -> bool {
-        let says_nothing = !self.changes.output.load(Ordering::Acquire) && !self.is_to_be_shown;
-        self.open.is_empty() && self.waiting.is_empty() && self.background.is_empty() && says_nothing
+        let has_no_news = !self.changes.output.load(Ordering::Acquire) && !self.is_to_be_shown;
+        self.open.is_empty() && self.waiting.is_empty() && self.background.is_empty() && has_no_news
     }
 
     /// Waits until [`Terminals::answers`] may have answers. Cancel safe.

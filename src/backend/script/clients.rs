@@ -48,18 +48,18 @@ impl ScriptAgent {
         let id = self.next_call();
         let message = format!("Run {name}").into();
         let (name, input) = (name.to_owned(), input.to_owned());
-        self.tell(TurnEvent::ClientTool { id: id.clone(), name, input, message }).await?;
+        self.report_turn(TurnEvent::ClientTool { id: id.clone(), name, input, message }).await?;
         let ScriptReply::ToolResult(result) = self.reply_about(&id).await? else { return Ok(()) };
-        self.finish(TurnEvent::Part(TextKind::Markdown, told_by(&result))).await
+        self.finish(TurnEvent::Part(TextKind::Markdown, text_of(&result))).await
     }
 
     /// Reports whether the agent has a token, and its length, but never the token.
     pub(super) async fn show_token(&mut self) -> Result<(), Stop> {
-        let told = match self.resource.as_ref().and_then(|resource| self.tokens.get(resource)) {
+        let text = match self.resource.as_ref().and_then(|resource| self.tokens.get(resource)) {
             Some(token) => format!("a token of {} bytes", token.secret().len()),
             None => "no token".to_owned(),
         };
-        self.finish(TurnEvent::Part(TextKind::Markdown, told)).await
+        self.finish(TurnEvent::Part(TextKind::Markdown, text)).await
     }
 
     /// Reports the token as refused and fails; the turn can be resumed with another token.
@@ -74,7 +74,7 @@ impl ScriptAgent {
     }
 }
 
-fn told_by(result: &ToolCallResult) -> String {
+fn text_of(result: &ToolCallResult) -> String {
     if !result.success {
         let why = result.error.as_ref().and_then(|error| error.get("message")).and_then(Value::as_str);
         return format!("(failed: {})", why.unwrap_or("it does not say why"));

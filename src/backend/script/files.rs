@@ -40,14 +40,15 @@ impl ScriptAgent {
         let started = TurnEvent::ToolStarted { id: id.clone(), name, display_name };
         let kind = (KIND.to_owned(), Value::from("edit"));
         let meta = JsonObject::from_iter([kind.clone()]);
-        self.tell(TurnEvent::With(Box::new(started), CallExtras { meta, ..CallExtras::default() })).await?;
+        self.report_turn(TurnEvent::With(Box::new(started), CallExtras { meta, ..CallExtras::default() }))
+            .await?;
         let ready = TurnEvent::ToolReady {
             id: id.clone(),
             input: rest.to_owned(),
             message: "Write files".into(),
             gate: ToolGate::Open,
         };
-        self.tell(ready).await?;
+        self.report_turn(ready).await?;
         // Runs synchronously, so that a script always gives the same result.
         let (outcome, unshown) = match write_all(&Folders::new(directories), &first, &wanted) {
             Ok(WrittenFiles { content, unshown }) => {

@@ -48,12 +48,12 @@ impl ScriptAgent {
         if text.is_empty() {
             return Ok(());
         }
-        self.tell(TurnEvent::Part(TextKind::Markdown, String::new())).await?;
+        self.report_turn(TurnEvent::Part(TextKind::Markdown, String::new())).await?;
         let mut words = text.split_inclusive(' ').peekable();
         while let Some(word) = words.next() {
             let event = TurnEvent::Text(TextKind::Markdown, word.to_owned());
             if words.peek().is_some() {
-                self.tell(event).await?;
+                self.report_turn(event).await?;
             } else {
                 self.finish(event).await?;
             }
@@ -71,13 +71,13 @@ impl ScriptAgent {
             return Err(Stop::mistake(format!("/stream: SIZE is {DELTA_BYTES_MAX} at most")));
         }
         let digits: String = "0123456789".chars().cycle().take(size + 10).collect();
-        self.tell(TurnEvent::Part(TextKind::Markdown, String::new())).await?;
+        self.report_turn(TurnEvent::Part(TextKind::Markdown, String::new())).await?;
         let mut start = 0;
         for number in 1..=count {
             let delta = digits[start..start + size].to_owned();
             let event = TurnEvent::Text(TextKind::Markdown, delta);
             if number < count {
-                self.tell(event).await?;
+                self.report_turn(event).await?;
             } else {
                 self.finish(event).await?;
             }
@@ -107,14 +107,14 @@ impl ScriptAgent {
             }
         }
         let content = text_content(input);
-        self.tell(TurnEvent::ToolContent { id: id.clone(), content: content.clone() }).await?;
+        self.report_turn(TurnEvent::ToolContent { id: id.clone(), content: content.clone() }).await?;
         let message = format!("Ran {name}").into();
         let outcome = ToolOutcome { success: true, message, content, error: None };
         let done = TurnEvent::ToolDone { id: id.clone(), outcome, review };
         if !review {
             return self.finish(done).await;
         }
-        self.tell(done).await?;
+        self.report_turn(done).await?;
         self.reply_about(&id).await.map(|_| ())
     }
 
@@ -138,11 +138,11 @@ impl ScriptAgent {
     pub(super) async fn begin_call(&mut self, name: &str, input: &str) -> Result<String, Stop> {
         let id = self.next_call();
         let (tool, display_name) = (name.to_owned(), name.to_owned());
-        self.tell(TurnEvent::ToolStarted { id: id.clone(), name: tool, display_name }).await?;
+        self.report_turn(TurnEvent::ToolStarted { id: id.clone(), name: tool, display_name }).await?;
         let characters: Vec<char> = input.chars().collect();
         for piece in characters.chunks(INPUT_PIECE_CHARS) {
             let delta = piece.iter().collect();
-            self.tell(TurnEvent::ToolInput { id: id.clone(), delta }).await?;
+            self.report_turn(TurnEvent::ToolInput { id: id.clone(), delta }).await?;
         }
         Ok(id)
     }
@@ -155,7 +155,8 @@ impl ScriptAgent {
         gate: ToolGate,
     ) -> Result<(), Stop> {
         let message = format!("Run {name}").into();
-        self.tell(TurnEvent::ToolReady { id: id.to_owned(), input: input.to_owned(), message, gate }).await
+        self.report_turn(TurnEvent::ToolReady { id: id.to_owned(), input: input.to_owned(), message, gate })
+            .await
     }
 
     pub(super) async fn question(&mut self, rest: &str) -> Result<(), Stop> {
@@ -168,18 +169,18 @@ impl ScriptAgent {
         }
         self.turn.calls += 1;
         let id = format!("question-{}", self.turn.calls);
-        self.tell(TurnEvent::Question { id: id.clone(), message: None, url: None, questions }).await?;
+        self.report_turn(TurnEvent::Question { id: id.clone(), message: None, url: None, questions }).await?;
         let ScriptReply::Answers { response, answers } = self.reply_about(&id).await? else { return Ok(()) };
-        let said = match response {
+        let text = match response {
             ChatInputResponseKind::Accept => {
                 let answers: Vec<_> =
-                    answers.iter().map(|(id, answer)| format!("{id}: {}", spoken(answer))).collect();
+                    answers.iter().map(|(id, answer)| format!("{id}: {}", text_of_answer(answer))).collect();
                 answers.join("\n")
             }
             ChatInputResponseKind::Decline => "(declined)".to_owned(),
             ChatInputResponseKind::Cancel => "(cancelled)".to_owned(),
         };
-        self.finish(TurnEvent::Part(TextKind::Markdown, said)).await
+        self.finish(TurnEvent::Part(TextKind::Markdown, text)).await
     }
 
     pub(super) async fn usage(&mut self, rest: &str) -> Result<(), Stop> {
@@ -187,7 +188,7 @@ impl ScriptAgent {
         // Unsigned: counts are never negative.
         let input_tokens: u32 = number("/usage INPUT", words.next().unwrap_or_default())?;
         let output_tokens: u32 = number("/usage INPUT OUTPUT", words.next().unwrap_or_default())?;
-        self.tell(TurnEvent::Usage(UsageInfo {
+        self.report_turn(TurnEvent::Usage(UsageInfo {
             input_tokens: Some(input_tokens.into()),
             output_tokens: Some(output_tokens.into()),
             model: None,
@@ -223,7 +224,7 @@ pub(super) fn tool_and_input(rest: &str) -> Result<(&str, &str), Stop> {
     }
 }
 
-pub(super) fn spoken(answer: &ChatInputAnswer) -> String {
+pub(super) fn text_of_answer(answer: &ChatInputAnswer) -> String {
     let value = match answer {
         ChatInputAnswer::Draft(answer) | ChatInputAnswer::Submitted(answer) => &answer.value,
         ChatInputAnswer::Skipped(_) => return "(skipped)".to_owned(),

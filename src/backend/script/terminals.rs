@@ -27,7 +27,8 @@ impl ScriptAgent {
             display_name: "Terminal".to_owned(),
         };
         let meta = JsonObject::from_iter([(TOOL_KIND.to_owned(), TOOL.into())]);
-        self.tell(TurnEvent::With(Box::new(started), CallExtras { meta, ..CallExtras::default() })).await?;
+        self.report_turn(TurnEvent::With(Box::new(started), CallExtras { meta, ..CallExtras::default() }))
+            .await?;
         let input = format!("echo {text}");
         let message = format!("Run {input}");
         let ready = TurnEvent::ToolReady {
@@ -36,7 +37,7 @@ impl ScriptAgent {
             message: message.into(),
             gate: ToolGate::Open,
         };
-        self.tell(ready).await?;
+        self.report_turn(ready).await?;
         self.report_of(
             &terminal,
             TerminalEvent::Opened { call: id.clone(), title: input.clone(), detaches: false },
@@ -48,7 +49,7 @@ impl ScriptAgent {
             is_pty: None,
             result: None,
         });
-        self.tell(TurnEvent::ToolContent { id: id.clone(), content: vec![shown.clone()] }).await?;
+        self.report_turn(TurnEvent::ToolContent { id: id.clone(), content: vec![shown.clone()] }).await?;
         let printed = format!("{text}\n");
         for word in printed.split_inclusive(' ') {
             self.report_of(&terminal, TerminalEvent::Data(word.to_owned())).await?;
@@ -64,11 +65,11 @@ impl ScriptAgent {
     /// Has the host run a command, and waits for its end.
     pub(super) async fn run_in_terminal(&mut self, line: &str) -> Result<(), Stop> {
         let id = self.next_call();
-        self.tell(TurnEvent::Command { id: id.clone(), line: line.to_owned() }).await?;
+        self.report_turn(TurnEvent::Command { id: id.clone(), line: line.to_owned() }).await?;
         self.reply_about(&id).await?;
         let done = self.turn.done + 1;
-        self.turn.told = done;
-        self.tell(TurnEvent::Progress(done as u64)).await
+        self.turn.reported = done;
+        self.report_turn(TurnEvent::Progress(done as u64)).await
     }
 
     /// Shows the page at an address, which is the last word; without an address, closes the canvas

@@ -250,7 +250,7 @@ fn a_copy_is_what_it_is_of() {
 /// The old file stays unchanged until the new one replaces it, so that a killed process leaves one
 /// of the two.
 #[test]
-fn whoever_has_opened_a_file_before_it_is_written_reads_the_old_one() {
+fn file_opened_before_a_write_is_read_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let (top, path) = (top(&folder), top(&folder).join("file"));
     let folders = Folders::new(vec![top.clone()]);

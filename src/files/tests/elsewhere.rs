@@ -46,11 +46,11 @@ fn again(test: &str, ground: &Path, words: &[&str], before: &str) {
         .env_remove("TMPDIR")
         .output();
     let Ok(ran) = ran else { return skip(&format!("there is no `{}`", words[0])) };
-    let said = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    let output = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     match ran.status.code() {
-        Some(0) => assert!(said.contains("1 passed"), "{said}"),
-        Some(1 | 77 | 126 | 127) => skip(&said),
-        _ => panic!("{said}"),
+        Some(0) => assert!(output.contains("1 passed"), "{output}"),
+        Some(1 | 77 | 126 | 127) => skip(&output),
+        _ => panic!("{output}"),
     }
 }
 

@@ -51,8 +51,8 @@ pub(super) fn check_answer(
     };
     use {ChatInputAnswerValue as Value, ChatInputQuestion as Question};
     if let Value::Text(text) = value {
-        if let Some(said) = value_of_text(question, &text.value) {
-            *value = said;
+        if let Some(parsed) = value_of_text(question, &text.value) {
+            *value = parsed;
         }
     }
     let fits = match (question, &*value) {

@@ -81,14 +81,14 @@ pub(crate) fn client_sets_pending(
     }
     agents.check_tokens_for_turn(ledger, step, key, &origin.client_id)?;
     selection::check_message(ledger, agents, chat.session, &action.message)?;
-    let (kind, id, said) = (action.kind, action.id.clone(), action.message.clone());
+    let (kind, id, as_sent) = (action.kind, action.id.clone(), action.message.clone());
     let attached = attached::resolve_attached(ledger, &mut action.message)?;
     attached::check_room(ledger, key, &id, &attached)?;
     speak_as(ledger, key, &origin.client_id);
     if kind == PendingMessageKind::Steering {
         pending::note_undelivered_steering(ledger, key, &id);
     }
-    let fixed = action.message != said;
+    let fixed = action.message != as_sent;
     let action = StateAction::ChatPendingMessageSet(action);
     let verdict = if fixed {
         // An acknowledgement would show the client's message instead of the adjusted one.

@@ -89,14 +89,14 @@ pub(crate) fn client_changes_list(
     }
     agents.check_tokens_for_turn(ledger, step, key, &origin.client_id)?;
     selection::check_message(ledger, agents, chat.session, &message.message)?;
-    let said = message.clone();
+    let as_sent = message.clone();
     let transcripts = attached::resolve_attached(ledger, &mut message.message)?;
     let id = message.id.clone();
     attached::check_room(ledger, key, &id, &transcripts)?;
     speak_as(ledger, key, &origin.client_id);
     pending::note_undelivered_steering(ledger, key, &id);
     // An acknowledgement would show the client's message instead of the adjusted one.
-    let changes = known.as_ref() != Some(&message) || said != message;
+    let changes = known.as_ref() != Some(&message) || as_sent != message;
     if changes {
         let set = SteeringChange::Set { steering_message: Box::new(message) };
         ledger.sequence(step, key, set.to_action(), Some(origin));

@@ -16,8 +16,12 @@ use crate::wire::uris::encode_segment;
 const COMMANDS_MAX: usize = 256;
 
 /// Returns the customization with the commands that an agent has reported; `None` without any.
-pub(super) fn customization_of(provider: &str, title: &str, said: &SelfDescription) -> Option<Customization> {
-    let commands = said.commands.as_ref().filter(|commands| !commands.is_empty())?;
+pub(super) fn customization_of(
+    provider: &str,
+    title: &str,
+    description: &SelfDescription,
+) -> Option<Customization> {
+    let commands = description.commands.as_ref().filter(|commands| !commands.is_empty())?;
     let uri = format!("ahp-agent:/{}", encode_segment(provider));
     let children = commands.iter().take(COMMANDS_MAX).map(|command| prompt(provider, &uri, command));
     Some(Customization::Plugin(PluginCustomization {
@@ -30,7 +34,7 @@ pub(super) fn customization_of(provider: &str, title: &str, said: &SelfDescripti
         load: Some(CustomizationLoadState::Loaded(CustomizationLoadedState {})),
         children: Some(children.collect()),
         enablement: None,
-        version: said.version.clone(),
+        version: description.version.clone(),
         uri,
     }))
 }

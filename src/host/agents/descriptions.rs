@@ -37,11 +37,11 @@ impl AgentRegistry {
         provider: &str,
         news: SelfDescription,
     ) {
-        let Some(said) = self.learn(provider, news) else { return };
+        let Some(description) = self.learn(provider, news) else { return };
         let provider = provider.to_owned();
-        self.said.retain(|(of, _)| *of != provider);
-        self.said.push((provider.clone(), said.clone()));
-        step.emit(Output::Record(Record::AgentSaid { provider, said }));
+        self.stored.retain(|(of, _)| *of != provider);
+        self.stored.push((provider.clone(), description.clone()));
+        step.emit(Output::Record(Record::AgentDescribed { provider, description }));
         self.announce_changed_agents(ledger, step);
     }
 

@@ -39,7 +39,7 @@ const LOGIN_NEEDED_MS: u64 = 10_000;
 pub(super) struct AgentRegistry {
     /// All agents; the first one is the default.
     known: Vec<KnownAgent>,
-    pub(super) said: Vec<(String, Bytes)>,
+    pub(super) stored: Vec<(String, Bytes)>,
     /// Checksum of the agents last sent to clients; `None` if none were sent.
     pub(super) sent_checksum: Option<u32>,
     pub(super) tokens: BTreeMap<ConnectionId, BTreeMap<String, HeldToken>>,
@@ -48,7 +48,7 @@ pub(super) struct AgentRegistry {
 #[derive(Debug)]
 struct KnownAgent {
     operator: AgentDescription,
-    said: SelfDescription,
+    description: SelfDescription,
     /// Merged description that is used and shown.
     whole: AgentDescription,
     /// Monotonic time, in milliseconds, before which the agent is not probed again.
@@ -66,10 +66,10 @@ struct StoredAgent<T> {
 impl AgentRegistry {
     /// Creates the registry from the operator's descriptions and the stored self-descriptions.
     pub(super) fn at_start(operators: Vec<AgentDescription>, start: &Start) -> Self {
-        let known = operators.into_iter().map(|operator| KnownAgent::at_start(operator, &start.said));
+        let known = operators.into_iter().map(|operator| KnownAgent::at_start(operator, &start.descriptions));
         Self {
             known: known.collect(),
-            said: start.said.clone(),
+            stored: start.descriptions.clone(),
             sent_checksum: start.agents,
             tokens: BTreeMap::new(),
         }
@@ -87,9 +87,9 @@ impl AgentRegistry {
             let agent = match before.iter().position(is_it) {
                 Some(at) => {
                     let known = before.remove(at);
-                    KnownAgent { whole: whole(&operator, &known.said), operator, ..known }
+                    KnownAgent { whole: whole(&operator, &known.description), operator, ..known }
                 }
-                None => KnownAgent::at_start(operator, &self.said),
+                None => KnownAgent::at_start(operator, &self.stored),
             };
             self.known.push(agent);
         }
@@ -116,10 +116,10 @@ impl AgentRegistry {
     /// has changed.
     pub(super) fn learn(&mut self, provider: &str, news: SelfDescription) -> Option<Bytes> {
         let agent = self.find_mut(provider)?;
-        if !agent.said.learn(news) {
+        if !agent.description.learn(news) {
             return None;
         }
-        agent.whole = whole(&agent.operator, &agent.said);
+        agent.whole = whole(&agent.operator, &agent.description);
         Some(agent.to_stored())
     }
 
@@ -138,9 +138,9 @@ impl AgentRegistry {
 }
 
 impl KnownAgent {
-    fn at_start(operator: AgentDescription, said: &[(String, Bytes)]) -> Self {
-        let kept = said.iter().find(|(provider, _)| *provider == operator.info.provider);
-        let said = kept.and_then(|(provider, json)| {
+    fn at_start(operator: AgentDescription, stored: &[(String, Bytes)]) -> Self {
+        let kept = stored.iter().find(|(provider, _)| *provider == operator.info.provider);
+        let description = kept.and_then(|(provider, json)| {
             match serde_json::from_slice::<StoredAgent<SelfDescription>>(json) {
                 Ok(kept) => (kept.identity == operator.identity).then_some(kept.said),
                 Err(error) => {
@@ -153,16 +153,23 @@ impl KnownAgent {
                 }
             }
         });
-        let said = said.unwrap_or_default();
-        Self { whole: whole(&operator, &said), operator, said, probed_until_ms: 0, login_until_ms: 0 }
+        let description = description.unwrap_or_default();
+        Self {
+            whole: whole(&operator, &description),
+            operator,
+            description,
+            probed_until_ms: 0,
+            login_until_ms: 0,
+        }
     }
 
     fn to_stored(&self) -> Bytes {
-        to_sorted_json(&StoredAgent { identity: self.operator.identity.clone(), said: &self.said }).into()
+        to_sorted_json(&StoredAgent { identity: self.operator.identity.clone(), said: &self.description })
+            .into()
     }
 }
 
-fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescription {
+fn whole(operator: &AgentDescription, description: &SelfDescription) -> AgentDescription {
     let mut whole = operator.clone();
     let SelfDescription {
         title,
@@ -174,7 +181,7 @@ fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescriptio
         steers,
         adopts,
         ..
-    } = said.clone();
+    } = description.clone();
     let info = &mut whole.info;
     if let Some(title) = title.filter(|_| info.display_name == info.provider) {
         info.display_name = title;
@@ -194,7 +201,7 @@ fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescriptio
         whole.config = config;
         whole.may_have_more_settings = false;
     }
-    let own = commands::customization_of(&whole.info.provider, &whole.info.display_name, said);
+    let own = commands::customization_of(&whole.info.provider, &whole.info.display_name, description);
     whole.info.customizations.get_or_insert_default().extend(own);
     whole.info.customizations.take_if(|all| all.is_empty());
     whole.commands = commands.unwrap_or(whole.commands);
@@ -210,7 +217,7 @@ fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescriptio
 /// Returns the stored form of an agent's description, after merging `news` into the one that was
 /// stored before; JSON text.
 pub fn stored_description(operator: &AgentDescription, before: &Start, news: SelfDescription) -> Bytes {
-    let mut agent = KnownAgent::at_start(operator.clone(), &before.said);
-    agent.said.learn(news);
+    let mut agent = KnownAgent::at_start(operator.clone(), &before.descriptions);
+    agent.description.learn(news);
     agent.to_stored()
 }

@@ -12,7 +12,7 @@ use crate::wire::rpc::Params;
 
 const RESOURCE: &str = "https://example.com";
 
-fn said(model: &str) -> SelfDescription {
+fn description(model: &str) -> SelfDescription {
     SelfDescription { models: Some(vec![named_model(model, "a", model)]), ..SelfDescription::default() }
 }
 
@@ -29,14 +29,16 @@ fn guarded() -> AgentDescription {
 }
 
 #[test]
-fn what_an_agent_says_is_kept_for_the_same_program_alone() {
+fn description_of_an_agent_is_kept_for_the_same_program_alone() {
     let (mut ledger, mut agents) = (with_session(), registry(&[agent("a", "one")]));
     assert_eq!(models(&agents), ["default"], "one stands in for those that are not known");
     let mut learn = |agents: &mut AgentRegistry| {
-        outputs_of(|step| agents.merge_description(&mut ledger, step, "a", said("large")))
+        outputs_of(|step| agents.merge_description(&mut ledger, step, "a", description("large")))
     };
     let outputs = learn(&mut agents);
-    assert!(matches!(&outputs[0], Output::Record(Record::AgentSaid { provider, .. }) if provider == "a"));
+    assert!(
+        matches!(&outputs[0], Output::Record(Record::AgentDescribed { provider, .. }) if provider == "a")
+    );
     assert_eq!(actions_in(&outputs), ["root/agentsChanged"]);
     assert!(learn(&mut agents).is_empty(), "it is no news");
     agents.replace(vec![agent("b", ""), agent("a", "one")]);
@@ -55,8 +57,9 @@ fn commands_of_an_agent_are_a_customization_of_it() {
         argument_hint: None,
     };
     let commands = Some(vec![command("go on")]);
-    let said = SelfDescription { commands, version: Some("1".to_owned()), ..SelfDescription::default() };
-    let outputs = outputs_of(|step| agents.merge_description(&mut ledger, step, "a", said));
+    let description =
+        SelfDescription { commands, version: Some("1".to_owned()), ..SelfDescription::default() };
+    let outputs = outputs_of(|step| agents.merge_description(&mut ledger, step, "a", description));
     assert!(actions_in(&outputs).contains(&"root/agentsChanged".to_owned()));
     let shown = serde_json::to_value(&ledger.channels.root.state.agents[0].customizations).unwrap();
     let child = json!({ "type": "prompt", "id": "agent:a#go on", "uri": "ahp-agent:/a/commands/go%20on",
@@ -96,7 +99,7 @@ fn token_counts_for_a_declared_resource_until_it_expires() {
 }
 
 #[test]
-fn agent_that_has_not_said_its_settings_is_probed_once_in_a_while() {
+fn agent_with_unknown_settings_is_probed_once_in_a_while() {
     let (ledger, mut agents) = (with_session(), registry(&[agent("a", "")]));
     let mut probes = |ms| step_at(ms, |step| agents.probe_agent(&ledger, step, ME, "a")).0.len();
     assert_eq!(

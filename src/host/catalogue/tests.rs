@@ -43,7 +43,7 @@ fn page_of_the_list_has_sessions_as_memory_knows_them() {
 }
 
 #[test]
-fn session_says_what_its_chat_does() {
+fn session_shows_the_activity_of_its_chat() {
     let mut ledger = with_session();
     start_turn(&mut ledger, "t");
     let outputs = outputs_of(|step| super::sync_chat(&mut ledger, step, CHAT));

@@ -217,14 +217,14 @@ impl Changes {
                 // All changes of the session are changes of its only chat.
                 true => of_session.clone(),
                 false => self.net_files(ledger, |ledger| {
-                    let mut said = edits::without_reverted(
+                    let mut reported = edits::without_reverted(
                         ledger,
                         key,
                         reported_in(edits::turns_with_edits(ledger, chat)),
                     );
                     let is_its = |file: &RevertedFile| file.is_of(chat_uri.as_deref().unwrap_or_default());
-                    said.extend(edits::reverts_of(ledger, key, is_its));
-                    net_of(said)
+                    reported.extend(edits::reverts_of(ledger, key, is_its));
+                    net_of(reported)
                 }),
             };
             let Some(of_chat) = ledger.channels.chats.known_mut(chat) else { continue };

@@ -254,9 +254,9 @@ impl Checkpoints {
         };
         let session = chat.session;
         let Some(turn) = chat.conversation.history().last() else { return };
-        let mut said = changed_paths(&turn.text());
-        said.extend(turn.edits().edits.iter().map(|edit| edit.diff.file.clone()));
-        let said = said.into_iter().take(REPORTED_FILES_MAX).collect();
+        let mut reported = changed_paths(&turn.text());
+        reported.extend(turn.edits().edits.iter().map(|edit| edit.diff.file.clone()));
+        let reported = reported.into_iter().take(REPORTED_FILES_MAX).collect();
         let (chat, turn) = (chat.channel.uri.clone(), turn.id().to_owned());
         let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
         let checkpoints = &mut of_session.checkpoints;
@@ -264,7 +264,7 @@ impl Checkpoints {
         let mut since = vec![before];
         since.extend(checkpoints.turns.first().map(|first| first.before.clone()));
         since.dedup();
-        let Some(work) = checkpoint_work(ledger, step, session, since.clone(), said) else { return };
+        let Some(work) = checkpoint_work(ledger, step, session, since.clone(), reported) else { return };
         let behind = JobPurpose::AfterTurn { session, chat, turn, since };
         self.run_git(ledger, step, (directories, WITHIN_MS), work, behind);
         note_checkpoint_requested(ledger, session);
@@ -528,12 +528,12 @@ fn checkpoint_work(
     step: &mut Step<'_>,
     session: SessionKey,
     since: Vec<Checkpoint>,
-    said: Vec<String>,
+    reported: Vec<String>,
 ) -> Option<GitWork> {
     assign_namespace(ledger, step, session);
     let checkpoints = &mut ledger.channels.sessions.known_mut(session)?.checkpoints;
     let ((namespace, number), last) = (checkpoints.next_checkpoint(), checkpoints.last.clone());
-    Some(GitWork::Checkpoint { namespace, number, last, since, said })
+    Some(GitWork::Checkpoint { namespace, number, last, since, said: reported })
 }
 
 /// Drops the checkpoint after a turn that is resumed.

@@ -96,7 +96,7 @@ impl Changes {
             ledger.note_edited(session, true);
             self.statuses.request_refresh(ledger, session);
         }
-        let told = match report {
+        let outcome = match report {
             GitReport::Committed(done) => {
                 let place =
                     done.branch.map_or_else(|| "no branch".to_owned(), |branch| format!("`{branch}`"));
@@ -106,6 +106,6 @@ impl Changes {
             GitReport::Failed(why) | GitReport::Unusable(why) => Err(RpcError::unavailable(&why)),
             _ => Err(RpcError::unavailable(REPOSITORY_GONE)),
         };
-        self.finish_operation(ledger, step, session, told);
+        self.finish_operation(ledger, step, session, outcome);
     }
 }

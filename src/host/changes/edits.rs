@@ -44,7 +44,7 @@ pub(in crate::host) struct ReportedEdit<'a> {
 }
 
 pub(in crate::host) fn reported_in(turns: Vec<TurnOf<'_>>) -> Vec<ReportedEdit<'_>> {
-    let said = turns.into_iter().flat_map(|TurnOf { chat, id, edits, .. }| {
+    let reported = turns.into_iter().flat_map(|TurnOf { chat, id, edits, .. }| {
         let place = (chat, id);
         edits.into_iter().map(move |edit| ReportedEdit {
             before_in: place,
@@ -53,7 +53,7 @@ pub(in crate::host) fn reported_in(turns: Vec<TurnOf<'_>>) -> Vec<ReportedEdit<'
             is_revert: false,
         })
     });
-    said.collect()
+    reported.collect()
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -68,21 +68,21 @@ pub(in crate::host) struct NetEdit<'a> {
 /// again.
 pub(in crate::host) fn net_of(mut edits: Vec<ReportedEdit<'_>>) -> Vec<NetEdit<'_>> {
     // Turns of several chats may run concurrently.
-    edits.sort_by_key(|said| said.edit.at);
+    edits.sort_by_key(|reported| reported.edit.at);
     let mut all: Vec<NetEdit<'_>> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
-    for said in edits {
-        if said.is_revert && !places.contains_key(said.edit.diff.file.as_str()) {
+    for reported in edits {
+        if reported.is_revert && !places.contains_key(reported.edit.diff.file.as_str()) {
             // The edits that it has reverted were removed with their turns.
             continue;
         }
-        let place = *places.entry(&said.edit.diff.file).or_insert(all.len());
+        let place = *places.entry(&reported.edit.diff.file).or_insert(all.len());
         match all.get_mut(place) {
             Some(net) => {
-                net.last = said;
+                net.last = reported;
                 net.lines = None;
             }
-            None => all.push(NetEdit { first: said, last: said, lines: said.edit.diff.lines }),
+            None => all.push(NetEdit { first: reported, last: reported, lines: reported.edit.diff.lines }),
         }
     }
     all.retain(|net| net.first.edit.diff.before != net.last.edit.diff.after);
@@ -185,10 +185,10 @@ impl Changes {
                 }
             }
         }
-        let mut said = self.reported_files(ledger, key, scope).unwrap_or_default();
-        said.retain(|file| unseen.contains_key(&file.file));
-        said.extend(unseen.into_values().flatten());
-        said
+        let mut reported = self.reported_files(ledger, key, scope).unwrap_or_default();
+        reported.retain(|file| unseen.contains_key(&file.file));
+        reported.extend(unseen.into_values().flatten());
+        reported
     }
 
     /// Returns the files that differ between two checkpoints, without reverted ones.
@@ -244,10 +244,10 @@ impl Changes {
     ) -> Option<Vec<FileDiff<SideContent>>> {
         match scope {
             ChangesetScope::Session => Some(self.net_files(ledger, |ledger| {
-                let mut said =
+                let mut reported =
                     without_reverted(ledger, session, reported_in(turns_of_session(ledger, session)));
-                said.extend(reverts_of(ledger, session, |_| true));
-                net_of(said)
+                reported.extend(reverts_of(ledger, session, |_| true));
+                net_of(reported)
             })),
             ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => None,
             ChangesetScope::Turn(id) => {
@@ -256,9 +256,9 @@ impl Changes {
                 Some(self.net_files(ledger, |ledger| {
                     let mut turns = turns_with_edits(ledger, chat);
                     turns.retain(|turn| turn.id == id);
-                    let mut said = reported_in(turns);
-                    said.extend(reverts_of(ledger, session, |file| file.scope == of_scope));
-                    net_of(said)
+                    let mut reported = reported_in(turns);
+                    reported.extend(reverts_of(ledger, session, |file| file.scope == of_scope));
+                    net_of(reported)
                 }))
             }
         }
@@ -268,9 +268,9 @@ impl Changes {
 /// Returns the time for a call that ends now: later than all earlier edits of the session.
 pub(in crate::host) fn edit_time(ledger: &Ledger, session: SessionKey, now_ms: i64) -> i64 {
     let turns = turns_of_session(ledger, session);
-    let said = turns.iter().flat_map(|turn| turn.edits.iter().map(|edit| edit.at));
+    let reported = turns.iter().flat_map(|turn| turn.edits.iter().map(|edit| edit.at));
     let discarded = ledger.channels.sessions.known(session).map(|session| &session.reverted);
-    let last = said.chain(discarded.into_iter().flatten().map(|file| file.edit.at)).max();
+    let last = reported.chain(discarded.into_iter().flatten().map(|file| file.edit.at)).max();
     last.map_or(now_ms, |last| now_ms.max(last.saturating_add(1)))
 }
 
@@ -308,9 +308,9 @@ pub(in crate::host) fn reverts_of(
 ) -> Vec<ReportedEdit<'_>> {
     let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
     let nowhere = (ChatKey(0), "");
-    let said =
+    let reported =
         session.reverted.iter().filter(|file| !file.is_unsure && file.kept.is_none() && is_meant(file));
-    let reverts = said.map(|file| {
+    let reverts = reported.map(|file| {
         let [before_in, after_in] = [&file.before_in, &file.after_in].map(|place| {
             let place = place.as_ref().and_then(|it| Some((ledger.find_chat(&it.chat)?, it.turn.as_str())));
             place.unwrap_or(nowhere)
@@ -325,9 +325,9 @@ pub(in crate::host) fn reverts_of(
 pub(in crate::host) fn without_reverted<'a>(
     ledger: &Ledger,
     key: SessionKey,
-    mut said: Vec<ReportedEdit<'a>>,
+    mut reported: Vec<ReportedEdit<'a>>,
 ) -> Vec<ReportedEdit<'a>> {
-    let Some(session) = ledger.channels.sessions.known(key) else { return said };
+    let Some(session) = ledger.channels.sessions.known(key) else { return reported };
     let mut taken_back: HashMap<&str, Vec<(i64, ChangesetScope)>> = HashMap::new();
     for file in session.reverted.iter().filter(|file| file.kept.is_some() && !file.is_unsure) {
         let changeset = format!("{}{}", session.channel.uri, file.scope);
@@ -335,7 +335,7 @@ pub(in crate::host) fn without_reverted<'a>(
             taken_back.entry(&file.edit.diff.file).or_default().push((file.edit.at, scope));
         }
     }
-    said.retain(|it| {
+    reported.retain(|it| {
         let mut of_file = taken_back.get(it.edit.diff.file.as_str()).into_iter().flatten();
         !of_file.any(|(at, scope)| {
             let is_of = match scope {
@@ -346,7 +346,7 @@ pub(in crate::host) fn without_reverted<'a>(
             is_of && it.edit.at < *at
         })
     });
-    said
+    reported
 }
 
 /// Returns the chat of a session with the turn of this id; the default chat has precedence.

@@ -395,29 +395,29 @@ impl Changes {
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         session: SessionKey,
-        told: Result<Option<String>, RpcError>,
+        outcome: Result<Option<String>, RpcError>,
     ) {
         let Some(running) = self.operations.running.remove(&session) else { return };
         let RunningOperation { requesters, scope, params } = running;
         if ledger.channels.sessions.contains_key(&session) {
-            if let Err(error) = &told {
+            if let Err(error) = &outcome {
                 let why = error_info("operationFailed".to_owned(), &error.message);
                 let failed = &mut self.operations.failed;
                 failed.insert((session, scope_key(&scope)), (params.operation_id, why));
             }
             self.sync_changesets(ledger, step, session);
         }
-        self.answer_operation(step, requesters, told);
+        self.answer_operation(step, requesters, outcome);
     }
 
     fn answer_operation(
         &self,
         step: &mut Step<'_>,
         requesters: Vec<Requester>,
-        told: Result<Option<String>, RpcError>,
+        outcome: Result<Option<String>, RpcError>,
     ) {
         for (connection, id) in requesters {
-            let frame = match &told {
+            let frame = match &outcome {
                 Ok(message) => {
                     let result = message.as_ref().map_or_else(|| json!({}), |it| json!({ "message": it }));
                     Frame::result(id, Method::InvokeChangesetOperation, Bytes::from(to_json(&result)))

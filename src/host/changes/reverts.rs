@@ -164,12 +164,12 @@ impl Changes {
                 self.statuses.request_refresh(ledger, session);
             }
         }
-        let said = list_of_files(&refused);
-        let told = match is_empty {
-            true => Err(RpcError::files_have_changed(&said)),
-            false => Ok((!refused.is_empty()).then(|| format!("some files stay as they are: {said}"))),
+        let files = list_of_files(&refused);
+        let outcome = match is_empty {
+            true => Err(RpcError::files_have_changed(&files)),
+            false => Ok((!refused.is_empty()).then(|| format!("some files stay as they are: {files}"))),
         };
-        self.finish_operation(ledger, step, session, told);
+        self.finish_operation(ledger, step, session, outcome);
     }
 
     /// Records reverted files, except those whose change another client has reverted by now.

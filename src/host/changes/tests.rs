@@ -158,8 +158,8 @@ fn file_whose_changes_are_being_computed_is_not_marked_as_reviewed() {
     };
     let origin = ActionOrigin { client_id: "c".to_owned(), client_seq: 1 };
     let outputs = outputs_of(|step| {
-        let said = changes.review_files(&mut ledger, step, key, action(true), origin);
-        assert_eq!(said.err(), Some(Refusal::ChangesPending));
+        let result = changes.review_files(&mut ledger, step, key, action(true), origin);
+        assert_eq!(result.err(), Some(Refusal::ChangesPending));
     });
     assert!(outputs.is_empty(), "{outputs:?}");
 }

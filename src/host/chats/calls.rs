@@ -155,7 +155,7 @@ fn close_call(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, state: &T
     }
 }
 
-/// Ends a call that nobody finishes, with what it has produced so far.
+/// Ends a call that cannot finish, with what it has produced so far.
 pub(crate) fn fail_call(
     ledger: &mut Ledger,
     step: &mut Step<'_>,

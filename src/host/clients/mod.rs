@@ -207,7 +207,7 @@ impl Clients {
         tool: String,
         ready: Readiness,
     ) {
-        let nobody = format!("no active client of this session offers the tool `{tool}`");
+        let why = format!("no active client of this session offers the tool `{tool}`");
         let begun =
             |ledger: &Ledger| ledger.channels.chats.known(call.key)?.conversation.tool(&call.id).cloned();
         if begun(ledger).is_none() {
@@ -225,7 +225,7 @@ impl Clients {
             _ => return,
         }
         if !is_offered {
-            fail_client_call(ledger, step, &call, &nobody);
+            fail_client_call(ledger, step, &call, &why);
         }
     }
 }

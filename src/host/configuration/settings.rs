@@ -34,12 +34,12 @@ pub(crate) fn agent_is_configured(
     chat: ChatKey,
     mut config: SessionConfigState,
     spreads: bool,
-    heard: u64,
+    acknowledged: u64,
 ) {
     let next = ledger.head() + 1;
     let Some(reporter) = ledger.channels.chats.known_mut(chat) else { return };
     let key = reporter.session;
-    reporter.settings_sent.unacknowledged.retain(|_, number| *number > heard);
+    reporter.settings_sent.unacknowledged.retain(|_, number| *number > acknowledged);
     let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
     // Later changes are not part of the agent's report yet.
     for name in reporter.settings_sent.unacknowledged.keys() {

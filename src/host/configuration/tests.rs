@@ -33,25 +33,25 @@ fn level(ledger: &Ledger) -> String {
 }
 
 #[test]
-fn setting_of_a_client_counts_until_its_agent_has_heard_of_it() {
+fn setting_of_a_client_holds_until_its_agent_acknowledges_it() {
     let (mut ledger, agents) = (with_session(), registry(&[agent("script", "")]));
-    let agent_says = |ledger: &mut Ledger, level: &str, heard| {
+    let report_settings = |ledger: &mut Ledger, level: &str, acknowledged| {
         outputs_of(|step| {
-            settings::agent_is_configured(ledger, &agents, step, CHAT, config(level), false, heard);
+            settings::agent_is_configured(ledger, &agents, step, CHAT, config(level), false, acknowledged);
         })
     };
-    assert_eq!(actions_in(&agent_says(&mut ledger, "low", 0)), ["session/configChanged"]);
+    assert_eq!(actions_in(&report_settings(&mut ledger, "low", 0)), ["session/configChanged"]);
     assert_eq!(level(&ledger), "low");
-    assert!(agent_says(&mut ledger, "low", 0).is_empty(), "nothing has changed");
+    assert!(report_settings(&mut ledger, "low", 0).is_empty(), "nothing has changed");
     // A client sets another value.
     let before = JsonObject::from_iter([("level".to_owned(), json!("low"))]);
     let session = ledger.channels.sessions.get_mut(&SESSION).unwrap();
     session.state.config = Some(config("high"));
     let outputs = outputs_of(|step| settings::send_configuration(&mut ledger, step, SESSION, &before, None));
     assert!(matches!(commands_in(&outputs)[..], [Command::Configure { number: 1, .. }]), "{outputs:?}");
-    agent_says(&mut ledger, "low", 0);
+    report_settings(&mut ledger, "low", 0);
     assert_eq!(level(&ledger), "high", "the agent has said so before it heard");
-    agent_says(&mut ledger, "low", 1);
+    report_settings(&mut ledger, "low", 1);
     assert_eq!(level(&ledger), "low");
 }
 

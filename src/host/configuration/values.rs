@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_what_their_schema_says() {
+    fn values_must_match_their_schema() {
         let list = json!({
             "type": "array", "minItems": 1, "maxItems": 2,
             "items": { "type": "string", "title": "", "enum": ["a", "b"] },
@@ -273,21 +273,21 @@ mod tests {
             Some("`config.x` must be of type array, not string".to_owned())
         );
         for (items, count) in [(json!([]), 0), (json!(["a", "a", "a"]), 3)] {
-            let said = format!("`config.x` has {count} items, not 1 to 2");
-            assert_eq!(problem(&list, items), Some(said));
+            let expected = format!("`config.x` has {count} items, not 1 to 2");
+            assert_eq!(problem(&list, items), Some(expected));
         }
-        let said = "`config.x[1]` must be one of \"a\", \"b\", not \"c\"";
-        assert_eq!(problem(&list, json!(["a", "c"])), Some(said.to_owned()));
+        let expected = "`config.x[1]` must be one of \"a\", \"b\", not \"c\"";
+        assert_eq!(problem(&list, json!(["a", "c"])), Some(expected.to_owned()));
         let object = json!({
             "type": "object", "required": ["n"], "properties": { "n": { "type": "integer", "title": "" } },
             "additionalProperties": { "type": "boolean", "title": "" },
         });
         assert_eq!(problem(&object, json!({ "n": 1, "more": true })), None);
         assert_eq!(problem(&object, json!({})), Some("missing field `config.x.n`".to_owned()));
-        let said = "`config.x.n` must be of type integer, not number";
-        assert_eq!(problem(&object, json!({ "n": 1.5 })), Some(said.to_owned()));
-        let said = "`config.x.more` must be of type boolean, not null";
-        assert_eq!(problem(&object, json!({ "n": 1, "more": null })), Some(said.to_owned()));
+        let expected = "`config.x.n` must be of type integer, not number";
+        assert_eq!(problem(&object, json!({ "n": 1.5 })), Some(expected.to_owned()));
+        let expected = "`config.x.more` must be of type boolean, not null";
+        assert_eq!(problem(&object, json!({ "n": 1, "more": null })), Some(expected.to_owned()));
     }
 
     #[test]
@@ -315,11 +315,11 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_too_long_to_be_told_allows_what_is_not_in_it() {
-        let told = json!({ "type": "string", "enum": ["a"] });
-        let mut some = told.clone();
+    fn list_beyond_the_limit_allows_unlisted_values() {
+        let listed = json!({ "type": "string", "enum": ["a"] });
+        let mut some = listed.clone();
         some["enumDynamic"] = json!(true);
-        assert!(problem(&told, json!("b")).is_some());
+        assert!(problem(&listed, json!("b")).is_some());
         assert_eq!(problem(&some, json!("b")), None);
     }
 }

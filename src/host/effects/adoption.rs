@@ -15,7 +15,7 @@ pub struct AgentSession {
     pub name: String,
     /// Title for people.
     pub title: Option<String>,
-    /// `file:` URI of the folder that the agent works in; `None` if the agent has not said it.
+    /// `file:` URI of the folder that the agent works in; `None` if the agent has not reported it.
     pub directory: Option<String>,
     /// Time of the last change, in the agent's form.
     pub modified_at: Option<String>,

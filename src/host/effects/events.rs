@@ -54,7 +54,7 @@ pub enum Event {
         /// Set if changes also apply to the session's other conversations.
         spreads: bool,
         /// Number of the last change that the settings take into account.
-        heard: u64,
+        acknowledged: u64,
     },
     /// Name that the agent gives the session.
     Title(String),

@@ -103,7 +103,7 @@ pub enum GitWork {
         /// Paths of the host's own files, which are never changed.
         own: Vec<String>,
         /// Files for which tool calls have reported both sides.
-        said: Vec<SaidFile>,
+        said: Vec<ReportedFile>,
         /// Namespace and number of a checkpoint to make first, as by [`GitWork::Checkpoint`].
         kept_first: Option<(String, u64)>,
         /// Namespace and number of the ref that retains the current contents of the files, as raw
@@ -200,7 +200,7 @@ impl GitRevert {
 
 /// Request to revert one file by the contents that tool calls have reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SaidFile {
+pub struct ReportedFile {
     /// `file:` URI of the file.
     pub file: String,
     /// Expected and wanted text, each `None` if the file must not exist; `None` if either text is
@@ -246,7 +246,7 @@ pub enum GitReport {
     Seen(Box<RepositoryStatus>),
     /// Requested content, in base64.
     Content(String),
-    /// Outcome for each file; [`SaidFile`]s come last.
+    /// Outcome for each file; [`ReportedFile`]s come last.
     TakenBack(Vec<RevertOutcome>),
     /// Commit that was made.
     Committed(GitCommit),

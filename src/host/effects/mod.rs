@@ -130,7 +130,7 @@ pub enum Input {
         /// Provider id.
         provider: String,
         /// Description.
-        said: Box<SelfDescription>,
+        description: Box<SelfDescription>,
     },
     /// A watch that the core itself has requested has started; its channel.
     Watches(String),
@@ -592,9 +592,9 @@ impl FileRevert {
     }
 
     /// Returns the file with both texts as calls have reported them.
-    pub fn said(&self) -> SaidFile {
+    pub fn reported(&self) -> ReportedFile {
         let sides = self.now.clone().zip(self.wanted.clone());
-        SaidFile { file: self.uri().to_owned(), sides, mode_wanted: self.row.mode() }
+        ReportedFile { file: self.uri().to_owned(), sides, mode_wanted: self.row.mode() }
     }
 }
 

@@ -75,11 +75,11 @@ pub enum Record {
     /// Checksum of the agents as clients last received them.
     Agents(u32),
     /// Description that an agent has given of itself, as JSON text.
-    AgentSaid {
+    AgentDescribed {
         /// Provider id of the agent.
         provider: String,
         /// Complete description.
-        said: Bytes,
+        description: Bytes,
     },
     /// Request to make this step durable against power loss.
     Sync,
@@ -94,7 +94,7 @@ impl Record {
             Self::Chat(row) => row.body.len(),
             Self::Channel(row) => row.body.len(),
             Self::Turn(_, _, turn) => turn.bytes(),
-            Self::AgentSaid { said, .. } => said.len(),
+            Self::AgentDescribed { description, .. } => description.len(),
             _ => 0,
         }
     }

@@ -97,13 +97,13 @@ impl Rope {
         }
     }
 
-    /// Passes the pieces to `take` in order until it returns false. `said` adjusts the text of each
-    /// turn. Returns whether `take` accepted all pieces.
-    pub fn write(self, said: &mut dyn FnMut(Bytes) -> Bytes, take: &mut dyn FnMut(Bytes) -> bool) -> bool {
+    /// Passes the pieces to `take` in order until it returns false. `adjust` changes each turn's
+    /// text. Returns whether `take` accepted all pieces.
+    pub fn write(self, adjust: &mut dyn FnMut(Bytes) -> Bytes, take: &mut dyn FnMut(Bytes) -> bool) -> bool {
         self.0.into_iter().all(|strand| match strand {
             Strand::Text(text) => take(text.into()),
             Strand::Turns(chat, turns) => turns.iter().enumerate().all(|(number, turn)| {
-                (number == 0 || take(Bytes::from_static(b","))) && take(said(turn_for_clients(&chat, turn)))
+                (number == 0 || take(Bytes::from_static(b","))) && take(adjust(turn_for_clients(&chat, turn)))
             }),
         })
     }

@@ -54,11 +54,11 @@ impl ChannelSnapshot {
         self.turns.iter().map(CompletedTurn::bytes).sum()
     }
 
-    /// Returns the JSON text with its sequence number; `said` adjusts all but the turns.
-    fn rope(self, said: &mut dyn FnMut(&mut Value)) -> Rope {
+    /// Returns the JSON text with its sequence number; `adjust` adjusts all but the turns.
+    fn rope(self, adjust: &mut dyn FnMut(&mut Value)) -> Rope {
         let mut snapshot = json!({ "fromSeq": self.from_seq, "resource": self.channel });
         snapshot["state"] = Value::Object(self.to_object());
-        said(&mut snapshot);
+        adjust(&mut snapshot);
         let state = with_turns(snapshot["state"].take(), &self.channel, self.turns);
         let mut members = Rope::members_of(snapshot);
         members.insert("state".to_owned(), state);
@@ -118,12 +118,12 @@ impl LargeStates {
         self.rope(&mut |_| {}).into_text()
     }
 
-    /// Returns the JSON text of the result; `said` adjusts all but the turns.
-    pub fn rope(self, said: &mut dyn FnMut(&mut Value)) -> Rope {
+    /// Returns the JSON text of the result; `adjust` adjusts all but the turns.
+    pub fn rope(self, adjust: &mut dyn FnMut(&mut Value)) -> Rope {
         let mut members: Value = self.members.into_iter().collect();
-        said(&mut members);
+        adjust(&mut members);
         let mut members = Rope::members_of(members);
-        let mut snapshots = self.states.into_iter().map(|state| state.rope(said));
+        let mut snapshots = self.states.into_iter().map(|state| state.rope(adjust));
         if self.method == Method::Subscribe {
             members.extend(snapshots.next().map(|snapshot| ("snapshot".to_owned(), snapshot)));
         } else {

@@ -129,8 +129,8 @@ impl Host {
                 self.agents.agents_are_configured(&mut self.ledger, step, agents);
                 customizations::agents_have_changed(&mut self.ledger, step);
             }
-            Input::Probed { provider, said } => {
-                self.agents.merge_description(&mut self.ledger, step, &provider, *said)
+            Input::Probed { provider, description } => {
+                self.agents.merge_description(&mut self.ledger, step, &provider, *description)
             }
             Input::Timer(timer) => self.timer_expired(step, timer),
             Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),

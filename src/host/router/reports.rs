@@ -68,7 +68,7 @@ impl Host {
                     self.ledger.chat_row_due(key);
                 }
             }
-            Event::Configured { config, spreads, heard } => {
+            Event::Configured { config, spreads, acknowledged } => {
                 settings::agent_is_configured(
                     &mut self.ledger,
                     &self.agents,
@@ -76,7 +76,7 @@ impl Host {
                     key,
                     *config,
                     spreads,
-                    heard,
+                    acknowledged,
                 );
             }
             Event::Described(news) => self.agents.agent_describes_itself(&mut self.ledger, step, key, *news),

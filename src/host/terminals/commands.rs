@@ -148,17 +148,17 @@ pub(crate) fn transcript_of_commands(chat: &Chat) -> Option<Transcript> {
             }
             break;
         };
-        let told = ran.to_text();
-        bytes += told.len();
+        let run_text = ran.to_text();
+        bytes += run_text.len();
         if bytes > AGENT_BYTES_MAX {
             cut = true;
             // The end of a command that exceeds the limit by itself is included.
             if newest_first.is_empty() {
-                newest_first.push(text::last_bytes(&told, AGENT_BYTES_MAX).to_owned());
+                newest_first.push(text::last_bytes(&run_text, AGENT_BYTES_MAX).to_owned());
             }
             break;
         }
-        newest_first.push(told);
+        newest_first.push(run_text);
     }
     newest_first.reverse();
     let text = newest_first.concat();

@@ -106,7 +106,7 @@ fn is_shown(conversation: &Conversation, uri: &str) -> bool {
 /// Returns the id and parts of the turn that shows the terminal of this URI: the first one with the
 /// command's result, if any, which is the turn that opened the terminal or the next.
 fn turn_showing(conversation: &Conversation, uri: &str) -> Option<(String, Vec<ResponsePart>)> {
-    let says_more = |parts: &[ResponsePart]| shown_in(parts, uri).map(|shown| shown.block.result.is_some());
+    let has_result = |parts: &[ResponsePart]| shown_in(parts, uri).map(|shown| shown.block.result.is_some());
     let over = conversation.history().turns().iter();
     let naming = over.filter(|turn| turn.facts().terminals);
     let naming = naming.filter(|turn| memmem::find(&turn.text(), uri.as_bytes()).is_some());
@@ -115,7 +115,7 @@ fn turn_showing(conversation: &Conversation, uri: &str) -> Option<(String, Vec<R
     let active = active.map(|turn| (turn.id.clone(), turn.response_parts.clone()));
     let mut found = None;
     for turn in over.chain(active) {
-        match says_more(&turn.1) {
+        match has_result(&turn.1) {
             Some(true) => return Some(turn),
             Some(false) if found.is_none() => found = Some(turn),
             _ => {}
@@ -430,8 +430,8 @@ fn terminal_shown(ledger: &Ledger, uri: &str) -> Option<(TerminalKey, Terminal)>
     // Without the exit status, actions sent before do not lead to this state.
     let session = ledger.channels.sessions.known(ledger.channels.chats.known(key)?.session)?;
     // Output of an interactive command was not logged, so it cannot be replayed either.
-    let is_told = result.is_some() && block.is_pty != Some(true);
-    let born_at = if is_told { session.channel.born_at } else { ledger.head() + 1 };
+    let can_be_replayed = result.is_some() && block.is_pty != Some(true);
+    let born_at = if can_be_replayed { session.channel.born_at } else { ledger.head() + 1 };
     let channel = Channel::new(uri, born_at);
     let is_cut = result.is_some_and(|result| result.truncated == Some(true));
     let terminal = Terminal { chat: Some(key), is_stored: true, is_cut, ..Terminal::new(channel, state) };

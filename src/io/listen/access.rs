@@ -53,14 +53,14 @@ impl AccessToken {
         let opened = small::open(file).with_context(|| format!("cannot read `{name}`"))?;
         check_is_private(&facts::of(&opened)?, file)?;
         let token = small::read(opened).with_context(|| format!("cannot read `{name}`"))?;
-        Self::said(token.trim()).with_context(|| format!("`{name}` contains no valid token"))
+        Self::parse(token.trim()).with_context(|| format!("`{name}` contains no valid token"))
     }
 
     /// Parses a token given by the user.
     ///
     /// # Errors
     /// When it has fewer than 16 characters, or others than letters, digits and `-._~`.
-    pub fn said(token: &str) -> anyhow::Result<Self> {
+    pub fn parse(token: &str) -> anyhow::Result<Self> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
         if token.len() < 16 || !token.bytes().all(is_plain) {
             bail!("a token has at least 16 letters, digits and -._~, and nothing else");
@@ -79,8 +79,8 @@ impl AccessToken {
     }
 
     /// Compares in constant time, so that the duration reveals nothing about the token.
-    fn is(&self, said: &[u8]) -> bool {
-        self.0.as_bytes().ct_eq(said).into()
+    fn is(&self, other: &[u8]) -> bool {
+        self.0.as_bytes().ct_eq(other).into()
     }
 }
 
@@ -148,7 +148,7 @@ impl Access {
             ));
         }
         match &self.token {
-            Some(token) if !says(request, token) => Err(AccessRefusal {
+            Some(token) if !has_token(request, token) => Err(AccessRefusal {
                 status: StatusCode::UNAUTHORIZED,
                 why: "the token is missing or wrong: send it as ?tkn= or as Authorization: Bearer",
                 is_wrong_token: true,
@@ -163,13 +163,13 @@ fn only<'a>(request: &'a Request, name: &HeaderName) -> Option<&'a str> {
     values.next().filter(|_| values.next().is_none())?.to_str().ok()
 }
 
-fn says(request: &Request, token: &AccessToken) -> bool {
-    let bearer = only(request, &AUTHORIZATION).and_then(|said| said.split_once(' '));
+fn has_token(request: &Request, token: &AccessToken) -> bool {
+    let bearer = only(request, &AUTHORIZATION).and_then(|value| value.split_once(' '));
     let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let asked = request.uri().query().unwrap_or_default().split('&');
-    let mut asked = asked.filter_map(|member| member.strip_prefix("tkn="));
-    bearer.is_some_and(|(_, said)| token.is(said.trim().as_bytes()))
-        || asked.any(|said| token.is(&percent_decode_str(said).collect::<Vec<u8>>()))
+    let members = request.uri().query().unwrap_or_default().split('&');
+    let mut members = members.filter_map(|member| member.strip_prefix("tkn="));
+    bearer.is_some_and(|(_, value)| token.is(value.trim().as_bytes()))
+        || members.any(|value| token.is(&percent_decode_str(value).collect::<Vec<u8>>()))
 }
 
 /// Returns whether `host` names this listener: by its configured name, by the connection's local
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_said_in_either_way() {
+    fn token_is_accepted_in_either_place() {
         let token = AccessToken("0123456789abcdef".to_owned());
         let access = Access { token: Some(token), origins: Vec::new() };
         let judge = |target: &str, authorization: Option<&str>| {

@@ -33,25 +33,25 @@ pub enum Address {
 impl FromStr for Address {
     type Err = anyhow::Error;
 
-    fn from_str(said: &str) -> anyhow::Result<Self> {
-        if let Some(path) = said.strip_prefix("unix:") {
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        if let Some(path) = text.strip_prefix("unix:") {
             if !sockets::SERVE_CLIENTS {
-                bail!("`{said}`: this system has no such sockets; listen on ws://HOST:PORT instead");
+                bail!("`{text}`: this system has no such sockets; listen on ws://HOST:PORT instead");
             }
             if path.is_empty() {
-                bail!("`{said}` names no file");
+                bail!("`{text}` names no file");
             }
             return Ok(Self::Unix(path.into()));
         }
-        let Some(rest) = said.strip_prefix("ws://") else {
-            bail!("`{said}` is neither ws://HOST:PORT nor unix:PATH");
+        let Some(rest) = text.strip_prefix("ws://") else {
+            bail!("`{text}` is neither ws://HOST:PORT nor unix:PATH");
         };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
-        let (host, port) = rest.rsplit_once(':').with_context(|| format!("`{said}` has no port"))?;
-        let port = port.parse().with_context(|| format!("`{said}` has no port between 0 and 65535"))?;
+        let (host, port) = rest.rsplit_once(':').with_context(|| format!("`{text}` has no port"))?;
+        let port = port.parse().with_context(|| format!("`{text}` has no port between 0 and 65535"))?;
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         if bare.is_none() && host.contains([':', '/', '@', '?', '#']) || host.is_empty() {
-            bail!("`{said}` has no host: a name, an address, or an address of IPv6 in brackets");
+            bail!("`{text}` has no host: a name, an address, or an address of IPv6 in brackets");
         }
         Ok(Self::WebSocket { host: bare.unwrap_or(host).to_owned(), port })
     }
@@ -66,8 +66,8 @@ impl From<Address> for String {
 impl TryFrom<String> for Address {
     type Error = anyhow::Error;
 
-    fn try_from(said: String) -> anyhow::Result<Self> {
-        said.parse()
+    fn try_from(text: String) -> anyhow::Result<Self> {
+        text.parse()
     }
 }
 
@@ -271,14 +271,14 @@ mod tests {
 
     #[test]
     fn addresses_are_read_as_they_are_written() {
-        for said in ["ws://127.0.0.1:0", "ws://localhost:9400", "ws://[::1]:80", "unix:/a/b c"] {
-            assert_eq!(said.parse::<Address>().unwrap().to_string(), said);
+        for text in ["ws://127.0.0.1:0", "ws://localhost:9400", "ws://[::1]:80", "unix:/a/b c"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
         assert_eq!("ws://a:1/".parse::<Address>().unwrap().to_string(), "ws://a:1");
-        for said in
+        for text in
             ["", "a:1", "ws://a", "ws://:1", "ws://a:70000", "wss://a:1", "ws://::1:1", "ws://a@b:1", "unix:"]
         {
-            assert!(said.parse::<Address>().is_err(), "{said}");
+            assert!(text.parse::<Address>().is_err(), "{text}");
         }
     }
 

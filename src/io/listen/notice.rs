@@ -28,7 +28,7 @@ impl ListenNotice {
     /// exited.
     pub fn read(folder: &Path) -> io::Result<Option<Self>> {
         match fs::read(folder.join(FILE)) {
-            Ok(told) => Ok(Some(serde_json::from_slice(&told)?)),
+            Ok(content) => Ok(Some(serde_json::from_slice(&content)?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }

@@ -87,7 +87,7 @@ enum ReadEnd {
     /// The client sends no more messages, and wants to receive the rest of the answers.
     EndOfInput,
     /// The host has closed the connection.
-    Unheard,
+    Disconnected,
     /// The client has violated the protocol or a limit.
     Refused(CloseCode, String),
 }
@@ -97,16 +97,16 @@ async fn serve<R: AsyncRead + Unpin>(
     controls: Arc<ControlFrames>,
     lines: ClientLines,
 ) {
-    let end = hear(&mut socket, &lines).await;
+    let end = receive(&mut socket, &lines).await;
     let connection = lines.connection();
     // The host first learns that the client sends no more messages, whatever the reason.
     match end {
-        ReadEnd::EndOfInput | ReadEnd::Unheard => drop(lines),
+        ReadEnd::EndOfInput | ReadEnd::Disconnected => drop(lines),
         ReadEnd::Gone | ReadEnd::Closed | ReadEnd::Refused(..) => lines.close_as_lost(),
     }
     match end {
         // The writer sends the close frame after the last message.
-        ReadEnd::EndOfInput | ReadEnd::Unheard => {}
+        ReadEnd::EndOfInput | ReadEnd::Disconnected => {}
         ReadEnd::Gone => controls.end(),
         ReadEnd::Closed => {
             // The library has answered the close frame when it read that.
@@ -135,14 +135,14 @@ async fn serve<R: AsyncRead + Unpin>(
     tracing::debug!(connection = connection.0, ?rest, "the WebSocket of a client is closed");
 }
 
-async fn hear<R: AsyncRead + Unpin>(
+async fn receive<R: AsyncRead + Unpin>(
     socket: &mut WebSocketStream<ReadHalf<R>>,
     lines: &ClientLines,
 ) -> ReadEnd {
     loop {
         let first = tokio::select! {
             message = socket.next() => message,
-            () = lines.closed() => return ReadEnd::Unheard,
+            () = lines.closed() => return ReadEnd::Disconnected,
         };
         let mut batch = Vec::new();
         let mut end = take_in(first, &mut batch);
@@ -151,7 +151,7 @@ async fn hear<R: AsyncRead + Unpin>(
             end = take_in(next, &mut batch);
         }
         if !batch.is_empty() && !lines.send(Ok(batch)).await {
-            return ReadEnd::Unheard;
+            return ReadEnd::Disconnected;
         }
         // The client is not to blame for the wait until the loop has taken the batch.
         socket.get_mut().deadline = None;
@@ -172,7 +172,7 @@ fn take_in(message: Option<Result<Message, Error>>, batch: &mut Vec<InputLine>) 
         Some(Ok(Message::Binary(_))) => {
             return Some(ReadEnd::Refused(CloseCode::Unsupported, "messages are text".to_owned()));
         }
-        Some(Ok(Message::Close(Some(said)))) if said.reason.as_str() == END_OF_INPUT => {
+        Some(Ok(Message::Close(Some(close)))) if close.reason.as_str() == END_OF_INPUT => {
             return Some(ReadEnd::EndOfInput);
         }
         Some(Ok(Message::Close(_))) => return Some(ReadEnd::Closed),
@@ -334,7 +334,7 @@ mod tests {
             reader,
             controls: Arc::default(),
             frames: FrameScanner::default(),
-            received: PartialMessage::unheard(),
+            received: PartialMessage::detached(),
             message_within: Duration::from_secs(3600),
             deadline: None,
         };

@@ -9,15 +9,15 @@ use crate::os::pty::{self, ForegroundGroup, Typing};
 pub struct Foreground {
     /// Foreground process group at the last check.
     group: Option<ForegroundGroup>,
-    /// Last reported name; `None` at first, and after a program has set a title.
-    told: Option<String>,
+    /// Name of the program; `None` at first, and after a program has set a title.
+    last_reported: Option<String>,
 }
 
 impl Foreground {
     /// Notes that the foreground program has set a title, which is kept while it is in the
     /// foreground.
     pub fn is_called(&mut self, terminal: &Typing) {
-        (self.group, self.told) = (pty::foreground(terminal), None);
+        (self.group, self.last_reported) = (pty::foreground(terminal), None);
     }
 
     /// Returns the name of the foreground program if both the program and its name have changed.
@@ -27,7 +27,7 @@ impl Foreground {
             return None;
         }
         let name = name_of(group)?;
-        (self.told.replace(name.clone()).as_ref() != Some(&name)).then_some(name)
+        (self.last_reported.replace(name.clone()).as_ref() != Some(&name)).then_some(name)
     }
 }
 

@@ -168,16 +168,16 @@ impl ShellSequences {
     }
 
     /// Parses an OSC 633 sequence. A [`PtyEvent::Directory`] holds a path here, not a URI.
-    pub fn parse_osc_633(&mut self, said: &str) -> Vec<PtyEvent> {
-        let mut says = said;
+    pub fn parse_osc_633(&mut self, content: &str) -> Vec<PtyEvent> {
+        let mut report = content;
         if let Some(nonce) = &self.nonce {
-            let known = said.strip_suffix(nonce.as_str()).and_then(|said| said.strip_suffix(';'));
+            let known = content.strip_suffix(nonce.as_str()).and_then(|content| content.strip_suffix(';'));
             let Some(known) = known else { return Vec::new() };
-            says = known;
+            report = known;
             self.is_authenticated = true;
         }
         self.speaks_633 = true;
-        let (kind, rest) = says.split_once(';').unwrap_or((says, ""));
+        let (kind, rest) = report.split_once(';').unwrap_or((report, ""));
         match kind {
             "E" => {
                 // Without a nonce, the sender is unknown, so the command line is not trusted.
@@ -201,11 +201,11 @@ impl ShellSequences {
     }
 
     /// Parses an OSC 133 sequence of any shell. Ignored if the shell has a nonce or sends OSC 633.
-    pub fn receive_generic(&mut self, said: &str) -> Option<PtyEvent> {
+    pub fn receive_generic(&mut self, content: &str) -> Option<PtyEvent> {
         if self.nonce.is_some() || self.speaks_633 {
             return None;
         }
-        let (kind, rest) = said.split_once(';').unwrap_or((said, ""));
+        let (kind, rest) = content.split_once(';').unwrap_or((content, ""));
         self.step(kind, rest)
     }
 
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn quoted_text_is_read_as_the_shell_meant_it() {
-        for (said, read) in [
+        for (quoted, read) in [
             ("a\\x3bb", "a;b"),
             ("\\\\x3b", "\\x3b"),
             ("\\x", "\\x"),
@@ -318,7 +318,7 @@ mod tests {
             ("$'\\777", "\\777"),
             ("'ä", "ä"),
         ] {
-            assert_eq!(unquoted(said), read, "{said:?}");
+            assert_eq!(unquoted(quoted), read, "{quoted:?}");
         }
     }
 }

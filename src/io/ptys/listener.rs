@@ -20,13 +20,13 @@ use crate::os::shell;
 const TITLE_BYTES_MAX: usize = 1024;
 
 /// Memory accounted for one event besides its own bytes, in bytes.
-const SAID_BYTES: usize = 64;
+const EVENT_BYTES: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HeardOutput {
+pub enum OutputPiece {
     /// Text, as bytes. The last character may continue in the next text.
     Text(Vec<u8>),
-    Said(PtyEvent),
+    Event(PtyEvent),
 }
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub struct PtyListener {
 struct PtyListenerState {
     screen: ScreenModel,
     shell: ShellSequences,
-    heard: Vec<HeardOutput>,
+    pending: Vec<OutputPiece>,
     pending_bytes: usize,
     answers: Vec<u8>,
     title: Option<String>,
@@ -54,7 +54,7 @@ impl PtyListener {
             screen: ScreenModel::new(size),
             redactor: nonce.as_deref().map(WordRedactor::new),
             shell: ShellSequences::new(nonce),
-            heard: Vec::new(),
+            pending: Vec::new(),
             pending_bytes: 0,
             answers: Vec::new(),
             title: None,
@@ -91,22 +91,22 @@ impl PtyListener {
     }
 
     pub fn has_pending(&self) -> bool {
-        !self.state.heard.is_empty() || self.state.directory.is_some()
+        !self.state.pending.is_empty() || self.state.directory.is_some()
     }
 
     /// Takes the pending output in its order. Only the latest directory is reported.
-    pub fn take_pending(&mut self) -> Vec<HeardOutput> {
+    pub fn take_pending(&mut self) -> Vec<OutputPiece> {
         self.state.pending_bytes = 0;
-        let mut heard = std::mem::take(&mut self.state.heard);
-        heard.extend(self.state.directory.take().map(PtyEvent::Directory).map(HeardOutput::Said));
-        heard
+        let mut pending = std::mem::take(&mut self.state.pending);
+        pending.extend(self.state.directory.take().map(PtyEvent::Directory).map(OutputPiece::Event));
+        pending
     }
 
     /// Puts back text whose last character is incomplete.
     pub fn put_back(&mut self, text: Vec<u8>) {
         if !text.is_empty() {
             self.state.pending_bytes += text.len();
-            self.state.heard.insert(0, HeardOutput::Text(text));
+            self.state.pending.insert(0, OutputPiece::Text(text));
         }
     }
 
@@ -134,22 +134,22 @@ impl PtyListenerState {
                     self.pass(bytes);
                 }
             },
-            Scanned::Dcs { whole, says } => match reply_to_device_string(says) {
+            Scanned::Dcs { whole, content } => match reply_to_device_string(content) {
                 Some(answer) => self.answers.extend_from_slice(answer.as_bytes()),
                 None => self.pass(whole),
             },
-            Scanned::Osc { whole, says } => {
+            Scanned::Osc { whole, content } => {
                 let end = if whole.ends_with(b"\x07") { "\x07" } else { "\x1b\\" };
-                match reply_to_command(says, end) {
+                match reply_to_command(content, end) {
                     Some(answer) => self.answers.extend_from_slice(answer.as_bytes()),
-                    None => self.receive_command(whole, says),
+                    None => self.receive_command(whole, content),
                 }
             }
         }
     }
 
-    fn receive_command(&mut self, whole: &[u8], says: &[u8]) {
-        let text = String::from_utf8_lossy(says);
+    fn receive_command(&mut self, whole: &[u8], content: &[u8]) {
+        let text = String::from_utf8_lossy(content);
         let (number, rest) = text.split_once(';').unwrap_or((&text, ""));
         match number {
             "0" | "2" => {
@@ -161,7 +161,7 @@ impl PtyListenerState {
             "7" => self.directory = directory_of(rest).or(self.directory.take()),
             "133" => {
                 if let Some(event) = self.shell.receive_generic(rest) {
-                    self.say(event);
+                    self.add_event(event);
                 }
             }
             "633" => {
@@ -172,7 +172,7 @@ impl PtyListenerState {
                             self.directory =
                                 path.is_absolute().then(|| uri_of(path)).or(self.directory.take());
                         }
-                        event => self.say(event),
+                        event => self.add_event(event),
                     }
                 }
                 return;
@@ -182,14 +182,14 @@ impl PtyListenerState {
         self.pass(whole);
     }
 
-    fn say(&mut self, event: PtyEvent) {
+    fn add_event(&mut self, event: PtyEvent) {
         // `DetectsCommands` precedes the first report on commands.
         if self.shell.takes_first() && event != PtyEvent::DetectsCommands {
-            self.heard.push(HeardOutput::Said(PtyEvent::DetectsCommands));
+            self.pending.push(OutputPiece::Event(PtyEvent::DetectsCommands));
         }
         let bytes = if let PtyEvent::CommandBegun(line) = &event { line.len() } else { 0 };
-        self.pending_bytes += SAID_BYTES + bytes;
-        self.heard.push(HeardOutput::Said(event));
+        self.pending_bytes += EVENT_BYTES + bytes;
+        self.pending.push(OutputPiece::Event(event));
     }
 
     fn pass(&mut self, bytes: &[u8]) {
@@ -207,9 +207,9 @@ impl PtyListenerState {
             return;
         }
         self.pending_bytes += bytes.len();
-        match self.heard.last_mut() {
-            Some(HeardOutput::Text(text)) => text.extend_from_slice(bytes),
-            _ => self.heard.push(HeardOutput::Text(bytes.to_vec())),
+        match self.pending.last_mut() {
+            Some(OutputPiece::Text(text)) => text.extend_from_slice(bytes),
+            _ => self.pending.push(OutputPiece::Text(bytes.to_vec())),
         }
     }
 }
@@ -233,9 +233,9 @@ mod tests {
 
     const SIZE: ScreenSize = ScreenSize { cols: 80, rows: 24 };
 
-    /// Returns everything that is heard when `printed` comes in pieces of `length` bytes, and the
+    /// Returns all pending output when `printed` arrives in pieces of `length` bytes, and the
     /// answers.
-    fn heard(nonce: Option<&str>, printed: &[u8], length: usize) -> (Vec<HeardOutput>, String) {
+    fn pieces(nonce: Option<&str>, printed: &[u8], length: usize) -> (Vec<OutputPiece>, String) {
         let mut listener = PtyListener::new(SIZE, nonce.map(str::to_owned));
         for piece in printed.chunks(length) {
             listener.read_output(piece);
@@ -245,8 +245,8 @@ mod tests {
         (listener.take_pending(), answers)
     }
 
-    fn text(text: &str) -> HeardOutput {
-        HeardOutput::Text(text.as_bytes().to_vec())
+    fn text(text: &str) -> OutputPiece {
+        OutputPiece::Text(text.as_bytes().to_vec())
     }
 
     #[test]
@@ -255,78 +255,78 @@ mod tests {
             b"ab\x1b[6nc\x1b]11;?\x07\x1b[c\x1bP$qm\x1b\\\x1b]52;c;?\x1b\\d\x1b[31m\x1b]52;c;aGk=\x07";
         let answers = "\x1b[1;3R\x1b]11;rgb:1e1e/1e1e/1e1e\x07\x1b[?62;22c\x1bP0$r\x1b\\";
         for length in 1..=printed.len() {
-            let (heard, answered) = heard(None, printed, length);
-            assert_eq!(heard, [text("abcd\x1b[31m\x1b]52;c;aGk=\x07")], "{length}");
+            let (pieces, answered) = pieces(None, printed, length);
+            assert_eq!(pieces, [text("abcd\x1b[31m\x1b]52;c;aGk=\x07")], "{length}");
             assert_eq!(answered, answers);
         }
     }
 
     #[test]
-    fn titles_and_directories_are_heard_and_shown() {
+    fn titles_and_directories_are_reported_and_shown() {
         let printed =
             b"\x1b]0;one\x07\x1b]2;tw\x01o\x07\x1b]7;file:///a%20b\x07\x1b]7;file://elsewhere/c\x07x";
         let mut listener = PtyListener::new(SIZE, None);
         printed.chunks(3).for_each(|piece| listener.read_output(piece));
         assert_eq!((listener.take_title().as_deref(), listener.take_title()), (Some("two"), None));
-        let said = HeardOutput::Said(PtyEvent::Directory("file:///a%20b".to_owned()));
-        assert_eq!(listener.take_pending(), [HeardOutput::Text(printed.to_vec()), said]);
+        let directory = OutputPiece::Event(PtyEvent::Directory("file:///a%20b".to_owned()));
+        assert_eq!(listener.take_pending(), [OutputPiece::Text(printed.to_vec()), directory]);
     }
 
     #[test]
     fn a_title_that_is_too_long_is_cut() {
-        for (bytes, told) in
+        for (bytes, expected) in
             [(TITLE_BYTES_MAX - 1, 1023), (TITLE_BYTES_MAX, 1024), (TITLE_BYTES_MAX + 1, 1024)]
         {
             let mut listener = PtyListener::new(SIZE, None);
             listener.read_output(format!("\x1b]0;{}\x07", "x".repeat(bytes)).as_bytes());
-            assert_eq!(listener.take_title().map(|title| title.len()), Some(told), "{bytes}");
+            assert_eq!(listener.take_title().map(|title| title.len()), Some(expected), "{bytes}");
         }
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_told_with_its_beginning() {
-        for (bytes, told) in [(15_999, 15_999), (16_000, 16_000), (16_001, 16_000)] {
+    fn command_line_beyond_the_limit_is_reported_with_its_beginning() {
+        for (bytes, expected) in [(15_999, 15_999), (16_000, 16_000), (16_001, 16_000)] {
             // Most of it escaped, as the scripts do.
             let line = format!("x{}", "\\x3b".repeat(bytes - 1));
-            let said = format!("\x1b]633;E;{line};{}\x07\x1b]633;C;{0}\x07", "w".repeat(32));
-            let (heard, _) = heard(Some(&"w".repeat(32)), said.as_bytes(), 4096);
-            let begun = HeardOutput::Said(PtyEvent::CommandBegun(format!("x{}", ";".repeat(told - 1))));
-            assert_eq!(heard.last(), Some(&begun), "{bytes}");
+            let printed = format!("\x1b]633;E;{line};{}\x07\x1b]633;C;{0}\x07", "w".repeat(32));
+            let (pieces, _) = pieces(Some(&"w".repeat(32)), printed.as_bytes(), 4096);
+            let begun = OutputPiece::Event(PtyEvent::CommandBegun(format!("x{}", ";".repeat(expected - 1))));
+            assert_eq!(pieces.last(), Some(&begun), "{bytes}");
         }
     }
 
     #[test]
-    fn commands_are_told_apart_by_a_shell_that_knows_the_word() {
+    fn shell_with_the_word_reports_its_commands() {
         let printed = b"\x1b]633;A;w\x07$ ls\r\n\x1b]633;E;ls \\x3b\\x0a\\\\;w\x07\x1b]633;C;w\x07a\x1b]633;D;0\x07\x1b]633;C\x07\
             \x1b]633;D;2;w\x07\x1b]633;P;Cwd=/x \\x3b;w\x07$ \x1b]133;C\x07";
-        let (heard, _) = heard(Some("w"), printed, 7);
-        let said = |event| HeardOutput::Said(event);
+        let (pieces, _) = pieces(Some("w"), printed, 7);
+        let event = |event| OutputPiece::Event(event);
         let expected = [
-            said(PtyEvent::DetectsCommands),
+            event(PtyEvent::DetectsCommands),
             text("$ ls\r\n"),
-            said(PtyEvent::CommandBegun("ls ;\n\\".to_owned())),
+            event(PtyEvent::CommandBegun("ls ;\n\\".to_owned())),
             text("a"),
-            said(PtyEvent::CommandDone(Some(2))),
+            event(PtyEvent::CommandDone(Some(2))),
             text("$ \x1b]133;C\x07"),
-            said(PtyEvent::Directory("file:///x%20%3B".to_owned())),
+            event(PtyEvent::Directory("file:///x%20%3B".to_owned())),
         ];
-        assert_eq!(heard, expected);
+        assert_eq!(pieces, expected);
     }
 
     #[test]
-    fn where_no_shell_was_told_the_word_any_may_tell_commands_apart() {
+    fn any_shell_reports_its_commands_without_a_word() {
         let printed = b"\x1b]133;A\x07$ \x1b]633;E;lie;x\x07\x1b]633;C\x07a\x1b]633;D\x07\x1b]133;D;1\x07";
-        let (heard, _) = heard(None, printed, 100);
-        let said = |event| HeardOutput::Said(event);
+        let (pieces, _) = pieces(None, printed, 100);
+        let event = |event| OutputPiece::Event(event);
         let expected = [
-            said(PtyEvent::DetectsCommands),
+            event(PtyEvent::DetectsCommands),
             text("\x1b]133;A\x07$ "),
-            said(PtyEvent::CommandBegun(String::new())),
+            event(PtyEvent::CommandBegun(String::new())),
             text("a"),
-            said(PtyEvent::CommandDone(None)),
+            event(PtyEvent::CommandDone(None)),
             text("\x1b]133;D;1\x07"),
         ];
-        assert_eq!(heard, expected);
+        assert_eq!(pieces, expected);
     }
 
     const WORD: &str = "f00dcafe0123456789abcdef00112233";
@@ -371,16 +371,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn mark_of_the_shell_is_heard_behind_anything_and_its_word_never_shown(
+        fn mark_of_the_shell_is_recognized_behind_anything_and_its_word_never_shown(
             before in printed(), length in 1..20_usize,
         ) {
             let mut all = before;
             all.extend_from_slice(format!("\x1b]633;E;true;{WORD}\x07\x1b]633;C;{WORD}\x07").as_bytes());
-            let (heard, _) = heard(Some(WORD), &all, length);
-            prop_assert_eq!(heard.last(), Some(&HeardOutput::Said(PtyEvent::CommandBegun("true".to_owned()))));
-            let shown: Vec<u8> = heard.iter().filter_map(|heard| match heard {
-                HeardOutput::Text(text) => Some(text.clone()),
-                HeardOutput::Said(_) => None,
+            let (pieces, _) = pieces(Some(WORD), &all, length);
+            prop_assert_eq!(pieces.last(), Some(&OutputPiece::Event(PtyEvent::CommandBegun("true".to_owned()))));
+            let shown: Vec<u8> = pieces.iter().filter_map(|piece| match piece {
+                OutputPiece::Text(text) => Some(text.clone()),
+                OutputPiece::Event(_) => None,
             }).flatten().collect();
             prop_assert!(memchr::memmem::find(&shown, WORD.as_bytes()).is_none());
         }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::foreground::Foreground;
 use super::integration::{ShellScript, ShellScripts};
-use super::listener::{HeardOutput, PtyListener};
+use super::listener::{OutputPiece, PtyListener};
 use super::opening::{open, OpenPty};
 use super::typing::InputQueue;
 use super::PtyReports;
@@ -34,7 +34,7 @@ const REPORT_BYTES_MAX: usize = 64 << 10;
 /// Maximum bytes per read; Linux never returns more from a terminal.
 const READ_BYTES_MAX: usize = 4 << 10;
 
-/// Size of unreported output, in bytes, at which reading pauses with `tells_at_end`.
+/// Size of unreported output, in bytes, at which reading pauses with `reports_at_end`.
 const END_REPORT_BYTES_MAX: usize = 1 << 20;
 
 /// Silence after the end of a program after which its output counts as complete.
@@ -76,7 +76,7 @@ pub struct ProgramControl {
     pub stop: CancellationToken,
     /// Dropped when no process of the program is left.
     pub counted: LiveProgram,
-    pub tells_at_end: bool,
+    pub reports_at_end: bool,
 }
 
 pub async fn start(
@@ -90,10 +90,10 @@ pub async fn start(
     match open(guards, scripts, launch, &shell) {
         Ok((guard, pty)) => {
             let name = shell.file_name().unwrap_or(shell.as_os_str()).to_string_lossy().into_owned();
-            let program = Program::new(pty, reports, (shell, name), attended.tells_at_end);
+            let program = Program::new(pty, reports, (shell, name), attended.reports_at_end);
             program.attend(guard, attended).await;
         }
-        Err(error) => reports.tell(not_started(&shell, &error), None),
+        Err(error) => reports.send(not_started(&shell, &error), None),
     }
 }
 
@@ -134,7 +134,7 @@ struct Program {
     script: Option<ShellScript>,
     /// Set if output was received since the last report.
     has_news: bool,
-    told_at: Option<Instant>,
+    reported_at: Option<Instant>,
     printed_at: Instant,
     drained_bytes: usize,
     /// Set once a read after the end has found nothing: later output is of others and not waited
@@ -150,23 +150,23 @@ struct Program {
     calm_at: Option<Instant>,
     waits_at: Option<Instant>,
     is_command: bool,
-    tells_at_end: bool,
+    reports_at_end: bool,
 }
 
 enum ProgramEvent {
-    Told(Option<PtyCommand>),
+    Command(Option<PtyCommand>),
     Guard(Option<GuardReport>),
     Readable,
     Written(io::Result<usize>),
     Opened,
-    TimeToTell(Option<OwnedSemaphorePermit>),
+    ReportDue(Option<OwnedSemaphorePermit>),
     Calm,
     Waits,
     Drained,
 }
 
 impl Program {
-    fn new(pty: OpenPty, reports: PtyReports, (path, name): (PathBuf, String), tells_at_end: bool) -> Self {
+    fn new(pty: OpenPty, reports: PtyReports, (path, name): (PathBuf, String), reports_at_end: bool) -> Self {
         Self {
             printed: pty.printed,
             screen: pty.typing,
@@ -178,7 +178,7 @@ impl Program {
             listener: PtyListener::new(pty.size, pty.word),
             script: pty.script,
             has_news: false,
-            told_at: None,
+            reported_at: None,
             printed_at: Instant::now(),
             drained_bytes: 0,
             is_drained: false,
@@ -189,7 +189,7 @@ impl Program {
             calm_at: None,
             waits_at: None,
             is_command: pty.is_command,
-            tells_at_end,
+            reports_at_end,
         }
     }
 
@@ -216,8 +216,8 @@ impl Program {
     async fn run(&mut self, commands: &mut mpsc::UnboundedReceiver<PtyCommand>) {
         loop {
             match self.next(commands).await {
-                ProgramEvent::Told(None) => return,
-                ProgramEvent::Told(Some(command)) => self.obey(command),
+                ProgramEvent::Command(None) => return,
+                ProgramEvent::Command(Some(command)) => self.obey(command),
                 ProgramEvent::Guard(news) => {
                     if !self.receive_guard_report(news) {
                         return;
@@ -229,24 +229,24 @@ impl Program {
                 }
                 ProgramEvent::Written(written) => self.receive_written(written),
                 ProgramEvent::Opened => self.is_closed = false,
-                ProgramEvent::TimeToTell(None) => return,
-                ProgramEvent::TimeToTell(Some(room)) => {
+                ProgramEvent::ReportDue(None) => return,
+                ProgramEvent::ReportDue(Some(room)) => {
                     self.has_news = false;
-                    self.told_at = Some(Instant::now());
+                    self.reported_at = Some(Instant::now());
                     self.report_pending(Some(room));
                 }
                 ProgramEvent::Calm => self.refresh_title(),
                 ProgramEvent::Waits => {
                     self.waits_at = None;
                     if seems_to_await_input(&self.screen) {
-                        self.reports.tell(PtyEvent::Waits, None);
+                        self.reports.send(PtyEvent::Waits, None);
                     }
                 }
                 ProgramEvent::Drained => {
                     self.listener.finish();
                     self.report_pending(None);
                     if let ProgramStage::Ended(code) = self.stage {
-                        self.reports.tell(PtyEvent::Exited(code), None);
+                        self.reports.send(PtyEvent::Exited(code), None);
                     }
                     return;
                 }
@@ -258,26 +258,26 @@ impl Program {
         let has_ended = matches!(self.stage, ProgramStage::Ended(_));
         let has_room = self.has_room();
         let reads = self.stage != ProgramStage::Starting && has_room && !self.is_closed;
-        // With `tells_at_end`, a full buffer is reported early: the program would block otherwise.
-        let may_tell = !self.tells_at_end || !has_room;
-        let tells = self.has_news && self.listener.has_pending() && may_tell;
+        // With `reports_at_end`, a full buffer is reported early: else the program would block.
+        let may_report = !self.reports_at_end || !has_room;
+        let reports_now = self.has_news && self.listener.has_pending() && may_report;
         let is_full = self.listener.pending_bytes() >= REPORT_BYTES_MAX;
-        let due = self.told_at.filter(|_| !is_full).map(|at| at + REPORT_INTERVAL);
+        let due = self.reported_at.filter(|_| !is_full).map(|at| at + REPORT_INTERVAL);
         let is_over = self.is_closed || self.drained_bytes >= DRAINED_BYTES_MAX;
-        let drained = has_ended && !tells;
+        let drained = has_ended && !reports_now;
         let drained_at = self.printed_at + DRAINED_AFTER;
         let (calm_at, waits_at) = (self.calm_at, self.waits_at);
         let (reports, printed, screen, control) =
             (&self.reports, &mut self.printed, &mut self.screen, &mut self.control);
         tokio::select! {
-            command = commands.recv() => ProgramEvent::Told(command),
+            command = commands.recv() => ProgramEvent::Command(command),
             report = control.next(), if !has_ended => ProgramEvent::Guard(report),
             room = async {
                 if let Some(due) = due {
                     sleep_until(due).await;
                 }
                 reports.room().await
-            }, if tells => ProgramEvent::TimeToTell(room),
+            }, if reports_now => ProgramEvent::ReportDue(room),
             _ = printed.readable(), if reads => ProgramEvent::Readable,
             written = pty::write(screen, self.typing.next()), if !self.typing.is_empty() => {
                 ProgramEvent::Written(written)
@@ -294,7 +294,7 @@ impl Program {
     }
 
     fn has_room(&self) -> bool {
-        let max = if self.tells_at_end { END_REPORT_BYTES_MAX } else { REPORT_BYTES_MAX };
+        let max = if self.reports_at_end { END_REPORT_BYTES_MAX } else { REPORT_BYTES_MAX };
         self.listener.pending_bytes() < max && self.drained_bytes < DRAINED_BYTES_MAX
     }
 
@@ -318,16 +318,16 @@ impl Program {
     fn receive_guard_report(&mut self, news: Option<GuardReport>) -> bool {
         self.stage = match news {
             Some(GuardReport::Started) => {
-                self.reports.tell(PtyEvent::Started { program: self.name.clone() }, None);
+                self.reports.send(PtyEvent::Started { program: self.name.clone() }, None);
                 self.expect_output();
                 ProgramStage::Running
             }
             Some(GuardReport::NotStarted(why)) => {
-                self.reports.tell(not_started(&self.path, &why), None);
+                self.reports.send(not_started(&self.path, &why), None);
                 return false;
             }
             None if self.stage == ProgramStage::Starting => {
-                self.reports.tell(not_started(&self.path, &"its guard has ended"), None);
+                self.reports.send(not_started(&self.path, &"its guard has ended"), None);
                 return false;
             }
             Some(GuardReport::Exited(code)) => ProgramStage::Ended(Some(i64::from(code))),
@@ -342,7 +342,7 @@ impl Program {
     fn read(&mut self) {
         let mut buffer = [0; READ_BYTES_MAX];
         // Deterministic reports must not depend on the size of single reads.
-        let room = match self.tells_at_end {
+        let room = match self.reports_at_end {
             true => END_REPORT_BYTES_MAX.saturating_sub(self.listener.pending_bytes()).max(1),
             false => READ_BYTES_MAX,
         };
@@ -356,7 +356,7 @@ impl Program {
                 if !self.is_drained {
                     self.printed_at = Instant::now();
                 }
-                self.calm_at = (!self.tells_at_end).then(|| self.printed_at + CALM_AFTER);
+                self.calm_at = (!self.reports_at_end).then(|| self.printed_at + CALM_AFTER);
                 if matches!(self.stage, ProgramStage::Ended(_)) {
                     self.drained_bytes += count;
                 } else {
@@ -383,7 +383,7 @@ impl Program {
         };
         let of_clients = self.typing.written(written);
         if of_clients > 0 {
-            self.reports.tell(PtyEvent::Took(of_clients), None);
+            self.reports.send(PtyEvent::Took(of_clients), None);
         }
     }
 
@@ -393,29 +393,29 @@ impl Program {
         }
         let is_all = room.is_none();
         let mut events = Vec::new();
-        let heard = self.listener.take_pending();
-        let last_text = heard.iter().rposition(|heard| matches!(heard, HeardOutput::Text(_)));
+        let pieces = self.listener.take_pending();
+        let last_text = pieces.iter().rposition(|piece| matches!(piece, OutputPiece::Text(_)));
         let goes_on = |at: usize| {
-            let said_behind = heard[at + 1..].iter();
-            !said_behind.clone().any(|heard| matches!(heard, HeardOutput::Said(event) if is_in_order(event)))
+            let behind = pieces[at + 1..].iter();
+            !behind.clone().any(|piece| matches!(piece, OutputPiece::Event(event) if is_in_order(event)))
         };
         let open = last_text.filter(|at| !is_all && goes_on(*at));
-        for (at, heard) in heard.into_iter().enumerate() {
-            match heard {
-                HeardOutput::Text(mut bytes) => {
+        for (at, piece) in pieces.into_iter().enumerate() {
+            match piece {
+                OutputPiece::Text(mut bytes) => {
                     let text = take_text(&mut bytes, open != Some(at));
                     self.listener.put_back(bytes);
                     events.extend((!text.is_empty()).then_some(PtyEvent::Data(text)));
                 }
-                HeardOutput::Said(event) => events.push(event),
+                OutputPiece::Event(event) => events.push(event),
             }
         }
         let last = events.pop();
         for event in events {
-            self.reports.tell(event, None);
+            self.reports.send(event, None);
         }
         if let Some(event) = last {
-            self.reports.tell(event, room);
+            self.reports.send(event, room);
         }
     }
 
@@ -424,7 +424,7 @@ impl Program {
         if let Some(title) = self.listener.take_title() {
             self.titled_at = Some(Instant::now());
             self.foreground.is_called(&self.screen);
-            self.reports.tell(PtyEvent::Title(title), None);
+            self.reports.send(PtyEvent::Title(title), None);
         }
     }
 
@@ -434,13 +434,13 @@ impl Program {
         self.calm_at = None;
         self.report_title();
         if let Some(title) = self.foreground.refresh(&self.screen) {
-            self.reports.tell(PtyEvent::Title(title), None);
+            self.reports.send(PtyEvent::Title(title), None);
         }
     }
 
     /// Starts the wait for output of a command.
     fn expect_output(&mut self) {
-        let waits = self.is_command && !self.tells_at_end;
+        let waits = self.is_command && !self.reports_at_end;
         self.waits_at = waits.then(|| Instant::now() + WAITS_AFTER);
     }
 }

@@ -78,8 +78,8 @@ pub fn reply_to_sequence(sequence: &[u8], screen: &ScreenModel) -> Option<String
 }
 
 /// Returns the answer to a device control string, as [`reply_to_sequence`] does.
-pub fn reply_to_device_string(says: &[u8]) -> Option<String> {
-    match says.get(..2) {
+pub fn reply_to_device_string(content: &[u8]) -> Option<String> {
+    match content.get(..2) {
         // Requests for a capability or a setting: neither is known.
         Some(b"+q") => Some("\x1bP0+r\x1b\\".to_owned()),
         Some(b"$q") => Some("\x1bP0$r\x1b\\".to_owned()),
@@ -89,9 +89,9 @@ pub fn reply_to_device_string(says: &[u8]) -> Option<String> {
 
 /// Returns the answer to an operating system command, as [`reply_to_sequence`] does. The answer
 /// ends with `end`, the terminator of the command.
-pub fn reply_to_command(says: &[u8], end: &str) -> Option<String> {
-    let says = String::from_utf8_lossy(says);
-    let (number, rest) = says.split_once(';').unwrap_or((&says, ""));
+pub fn reply_to_command(content: &[u8], end: &str) -> Option<String> {
+    let content = String::from_utf8_lossy(content);
+    let (number, rest) = content.split_once(';').unwrap_or((&content, ""));
     let mut values = rest.split(';');
     let asks = || rest.split(';').any(|value| value == "?");
     match number {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_told_and_what_could_be_typed_back_is_not() {
+    fn colours_are_answered_and_text_that_could_be_typed_back_is_not() {
         for (asked, answer) in [
             ("10;?", Some("\x1b]10;rgb:cccc/cccc/ccccE")),
             ("11;?", Some("\x1b]11;rgb:1e1e/1e1e/1e1eE")),

@@ -27,14 +27,14 @@ pub enum Scanned<'a> {
         /// All its bytes.
         whole: &'a [u8],
         /// Bytes between introducer and terminator.
-        says: &'a [u8],
+        content: &'a [u8],
     },
     /// Device control string.
     Dcs {
         /// All its bytes.
         whole: &'a [u8],
         /// Bytes between introducer and terminator.
-        says: &'a [u8],
+        content: &'a [u8],
     },
     /// Bytes that are neither text nor a sequence to interpret.
     Opaque(&'a [u8]),
@@ -147,10 +147,10 @@ impl OutputScanner {
     /// Emits the held string, whose terminator has `terminator` bytes.
     fn give_string(&mut self, take: &mut impl FnMut(Scanned<'_>), terminator: usize) {
         self.give(take, |whole| {
-            let says = &whole[2..whole.len() - terminator];
+            let content = &whole[2..whole.len() - terminator];
             match whole[1] {
-                b']' => Scanned::Osc { whole, says },
-                _ => Scanned::Dcs { whole, says },
+                b']' => Scanned::Osc { whole, content },
+                _ => Scanned::Dcs { whole, content },
             }
         });
     }
@@ -196,13 +196,15 @@ mod tests {
             let (kind, bytes) = match piece {
                 Scanned::Text(bytes) => ('t', bytes),
                 Scanned::Sequence(bytes) => ('s', bytes),
-                Scanned::Osc { says, .. } => ('o', says),
-                Scanned::Dcs { says, .. } => ('d', says),
+                Scanned::Osc { content, .. } => ('o', content),
+                Scanned::Dcs { content, .. } => ('d', content),
                 Scanned::Opaque(bytes) => ('x', bytes),
             };
             let text = String::from_utf8_lossy(bytes).into_owned();
             match all.last_mut() {
-                Some((last, said)) if *last == kind && matches!(kind, 't' | 'x') => said.push_str(&text),
+                Some((last, last_text)) if *last == kind && matches!(kind, 't' | 'x') => {
+                    last_text.push_str(&text)
+                }
                 _ => all.push((kind, text)),
             }
         };
@@ -214,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_taken_apart_wherever_it_was_cut() {
-        let said = b"a\x1b[31mb\x1b]0;t\x07c\x1b]8;;x\x1b\\d\x1bP+q544e\x1b\\e\x1bP1;2q~~\x1b\\f\x1b(Bg\x1b_k\x1b\\h";
+    fn output_is_split_the_same_wherever_it_was_cut() {
+        let printed = b"a\x1b[31mb\x1b]0;t\x07c\x1b]8;;x\x1b\\d\x1bP+q544e\x1b\\e\x1bP1;2q~~\x1b\\f\x1b(Bg\x1b_k\x1b\\h";
         let expected: Vec<(char, String)> = [
             ('t', "a"),
             ('s', "\x1b[31m"),
@@ -237,17 +239,17 @@ mod tests {
         ]
         .map(|(kind, text)| (kind, text.to_owned()))
         .to_vec();
-        assert_eq!(scanned(&[said]), expected);
-        for at in 1..said.len() {
-            assert_eq!(scanned(&[&said[..at], &said[at..]]), expected, "cut at {at}");
+        assert_eq!(scanned(&[printed]), expected);
+        for at in 1..printed.len() {
+            assert_eq!(scanned(&[&printed[..at], &printed[at..]]), expected, "cut at {at}");
         }
-        let single: Vec<&[u8]> = said.chunks(1).collect();
+        let single: Vec<&[u8]> = printed.chunks(1).collect();
         assert_eq!(scanned(&single), expected);
     }
 
     #[test]
     fn what_has_no_end_is_let_out() {
-        for (said, expected) in [
+        for (printed, expected) in [
             ("\x1b", vec![('x', "\x1b")]),
             ("\x1b[3\x1b[4m", vec![('x', "\x1b[3"), ('s', "\x1b[4m")]),
             ("\x1b]0;a\x1b[4m", vec![('o', "0;a"), ('s', "\x1b[4m")]),
@@ -260,7 +262,7 @@ mod tests {
             ("\x1b]0;a\x18b", vec![('x', "\x1b]0;a\x18"), ('t', "b")]),
         ] {
             let expected: Vec<_> = expected.into_iter().map(|(kind, text)| (kind, text.to_owned())).collect();
-            assert_eq!(scanned(&[said.as_bytes()]), expected, "{said:?}");
+            assert_eq!(scanned(&[printed.as_bytes()]), expected, "{printed:?}");
         }
         let of = |bytes: usize| format!("\x1b]52;{}\x07", "x".repeat(bytes - 6));
         assert_eq!(scanned(&[of(STRING_BYTES_MAX).as_bytes()])[0].0, 'o');
@@ -278,7 +280,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_byte_is_lost(said in prop::collection::vec(prop_oneof![Just(0x1b_u8), Just(b'['), Just(b']'),
+        fn no_byte_is_lost(printed in prop::collection::vec(prop_oneof![Just(0x1b_u8), Just(b'['), Just(b']'),
             Just(b'P'), Just(b'\\'), Just(7), Just(0x18), Just(b'm'), Just(b'0'), any::<u8>()], 0..200), cut in 0..200_usize)
         {
             let mut scanner = OutputScanner::default();
@@ -287,11 +289,11 @@ mod tests {
                 Scanned::Text(bytes) | Scanned::Sequence(bytes) | Scanned::Opaque(bytes) => all.extend_from_slice(bytes),
                 Scanned::Osc { whole, .. } | Scanned::Dcs { whole, .. } => all.extend_from_slice(whole),
             };
-            let at = cut.min(said.len());
-            scanner.scan(&said[..at], &mut take);
-            scanner.scan(&said[at..], &mut take);
+            let at = cut.min(printed.len());
+            scanner.scan(&printed[..at], &mut take);
+            scanner.scan(&printed[at..], &mut take);
             scanner.finish(&mut take);
-            prop_assert_eq!(all, said);
+            prop_assert_eq!(all, printed);
         }
     }
 }

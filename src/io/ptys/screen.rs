@@ -366,8 +366,8 @@ mod tests {
     }
 
     /// Returns the position of the cursor after this: text, and sequences between `<` and `>`.
-    fn after(screen: &mut ScreenModel, said: &str) -> (usize, usize) {
-        for (at, piece) in said.split(['<', '>']).enumerate() {
+    fn after(screen: &mut ScreenModel, printed: &str) -> (usize, usize) {
+        for (at, piece) in printed.split(['<', '>']).enumerate() {
             match at % 2 {
                 0 => screen.show(piece.as_bytes()),
                 _ => screen.obey(format!("\x1b{piece}").as_bytes()),
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn the_cursor_is_where_a_terminal_has_it() {
-        for (said, place) in [
+        for (printed, place) in [
             ("ab", (1, 3)),
             ("ab\ncd\re", (2, 2)),
             ("0123456789", (1, 10)),
@@ -406,7 +406,7 @@ mod tests {
             ("<[3;4H><c>", (1, 1)),
             ("<[20G><[Z>", (1, 9)),
         ] {
-            assert_eq!(after(&mut screen(10, 5), said), place, "{said:?}");
+            assert_eq!(after(&mut screen(10, 5), printed), place, "{printed:?}");
         }
     }
 
@@ -437,14 +437,14 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn the_cursor_never_leaves_the_screen(
-            said in prop::collection::vec("[a漢\\n\\t\\r]{0,9}|<\\[\\??[0-9;]{0,6}[A-Za-z]>|<[78cDEM]>", 0..30),
+            printed in prop::collection::vec("[a漢\\n\\t\\r]{0,9}|<\\[\\??[0-9;]{0,6}[A-Za-z]>|<[78cDEM]>", 0..30),
             sizes in prop::collection::vec((1..12_u16, 1..6_u16), 1..4),
         ) {
             let mut one = screen(sizes[0].0, sizes[0].1);
-            for (at, said) in said.iter().enumerate() {
+            for (at, printed) in printed.iter().enumerate() {
                 let (cols, rows) = sizes[at % sizes.len()];
                 one.resize(ScreenSize { cols, rows });
-                let (row, col) = after(&mut one, said);
+                let (row, col) = after(&mut one, printed);
                 prop_assert!((1..=usize::from(rows)).contains(&row) && (1..=usize::from(cols)).contains(&col), "{row} {col}");
             }
         }

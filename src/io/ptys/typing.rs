@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_typed_and_what_is_answered_keep_their_order_and_are_told_apart() {
+    fn typed_bytes_and_answers_keep_their_order_and_are_counted_separately() {
         let mut typing = InputQueue::default();
         typing.typed(b"abc");
         typing.answer(b"XY");
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_nobody_reads_are_bounded() {
+    fn unread_answers_are_bounded() {
         let mut typing = InputQueue::default();
         typing.answer(&vec![b'x'; ANSWERS_BYTES_MAX - 1]);
         typing.answer(b"ab");

@@ -18,7 +18,7 @@ use crate::files::unfinished::Unfinished;
 use crate::files::uris::path_of;
 use crate::files::writing::{WritePosition, WriteRequest};
 use crate::git::reverting::revert_reported;
-use crate::host::effects::{Change, FileRevert, RevertOutcome, RevertRequest, SaidFile};
+use crate::host::effects::{Change, FileRevert, ReportedFile, RevertOutcome, RevertRequest};
 use crate::os::walk::{is_too_long, is_too_many_links};
 use crate::wire::errors::RpcError;
 
@@ -144,7 +144,7 @@ pub(super) fn change(change: &Change, folders: &Folders) -> Result<(), RpcError>
 
 /// Reverts files independently of each other. A file without the expected content stays as it is.
 pub(super) fn revert(taken: &RevertRequest, folders: &Folders) -> Vec<RevertOutcome> {
-    let files: Vec<SaidFile> = taken.files.iter().map(FileRevert::said).collect();
+    let files: Vec<ReportedFile> = taken.files.iter().map(FileRevert::reported).collect();
     revert_reported(&files, folders, |uri, refusal| failed(uri, refusal).message)
 }
 

@@ -137,7 +137,7 @@ pub(super) fn resolve(
     }
     let path = path_of(uri)?;
     let failed = |error| by_errno(uri, &error);
-    let (told, itself) = if follows_links {
+    let (resolved_uri, itself) = if follows_links {
         let real = paths::canonical(&path).map_err(failed)?;
         (uri_of(&real), real)
     } else {
@@ -146,7 +146,7 @@ pub(super) fn resolve(
     };
     let known = fs::symlink_metadata(&itself).map_err(failed)?;
     let facts = facts::complete(&known, &itself).map_err(failed)?;
-    Ok(facts_of(told, &known, &facts))
+    Ok(facts_of(resolved_uri, &known, &facts))
 }
 
 fn facts_of(uri: String, known: &Metadata, facts: &Facts) -> ResourceResolveResult {

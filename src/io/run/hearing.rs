@@ -34,8 +34,8 @@ impl Sidecar {
                 break;
             }
             let coming = self.in_flight_bytes();
-            let heard = self.links.next_event(|link| link.outbox.has_room_for_clients(coming));
-            match heard {
+            let event = self.links.next_event(|link| link.outbox.has_room_for_clients(coming));
+            match event {
                 None => break,
                 Some((connection, ClientEvent::Line(line))) => self.receive_line(connection, line),
                 Some((connection, ClientEvent::End(failure))) => self.input_ended(connection, failure),
@@ -52,7 +52,7 @@ impl Sidecar {
         Ok(None)
     }
 
-    pub(super) fn has_clients_to_hear(&self) -> bool {
+    pub(super) fn has_client_input(&self) -> bool {
         let coming = self.in_flight_bytes();
         self.links.any_has_event(|link| link.outbox.has_room_for_clients(coming))
     }

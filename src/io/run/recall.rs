@@ -270,7 +270,7 @@ impl Sidecar {
             match answer {
                 FailureAnswer::Whole(output) => self.carry_out(output),
                 FailureAnswer::Refused(connection, frame, method) => {
-                    self.tell(connection, &frame);
+                    self.send_frame(connection, &frame);
                     if method == Method::Initialize {
                         // The client may try again.
                         self.feed(Input::NotAdmitted(connection));

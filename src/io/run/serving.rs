@@ -141,8 +141,8 @@ pub fn serve(
         sidecar.begin_upkeep(&mut events, configuration)?;
         if let Some((stdin, stdout)) = pipes {
             let watched = stdout.try_clone().context("cannot watch stdout")?;
-            let tell = move |reason| leave.send(reason).is_ok();
-            hangup::start(Some(watched), parent, None, tell).map_err(no_thread)?;
+            let report = move |reason| leave.send(reason).is_ok();
+            hangup::start(Some(watched), parent, None, report).map_err(no_thread)?;
             let writer = |receipts| Stdout::start(stdout, receipts);
             let lines =
                 sidecar.acceptor.open(OnClose::Leave, terms, writer).context("cannot write to stdout")?;

@@ -28,13 +28,13 @@ const INTERNAL_ERROR: &str =
 const LOGS_BELOW_BYTES: usize = 64 << 10;
 
 impl Sidecar {
-    pub(super) fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
+    pub(super) fn send_frame(&mut self, connection: ConnectionId, frame: &Frame) {
         // Frames for a closed connection are dropped.
         if let Some(link) = self.links.get_mut(connection) {
             link.note_committed(frame);
             let begun = trace::now();
-            self.edges.translate_frame(connection, frame, &mut self.told);
-            let bytes = begun.map(|_| self.told.iter().map(Outgoing::bytes).sum());
+            self.edges.translate_frame(connection, frame, &mut self.outgoing);
+            let bytes = begun.map(|_| self.outgoing.iter().map(Outgoing::bytes).sum());
             self.send(connection, is_answer(frame), false);
             if let (Some(begun), Some(bytes)) = (begun, bytes) {
                 trace::frame_is_queued(connection.0, begun, is_answer(frame), bytes);
@@ -44,21 +44,21 @@ impl Sidecar {
 
     /// Sends translated messages in order. With `ahead`, they overtake queued deltas.
     fn send(&mut self, connection: ConnectionId, is_answer: bool, ahead: bool) {
-        let mut told = std::mem::take(&mut self.told);
-        for told in told.drain(..) {
+        let mut outgoing = std::mem::take(&mut self.outgoing);
+        for message in outgoing.drain(..) {
             if let Some(link) = self.links.get_mut(connection).filter(|_| is_answer) {
-                link.outbox.note_answer(told.bytes());
+                link.outbox.note_answer(message.bytes());
             }
-            self.send_one(connection, told, ahead);
+            self.send_one(connection, message, ahead);
         }
-        self.told = told;
+        self.outgoing = outgoing;
     }
 
     fn send_one(&mut self, connection: ConnectionId, what: Outgoing, ahead: bool) {
         let Some(link) = self.links.get_mut(connection) else { return };
         let Some(what) = link.queue_behind(what) else { return };
         let line = match what {
-            Outgoing::Unwritten(_) if link.nobody_reads => return,
+            Outgoing::Unwritten(_) if link.drops_output => return,
             Outgoing::Deltas(run, Some(delay)) => {
                 return link.outbox.push_within(run, delay, Instant::now().into_std());
             }
@@ -79,7 +79,7 @@ impl Sidecar {
 
     pub(super) fn answer(&mut self, connection: ConnectionId, frame: &Frame) {
         if frame.answers().is_none_or(|id| self.mark_answered(connection, id)) {
-            self.tell(connection, frame);
+            self.send_frame(connection, frame);
         }
     }
 
@@ -167,17 +167,17 @@ impl Sidecar {
     fn carry_out_ahead(&mut self, output: Output) {
         let Output::Frame(connection, frame) = output else { return self.carry_out(output) };
         if self.links.get_mut(connection).is_some() {
-            self.edges.translate_frame(connection, &frame, &mut self.told);
+            self.edges.translate_frame(connection, &frame, &mut self.outgoing);
             self.send(connection, is_answer(&frame), true);
         }
     }
 
     pub(super) fn carry_out(&mut self, output: Output) {
         match output {
-            Output::Frame(connection, frame) => self.tell(connection, &frame),
+            Output::Frame(connection, frame) => self.send_frame(connection, &frame),
             Output::States(connection, id, states) => {
                 if self.links.get_mut(connection).is_some() {
-                    self.edges.translate_states(connection, id, *states, &mut self.told);
+                    self.edges.translate_states(connection, id, *states, &mut self.outgoing);
                     self.send(connection, true, false);
                 }
             }
@@ -185,7 +185,7 @@ impl Sidecar {
             Output::Record(_) => {}
             Output::Turns(connection, turns) => {
                 if self.links.get_mut(connection).is_some() {
-                    self.edges.translate_turns(connection, *turns, &mut self.told);
+                    self.edges.translate_turns(connection, *turns, &mut self.outgoing);
                     self.send(connection, true, false);
                 }
             }
@@ -268,7 +268,7 @@ impl Sidecar {
             let error = RpcError::internal(INTERNAL_ERROR);
             match writing.write.id {
                 Some(id) if !writing.write.has_begun => {
-                    self.tell(connection, &Frame::Error { id: Some(id), error })
+                    self.send_frame(connection, &Frame::Error { id: Some(id), error })
                 }
                 // An incomplete line cannot be continued.
                 _ => return self.give_up(connection, error.message),
@@ -289,7 +289,7 @@ impl Sidecar {
     /// Drops all output of this client, and cancels the large message that is being written for it.
     pub(super) fn write_nothing_more(&mut self, connection: ConnectionId) {
         let Some(link) = self.links.get_mut(connection) else { return };
-        link.nobody_reads = true;
+        link.drops_output = true;
         if let Some(LargeWrite { write, behind, .. }) = link.writing.take() {
             write.cancel(&mut link.outbox);
             self.send_behind(connection, behind);
@@ -320,7 +320,7 @@ impl Sidecar {
         };
         while let Some((connection, params)) = exports.take(|connection| has_room(&self.links, connection)) {
             let frame = Frame::Notification { method: "otlp/exportLogs", params: params.into() };
-            self.tell(connection, &frame);
+            self.send_frame(connection, &frame);
         }
     }
 

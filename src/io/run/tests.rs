@@ -58,7 +58,7 @@ struct Pipe {
 impl LineSink for Pipe {
     fn write(&mut self, chunk: Vec<Bytes>) -> usize {
         let bytes = chunk.iter().map(Bytes::len).sum();
-        // When nobody looks any more, nobody misses it.
+        // A test that has ended reads no more output.
         self.chunks.send(chunk).unwrap_or_default();
         if self.is_stuck {
             0
@@ -68,7 +68,7 @@ impl LineSink for Pipe {
     }
 }
 
-/// A client, and what it was told and has not looked at.
+/// A client, with the output that it has not read yet.
 struct Client {
     lines: Option<ClientLines>,
     id: ConnectionId,
@@ -80,26 +80,26 @@ struct Client {
 }
 
 impl Client {
-    fn says(&self, messages: &[Value]) {
+    fn sends(&self, messages: &[Value]) {
         let lines = messages.iter().map(|message| {
             let mut message = message.clone();
             message["jsonrpc"] = "2.0".into();
             InputLine::Complete(message.to_string().into())
         });
-        let said = self.lines.as_ref().expect("the client is there").try_send(Ok(lines.collect()));
-        assert!(said, "the loop hears");
+        let sent = self.lines.as_ref().expect("the client is there").try_send(Ok(lines.collect()));
+        assert!(sent, "the loop hears");
     }
 
     /// Says a request; returns its id.
     fn asks(&mut self, method: &str, params: Value) -> u64 {
         self.last_request += 1;
-        self.says(&[json!({ "id": self.last_request, "method": method, "params": params })]);
+        self.sends(&[json!({ "id": self.last_request, "method": method, "params": params })]);
         self.last_request
     }
 
     fn dispatches(&self, channel: &str, action: Value) {
         let params = json!({ "channel": channel, "clientSeq": 1, "action": action });
-        self.says(&[json!({ "method": "dispatchAction", "params": params })]);
+        self.sends(&[json!({ "method": "dispatchAction", "params": params })]);
     }
 
     /// Returns the messages that the client received since it looked last.
@@ -113,20 +113,20 @@ impl Client {
         serde_json::Deserializer::from_slice(&lines).into_iter().map(Result::unwrap).collect()
     }
 
-    /// The answer to this request, among what it was told since it looked last.
+    /// Returns the answer to this request, among the messages since the last call.
     fn answer_to(&mut self, id: u64) -> Value {
-        self.looks().into_iter().find(|told| told["id"] == id).expect("an answer")
+        self.looks().into_iter().find(|message| message["id"] == id).expect("an answer")
     }
 
     /// The answers that it was given since it looked last, by the ids of their requests.
     fn answers(&mut self) -> Vec<u64> {
-        self.looks().iter().filter_map(|told| told["id"].as_u64()).collect()
+        self.looks().iter().filter_map(|message| message["id"].as_u64()).collect()
     }
 }
 
-/// The names of the actions among what a client was told.
-fn actions(told: &[Value]) -> Vec<&str> {
-    told.iter().filter_map(|told| told["params"]["action"]["type"].as_str()).collect()
+/// Returns the types of the actions among these messages.
+fn actions(messages: &[Value]) -> Vec<&str> {
+    messages.iter().filter_map(|message| message["params"]["action"]["type"].as_str()).collect()
 }
 
 fn terms(on_eof: Shutdown) -> ConnectionSettings {
@@ -222,7 +222,7 @@ impl World {
     async fn client(&mut self, name: &str, version: &str) -> Client {
         let mut client = self.open(false);
         client.asks("initialize", json!({ "clientId": name, "protocolVersions": [version] }));
-        self.until(|_| client.looks().iter().any(|told| told["result"]["serverSeq"].is_u64())).await;
+        self.until(|_| client.looks().iter().any(|message| message["result"]["serverSeq"].is_u64())).await;
         client
     }
 
@@ -255,12 +255,12 @@ impl World {
 
     /// Lets everything happen but what the store tells of commits, which is put aside; what is to
     /// be read is read.
-    async fn go_on_without_store(&mut self, untold: &mut Vec<LoopEvent>) {
+    async fn go_on_without_store(&mut self, commits: &mut Vec<LoopEvent>) {
         for _ in 0..20 {
             while let Some(event) = self.events.now(Interests { reports: true, ..Interests::default() }).await
             {
                 match event {
-                    LoopEvent::Committed(_) => untold.push(event),
+                    LoopEvent::Committed(_) => commits.push(event),
                     event => assert_eq!(self.sidecar.take_in(event).unwrap(), None, "the loop goes on"),
                 }
             }
@@ -278,8 +278,8 @@ impl World {
         let id = client.asks(method, params);
         loop {
             self.settle().await;
-            let told = client.looks();
-            if let Some(answer) = told.into_iter().find(|told| told["id"] == id) {
+            let messages = client.looks();
+            if let Some(answer) = messages.into_iter().find(|message| message["id"] == id) {
                 return answer;
             }
             let is_written = |sidecar: &Sidecar| {
@@ -321,7 +321,7 @@ impl World {
         self.deliver_late(self.read_next()).await;
     }
 
-    /// The client makes so many sessions that those are let go which nobody uses.
+    /// Makes so many sessions that idle ones are evicted.
     async fn make_many(&mut self, client: &mut Client, name: &str) {
         for number in 0..MANY {
             let answer = self.ask(
@@ -378,8 +378,11 @@ async fn two_connections_of_different_versions_share_a_session() {
     let (new, old) = (new.looks(), old.looks());
     assert!(actions(&new).contains(&"chat/turnComplete"), "{new:?}");
     assert!(actions(&old).contains(&"session/turnComplete"), "{old:?}");
-    for told in [&new, &old] {
-        assert!(told.iter().any(|told| told.to_string().contains("both hear this")), "{told:?}");
+    for messages in [&new, &old] {
+        assert!(
+            messages.iter().any(|message| message.to_string().contains("both hear this")),
+            "{messages:?}"
+        );
     }
 }
 
@@ -397,10 +400,13 @@ async fn one_closes_while_the_other_streams() {
     world.until(|_| leaves.looks().len() > 10).await;
     leaves.lines = None;
     world.settle().await;
-    let told = stays.looks();
-    assert_eq!(actions(&told).last(), Some(&"chat/turnComplete"));
-    let streamed: usize =
-        told.iter().filter_map(|told| told["params"]["action"]["content"].as_str()).map(str::len).sum();
+    let messages = stays.looks();
+    assert_eq!(actions(&messages).last(), Some(&"chat/turnComplete"));
+    let streamed: usize = messages
+        .iter()
+        .filter_map(|message| message["params"]["action"]["content"].as_str())
+        .map(str::len)
+        .sum();
     assert_eq!(streamed, 3000 * 10);
     leaves.looks();
     assert!(leaves.chunks.is_closed(), "the connection is still there");
@@ -412,7 +418,7 @@ async fn a_connection_whose_writer_fails_is_lost_alone() {
     let mut world = World::in_memory();
     let mut stays = world.client("stays", "1.0.0").await;
     let stuck = world.open(true);
-    stuck.says(&[json!({ "id": 1, "method": "initialize", "params":
+    stuck.sends(&[json!({ "id": 1, "method": "initialize", "params":
         { "clientId": "stuck", "protocolVersions": ["1.0.0"], "initialSubscriptions": ["ahp-root://"] } })]);
     world.settle().await;
     stuck.receipts.as_ref().unwrap().send(WriteOutcome::Gone);
@@ -426,7 +432,7 @@ async fn what_was_asked_before_the_end_of_input_is_answered() {
     let folder = folder();
     let mut world = World::on(folder.path()).await;
     let mut client = world.client("me", "1.0.0").await;
-    client.says(&[
+    client.sends(&[
         json!({ "id": 7, "method": "createSession", "params": { "channel": SESSION } }),
         json!({ "id": 8, "method": "resourceList", "params": { "channel": "ahp-root://", "uri": "file:///" } }),
         json!({ "id": 9, "method": "listSessions", "params": { "channel": "ahp-root://" } }),
@@ -447,14 +453,14 @@ async fn what_was_asked_before_the_end_of_input_is_answered() {
 }
 
 #[tokio::test]
-async fn who_does_not_read_is_not_heard_and_holds_up_no_other_client() {
+async fn client_that_does_not_read_is_not_served_and_delays_no_other() {
     let outbox = OutboxLimits { clients_above: 1000, ..OutboxLimits::default() };
     let mut world = World::with(Persistence::in_memory(), outbox);
     world.sidecar.begin().unwrap();
     let mut reads = world.client("reads", "1.0.0").await;
     let mut stuck = world.open(true);
     let pings: Vec<Value> = (1..=5000).map(|id| json!({ "id": id, "method": "ping" })).collect();
-    stuck.says(&pings);
+    stuck.sends(&pings);
     world.settle().await;
     world.ask(&mut reads, "ping", json!({})).await;
     let waiting = world.sidecar.links.get_mut(stuck.id).expect("it is there").outbox.bytes();
@@ -471,7 +477,7 @@ async fn who_does_not_read_is_not_heard_and_holds_up_no_other_client() {
 }
 
 #[tokio::test]
-async fn while_something_is_read_for_one_client_others_are_heard_and_agents_too() {
+async fn clients_and_agents_are_served_while_the_store_is_read_for_another_client() {
     let folder = folder();
     let (mut world, mut other) = World::with_a_forgotten_session(folder.path()).await;
     let mut waits = world.client("waits", "1.0.0").await;
@@ -519,7 +525,7 @@ async fn what_has_changed_and_was_let_go_meanwhile_is_read_again() {
     world.ask(&mut other, "subscribe", json!({ "channel": chat })).await;
     other.dispatches(&chat, turn("t", "new"));
     world.settle().await;
-    other.says(&[json!({ "method": "unsubscribe", "params": { "channel": chat } })]);
+    other.sends(&[json!({ "method": "unsubscribe", "params": { "channel": chat } })]);
     world.make_many(&mut other, "more").await;
     assert!(!world.remembers(&chat), "the chat is still in memory");
     world.deliver_late(old).await;
@@ -535,21 +541,21 @@ async fn what_the_store_does_not_know_yet_is_read_when_it_does() {
     let mut world = World::on(folder.path()).await;
     let mut maker = world.client("maker", "1.0.0").await;
     let mut waits = world.client("waits", "1.0.0").await;
-    let mut untold = Vec::new();
+    let mut commits = Vec::new();
     world.ask(&mut maker, "createSession", json!({ "channel": SESSION })).await;
     world.make_many(&mut maker, "other").await;
     let names = |title: &str| json!({ "type": "session/titleChanged", "title": title });
     maker.dispatches(SESSION, names("new"));
-    world.go_on_without_store(&mut untold).await;
+    world.go_on_without_store(&mut commits).await;
     for number in 0..MANY {
         maker.dispatches(&format!("ahp-session:/other-{number}"), names("used since"));
-        world.go_on_without_store(&mut untold).await;
+        world.go_on_without_store(&mut commits).await;
     }
     assert!(!world.remembers(SESSION), "the session is still in memory");
     let id = waits.asks("subscribe", json!({ "channel": SESSION }));
-    world.go_on_without_store(&mut untold).await;
+    world.go_on_without_store(&mut commits).await;
     assert!(waits.answers().is_empty(), "what the store has is old");
-    for event in untold {
+    for event in commits {
         world.sidecar.take_in(event).unwrap();
     }
     world.settle().await;
@@ -634,7 +640,7 @@ async fn comes_back(meanwhile: Option<&str>) -> Value {
         world.until(|_| actions(&other.looks()).contains(&"chat/turnComplete")).await;
     }
     world.deliver_late(read).await;
-    back.looks().into_iter().find(|told| told["id"] == id).expect("an answer")
+    back.looks().into_iter().find(|message| message["id"] == id).expect("an answer")
 }
 
 #[tokio::test]

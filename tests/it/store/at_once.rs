@@ -111,7 +111,7 @@ fn step(records: Vec<Record>) -> Vec<Output> {
 #[test]
 fn inline_commit_never_overtakes_a_pending_step() {
     let folder = tempfile::tempdir().unwrap();
-    let OpenedPersistence { mut persistence, start, told: mut kept, .. } =
+    let OpenedPersistence { mut persistence, start, events: mut kept, .. } =
         Persistence::open(folder.path(), options()).unwrap();
     let first = start.head + 1;
     let mut commit = |persistence: &mut Persistence| match kept.blocking_recv() {

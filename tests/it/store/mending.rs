@@ -46,7 +46,7 @@ fn fill(writer: &mut Writer) {
     }
     let said = bytes::Bytes::from_static(b"{}");
     let client = Record::Client { id: "me".to_owned(), version: "1.0.0" };
-    let agent = Record::AgentSaid { provider: "script".to_owned(), said: said.clone() };
+    let agent = Record::AgentDescribed { provider: "script".to_owned(), description: said.clone() };
     let channel = Record::Channel(ChannelRow { id: ChannelId::ROOT, body: said });
     writer.commit(&[client, agent, channel, Record::Agents(7), Record::Trial(SessionKey(3))]).unwrap();
     writer.commit(&super::actions(1..=20)).unwrap();
@@ -416,7 +416,7 @@ fn older_copy_of_a_store_reuses_no_number() {
 fn long_wal_is_checkpointed_when_idle_and_emptied_on_close() {
     let folder = tempfile::tempdir().unwrap();
     let opened = Persistence::open(folder.path(), StoreOptions::default()).unwrap();
-    let (mut persistence, mut kept) = (opened.persistence, opened.told);
+    let (mut persistence, mut kept) = (opened.persistence, opened.events);
     let path = folder.path().join(super::FILE_NAME);
     let log = || fs::metadata(beside(&path, "-wal")).map_or(0, |log| log.len());
     let large = |place| Record::Turn(ChatKey(1002), place, large_turn());

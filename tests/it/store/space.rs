@@ -76,11 +76,11 @@ fn space_needed_for_new_actions_is_not_released() {
 #[test]
 fn idle_host_releases_free_space() {
     let folder = tempfile::tempdir().unwrap();
-    let OpenedPersistence { mut persistence, mut told, .. } =
+    let OpenedPersistence { mut persistence, mut events, .. } =
         Persistence::open(folder.path(), options()).unwrap();
     for step in [records(), vec![REMOVED]] {
         persistence.keep(step.into_iter().map(Output::Record).collect(), false);
-        assert!(told.blocking_recv().is_some());
+        assert!(events.blocking_recv().is_some());
     }
     let path = folder.path().join(FILE_NAME);
     let start = Instant::now();

@@ -114,7 +114,7 @@ impl TrackedCall {
             return None;
         }
         let content = self.produced();
-        if content == self.shown && self.meta_told == self.besides() {
+        if content == self.shown && self.meta_sent == self.besides() {
             return None;
         }
         self.shown.clone_from(&content);
@@ -126,14 +126,14 @@ impl TrackedCall {
         let mut content = self.produced();
         let mut structured = None;
         let printed = self.output.as_ref().and_then(printed).map(ToOwned::to_owned);
-        let says_itself = printed.is_none();
+        let prints_nothing = printed.is_none();
         if let Some(text) = printed.filter(|text| !text.is_empty()) {
             if content.is_empty() || self.is_of_question {
                 content.push(content::text(text));
             }
         }
         match self.output.take() {
-            Some(output) if content.is_empty() && says_itself => {
+            Some(output) if content.is_empty() && prints_nothing => {
                 content.push(content::text(format!("{output:#}")))
             }
             // The content has the same text already.
@@ -167,10 +167,10 @@ impl TrackedCall {
 
     fn with_all(&mut self, event: TurnEvent, structured: Option<JsonObject>) -> TurnEvent {
         let mut meta = self.besides();
-        if meta == self.meta_told {
+        if meta == self.meta_sent {
             meta.clear();
         } else {
-            self.meta_told.clone_from(&meta);
+            self.meta_sent.clone_from(&meta);
         }
         extra_meta::with(event, CallExtras { meta, structured, ..CallExtras::default() })
     }

@@ -22,8 +22,8 @@ impl Calls {
 
     /// Records that the agent waits for a client tool's result; returns the call's id and event.
     pub fn wants(&mut self, tool: &str, arguments: &Value, mentions: &[String]) -> (String, TurnEvent) {
-        let told_by_agent = self.account_of(tool, arguments, mentions);
-        let id = told_by_agent.unwrap_or_else(|| self.show(tool));
+        let reported = self.account_of(tool, arguments, mentions);
+        let id = reported.unwrap_or_else(|| self.show(tool));
         let call = self.calls.entry(id.clone()).or_default();
         call.wanted = true;
         call.input = Some(arguments.clone());
@@ -67,13 +67,13 @@ impl Calls {
         });
         let open: Vec<(&String, &TrackedCall)> = open.collect();
         let own = |id: &str| self.renamed.iter().find(|(_, name)| *name == id).map(|(own, _)| own.as_str());
-        let is_mentioned = |id: &str| mentions.iter().any(|said| said == own(id).unwrap_or(id));
+        let is_mentioned = |id: &str| mentions.iter().any(|mention| mention == own(id).unwrap_or(id));
         let mentioned = open.iter().find(|(id, _)| is_mentioned(id));
         let fitting = || open.iter().find(|(_, call)| fits(call));
         // Some agents report the arguments later.
-        let is_not_told = |call: &TrackedCall| call.input.as_ref().is_none_or(|input| *input == json!({}));
-        let untold = || open.iter().find(|(_, call)| is_not_told(call));
-        let (id, _) = mentioned.or_else(fitting).or_else(untold)?;
+        let lacks_input = |call: &TrackedCall| call.input.as_ref().is_none_or(|input| *input == json!({}));
+        let without_input = || open.iter().find(|(_, call)| lacks_input(call));
+        let (id, _) = mentioned.or_else(fitting).or_else(without_input)?;
         Some((*id).clone())
     }
 
@@ -87,9 +87,9 @@ impl Calls {
     }
 
     /// Finds a shown call that the agent now reports for the first time.
-    pub(super) fn shown_before(&mut self, said: &CallReport) -> Option<String> {
-        let tool = self.client_tool(said)?;
-        let input = said.update.fields.raw_input.as_ref().and_then(client_tools::arguments);
+    pub(super) fn shown_before(&mut self, report: &CallReport) -> Option<String> {
+        let tool = self.client_tool(report)?;
+        let input = report.update.fields.raw_input.as_ref().and_then(client_tools::arguments);
         let input = input.filter(|input| **input != json!({}));
         let fits = |call: &TrackedCall| {
             call.client_tool.as_ref() == Some(&tool)
@@ -101,19 +101,19 @@ impl Calls {
     }
 
     /// Returns the client's tool that a report of a call refers to.
-    pub(super) fn client_tool(&self, said: &CallReport) -> Option<String> {
+    pub(super) fn client_tool(&self, report: &CallReport) -> Option<String> {
         if self.offered.is_empty() {
             return None;
         }
-        let fields = &said.update.fields;
+        let fields = &report.update.fields;
         let of_meta = |meta: &Value| meta.get("toolName").and_then(Value::as_str).map(str::to_owned);
-        let meta = said.update.meta.clone().map(Value::Object).unwrap_or_default();
+        let meta = report.update.meta.clone().map(Value::Object).unwrap_or_default();
         let of_input = fields.raw_input.as_ref().and_then(|input| {
             let part = |name: &str| input.get(name).and_then(Value::as_str);
             Some(format!("{}/{}", part("server")?, part("tool")?))
         });
         let of_meta = [of_meta(&meta), meta.get("claudeCode").and_then(of_meta)];
-        let texts = [said.more.name.clone(), fields.title.clone(), of_input].into_iter().chain(of_meta);
+        let texts = [report.more.name.clone(), fields.title.clone(), of_input].into_iter().chain(of_meta);
         let texts: Vec<String> = texts.flatten().collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         self.offered.tool_of(&texts).map(str::to_owned)

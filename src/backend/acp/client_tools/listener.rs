@@ -69,7 +69,7 @@ pub struct ToolServer {
     socket: PathBuf,
     links: LinksByToken,
     tools: watch::Sender<Arc<OfferedTools>>,
-    heard: mpsc::Receiver<ToolServerEvent>,
+    events: mpsc::Receiver<ToolServerEvent>,
     listed: watch::Receiver<Option<Arc<OfferedTools>>>,
     changed: Instant,
 }
@@ -84,17 +84,17 @@ impl ToolListener {
         };
         let token = uuid::Uuid::new_v4().simple().to_string();
         let (tools, offered) = watch::channel(Arc::new(OfferedTools::new(tools)));
-        let (said, heard) = mpsc::channel(EVENTS_MAX);
+        let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let (lists, listed) = watch::channel(None);
         let calls = Arc::new(AtomicU64::new(0));
-        all(&self.links).insert(token.clone(), SharedTools { tools: offered, said, lists, calls });
+        all(&self.links).insert(token.clone(), SharedTools { tools: offered, events, lists, calls });
         Ok(ToolServer {
             _secret: Secret::register(&token),
             token,
             socket: listening.folder.socket(),
             links: Arc::clone(&self.links),
             tools,
-            heard,
+            events: receiver,
             listed,
             changed: Instant::now(),
         })
@@ -153,7 +153,7 @@ impl ToolServer {
     }
 
     pub async fn next_event(&mut self) -> Option<ToolServerEvent> {
-        self.heard.recv().await
+        self.events.recv().await
     }
 }
 

@@ -27,14 +27,14 @@ const CHUNK: usize = 64 << 10;
 /// # Errors
 /// When the host cannot be reached, or when no thread can be started.
 pub fn run() -> io::Result<()> {
-    let said = |name| {
+    let variable = |name| {
         std::env::var_os(name).ok_or_else(|| {
             io::Error::other(format!(
                 "{name} is not set: this command is internal, and only agents of a running host start it"
             ))
         })
     };
-    let (socket, token) = (said(SOCKET)?, said(TOKEN)?);
+    let (socket, token) = (variable(SOCKET)?, variable(TOKEN)?);
     let mut host = sockets::connect_now(Path::new(&socket))?;
     host.write_all(token.as_encoded_bytes())?;
     host.write_all(b"\n")?;

@@ -59,7 +59,7 @@ impl ClientToolCall {
 #[derive(Debug, Clone)]
 pub(super) struct SharedTools {
     pub(super) tools: watch::Receiver<Arc<OfferedTools>>,
-    pub(super) said: mpsc::Sender<ToolServerEvent>,
+    pub(super) events: mpsc::Sender<ToolServerEvent>,
     /// Tools that were last sent to the agent.
     pub(super) lists: watch::Sender<Option<Arc<OfferedTools>>>,
     pub(super) calls: Arc<AtomicU64>,
@@ -118,7 +118,7 @@ pub(super) async fn serve(mut lines: Lines, mut link: SharedTools) {
     let mut serving = ServedConnection { link: link.clone(), open: HashMap::new(), results, listens: false };
     link.tools.mark_unchanged();
     loop {
-        let said = tokio::select! {
+        let message = tokio::select! {
             line = lines.next() => match line {
                 Some(line) => serving.receive(&line).await,
                 None => break,
@@ -133,14 +133,14 @@ pub(super) async fn serve(mut lines: Lines, mut link: SharedTools) {
                 serving.open.remove(&number).map(|id| json!({ "id": id, "result": result }))
             }
         };
-        let Some(said) = said else { continue };
-        if let Err(error) = lines.send(said).await {
+        let Some(message) = message else { continue };
+        if let Err(error) = lines.send(message).await {
             tracing::debug!(%error, "a connection to the MCP server for clients' tools cannot be written to");
             break;
         }
     }
     for number in serving.open.into_keys() {
-        if link.said.send(ToolServerEvent::Withdrawn(number)).await.is_err() {
+        if link.events.send(ToolServerEvent::Withdrawn(number)).await.is_err() {
             break;
         }
     }
@@ -182,7 +182,7 @@ impl ServedConnection {
                 tracing::debug!(tools = ?offered.names(), "an agent has listed clients' tools");
                 self.listens = true;
                 self.link.lists.send_replace(Some(offered));
-                self.tell(ToolServerEvent::Listed).await;
+                self.send_event(ToolServerEvent::Listed).await;
                 json!({ "tools": tools })
             }
             "tools/call" => return self.called(id, params).await,
@@ -215,8 +215,14 @@ impl ServedConnection {
         let number = self.link.calls.fetch_add(1, Ordering::Relaxed) + 1;
         self.open.insert(number, id);
         let results = self.results.clone();
-        self.tell(ToolServerEvent::Called(ClientToolCall { number, tool, arguments, mentions, results }))
-            .await;
+        self.send_event(ToolServerEvent::Called(ClientToolCall {
+            number,
+            tool,
+            arguments,
+            mentions,
+            results,
+        }))
+        .await;
         None
     }
 
@@ -225,12 +231,12 @@ impl ServedConnection {
         let number = self.open.iter().find(|(_, open)| *open == id).map(|(number, _)| *number);
         if let Some(number) = number {
             self.open.remove(&number);
-            self.tell(ToolServerEvent::Withdrawn(number)).await;
+            self.send_event(ToolServerEvent::Withdrawn(number)).await;
         }
     }
 
-    async fn tell(&self, heard: ToolServerEvent) {
-        if self.link.said.send(heard).await.is_err() {
+    async fn send_event(&self, event: ToolServerEvent) {
+        if self.link.events.send(event).await.is_err() {
             tracing::debug!(
                 "a request to the MCP server for clients' tools was rejected: the session is closed"
             );

@@ -74,13 +74,13 @@ fn a_call_is_known_by_what_agents_call_it_and_by_nothing_else() {
 }
 
 #[test]
-fn what_came_of_a_call_is_said_as_agents_can_read_it() {
-    let said = |outcome: Value| result(&serde_json::from_value(outcome).unwrap());
+fn result_of_a_call_has_a_form_that_agents_read() {
+    let result_of = |outcome: Value| result(&serde_json::from_value(outcome).unwrap());
     let text = |text: &str| json!({ "type": "text", "text": text });
     let done = |more: Value| {
         let mut outcome = json!({ "success": true, "pastTenseMessage": "Looked" });
         outcome.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        said(outcome)
+        result_of(outcome)
     };
     assert_eq!(done(json!({})), json!({ "content": [text("Looked")], "isError": false }));
     assert_eq!(
@@ -102,5 +102,8 @@ fn what_came_of_a_call_is_said_as_agents_can_read_it() {
     );
     let failed = json!({ "success": false, "pastTenseMessage": "Failed", "error": { "message": "no such thing" },
                          "content": [text("so far")] });
-    assert_eq!(said(failed), json!({ "content": [text("so far"), text("no such thing")], "isError": true }));
+    assert_eq!(
+        result_of(failed),
+        json!({ "content": [text("so far"), text("no such thing")], "isError": true })
+    );
 }

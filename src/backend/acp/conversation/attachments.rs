@@ -111,7 +111,7 @@ fn is_transient(failure: &AgentError) -> bool {
     let details = failure.data.as_ref().and_then(Value::as_object);
     let statuses = ["status", "statusCode", "code"].into_iter();
     let mut statuses = statuses.filter_map(|name| details?.get(name)?.as_i64()).chain([failure.code]);
-    let said = failure.to_string().to_ascii_lowercase();
+    let text = failure.to_string().to_ascii_lowercase();
     let words = |text: &str| {
         let words = text.split(|character: char| !character.is_alphanumeric());
         words.filter(|word| !word.is_empty()).map(str::to_owned).collect::<Vec<_>>()
@@ -125,9 +125,9 @@ fn is_transient(failure: &AgentError) -> bool {
         })
     };
     statuses.any(is_status)
-        || said.split([':', '.', '\n', '{', '(']).any(names_status)
-        || words(&said).iter().any(|word| TRANSIENT.contains(&word.as_str()))
-        || words(&said).windows(2).any(|two| two[0] == "rate" && two[1].starts_with("limit"))
+        || text.split([':', '.', '\n', '{', '(']).any(names_status)
+        || words(&text).iter().any(|word| TRANSIENT.contains(&word.as_str()))
+        || words(&text).windows(2).any(|two| two[0] == "rate" && two[1].starts_with("limit"))
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ impl ClientTools {
             let served = agent.client_tools.serve(tools).await;
             let served = served.and_then(|server| Ok((server.entry()?, server)));
             match served {
-                Ok((told, serving)) => (server, entry) = (Ok(serving), Some(told)),
+                Ok((served_entry, serving)) => (server, entry) = (Ok(serving), Some(served_entry)),
                 Err(error) => {
                     tracing::warn!(
                         agent = agent.spec.name,

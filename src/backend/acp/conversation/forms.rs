@@ -187,24 +187,24 @@ impl AskedField {
 
     /// Returns the value of an answer; `None` if an optional answer is empty.
     fn value(&self, answer: &ChatInputAnswerValue) -> Result<Option<Value>, String> {
-        use {ChatInputAnswerValue as Said, ChatInputQuestion as Asked};
+        use {ChatInputAnswerValue as Answer, ChatInputQuestion as Asked};
         let ids = |options: &[ChatInputOption]| {
             options.iter().map(|option| option.id.as_str()).collect::<Vec<_>>().join(", ")
         };
         match (&self.question, answer) {
-            (Asked::Text(_), Said::Text(answer)) if self.is_json => {
+            (Asked::Text(_), Answer::Text(answer)) if self.is_json => {
                 let value = || serde_json::from_str(&answer.value).unwrap_or_else(|_| json!(answer.value));
                 Ok((self.is_required || !answer.value.is_empty()).then(value))
             }
-            (Asked::Text(asked), Said::Text(answer)) => match self.check_text(&answer.value, asked) {
+            (Asked::Text(asked), Answer::Text(answer)) => match self.check_text(&answer.value, asked) {
                 Err(_) if answer.value.is_empty() && !self.is_required => Ok(None),
                 checked => checked.map(|()| Some(json!(answer.value))),
             },
-            (Asked::Number(asked), Said::Number(answer)) => {
+            (Asked::Number(asked), Answer::Number(answer)) => {
                 check_range(answer.value, asked.min, asked.max, "be", "")?;
                 Ok(Some(json!(answer.value)))
             }
-            (Asked::Integer(asked), Said::Number(answer)) => {
+            (Asked::Integer(asked), Answer::Number(answer)) => {
                 check_range(answer.value, asked.min, asked.max, "be", "")?;
                 if answer.value.fract() != 0.0 {
                     return Err("must be a whole number".to_owned());
@@ -213,8 +213,8 @@ impl AskedField {
                 #[allow(clippy::cast_possible_truncation)]
                 Ok(Some(json!(answer.value as i64)))
             }
-            (Asked::Boolean(_), Said::Boolean(answer)) => Ok(Some(json!(answer.value))),
-            (Asked::SingleSelect(asked), Said::Selected(answer)) => {
+            (Asked::Boolean(_), Answer::Boolean(answer)) => Ok(Some(json!(answer.value))),
+            (Asked::SingleSelect(asked), Answer::Selected(answer)) => {
                 let is_free = asked.allow_freeform_input == Some(true);
                 let freely = answer.freeform_values.iter().flatten().find(|_| is_free);
                 let chosen = freely.unwrap_or(&answer.value);
@@ -223,7 +223,7 @@ impl AskedField {
                 }
                 Ok(Some(json!(chosen)))
             }
-            (Asked::MultiSelect(asked), Said::SelectedMany(answer)) => {
+            (Asked::MultiSelect(asked), Answer::SelectedMany(answer)) => {
                 let is_free = asked.allow_freeform_input == Some(true);
                 let freely = answer.freeform_values.iter().flatten().filter(|_| is_free);
                 let chosen: Vec<&String> = answer.value.iter().chain(freely).collect();

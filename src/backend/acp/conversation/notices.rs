@@ -113,8 +113,8 @@ impl AcpConversation {
             text.push_str(more);
         }
         let mut meta = JsonObject::new();
-        if let MaybeUndefined::Value(told) = update.meta {
-            extra_meta::put(&mut meta, extra_meta::META, Some(told));
+        if let MaybeUndefined::Value(reported) = update.meta {
+            extra_meta::put(&mut meta, extra_meta::META, Some(reported));
         }
         self.queue_event(TurnEvent::Activity(None));
         self.send_notice(text, meta);

@@ -98,9 +98,9 @@ struct CancelledOwnTurn {
 #[derive(Debug)]
 pub(super) struct OwnRun {
     /// Time of the last message in either direction.
-    heard: Instant,
+    last_message_at: Instant,
     /// Set if the agent reports the end of its work.
-    says_end: bool,
+    reports_end: bool,
 }
 
 #[derive(Deserialize)]
@@ -155,41 +155,41 @@ impl AcpConversation {
 
     /// Holds a message that needs a turn if none is open, and asks the host for one; otherwise
     /// returns the message.
-    pub(super) fn hold_for_turn(&mut self, said: PeerMessage) -> Option<PeerMessage> {
+    pub(super) fn hold_for_turn(&mut self, message: PeerMessage) -> Option<PeerMessage> {
         self.note_activity();
         if self.run.is_some() {
-            return self.hold_behind_answer(said);
+            return self.hold_behind_answer(message);
         }
-        let follows =
-            !self.own_turns.held.is_empty() && (matches!(said, PeerMessage::Withdrawn(_)) || says_end(&said));
+        let follows = !self.own_turns.held.is_empty()
+            && (matches!(message, PeerMessage::Withdrawn(_)) || reports_end(&message));
         if !follows {
-            let Some(cause) = self.needs_turn(&said) else { return Some(said) };
+            let Some(cause) = self.needs_turn(&message) else { return Some(message) };
             if self.is_of_cancelled() {
-                return Some(said);
+                return Some(message);
             }
             self.ask_for_turn(cause);
         }
-        self.own_turns.held.push_back(said);
+        self.own_turns.held.push_back(message);
         None
     }
 
     /// Holds a message that follows the answer to a prompt and needs a running turn, until the run
     /// has ended; otherwise returns the message. Text still belongs to the run: some agents answer
     /// before the rest of their output.
-    fn hold_behind_answer(&mut self, said: PeerMessage) -> Option<PeerMessage> {
+    fn hold_behind_answer(&mut self, message: PeerMessage) -> Option<PeerMessage> {
         if !self.holds_behind_answer() {
-            return Some(said);
+            return Some(message);
         }
         let follows = !self.own_turns.held.is_empty();
-        let holds = match &said {
-            PeerMessage::Update(_) => follows && self.needs_turn(&said).is_some(),
+        let holds = match &message {
+            PeerMessage::Update(_) => follows && self.needs_turn(&message).is_some(),
             PeerMessage::Withdrawn(_) => follows,
-            _ => self.needs_turn(&said).is_some(),
+            _ => self.needs_turn(&message).is_some(),
         };
         if !holds {
-            return Some(said);
+            return Some(message);
         }
-        self.own_turns.held.push_back(said);
+        self.own_turns.held.push_back(message);
         None
     }
 
@@ -203,9 +203,9 @@ impl AcpConversation {
 
     /// Handles the messages held behind the answer of a cancelled run, which refuses them.
     pub(super) fn refuse_all_held(&mut self) {
-        for said in std::mem::take(&mut self.own_turns.held) {
+        for message in std::mem::take(&mut self.own_turns.held) {
             // No held message ends the conversation.
-            self.receive(said);
+            self.receive(message);
         }
     }
 
@@ -217,8 +217,8 @@ impl AcpConversation {
         }
         let used = self.own_turns.used.take();
         let deadline = self.agent.spec.turn_limit.map(|limit| Instant::now() + limit);
-        let says_end = self.running.quirks.ends_own_turns;
-        let own = Some(OwnRun { heard: Instant::now(), says_end });
+        let reports_end = self.running.quirks.ends_own_turns;
+        let own = Some(OwnRun { last_message_at: Instant::now(), reports_end });
         self.run = Some(PromptRun { own, ..PromptRun::new(run, used, deadline, None) });
         self.replay_held()
     }
@@ -228,8 +228,8 @@ impl AcpConversation {
         self.own_turns.used = None;
         self.own_turns.has_ended = false;
         self.own_turns.cancelled = None;
-        for said in std::mem::take(&mut self.own_turns.held) {
-            if matches!(self.receive(said), Next::Leave) {
+        for message in std::mem::take(&mut self.own_turns.held) {
+            if matches!(self.receive(message), Next::Leave) {
                 return Next::Leave;
             }
         }
@@ -275,13 +275,13 @@ impl AcpConversation {
             return;
         }
         let Ok(UpdateMembers { meta: Some(meta), .. }) = serde_json::from_str(update.get()) else { return };
-        let said = |name: &str| meta.get(QWEN_TASK)?.get(name)?.as_str();
+        let field = |name: &str| meta.get(QWEN_TASK)?.get(name)?.as_str();
         // The agent's answer to the report has this member, too.
         if meta.get("source").and_then(Value::as_str) != Some("background_notification") {
             return;
         }
-        if said("kind") == Some("shell") && said("status") != Some("running") {
-            let (call, label) = (said("toolUseId"), said("commandLabel"));
+        if field("kind") == Some("shell") && field("status") != Some("running") {
+            let (call, label) = (field("toolUseId"), field("commandLabel"));
             let is_it = |work: &BackgroundWork| Some(&*work.call) == call || label == Some(&*work.label);
             self.background_has_ended(is_it);
         }
@@ -297,7 +297,7 @@ impl AcpConversation {
     /// Restarts the silence of an own turn, after a message in either direction.
     pub(super) fn note_activity(&mut self) {
         if let Some(own) = self.run.as_mut().and_then(|run| run.own.as_mut()) {
-            own.heard = Instant::now();
+            own.last_message_at = Instant::now();
         }
     }
 
@@ -311,7 +311,7 @@ impl AcpConversation {
         if is_open || runs_alone || !self.pending.is_empty() {
             return None;
         }
-        Some(own.heard + if own.says_end { SILENCE_BEFORE_END } else { SILENCE })
+        Some(own.last_message_at + if own.reports_end { SILENCE_BEFORE_END } else { SILENCE })
     }
 
     pub(super) fn is_silent(&self) -> bool {
@@ -332,7 +332,7 @@ impl AcpConversation {
     /// Handles a notification of an extension.
     pub(super) fn notified(&mut self, method: &str, params: &RawValue) -> Next {
         match method {
-            START_TURN => self.says_end(),
+            START_TURN => self.reports_end(),
             END_TURN if self.run.as_ref().is_some_and(|run| run.own.is_some()) => {
                 self.end(TurnEnd::Complete);
                 return self.settle();
@@ -348,14 +348,14 @@ impl AcpConversation {
 
     /// Answers an agent that asks whether it may begin an own turn.
     pub(super) fn answer_begin_request(&mut self, request: &AgentRequest) {
-        self.says_end();
+        self.reports_end();
         let accepted = self.run.as_ref().is_some_and(|run| run.own.is_some());
         self.receiver.answer(request, Ok(json!({ "accepted": accepted })));
     }
 
-    fn says_end(&mut self) {
+    fn reports_end(&mut self) {
         if let Some(own) = self.run.as_mut().and_then(|run| run.own.as_mut()) {
-            own.says_end = true;
+            own.reports_end = true;
         }
     }
 
@@ -404,16 +404,16 @@ impl AcpConversation {
     }
 
     /// Returns the cause of the turn that a message needs; `None` if it needs none.
-    fn needs_turn(&self, said: &PeerMessage) -> Option<TurnCause> {
-        match said {
+    fn needs_turn(&self, message: &PeerMessage) -> Option<TurnCause> {
+        match message {
             PeerMessage::Update(raw) if self.own_turns.prompted => {
                 let sign: UpdateMembers<'_> = serde_json::from_str(raw.get()).ok()?;
                 let needs = match &*sign.session_update {
                     "agent_message_chunk" | "agent_thought_chunk" => has_content(&sign),
                     "tool_call_update" => {
-                        let says_more = sign.content.is_some();
-                        let id = sign.tool_call_id.as_ref().filter(|_| says_more || sign.status.is_some());
-                        id.is_some_and(|id| self.calls.may_go_on(id, says_more))
+                        let has_more = sign.content.is_some();
+                        let id = sign.tool_call_id.as_ref().filter(|_| has_more || sign.status.is_some());
+                        id.is_some_and(|id| self.calls.may_go_on(id, has_more))
                     }
                     "tool_call" | "notice" | "compaction_update" | "compaction_summary_chunk" => true,
                     _ => false,
@@ -437,8 +437,8 @@ impl AcpConversation {
 
 /// Returns whether a message may report the end of the agent's work. If it were handled before the
 /// held messages, it would end no turn, and theirs would last until the agent is silent.
-fn says_end(said: &PeerMessage) -> bool {
-    match said {
+fn reports_end(message: &PeerMessage) -> bool {
+    match message {
         PeerMessage::Update(update) => update.get().contains(CLAUDE_ORIGIN),
         PeerMessage::Notified { method, .. } => method == END_TURN,
         _ => false,
@@ -462,8 +462,8 @@ fn cause_of(params: &RawValue) -> TurnCause {
 /// pieces, and Gemini its mode in a piece of its own.
 fn has_content(update: &UpdateMembers<'_>) -> bool {
     let text = update.content.and_then(|raw| serde_json::from_str::<ChunkText<'_>>(raw.get()).ok());
-    let says_nothing = |text: &str| text.trim().is_empty() || text.starts_with(GEMINI_MODE);
-    !text.is_some_and(|it| it.kind == "text" && says_nothing(&it.text))
+    let is_empty = |text: &str| text.trim().is_empty() || text.starts_with(GEMINI_MODE);
+    !text.is_some_and(|it| it.kind == "text" && is_empty(&it.text))
 }
 
 #[cfg(test)]

@@ -156,8 +156,8 @@ impl AcpConversation {
         let id = format!("question-{}", Uuid::new_v4().simple());
         let ShownQuestion { message, url, fields } = &open.asking;
         let (url, questions) = (url.clone(), fields.iter().map(|field| field.question.clone()).collect());
-        let said: Vec<&str> = wrong.into_iter().chain(message.as_deref()).collect();
-        let message = Some(said.join("\n\n")).filter(|message| !message.is_empty());
+        let texts: Vec<&str> = wrong.into_iter().chain(message.as_deref()).collect();
+        let message = Some(texts.join("\n\n")).filter(|message| !message.is_empty());
         run.questions.insert(id.clone(), open);
         self.queue_event(TurnEvent::Question { id, message, url, questions });
     }
@@ -280,9 +280,9 @@ impl Elicitation {
             }
             "form" => {
                 let form = self.requested_schema.ok_or("there is no schema")?;
-                let said = [Some(self.message), form.title.clone(), form.description.clone()];
-                let said: Vec<String> = said.into_iter().flatten().filter(|it| !it.is_empty()).collect();
-                let message = Some(said.join("\n\n")).filter(|message| !message.is_empty());
+                let texts = [Some(self.message), form.title.clone(), form.description.clone()];
+                let texts: Vec<String> = texts.into_iter().flatten().filter(|it| !it.is_empty()).collect();
+                let message = Some(texts.join("\n\n")).filter(|message| !message.is_empty());
                 Ok(ShownQuestion { message, url: None, fields: form.questions() })
             }
             mode => Err(format!("the mode `{mode}` is not supported")),

@@ -41,9 +41,9 @@ pub(super) struct Settings {
     /// reported even if it is unchanged.
     unconfirmed: bool,
     /// Number of the last `Configure` command.
-    heard: u64,
+    acknowledged: u64,
     last_sent: Option<SessionConfigState>,
-    models_told: Option<Vec<SessionModelInfo>>,
+    models_sent: Option<Vec<SessionModelInfo>>,
     /// Notices about refused values, shown to the user in the next turn.
     refused: Vec<String>,
     /// Opening of the conversation, which waits for the settings.
@@ -227,7 +227,7 @@ impl AcpConversation {
     pub(super) fn after_settings(&mut self, command: Command) -> Result<Command, Next> {
         match &command {
             Command::Configure { all, changed, number } => {
-                self.settings.heard = *number;
+                self.settings.acknowledged = *number;
                 for id in changed {
                     match all.get(id) {
                         Some(value) => self.settings.want(id, value.clone()),
@@ -327,13 +327,13 @@ impl AcpConversation {
         let now = settings.shown();
         if unconfirmed || settings.last_sent.as_ref() != Some(&now) {
             settings.last_sent = Some(now.clone());
-            let (config, heard) = (Box::new(now), settings.heard);
-            self.pending.push_back(Event::Configured { config, spreads, heard });
+            let (config, acknowledged) = (Box::new(now), settings.acknowledged);
+            self.pending.push_back(Event::Configured { config, spreads, acknowledged });
         }
         let models = self.settings.options.models(&self.agent.spec.name);
-        let known = self.settings.models_told.as_ref();
+        let known = self.settings.models_sent.as_ref();
         if known.map_or(!models.is_empty() || self.is_new, |known| *known != models) {
-            self.settings.models_told = Some(models.clone());
+            self.settings.models_sent = Some(models.clone());
             self.describe(SelfDescription { models: Some(models), ..SelfDescription::default() });
         }
     }
@@ -344,8 +344,8 @@ impl AcpConversation {
         let asked = settings.asked.take_if(|asked| asked.request == id);
         match answer {
             Ok(answer) => {
-                let said: Option<SettingAnswer<'_>> = serde_json::from_str(answer.get()).ok();
-                match (said.and_then(|said| said.config_options), &asked) {
+                let parsed: Option<SettingAnswer<'_>> = serde_json::from_str(answer.get()).ok();
+                match (parsed.and_then(|parsed| parsed.config_options), &asked) {
                     (Some(list), _) => settings.options.take_list(list),
                     (None, Some(asked)) if !asked.overtaken => {
                         settings.options.take_value(&asked.id, &asked.value);
@@ -371,8 +371,8 @@ impl AcpConversation {
         let limit = self.agent.spec.start_limit;
         let settings = &mut self.settings;
         if let Some(asked) = &mut settings.asked {
-            let heard = self.pending.is_empty() && self.own_turns.has_room();
-            if let Some(more) = asked.timeout.extend(&self.running.connection, limit, heard) {
+            let acknowledged = self.pending.is_empty() && self.own_turns.has_room();
+            if let Some(more) = asked.timeout.extend(&self.running.connection, limit, acknowledged) {
                 asked.until = Instant::now() + more;
                 return Next::Hear;
             }
@@ -401,7 +401,7 @@ impl AcpConversation {
         match &mut settings.asked {
             Some(asked) => {
                 let by_mode = update.config_options.is_none();
-                asked.overtaken |= settings.options.is_told(&asked.id, by_mode);
+                asked.overtaken |= settings.options.is_reported(&asked.id, by_mode);
             }
             None if settings.opening.is_none() => self.send_settings(true),
             None => {}

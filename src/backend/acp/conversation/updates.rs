@@ -139,13 +139,13 @@ impl AcpConversation {
             ),
             SessionUpdate::AgentMessageChunk(chunk) => self.handle_chunk(TextKind::Markdown, chunk, raw),
             SessionUpdate::AgentThoughtChunk(chunk) => self.handle_chunk(TextKind::Reasoning, chunk, raw),
-            SessionUpdate::UserMessageChunk(chunk) => self.user_says(chunk),
+            SessionUpdate::UserMessageChunk(chunk) => self.add_user_chunk(chunk),
             SessionUpdate::ToolCall(_) => {
-                let events = said(raw).map(|said| self.calls.begun(said)).unwrap_or_default();
+                let events = report_in(raw).map(|report| self.calls.begun(report)).unwrap_or_default();
                 self.send_call_events(events);
             }
             SessionUpdate::ToolCallUpdate(_) => {
-                let events = said(raw).map(|said| self.calls.updated(said)).unwrap_or_default();
+                let events = report_in(raw).map(|report| self.calls.updated(report)).unwrap_or_default();
                 self.send_call_events(events);
             }
             SessionUpdate::Notice(notice) => self.show_notice(notice),
@@ -277,7 +277,7 @@ fn is_blank(chunk: &ContentChunk) -> bool {
     matches!(&chunk.content, ContentBlock::Text(text) if text.text.trim().is_empty())
 }
 
-fn said(raw: &RawValue) -> Option<calls::CallReport> {
+fn report_in(raw: &RawValue) -> Option<calls::CallReport> {
     calls::CallReport::try_from(raw.to_owned()).ok()
 }
 

@@ -43,7 +43,7 @@ impl UserMessages {
 impl AcpConversation {
     /// Handles a piece of a message of the user. Messages that the host has sent are not shown
     /// again, whole or in pieces.
-    pub(super) fn user_says(&mut self, chunk: ContentChunk) {
+    pub(super) fn add_user_chunk(&mut self, chunk: ContentChunk) {
         let id = chunk.message_id.map(|id| id.to_string());
         let text = content::markdown(chunk.content);
         let Some(run) = &mut self.run else { return };

@@ -197,8 +197,8 @@ impl AcpConversation {
         };
         let fields = ToolCallUpdateFields::new().status(status).content(content);
         match CallReport::by_host(&ToolCallUpdate::new(call.to_owned(), fields), None) {
-            Ok(said) => {
-                let events = self.calls.updated(said);
+            Ok(report) => {
+                let events = self.calls.updated(report);
                 self.send_call_events(events);
             }
             Err(error) => {
@@ -227,8 +227,8 @@ impl AcpConversation {
 
     fn show_own_call(&mut self, call: &ToolCall, name: &str) {
         match CallReport::by_host(call, Some(name)) {
-            Ok(said) => {
-                let events = self.calls.begun(said);
+            Ok(report) => {
+                let events = self.calls.begun(report);
                 self.send_call_events(events);
             }
             Err(error) => {

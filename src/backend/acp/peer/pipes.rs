@@ -253,7 +253,7 @@ struct Junk {
     quoted: String,
     lines: u64,
     bytes: usize,
-    heard: bool,
+    has_message: bool,
     logged: Option<Instant>,
     unlogged: u64,
 }
@@ -265,15 +265,15 @@ impl Junk {
             quoted: String::new(),
             lines: 0,
             bytes: 0,
-            heard: false,
+            has_message: false,
             logged: None,
             unlogged: 0,
         }
     }
 
     fn reset(&mut self) {
-        if !self.heard {
-            self.heard = true;
+        if !self.has_message {
+            self.has_message = true;
             self.quoted = String::new();
         }
     }
@@ -281,7 +281,7 @@ impl Junk {
     /// Records a line of junk; returns the reason once the agent must be given up for only junk.
     fn note(&mut self, line: &[u8]) -> Option<String> {
         self.log(line, "a line of the agent's output was skipped: it is not a JSON-RPC message");
-        if self.heard {
+        if self.has_message {
             return None;
         }
         self.lines += 1;
@@ -299,7 +299,7 @@ impl Junk {
 
     /// Returns the reason at the end of a stream that was nothing but junk.
     fn all(&self) -> Option<String> {
-        (!self.heard && self.lines > 0).then(|| self.reason())
+        (!self.has_message && self.lines > 0).then(|| self.reason())
     }
 
     fn reason(&self) -> String {

@@ -34,21 +34,21 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    pub(super) fn try_put(&self, said: PeerMessage) -> Result<(), PeerMessage> {
+    pub(super) fn try_put(&self, message: PeerMessage) -> Result<(), PeerMessage> {
         let (Some(mut taken), Ok(place)) = (self.bytes.try_reserve(), self.messages.try_reserve()) else {
-            return Err(said);
+            return Err(message);
         };
-        taken.grow_to(said.bytes());
-        place.send((said, taken));
+        taken.grow_to(message.bytes());
+        place.send((message, taken));
         Ok(())
     }
 
     /// Queues a message, waiting for room; returns false if the receiver is gone.
-    pub(super) async fn put(&self, said: PeerMessage) -> bool {
+    pub(super) async fn put(&self, message: PeerMessage) -> bool {
         let Some(mut taken) = self.bytes.reserve().await else { return false };
         let Ok(place) = self.messages.reserve().await else { return false };
-        taken.grow_to(said.bytes());
-        place.send((said, taken));
+        taken.grow_to(message.bytes());
+        place.send((message, taken));
         true
     }
 }
@@ -99,7 +99,7 @@ impl PeerReceiver {
                 match self.recv().await {
                     Some(PeerMessage::Answer(about, answer)) if about == id => answered = Some(answer),
                     Some(PeerMessage::Drained(about)) if about == id => return answered,
-                    Some(said) => other(self, said),
+                    Some(message) => other(self, message),
                     None => return answered,
                 }
             }
@@ -162,8 +162,8 @@ impl PeerReceiver {
 
     /// Receives the next message; `None` once the agent has ended and the queue is empty.
     pub async fn recv(&mut self) -> Option<PeerMessage> {
-        let (said, _) = self.inbox.recv().await?;
-        Some(said)
+        let (message, _) = self.inbox.recv().await?;
+        Some(message)
     }
 
     pub fn connection(&self) -> &AgentConnection {
@@ -206,10 +206,15 @@ pub struct PausableTimeout {
 
 impl PausableTimeout {
     /// Returns the additional time to wait for the agent; `None` if it has timed out. `limit` is
-    /// the timeout; `heard` tells whether the caller takes the agent's messages.
-    pub fn extend(&mut self, connection: &AgentConnection, limit: Duration, heard: bool) -> Option<Duration> {
+    /// the timeout; `is_listening` is set if the caller takes the agent's messages.
+    pub fn extend(
+        &mut self,
+        connection: &AgentConnection,
+        limit: Duration,
+        is_listening: bool,
+    ) -> Option<Duration> {
         let taken = connection.shared.taken.load(Ordering::Acquire);
-        self.check(!heard || connection.is_held_up(), taken, limit)
+        self.check(!is_listening || connection.is_held_up(), taken, limit)
     }
 
     fn check(&mut self, is_held_up: bool, taken: u64, limit: Duration) -> Option<Duration> {
@@ -230,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_is_blamed_when_it_was_heard_and_given_more_time_when_it_was_not() {
+    fn agent_is_given_more_time_only_while_the_host_does_not_read_it() {
         let limit = Duration::from_secs(9);
         // The agent writes faster than the host reads.
         let mut patience = PausableTimeout::default();

@@ -27,13 +27,13 @@ fn talking(pipe_bytes: usize) -> (DuplexStream, AgentConnection, PeerReceiver) {
     (agent, connection, receiver)
 }
 
-async fn heard(output: &[u8]) -> (Vec<String>, String) {
+async fn received(output: &[u8]) -> (Vec<String>, String) {
     let connection = connected(&*output.to_vec().leak(), async { "it ended".to_owned() });
     let mut receiver = connection.listen();
     receiver.subscribe("s");
     let mut updates = Vec::new();
-    while let Some(said) = receiver.recv().await {
-        let PeerMessage::Update(update) = said else { panic!("{said:?}") };
+    while let Some(message) = receiver.recv().await {
+        let PeerMessage::Update(update) = message else { panic!("{message:?}") };
         updates.push(update.get().to_owned());
     }
     (updates, connection.ended().await)
@@ -54,7 +54,7 @@ async fn messages_are_found_among_junk() {
     let at = broken.iter().position(|byte| *byte == b'_').unwrap();
     broken[at] = 0xff;
     output.extend(broken);
-    let (updates, how) = heard(&output).await;
+    let (updates, how) = received(&output).await;
     assert_eq!(updates, ["\"1\"", "\"2\"", "\"3\u{fffd}\""]);
     assert_eq!(how, "it ended");
 }
@@ -70,28 +70,28 @@ async fn halves_of_characters_are_replaced() {
         (r"\u00e9\udfffx", r"\u00e9\ufffdx"),
     ];
     let output = texts.map(|(text, _)| update(text) + "\n").concat() + "\\ud83d\\u";
-    let (updates, how) = heard(output.as_bytes()).await;
+    let (updates, how) = received(output.as_bytes()).await;
     assert_eq!(updates, texts.map(|(_, text)| format!("\"{text}\"")));
     assert_eq!(how, "it ended");
 }
 
 #[tokio::test]
 async fn a_stream_that_is_junk_throughout_is_quoted() {
-    let (_, how) = heard(b"command not found: agent\nusage: ...\n").await;
+    let (_, how) = received(b"command not found: agent\nusage: ...\n").await;
     assert!(how.contains("does not speak ACP") && how.contains("command not found: agent"), "{how}");
-    let (_, how) = heard(&b"y\n".repeat(5000)).await;
+    let (_, how) = received(&b"y\n".repeat(5000)).await;
     assert!(how.contains("does not speak ACP"), "{how}");
     let mut late = update("1").into_bytes();
     late.push(b'\n');
     late.extend(b"y\n".repeat(5000));
     late.extend(update("2").bytes());
-    let (updates, how) = heard(&late).await;
+    let (updates, how) = received(&late).await;
     assert_eq!((updates.len(), how.as_str()), (2, "it ended"));
 }
 
 /// Updates that precede a session's subscription are delivered in order, before later ones.
 #[tokio::test]
-async fn sessions_are_heard_of_from_their_beginning() {
+async fn updates_of_a_session_are_received_from_its_beginning() {
     let (mut agent, output) = tokio::io::duplex(1 << 20);
     let connection = connected(output, std::future::pending());
     let mut receiver = connection.listen();
@@ -111,10 +111,10 @@ async fn sessions_are_heard_of_from_their_beginning() {
 }
 
 #[tokio::test]
-async fn an_agent_waits_until_it_is_heard() {
+async fn agent_waits_until_its_output_is_received() {
     let (mut agent, connection, mut receiver) = talking(1024);
     let line = update("1") + "\n";
-    let said = tokio::spawn(async move {
+    let sending = tokio::spawn(async move {
         for _ in 0..1000 {
             agent.write_all(line.as_bytes()).await.unwrap();
         }
@@ -122,20 +122,20 @@ async fn an_agent_waits_until_it_is_heard() {
     while !connection.is_held_up() {
         tokio::task::yield_now().await;
     }
-    assert!(!said.is_finished());
+    assert!(!sending.is_finished());
     for _ in 0..1000 {
         assert!(receiver.recv().await.is_some());
     }
-    said.await.unwrap();
+    sending.await.unwrap();
 }
 
 #[tokio::test]
-async fn what_waits_to_be_heard_is_bounded_by_its_bytes() {
+async fn pending_messages_are_bounded_by_their_bytes() {
     const UPDATES: usize = 20;
     let (mut agent, connection, mut receiver) = talking(1024);
     let line = update(&"x".repeat(1 << 20)) + "\n";
-    let said = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&said);
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&sent);
     let saying = tokio::spawn(async move {
         for _ in 0..UPDATES {
             agent.write_all(line.as_bytes()).await.unwrap();
@@ -146,7 +146,7 @@ async fn what_waits_to_be_heard_is_bounded_by_its_bytes() {
         tokio::task::yield_now().await;
     }
     // One message more than the queue holds is waiting for room.
-    let waiting = said.load(Ordering::Relaxed);
+    let waiting = sent.load(Ordering::Relaxed);
     assert!(waiting <= INBOX_BYTES_MAX / (1 << 20) + 2, "{waiting} updates of 1 MiB wait");
     for _ in 0..UPDATES {
         assert!(receiver.recv().await.is_some());
@@ -155,7 +155,7 @@ async fn what_waits_to_be_heard_is_bounded_by_its_bytes() {
 }
 
 /// Receives until [`PeerMessage::Drained`] of `request`; returns all messages as text.
-async fn heard_until_out(receiver: &mut PeerReceiver, request: u64) -> Vec<String> {
+async fn drained_updates(receiver: &mut PeerReceiver, request: u64) -> Vec<String> {
     let mut all = Vec::new();
     loop {
         match receiver.recv().await.unwrap() {
@@ -179,7 +179,7 @@ fn answer(id: u64) -> String {
 /// Messages that an agent wrote before its answer was handled precede [`PeerMessage::Drained`],
 /// however many reads they take.
 #[tokio::test]
-async fn what_was_said_together_with_an_answer_is_heard_before_it_is_heard_out() {
+async fn messages_sent_with_an_answer_are_received_before_the_drain_ends() {
     let (mut agent, connection, mut receiver) = talking(1 << 20);
     let mut other = connection.listen();
     let (first, second) = (receiver.request("m", &()), other.request("m", &()));
@@ -192,9 +192,9 @@ async fn what_was_said_together_with_an_answer_is_heard_before_it_is_heard_out()
     let mut expected = vec!["before".to_owned(), format!("answer {first}"), long.clone(), long];
     expected.extend(std::iter::repeat_n("behind".to_owned(), 300));
     expected.push(format!("out {first}"));
-    assert_eq!(heard_until_out(&mut receiver, first).await, expected);
+    assert_eq!(drained_updates(&mut receiver, first).await, expected);
     assert_eq!(
-        heard_until_out(&mut other, second).await,
+        drained_updates(&mut other, second).await,
         [format!("answer {second}"), format!("out {second}")]
     );
     agent.write_all((update("late") + "\n").as_bytes()).await.unwrap();
@@ -202,7 +202,7 @@ async fn what_was_said_together_with_an_answer_is_heard_before_it_is_heard_out()
 }
 
 #[tokio::test]
-async fn an_agent_that_never_stops_talking_is_heard_out_all_the_same() {
+async fn agent_that_never_stops_sending_is_drained_all_the_same() {
     let (mut agent, _connection, mut receiver) = talking(4 * READ_BYTES);
     let id = receiver.request("m", &());
     let talking = tokio::spawn(async move {
@@ -210,13 +210,13 @@ async fn an_agent_that_never_stops_talking_is_heard_out_all_the_same() {
         agent.write_all((answer(id) + &text.repeat(100)).as_bytes()).await.unwrap();
         while agent.write_all(text.repeat(100).as_bytes()).await.is_ok() {}
     });
-    heard_until_out(&mut receiver, id).await;
+    drained_updates(&mut receiver, id).await;
     assert!(!talking.is_finished());
     talking.abort();
 }
 
 #[tokio::test]
-async fn an_agent_that_ends_with_its_answer_is_heard_out() {
+async fn agent_that_exits_with_its_answer_is_drained() {
     let output = answer(1) + &update("behind");
     let (mut agent, reader) = tokio::io::duplex(1024);
     let connection = connected(reader, async { "it ended".to_owned() });
@@ -225,7 +225,7 @@ async fn an_agent_that_ends_with_its_answer_is_heard_out() {
     assert_eq!(receiver.request("m", &()), 1);
     agent.write_all(output.as_bytes()).await.unwrap();
     drop(agent);
-    assert_eq!(heard_until_out(&mut receiver, 1).await, ["answer 1", "behind", "out 1"]);
+    assert_eq!(drained_updates(&mut receiver, 1).await, ["answer 1", "behind", "out 1"]);
     assert!(receiver.recv().await.is_none());
 }
 

@@ -8,7 +8,7 @@ use crate::host::effects::{Event, TerminalEvent};
 use crate::wire::escapes::{cut_position, take_text};
 
 /// Maximum size of the unsent output, in bytes; the oldest is dropped.
-const UNTOLD_BYTES_MAX: usize = 64 << 10;
+const UNSENT_BYTES_MAX: usize = 64 << 10;
 
 /// Number of sent bytes from which on output is sent less often.
 const CHATTY_BYTES: u64 = 1 << 20;
@@ -19,10 +19,10 @@ pub struct TerminalFeed {
     is_open: bool,
     /// Set once the end of the terminal was sent.
     is_over: bool,
-    untold: Vec<u8>,
+    unsent: Vec<u8>,
     /// Set when output was dropped, so the unsent bytes do not follow the sent ones.
     is_torn: bool,
-    told_bytes: u64,
+    sent_bytes: u64,
     /// Set if the command can continue after its call.
     detaches: bool,
 }
@@ -33,20 +33,20 @@ impl TerminalFeed {
     }
 
     pub fn write(&mut self, bytes: &[u8]) {
-        self.untold.extend_from_slice(bytes);
+        self.unsent.extend_from_slice(bytes);
         // Truncates rarely, so that the cost is amortized.
-        if self.untold.len() > 2 * UNTOLD_BYTES_MAX {
+        if self.unsent.len() > 2 * UNSENT_BYTES_MAX {
             self.leave_out();
         }
     }
 
     /// Drops the oldest output beyond the limit.
     fn leave_out(&mut self) {
-        let excess = self.untold.len().saturating_sub(UNTOLD_BYTES_MAX);
+        let excess = self.unsent.len().saturating_sub(UNSENT_BYTES_MAX);
         if excess == 0 {
             return;
         }
-        self.untold.drain(..cut_position(&self.untold, excess));
+        self.unsent.drain(..cut_position(&self.unsent, excess));
         self.is_torn = true;
     }
 
@@ -56,7 +56,7 @@ impl TerminalFeed {
     }
 
     pub fn is_chatty(&self) -> bool {
-        self.told_bytes > CHATTY_BYTES
+        self.sent_bytes > CHATTY_BYTES
     }
 
     /// Returns the unsent events of a terminal that a call shows, with its opening if needed. `end`
@@ -68,14 +68,14 @@ impl TerminalFeed {
         title: &str,
         end: Option<Option<i64>>,
     ) -> Vec<Event> {
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         if !std::mem::replace(&mut self.is_open, true) {
             let (call, title, detaches) = (call.to_owned(), title.to_owned(), self.detaches);
             let event = TerminalEvent::Opened { call, title, detaches };
-            told.push(Event::Terminal { name: name.to_owned(), event });
+            events.push(Event::Terminal { name: name.to_owned(), event });
         }
-        told.extend(self.take_unsent(name, end));
-        told
+        events.extend(self.take_unsent(name, end));
+        events
     }
 
     /// Returns the unsent events of a terminal; none until a call has shown it.
@@ -85,11 +85,11 @@ impl TerminalFeed {
         }
         let mut events = Vec::new();
         self.leave_out();
-        let text = take_text(&mut self.untold, end.is_some());
+        let text = take_text(&mut self.unsent, end.is_some());
         if std::mem::take(&mut self.is_torn) {
             events.push(TerminalEvent::Cleared);
         }
-        self.told_bytes += text.len() as u64;
+        self.sent_bytes += text.len() as u64;
         events.extend((!text.is_empty()).then_some(TerminalEvent::Data(text)));
         if let Some(code) = end {
             self.is_over = true;
@@ -120,15 +120,15 @@ mod tests {
     }
 
     #[test]
-    fn every_character_is_told_whole_wherever_it_is_read() {
+    fn every_character_is_sent_whole_wherever_it_is_read() {
         let all = "aä€𝄞b";
         for at in 0..=all.len() {
             let mut feed = open();
             feed.write(&all.as_bytes()[..at]);
-            let mut told = texts(feed.take_unsent("t", None));
+            let mut sent = texts(feed.take_unsent("t", None));
             feed.write(&all.as_bytes()[at..]);
-            told.extend(texts(feed.take_unsent("t", None)));
-            assert_eq!(told.concat(), all, "{at}");
+            sent.extend(texts(feed.take_unsent("t", None)));
+            assert_eq!(sent.concat(), all, "{at}");
         }
         let mut feed = open();
         feed.write(b"a\xe2\x82");
@@ -139,36 +139,36 @@ mod tests {
     }
 
     #[test]
-    fn of_too_much_the_latest_is_told() {
+    fn latest_output_is_sent_when_it_exceeds_the_limit() {
         let mut feed = open();
-        feed.write(&[b'x'; UNTOLD_BYTES_MAX]);
-        assert_eq!(texts(feed.take_unsent("t", None)), ["x".repeat(UNTOLD_BYTES_MAX)]);
+        feed.write(&[b'x'; UNSENT_BYTES_MAX]);
+        assert_eq!(texts(feed.take_unsent("t", None)), ["x".repeat(UNSENT_BYTES_MAX)]);
         for _ in 0..10 {
-            feed.write("ä".repeat(UNTOLD_BYTES_MAX).as_bytes());
+            feed.write("ä".repeat(UNSENT_BYTES_MAX).as_bytes());
             feed.write(b"y");
         }
-        let told = texts(feed.take_unsent("t", Some(Some(0))));
-        assert!(told[0] == "Cleared" && told[1].len() <= UNTOLD_BYTES_MAX && told[2] == "Exited(Some(0))");
-        assert!(told[1].ends_with("äy") && told[1].starts_with('ä'));
+        let sent = texts(feed.take_unsent("t", Some(Some(0))));
+        assert!(sent[0] == "Cleared" && sent[1].len() <= UNSENT_BYTES_MAX && sent[2] == "Exited(Some(0))");
+        assert!(sent[1].ends_with("äy") && sent[1].starts_with('ä'));
         // Dropped output is reported even before the first events.
         let mut feed = TerminalFeed::default();
-        feed.write(&[b'x'; UNTOLD_BYTES_MAX + 1]);
-        let told = feed.take_unsent_in("c", "t", "x", None);
-        assert_eq!(texts(told)[1..], ["Cleared".to_owned(), "x".repeat(UNTOLD_BYTES_MAX)]);
+        feed.write(&[b'x'; UNSENT_BYTES_MAX + 1]);
+        let sent = feed.take_unsent_in("c", "t", "x", None);
+        assert_eq!(texts(sent)[1..], ["Cleared".to_owned(), "x".repeat(UNSENT_BYTES_MAX)]);
     }
 
     #[test]
     fn what_is_left_out_tears_no_line_and_no_escape_sequence() {
         let mut feed = open();
-        feed.write(format!("torn \x1b[31m line\n{}", "x".repeat(UNTOLD_BYTES_MAX - 5)).as_bytes());
+        feed.write(format!("torn \x1b[31m line\n{}", "x".repeat(UNSENT_BYTES_MAX - 5)).as_bytes());
         assert_eq!(
             texts(feed.take_unsent("t", None)),
-            ["Cleared".to_owned(), "x".repeat(UNTOLD_BYTES_MAX - 5)]
+            ["Cleared".to_owned(), "x".repeat(UNSENT_BYTES_MAX - 5)]
         );
-        feed.write(format!("\x1b]0;a title\x07{}", "x".repeat(UNTOLD_BYTES_MAX - 5)).as_bytes());
+        feed.write(format!("\x1b]0;a title\x07{}", "x".repeat(UNSENT_BYTES_MAX - 5)).as_bytes());
         assert_eq!(
             texts(feed.take_unsent("t", None)),
-            ["Cleared".to_owned(), "x".repeat(UNTOLD_BYTES_MAX - 5)]
+            ["Cleared".to_owned(), "x".repeat(UNSENT_BYTES_MAX - 5)]
         );
     }
 }

@@ -20,7 +20,7 @@ struct Opened {
     terminal: std::fs::File,
     guard: UnixStream,
     commands: mpsc::UnboundedSender<PtyCommand>,
-    heard: mpsc::UnboundedReceiver<PtyReport>,
+    reports: mpsc::UnboundedReceiver<PtyReport>,
 }
 
 impl Opened {
@@ -32,7 +32,7 @@ impl Opened {
         ioctl_fionbio(&terminal, true).unwrap();
         let (control, mut guard) = UnixStream::pair().unwrap();
         let (printed, typing) = ends_of(master).unwrap();
-        let (sender, mut heard) = mpsc::unbounded_channel();
+        let (sender, mut receiver) = mpsc::unbounded_channel();
         let reports = PtyReports::new(TerminalKey(1), sender);
         let size = ScreenSize { cols: 80, rows: 24 };
         let pty = OpenPty {
@@ -45,11 +45,11 @@ impl Opened {
             is_command: false,
         };
         let mut program = Program::new(pty, reports, ("/x".into(), "x".to_owned()), false);
-        let (commands, mut told) = mpsc::unbounded_channel();
-        tokio::spawn(async move { program.run(&mut told).await });
+        let (commands, mut queue) = mpsc::unbounded_channel();
+        tokio::spawn(async move { program.run(&mut queue).await });
         guard.write_all(b"started\n").await.unwrap();
-        assert_eq!(heard.recv().await.unwrap().event, PtyEvent::Started { program: "x".to_owned() });
-        Self { terminal: terminal.into(), guard, commands, heard }
+        assert_eq!(receiver.recv().await.unwrap().event, PtyEvent::Started { program: "x".to_owned() });
+        Self { terminal: terminal.into(), guard, commands, reports: receiver }
     }
 
     /// Prints up to `max` bytes until none are accepted for a while; returns their number.
@@ -72,7 +72,7 @@ impl Opened {
 }
 
 #[tokio::test]
-async fn what_is_not_heard_is_not_read_and_nothing_is_lost() {
+async fn output_is_not_read_while_reports_are_not_received_and_none_is_lost() {
     let mut opened = Opened::new().await;
     let printed = opened.print(4 << 20).await;
     assert!(printed > 0 && printed <= 4 * REPORT_BYTES_MAX, "{printed} bytes wait");
@@ -80,7 +80,7 @@ async fn what_is_not_heard_is_not_read_and_nothing_is_lost() {
     drop(opened.terminal);
     let mut all = String::new();
     loop {
-        match opened.heard.recv().await.unwrap().event {
+        match opened.reports.recv().await.unwrap().event {
             PtyEvent::Data(data) => {
                 assert!(data.len() <= REPORT_BYTES_MAX + 4096, "{}", data.len());
                 all.push_str(&data);
@@ -110,13 +110,13 @@ async fn what_is_typed_waits_until_the_program_reads() {
             Ok(count) => read.extend_from_slice(&buffer[..count]),
             Err(error) => {
                 assert!(is_transient(&error), "{error}");
-                let PtyEvent::Took(count) = opened.heard.recv().await.unwrap().event else { panic!() };
+                let PtyEvent::Took(count) = opened.reports.recv().await.unwrap().event else { panic!() };
                 taken += count;
             }
         }
     }
     while taken < typed.len() {
-        let PtyEvent::Took(count) = opened.heard.recv().await.unwrap().event else { panic!() };
+        let PtyEvent::Took(count) = opened.reports.recv().await.unwrap().event else { panic!() };
         taken += count;
     }
     assert_eq!(String::from_utf8(read).unwrap(), typed);
@@ -129,14 +129,14 @@ async fn what_is_typed_waits_until_the_program_reads() {
 async fn of_what_is_printed_behind_the_end_only_so_much_is_read() {
     let mut opened = Opened::new().await;
     opened.guard.write_all(b"exited 0\n").await.unwrap();
-    let (mut printed, mut told) = (0, 0);
+    let (mut printed, mut reported) = (0, 0);
     let line = [b'x'; 4 << 10];
     loop {
         // The terminal is closed when the task has read enough, which happens while the test waits.
         printed += opened.terminal.write(&line).unwrap_or(0);
         tokio::task::yield_now().await;
-        match opened.heard.try_recv().map(|report| report.event) {
-            Ok(PtyEvent::Data(data)) => told += data.len(),
+        match opened.reports.try_recv().map(|report| report.event) {
+            Ok(PtyEvent::Data(data)) => reported += data.len(),
             Ok(PtyEvent::Exited(code)) => {
                 assert_eq!(code, Some(0));
                 break;
@@ -147,5 +147,5 @@ async fn of_what_is_printed_behind_the_end_only_so_much_is_read() {
     }
     // Bytes read before the reported end are not counted.
     let most = DRAINED_BYTES_MAX + 4 * REPORT_BYTES_MAX;
-    assert!((DRAINED_BYTES_MAX..most).contains(&told), "{told} of {printed}");
+    assert!((DRAINED_BYTES_MAX..most).contains(&reported), "{reported} of {printed}");
 }

@@ -1,4 +1,4 @@
-//! Sessions that a window of an editor makes ahead: who is told of them, and how long they stay.
+//! Sessions that a window of an editor makes ahead: who receives them, and how long they stay.
 //!
 //! Owns: that nobody is told before something begins there, and that what nobody follows is
 //! disposed of.
@@ -43,7 +43,7 @@ async fn leaves(world: &mut World, mut client: Client) {
     world.settle().await;
 }
 
-/// The times that run, for sessions that nobody follows, are up.
+/// Ends the running timers of sessions without subscribers.
 async fn time_is_up(world: &mut World) {
     let is_of_session = |timer: &Timer| matches!(timer, Timer::UnsubscribedSession(..));
     let (up, rest) = world.sidecar.timers.drain(..).partition(|(_, timer)| is_of_session(timer));
@@ -64,7 +64,7 @@ async fn is_there(world: &mut World, client: &mut Client) -> bool {
 }
 
 #[tokio::test]
-async fn nobody_is_told_of_it_before_something_begins_there() {
+async fn session_made_ahead_is_not_sent_to_other_clients_before_its_first_turn() {
     let mut world = World::in_memory();
     let mut other = world.open(false);
     let params = json!({ "clientId": "other", "protocolVersions": ["1.0.0"], "initialSubscriptions": ["ahp-root://"] });
@@ -75,12 +75,12 @@ async fn nobody_is_told_of_it_before_something_begins_there() {
     assert_eq!(listed(&mut world, &mut other).await, [Value::Null; 0]);
     window.dispatches(&default_chat_of(AHEAD), super::turn("t", "/say begun"));
     world.settle().await;
-    let told = other.looks();
-    assert_eq!(actions(&told), ["root/activeSessionsChanged"]);
-    let added = told.iter().find(|told| told["method"] == "root/sessionAdded").unwrap();
+    let messages = other.looks();
+    assert_eq!(actions(&messages), ["root/activeSessionsChanged"]);
+    let added = messages.iter().find(|message| message["method"] == "root/sessionAdded").unwrap();
     assert_eq!(added["params"]["summary"]["title"], "/say begun");
     assert_eq!(listed(&mut world, &mut other).await, [AHEAD]);
-    // What has begun stays, whoever follows it.
+    // A session that has begun stays, also without subscribers.
     leaves(&mut world, window).await;
     time_is_up(&mut world).await;
     assert!(is_there(&mut world, &mut other).await);

@@ -45,28 +45,30 @@ async fn its_turns_are_cancelled_and_those_of_others_go_on() {
     world.settle().await;
     assert_eq!(actions(&leaves.looks()).last(), Some(&"chat/turnCancelled"), "it is told to its end");
     assert!(leaves.chunks.is_closed(), "the connection is still there");
-    let told = stays.looks();
-    let cancelled: Vec<_> =
-        told.iter().filter(|told| told["params"]["action"]["type"] == "chat/turnCancelled").collect();
+    let messages = stays.looks();
+    let cancelled: Vec<_> = messages
+        .iter()
+        .filter(|message| message["params"]["action"]["type"] == "chat/turnCancelled")
+        .collect();
     assert_eq!(cancelled.len(), 1, "{cancelled:?}");
     assert_eq!(cancelled[0]["params"]["channel"], default_chat_of(OTHER));
     assert_eq!(world.sidecar.host.running_turns(), 1);
 }
 
 #[tokio::test]
-async fn the_time_that_its_turns_have_begins_also_when_nothing_that_it_said_is_kept_yet() {
+async fn drain_timeout_of_a_client_begins_before_its_messages_are_committed() {
     let folder = super::folder();
     let mut world = World::on(folder.path()).await;
     let mut leaves = client_with_session(&mut world, "leaves", SESSION, DRAIN).await;
-    let mut untold = Vec::new();
+    let mut commits = Vec::new();
     leaves.dispatches(&default_chat_of(SESSION), turn("t", "/hang"));
     // What was said is safe when the thread of the store has had its time, and nobody has heard of
     // it.
-    while untold.is_empty() {
-        world.go_on_without_store(&mut untold).await;
+    while commits.is_empty() {
+        world.go_on_without_store(&mut commits).await;
     }
     leaves.lines = None;
-    world.go_on_without_store(&mut untold).await;
+    world.go_on_without_store(&mut commits).await;
     assert!(actions(&leaves.looks()).is_empty(), "the store has taken what was said");
     let mut timers = world.sidecar.timers.iter();
     assert!(
@@ -92,12 +94,12 @@ async fn what_others_can_answer_is_declined_when_they_are_gone_too() {
     let (mut world, mut stays, mut leaves, _) = two_where_one_leaves_what_it_asked().await;
     assert!(!leaves.chunks.is_closed(), "its turn is not over");
     assert_eq!(world.sidecar.host.running_turns(), 1);
-    // Nobody is left who has the turn, and nobody who could answer.
+    // No client is left that has the turn or could answer.
     stays.lines = None;
     world.settle().await;
     assert_eq!(world.sidecar.host.running_turns(), 0);
-    let told = leaves.looks();
-    assert_eq!(actions(&told).last(), Some(&"chat/turnComplete"), "{told:?}");
+    let messages = leaves.looks();
+    assert_eq!(actions(&messages).last(), Some(&"chat/turnComplete"), "{messages:?}");
     assert!(leaves.chunks.is_closed() && stays.chunks.is_closed());
     assert_eq!(world.sidecar.links.iter().count(), 0);
 }
@@ -105,15 +107,15 @@ async fn what_others_can_answer_is_declined_when_they_are_gone_too() {
 #[tokio::test]
 async fn what_it_asked_is_answered_by_another_client() {
     let (mut world, mut stays, mut leaves, chat) = two_where_one_leaves_what_it_asked().await;
-    let told = stays.looks();
-    let ready = told.iter().find(|told| told["params"]["action"]["type"] == "chat/toolCallReady");
+    let messages = stays.looks();
+    let ready = messages.iter().find(|message| message["params"]["action"]["type"] == "chat/toolCallReady");
     let call = ready.expect("it asks")["params"]["action"]["toolCallId"].clone();
     let approve = json!({ "type": "chat/toolCallConfirmed", "turnId": "asks", "toolCallId": call,
         "approved": true, "confirmed": "user-action" });
     stays.dispatches(&chat, approve);
     world.settle().await;
-    let told = leaves.looks();
-    assert_eq!(actions(&told).last(), Some(&"chat/turnComplete"), "{told:?}");
+    let messages = leaves.looks();
+    assert_eq!(actions(&messages).last(), Some(&"chat/turnComplete"), "{messages:?}");
     assert!(leaves.chunks.is_closed());
 }
 

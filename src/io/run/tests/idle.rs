@@ -25,7 +25,7 @@ async fn with_a_turn(folder: &Path, pieces: usize) -> (World, Client) {
 
 async fn stops_following(world: &mut World, client: &mut Client, session: &str) {
     let params = json!({ "channel": default_chat_of(session) });
-    client.says(&[json!({ "jsonrpc": "2.0", "method": "unsubscribe", "params": params })]);
+    client.sends(&[json!({ "jsonrpc": "2.0", "method": "unsubscribe", "params": params })]);
     world.settle().await;
 }
 

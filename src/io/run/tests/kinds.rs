@@ -25,18 +25,19 @@ fn ids(answer: &Value) -> Vec<&str> {
 
 /// Returns the actions that a client received, each as its channel, and its name or the reason of
 /// its rejection.
-fn told(client: &mut Client) -> Vec<(String, String)> {
+fn received(client: &mut Client) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let told = client.looks().into_iter().filter(|message| message["method"] == "action");
-    told.map(|message| {
-        let envelope = &message["params"];
-        let what = match &envelope["rejectionReason"] {
-            Value::Null => &envelope["action"]["type"],
-            reason => reason,
-        };
-        (text(&envelope["channel"]), text(what))
-    })
-    .collect()
+    let messages = client.looks().into_iter().filter(|message| message["method"] == "action");
+    messages
+        .map(|message| {
+            let envelope = &message["params"];
+            let what = match &envelope["rejectionReason"] {
+                Value::Null => &envelope["action"]["type"],
+                reason => reason,
+            };
+            (text(&envelope["channel"]), text(what))
+        })
+        .collect()
 }
 
 #[tokio::test]
@@ -51,17 +52,17 @@ async fn a_kind_of_channels_needs_a_module_and_a_line() {
             assert_eq!(ids(&answer), [""; 0], "{answer}");
         }
     }
-    // An action is told to all who follow its channel, and one that changes nothing to who said it.
+    // An action is sent to all subscribers, and one that changes nothing to its sender.
     a.dispatches(ONE, set("x"));
     world.settle().await;
     let set_on = |channel: &str| (channel.to_owned(), "annotations/set".to_owned());
-    assert_eq!(told(&mut a), [set_on(ONE)]);
-    assert_eq!(told(&mut b), [set_on(ONE)]);
+    assert_eq!(received(&mut a), [set_on(ONE)]);
+    assert_eq!(received(&mut b), [set_on(ONE)]);
     a.dispatches(ONE, set("x"));
     b.dispatches(OTHER, set("y"));
     world.settle().await;
-    assert_eq!(told(&mut a), [set_on(ONE), set_on(OTHER)]);
-    assert_eq!(told(&mut b), [set_on(OTHER)]);
+    assert_eq!(received(&mut a), [set_on(ONE), set_on(OTHER)]);
+    assert_eq!(received(&mut b), [set_on(OTHER)]);
     // What is not for clients here is refused, with words of the kind.
     let refusals = [
         (
@@ -74,26 +75,26 @@ async fn a_kind_of_channels_needs_a_module_and_a_line() {
     for (action, why) in refusals {
         a.dispatches(ONE, action);
         world.settle().await;
-        assert_eq!(told(&mut a), [(ONE.to_owned(), why.to_owned())]);
+        assert_eq!(received(&mut a), [(ONE.to_owned(), why.to_owned())]);
     }
     world.ask(&mut a, "createSession", json!({ "channel": SESSION })).await;
     a.dispatches(SESSION, set("z"));
     world.settle().await;
     let elsewhere = "`annotations/set` belongs on the channel of a session's annotations, and this is a session's channel";
-    assert_eq!(told(&mut a), [(SESSION.to_owned(), elsewhere.to_owned())]);
-    // Who does not follow it any more is told nothing.
+    assert_eq!(received(&mut a), [(SESSION.to_owned(), elsewhere.to_owned())]);
+    // A client that has unsubscribed receives nothing.
     let seen = world.ask(&mut b, "subscribe", json!({ "channel": ONE })).await;
     assert_eq!(ids(&seen), ["x"]);
     let cursor = seen["result"]["snapshot"]["fromSeq"].as_u64().unwrap();
-    b.says(&[json!({ "method": "unsubscribe", "params": { "channel": ONE } })]);
+    b.sends(&[json!({ "method": "unsubscribe", "params": { "channel": ONE } })]);
     world.settle().await;
     a.dispatches(ONE, set("late"));
     world.settle().await;
-    assert_eq!(told(&mut a), [set_on(ONE)]);
-    assert_eq!(told(&mut b), []);
+    assert_eq!(received(&mut a), [set_on(ONE)]);
+    assert_eq!(received(&mut b), []);
     drop(world);
 
-    // The next host has its state, and what each of its channels was told.
+    // The next host has its state, and what each of its channels was last sent.
     let mut world = World::on(folder.path()).await;
     for (version, name) in [("1.0.0", "a"), ("0.9.0", "b")] {
         let mut client = world.open(false);

@@ -1,6 +1,6 @@
-//! A large state, which is made JSON text while others are heard.
+//! A large state, which is made JSON text while other clients are served.
 //!
-//! Owns: that nothing overtakes it on its connection, and that nobody else waits for it.
+//! Owns: that nothing overtakes it on its connection, and that no other client waits for it.
 //! Never: measures how long anything takes.
 
 use serde_json::{json, Value};
@@ -21,9 +21,9 @@ fn opening(version: &str) -> Value {
     json!({ "channel": channel, "resource": channel })
 }
 
-/// The actions that a client was told.
-fn actions_in(told: Vec<Value>) -> Vec<Value> {
-    told.into_iter().filter(|told| told["method"] == "action").collect()
+/// Returns the actions among these messages.
+fn actions_in(messages: Vec<Value>) -> Vec<Value> {
+    messages.into_iter().filter(|message| message["method"] == "action").collect()
 }
 
 /// The answer to this request, when it is there.
@@ -31,7 +31,7 @@ async fn answer(world: &mut World, client: &mut Client, id: u64) -> Value {
     let mut answer = Value::Null;
     world
         .until(|_| {
-            answer = client.looks().into_iter().find(|told| told["id"] == id).unwrap_or_default();
+            answer = client.looks().into_iter().find(|message| message["id"] == id).unwrap_or_default();
             !answer.is_null()
         })
         .await;
@@ -43,7 +43,7 @@ pub(super) fn hold_back(world: &mut World) -> mpsc::UnboundedReceiver<Piece> {
     std::mem::replace(&mut world.events.pieces, mpsc::unbounded_channel().1)
 }
 
-/// A world with a chat in which much was said, and who said it.
+/// A world with a large chat, and its client.
 async fn with_a_large_chat() -> (World, Client) {
     let mut world = World::in_memory();
     let mut acts = world.client("acts", "1.0.0").await;
@@ -73,19 +73,20 @@ async fn nothing_overtakes_a_large_state_and_nobody_else_waits_for_it() {
         assert!(opens.looks().is_empty(), "{version}: something came before the state");
 
         world.events.pieces = made;
-        let mut told = Vec::new();
+        let mut messages = Vec::new();
         world
             .until(|_| {
-                told.extend(opens.looks());
-                super::actions(&told).iter().any(|name| name.ends_with("/turnComplete"))
+                messages.extend(opens.looks());
+                super::actions(&messages).iter().any(|name| name.ends_with("/turnComplete"))
             })
             .await;
-        let place = |id: u64| told.iter().position(|told| told["id"] == id).expect("an answer");
-        let first_action = told.iter().position(|told| told["method"] == "action").expect("an action");
+        let place = |id: u64| messages.iter().position(|message| message["id"] == id).expect("an answer");
+        let first_action =
+            messages.iter().position(|message| message["method"] == "action").expect("an action");
         assert!(place(asked) < first_action && place(asked) < place(pinged), "{version}");
-        let state = &told[place(asked)]["result"]["snapshot"];
-        let mut actions = told.iter().filter(|told| told["method"] == "action");
-        let is_behind = |told: &Value| told["params"]["serverSeq"].as_u64() > state["fromSeq"].as_u64();
+        let state = &messages[place(asked)]["result"]["snapshot"];
+        let mut actions = messages.iter().filter(|message| message["method"] == "action");
+        let is_behind = |message: &Value| message["params"]["serverSeq"].as_u64() > state["fromSeq"].as_u64();
         assert!(state["state"].is_object() && actions.all(is_behind), "{version}");
     }
 }
@@ -114,7 +115,7 @@ async fn state_that_is_translated_counts_for_its_client_until_it_has_gone_out() 
 /// The clients of such a version share what is known of the states: an action changes them once,
 /// whoever waits.
 #[tokio::test]
-async fn clients_of_a_version_are_told_the_same_while_one_of_them_waits_for_a_large_state() {
+async fn clients_of_a_version_receive_the_same_while_one_waits_for_a_large_state() {
     for version in ["0.8.0", "0.3.0"] {
         let (mut world, mut acts) = with_a_large_chat().await;
         let mut follows = world.client("follows", version).await;
@@ -136,21 +137,21 @@ async fn clients_of_a_version_are_told_the_same_while_one_of_them_waits_for_a_la
         world.events.pieces = made;
         let expected = actions_in(follows.looks());
         assert!(expected.len() > 5, "{version}: {expected:?}");
-        let mut told = Vec::new();
+        let mut messages = Vec::new();
         world
             .until(|_| {
-                told.extend(actions_in(opens.looks()));
-                told.len() >= expected.len()
+                messages.extend(actions_in(opens.looks()));
+                messages.len() >= expected.len()
             })
             .await;
-        assert_eq!(told, expected, "{version}");
+        assert_eq!(messages, expected, "{version}");
     }
 }
 
 /// Replacements of some actions for clients of such a version depend on the chat's state: also of
 /// one that was large, and that no other client of this version is subscribed to.
 #[tokio::test]
-async fn what_is_told_behind_a_large_state_is_made_of_it() {
+async fn messages_behind_a_large_state_are_translated_with_it() {
     let (mut world, mut acts) = with_a_large_chat().await;
     let chat = default_chat_of(SESSION);
     acts.dispatches(&chat, turn("fails", "/error-resumable no\n/say on"));
@@ -162,9 +163,9 @@ async fn what_is_told_behind_a_large_state_is_made_of_it() {
     acts.dispatches(&chat, json!({ "type": "chat/turnResume", "turnId": "fails" }));
     world.until(|_| super::actions(&acts.looks()).contains(&"chat/turnComplete")).await;
     world.settle().await;
-    let told = opens.looks();
-    // It knows of no turn that goes on: it is taken back and told anew.
-    let began = super::actions(&told).into_iter().take(2).collect::<Vec<_>>();
+    let messages = opens.looks();
+    // It knows of no turn that goes on: it is reverted and sent again.
+    let began = super::actions(&messages).into_iter().take(2).collect::<Vec<_>>();
     assert_eq!(began, ["chat/truncated", "chat/turnStarted"]);
 }
 
@@ -185,7 +186,8 @@ async fn large_states_that_a_client_begins_with_hold_up_nobody_else() {
         world.events.pieces = made;
         let welcomed = answer(&mut world, &mut comes, asked).await;
         assert_eq!(welcomed["result"]["protocolVersion"], *version);
-        let has_states = |told: &Value| told["result"]["snapshots"][0]["state"]["turns"][0]["id"] == "large";
+        let has_states =
+            |message: &Value| message["result"]["snapshots"][0]["state"]["turns"][0]["id"] == "large";
         assert!(has_states(&welcomed), "{version}");
 
         let mut returns = world.open(false);
@@ -202,7 +204,7 @@ async fn large_states_that_a_client_begins_with_hold_up_nobody_else() {
 }
 
 #[tokio::test]
-async fn two_large_states_come_one_after_the_other_and_to_a_client_that_has_said_all() {
+async fn two_large_states_are_sent_in_order_also_after_the_input_has_ended() {
     let (mut world, _acts) = with_a_large_chat().await;
     let mut opens = world.client("opens", "1.0.0").await;
     let chat = default_chat_of(SESSION);
@@ -238,18 +240,18 @@ async fn what_is_large_is_written_no_further_than_its_client_reads() {
     let asked = stuck.asks("subscribe", json!({ "channel": chat }));
     let unread = |sidecar: &Sidecar| sidecar.links.iter().map(|link| link.outbox.unread()).max();
     let mut most = 0;
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     world
         .until(|sidecar| {
             most = most.max(unread(sidecar).unwrap_or_default());
             // It reads what it was given, as slowly as can be.
-            told.extend(stuck.looks());
+            messages.extend(stuck.looks());
             let all = sidecar.links.iter().map(|link| link.outbox.unread()).sum();
             stuck.receipts.as_ref().unwrap().send(WriteOutcome::Bytes(all));
-            told.iter().any(|told| told["id"] == asked)
+            messages.iter().any(|message| message["id"] == asked)
         })
         .await;
-    assert!(told.iter().any(|told| told.to_string().len() > 3_500_000), "all of it came");
+    assert!(messages.iter().any(|message| message.to_string().len() > 3_500_000), "all of it came");
     assert!(most < 2 << 20, "{most} bytes were held");
 }
 
@@ -272,8 +274,8 @@ async fn a_large_state_that_fails_is_an_error_or_the_end_of_the_connection() {
         world.sidecar.settle();
         let is_there = world.sidecar.links.get_mut(connection).is_some();
         assert_eq!(is_there, !has_begun);
-        let told = opens.looks();
-        let is_error = told.iter().any(|told| told["id"] == asked && told["error"].is_object());
-        assert_eq!(is_error, !has_begun, "{told:?}");
+        let messages = opens.looks();
+        let is_error = messages.iter().any(|message| message["id"] == asked && message["error"].is_object());
+        assert_eq!(is_error, !has_begun, "{messages:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! The list of sessions, which is read from the store while sessions change.
 //!
-//! Owns: that whoever lists is given what it was told last, whenever the reading was.
+//! Owns: that a list agrees with what its client was last sent, whenever the store was read.
 //! Never: lets the store be read by itself.
 
 use serde_json::{json, Value};
@@ -58,7 +58,7 @@ async fn change(world: &mut World, client: &mut Client) {
 }
 
 #[tokio::test]
-async fn what_changes_while_the_list_is_read_is_in_it_as_it_was_told_last() {
+async fn change_during_the_read_of_the_list_is_in_it_as_last_sent() {
     for is_read_before in [true, false] {
         let folder = folder();
         let (mut world, mut other, mut lists) = with_three(&folder).await;
@@ -125,15 +125,15 @@ async fn list_that_waits_for_a_commit_is_sent_after_the_end_of_input() {
     let read = world.read_next();
     lists.lines = None;
     world.settle().await;
-    let mut untold = Vec::new();
+    let mut commits = Vec::new();
     other.dispatches(ONE, json!({ "type": "session/titleChanged", "title": "Another" }));
-    while untold.is_empty() {
-        world.go_on_without_store(&mut untold).await;
+    while commits.is_empty() {
+        world.go_on_without_store(&mut commits).await;
     }
     world.deliver(read);
-    world.go_on_without_store(&mut untold).await;
+    world.go_on_without_store(&mut commits).await;
     assert!(lists.looks().is_empty() && !lists.chunks.is_closed());
-    for event in untold {
+    for event in commits {
         assert_eq!(world.sidecar.take_in(event).unwrap(), None);
     }
     world.sidecar.settle();

@@ -9,7 +9,7 @@ use super::{actions, folder, turn, World, SESSION};
 use crate::wire::uris::default_chat_of;
 
 #[tokio::test]
-async fn what_became_of_sessions_that_are_not_in_memory_is_told() {
+async fn changes_of_sessions_outside_memory_are_sent_on_reconnect() {
     let folder = folder();
     let mut world = World::on(folder.path()).await;
     let mut maker = world.client("maker", "1.0.0").await;
@@ -37,13 +37,17 @@ async fn what_became_of_sessions_that_are_not_in_memory_is_told() {
     let params = json!({ "clientId": "away", "lastSeenServerSeq": cursor, "subscriptions": ["ahp-root://"] });
     back.asks("reconnect", params);
     world.settle().await;
-    let told = back.looks();
-    assert_eq!(told[0]["result"]["type"], "replay", "{told:?}");
+    let messages = back.looks();
+    assert_eq!(messages[0]["result"]["type"], "replay", "{messages:?}");
     let about = |method: &str, uri: &str| {
-        let of = |told: &&serde_json::Value| {
-            told["params"]["session"] == uri || told["params"]["summary"]["resource"] == uri
+        let of = |message: &&serde_json::Value| {
+            message["params"]["session"] == uri || message["params"]["summary"]["resource"] == uri
         };
-        told.iter().filter(|told| told["method"] == method).find(of).map(|told| told["params"].clone())
+        messages
+            .iter()
+            .filter(|message| message["method"] == method)
+            .find(of)
+            .map(|message| message["params"].clone())
     };
     let changed = about("root/sessionSummaryChanged", named).expect("it has changed");
     assert_eq!(changed["changes"]["title"], "another");
@@ -51,5 +55,5 @@ async fn what_became_of_sessions_that_are_not_in_memory_is_told() {
     assert!(
         about("root/sessionAdded", named).is_none() && about("root/sessionSummaryChanged", new).is_none()
     );
-    assert!(!told.iter().any(|told| told.to_string().contains("ahp-session:/same")));
+    assert!(!messages.iter().any(|message| message.to_string().contains("ahp-session:/same")));
 }

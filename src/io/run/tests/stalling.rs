@@ -22,7 +22,7 @@ async fn stalled(limits: OutboxLimits, on_eof: Shutdown) -> (World, Client) {
     let stuck = world.open_with(true, on_eof);
     let chat = default_chat_of(SESSION);
     let ask = |id: u64, method: &str, params: Value| json!({ "id": id, "method": method, "params": params });
-    stuck.says(&[
+    stuck.sends(&[
         ask(1, "initialize", json!({ "clientId": "stuck", "protocolVersions": ["1.0.0"] })),
         ask(2, "createSession", json!({ "channel": SESSION, "provider": "script" })),
         ask(3, "subscribe", json!({ "channel": chat })),
@@ -55,15 +55,15 @@ async fn agents_do_not_wait_for_one_client_where_another_reads() {
     let (mut world, stuck) = stalled(limits(usize::MAX, NEVER), Shutdown::Drain(NEVER)).await;
     another_comes(&mut world).await;
     assert!(!stuck.chunks.is_closed(), "it has time yet");
-    // It reads at last, and was told all.
+    // It reads at last, and receives everything.
     let mut stuck = stuck;
-    let mut told = stuck.looks();
-    while actions(&told).last() != Some(&"chat/turnComplete") {
+    let mut messages = stuck.looks();
+    while actions(&messages).last() != Some(&"chat/turnComplete") {
         let bytes = world.sidecar.links.get_mut(stuck.id).unwrap().outbox.bytes();
-        assert!(bytes > 0, "nothing waits for it: {:?}", actions(&told));
+        assert!(bytes > 0, "nothing waits for it: {:?}", actions(&messages));
         assert!(stuck.receipts.as_ref().unwrap().send(WriteOutcome::Bytes(bytes)));
         world.settle().await;
-        told.extend(stuck.looks());
+        messages.extend(stuck.looks());
     }
 }
 
@@ -73,16 +73,16 @@ async fn who_makes_no_progress_is_cut_off_where_another_reads() {
     assert!(!stuck.chunks.is_closed(), "nobody else listens");
     another_comes(&mut world).await;
     assert!(stuck.chunks.is_closed() && world.sidecar.links.get_mut(stuck.id).is_none());
-    // It comes back, and is told what it has missed.
-    let seq = stuck.looks().iter().filter_map(|told| told["params"]["serverSeq"].as_u64()).max();
+    // It reconnects, and receives what it has missed.
+    let seq = stuck.looks().iter().filter_map(|message| message["params"]["serverSeq"].as_u64()).max();
     let mut back = world.open(false);
     let chat = default_chat_of(SESSION);
     let params =
         json!({ "clientId": "stuck", "lastSeenServerSeq": seq.unwrap_or(0), "subscriptions": [chat] });
     back.asks("reconnect", params);
     world.settle().await;
-    let told = back.looks();
-    let all = told.iter().map(Value::to_string).collect::<String>();
+    let messages = back.looks();
+    let all = messages.iter().map(Value::to_string).collect::<String>();
     assert!(all.contains("chat/turnComplete") || all.contains(r#""state":"complete""#), "{all:.300}");
 }
 
@@ -119,9 +119,9 @@ async fn answers_behind_a_large_state_count_as_requested() {
     }
     let stuck = world.open_with(true, Shutdown::Cancel);
     let ask = |id: u64, method: &str, params: Value| json!({ "id": id, "method": method, "params": params });
-    stuck.says(&[ask(1, "initialize", json!({ "clientId": "stuck", "protocolVersions": ["1.0.0"] }))]);
+    stuck.sends(&[ask(1, "initialize", json!({ "clientId": "stuck", "protocolVersions": ["1.0.0"] }))]);
     world.settle().await;
-    stuck.says(
+    stuck.sends(
         &sessions.map(|(session, _)| ask(2, "subscribe", json!({ "channel": default_chat_of(session) }))),
     );
     world.settle().await;
@@ -129,11 +129,11 @@ async fn answers_behind_a_large_state_count_as_requested() {
     assert!(link.outbox.bytes() > 4_800_000, "{} bytes are queued", link.outbox.bytes());
 }
 
-/// A client that is told everything and reads nothing, of one session.
+/// A client that subscribes to one session and reads nothing.
 async fn reads_nothing(world: &mut World, name: &str) -> Client {
     let stuck = world.open_with(true, Shutdown::Cancel);
     let ask = |id: u64, method: &str, params: Value| json!({ "id": id, "method": method, "params": params });
-    stuck.says(&[
+    stuck.sends(&[
         ask(1, "initialize", json!({ "clientId": name, "protocolVersions": ["1.0.0"] })),
         ask(2, "subscribe", json!({ "channel": default_chat_of(SESSION) })),
     ]);
@@ -194,17 +194,17 @@ async fn client_with_most_waiting_is_disconnected_when_all_together_hold_too_muc
 }
 
 #[tokio::test]
-async fn complete_messages_that_wait_to_be_heard_count_until_they_are_heard() {
+async fn unhandled_messages_count_until_they_are_handled() {
     let limits = OutboxLimits { total: 1 << 20, clients_above: 1, ..OutboxLimits::default() };
     let mut world = World::with(Persistence::in_memory(), limits);
     world.sidecar.begin().unwrap();
     let stuck = world.open_with(true, Shutdown::Cancel);
-    stuck.says(&[json!({ "id": 1, "method": "ping" })]);
+    stuck.sends(&[json!({ "id": 1, "method": "ping" })]);
     world.settle().await;
     let held = |world: &World| world.sidecar.links.iter().map(Link::own_bytes).sum::<usize>();
     let answer = held(&world);
     let large = "x".repeat(1000);
-    stuck.says(&[json!({ "id": 2, "method": "ping", "params": { "x": large } })]);
+    stuck.sends(&[json!({ "id": 2, "method": "ping", "params": { "x": large } })]);
     world.settle().await;
     assert!(held(&world) > answer + 1000, "it is not heard while its answer waits");
     stuck.receipts.as_ref().unwrap().send(WriteOutcome::Bytes(answer));

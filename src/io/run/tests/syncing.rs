@@ -1,6 +1,6 @@
 //! Actions that a loss of power must not undo.
 //!
-//! Owns: which actions are written through to the disk before anybody is told of them.
+//! Owns: which actions are written through to the disk before any client receives them.
 //! Never: looks at a disk; that a commit which is to be synced is synced is shown where the store
 //! is tested.
 
@@ -56,7 +56,7 @@ async fn steps_until(world: &mut World, action: &str) -> Vec<Sequenced> {
 }
 
 #[tokio::test]
-async fn what_was_decided_and_how_a_turn_ended_is_synced_before_it_is_told() {
+async fn decision_and_end_of_a_turn_are_synced_before_they_are_sent() {
     let mut world = World::in_memory();
     let mut client = world.client("c", "1.0.0").await;
     world.ask(&mut client, "createSession", json!({ "channel": SESSION })).await;
@@ -70,8 +70,9 @@ async fn what_was_decided_and_how_a_turn_ended_is_synced_before_it_is_told() {
     );
     steps.extend(steps_until(&mut world, "chat/toolCallReady").await);
     world.settle().await;
-    let told = client.looks();
-    let ready = told.iter().find(|told| told["params"]["action"]["type"] == "chat/toolCallReady").unwrap();
+    let messages = client.looks();
+    let ready =
+        messages.iter().find(|message| message["params"]["action"]["type"] == "chat/toolCallReady").unwrap();
     let call = &ready["params"]["action"]["toolCallId"];
     client.dispatches(
         &chat,
@@ -80,8 +81,9 @@ async fn what_was_decided_and_how_a_turn_ended_is_synced_before_it_is_told() {
     );
     steps.extend(steps_until(&mut world, "chat/inputRequested").await);
     world.settle().await;
-    let told = client.looks();
-    let asks = told.iter().find(|told| told["params"]["action"]["type"] == "chat/inputRequested").unwrap();
+    let messages = client.looks();
+    let asks =
+        messages.iter().find(|message| message["params"]["action"]["type"] == "chat/inputRequested").unwrap();
     let request = &asks["params"]["action"]["request"]["id"];
     client.dispatches(
         &chat,

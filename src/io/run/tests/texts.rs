@@ -1,7 +1,7 @@
 //! The texts of turns that are over, which are read for a message that needs them, or when they are
-//! told, while others are heard.
+//! sent, while other clients are served.
 //!
-//! Owns: which messages wait for them, and that nobody else does.
+//! Owns: which messages wait for them, and that no other client does.
 //! Never: looks at how a text is kept.
 
 use std::path::Path;
@@ -36,7 +36,7 @@ async fn with_turns_of_before(folder: &Path) -> (World, Client, String) {
 
 /// Checks that another client is answered while the last message of this one waits for texts.
 /// Returns the messages that this one receives once they are read.
-async fn told_behind(world: &mut World, client: &mut Client) -> Vec<Value> {
+async fn messages_behind(world: &mut World, client: &mut Client) -> Vec<Value> {
     world.settle().await;
     assert_eq!(client.looks(), [Value::Null; 0]);
     let mut other = world.client("other", "1.0.0").await;
@@ -45,13 +45,13 @@ async fn told_behind(world: &mut World, client: &mut Client) -> Vec<Value> {
     let job = world.next_job().expect("the texts are read before the message is heard");
     let read = world.read(job);
     world.deliver(read);
-    let told = told_at_least(world, client, 2).await;
+    let messages = messages_at_least(world, client, 2).await;
     assert!(world.next_job().is_none(), "they are read once");
-    told
+    messages
 }
 
 #[tokio::test]
-async fn a_page_of_turns_is_read_where_it_is_written_while_others_are_heard() {
+async fn page_of_turns_is_read_while_other_clients_are_served() {
     let folder = folder();
     let (mut world, mut client, chat) = with_turns_of_before(folder.path()).await;
     let pieces = hold_back(&mut world);
@@ -62,29 +62,29 @@ async fn a_page_of_turns_is_read_where_it_is_written_while_others_are_heard() {
     assert_eq!(client.looks(), [Value::Null; 0]);
     assert!(world.next_job().is_none(), "the message waits for nothing");
     world.events.pieces = pieces;
-    let told = told_at_least(&mut world, &mut client, 2).await;
-    let loaded = told[0]["params"]["action"]["turns"].as_array().expect("the page");
+    let messages = messages_at_least(&mut world, &mut client, 2).await;
+    let loaded = messages[0]["params"]["action"]["turns"].as_array().expect("the page");
     assert_eq!(loaded.iter().map(|turn| turn["id"].as_str().unwrap()).collect::<Vec<_>>(), ["t2"]);
-    assert_eq!((told.len(), &told[1]["id"]), (2, &json!(id)));
+    assert_eq!((messages.len(), &messages[1]["id"]), (2, &json!(id)));
 }
 
 /// Returns the messages that a client receives, once there are at least `count`.
-async fn told_at_least(world: &mut World, client: &mut Client, count: usize) -> Vec<Value> {
-    let mut told = Vec::new();
+async fn messages_at_least(world: &mut World, client: &mut Client, count: usize) -> Vec<Value> {
+    let mut messages = Vec::new();
     world
         .until(|_| {
-            told.extend(client.looks());
-            told.len() >= count
+            messages.extend(client.looks());
+            messages.len() >= count
         })
         .await;
-    told
+    messages
 }
 
 #[tokio::test]
-async fn what_a_cut_needs_is_read_while_others_are_heard() {
+async fn turns_for_a_truncation_are_read_while_other_clients_are_served() {
     let folder = folder();
     let (mut world, mut client, chat) = with_turns_of_before(folder.path()).await;
     client.dispatches(&chat, json!({ "type": "chat/truncated", "turnId": "t1" }));
-    let told = told_behind(&mut world, &mut client).await;
-    assert_eq!(actions(&told)[..2], ["chat/turnsLoaded", "chat/truncated"], "{told:?}");
+    let messages = messages_behind(&mut world, &mut client).await;
+    assert_eq!(actions(&messages)[..2], ["chat/turnsLoaded", "chat/truncated"], "{messages:?}");
 }
