@@ -12,7 +12,8 @@
 //! [`check`] (a test of the configured agents), [`installing`] (agents that are added),
 //! [`adopting`] (sessions that agents have from elsewhere), [`demo`] (an example conversation),
 //! [`run`] (turns from a shell or a CI job), [`help`] (documentation),
-//! [`transcripts`] (recording and replaying conversations), [`trace`] (what takes how long),
+//! [`transcripts`] (recording and replaying conversations), [`conform`] (judging hosts), [`trace`]
+//! (what takes how long),
 //! [`shapes`] (messages without their texts), [`bundle`] (one file for a bug report), [`listening`]
 //! and [`connect`] (connections of other programs, and of this one as a client).
 //! `src/FIRST_MESSAGE.md` follows one message through all of it, and `src/GLOSSARY.md` defines the

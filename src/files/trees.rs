@@ -1,8 +1,9 @@
 //! Creating, moving, copying and removing files and folders with their content.
 //!
 //! A copy is created beside its destination and takes its place in one step. Entries and bytes are
-//! counted before an operation starts. A link is copied, moved or removed itself, and other file
-//! systems mounted in a folder are not touched. A move to another file system renames the source to
+//! counted before an operation starts. A link is moved or removed itself, and so is a link copied
+//! that is in a folder; one that is named as the source of a copy is followed. Other file systems
+//! mounted in a folder are not touched. A move to another file system renames the source to
 //! a temporary name, copies it, and removes what is unchanged since the copy.
 //!
 //! `walk` traverses folders within limits, `copying` creates copies, and `names` renames.

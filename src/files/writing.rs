@@ -4,7 +4,7 @@
 //! process that is killed midway, leaves either the old or the new file, complete. The old file is
 //! changed in place only if it is large and the change is at its end, or if no file can be created
 //! in its folder; never if it has another name (a hard link), which may be outside the folders. A
-//! failed change in place is undone.
+//! failed change in place is undone, unless that would take too many bytes to keep.
 //!
 //! Owns: writing files below [`Folders`].
 //! Never: writes to anything but regular files, or to file systems of the kernel.

@@ -16,10 +16,10 @@
 //! (changesets, checkpoints, repositories), `chats` (turns and their content), `clients`
 //! (connections, active clients, disconnects), `configuration` (models, settings, directories),
 //! `customizations` (MCP servers of agents), `plugins` (of clients), `relays` (files that clients
-//! serve), `terminals`, `watches`, `annotations` and `automations`. An owner knows the ledger and
-//! its arguments, never the host; tests enforce that. Owners call each other directly where one
-//! step needs both; a fact (`facts`) is for a reaction that must wait until its cause is complete,
-//! or that would close a cycle of modules.
+//! serve), `terminals`, `watches`, `annotations`, `canvases` and `automations`. An owner knows the
+//! ledger and its arguments, never the host; tests enforce that. Owners call each other directly
+//! where one step needs both; a fact (`facts`) is for a reaction that must wait until its cause is
+//! complete, or that would close a cycle of modules.
 //!
 //! Also here: `actions` (what clients may dispatch) with `refusal` (reasons against it), [`limits`]
 //! (size limits), `locale` (the host's own texts), and `cursors` (positions in paged lists).

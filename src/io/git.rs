@@ -384,14 +384,14 @@ mod tests {
             outcomes.into_iter().map(number).collect()
         };
         let late = GitProcessEvent::Failed(1, "it has not answered".to_owned());
-        assert_eq!(jobs(queue.hear(late)), [1]);
+        assert_eq!(jobs(queue.handle(late)), [1]);
         assert!(queue.process.is_some(), "that is another one");
-        assert_eq!(jobs(queue.hear(GitProcessEvent::Ended(2))), [3]);
+        assert_eq!(jobs(queue.handle(GitProcessEvent::Ended(2))), [3]);
         assert!(queue.process.is_some());
         let late = GitProcessEvent::Failed(6, "it has not answered".to_owned());
-        assert_eq!(jobs(queue.hear(late)), [6]);
+        assert_eq!(jobs(queue.handle(late)), [6]);
         assert!(queue.process.is_none());
-        assert_eq!(jobs(queue.hear(GitProcessEvent::Ended(5))), [4]);
+        assert_eq!(jobs(queue.handle(GitProcessEvent::Ended(5))), [4]);
     }
 
     #[tokio::test]

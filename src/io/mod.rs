@@ -6,7 +6,8 @@
 //! (`unanswered`); commits ([`persistence`]), reads ([`readers`]) and the messages that wait for
 //! them (`held`), also while commits fail ([`store_failure`]); files ([`resources`], `files`,
 //! [`watches`]) and working directories (`directories`); git ([`git`]) and terminals ([`ptys`]);
-//! time and ids ([`sources`]), the log ([`log`]), open files ([`descriptors`]), changes under a
+//! time and ids ([`sources`]), time zones (`time_zones`), the log ([`log`]), also as records for
+//! clients ([`telemetry`]), open files ([`descriptors`]), changes under a
 //! running host ([`upkeep`], [`configuration`]); all events ([`events`]), and the loop ([`run`]).
 //! Never: makes a decision of the protocol.
 #![doc = include_str!("README.md")]

@@ -1,9 +1,10 @@
 //! Transcripts of conversations between a client and a host: `record` and `replay`.
 //!
-//! In reading order: [`form`] (the lines of a file), [`names`] and `naming` (names for values that
-//! differ from run to run), [`player`] (says the client's lines), `comparison`, [`differences`]
-//! (reports), `tokens` (which stay secret), `recorder`, `jsonl` (logs), [`record`] and [`replay`]
-//! (the commands). The page `README.md` specifies the form.
+//! In reading order: [`form`] (the lines of a file), [`names`], `naming` and `placeholders` (names
+//! for values that differ from run to run), `folders` (of a played transcript), `process` (a host
+//! as a child), [`player`] (says the client's lines) with `early` (subscriptions that it makes
+//! sooner), `comparison`, [`differences`] (reports), `tokens` (which stay secret), `recorder`,
+//! `jsonl` (logs), [`record`] and [`replay`] (the commands). The page `README.md` specifies the form.
 //!
 //! Owns: the form of transcripts, and all that reads, writes or plays them.
 //! Never: knows what a host should say: that is in the files.

@@ -7,8 +7,9 @@
 //! In reading order: [`dialect`] (the versions, and which one a client means), [`step`] (the
 //! difference between two neighbours), a module for each difference, [`chain`] (all differences in
 //! order), [`node`] (the pieces of a message), `translation` (state that connections of a version
-//! share), `names` (their names of sessions), [`quirks`] (needs of certain clients), and `edge`
-//! (the way of one connection through all of it).
+//! share), `names` (their names of sessions), [`quirks`] (needs of certain clients), `integer` and
+//! `draft` (version 1, by its crate and by its first page), and `edge` (the way of one connection
+//! through all of it).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 

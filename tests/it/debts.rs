@@ -69,7 +69,7 @@ const VAGUE: [&str; 32] = [
 ];
 
 /// Number of lines of comments with an unusual word.
-const UNUSUAL_COMMENTS: usize = 42;
+const UNUSUAL_COMMENTS: usize = 14;
 
 /// Words for which there is a usual one: a client is notified, a message is received or queued, a
 /// session is evicted, a file exists.

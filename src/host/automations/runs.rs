@@ -391,7 +391,7 @@ pub(in crate::host) fn recover(ledger: &mut Ledger, step: &mut Step<'_>) {
     }
 }
 
-/// Lets runs begin. Called after each handshake.
+/// Lets runs begin. Called after each request of a client that has shaken hands.
 pub(in crate::host) fn wake(ledger: &mut Ledger, step: &mut Step<'_>) {
     let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) else { return };
     if !std::mem::replace(&mut list.books.awake, true) {

@@ -1,13 +1,13 @@
 //! Router: the steps of each input that involve several owners.
 //!
-//! Owns: those steps and their order; when turns begin and end; which idle sessions are evicted;
-//! and which owners react to a fact.
-//! Never: holds state of its own.
+//! Owns: [`Host`], which holds the owners of all state; those steps and their order; when turns
+//! begin and end; which idle sessions are evicted; and which owners react to a fact.
+//! Never: holds other state, or decides what an action means.
 //!
 //! In reading order: `requests` and `answers`, `connections` and `disconnects`; `kinds` (actions
 //! and facts by kind of channel), `dispatch` (actions of clients), `chat_actions`; `turns`,
 //! `reports` (events of agents), `commands` (in terminals); `adoption` (of sessions that agents
-//! store), `chat_requests`, `disposal`, `moves`;
+//! store), `chat_requests`, `disposal`, `moves`; `plugin_steps` and `automation_steps`;
 //! `persistence` (save, evict, restore), and `lookups` (data to read first).
 
 mod adoption;
