@@ -172,7 +172,7 @@ impl Bench {
 
     /// Returns the description of the agent of sessions.
     pub fn agent(&self, client: &mut JudgeClient) -> Judged<Value> {
-        if !client.mirrors.contains_key(ROOT) {
+        if !client.channels.mirrors.contains_key(ROOT) {
             client.must_subscribe(ROOT)?;
         }
         let root = client.state_of(ROOT);

@@ -1,7 +1,7 @@
-//! Client that judges: what it says, what it receives, and the mirrors that it holds.
+//! Client that judges: what it says, and what it receives.
 //!
 //! Owns: one connection with its requests, the recording of it, and the laws that hold for every
-//! message: its form, one answer per request, and growing numbers.
+//! message: its form, and one answer per request and action.
 //! Never: decides what to say.
 
 use std::cell::RefCell;
@@ -9,17 +9,18 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use ahp_types::actions::{ActionEnvelope, StateAction};
+use ahp_types::actions::ActionEnvelope;
 use ahp_types::commands::ReconnectResult;
 use ahp_types::errors::ahp_error_codes::UNSUPPORTED_PROTOCOL_VERSION;
 use ahp_types::errors::json_rpc_error_codes::METHOD_NOT_FOUND;
-use ahp_types::state::{Snapshot, SnapshotState};
 use anyhow::Context;
-use memchr::memmem;
 use serde_json::{json, Value};
 
-use super::mirror::{check_equal, without_times, ChannelMirror};
+use super::followed::FollowedChannels;
+use super::mirror::ChannelMirror;
 use super::stop::{broken, must, not_offered, CheckStop, Judged};
+use super::summaries::HeldSummaries;
+use super::types::{check_notice, check_result, SESSION_ADDED, SESSION_REMOVED, SUMMARY_CHANGED};
 use crate::transcripts::form::TranscriptLine;
 use crate::transcripts::process::{HostOutput, PlayedHost};
 use crate::transcripts::recorder::{Recorder, Side};
@@ -62,30 +63,19 @@ pub struct JudgeClient {
     pub id: String,
     last_request: u64,
     last_action: i64,
-    /// Ids of requests that have no answer yet, as JSON text.
-    asked: BTreeSet<String>,
+    /// Methods of requests that have no answer yet, by their ids as JSON text.
+    asked: BTreeMap<String, String>,
     /// Number of answers without an id that may come, because what was said had none.
     answers_without_id_allowed: usize,
     received: usize,
     /// Messages that nothing has taken yet.
     inbox: VecDeque<Value>,
-    /// Mirrors of the channels that it is subscribed to.
-    pub mirrors: BTreeMap<String, ChannelMirror>,
-    /// True if the host speaks the version of the reducers: others set times differently.
-    has_times: bool,
-    /// Highest number of an action or snapshot.
-    pub head: i64,
+    /// Channels that it follows, with their states.
+    pub channels: FollowedChannels,
+    /// Summaries of sessions, as notifications of this connection have said them.
+    pub summaries: HeldSummaries,
     /// Actions of this client that wait for their echo or rejection.
     pub pending: BTreeSet<i64>,
-    /// Number of the last action on this connection.
-    last: i64,
-    /// Actions of others that were new to this connection, by their numbers.
-    pub actions: BTreeMap<i64, Value>,
-    /// Channels whose actions may come.
-    followed: BTreeSet<String>,
-    /// Channels that were unsubscribed from, with the last request before that: actions may come
-    /// until a later one is answered.
-    left: BTreeMap<String, u64>,
 }
 
 /// Returns a message for a report.
@@ -106,18 +96,13 @@ impl JudgeClient {
             id,
             last_request: 0,
             last_action: 0,
-            asked: BTreeSet::new(),
+            asked: BTreeMap::new(),
             answers_without_id_allowed: 0,
             received: 0,
             inbox: VecDeque::new(),
-            mirrors: BTreeMap::new(),
-            has_times: true,
-            head: 0,
+            channels: FollowedChannels::default(),
+            summaries: HeldSummaries::default(),
             pending: BTreeSet::new(),
-            last: 0,
-            actions: BTreeMap::new(),
-            followed: BTreeSet::new(),
-            left: BTreeMap::new(),
         }
     }
 
@@ -125,7 +110,7 @@ impl JudgeClient {
     pub fn resume_on(&mut self, host: PlayedHost, recorder: SharedRecorder) {
         let id = self.id.clone();
         let before = std::mem::replace(self, Self::new(host, id, recorder, self.deadline));
-        (self.mirrors, self.head, self.has_times) = (before.mirrors, before.head, before.has_times);
+        self.channels = before.channels.on_another_connection();
         (self.last_request, self.last_action) = (before.last_request, before.last_action);
     }
 
@@ -172,33 +157,10 @@ impl JudgeClient {
     /// Sends bytes in one write.
     pub fn say_bytes(&mut self, bytes: Vec<u8>) -> Judged<()> {
         self.recorder.borrow_mut().take(Side::Client, &bytes).context("the conversation is too long")?;
-        bytes.split(|byte| *byte == b'\n').for_each(|line| self.note_subscriptions(line));
+        let lines = bytes.split(|byte| *byte == b'\n');
+        lines.for_each(|line| self.channels.note_line(line, self.last_request));
         must!(self.host.say(bytes), "the host has ended");
         Ok(())
-    }
-
-    /// Notes which channels a line subscribes to, or unsubscribes from.
-    fn note_subscriptions(&mut self, line: &[u8]) {
-        // The one part that all of these members and methods have.
-        if memmem::find(line, b"ubscri").is_none() {
-            return;
-        }
-        let message: Value = serde_json::from_slice(line).unwrap_or_default();
-        let params = &message["params"];
-        let channel = params["channel"].as_str().map(str::to_owned);
-        match (message["method"].as_str(), channel) {
-            (Some("subscribe"), Some(channel)) => _ = self.followed.insert(channel),
-            (Some("unsubscribe"), Some(channel)) => {
-                self.followed.remove(&channel);
-                self.left.insert(channel, self.last_request);
-            }
-            (Some("initialize" | "reconnect"), _) => {
-                let lists = [&params["initialSubscriptions"], &params["subscriptions"]];
-                let channels = lists.into_iter().filter_map(Value::as_array).flatten();
-                self.followed.extend(channels.filter_map(Value::as_str).map(str::to_owned));
-            }
-            _ => {}
-        }
     }
 
     /// Sends bytes that no client should send, which may be answered without an id.
@@ -216,13 +178,13 @@ impl JudgeClient {
     pub fn prepare(&mut self, method: &str, params: Value) -> (u64, Value) {
         self.last_request += 1;
         let id = self.last_request;
-        self.asked.insert(id.to_string());
+        self.asked.insert(id.to_string(), method.to_owned());
         (id, json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))
     }
 
-    /// Expects an answer with this id.
+    /// Expects an answer with this id, whose result is not judged.
     pub fn expect(&mut self, id: &Value) {
-        self.asked.insert(id.to_string());
+        self.asked.insert(id.to_string(), String::new());
     }
 
     /// Sends a request, and returns its answer.
@@ -328,7 +290,7 @@ impl JudgeClient {
         must!(result.is_object(), "the result of `initialize` is no object: {}", quoted(&result));
         let head = result["serverSeq"].as_i64();
         for snapshot in result["snapshots"].as_array().into_iter().flatten() {
-            self.store_snapshot(snapshot)?;
+            self.channels.store_snapshot(snapshot)?;
             must!(
                 head.is_none_or(|head| snapshot["fromSeq"].as_i64().is_none_or(|from| from <= head)),
                 "a snapshot of {} comes with the number {}: {}",
@@ -337,17 +299,13 @@ impl JudgeClient {
                 quoted(snapshot)
             );
         }
-        self.has_times = result["protocolVersion"].as_str().is_none_or(|version| version.starts_with("1."));
-        if let Some(seq) = head {
-            self.head = self.head.max(seq);
-            self.last = seq;
-        }
+        self.channels.begin(head, result["protocolVersion"].as_str());
         Ok(result)
     }
 
     /// Opens the connection again as a client that was connected before; takes what it has missed.
     pub fn reconnect(&mut self, last_seen: i64) -> Judged<HostAnswer> {
-        let channels: Vec<String> = self.mirrors.keys().cloned().collect();
+        let channels: Vec<String> = self.channels.mirrors.keys().cloned().collect();
         let params = json!({
             "channel": ROOT, "clientId": self.id, "lastSeenServerSeq": last_seen, "subscriptions": channels,
         });
@@ -359,14 +317,15 @@ impl JudgeClient {
                 for (action, envelope) in
                     result["actions"].as_array().into_iter().flatten().zip(&replay.actions)
                 {
-                    self.apply(envelope, action)?;
+                    let is_own = self.is_own(envelope);
+                    self.channels.apply(envelope, action, is_own)?;
                 }
-                replay.missing.iter().for_each(|channel| drop(self.mirrors.remove(channel)));
+                replay.missing.iter().for_each(|channel| drop(self.channels.mirrors.remove(channel)));
             }
             Ok(ReconnectResult::Snapshot(_)) => {
-                self.mirrors.clear();
+                self.channels.mirrors.clear();
                 for snapshot in result["snapshots"].as_array().into_iter().flatten() {
-                    self.store_snapshot(snapshot)?;
+                    self.channels.store_snapshot(snapshot)?;
                 }
             }
         }
@@ -383,7 +342,7 @@ impl JudgeClient {
                 "the snapshot of `{channel}` is that of {}",
                 snapshot["resource"]
             );
-            self.store_snapshot(snapshot)?;
+            self.channels.store_snapshot(snapshot)?;
         }
         Ok(answer)
     }
@@ -399,7 +358,7 @@ impl JudgeClient {
 
     /// Ends a subscription.
     pub fn unsubscribe(&mut self, channel: &str) -> Judged<()> {
-        self.mirrors.remove(channel);
+        self.channels.mirrors.remove(channel);
         let params = json!({ "channel": channel });
         self.say(&json!({ "jsonrpc": "2.0", "method": "unsubscribe", "params": params }))
     }
@@ -407,18 +366,7 @@ impl JudgeClient {
     /// Checks that the mirror of a channel equals a fresh snapshot, which replaces it.
     pub fn compare(&mut self, channel: &str) -> Judged<()> {
         let Some((held, shown)) = self.refresh(channel)? else { return Ok(()) };
-        must!(
-            held.seen <= shown.seen,
-            "the snapshot of `{channel}` is of {}, and an action of {} came before it",
-            shown.seen,
-            held.seen
-        );
-        let [held, shown] = [held.state, shown.state].map(|state| match self.has_times {
-            true => state,
-            false => without_times(state),
-        });
-        check_equal(&held, &shown)
-            .or_else(|error| broken(format!("the mirror of `{channel}` is not its snapshot: {error:#}")))
+        self.channels.check_same(channel, held, shown)
     }
 
     /// Replaces the mirror of a channel by a fresh snapshot; returns the mirror as it was when the
@@ -426,23 +374,14 @@ impl JudgeClient {
     pub fn refresh(&mut self, channel: &str) -> Judged<Option<(ChannelMirror, ChannelMirror)>> {
         let params = json!({ "channel": channel, "delivery": { "maxLatencyMs": 0 } });
         let result = self.must_ask("subscribe", params)?;
-        let Some(held) = self.mirrors.get(channel).cloned() else { return Ok(None) };
-        self.store_snapshot(&result["snapshot"])?;
-        Ok(self.mirrors.get(channel).map(|shown| (held, shown.clone())))
+        let Some(held) = self.channels.mirrors.get(channel).cloned() else { return Ok(None) };
+        self.channels.store_snapshot(&result["snapshot"])?;
+        Ok(self.channels.mirrors.get(channel).map(|shown| (held, shown.clone())))
     }
 
     /// Returns the state of a mirrored channel, as JSON; null if there is none.
     pub fn state_of(&self, channel: &str) -> Value {
-        let state = self.mirrors.get(channel).map(|mirror| &mirror.state);
-        state.and_then(|state| serde_json::to_value(state).ok()).unwrap_or_default()
-    }
-
-    /// Returns whether a turn of a mirrored chat runs.
-    pub fn is_running(&self, channel: &str) -> bool {
-        match self.mirrors.get(channel).map(|mirror| &mirror.state) {
-            Some(SnapshotState::Chat(chat)) => chat.active_turn.is_some(),
-            _ => false,
-        }
+        self.channels.state_of(channel)
     }
 
     /// Returns the next message, whether or not something has read it before.
@@ -492,11 +431,7 @@ impl JudgeClient {
                     "a notification names no channel: {}",
                     quoted(message)
                 );
-                if method == "action" {
-                    self.take_action(&message["params"])
-                } else {
-                    Ok(())
-                }
+                self.take_notification(method.as_str().unwrap_or_default(), &message["params"])
             }
             (Some(_), _) => broken(format!("a method is no text: {}", quoted(message))),
             (None, id) => self.check_answer(message, id),
@@ -519,11 +454,28 @@ impl JudgeClient {
             self.answers_without_id_allowed -= 1;
             return Ok(());
         }
-        must!(self.asked.remove(&id.to_string()), "an answer that no request waits for: {}", quoted(message));
+        let Some(method) = self.asked.remove(&id.to_string()) else {
+            return broken(format!("an answer that no request waits for: {}", quoted(message)));
+        };
         if let Some(answered) = id.as_u64() {
-            self.left.retain(|_, before| answered <= *before);
+            self.channels.note_answer(answered);
         }
-        Ok(())
+        message.get("result").map_or(Ok(()), |result| check_result(&method, result))
+    }
+
+    fn take_notification(&mut self, method: &str, params: &Value) -> Judged<()> {
+        match method {
+            "action" => self.take_action(params),
+            SESSION_ADDED | SESSION_REMOVED | SUMMARY_CHANGED => {
+                check_notice(method, params)?;
+                // A check of its own judges those that come to clients which do not follow.
+                if self.channels.follows(params["channel"].as_str().unwrap_or_default()) {
+                    self.summaries.take(method, params)?;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn take_action(&mut self, params: &Value) -> Judged<()> {
@@ -538,48 +490,17 @@ impl JudgeClient {
                 quoted(params)
             );
         }
+        let is_own = self.is_own(&envelope);
         if envelope.rejection_reason.is_some() {
-            let is_own = envelope.origin.as_ref().is_some_and(|origin| origin.client_id == self.id);
             must!(is_own, "a rejection came to a client that did not send the action: {}", quoted(params));
             return Ok(());
         }
-        let is_own = envelope.origin.as_ref().is_some_and(|origin| origin.client_id == self.id);
-        let channel = &envelope.channel;
-        let may_come = is_own || self.followed.contains(channel) || self.left.contains_key(channel);
-        must!(may_come, "an action of a channel that this client does not follow: {}", quoted(params));
-        self.apply(&envelope, params)
+        self.channels.apply(&envelope, params, is_own)
     }
 
-    fn apply(&mut self, envelope: &ActionEnvelope, action: &Value) -> Judged<()> {
-        let seq = i64::try_from(envelope.server_seq).unwrap_or(i64::MAX);
-        let last = self.last;
-        // An acknowledgement of an own action may have the number of another one, as loaded turns
-        // and changes of watched files, which change no state.
-        let is_own = envelope.origin.as_ref().is_some_and(|origin| origin.client_id == self.id);
-        let shares =
-            matches!(envelope.action, StateAction::ChatTurnsLoaded(_) | StateAction::ResourceWatchChanged(_));
-        let is_new = !is_own && !shares;
-        let grows = if is_new { seq > last } else { seq >= last };
-        must!(grows, "the number {seq} came after {last}: numbers grow: {}", quoted(action));
-        self.last = seq;
-        if is_new {
-            self.actions.insert(seq, action.clone());
-        }
-        self.head = self.head.max(seq);
-        if let Some(mirror) = self.mirrors.get_mut(&envelope.channel) {
-            mirror.apply(envelope).or_else(|error| broken(format!("{error:#}")))?;
-        }
-        Ok(())
-    }
-
-    fn store_snapshot(&mut self, snapshot: &Value) -> Judged<()> {
-        let snapshot: Snapshot = match serde_json::from_value(snapshot.clone()) {
-            Ok(snapshot) => snapshot,
-            Err(error) => return broken(format!("a snapshot is none ({error}): {}", quoted(snapshot))),
-        };
-        self.head = self.head.max(snapshot.from_seq);
-        self.mirrors.insert(snapshot.resource.clone(), ChannelMirror::new(snapshot));
-        Ok(())
+    /// Returns whether an action is one of this client.
+    fn is_own(&self, envelope: &ActionEnvelope) -> bool {
+        envelope.origin.as_ref().is_some_and(|origin| origin.client_id == self.id)
     }
 }
 

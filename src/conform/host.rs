@@ -60,6 +60,11 @@ impl HostPlan {
         self.connect.is_none()
     }
 
+    /// Returns whether the host runs already, so that others may use it.
+    pub fn runs_already(&self) -> bool {
+        self.command.is_empty() && self.connect.is_some()
+    }
+
     /// Returns whether the host command names its state folder.
     pub fn names_state(&self) -> bool {
         self.command.iter().any(|word| word.to_string_lossy().contains(STATE))

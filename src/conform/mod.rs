@@ -11,11 +11,14 @@ mod bench;
 pub mod checks;
 mod client;
 pub mod dice;
+mod followed;
 mod guarded;
 mod host;
 pub mod mirror;
 mod report;
 mod stop;
+mod summaries;
+mod types;
 
 use std::ffi::OsString;
 use std::fs;

@@ -5,7 +5,7 @@
 
 use serde_json::json;
 
-use crate::conform::bench::Bench;
+use crate::conform::bench::{Bench, BenchSession};
 use crate::conform::client::{quoted, JudgeClient};
 use crate::conform::stop::{broken, must, not_offered, Judged};
 
@@ -25,8 +25,13 @@ fn announced(client: &mut JudgeClient, channel: &str) -> Judged<()> {
 pub fn changesets(bench: &mut Bench) -> Judged<()> {
     let mut client = bench.ready(&[])?;
     let session = bench.session(&mut client)?;
+    use_changesets(bench, &mut client, &session)
+}
+
+/// Runs a turn, and follows a changeset.
+pub fn use_changesets(bench: &mut Bench, client: &mut JudgeClient, session: &BenchSession) -> Judged<()> {
     bench.write("changed.txt", "changed\n")?;
-    bench.run_turn(&mut client, &session)?;
+    bench.run_turn(client, session)?;
     client.sync()?;
     let state = client.state_of(&session.uri);
     let changesets = state["changesets"].as_array().cloned().unwrap_or_default();
@@ -35,7 +40,7 @@ pub fn changesets(bench: &mut Bench) -> Judged<()> {
     let Some(uri) = templates.find(|template| !template.contains('{')).map(str::to_owned) else {
         return not_offered("the session announces no changeset");
     };
-    announced(&mut client, &uri)?;
+    announced(client, &uri)?;
     client.sync()?;
     client.compare(&uri)
 }
@@ -43,12 +48,17 @@ pub fn changesets(bench: &mut Bench) -> Judged<()> {
 pub fn annotations(bench: &mut Bench) -> Judged<()> {
     let mut client = bench.ready(&[])?;
     let session = bench.session(&mut client)?;
+    use_annotations(bench, &mut client, &session)
+}
+
+/// Runs a turn, and annotates a file.
+pub fn use_annotations(bench: &mut Bench, client: &mut JudgeClient, session: &BenchSession) -> Judged<()> {
     let state = client.state_of(&session.uri);
     let Some(uri) = state["annotations"]["resource"].as_str().map(str::to_owned) else {
         return not_offered("the session announces no annotations");
     };
-    let turn = bench.run_turn(&mut client, &session)?;
-    announced(&mut client, &uri)?;
+    let turn = bench.run_turn(client, session)?;
+    announced(client, &uri)?;
     let file = bench.write("annotated.txt", "text\n")?;
     let annotation = json!({
         "id": "a", "origin": { "session": session.uri, "chat": session.chat, "turnId": turn },

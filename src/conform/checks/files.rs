@@ -62,8 +62,13 @@ pub fn missing(bench: &mut Bench) -> Judged<()> {
 pub fn watch(bench: &mut Bench) -> Judged<()> {
     let mut client = bench.ready(&[])?;
     bench.session(&mut client)?;
+    use_watch(bench, &mut client)
+}
+
+/// Watches the folder in which sessions work, and changes it.
+pub fn use_watch(bench: &mut Bench, client: &mut JudgeClient) -> Judged<()> {
     let params = json!({ "channel": ROOT, "uri": uri_of(&bench.work()), "recursive": true });
-    let result = about_file(&mut client, "createResourceWatch", params)?;
+    let result = about_file(client, "createResourceWatch", params)?;
     let Some(channel) = result["channel"].as_str().map(str::to_owned) else {
         return broken(format!("a watch has no channel: {}", quoted(&result)));
     };

@@ -3,6 +3,8 @@
 //! Owns: the list of checks, in the order of the chapters.
 //! Never: starts a host: each check gets a bench.
 
+mod asking;
+mod catalogue;
 mod changes;
 mod files;
 mod handshake;
@@ -114,17 +116,22 @@ checks! {
         "subscribe-numbers" Once(subscriptions::numbers): "actions after a snapshot have higher numbers than it";
         "unsubscribe" Once(subscriptions::unsubscribe): "after `unsubscribe` no action on the channel comes";
         "subscribe-alone" Once(subscriptions::alone): "actions come to subscribers of their channel alone";
+        "subscribe-none" Once(subscriptions::none): "a client that follows nothing hears nothing of sessions, terminals, changes and files";
     }
     "Root channel" {
         "root-agents" Once(sessions::agents): "the root channel names the agents";
-        "root-list" Once(sessions::list): "`listSessions` has each session as long as it exists";
-        "root-notices" Once(sessions::notices): "subscribers of the root channel hear of sessions that come and go";
+        "root-list" Once(catalogue::list): "`listSessions` has each session once, as long as it exists";
+        "root-pages" Once(catalogue::pages): "the pages of `listSessions` together have each session once, and end";
+        "root-summaries" Once(catalogue::contents): "`listSessions` says of a session what its state says";
+        "root-notices" Once(catalogue::notices): "each subscriber of the root channel hears once of a session that comes or goes";
+        "root-changes" Once(catalogue::summaries): "the changes of summaries that subscribers of the root channel get lead to the list";
     }
     "Session channel" {
         "session-create" Once(sessions::create): "a created session becomes ready, or says why not";
         "session-exists" Once(sessions::exists): "a URI that is in use is answered with -32003";
         "session-no-agent" Once(sessions::no_agent): "an unknown agent is answered with -32002";
         "session-dispose" Once(sessions::dispose): "a session that was disposed of cannot be subscribed to";
+        "session-config" Once(asking::session_config): "options of a new session are resolved, with the values of those that are announced to have some";
         "session-title" Once(sessions::title_comes_back): "a text comes back as it was said, from the echo and from the snapshot";
     }
     "Actions" {
@@ -139,6 +146,10 @@ checks! {
         "turn-cancel" Once(turns::cancel): "a turn that is cancelled ends, once";
         "turn-window" Once(turns::window): "older turns are loaded by `fetchTurns`, if a snapshot leaves them out";
         "chat-create" Once(turns::second_chat): "a session whose agent has several chats gets and loses them";
+    }
+    "Completions and authentication" {
+        "completions" Once(asking::completions): "completions behind an announced character replace a part of the text, in UTF-16 code units";
+        "authenticate" Once(asking::authenticate): "a token for a resource that the host has not named is an error";
     }
     "Terminal channel" {
         "terminal" Once(terminals::terminal): "a terminal says what its program prints, and its mirror equals a snapshot";

@@ -209,7 +209,7 @@ fn take_step(
         }
         PlayKind::Return if bench.settings.plan.has_several_clients() => {
             settle(client)?;
-            let seen = client.head;
+            let seen = client.channels.head;
             client.close()?;
             bench.return_client(client)?;
             if let Err(error) = client.reconnect(seen)? {
@@ -249,13 +249,14 @@ fn finish(bench: &mut Bench, clients: &mut [JudgeClient], session: &BenchSession
         }
         let state = client.state_of(&session.chat);
         let waits = state["queuedMessages"].as_array().is_some_and(|queue| !queue.is_empty());
-        if !client.is_running(&session.chat) && !waits {
+        if !client.channels.is_running(&session.chat) && !waits {
             break;
         }
+        let pending = if waits { &state["queuedMessages"] } else { &state["activeTurn"] };
         must!(
             Instant::now() < bench.deadline,
-            "a turn has not ended in time: {}",
-            quoted(&state["activeTurn"])
+            "a turn has not ended in time, or a queued message waits for none: {}",
+            quoted(pending)
         );
     }
     let mut all: BTreeMap<i64, Value> = BTreeMap::new();
@@ -265,7 +266,7 @@ fn finish(bench: &mut Bench, clients: &mut [JudgeClient], session: &BenchSession
         for channel in [&session.uri, &session.chat, &ROOT.to_owned()] {
             client.compare(channel)?;
         }
-        for (seq, action) in &client.actions {
+        for (seq, action) in &client.channels.actions {
             let known = all.entry(*seq).or_insert_with(|| action.clone());
             must!(
                 known == action,

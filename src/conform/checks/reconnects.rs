@@ -44,7 +44,7 @@ pub fn unknown(bench: &mut Bench) -> Judged<()> {
 
 pub fn replay(bench: &mut Bench) -> Judged<()> {
     let (mut stays, mut leaves, session) = two_clients(bench)?;
-    let seen = leaves.head;
+    let seen = leaves.channels.head;
     leaves.close()?;
     for text in ["Missed", "Missed again"] {
         stays.change(&session.uri, title(text))?;
@@ -64,7 +64,7 @@ pub fn missing(bench: &mut Bench) -> Judged<()> {
     let (mut stays, mut leaves, session) = two_clients(bench)?;
     let kept = bench.session(&mut stays)?;
     leaves.must_subscribe(&kept.uri)?;
-    let seen = leaves.head;
+    let seen = leaves.channels.head;
     leaves.close()?;
     stays.must_ask("disposeSession", json!({ "channel": session.uri }))?;
     bench.return_client(&mut leaves)?;
@@ -78,8 +78,11 @@ pub fn missing(bench: &mut Bench) -> Judged<()> {
             quoted(&result["missing"])
         );
     }
-    must!(!leaves.mirrors.contains_key(&session.uri), "a session that was disposed of has a snapshot");
-    must!(leaves.mirrors.contains_key(&kept.uri), "`{}`, which exists, is missing", kept.uri);
+    must!(
+        !leaves.channels.mirrors.contains_key(&session.uri),
+        "a session that was disposed of has a snapshot"
+    );
+    must!(leaves.channels.mirrors.contains_key(&kept.uri), "`{}`, which exists, is missing", kept.uri);
     leaves.compare(&kept.uri)
 }
 
@@ -99,7 +102,7 @@ pub fn beyond(bench: &mut Bench) -> Judged<()> {
 
 pub fn goes_on(bench: &mut Bench) -> Judged<()> {
     let (mut stays, mut leaves, session) = two_clients(bench)?;
-    let seen = leaves.head;
+    let seen = leaves.channels.head;
     leaves.close()?;
     bench.return_client(&mut leaves)?;
     succeeded(leaves.reconnect(seen)?)?;
@@ -122,12 +125,12 @@ pub fn killed(bench: &mut Bench) -> Judged<()> {
     let echo = client.change(&session.uri, title("Kept"))?;
     client.compare(&session.chat)?;
     let turns = client.state_of(&session.chat)["turns"].clone();
-    let (head, seen) = (client.head, echo["params"]["serverSeq"].as_i64().unwrap_or_default());
+    let (head, seen) = (client.channels.head, echo["params"]["serverSeq"].as_i64().unwrap_or_default());
     bench.kill_and_return(&mut client)?;
     match client.reconnect(seen)? {
         Ok(_) => {}
         Err(_) => {
-            client.mirrors.clear();
+            client.channels.mirrors.clear();
             client.initialize(&bench.settings.versions.clone(), &[])?;
         }
     }

@@ -1,6 +1,6 @@
 //! Root channel and session channel.
 //!
-//! Owns: the laws of the list of sessions, and of their beginning and end.
+//! Owns: the laws of agents, and of the beginning and end of sessions.
 //! Never: runs a turn.
 
 use ahp_types::errors::ahp_error_codes::{PROVIDER_NOT_FOUND, SESSION_ALREADY_EXISTS};
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::subscriptions::{must_be_unknown, title};
 use crate::conform::bench::Bench;
-use crate::conform::client::{quoted, JudgeClient, ROOT};
+use crate::conform::client::{quoted, ROOT};
 use crate::conform::stop::{broken, must, not_offered, Judged};
 
 pub fn agents(bench: &mut Bench) -> Judged<()> {
@@ -21,36 +21,6 @@ pub fn agents(bench: &mut Bench) -> Judged<()> {
         return not_offered("the host has no agent");
     }
     client.compare(ROOT)
-}
-
-fn is_listed(client: &mut JudgeClient, session: &str) -> Judged<bool> {
-    let result = client.must_ask("listSessions", json!({ "channel": ROOT }))?;
-    let Some(items) = result["items"].as_array() else {
-        return broken(format!("the list of sessions has no `items`: {}", quoted(&result)));
-    };
-    Ok(items.iter().any(|item| item["resource"] == session))
-}
-
-pub fn list(bench: &mut Bench) -> Judged<()> {
-    let mut client = bench.ready(&[ROOT])?;
-    let session = bench.session(&mut client)?;
-    must!(is_listed(&mut client, &session.uri)?, "`{}` is not listed", session.uri);
-    client.must_ask("disposeSession", json!({ "channel": session.uri }))?;
-    must!(!is_listed(&mut client, &session.uri)?, "`{}`, which was disposed of, is listed", session.uri);
-    client.compare(ROOT)
-}
-
-pub fn notices(bench: &mut Bench) -> Judged<()> {
-    let mut client = bench.ready(&[ROOT])?;
-    let session = bench.session(&mut client)?;
-    client.wait_for("`root/sessionAdded`", |message| {
-        message["method"] == "root/sessionAdded" && message["params"]["summary"]["resource"] == session.uri
-    })?;
-    client.must_ask("disposeSession", json!({ "channel": session.uri }))?;
-    client.wait_for("`root/sessionRemoved`", |message| {
-        message["method"] == "root/sessionRemoved" && message["params"]["session"] == session.uri
-    })?;
-    Ok(())
 }
 
 pub fn create(bench: &mut Bench) -> Judged<()> {

@@ -1,14 +1,17 @@
 //! Channels and subscriptions.
 //!
-//! Owns: the laws of `subscribe` and `unsubscribe`, tried with the title of a session.
-//! Never: runs a turn.
+//! Owns: the laws of `subscribe` and `unsubscribe`, and of what comes to whom.
+//! Never: judges what channels contain.
 
 use ahp_types::errors::ahp_error_codes::{NOT_FOUND, SESSION_NOT_FOUND};
 use serde_json::{json, Value};
 
+use super::changes::{use_annotations, use_changesets};
+use super::files::use_watch;
+use super::terminals::use_terminal;
 use crate::conform::bench::Bench;
 use crate::conform::client::{is_action, quoted, JudgeClient, ROOT};
-use crate::conform::stop::{broken, must, Judged};
+use crate::conform::stop::{broken, must, CheckStop, Judged};
 
 /// Action that changes the title of a session.
 pub const TITLE: &str = "session/titleChanged";
@@ -129,4 +132,41 @@ pub fn alone(bench: &mut Bench) -> Judged<()> {
     bench.run_turn(&mut client, &session)?;
     other.sync()?;
     other.sync()
+}
+
+pub fn none(bench: &mut Bench) -> Judged<()> {
+    let mut client = bench.ready(&[ROOT])?;
+    let mut none = bench.ready(&[])?;
+    let mut gone = bench.ready(&[ROOT])?;
+    gone.unsubscribe(ROOT)?;
+    gone.sync()?;
+    while gone.take(|message| message.get("method").is_some()).is_some() {}
+    let session = bench.session(&mut client)?;
+    client.change(&session.uri, title("Private"))?;
+    let done = [
+        use_annotations(bench, &mut client, &session),
+        use_changesets(bench, &mut client, &session),
+        use_watch(bench, &mut client),
+        use_terminal(bench, &mut client),
+    ];
+    for used in done {
+        match used {
+            Err(CheckStop::NotOffered(_)) => {}
+            used => used?,
+        }
+    }
+    client.must_ask("disposeSession", json!({ "channel": session.uri }))?;
+    for other in [&mut none, &mut gone] {
+        other.sync()?;
+        other.sync()?;
+        // That no action comes is a law of each message.
+        let heard = other.take(|message| {
+            let is_personal =
+                ["auth/required", "root/progress"].iter().any(|method| message["method"] == *method);
+            let channel = message["params"]["channel"].as_str().unwrap_or_default();
+            message.get("method").is_some() && !is_personal && client.channels.follows(channel)
+        });
+        must!(heard.is_none(), "a client that follows nothing got {}", quoted(&heard.unwrap_or_default()));
+    }
+    Ok(())
 }

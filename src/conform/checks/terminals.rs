@@ -54,7 +54,12 @@ fn same_text(client: &mut JudgeClient, uri: &str) -> Judged<()> {
 
 pub fn terminal(bench: &mut Bench) -> Judged<()> {
     let mut client = bench.ready(&[])?;
-    let uri = open(bench, &mut client)?;
+    use_terminal(bench, &mut client)
+}
+
+/// Opens a terminal, types into it, and closes it.
+pub fn use_terminal(bench: &mut Bench, client: &mut JudgeClient) -> Judged<()> {
+    let uri = open(bench, client)?;
     client.must_subscribe(&uri)?;
     let typed = json!({ "type": "terminal/input", "data": "echo conform-$((40 + 2))\r\n" });
     client.dispatch(&uri, typed)?;
@@ -64,7 +69,7 @@ pub fn terminal(bench: &mut Bench) -> Judged<()> {
             is_action(message, &uri, "terminal/data") || message["params"].get("rejectionReason").is_some()
         })?;
     }
-    same_text(&mut client, &uri)?;
+    same_text(client, &uri)?;
     client.must_ask("disposeTerminal", json!({ "channel": uri }))?;
     Ok(())
 }

@@ -40,7 +40,7 @@ pub fn own(bench: &mut Bench) -> Judged<()> {
     let mut client = bench.ready(&[])?;
     let session = bench.session(&mut client)?;
     bench.run_turn(&mut client, &session)?;
-    let foreign = client.actions.values().find(|action| {
+    let foreign = client.channels.actions.values().find(|action| {
         let is_of_host = action["action"]["type"].as_str().is_some_and(|kind| {
             ["chat/delta", "chat/responsePart", "chat/turnComplete", "chat/error"].contains(&kind)
         });
@@ -56,13 +56,14 @@ pub fn own(bench: &mut Bench) -> Judged<()> {
 
 /// Waits until an action of a client was answered; returns whether it was accepted.
 fn is_accepted(client: &mut JudgeClient, channel: &str, action: serde_json::Value) -> Judged<bool> {
-    let before = client.head;
+    let before = client.channels.head;
     let seq = client.dispatch(channel, action)?;
     client.sync()?;
     client.sync()?;
     let id = client.id.clone();
     let answer = client.take(|message| crate::conform::client::is_echo(message, &id, seq));
-    Ok(answer.is_some_and(|answer| answer["params"].get("rejectionReason").is_none()) && client.head > before)
+    Ok(answer.is_some_and(|answer| answer["params"].get("rejectionReason").is_none())
+        && client.channels.head > before)
 }
 
 pub fn rejected(bench: &mut Bench) -> Judged<()> {
@@ -219,7 +220,7 @@ pub fn second_chat(bench: &mut Bench) -> Judged<()> {
     client.wait_for("`session/chatRemoved`", |message| {
         is_action(message, &session.uri, "session/chatRemoved") && message["params"]["action"]["chat"] == chat
     })?;
-    client.mirrors.remove(&chat);
+    client.channels.mirrors.remove(&chat);
     super::subscriptions::must_be_unknown(&mut client, &chat)?;
     client.compare(&session.uri)
 }

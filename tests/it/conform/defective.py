@@ -10,12 +10,14 @@ import sys
 import threading
 
 DEFECT = sys.argv[1]
+ROOT = "ahp-root://"
 host = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 asked = {}  # methods of requests by their ids
 kept = {}  # first snapshots by their channels
 held = []  # lines that wait for another one
 first = []  # methods that were asked for
 client = []  # id of the client
+spying = []  # channels that the client follows without its knowledge
 lock = threading.Lock()
 
 
@@ -53,6 +55,14 @@ def to_host(line):
         params["protocolVersions"] = ["1.0.0"]
     elif method == "initialize" and is_defect("refuses-versions", "is-older"):
         params["protocolVersions"] = ["987.0.0"]
+    elif method == "initialize" and is_defect("leaks-notices", "leaks-terminals"):
+        # A client that does not follow the root channel does so without its knowledge.
+        follows = params.setdefault("initialSubscriptions", [])
+        if ROOT not in follows:
+            follows.append(ROOT)
+            spying.append(ROOT)
+    elif method == "listSessions" and is_defect("has-no-last-page"):
+        params.pop("cursor", None)
     elif method == "unsubscribe" and is_defect("stays-subscribed"):
         return []
     elif method == "unsubscribe" and is_defect("answers-notifications"):
@@ -87,8 +97,14 @@ def of_answer(message):
         message["result"] = "done"
     elif method == "initialize" and result and is_defect("counts-ahead"):
         result["serverSeq"] += 1000
-    elif method == "listSessions" and is_defect("lists-nothing"):
-        result["items"] = []
+    elif DEFECT.startswith(f"{method}-answers-"):
+        return [{"jsonrpc": "2.0", "id": message["id"], "result": json.loads(DEFECT.partition("-answers-")[2])}]
+    elif method == "completions" and result and is_defect("counts-bytes"):
+        result["items"] = [{"insertText": "x", "rangeStart": 5, "rangeEnd": 6, "attachment": {"type": "simple", "label": "x"}}]
+    elif method == "initialize" and result and spying:
+        result["snapshots"] = [it for it in result["snapshots"] if it["resource"] != ROOT]
+    elif method == "listSessions" and result:
+        return [of_list(message, result)]
     elif method == "987.0.0" and result:
         result["protocolVersion"] = method
     elif method == "reconnect" and result and is_defect("loses-replay"):
@@ -104,6 +120,55 @@ def of_answer(message):
                 turn["responseParts"] = []
         elif is_defect("forgets-titles") and "reconnect" in first and "lifecycle" in state:
             state["title"] = "New Session"
+    return [message]
+
+
+def of_list(message, result):
+    """Returns what the client gets for a list of sessions."""
+    if is_defect("lists-nothing"):
+        result["items"] = []
+    if is_defect("lists-twice"):
+        result["items"] *= 2
+    if is_defect("has-no-last-page"):
+        result["nextCursor"] = "again"
+    if is_defect("has-one-page"):
+        result.pop("nextCursor", None)
+    for item in result["items"]:
+        if is_defect("lists-nothing-of-sessions"):
+            item.pop("title")
+        if is_defect("lists-old-titles"):
+            item["title"] = "New Session"
+        if is_defect("lists-wrong-status"):
+            item["status"] = 8
+        if is_defect("lists-old-dates"):
+            item["modifiedAt"] = item["createdAt"] = "2001-01-01T00:00:00.000Z"
+        if is_defect("lists-no-dates"):
+            item["createdAt"] = "long ago"
+    return message
+
+
+def of_notice(message):
+    """Returns what the client gets for a notification about a session."""
+    kind, params = message["method"], message["params"]
+    if spying and not is_defect("leaks-notices"):
+        return []
+    if is_defect("announces-twice") and kind == "root/sessionAdded":
+        return [message, message]
+    if is_defect("announces-another") and kind == "root/sessionAdded":
+        params["summary"]["createdAt"] = "2001-01-01T00:00:00.000Z"
+    if is_defect("announces-nothing-of-it") and kind == "root/sessionAdded":
+        params["summary"] = {"resource": params["summary"]["resource"]}
+    if is_defect("removes-twice") and kind == "root/sessionRemoved":
+        return [message, message]
+    if kind == "root/sessionSummaryChanged":
+        if is_defect("tells-no-changes"):
+            return []
+        if is_defect("tells-old-titles") and "title" in params["changes"]:
+            params["changes"]["title"] = "New Session"
+        if is_defect("tells-old-status"):
+            params["changes"]["status"] = 8
+        if is_defect("changes-providers"):
+            params["changes"]["provider"] = "another"
     return [message]
 
 
@@ -128,6 +193,13 @@ def of_action(message):
         return [message, message]
     if is_defect("leaks-roots") and kind == "root/activeSessionsChanged":
         return [message, {**message, "params": {**params, "channel": "ahp-session:/anothers", "serverSeq": params["serverSeq"] + 1}}]
+    if spying and is_defect("leaks-terminals") and kind == "root/terminalsChanged":
+        for terminal in params["action"]["terminals"]:
+            spy = {"jsonrpc": "2.0", "id": "spy", "method": "subscribe", "params": {"channel": terminal["resource"]}}
+            host.stdin.write((json.dumps(spy) + "\n").encode())
+            host.stdin.flush()
+    if spying and params["channel"] == ROOT:
+        return []
     if is_defect("ends-twice") and kind == "chat/turnComplete":
         return [message, message]
     if is_defect("drops-reading") and kind == "session/isReadChanged" and "origin" in params:
@@ -156,10 +228,12 @@ for line in host.stdout:
     message = json.loads(line)
     if message.get("method") == "action":
         messages = of_action(message)
+    elif message.get("id") == "spy":
+        messages = []
     elif "method" not in message:
         messages = of_answer(message)
     else:
-        messages = [message]
+        messages = of_notice(message)
     for message in messages:
         send(message)
 if is_defect("stays-up"):
