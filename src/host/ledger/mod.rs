@@ -8,8 +8,9 @@
 //!
 //! In reading order: [`sequence`](Ledger::sequence) (reduce, number, log, send), [`log`] (the
 //! replay log), `replay` (answers to clients that reconnect), `subscriptions`, `windows` (turns
-//! that each subscription holds), `presence` (connections and who is behind them), `rows` (rows that must be saved), `derived` (in-memory state that
-//! follows from an action), and `contents` (large contents, sent to clients as URIs).
+//! that each subscription holds), `presence` (connections and who is behind them), `rows` (rows
+//! that must be saved), `derived` (in-memory state that follows from an action), and `contents`
+//! (large contents, sent to clients as URIs).
 
 pub(in crate::host) mod contents;
 mod derived;
