@@ -398,7 +398,7 @@ pub fn end_begun(git: &Git, scratch: &Path, folder: &Path, until: Deadline) -> R
         // The record is incomplete, so the repository was not changed.
         return Ok(());
     };
-    // Until all is known, an error leaves the locks, and the index in one of them, to the next start.
+    // Until all is known, an error leaves the locks, and the index in one, to the next start.
     let mut locks = Vec::new();
     for (file, known) in &begun.locks {
         let lock = Lock { path: lock_of(file), file: file.clone(), is_ours: false };
