@@ -4,7 +4,8 @@
 //! for values that differ from run to run), `folders` (of a played transcript), `process` (a host
 //! as a child), [`player`] (says the client's lines) with `early` (subscriptions that it makes
 //! sooner), `comparison`, [`differences`] (reports), `tokens` (which stay secret), `recorder`,
-//! `jsonl` (logs), [`record`] and [`replay`] (the commands). The page `README.md` specifies the form.
+//! `jsonl` (logs), [`record`] and [`replay`] (the commands). The page `README.md` specifies the
+//! form.
 //!
 //! Owns: the form of transcripts, and all that reads, writes or plays them.
 //! Never: knows what a host should say: that is in the files.
