@@ -98,14 +98,17 @@ fn shortest(
     // A shorter play takes less time, unless the host does not go on.
     let limit = settings.limit.min(took * 2 + Duration::from_secs(2));
     let quick = BenchSettings { limit, ..settings.clone() };
+    // A shorter play may run out of time on a busy machine, which the long one has not shown.
+    let was_late = took >= settings.limit;
     let mut size = steps.len().div_ceil(2);
     while size > 0 {
         let mut start = 0;
         while start < steps.len() && Instant::now() < deadline {
             let mut fewer = steps.clone();
             fewer.drain(start..(start + size).min(steps.len()));
+            let began = Instant::now();
             match play(&quick, &fewer) {
-                (Err(CheckStop::Broken(why)), transcripts) => {
+                (Err(CheckStop::Broken(why)), transcripts) if was_late || began.elapsed() < limit => {
                     (steps, found) = (fewer, (why, transcripts));
                 }
                 _ => start += size,
