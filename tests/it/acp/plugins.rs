@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::*;
+use crate::support::is_kept_program;
 
 /// Secret in a plugin; no output of the host may have it.
 const SECRET: &str = "c0ffee-c0ffee-3";
@@ -224,7 +225,7 @@ fn is_loaded(plugin: &Value) -> bool {
     plugin["load"]["kind"] == "loaded"
 }
 
-/// Returns the files below a folder, by their paths.
+/// Returns the files below a folder, by their paths, but for a kept program.
 fn files_in(folder: &Path) -> BTreeSet<PathBuf> {
     let mut files = BTreeSet::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -233,7 +234,7 @@ fn files_in(folder: &Path) -> BTreeSet<PathBuf> {
             files.extend(
                 files_in(&path).into_iter().map(|file| Path::new(path.file_name().unwrap()).join(file)),
             );
-        } else {
+        } else if !is_kept_program(&path) {
             files.insert(path.file_name().unwrap().into());
         }
     }
