@@ -55,6 +55,8 @@ def send_and_read(stage):
 
 @scene
 def a_recorded_conversation_replays(stage):
+    # The host to which it is replayed has no sessions either.
+    stage.host.forget()
     # A folder outside of any repository: the host scans one on its own, at its own pace.
     folder = stage.over.enter_context(tempfile.TemporaryDirectory())
     transcript = os.path.join(os.path.dirname(stage.repository), "conversation.txt")
