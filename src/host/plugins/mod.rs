@@ -93,7 +93,7 @@ const URI_BYTES_MAX: usize = 1024;
 /// Maximum number of plugins whose contents are remembered.
 const CACHED_MAX: usize = 64;
 
-/// Maximum number of simultaneous fetches per connection.
+/// Maximum number of simultaneous fetches per connection, besides those that wait for access.
 const FETCHES_MAX: usize = 4;
 
 /// Maximum size of the files that all fetches hold, in bytes.
@@ -297,7 +297,9 @@ impl Plugins {
     /// Begins the fetches for which there is room, and sends their next requests.
     fn go_on(&mut self, ledger: &Ledger, relays: &mut Relays, step: &mut Step<'_>) {
         let mut begun: BTreeMap<ConnectionId, usize> = BTreeMap::new();
-        for fetch in self.fetches.values().filter(|fetch| fetch.has_begun) {
+        // Fetches that need no decision of the user do not wait for those that do.
+        let counts = |fetch: &&Fetch| fetch.has_begun && !fetch.waits_for_access();
+        for fetch in self.fetches.values().filter(counts) {
             *begun.entry(fetch.connection).or_default() += 1;
         }
         let can_ask = |connection: &ConnectionId| {

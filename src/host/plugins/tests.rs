@@ -418,6 +418,20 @@ fn denied_access_is_requested_once_and_then_everything_is_fetched() {
 }
 
 #[test]
+fn fetches_that_wait_for_access_keep_no_others_waiting() {
+    let uris: Vec<String> = (0..=FETCHES_MAX).map(|at| format!("{URI}{at}")).collect();
+    let all: Vec<(&str, Option<&str>)> = uris.iter().map(|uri| (uri.as_str(), Some("1"))).collect();
+    let mut world = World::new(Vec::new());
+    world.publish(&all);
+    let denied = world.reply(&denial(1));
+    let requests = denied.iter().filter_map(|output| match output {
+        Output::Frame(ME, Frame::Request { method, .. }) => Some(*method),
+        _ => None,
+    });
+    assert_eq!(requests.collect::<Vec<_>>(), ["resourceRequest", "resourceList"]);
+}
+
+#[test]
 fn access_that_is_denied_again_ends_the_fetch_with_the_reason() {
     // On request, or behind it.
     for granted in [false, true] {
