@@ -26,21 +26,27 @@ const DEPTH_MAX: usize = 16;
 const RESERVED: [&str; 13] =
     ["if", "then", "elif", "else", "fi", "while", "until", "do", "done", "esac", "{", "}", "!"];
 
-/// Commands that give later commands a meaning that their names do not tell.
-const REDEFINING: [&str; 4] = ["alias", "function", "coproc", "trap"];
+/// Commands that give later commands a meaning that their names do not tell, or run an argument.
+const REDEFINING: [&str; 11] = [
+    "alias", "function", "coproc", "trap", "hash", "let", "mapfile", "readarray", "compgen", "complete", "repeat",
+];
+
+/// Variables whose values name or contain commands.
+const RUN_VARIABLES: [&str; 3] = ["BASH_ENV", "ENV", "PROMPT_COMMAND"];
 
 /// Programs that take a line as an argument, or read lines.
 const SHELLS: [&str; 7] = ["sh", "bash", "dash", "zsh", "ksh", "ash", "fish"];
 
 /// Commands whose arguments contain another command.
 #[rustfmt::skip]
-const WRAPPERS: [&str; 58] = [
+const WRAPPERS: [&str; 63] = [
     "env", "sudo", "doas", "su", "runuser", "pkexec", "gosu", "setpriv", "fakeroot", "command", "exec", "builtin",
     "nohup", "nice", "ionice", "chrt", "time", "timeout", "stdbuf", "unbuffer", "setsid", "xargs", "chroot",
     "unshare", "nsenter", "bwrap", "firejail", "proot", "setarch", "linux32", "linux64", "prlimit", "systemd-run",
     "strace", "ltrace", "valgrind", "busybox", "toybox", "ssh", "script", "watch", "entr", "parallel", "flock",
     "caffeinate", "taskset", "numactl", "eatmydata", "rlwrap", "winpty", "dbus-run-session",
     "chronic", "sg", "systemd-inhibit", "hyperfine", "tmux", "screen", "noglob",
+    "nocorrect", "i386", "x86_64", "choom", "perf",
 ];
 
 /// Members of [`WRAPPERS`] with arguments that may be lines.
@@ -123,10 +129,14 @@ fn runs_at(line: &str, command: &[String], depth: usize) -> Result<bool, Opaque>
 }
 
 fn runs_words(words: &[Word], command: &[String], depth: usize) -> Result<bool, Opaque> {
+    if words.iter().any(|word| is_evaluated(&word.text)) {
+        return Err("a text in it is one that shells evaluate");
+    }
     let is_before = |word: &&Word| RESERVED.contains(&word.text.as_str()) || is_assignment(&word.text);
     let words = &words[words.iter().take_while(is_before).count()..];
     let Some(first) = words.first() else { return Ok(false) };
-    if first.is_expanded {
+    // In zsh, `=name` is the path of a program.
+    if first.is_expanded || first.text.starts_with('=') {
         return Err("only a shell knows the name of one of its commands");
     }
     let name = name_of(&first.text);
@@ -259,12 +269,24 @@ fn is_assignment(word: &str) -> bool {
     !name.is_empty() && name.chars().all(is_name) && !name.starts_with(|char: char| char.is_ascii_digit())
 }
 
+/// Returns whether a shell may evaluate a quoted text: the value of a variable, or an index.
+fn is_evaluated(word: &str) -> bool {
+    let is_name = |name: &str| name.chars().all(|char| char.is_ascii_alphanumeric() || "_+-".contains(char));
+    let has_commands = |text: &str| ["$(", "${", "`"].iter().any(|sign| text.contains(sign));
+    let sets = word.split_once('=').filter(|_| is_assignment(word));
+    let runs = |(name, value): (&str, &str)| {
+        RUN_VARIABLES.contains(&name.trim_end_matches('+')) || has_commands(value)
+    };
+    sets.is_some_and(runs) || word.split_once('[').is_some_and(|(name, at)| is_name(name) && has_commands(at))
+}
+
 /// Returns the commands of a line, those in substitutions before the ones around them.
 fn commands_of(line: &str, depth: usize) -> Result<Vec<Vec<Word>>, Opaque> {
     if HAS_DRIVES && line.contains(SHELL_OF_WINDOWS) {
         return Err("the shells of Windows do not agree on it");
     }
-    let mut reader = LineReader { rest: line.chars().peekable(), commands: Vec::new(), depth };
+    let rest = line.chars().peekable();
+    let mut reader = LineReader { rest, commands: Vec::new(), depth, has_pattern: false, arithmetic: 0 };
     reader.read_list(None)?;
     Ok(reader.commands)
 }
@@ -274,6 +296,10 @@ struct LineReader<'a> {
     rest: Peekable<Chars<'a>>,
     commands: Vec<Vec<Word>>,
     depth: usize,
+    /// Set once a parenthesis may have been part of a word, so that `#` need not begin a comment.
+    has_pattern: bool,
+    /// Number of open parentheses in which some shells read arithmetic and others commands.
+    arithmetic: usize,
 }
 
 /// Command that is being read.
@@ -332,10 +358,15 @@ impl LineReader<'_> {
             match char {
                 None => return Err("a parenthesis in it is not closed"),
                 Some(' ' | '\t') => open.end_word(),
-                Some('\n' | '\r' | ';' | '&' | '|' | ')') => self.end_command(&mut open),
+                Some('\n' | ';' | '&' | '|' | ')') => self.end_command(&mut open),
+                Some('\r') => match self.rest.peek() {
+                    Some('\n') => open.end_word(),
+                    _ => return Err("it has a carriage return"),
+                },
                 Some('(') => {
+                    self.note_pattern(&open);
                     self.end_command(&mut open);
-                    self.read_list(Some(')'))?;
+                    self.read_parenthesis()?;
                 }
                 Some(sign @ ('<' | '>')) => self.read_redirection(sign, &mut open)?,
                 Some('#') if open.word.is_none() => self.skip_comment()?,
@@ -346,11 +377,34 @@ impl LineReader<'_> {
         }
     }
 
+    /// Notes if a parenthesis that follows may be part of a word, such as a list or a pattern.
+    fn note_pattern(&mut self, open: &OpenCommand) {
+        let is_name = |char: char| char.is_ascii_alphanumeric() || "_-".contains(char);
+        let is_function = |word: &Word| word.text.chars().all(is_name);
+        let follows_word = open.word.as_ref().is_some_and(|word| {
+            word.is_expanded || !is_function(word) || self.rest.peek() != Some(&')')
+        });
+        let is_in_test = open.words.iter().any(|word| word.text == "[[");
+        self.has_pattern |= follows_word || is_in_test;
+    }
+
+    /// Reads up to the parenthesis that closes an open one.
+    fn read_parenthesis(&mut self) -> Result<(), Opaque> {
+        let is_arithmetic = self.arithmetic > 0 || self.rest.peek() == Some(&'(');
+        self.arithmetic += usize::from(is_arithmetic);
+        self.read_list(Some(')'))?;
+        self.arithmetic -= usize::from(is_arithmetic);
+        Ok(())
+    }
+
     /// Skips a comment up to the end of its line. In a comment, quotes and backslashes are ordinary
     /// characters.
     fn skip_comment(&mut self) -> Result<(), Opaque> {
         if HAS_DRIVES {
             return Err("the shells of Windows do not agree on `#`");
+        }
+        if self.has_pattern || self.arithmetic > 0 {
+            return Err("only a shell knows whether a `#` in it begins a comment");
         }
         while let Some(char) = self.rest.next_if(|char| *char != '\n') {
             // Some shells end a line here.
@@ -373,7 +427,7 @@ impl LineReader<'_> {
     fn read_redirection(&mut self, sign: char, open: &mut OpenCommand) -> Result<(), Opaque> {
         if self.rest.next_if_eq(&'(').is_some() {
             open.word().is_expanded = true;
-            return self.read_list(Some(')'));
+            return self.read_parenthesis();
         }
         open.begin_redirection();
         if sign == '<' && self.rest.next_if_eq(&'<').is_some() {
@@ -389,6 +443,7 @@ impl LineReader<'_> {
     /// Reads a part of a word that begins with this character.
     fn read_in_word(&mut self, char: char, word: &mut Word) -> Result<(), Opaque> {
         match char {
+            '\'' | '"' | '\\' if self.arithmetic > 0 => Err("shells do not agree on quotes in arithmetic"),
             '\'' => loop {
                 match self.rest.next() {
                     Some('\'') => return Ok(()),
@@ -408,7 +463,9 @@ impl LineReader<'_> {
             '$' => self.read_expansion(word),
             '`' => self.read_backquoted(word),
             char => {
-                let is_test = word.text.bytes().all(|byte| byte == b'[') && char == '[';
+                let is_test = word.text.bytes().all(|byte| byte == b'[');
+                // An index may have any text.
+                self.has_pattern |= char == '[' && !is_test;
                 word.is_expanded |= matches!(char, '*' | '?') || char == '[' && !is_test;
                 word.text.push(char);
                 Ok(())
@@ -439,13 +496,21 @@ impl LineReader<'_> {
             Some('(') => {
                 self.rest.next();
                 word.is_expanded = true;
-                self.read_list(Some(')'))
+                self.read_parenthesis()
             }
+            Some('[') => Err("it has arithmetic in brackets (`$[`)"),
             Some('{') => {
                 word.is_expanded = true;
+                self.rest.next();
+                if self.rest.peek().is_some_and(|char| char.is_whitespace() || *char == '|') {
+                    return Err("it has commands in braces (`${ `)");
+                }
                 loop {
                     match self.rest.next() {
                         Some('}') => return Ok(()),
+                        Some('@') if self.rest.peek().is_some_and(char::is_ascii_alphabetic) => {
+                            return Err("an expansion in it evaluates a text (`@P`)")
+                        }
                         Some('$' | '`' | '\'' | '"' | '\\') | None => {
                             return Err("an expansion in it (`${`) is not a plain one")
                         }
@@ -568,6 +633,17 @@ mod tests {
             "hyperfine -w 1 'rm x'",
             "tmux new-session -d 'rm x'",
             "pkexec rm x",
+            "nocorrect rm x",
+            "i386 rm x",
+            "x86_64 rm x",
+            "choom -n 0 -- rm x",
+            "perf stat rm x",
+            "ls \\#; rm x",
+            "ls <(ls)#; rm x",
+            "ls $(ls)#; rm x",
+            "ls # a\r\nrm x",
+            "f()\n# f\n{ rm x; }",
+            "case a in a) # )\nrm x;; esac",
         ] {
             assert_eq!(found(line, "rm"), Ok(true), "{line}");
         }
@@ -597,6 +673,12 @@ mod tests {
             ". ./env.sh",
             "ls | xargs grep x",
             "ssh -p22 host ls",
+            "x=$(ls) y=\"$HOME\" ls # rm x",
+            "f() { ls; } # rm x",
+            "echo $((1 + 2)) > x",
+            "[[ -e x ]] && ls # rm x",
+            "ls\r\nls # rm x\r\nls",
+            "jq '.a[0]' x # rm x",
         ] {
             assert_eq!(found(line, "rm"), Ok(false), "{line}");
         }
@@ -654,6 +736,36 @@ mod tests {
             "echo $(rm",
             "echo \\",
             "`echo \\`rm\\``",
+            // A carriage return is a space, a part of a word, or an end.
+            "echo a\r#; rm x",
+            // A `#` within a word is no comment.
+            "a=(1)#; rm x",
+            "declare -A a; a[ # ]=1; rm x",
+            "echo @( # ) ; rm x\n)",
+            "[[ a =~ (a)#b ]] || rm x",
+            // Neither is one in arithmetic.
+            "(( 1 # )) || rm x\n))",
+            "echo $((1 # )) | rm x\n))",
+            "for ((i=0; i<1 # ; i++)); do rm x; done\n))",
+            "echo $[ 1 # ] | rm x",
+            "echo $((1 ')) | rm x #'\n))",
+            "echo $((1 \")) | rm x #\"\n))",
+            "echo ${ rm x; }",
+            "echo ${| rm x; }",
+            "echo ${x@P}",
+            // Some texts are evaluated although they are quoted.
+            "x='$(rm x)'; set -x; ls",
+            "x='a[`rm x`]'; [[ x -eq 1 ]]",
+            "printf -v 'a[$(rm x)]' x",
+            "[[ -v 'a[${x}]' ]]",
+            "BASH_ENV=x bash -c ls",
+            "env PROMPT_COMMAND='rm x' bash -ic ls",
+            "hash -p ./x ls; ls",
+            "mapfile -C 'rm x' -c 1",
+            "compgen -C 'rm x'",
+            "let 'a=1'",
+            "repeat 1 rm x",
+            "=rm x",
         ] {
             assert!(found(line, "cp").is_err(), "{line}");
         }

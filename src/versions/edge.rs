@@ -373,6 +373,7 @@ impl Edges {
         if !subscribes && peer.is_plain() {
             return fed.push(peer.plain_message(id, method, params));
         }
+        let first = fed.len();
         let heard = params.read::<Object>().and_then(|object| {
             if begins {
                 self.begin(connection, &object, &params)?;
@@ -407,7 +408,10 @@ impl Edges {
         let peer = self.peers.entry(connection).or_default();
         let abilities = peer.dialect.abilities();
         if std::mem::replace(&mut peer.abilities, abilities) != abilities {
-            fed.push(ClientMessage::Internal(None, Box::new(InternalRequest::Note(abilities))));
+            let note = || ClientMessage::Internal(None, Box::new(InternalRequest::Note(abilities)));
+            // They hold for what the message sets off, and then for the open questions.
+            fed.insert(first, note());
+            fed.push(note());
         }
     }
 

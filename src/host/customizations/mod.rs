@@ -117,8 +117,12 @@ pub(super) fn follow_conversation(
     chat: ChatKey,
     session: SessionKey,
 ) -> bool {
+    // The fact may be older than a disposal.
+    if !ledger.channels.sessions.contains_key(&session) {
+        return false;
+    }
     refresh_session(ledger, step, session);
-    let known = ledger.channels.chats.known_mut(chat).filter(|chat| chat.session == session);
+    let known = ledger.channels.chats.get_mut(&chat).filter(|chat| chat.session == session);
     let Some(known) = known else { return false };
     let (link, is_idle) = (known.agent, known.run.is_none());
     let reopens = link == AgentLink::Closed && std::mem::take(&mut known.servers.reopens) && is_idle;

@@ -89,6 +89,11 @@ impl Default for Abilities {
 }
 
 impl ClientMessage {
+    /// Returns whether the message is a note of the host's own edge, which needs nothing stored.
+    pub fn is_note(&self) -> bool {
+        matches!(self, Self::Internal(_, request) if matches!(**request, InternalRequest::Note(_)))
+    }
+
     /// Returns the id of a request that must be answered.
     pub fn request_id(&self) -> Option<&RequestId> {
         match self {

@@ -52,8 +52,8 @@ enum Phase {
 pub(super) enum FetchProgress {
     /// More answers are needed.
     Open,
-    /// Access was granted: the fetch begins anew, with all of its time.
-    Granted,
+    /// The fetch begins anew, with all of its time: access is requested, or granted.
+    Anew,
     /// The fetch is over.
     Over(Fetched),
 }
@@ -123,9 +123,11 @@ impl Fetch {
         self.asked.values().chain(&self.waiting).any(|asked| *asked == Asked::Access)
     }
 
-    /// Returns this fetch from its beginning, once access is granted.
-    pub(super) fn restarted(self) -> Self {
-        Self { repeated: self.repeated, has_requested_access: true, ..Self::new(self.key, self.connection) }
+    /// Begins anew, without what was fetched. Answers that are still open no longer count.
+    fn begin_anew(&mut self) {
+        let (repeated, has_requested_access) = (self.repeated, self.has_requested_access);
+        *self =
+            Self { repeated, has_requested_access, ..Self::new(self.key.clone(), self.connection) };
     }
 
     /// Takes the answer to a request.
@@ -133,15 +135,18 @@ impl Fetch {
         // A fetch that has begun again awaits no earlier answer.
         let Some(asked) = self.asked.remove(&number) else { return FetchProgress::Open };
         let taken = match (&asked, result) {
-            (Asked::Access, Ok(_)) => return FetchProgress::Granted,
+            (Asked::Access, Ok(_)) => {
+                self.begin_anew();
+                return FetchProgress::Anew;
+            }
             (Asked::Access, Err(error)) => {
                 Err(format!("its client does not allow to read it: {}", text::message(&error.message)))
             }
             (_, Err(error)) if !self.has_requested_access && is_requestable(&error) => {
+                self.begin_anew();
                 self.has_requested_access = true;
-                self.asked.clear();
                 self.waiting = VecDeque::from([Asked::Access]);
-                return FetchProgress::Open;
+                return FetchProgress::Anew;
             }
             (Asked::List(path), Err(error)) if path.is_empty() => {
                 Err(format!("it cannot be listed: {}", text::message(&error.message)))
@@ -210,9 +215,9 @@ impl Fetch {
         if self.repeated {
             return FetchProgress::Over(Err("it changed twice while it was fetched".to_owned()));
         }
-        let (key, has_begun, has_requested_access) =
-            (self.key.clone(), self.has_begun, self.has_requested_access);
-        *self = Self { repeated: true, has_begun, has_requested_access, ..Self::new(key, self.connection) };
+        let has_begun = self.has_begun;
+        self.begin_anew();
+        (self.repeated, self.has_begun) = (true, has_begun);
         FetchProgress::Open
     }
 }

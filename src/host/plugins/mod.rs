@@ -297,7 +297,6 @@ impl Plugins {
     /// Begins the fetches for which there is room, and sends their next requests.
     fn go_on(&mut self, ledger: &Ledger, relays: &mut Relays, step: &mut Step<'_>) {
         let mut begun: BTreeMap<ConnectionId, usize> = BTreeMap::new();
-        // Fetches that need no decision of the user do not wait for those that do.
         let counts = |fetch: &&Fetch| fetch.has_begun && !fetch.waits_for_access();
         for fetch in self.fetches.values().filter(counts) {
             *begun.entry(fetch.connection).or_default() += 1;
@@ -309,12 +308,16 @@ impl Plugins {
         for (number, fetch) in &mut self.fetches {
             let begun = begun.entry(fetch.connection).or_default();
             if !fetch.has_begun {
-                if *begun >= FETCHES_MAX || !can_ask(&fetch.connection) {
+                // Fetches that need no decision of the user do not wait for those that do.
+                let has_limits = !fetch.waits_for_access();
+                if has_limits && *begun >= FETCHES_MAX || !can_ask(&fetch.connection) {
                     continue;
                 }
-                *begun += 1;
                 fetch.has_begun = true;
-                step.emit(Output::Timer(Timer::Plugin(*number), FETCH_TIMEOUT));
+                if has_limits {
+                    *begun += 1;
+                    step.emit(Output::Timer(Timer::Plugin(*number), FETCH_TIMEOUT));
+                }
             }
             let connection = fetch.connection;
             fetch.ask_next(&mut |method, uri| relays.ask_for_fetch(step, *number, (connection, method), uri));
@@ -336,7 +339,7 @@ impl Plugins {
             let held: usize = self.fetches.values().map(Fetch::bytes).sum();
             match progress {
                 FetchProgress::Over(fetched) => changed.extend(self.ended(ledger, relays, number, fetched)),
-                FetchProgress::Granted => self.restart(number),
+                FetchProgress::Anew => self.renumber(relays, number),
                 FetchProgress::Open if held > HELD_BYTES_MAX => {
                     let why = "too many plugins are being fetched: publish it again later".to_owned();
                     changed.extend(self.ended(ledger, relays, number, Err(why)));
@@ -348,16 +351,17 @@ impl Plugins {
         changed
     }
 
-    /// Begins a fetch anew, under a new number: the timer of the old one does not count.
-    fn restart(&mut self, number: u64) {
+    /// Gives a fetch that begins anew a new number: the timer and the open requests of the old one
+    /// do not count.
+    fn renumber(&mut self, relays: &mut Relays, number: u64) {
+        relays.drop_fetch(number);
         if let Some(fetch) = self.fetches.remove(&number) {
             self.last_fetch += 1;
-            self.fetches.insert(self.last_fetch, fetch.restarted());
+            self.fetches.insert(self.last_fetch, fetch);
         }
     }
 
-    /// Ends a fetch that takes too long, unless its client decides about access. Returns the
-    /// sessions whose plugins have changed.
+    /// Ends a fetch that takes too long. Returns the sessions whose plugins have changed.
     pub(super) fn timed_out(
         &mut self,
         ledger: &mut Ledger,
@@ -365,9 +369,6 @@ impl Plugins {
         step: &mut Step<'_>,
         number: u64,
     ) -> Vec<SessionKey> {
-        if self.fetches.get(&number).is_some_and(Fetch::waits_for_access) {
-            return Vec::new();
-        }
         let why = format!("its client has not sent it within {} seconds", FETCH_TIMEOUT.as_secs());
         let changed = self.ended(ledger, relays, number, Err(why));
         self.go_on(ledger, relays, step);

@@ -7,8 +7,10 @@ use serde_json::{json, Value};
 
 use super::*;
 use crate::host::effects::{ClientMcpTransport, Frame};
+use crate::host::relays::{FileServer, FileServers};
 use crate::host::testing::{connect, outputs_of, with_session, ME, MY_ID, SESSION};
-use crate::wire::rpc::Incoming;
+use crate::wire::methods::Method;
+use crate::wire::rpc::{Incoming, Params};
 
 const URI: &str = "virtual:/p";
 
@@ -249,6 +251,11 @@ impl World {
         })
     }
 
+    /// Returns the size of the contents of all fetches, in bytes.
+    fn held(&self) -> usize {
+        self.plugins.fetches.values().map(Fetch::bytes).sum()
+    }
+
     fn load(&self, uri: &str) -> &PluginLoad {
         let session = self.ledger.channels.sessions.get(&SESSION).unwrap();
         &session.plugins.get(MY_ID, uri).unwrap().load
@@ -388,15 +395,19 @@ fn denial(id: u64) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "error": error })
 }
 
-/// Returns the only request of these outputs.
-fn request_of(outputs: &[Output]) -> (u64, &'static str, Value) {
+fn requests_of(outputs: &[Output]) -> Vec<(u64, &'static str, Value)> {
     let requests = outputs.iter().filter_map(|output| match output {
         Output::Frame(ME, Frame::Request { number, method, params }) => {
             Some((*number, *method, serde_json::from_slice::<Value>(params).unwrap()))
         }
         _ => None,
     });
-    let [request] = requests.collect::<Vec<_>>().try_into().unwrap();
+    requests.collect()
+}
+
+/// Returns the only request of these outputs.
+fn request_of(outputs: &[Output]) -> (u64, &'static str, Value) {
+    let [request] = requests_of(outputs).try_into().unwrap();
     request
 }
 
@@ -410,11 +421,61 @@ fn denied_access_is_requested_once_and_then_everything_is_fetched() {
     // The user takes longer than a fetch may.
     let World { ledger, plugins, relays, .. } = &mut world;
     assert!(outputs_of(|step| drop(plugins.timed_out(ledger, relays, step, 1))).is_empty());
+    assert!(!asked.iter().any(|output| matches!(output, Output::Timer(..))), "no timer runs");
     assert!(matches!(world.load(URI), PluginLoad::Loading));
     let outputs = world.reply(&json!({ "jsonrpc": "2.0", "id": number, "result": {} }));
-    assert!(outputs.iter().any(|output| matches!(output, Output::Timer(Timer::Plugin(2), FETCH_TIMEOUT))));
+    assert!(outputs.iter().any(|output| matches!(output, Output::Timer(Timer::Plugin(3), FETCH_TIMEOUT))));
     world.serve(outputs, |_, _| {});
     assert_eq!(world.loaded(), ["skill Sing", "mcp web"]);
+}
+
+#[test]
+fn fetch_that_waits_for_access_holds_no_contents_and_awaits_no_other_answers() {
+    let content =
+        |id: u64| json!({ "jsonrpc": "2.0", "id": id, "result": { "data": SERVERS, "encoding": "utf-8" } });
+    for is_answered in [true, false] {
+        let mut world = World::new(FILES.to_vec());
+        let mut outputs = world.publish(&[(URI, Some("1"))]);
+        // Folders are listed one by one, files are read two by two.
+        while let [(number, _, params)] = &requests_of(&outputs)[..] {
+            let path = params["uri"].as_str().unwrap()[URI.len()..].trim_start_matches('/');
+            let mut line = world.answer("resourceList", path);
+            (line["jsonrpc"], line["id"]) = ("2.0".into(), (*number).into());
+            outputs = world.reply(&line);
+        }
+        let [first, second] = requests_of(&outputs).try_into().unwrap();
+        if is_answered {
+            assert!(world.reply(&content(first.0)).is_empty());
+            assert!(world.held() > 0);
+        }
+        let asked = request_of(&world.reply(&denial(second.0)));
+        assert_eq!((asked.1, world.held(), world.relays.pending()), ("resourceRequest", 0, 1));
+        let outputs = world.reply(&json!({ "jsonrpc": "2.0", "id": asked.0, "result": {} }));
+        assert_eq!((request_of(&outputs).1, world.relays.pending()), ("resourceList", 1));
+        assert!(world.reply(&content(first.0)).is_empty(), "an answer to the old fetch is ignored");
+        world.serve(outputs, |_, _| {});
+        assert_eq!(world.loaded(), ["skill Sing", "mcp web"]);
+    }
+}
+
+#[test]
+fn unanswered_requests_for_access_keep_no_reads_of_the_client_waiting() {
+    let uris: Vec<String> = (0..32).map(|at| format!("{URI}{at}")).collect();
+    let all: Vec<(&str, Option<&str>)> = uris.iter().map(|uri| (uri.as_str(), Some("1"))).collect();
+    let mut world = World::new(Vec::new());
+    let mut waiting = VecDeque::from(requests_of(&world.publish(&all)));
+    while let Some((number, method, _)) = waiting.pop_front() {
+        if method == "resourceList" {
+            waiting.extend(requests_of(&world.reply(&denial(number))));
+        }
+    }
+    assert_eq!(world.relays.pending(), uris.len());
+    let client_id = Some(MY_ID);
+    let server = FileServer { connection: ME, client_id, answers_nothing: false, is_leaving: false };
+    let servers = FileServers { clients: vec![server], published: Vec::new() };
+    let params = json!({ "channel": "ahp-root://", "uri": format!("virtual://{MY_ID}/x") });
+    let params = Params::from_json(params.to_string());
+    assert!(world.relays.route(Method::ResourceRead, &params, || servers).is_ok());
 }
 
 #[test]
@@ -428,7 +489,7 @@ fn fetches_that_wait_for_access_keep_no_others_waiting() {
         Output::Frame(ME, Frame::Request { method, .. }) => Some(*method),
         _ => None,
     });
-    assert_eq!(requests.collect::<Vec<_>>(), ["resourceRequest", "resourceList"]);
+    assert_eq!(requests.collect::<Vec<_>>(), ["resourceList", "resourceRequest"]);
 }
 
 #[test]

@@ -176,7 +176,11 @@ impl Relays {
             }
             ServedBy::Nobody => return Ok(None),
         };
-        let in_flight = self.pending.values().filter(|pending| pending.relay.asked == asked);
+        // A user may take any time to decide about access.
+        let is_in_flight = |pending: &&PendingRelay| {
+            pending.relay.asked == asked && pending.relay.method != Method::ResourceRequest
+        };
+        let in_flight = self.pending.values().filter(is_in_flight);
         if in_flight.count() >= PENDING_PER_CLIENT_MAX {
             return Err(RpcError::unavailable(format_args!(
                 "`{uri}`: the client that serves it has {PENDING_PER_CLIENT_MAX} unanswered requests, the maximum: \
@@ -328,6 +332,11 @@ impl Relays {
     /// Fails all requests: no client can send any more.
     pub(super) fn end_all(&mut self, step: &mut Step<'_>) {
         self.fail(step, "its client has disconnected", |_, _| true);
+    }
+
+    #[cfg(test)]
+    pub(super) fn pending(&self) -> usize {
+        self.pending.len()
     }
 
     pub(super) fn has_pending_of(&self, connection: ConnectionId) -> bool {

@@ -170,7 +170,8 @@ impl Sidecar {
         self.edges.up(connection, message, &mut fed);
         self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
         for message in fed.drain(..) {
-            self.feed(Input::Received { connection, message, prefetched: prefetched.take() });
+            let prefetched = if message.is_note() { None } else { prefetched.take() };
+            self.feed(Input::Received { connection, message, prefetched });
         }
         self.fed = fed;
     }
