@@ -28,7 +28,17 @@ const RESERVED: [&str; 13] =
 
 /// Commands that give later commands a meaning that their names do not tell, or run an argument.
 const REDEFINING: [&str; 11] = [
-    "alias", "function", "coproc", "trap", "hash", "let", "mapfile", "readarray", "compgen", "complete", "repeat",
+    "alias",
+    "function",
+    "coproc",
+    "trap",
+    "hash",
+    "let",
+    "mapfile",
+    "readarray",
+    "compgen",
+    "complete",
+    "repeat",
 ];
 
 /// Variables whose values name or contain commands.
@@ -381,9 +391,10 @@ impl LineReader<'_> {
     fn note_pattern(&mut self, open: &OpenCommand) {
         let is_name = |char: char| char.is_ascii_alphanumeric() || "_-".contains(char);
         let is_function = |word: &Word| word.text.chars().all(is_name);
-        let follows_word = open.word.as_ref().is_some_and(|word| {
-            word.is_expanded || !is_function(word) || self.rest.peek() != Some(&')')
-        });
+        let follows_word = open
+            .word
+            .as_ref()
+            .is_some_and(|word| word.is_expanded || !is_function(word) || self.rest.peek() != Some(&')'));
         let is_in_test = open.words.iter().any(|word| word.text == "[[");
         self.has_pattern |= follows_word || is_in_test;
     }

@@ -123,10 +123,14 @@ fn correct_next_runs(ledger: &mut Ledger, step: &mut Step<'_>) {
     let is_wrong = |entry: &&AutomationEntry| next_run(list, entry) != stored_next_run(entry);
     let wrong: Vec<AutomationEntry> = list.entries().iter().filter(is_wrong).cloned().collect();
     for entry in list.entries().iter().filter(|entry| entry.definition.enabled) {
-        let failed = |trigger: &AutomationScheduleTrigger| cron_of(&trigger.schedule, &list.settings.zones).err();
+        let failed =
+            |trigger: &AutomationScheduleTrigger| cron_of(&trigger.schedule, &list.settings.zones).err();
         if let Some(why) = schedules(&entry.definition).find_map(failed) {
             let automation = &entry.resource;
-            tracing::warn!(automation, "a schedule of this automation has lost its meaning ({why}): it begins no run");
+            tracing::warn!(
+                automation,
+                "a schedule of this automation has lost its meaning ({why}): it begins no run"
+            );
         }
     }
     wrong.into_iter().for_each(|entry| set_entry(ledger, step, entry));

@@ -7,42 +7,35 @@
 mod adoption;
 mod agents;
 mod events;
+mod frames;
 mod git;
 mod ids;
 mod ptys;
 mod records;
 mod requests;
+mod resources;
 mod rope;
 mod states;
 
 use std::time::Duration;
 
-use ahp_types::commands::{
-    ContentEncoding, ResourceCopyParams, ResourceDeleteParams, ResourceMkdirParams, ResourceMoveParams,
-    ResourceRequestParams, ResourceWriteParams,
-};
 use ahp_types::state::ResourceChangeType;
-use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
-use super::changes::sides::RevertedFile;
 use super::{Findings, LoadedSession};
-use crate::wire::action_lines::DeltaLines;
-use crate::wire::changesets::ChangesetScope;
-use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::RequestId;
-use crate::wire::watches::Watched;
 
 pub use adoption::*;
 pub use agents::*;
 pub use events::*;
+pub use frames::*;
 pub use git::*;
 pub use ids::*;
 pub use ptys::*;
 pub use records::*;
 pub use requests::*;
+pub use resources::*;
 pub use rope::{Rope, LARGE_BYTES};
 pub use states::*;
 
@@ -367,280 +360,4 @@ impl Output {
             _ => 0,
         }
     }
-}
-
-/// Message to one connection, in the newest version of the protocol.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Frame {
-    /// Result of a request.
-    Result {
-        /// Id that the client gave.
-        id: RequestId,
-        /// Method of the request.
-        method: Method,
-        /// Result, as JSON text.
-        result: Bytes,
-        /// Kinds of the channels whose states are in the result, in their order.
-        states: Vec<ChannelKind>,
-    },
-    /// Error answer to a request, or to a line that was not a valid message.
-    Error {
-        /// Id of the request, if there is one to echo.
-        id: Option<RequestId>,
-        /// Error.
-        error: RpcError,
-    },
-    /// Sequenced action, serialised once and shared by all subscribers.
-    Action(ActionLine),
-    /// Sequenced actions that append text to a part. The number is the time in milliseconds for
-    /// which the client allows them to be held back and merged; `None` if it has not said so.
-    Deltas(DeltaRun, Option<u64>),
-    /// Action for one client alone that changes nothing: a refused one, an acknowledged one without
-    /// effect, or loaded turns. A whole line.
-    Answer(Bytes),
-    /// Request to the client.
-    Request {
-        /// Id, unique among all requests of the host.
-        number: u64,
-        /// Method.
-        method: &'static str,
-        /// Params, as JSON text.
-        params: Bytes,
-    },
-    /// Notification of the protocol.
-    Notification {
-        /// Method.
-        method: &'static str,
-        /// Params, as JSON text.
-        params: Bytes,
-    },
-}
-
-impl Frame {
-    /// Returns an answer without states of channels; `result` is JSON text.
-    pub fn result(id: RequestId, method: Method, result: Bytes) -> Self {
-        Self::Result { id, method, result, states: Vec::new() }
-    }
-
-    /// Returns the id of the request that the frame answers.
-    pub fn answers(&self) -> Option<&RequestId> {
-        match self {
-            Self::Result { id, .. } => Some(id),
-            Self::Error { id, .. } => id.as_ref(),
-            _ => None,
-        }
-    }
-
-    /// Returns the approximate length of the serialised frame, in bytes.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Action(action) => action.line.len(),
-            Self::Deltas(run, _) => run.lines.lines().len(),
-            Self::Answer(line) => line.len(),
-            Self::Result { result, .. } => result.len(),
-            Self::Notification { params, .. } | Self::Request { params, .. } => params.len(),
-            Self::Error { .. } => 0,
-        }
-    }
-}
-
-/// Sequenced action as a whole line of the newest version, including its newline.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ActionLine {
-    /// Line.
-    pub line: Bytes,
-    /// Sequence number.
-    pub server_seq: u64,
-    /// Part that the line only appends text to: queued lines of one part may be merged. `None` for
-    /// other actions.
-    pub delta: Option<PartKey>,
-}
-
-/// Consecutive actions that append text to one part.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeltaRun {
-    /// Part.
-    pub part: PartKey,
-    /// Sequence number of the first action.
-    pub first_seq: u64,
-    /// Lines of the actions.
-    pub lines: DeltaLines,
-}
-
-impl DeltaRun {
-    /// Returns each of the actions.
-    pub fn actions(&self) -> impl Iterator<Item = ActionLine> + '_ {
-        let line_of = |(line, server_seq)| ActionLine { line, server_seq, delta: Some(self.part) };
-        self.lines.each().zip(self.first_seq..).map(line_of)
-    }
-}
-
-/// Part of an answer, which identifies deltas that may be merged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PartKey {
-    /// Run that writes the part.
-    pub run: RunId,
-    /// Number of the part in the run.
-    pub part: u32,
-}
-
-/// Request of a client about files on this machine, or contents stored by git.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Resource {
-    /// Reads a file.
-    Read {
-        /// URI (`file:`).
-        uri: String,
-        /// Requested encoding; `None` if the client has no preference.
-        encoding: Option<ContentEncoding>,
-    },
-    /// Reads a content that git stores.
-    Kept {
-        /// URI by which clients name the content.
-        uri: String,
-        /// The `file:` URI of the repository's folder.
-        root: String,
-        /// Content in git.
-        content: GitContent,
-        /// The `file:` URI of the file with this content.
-        file: String,
-        /// Requested encoding, `Some(None)` if the client has no preference; `None` if it asks for
-        /// metadata.
-        encoding: Option<Option<ContentEncoding>>,
-    },
-    /// Lists a folder's entries.
-    List {
-        /// URI (`file:`).
-        uri: String,
-    },
-    /// Resolves the metadata of a file or folder.
-    Resolve {
-        /// URI.
-        uri: String,
-        /// Content of a `data:` URI; `None` for a file.
-        content: Option<String>,
-        /// Set if a link is followed to its target.
-        follows_links: bool,
-    },
-    /// Checks whether files can be watched.
-    Watch(Watched),
-    /// Lists files that match typed text.
-    Files(FileCompletionQuery),
-    /// Reverts or restores files.
-    Revert {
-        /// Request. Answered by [`Input::Reverted`].
-        request: Box<RevertRequest>,
-        /// URIs of the folders below which clients may change files.
-        below: Vec<String>,
-    },
-    /// Changes files.
-    Change {
-        /// Change.
-        change: Box<Change>,
-        /// URIs of the folders below which clients may change files: those that sessions work in.
-        below: Vec<String>,
-    },
-}
-
-/// Text of a file: `Some(None)` if the file does not exist, `None` if the text is unknown.
-pub type FileText = Option<Option<String>>;
-
-/// Request to revert files to an earlier version, or to restore reverted ones.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RevertRequest {
-    /// Session of the changes.
-    pub session: SessionKey,
-    /// Scope of the changes.
-    pub scope: ChangesetScope,
-    /// Set if reverted changes are restored.
-    pub restores: bool,
-    /// The `file:` URI of the folder of the repository that stores the earlier contents; `None` if
-    /// they are known from the reports of calls.
-    pub root: Option<String>,
-    /// Name and number of the checkpoint that stores the current contents first; `None` if none is
-    /// made.
-    pub kept_first: Option<(String, u64)>,
-    /// Name and number under which bytes are stored that git would not restore exactly; `None` if
-    /// they are not stored.
-    pub bytes_kept: Option<(String, u64)>,
-    /// Files to change.
-    pub files: Vec<FileRevert>,
-    /// Files that are skipped, each with the reason for people.
-    pub left: Vec<String>,
-    /// Files that already had the wanted content when they were reverted. They are not touched now,
-    /// either.
-    pub untouched: Vec<RevertedFile>,
-}
-
-/// File to revert or restore.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FileRevert {
-    /// Stored form.
-    pub row: RevertedFile,
-    /// Expected text.
-    pub now: FileText,
-    /// Wanted text.
-    pub wanted: FileText,
-    /// Expected and wanted content, where git stores both.
-    pub kept: Option<GitRevert>,
-}
-
-impl FileRevert {
-    /// Returns the `file:` URI.
-    pub fn uri(&self) -> &str {
-        &self.row.edit.diff.file
-    }
-
-    /// Returns the file with both texts as calls have reported them.
-    pub fn reported(&self) -> ReportedFile {
-        let sides = self.now.clone().zip(self.wanted.clone());
-        ReportedFile { file: self.uri().to_owned(), sides, mode_wanted: self.row.mode() }
-    }
-}
-
-/// Outcome for one file of a [`RevertRequest`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RevertOutcome {
-    /// The file was changed.
-    Done {
-        /// Object id of the former bytes, if git would not restore them exactly and they were to be
-        /// stored.
-        bytes: Option<String>,
-        /// Permissions of a removed file.
-        mode: Option<u32>,
-    },
-    /// The file already had the wanted content and was not touched.
-    Already,
-    /// The file was skipped; with the reason for people.
-    Refused(String),
-}
-
-/// Requested change of files, with the params of the protocol.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Change {
-    /// Writes a file.
-    Write(ResourceWriteParams),
-    /// Makes a folder.
-    Mkdir(ResourceMkdirParams),
-    /// Removes a file, link or folder.
-    Delete(ResourceDeleteParams),
-    /// Moves a file, link or folder.
-    Move(ResourceMoveParams),
-    /// Copies a file or folder.
-    Copy(ResourceCopyParams),
-    /// Asks whether a resource may be read or changed.
-    Ask(ResourceRequestParams),
-}
-
-/// Query for files that match text typed in a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileCompletionQuery {
-    /// The `file:` URIs of the directories to search.
-    pub directories: Vec<String>,
-    /// First character of the typed word.
-    pub mark: char,
-    /// Rest of the word up to the cursor.
-    pub typed: String,
-    /// Start and end of the whole word, in UTF-16 code units.
-    pub range: (Option<i64>, Option<i64>),
 }

@@ -126,8 +126,7 @@ impl Fetch {
     /// Begins anew, without what was fetched. Answers that are still open no longer count.
     fn begin_anew(&mut self) {
         let (repeated, has_requested_access) = (self.repeated, self.has_requested_access);
-        *self =
-            Self { repeated, has_requested_access, ..Self::new(self.key.clone(), self.connection) };
+        *self = Self { repeated, has_requested_access, ..Self::new(self.key.clone(), self.connection) };
     }
 
     /// Takes the answer to a request.
