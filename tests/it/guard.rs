@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use ahp_sidecar::os::process::lifeline;
 
-use crate::support::{can_be_done_within, program, shell, HUNG};
+use crate::support::{can_be_done_within, program, shell, skipped, HUNG};
 
 /// Shell script that ignores polite signals. What a failed test leaves ends after some minutes, by
 /// its limit of processor time.
@@ -35,8 +35,12 @@ struct Guarded {
 
 impl Guarded {
     fn start(script: &str) -> Self {
+        Self::start_by(program(), script)
+    }
+
+    /// Starts a guard by a command that runs this program with further arguments.
+    fn start_by(mut command: Command, script: &str) -> Self {
         let cookie = uuid::Uuid::new_v4().to_string();
-        let mut command: Command = program();
         command.args(["guard-agent", "--", "/bin/sh", "-c", script]).env("PATH", "/usr/bin:/bin");
         command.env(COOKIE, &cookie).process_group(0);
         let (lifeline, theirs, stdin) = lifeline_and_stdin();
@@ -129,6 +133,25 @@ fn agent_that_ignores_signals_is_killed_with_its_children() {
 #[test]
 fn children_that_outlive_their_agent_are_killed() {
     let mut guarded = Guarded::start(&format!("({STUBBORN}) & read line; exit 3"));
+    guarded.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    assert_eq!(guarded.wait(), 3);
+    assert!(guarded.alive().is_empty(), "{:?}", guarded.alive());
+}
+
+#[test]
+fn guard_that_cannot_find_processes_reports_the_status_of_its_agent() {
+    let hidden = || {
+        let mut command = Command::new("unshare");
+        let hide = "mount -t tmpfs none /proc && exec \"$@\"";
+        command.args(["--user", "--map-root-user", "--mount", "/bin/sh", "-c", hide, "sh"]);
+        command
+    };
+    if !hidden().arg("true").output().is_ok_and(|output| output.status.success()) {
+        return skipped("a way to hide `/proc`");
+    }
+    let mut command = hidden();
+    command.arg(program().get_program());
+    let mut guarded = Guarded::start_by(command, &format!("({STUBBORN}) & read line; exit 3"));
     guarded.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
     assert_eq!(guarded.wait(), 3);
     assert!(guarded.alive().is_empty(), "{:?}", guarded.alive());

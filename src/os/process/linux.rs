@@ -21,7 +21,7 @@ use rustix::process::{
     set_parent_process_death_signal, waitpid, Pid, PidfdFlags, RawPid, Signal, WaitOptions,
 };
 
-use super::unix::ProcessTree;
+use super::unix::{leave_group, ProcessTree};
 use super::EXIT_GRACE;
 
 /// Time for a guard that is late: none, because the host finds what the guard has not ended yet.
@@ -229,7 +229,7 @@ pub(super) fn kill_tree(guard: Pid) {
 }
 
 /// Asks all processes of a guard to exit, and kills those that do not. Returns only if some of them
-/// cannot be killed; otherwise the reaping thread ends the guard.
+/// cannot be found or killed; otherwise the reaping thread ends the guard.
 pub(super) fn end(tree: ProcessTree) {
     // Fails if the group is empty.
     kill_process_group(tree.group, Signal::TERM).unwrap_or_default();
@@ -237,11 +237,14 @@ pub(super) fn end(tree: ProcessTree) {
         terminate(tree.group);
     }
     thread::sleep(EXIT_GRACE);
-    if !tree.adopts || !can_be_found() {
-        // This kills the guard as well; the host then ends the remaining processes.
+    let are_all_found = tree.adopts && can_be_found();
+    if !are_all_found {
+        // This kills the guard as well if it cannot leave the group. The host ends the remaining
+        // processes, as far as it finds them.
+        leave_group();
         kill_process_group(tree.group, Signal::KILL).unwrap_or_default();
     }
-    if kill(ours, || (), EXIT_GRACE) {
+    if kill(ours, || (), EXIT_GRACE) && are_all_found {
         // The reaping thread exits once it has reaped all of them.
         loop {
             thread::park();

@@ -16,11 +16,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{
-    getpgid, getpid, getppid, kill_process, kill_process_group, setpgid, test_kill_process,
-    test_kill_process_group, Pid, RawPid, Signal,
+    getpid, kill_process, kill_process_group, test_kill_process, test_kill_process_group, Pid, RawPid, Signal,
 };
 
-use super::unix::ProcessTree;
+use super::unix::{leave_group, ProcessTree};
 use super::EXIT_GRACE;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -243,10 +242,7 @@ pub(super) fn end(tree: ProcessTree) {
     for (process, _) in processes.known.iter().filter(|(_, group)| **group != tree.group.as_raw_pid()) {
         send(process, Signal::TERM);
     }
-    // The guard leaves the group, if its host lives, to survive the signals and report the exit.
-    let host = getppid().filter(|parent| !parent.is_init());
-    let other = host.and_then(|host| getpgid(Some(host)).ok());
-    let has_left = other.is_some_and(|other| setpgid(None, Some(other)).is_ok());
+    let has_left = leave_group();
     kill_process_group(tree.group, Signal::TERM).unwrap_or_default();
     let start = Instant::now();
     while start.elapsed() < EXIT_GRACE && processes.exist(has_left) {

@@ -12,8 +12,8 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::terminal::{installed, skipped, Shell, PROMPT};
-use crate::support::{sidecar, sidecar_on};
+use super::terminal::{installed, Shell, PROMPT};
+use crate::support::{sidecar, sidecar_on, skipped};
 
 /// A user's file, and lines that are typed one after the other.
 type SetUp<'a> = (&'a str, &'a [&'a str]);

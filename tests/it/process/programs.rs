@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::terminal::{installed, make_home, skipped, Shell};
+use super::terminal::{installed, make_home, Shell};
+use crate::support::skipped;
 
 /// Number of lines in the file that a pager shows.
 const LINES: usize = 1000;

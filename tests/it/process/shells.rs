@@ -8,7 +8,8 @@ use std::fs;
 
 use serde_json::{json, Value};
 
-use super::terminal::{installed, make_home, skipped, Shell, TERMINAL};
+use super::terminal::{installed, make_home, Shell, TERMINAL};
+use crate::support::skipped;
 
 #[test]
 fn shell_runs_in_a_terminal_until_it_exits() {

@@ -5,7 +5,6 @@
 //! Never: depends on how what is printed is cut into actions.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use serde_json::{json, Value};
 
 use crate::guard::{bearers, COOKIE};
 use crate::support::mirrors::{terminal_in, TerminalMirror};
-use crate::support::{sidecar_on, Process, HUNG, NO_HOME};
+use crate::support::{sidecar_on, skipped, Process, HUNG, NO_HOME};
 
 /// URI of the first terminal of a host.
 pub const TERMINAL: &str = "agenthost-terminal:///one";
@@ -288,10 +287,4 @@ pub fn installed(name: &str) -> Option<&'static Path> {
         skipped(name);
     }
     found.map(|path| Path::new(Box::leak(path.to_owned().into_boxed_str())))
-}
-
-/// Says that something is not tried here, because this is not installed.
-pub fn skipped(name: &str) {
-    let skipped = format!("{name} is not installed here: what it does is not tried\n");
-    std::io::stderr().write_all(skipped.as_bytes()).unwrap();
 }

@@ -25,6 +25,12 @@ pub const HUNG: Duration = Duration::from_secs(120);
 /// Number of attempts for an operation that must be quick.
 const TRIES: usize = 10;
 
+/// Says that something is not tried here, because this is not installed.
+pub fn skipped(name: &str) {
+    let skipped = format!("{name} is not installed here: what it does is not tried\n");
+    std::io::stderr().write_all(skipped.as_bytes()).unwrap();
+}
+
 /// Asserts that something, which tells how long it took, can be done in less than this. On a busy
 /// machine one try may take any time; where something waits that should not, none is quick.
 pub fn can_be_done_within(limit: Duration, mut attempt: impl FnMut() -> Duration) {

@@ -27,7 +27,9 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
-use rustix::process::{getpid, ioctl_tiocsctty, setpgid, setsid, wait, Pid, Signal, WaitOptions, WaitStatus};
+use rustix::process::{
+    getpgid, getpid, getppid, ioctl_tiocsctty, setpgid, setsid, wait, Pid, Signal, WaitOptions, WaitStatus,
+};
 use tokio::signal::unix::{signal, SignalKind};
 
 use super::{half, lifeline};
@@ -209,6 +211,14 @@ fn lead() -> io::Result<ProcessTree> {
     }
     drop(listening);
     Ok(ProcessTree { group, adopts: half::adopt_for_guard() })
+}
+
+/// Moves the guard to the group of its host, if that lives, so that it survives signals to its own
+/// group and reports how its program exited. Returns whether it has left its group.
+pub(in crate::os::process) fn leave_group() -> bool {
+    let host = getppid().filter(|parent| !parent.is_init());
+    let other = host.and_then(|host| getpgid(Some(host)).ok());
+    other.is_some_and(|other| setpgid(None, Some(other)).is_ok())
 }
 
 /// Starts a command with the guard's stdout and stderr, and closes the guard's own copies.

@@ -17,8 +17,8 @@ use super::linux as half;
 #[cfg(any(feature = "portable", not(target_os = "linux")))]
 use super::portable as half;
 
-pub(super) use self::guard::ProcessTree;
 pub use self::guard::{arguments, run_if_asked, GUARD};
+pub(super) use self::guard::{leave_group, ProcessTree};
 pub use self::guards::{Guard, GuardProgram};
 pub use self::pipes::{AgentPipe, Control, Lifeline, OutputPipe};
 
