@@ -304,16 +304,15 @@ fn facts_of(agent: &CheckedAgent) -> anyhow::Result<AgentFacts> {
 }
 
 async fn probe_agent(spec: AgentSpec, guard: GuardProgram, asked: Option<Duration>) -> CheckedAgent {
-    let patience = asked.unwrap_or_else(|| spec.start_limit.saturating_mul(2));
+    let limit = asked.unwrap_or_else(|| spec.start_limit.saturating_mul(2));
     let backend = Acp::new(AgentSpec { start_limit: NO_LIMIT, ..spec.clone() }, guard);
     let describes = backend.describe();
     let start = Instant::now();
-    let probe = timeout(patience, probe::run(&backend, Tokens::new())).await;
+    let probe = timeout(limit, probe::run(&backend, Tokens::new())).await;
     let took = start.elapsed();
     let missing_login = backend.missing_login();
     backend.stop().await;
-    let outcome =
-        probe.map_or(StartOutcome::Starting(patience), |probe| StartOutcome::Probed(Box::new(probe)));
+    let outcome = probe.map_or(StartOutcome::Starting(limit), |probe| StartOutcome::Probed(Box::new(probe)));
     CheckedAgent {
         spec,
         describes,

@@ -100,8 +100,8 @@ pub struct ServeOptions {
     pub(crate) quarantine_after: u32,
 
     /// Time for which a request waits while nothing can be saved, for tests
-    #[arg(long, value_name = "SECONDS", default_value_t = StoreOptions::default().patience.as_secs(), hide = true)]
-    pub(crate) store_patience: u64,
+    #[arg(long, value_name = "SECONDS", default_value_t = StoreOptions::default().request_wait.as_secs(), hide = true)]
+    pub(crate) store_wait: u64,
 
     /// Serve this client alone, in this process; the state folder is locked meanwhile
     #[arg(long)]
@@ -160,7 +160,7 @@ pub struct ServeOptions {
 
     /// Time that a client which keeps agents waiting may read nothing, where another one reads, for
     /// tests
-    #[arg(long, value_name = "SECONDS", default_value_t = OutboxLimits::default().patience.as_secs(), hide = true)]
+    #[arg(long, value_name = "SECONDS", default_value_t = OutboxLimits::default().stall_limit.as_secs(), hide = true)]
     stall_timeout: u64,
 
     /// Maximum length of an input line, in bytes
@@ -489,7 +489,7 @@ impl ServeOptions {
                 },
                 assume_version: self.assume_version,
                 returns_within: None,
-                patience: Some(Duration::from_secs(self.stall_timeout)),
+                stall_limit: Some(Duration::from_secs(self.stall_timeout)),
             },
             watch_parent: !self.no_parent_watch,
             deterministic: self.deterministic,
@@ -520,7 +520,7 @@ impl ServeOptions {
                 bytes_max: self.state_bytes,
                 deaths_max: self.quarantine_after,
                 text_bytes_max: self.memory_budget / 2,
-                patience: Duration::from_secs(self.store_patience),
+                request_wait: Duration::from_secs(self.store_wait),
                 ..StoreOptions::default()
             },
         })

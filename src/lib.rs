@@ -49,6 +49,7 @@ pub mod shapes;
 pub mod state;
 pub mod status;
 pub mod store;
+pub mod sync;
 pub mod trace;
 pub mod transcripts;
 pub mod versions;

@@ -9,7 +9,9 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::sync::lock;
 
 /// Text that replaces a secret in the log.
 const HIDDEN: &str = "(secret)";
@@ -21,7 +23,7 @@ const LINE_BYTES_MIN: usize = 8;
 static KEPT: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
 fn kept() -> MutexGuard<'static, BTreeMap<String, usize>> {
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&KEPT)
 }
 
 /// Secret text, hidden from the log until this is dropped.

@@ -10,13 +10,14 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::index::{listed, IndexEntry, Status};
 use super::program::GitError;
 use super::repository::Repository;
 use crate::os::facts;
 use crate::os::paths::from_bytes;
+use crate::sync::lock;
 
 /// A file that git does not examine.
 #[derive(Debug, Clone)]
@@ -51,7 +52,7 @@ pub fn stamp_of(repository: &Repository) -> Option<IndexStamp> {
 pub fn flagged(repository: &Repository) -> Result<Vec<FlaggedFile>, GitError> {
     let index = repository.own.join("index");
     let Some(stamp) = stamp_of(repository) else { return Ok(Vec::new()) };
-    let remembered = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let remembered = || lock(&KNOWN);
     if let Some((of, files)) = remembered().as_ref().and_then(|known| known.get(&index)) {
         if *of == stamp {
             return Ok(files.clone());

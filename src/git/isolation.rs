@@ -20,11 +20,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::index::Scratch;
 use super::settings::{read_regular, GitSetting, GitSettings};
 use crate::os::{facts, links, private};
+use crate::sync::lock;
 
 /// Settings that are copied. None of them names a program, or a file from which git would take a
 /// program. Settings that make git compare less of a file's status (`core.trustctime`,
@@ -123,14 +124,14 @@ pub struct SpareGitDirs(Mutex<Vec<IsolatedGitDir>>);
 impl SpareGitDirs {
     /// Adds a directory whose job is done; evicts the oldest beyond the limit.
     pub fn put(&self, git_dir: IsolatedGitDir) {
-        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spare = lock(&self.0);
         spare.push(git_dir);
         let too_many = spare.len().saturating_sub(SPARE_MAX);
         spare.drain(..too_many);
     }
 
     fn take(&self, below: &Path, origin: GitDirs<'_>) -> Option<IsolatedGitDir> {
-        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spare = lock(&self.0);
         let is_its = |git_dir: &IsolatedGitDir| {
             git_dir.own == origin.own
                 && git_dir.common == origin.common

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use super::flags::{stamp_of, FlaggedFile, IndexStamp};
@@ -21,6 +21,7 @@ use super::program::{GitError, GitRun};
 use super::repository::Repository;
 use crate::host::effects::UNWATCHED;
 use crate::os::paths::from_bytes;
+use crate::sync::lock;
 
 /// Maximum number of cached statuses, one per repository.
 const REMEMBERED_MAX: usize = 16;
@@ -96,7 +97,7 @@ impl<'a> StatusScope<'a> {
             },
         };
         let now = KnownStatus { status: status.clone(), begun, index, unwatched };
-        remember(&mut KNOWN.lock().unwrap_or_else(PoisonError::into_inner), &repository.root, now);
+        remember(&mut lock(&KNOWN), &repository.root, now);
         Ok(status)
     }
 }
@@ -125,7 +126,7 @@ fn unwatched_files(repository: &Repository) -> Result<Vec<OsString>, GitError> {
 }
 
 fn known_status(repository: &Repository, index: Option<IndexStamp>) -> Option<KnownStatus> {
-    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = lock(&KNOWN);
     known.get(&repository.root).filter(|known| known.index == index).cloned()
 }
 

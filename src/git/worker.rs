@@ -28,6 +28,7 @@ use crate::files::folders::PathRefusal;
 use crate::files::uris::{overlap, path_of};
 use crate::host::effects::{GitJob, GitReport, GitWork};
 use crate::os::{facts, private};
+use crate::sync::lock;
 
 /// Maximum number of concurrent jobs of one kind.
 const AT_ONCE: usize = 2;
@@ -131,8 +132,8 @@ impl Jobs {
 /// contents of files are checkpointed within `limits`, and git runs only the named `filters` of the
 /// user's configuration.
 pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Result<()> {
-    let lock = wait_for_others(&folder);
-    match &lock {
+    let folder_lock = wait_for_others(&folder);
+    match &folder_lock {
         Ok(Some(_)) => {
             finish_begun_commits(&folder);
             remove_old(&folder);
@@ -155,17 +156,13 @@ pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Resul
         let NumberedJob { number, job } = serde_json::from_slice(line?.as_bytes())?;
         let until = Deadline::after(Duration::from_millis(job.within_ms));
         let (jobs, bell) = &*shared;
-        jobs.lock().unwrap_or_else(PoisonError::into_inner).waiting.push_back(WaitingJob {
-            number,
-            job,
-            until,
-        });
+        lock(jobs).waiting.push_back(WaitingJob { number, job, until });
         bell.notify_all();
     }
-    shared.0.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
+    lock(&shared.0).is_over = true;
     steps::stop_within(EXIT_WITHIN);
     // Returning ends the process, and threads that hang with it.
-    if !matches!(lock, Ok(Some(_))) {
+    if !matches!(folder_lock, Ok(Some(_))) {
         return Ok(());
     }
     remove_old(&folder);
@@ -236,7 +233,7 @@ fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: GitToFind<'_>, limi
     let (jobs, bell) = shared;
     loop {
         let job = {
-            let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut jobs = lock(jobs);
             loop {
                 if jobs.is_over {
                     return;
@@ -253,7 +250,7 @@ fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: GitToFind<'_>, limi
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer(job, folder, git, limits)));
         let report = done.unwrap_or_else(|_| GitReport::Failed(PANICKED.to_owned()));
         {
-            let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut jobs = lock(jobs);
             if let Some(at) = jobs.running.iter().position(|running| *running == place) {
                 jobs.running.swap_remove(at);
             }
@@ -276,11 +273,11 @@ fn answer(
     limits: FileLimits,
 ) -> GitReport {
     let WaitingJob { job, until, .. } = waiting;
-    let known = git.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let known = lock(git).clone();
     let git = match known.map_or_else(|| Git::find(std::env::var_os("PATH").as_deref(), until), Ok) {
         Ok(found) => {
             let found = found.running(Arc::clone(filters));
-            *git.lock().unwrap_or_else(PoisonError::into_inner) = Some(found.clone());
+            *lock(git) = Some(found.clone());
             found
         }
         Err(error @ GitError::Missing(_)) => return GitReport::Unusable(error.to_string()),

@@ -4,11 +4,12 @@
 //! Never: decides who is disconnected when too much is queued, or the order in which lines go out.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use bytes::Bytes;
 
 use crate::host::effects::PartKey;
+use crate::sync::lock;
 use crate::wire::action_lines::DeltaLines;
 
 /// Maximum number of recent merged texts that are searched for one to share.
@@ -110,7 +111,7 @@ impl Backlog {
     }
 
     fn waiting(&self) -> MutexGuard<'_, UnsentBytes> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -189,7 +190,7 @@ impl SharedDeltas {
 
 impl DeltaText {
     fn deltas(&self) -> MutexGuard<'_, Deltas> {
-        self.deltas.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.deltas)
     }
 }
 

@@ -5,12 +5,14 @@
 //! Never: writes to a stream.
 
 use std::io::Cursor;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Control, OpCode};
 use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame, FrameHeader};
+
+use crate::sync::lock;
 
 /// Maximum length of the reason in a closing frame, in bytes (RFC 6455, 5.5: 125 with the code).
 const REASON_BYTES_MAX: usize = 123;
@@ -113,7 +115,7 @@ impl ControlFrames {
     }
 
     fn waiting(&self) -> MutexGuard<'_, UnsentFrames> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting)
     }
 }
 

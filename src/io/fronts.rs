@@ -10,7 +10,7 @@ use std::future::poll_fn;
 use std::io::{self, PipeReader, PipeWriter};
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{ready, Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,7 @@ use crate::os::sockets::{
 };
 use crate::status::{EXIT_FAILURE, EXIT_STATE};
 use crate::store::folder::LockId;
+use crate::sync::lock;
 
 /// Time limit for the hello of a front, and for the first front of a new host.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -402,7 +403,7 @@ impl FrontStream {
     }
 
     fn writer(&self) -> MutexGuard<'_, FrontWriter> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

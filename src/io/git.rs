@@ -23,6 +23,7 @@ use crate::host::effects::{
     RevertRequest,
 };
 use crate::os::process::{AgentStdin, GuardProgram, Guarded};
+use crate::sync::CountedEntry;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{to_json, RequestId};
 
@@ -197,7 +198,7 @@ impl GitQueue {
                 let (lines, wanted) = mpsc::unbounded_channel();
                 let end = self.stop.child_token();
                 tokio::spawn(write(stdin, wanted, end.clone()));
-                let counted = LiveGit::new(&self.running);
+                let counted = CountedEntry::new(&self.running);
                 tokio::spawn(read_reports(
                     (number, process, counted),
                     stdout,
@@ -291,23 +292,6 @@ fn in_order(taken: &RevertRequest, outcomes: Vec<RevertOutcome>) -> Vec<RevertOu
         .collect()
 }
 
-/// Counts a process until it has ended.
-#[derive(Debug)]
-struct LiveGit(watch::Sender<usize>);
-
-impl LiveGit {
-    fn new(count: &watch::Sender<usize>) -> Self {
-        count.send_modify(|count| *count += 1);
-        Self(count.clone())
-    }
-}
-
-impl Drop for LiveGit {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
-    }
-}
-
 fn send_event(news: &mpsc::UnboundedSender<GitProcessEvent>, what: GitProcessEvent) {
     if news.send(what).is_err() {
         tracing::debug!("a report of git was dropped: the host has left");
@@ -339,7 +323,7 @@ async fn write_all(
 }
 
 async fn read_reports(
-    (number, process, counted): (u64, Process, LiveGit),
+    (number, process, counted): (u64, Process, CountedEntry),
     stdout: ChildStdout,
     news: mpsc::UnboundedSender<GitProcessEvent>,
     stop: CancellationToken,

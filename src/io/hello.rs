@@ -78,7 +78,8 @@ pub struct SettingsMessage {
     drain_ms: Option<u64>,
     assume_version: Option<String>,
     /// `None` for the host's default.
-    patience_ms: Option<u64>,
+    #[serde(rename = "patience_ms")]
+    stall_limit_ms: Option<u64>,
 }
 
 impl From<&ConnectionSettings> for SettingsMessage {
@@ -86,7 +87,7 @@ impl From<&ConnectionSettings> for SettingsMessage {
         Self {
             default_directory: terms.default_directory.clone(),
             line_bytes_max: terms.line_bytes_max,
-            patience_ms: terms.patience.map(milliseconds),
+            stall_limit_ms: terms.stall_limit.map(milliseconds),
             drain_ms: match terms.on_eof {
                 Shutdown::Drain(limit) => Some(milliseconds(limit)),
                 Shutdown::Cancel => None,
@@ -105,7 +106,7 @@ impl From<SettingsMessage> for ConnectionSettings {
         Self {
             default_directory: wishes.default_directory,
             line_bytes_max: wishes.line_bytes_max,
-            patience: wishes.patience_ms.map(Duration::from_millis),
+            stall_limit: wishes.stall_limit_ms.map(Duration::from_millis),
             on_eof: match wishes.drain_ms {
                 Some(limit) => Shutdown::Drain(Duration::from_millis(limit)),
                 None => Shutdown::Cancel,
@@ -203,7 +204,7 @@ mod tests {
                 on_eof,
                 assume_version,
                 returns_within: None,
-                patience: assume_version.map(|_| Duration::from_secs(7)),
+                stall_limit: assume_version.map(|_| Duration::from_secs(7)),
             };
             let json = serde_json::to_string(&SettingsMessage::from(&terms)).unwrap();
             assert_eq!(

@@ -91,7 +91,7 @@ pub struct ConnectionSettings {
     /// Time within which the client is expected back after a lost connection; `None` if it is not.
     pub returns_within: Option<Duration>,
     /// Time for which a client may block agents while another reads; `None` for the default.
-    pub patience: Option<Duration>,
+    pub stall_limit: Option<Duration>,
 }
 
 /// Writer of a connection's lines, one chunk at a time.
@@ -137,7 +137,7 @@ impl ConnectionAcceptor {
         writer: impl FnOnce(Receipts) -> io::Result<W>,
     ) -> io::Result<ClientLines> {
         let id = ConnectionId(self.last.fetch_add(1, Ordering::Relaxed));
-        let patience = terms.patience.unwrap_or(self.limits.patience);
+        let stall_limit = terms.stall_limit.unwrap_or(self.limits.stall_limit);
         let (batches, lines) = mpsc::channel(BATCHES_MAX);
         let is_lost = Arc::new(AtomicBool::new(false));
         let received = PartialMessage { id, news: self.news.clone(), bytes: Arc::default() };
@@ -146,7 +146,7 @@ impl ConnectionAcceptor {
             id,
             on_close,
             terms,
-            outbox: Outbox::new(OutboxLimits { patience, ..self.limits }, self.backlog.clone()),
+            outbox: Outbox::new(OutboxLimits { stall_limit, ..self.limits }, self.backlog.clone()),
             held: None,
             unanswered: UnansweredRequests::default(),
             uncommitted_answers: Vec::new(),
@@ -614,7 +614,7 @@ mod tests {
         on_eof: Shutdown::Cancel,
         assume_version: None,
         returns_within: None,
-        patience: None,
+        stall_limit: None,
     };
 
     struct Nowhere;
@@ -669,12 +669,12 @@ mod tests {
     }
 
     #[test]
-    fn patience_of_a_connection_overrides_the_default() {
+    fn stall_limit_of_a_connection_overrides_the_default() {
         let (own, of_all) = (Duration::from_secs(7), Duration::from_secs(70));
-        let limits = OutboxLimits { agents_above: 1, patience: of_all, ..OutboxLimits::default() };
+        let limits = OutboxLimits { agents_above: 1, stall_limit: of_all, ..OutboxLimits::default() };
         let (acceptor, mut news) = ConnectionAcceptor::new(limits);
         for (asked, expected) in [(Some(own), own), (None, of_all)] {
-            let terms = ConnectionSettings { patience: asked, ..TERMS };
+            let terms = ConnectionSettings { stall_limit: asked, ..TERMS };
             let lines = acceptor.open(OnClose::Close, terms, |_| Ok(Nowhere)).unwrap();
             let mut links = Links::default();
             take_in(&mut links, &mut news);

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ use tracing_subscriber::filter::Targets;
 use crate::backend::secrets::redact;
 use crate::io::telemetry::LogExports;
 use crate::os::{private, stderr};
+use crate::sync::lock;
 
 /// Maximum number of lines queued for the writing thread; further lines are dropped.
 const LINES_MAX: usize = 1024;
@@ -171,7 +172,7 @@ impl LogReaders {
     }
 
     fn readers(&self) -> MutexGuard<'_, BTreeMap<u32, LogReader>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -326,7 +327,7 @@ impl Repeats {
 
 impl LogState {
     fn repeats(&self) -> MutexGuard<'_, Repeats> {
-        self.repeats.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.repeats)
     }
 }
 

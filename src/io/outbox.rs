@@ -27,7 +27,7 @@ pub struct OutboxLimits {
     /// Maximum length of a merged line.
     pub merged_max: usize,
     /// Time after which a client that blocks agents without reading is cut off, if another reads.
-    pub patience: Duration,
+    pub stall_limit: Duration,
 }
 
 impl Default for OutboxLimits {
@@ -38,7 +38,7 @@ impl Default for OutboxLimits {
             clients_above: 256 << 20,
             total: 512 << 20,
             merged_max: 1 << 20,
-            patience: Duration::from_secs(30),
+            stall_limit: Duration::from_secs(30),
         }
     }
 }
@@ -172,12 +172,12 @@ impl Outbox {
             return Some(progress);
         }
         let is_behind = waiting >= self.limits.agents_above;
-        is_behind.then(|| progress.checked_add(self.limits.patience)).flatten()
+        is_behind.then(|| progress.checked_add(self.limits.stall_limit)).flatten()
     }
 
     /// Returns when to drop a closing connection whose client has not read since `progress`.
     pub fn lingers_until(&self, progress: Instant) -> Option<Instant> {
-        progress.checked_add(self.limits.patience).filter(|_| self.unread() > 0)
+        progress.checked_add(self.limits.stall_limit).filter(|_| self.unread() > 0)
     }
 
     /// Notes that this number of bytes will be queued.
@@ -349,7 +349,7 @@ mod tests {
         clients_above: 200,
         total: usize::MAX,
         merged_max: 300,
-        patience: Duration::ZERO,
+        stall_limit: Duration::ZERO,
     };
 
     fn queue(limits: OutboxLimits) -> Outbox {

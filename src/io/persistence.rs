@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,7 @@ use crate::store::space::Due;
 use crate::store::sqlite::{self, Writer, IDLE_LOG_PAGES_MAX, LOG_PAGES_MAX};
 use crate::store::texts::Texts;
 use crate::store::StoreOptions;
+use crate::sync::lock;
 
 /// Delay before a failed commit is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
@@ -167,7 +168,7 @@ impl Persistence {
         let committing = Arc::clone(&writer);
         let commit = move || {
             let survived = run_catching(&receiver, &sender, || {
-                commit_all(&committing, &receiver, &sender, options.patience);
+                commit_all(&committing, &receiver, &sender, options.request_wait);
             });
             if survived {
                 lock(&committing).finish();
@@ -398,7 +399,7 @@ fn commit_all(
     writer: &Mutex<Writer>,
     steps: &Receiver<StepToCommit>,
     events: &UnboundedSender<CommitEvent>,
-    patience: Duration,
+    request_wait: Duration,
 ) {
     let mut tidied = Instant::now();
     while let Some(StepToCommit { number: mut last, mut records, mut bytes }) = next_step(writer, steps) {
@@ -417,7 +418,7 @@ fn commit_all(
                 tracing::error!(reason, "changes cannot be stored; {then}");
                 last_reason.clone_from(&reason);
             }
-            let is_long = began.elapsed() >= patience;
+            let is_long = began.elapsed() >= request_wait;
             if events.send(CommitEvent::Failing(StoreFailure { reason, is_long, is_for_good })).is_err() {
                 return;
             }
@@ -456,24 +457,20 @@ fn run_catching(
     false
 }
 
-fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
-    writer.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Waits for the next step with maintenance while idle. Returns `None` when none can come.
 fn next_step(writer: &Mutex<Writer>, steps: &Receiver<StepToCommit>) -> Option<StepToCommit> {
     if let Ok(step) = steps.recv_timeout(CHECKPOINT_AFTER) {
         return Some(step);
     }
     lock(writer).checkpoint_from(IDLE_LOG_PAGES_MAX);
-    let mut patience = IDLE_AFTER;
+    let mut pause = IDLE_AFTER;
     loop {
-        match steps.recv_timeout(patience) {
+        match steps.recv_timeout(pause) {
             Ok(step) => return Some(step),
             Err(RecvTimeoutError::Disconnected) => return None,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        patience = match tidy_some(&mut lock(writer)) {
+        pause = match tidy_some(&mut lock(writer)) {
             Due::Now => IDLE_PAUSE,
             Due::Soon => IDLE_AFTER,
             Due::Later => TIDY_EVERY,

@@ -34,6 +34,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::host::effects::{PtyCommand, PtyEvent, TerminalKey};
 use crate::os::process::GuardProgram;
+use crate::sync::CountedEntry;
 pub use integration::ShellScripts;
 
 /// Report of a program.
@@ -145,7 +146,7 @@ impl Ptys {
                 let attended = program::ProgramControl {
                     commands,
                     stop: self.stop.child_token(),
-                    counted: program::LiveProgram::new(&self.running),
+                    counted: CountedEntry::new(&self.running),
                     reports_at_end: self.reports_at_end,
                 };
                 self.commands.insert(terminal, sender);

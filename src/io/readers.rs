@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::mpsc::{channel, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use bytes::Bytes;
@@ -25,6 +25,7 @@ use crate::host::{LoadedSession, StoredSummary};
 use crate::state::texts::TurnText;
 use crate::store::errors::StoreError;
 use crate::store::reader::{FoundSession, Reader};
+use crate::sync::lock;
 use crate::versions::dialect::Dialect;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -238,7 +239,7 @@ fn read_all(
     results: &UnboundedSender<(ConnectionId, FinishedRead)>,
 ) {
     loop {
-        let job = to_do.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let job = lock(to_do).recv();
         let Ok(job) = job else { return };
         let is_list = matches!(job.task, Task::List(_));
         if results.send(job.answered_by(|job| job.read(reader, &limits))).is_err() {

@@ -326,7 +326,7 @@ mod tests {
             on_eof: Shutdown::Cancel,
             assume_version: None,
             returns_within: None,
-            patience: None,
+            stall_limit: None,
         }
     }
 

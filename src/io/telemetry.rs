@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{json, Value};
@@ -19,6 +19,7 @@ use tracing::{Event, Level};
 
 use crate::host::effects::ConnectionId;
 use crate::shapes::shown;
+use crate::sync::lock;
 
 /// Maximum number of pending records of a stream; further ones are dropped and counted.
 const RECORDS_MAX: usize = 1024;
@@ -215,7 +216,7 @@ impl LogExports {
     }
 
     fn streams(&self) -> MutexGuard<'_, Vec<LogStream>> {
-        self.0.streams.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.streams)
     }
 }
 

@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ use crate::os::facts::{self, Identity};
 use crate::os::private;
 use crate::os::sockets::{self, LocalListener};
 use crate::store::folder::{LockId, LockPlace};
+use crate::sync::lock;
 
 /// Interval of checks.
 const EVERY: Duration = Duration::from_secs(2);
@@ -136,7 +137,7 @@ impl SocketFile {
 
 /// Locks the socket's file, whose state is whole after each step.
 pub fn locked(socket: &Mutex<SocketFile>) -> MutexGuard<'_, SocketFile> {
-    socket.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(socket)
 }
 
 fn identity_of(path: &Path) -> Option<Identity> {

@@ -5,7 +5,7 @@
 //! Never: decides what may be watched, or notifies clients; changes wait while clients do not read.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::files::folders::HostFile;
 use crate::host::effects::ConnectionId;
 use crate::os::watch::{Notifier, Wakeup};
+use crate::sync::lock;
 use crate::watches::engine::{Engine, WatchRefusal, WatchReport, ENTRIES_MAX};
 use crate::watches::system::{NoNotifier, WatchTrouble};
 use crate::watches::tree::STACK_BYTES;
@@ -82,13 +83,13 @@ impl WatcherQueue {
     }
 
     fn send(&self, command: WatchCommand) {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        lock(&self.commands).push(command);
         self.wakeup.wake();
     }
 
     fn take(&self) -> Vec<WatchCommand> {
         self.wakeup.clear();
-        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.commands))
     }
 }
 

@@ -8,13 +8,14 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, Weak};
 
 use bytes::Bytes;
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
 use super::edits::{may_hold_sides, TurnEdits};
+use crate::sync::lock;
 use crate::wire::terminals;
 
 /// Maximum size of data that is sent inline, in bytes of base64. Larger data is referred to by a
@@ -111,7 +112,7 @@ impl TurnText {
     }
 
     fn place(&self) -> MutexGuard<'_, TextLocation> {
-        self.0.place.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.place)
     }
 
     /// Returns the size of the text in bytes.

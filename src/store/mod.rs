@@ -67,7 +67,7 @@ pub struct StoreOptions {
     /// Maximum size of cached turn texts in memory, in bytes.
     pub text_bytes_max: usize,
     /// Time that a request may wait for a failing store.
-    pub patience: Duration,
+    pub request_wait: Duration,
 }
 
 impl Default for StoreOptions {
@@ -79,7 +79,7 @@ impl Default for StoreOptions {
             deaths_max: 3,
             at_once_within: Duration::from_millis(2),
             text_bytes_max: 64 << 20,
-            patience: Duration::from_secs(20),
+            request_wait: Duration::from_secs(20),
         }
     }
 }

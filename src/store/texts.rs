@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rusqlite::hooks::Action;
 use rusqlite::{Connection, OpenFlags};
@@ -16,6 +16,7 @@ use bytes::Bytes;
 use super::errors::StoreError;
 use super::{schema, turns};
 use crate::state::texts::{TextSource, TurnFacts, TurnText, WeakTurnText};
+use crate::sync::lock;
 
 /// Name of a text, with its size in bytes and its checksum for verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,7 +56,7 @@ struct StoredText {
 
 impl TextSource for StoredText {
     fn read(&self) -> Result<Bytes, String> {
-        let reader = self.texts.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = lock(&self.texts.reader);
         match turns::text_of(&reader, self.name) {
             Ok(Some(text)) => Ok(text),
             Ok(None) => Err("its text is damaged".to_owned()),
@@ -79,7 +80,7 @@ impl Texts {
     }
 
     fn held(&self) -> MutexGuard<'_, HeldTexts> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held)
     }
 
     /// Returns the text of this name, which is not read yet.
@@ -128,13 +129,11 @@ impl Texts {
     /// connection writes to a database.
     pub(super) fn register_hooks(self: &Arc<Self>, writer: &mut Connection) -> Result<(), StoreError> {
         let removed = Arc::new(Mutex::new(Vec::new()));
-        let all = |removed: &Mutex<Vec<i64>>| {
-            std::mem::take(&mut *removed.lock().unwrap_or_else(PoisonError::into_inner))
-        };
+        let all = |removed: &Mutex<Vec<i64>>| std::mem::take(&mut *lock(removed));
         let remove = Arc::clone(&removed);
         writer.update_hook(Some(move |action, _: &str, table: &str, key| {
             if action == Action::SQLITE_DELETE && table == "texts" {
-                remove.lock().unwrap_or_else(PoisonError::into_inner).push(key);
+                lock(&remove).push(key);
             }
         }))?;
         let (texts, commit) = (Arc::clone(self), Arc::clone(&removed));

@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -28,6 +28,7 @@ pub use self::command::{run, TraceArgs};
 use self::tracks::{Tracks, PROCESS};
 use crate::os::private;
 use crate::shapes::Shape;
+use crate::sync::lock;
 
 /// Minimum time of a step of the core that no client has caused, in microseconds; shorter ones are
 /// left out.
@@ -155,7 +156,7 @@ pub fn start(file: &Path) -> anyhow::Result<()> {
     recorder.write(
         &json!({ "name": "process_name", "ph": "M", "pid": PROCESS, "args": { "name": "ahp-sidecar" } }),
     );
-    *RECORDER.lock().unwrap_or_else(PoisonError::into_inner) = Some(recorder);
+    *lock(&RECORDER) = Some(recorder);
     Ok(())
 }
 
@@ -177,7 +178,7 @@ pub fn now() -> Option<Instant> {
 }
 
 fn with(note: impl FnOnce(&mut TraceRecorder)) {
-    let mut recorder = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut recorder = lock(&RECORDER);
     if let Some(recorder) = recorder.as_mut().filter(|_| is_on()) {
         note(recorder);
     }

@@ -201,8 +201,7 @@ fn session_that_cannot_be_quarantined_is_loaded_only_on_request() {
 #[test]
 fn first_request_on_a_full_disk_is_answered() {
     let folder = TempDir::new().unwrap();
-    let mut client =
-        Client::before_the_handshake(Process::start_on(folder.path(), &["--store-patience", "0"]));
+    let mut client = Client::before_the_handshake(Process::start_on(folder.path(), &["--store-wait", "0"]));
     assert!(client.about("ping", ROOT)["error"].is_null());
     client.fill_disk(true);
     let hello = json!({ "channel": ROOT, "clientId": "me", "protocolVersions": ["1.0.0"],

@@ -478,18 +478,18 @@ fn log_lines_begin_with_constant_words() {
 
 /// Modules and items of other layers that each layer may use.
 const LAYERS: [(&str, &[&str]); 16] = [
-    ("os", &[]),
+    ("os", &["sync"]),
     ("shapes", &["wire"]),
-    ("trace", &["os", "shapes"]),
+    ("trace", &["os", "shapes", "sync"]),
     ("wire", &["os::paths"]),
-    ("state", &["wire"]),
+    ("state", &["wire", "sync"]),
     ("host", &["wire", "state"]),
     ("files", &["os", "wire"]),
     ("watches", &["os", "wire", "files"]),
-    ("git", &["os", "wire", "state", "files", "host::effects"]),
+    ("git", &["os", "sync", "wire", "state", "files", "host::effects"]),
     ("versions", &["wire", "state", "host::effects"]),
-    ("store", &["os", "wire", "state", "places", "host::effects", "host::log", "host::Start"]),
-    ("backend", &["os", "wire", "state", "codec", "files", "host::effects", "trace"]),
+    ("store", &["os", "sync", "wire", "state", "places", "host::effects", "host::log", "host::Start"]),
+    ("backend", &["os", "sync", "wire", "state", "codec", "files", "host::effects", "trace"]),
     ("run", &["os", "wire", "codec", "files", "config", "places", "status", "cli::AS_GUEST"]),
     ("transcripts", &["os", "files", "status", "listening", "connect::AS_HOST"]),
     ("conform", &["os", "files", "listening", "transcripts"]),
@@ -497,7 +497,7 @@ const LAYERS: [(&str, &[&str]); 16] = [
         "io",
         &[
             "os", "wire", "state", "codec", "files", "watches", "git", "versions", "host", "store",
-            "backend", "config", "status", "trace", "shapes",
+            "backend", "config", "status", "trace", "shapes", "sync",
         ],
     ),
 ];

@@ -4,7 +4,7 @@
 //! Never: takes part in a conversation. What outlasts a restart is in [`StartHistory`].
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use agent_client_protocol_schema::v1::{
@@ -32,6 +32,7 @@ use super::{program, providers, AgentSpec, Offers};
 use crate::backend::secrets::Secret;
 use crate::host::effects::{ChatKey, SelfDescription, Tokens};
 use crate::os::process::GuardProgram;
+use crate::sync::lock;
 use crate::wire::text;
 
 /// Delays before a crashed agent is restarted, by the number of consecutive failures.
@@ -144,7 +145,7 @@ impl Drop for AgentLease {
 
 impl RunningAgent {
     fn leases(&self) -> MutexGuard<'_, LeaseCount> {
-        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.uses)
     }
 
     /// Returns the capabilities of this agent beyond those that all agents have.
@@ -242,7 +243,7 @@ impl Agent {
     }
 
     pub fn history(&self) -> MutexGuard<'_, StartHistory> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.history)
     }
 
     /// Records that an agent has reported that it needs a login.

@@ -10,9 +10,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use agent_client_protocol_schema::v1::McpServer;
+
+use crate::sync::lock;
 
 #[derive(Default)]
 struct ServersInFolder {
@@ -36,7 +38,7 @@ pub struct OpenInFolder {
 }
 
 fn locked(folders: &Mutex<ByFolder>) -> MutexGuard<'_, ByFolder> {
-    folders.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(folders)
 }
 
 impl FolderServers {

@@ -8,7 +8,7 @@
 //! it needs a login, because most agents always list their methods.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use ahp_types::state::ProtectedResourceMetadata;
@@ -26,6 +26,7 @@ use super::quirks::AgentQuirks;
 use crate::backend::secrets::Secret;
 use crate::backend::ReportSender;
 use crate::host::effects::{Event, Token, Tokens};
+use crate::sync::lock;
 use crate::wire::text;
 
 pub const METHODS_MAX: usize = 32;
@@ -282,7 +283,7 @@ impl Login {
     }
 
     fn state(&self) -> MutexGuard<'_, LoginState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Returns whether the agent has reported that it needs a login, and none has succeeded since.

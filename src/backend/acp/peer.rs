@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,6 +30,7 @@ pub use self::receiver::{PausableTimeout, PeerReceiver};
 use super::client_tools::ClientToolCall;
 use super::errors::RequestError;
 use crate::backend::secrets::redact;
+use crate::sync::lock;
 use crate::wire::text;
 
 const LINE_BYTES_MAX: usize = 64 << 20;
@@ -267,7 +268,7 @@ impl AgentConnection {
 
     /// Returns the agent's words if its last login status was that no user is logged in.
     pub fn logged_out(&self) -> Option<String> {
-        let login = self.shared.login.lock().unwrap_or_else(PoisonError::into_inner);
+        let login = lock(&self.shared.login);
         login.as_ref().filter(|login| login.kind == NOT_LOGGED_IN).map(|login| text::message(&login.label))
     }
 
@@ -289,7 +290,7 @@ impl AgentConnection {
 
 impl Shared {
     fn routes(&self) -> MutexGuard<'_, Routes> {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.routes)
     }
 
     fn send(&self, message: &Value) {
@@ -422,7 +423,7 @@ impl Shared {
             LOGIN_STATUS => {
                 if let Some(Ok(LoginUpdate { auth_status })) = params.map(|it| serde_json::from_str(it.get()))
                 {
-                    *self.login.lock().unwrap_or_else(PoisonError::into_inner) = Some(auth_status);
+                    *lock(&self.login) = Some(auth_status);
                 }
             }
             method => {

@@ -18,7 +18,7 @@ use ahp_types::actions::{
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    ChangesSummary, Changeset as ChangesetRow, ChangesetCapabilities, ChangesetFile, ChangesetState,
+    ChangesSummary, Changeset as ChangesetEntry, ChangesetCapabilities, ChangesetFile, ChangesetState,
     ChangesetStatus, ErrorInfo, ResponsePart, ToolCallState,
 };
 use uuid::Uuid;
@@ -117,8 +117,8 @@ fn description_of(what: &str, kept: &CheckpointedFolder) -> String {
     }
 }
 
-fn row(label: &str, uri_template: String, description: String, kind: &str) -> ChangesetRow {
-    ChangesetRow {
+fn entry(label: &str, uri_template: String, description: String, kind: &str) -> ChangesetEntry {
+    ChangesetEntry {
         label: label.to_owned(),
         uri_template,
         description: Some(description),
@@ -127,19 +127,23 @@ fn row(label: &str, uri_template: String, description: String, kind: &str) -> Ch
     }
 }
 
-fn row_of_turns(session: &str, kept: &CheckpointedFolder) -> ChangesetRow {
-    row("This Turn", turn_template(session), description_of("turn", kept), "turn")
+fn entry_of_turns(session: &str, kept: &CheckpointedFolder) -> ChangesetEntry {
+    entry("This Turn", turn_template(session), description_of("turn", kept), "turn")
 }
 
-fn row_of_session(session: &str, kept: &CheckpointedFolder) -> ChangesetRow {
+fn entry_of_session(session: &str, kept: &CheckpointedFolder) -> ChangesetEntry {
     let uri = changeset_uri(session, &ChangesetScope::Session);
-    row("Session Changes", uri, description_of("session", kept), "session")
+    entry("Session Changes", uri, description_of("session", kept), "session")
 }
 
 /// Returns all changeset entries of a session. Uncommitted and branch changes are offered if there
 /// is a repository.
-fn rows_of_session(session: &str, kept: &CheckpointedFolder, base_note: Option<&str>) -> Vec<ChangesetRow> {
-    let mut rows = vec![row_of_session(session, kept), row_of_turns(session, kept)];
+fn entries_of_session(
+    session: &str,
+    kept: &CheckpointedFolder,
+    base_note: Option<&str>,
+) -> Vec<ChangesetEntry> {
+    let mut entries = vec![entry_of_session(session, kept), entry_of_turns(session, kept)];
     if kept.root.is_some() {
         let described = |what: &str| match base_note {
             Some(note) => format!("{what} ({note})"),
@@ -147,14 +151,14 @@ fn rows_of_session(session: &str, kept: &CheckpointedFolder, base_note: Option<&
         };
         let branch = changeset_uri(session, &ChangesetScope::Branch);
         let what = described("Changes of the branch, committed or not");
-        rows.insert(0, row("Branch Changes", branch, what, "branch"));
+        entries.insert(0, entry("Branch Changes", branch, what, "branch"));
         let uncommitted = changeset_uri(session, &ChangesetScope::Uncommitted);
         let what = "Uncommitted changes in the repository".to_owned();
-        rows.insert(1, row("Uncommitted Changes", uncommitted, what, "uncommitted"));
+        entries.insert(1, entry("Uncommitted Changes", uncommitted, what, "uncommitted"));
         let what = "Changes in the repository between the ends of two turns".to_owned();
-        rows.push(row("Compare Turns", compare_template(session), what, "compare-turns"));
+        entries.push(entry("Compare Turns", compare_template(session), what, "compare-turns"));
     }
-    rows
+    entries
 }
 
 /// Returns whether a call may have changed files without reporting it.
@@ -200,8 +204,8 @@ impl Changes {
         let Some(session) = ledger.channels.sessions.known(key) else { return };
         let (uri, kept) = (&session.channel.uri, &session.checkpoints);
         let has_repository = kept.root.is_some();
-        let rows_of_chat = vec![row_of_turns(uri, kept)];
-        let rows = rows_of_session(uri, kept, self.statuses.base_note_of(key));
+        let entries_of_chat = vec![entry_of_turns(uri, kept)];
+        let entries = entries_of_session(uri, kept, self.statuses.base_note_of(key));
         if !is_offered
             && !has_repository
             && chats.iter().all(|chat| edits::turns_with_edits(ledger, *chat).is_empty())
@@ -238,25 +242,25 @@ impl Changes {
             let offered =
                 ledger.channels.chats.known(chat).map(|chat| chat.conversation.state().changesets.clone());
             let is_due = match offered {
-                Some(Some(offered)) => offered != rows_of_chat,
+                Some(Some(offered)) => offered != entries_of_chat,
                 Some(None) => has_repository || !files.is_empty(),
                 None => false,
             };
             if is_due {
-                let changesets = Some(rows_of_chat.clone());
+                let changesets = Some(entries_of_chat.clone());
                 let offered = StateAction::ChatChangesetsChanged(ChatChangesetsChangedAction { changesets });
                 ledger.sequence(step, chat, offered, None);
             }
         }
         let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
         let changes = summary_to_send(&of_session, session.changes.as_ref());
-        let is_due = session.state.changesets.as_ref() != Some(&rows);
+        let is_due = session.state.changesets.as_ref() != Some(&entries);
         if changes != session.changes && is_known {
             session.changes = changes;
             ledger.session_changed(key);
         }
         if is_due {
-            let changesets = Some(rows);
+            let changesets = Some(entries);
             let offered =
                 StateAction::SessionChangesetsChanged(SessionChangesetsChangedAction { changesets });
             ledger.sequence(step, key, offered, None);

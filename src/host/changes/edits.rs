@@ -214,7 +214,7 @@ impl Changes {
         let discarded: BTreeSet<_> =
             of_scope.filter(|file| !file.is_unsure).map(RevertedFile::change).collect();
         let is_discarded = |changed: &FileDiff<SideContent>| {
-            RevertedFile::all_of(changed, "").iter().any(|row| discarded.contains(&row.change()))
+            RevertedFile::all_of(changed, "").iter().any(|file| discarded.contains(&file.change()))
         };
         files.filter(|changed| discarded.is_empty() || !is_discarded(changed)).collect()
     }

@@ -47,7 +47,7 @@ pub(super) fn restored_files(ledger: &Ledger, session: SessionKey, scope: &Chang
         let (wanted, now) = edits::reverted_sides(ledger, file, &mut texts);
         let kept = file.kept.clone().map(GitRevert::reversed);
         let kept = kept.map(|kept| GitRevert { mode_wanted: file.mode, ..kept });
-        all.files.push(FileRevert { row: file.clone(), now, wanted, kept });
+        all.files.push(FileRevert { reverted: file.clone(), now, wanted, kept });
     }
     all
 }
@@ -66,10 +66,10 @@ pub(super) fn discarded_files<'a>(
             all.left.push(format!("`{}`: it has changed since you saw it", changed.file));
             continue;
         }
-        for row in RevertedFile::all_of(changed, &scope_key(scope)) {
-            let (now, wanted) = edits::reverted_sides(ledger, &row, &mut texts);
-            let kept = row.kept.clone();
-            all.files.push(FileRevert { row, now, wanted, kept });
+        for reverted in RevertedFile::all_of(changed, &scope_key(scope)) {
+            let (now, wanted) = edits::reverted_sides(ledger, &reverted, &mut texts);
+            let kept = reverted.kept.clone();
+            all.files.push(FileRevert { reverted, now, wanted, kept });
         }
     }
     all
@@ -89,7 +89,7 @@ pub(super) fn requested_revert(
     if files.is_empty() && untouched.is_empty() {
         return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
     }
-    let is_stored = files.iter().any(|file| file.row.kept.is_some());
+    let is_stored = files.iter().any(|file| file.reverted.kept.is_some());
     let kept = ledger.channels.sessions.known_mut(session).map(|session| &mut session.checkpoints);
     let (mut root, mut kept_first, mut bytes_kept) = (None, None, None);
     if let Some(kept) = kept.filter(|_| is_stored) {
@@ -120,28 +120,31 @@ impl Changes {
         outcomes: Vec<RevertOutcome>,
     ) {
         let RevertRequest { session, scope, restores, root, files, left, untouched, .. } = taken;
-        let begun_at = files.first().map(|file| file.row.edit.at);
+        let begun_at = files.first().map(|file| file.reverted.edit.at);
         let mut refused = left;
         let mut done = Vec::new();
         for (file, outcome) in files.into_iter().zip(outcomes) {
             match outcome {
                 RevertOutcome::Done { bytes, mode } => {
-                    let mut row = file.row;
+                    let mut reverted = file.reverted;
                     if !restores {
-                        row.mode = mode;
+                        reverted.mode = mode;
                     }
-                    if let Some(kept) = row.kept.as_mut().filter(|_| bytes.is_some()) {
+                    if let Some(kept) = reverted.kept.as_mut().filter(|_| bytes.is_some()) {
                         kept.bytes_now = bytes;
                     }
-                    done.push(row);
+                    done.push(reverted);
                 }
                 RevertOutcome::Already => {
-                    let is_untouched = !restores && !was_started_before(ledger, session, &file.row, begun_at);
-                    let mut row = file.row;
-                    row.is_untouched = is_untouched;
-                    done.push(row);
+                    let is_untouched =
+                        !restores && !was_started_before(ledger, session, &file.reverted, begun_at);
+                    let mut reverted = file.reverted;
+                    reverted.is_untouched = is_untouched;
+                    done.push(reverted);
                 }
-                RevertOutcome::Refused(why) => refused.push(format!("`{}`: {why}", file.row.edit.diff.file)),
+                RevertOutcome::Refused(why) => {
+                    refused.push(format!("`{}`: {why}", file.reverted.edit.diff.file))
+                }
             }
         }
         done.extend(untouched);
@@ -233,10 +236,10 @@ pub(super) fn record_pending_reverts(ledger: &mut Ledger, taken: &mut RevertRequ
     }
     let at = edits::edit_time(ledger, taken.session, now_ms);
     for file in &mut taken.files {
-        (file.row.edit.at, file.row.is_unsure) = (at, true);
+        (file.reverted.edit.at, file.reverted.is_unsure) = (at, true);
     }
     let Some(session) = ledger.channels.sessions.known_mut(taken.session) else { return };
-    session.reverted.extend(taken.files.iter().map(|file| file.row.clone()));
+    session.reverted.extend(taken.files.iter().map(|file| file.reverted.clone()));
     ledger.mark_dirty(taken.session.into());
 }
 

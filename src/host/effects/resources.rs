@@ -106,7 +106,7 @@ pub struct RevertRequest {
 #[derive(Debug, Clone, PartialEq)]
 pub struct FileRevert {
     /// Stored form.
-    pub row: RevertedFile,
+    pub reverted: RevertedFile,
     /// Expected text.
     pub now: FileText,
     /// Wanted text.
@@ -118,13 +118,13 @@ pub struct FileRevert {
 impl FileRevert {
     /// Returns the `file:` URI.
     pub fn uri(&self) -> &str {
-        &self.row.edit.diff.file
+        &self.reverted.edit.diff.file
     }
 
     /// Returns the file with both texts as calls have reported them.
     pub fn reported(&self) -> ReportedFile {
         let sides = self.now.clone().zip(self.wanted.clone());
-        ReportedFile { file: self.uri().to_owned(), sides, mode_wanted: self.row.mode() }
+        ReportedFile { file: self.uri().to_owned(), sides, mode_wanted: self.reverted.mode() }
     }
 }
 

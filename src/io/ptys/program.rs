@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch, OwnedSemaphorePermit};
+use tokio::sync::{mpsc, OwnedSemaphorePermit};
 use tokio::task::yield_now;
 use tokio::time::{sleep, sleep_until, Instant};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +23,7 @@ use crate::os::limits::limit_behind;
 use crate::os::process::{Control, Guard, GuardProgram, GuardReport};
 use crate::os::pty::{self, seems_to_await_input, set_size, Printed, Typing};
 use crate::os::shell;
+use crate::sync::CountedEntry;
 use crate::wire::escapes::take_text;
 
 /// Minimum interval of output reports, unless [`REPORT_BYTES_MAX`] is reached before.
@@ -52,30 +53,13 @@ const WAITS_AFTER: Duration = Duration::from_secs(5);
 /// Pause before a terminal that no process has open is read again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Counter entry of a program that has not completely ended.
-#[derive(Debug)]
-pub struct LiveProgram(watch::Sender<usize>);
-
-impl LiveProgram {
-    pub fn new(count: &watch::Sender<usize>) -> Self {
-        count.send_modify(|count| *count += 1);
-        Self(count.clone())
-    }
-}
-
-impl Drop for LiveProgram {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
-    }
-}
-
 #[derive(Debug)]
 pub struct ProgramControl {
     /// Commands for the program. Closing the queue ends the program.
     pub commands: mpsc::UnboundedReceiver<PtyCommand>,
     pub stop: CancellationToken,
     /// Dropped when no process of the program is left.
-    pub counted: LiveProgram,
+    pub counted: CountedEntry,
     pub reports_at_end: bool,
 }
 

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use ahp_types::commands::{ContentEncoding, ResourceRequestParams, ResourceWriteMode, ResourceWriteParams};
@@ -20,6 +20,7 @@ use crate::files::writing::{WritePosition, WriteRequest};
 use crate::git::reverting::revert_reported;
 use crate::host::effects::{Change, FileRevert, ReportedFile, RevertOutcome, RevertRequest};
 use crate::os::walk::{is_too_long, is_too_many_links};
+use crate::sync::lock;
 use crate::wire::errors::RpcError;
 
 /// Maximum size of one write, in bytes.
@@ -86,12 +87,12 @@ impl WritableFolders {
 
     /// Returns the files that clients may never change.
     pub fn own(&self) -> Arc<[HostFile]> {
-        Arc::clone(&self.own.lock().unwrap_or_else(PoisonError::into_inner).found)
+        Arc::clone(&lock(&self.own).found)
     }
 
     /// Adds files of the host that clients may not change.
     pub fn keep_from_clients(&self, files: Vec<PathBuf>) {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = lock(&self.own);
         let new: Vec<PathBuf> = files.into_iter().filter(|file| !own.named.contains(file)).collect();
         if !new.is_empty() {
             *own = HostFiles::find([std::mem::take(&mut own.named), new].concat());
@@ -99,7 +100,7 @@ impl WritableFolders {
     }
 
     pub(super) fn folders(&self, sessions: &[String]) -> Folders {
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || lock(&self.known);
         known().retain(|uri, _| sessions.contains(uri));
         let mut folders = self.granted.clone();
         for uri in sessions {

@@ -38,7 +38,7 @@ pub(super) const UNSENT_REASON: &str =
 /// Returns how long to wait for a blocked file system once everything else has ended.
 pub(super) fn file_system_timeout(how: Shutdown) -> Duration {
     match how {
-        Shutdown::Drain(patience) => patience,
+        Shutdown::Drain(limit) => limit,
         Shutdown::Cancel => LEAVE_WITHIN,
     }
 }

@@ -138,7 +138,7 @@ fn terms(on_eof: Shutdown) -> ConnectionSettings {
         on_eof,
         assume_version: None,
         returns_within,
-        patience: None,
+        stall_limit: None,
     }
 }
 

@@ -171,9 +171,9 @@ fn terminate(asked: Pid) {
 /// follows at once and has few processes to visit, so that no process can outrun it.
 ///
 /// Calls `reap` before each search. Returns true if no process is left. Returns false if no new
-/// process has appeared within `patience`: the remaining ones cannot be killed, because they belong
-/// to another user or the kernel holds them.
-fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), patience: Duration) -> bool {
+/// process has appeared within `give_up_after`: the remaining ones cannot be killed, because they
+/// belong to another user or the kernel holds them.
+fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), give_up_after: Duration) -> bool {
     let (mut stopped, mut none_before, mut last_new) = (BTreeSet::new(), false, Instant::now());
     loop {
         reap();
@@ -195,7 +195,7 @@ fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), patience
         }
         if new {
             last_new = Instant::now();
-        } else if !none_before && last_new.elapsed() > patience {
+        } else if !none_before && last_new.elapsed() > give_up_after {
             return false;
         } else {
             thread::sleep(SWEEP_INTERVAL);

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ use uuid::Uuid;
 use widestring::{u16cstr, U16CStr};
 
 use crate::os::private;
+use crate::sync::lock;
 
 /// A pipe cannot be closed in one direction, which clients do at the end of their input.
 pub const SERVE_CLIENTS: bool = false;
@@ -171,7 +172,7 @@ impl BlockingStream {
     }
 
     fn wait(&self, done: impl Future<Output = io::Result<usize>>) -> io::Result<usize> {
-        let limit = *self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = *lock(&self.limit);
         let done = async {
             tokio::select! {
                 done = done => done,
@@ -272,7 +273,7 @@ pub fn connect_now(path: &Path) -> io::Result<BlockingStream> {
 }
 
 pub fn set_timeouts(stream: &BlockingStream, limit: Option<Duration>) -> io::Result<()> {
-    *stream.limit.lock().unwrap_or_else(PoisonError::into_inner) = limit;
+    *lock(&stream.limit) = limit;
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 use notify::event::{EventKind, ModifyKind};
@@ -20,6 +20,7 @@ use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 
 use super::{Registration, SystemReport, WatchError, FOLDERS_MAX, TOUCHED_MAX};
 use crate::os::facts::{self, FileKind, Identity};
+use crate::sync::lock;
 
 /// Set if the system watches all that is below a folder for the price of one watch.
 const IS_DEEP: bool = cfg!(any(target_vendor = "apple", windows));
@@ -34,10 +35,6 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(20);
 /// Waker of the thread that waits for notifications.
 #[derive(Debug, Clone, Default)]
 pub struct Wakeup(Arc<(Mutex<bool>, Condvar)>);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Wakeup {
     /// Creates a waker.

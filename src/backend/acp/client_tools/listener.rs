@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use agent_client_protocol_schema::v1::{EnvVariable, McpServer, McpServerStdio};
@@ -25,6 +25,7 @@ use super::{relay, OfferedTools, SERVER};
 use crate::backend::secrets::Secret;
 use crate::os::sockets::{bind, foreign_peer, has_listener, listen, AsyncListener, Stream};
 use crate::os::{exe, private};
+use crate::sync::lock;
 
 /// Prefix of the socket folders' names, followed by the process id.
 const FOLDER: &str = "ahp-sidecar-";
@@ -58,7 +59,7 @@ struct OpenListener {
 type LinksByToken = Arc<Mutex<HashMap<String, SharedTools>>>;
 
 fn all(links: &LinksByToken) -> MutexGuard<'_, HashMap<String, SharedTools>> {
-    links.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(links)
 }
 
 /// Host's end of one session's MCP server. Dropping it invalidates the token.

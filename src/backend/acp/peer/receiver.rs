@@ -238,12 +238,12 @@ mod tests {
     fn agent_is_given_more_time_only_while_the_host_does_not_read_it() {
         let limit = Duration::from_secs(9);
         // The agent writes faster than the host reads.
-        let mut patience = PausableTimeout::default();
-        let looks = [(true, 1), (true, 2)].map(|(held_up, taken)| patience.check(held_up, taken, limit));
+        let mut timeout = PausableTimeout::default();
+        let looks = [(true, 1), (true, 2)].map(|(held_up, taken)| timeout.check(held_up, taken, limit));
         assert_eq!(looks, [Some(RECHECK_INTERVAL), None]);
         // The agent's output is not taken for a while.
         let looks = [(true, 5), (true, 5), (true, 5), (true, 6), (false, 7)];
-        let looks = looks.map(|(held_up, taken)| patience.check(held_up, taken, limit));
+        let looks = looks.map(|(held_up, taken)| timeout.check(held_up, taken, limit));
         assert_eq!(
             looks,
             [Some(RECHECK_INTERVAL), Some(RECHECK_INTERVAL), Some(RECHECK_INTERVAL), Some(limit), None]

@@ -5,7 +5,7 @@
 //! Never: knows a process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use ahp_types::state::ToolResultContent;
 use serde_json::{json, Value};
@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use super::feed::TerminalFeed;
 use crate::backend::acp::content;
 use crate::host::effects::Event;
+use crate::sync::lock;
 use crate::wire::escapes::{whole_characters, CHARACTER_BYTES_MAX};
 use crate::wire::text;
 use crate::wire::tool_calls::LEFT_OUT;
@@ -125,7 +126,7 @@ impl Screen {
     }
 
     fn state(&self) -> MutexGuard<'_, ScreenState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub fn write(&self, bytes: &[u8]) {

@@ -11,8 +11,8 @@ const FEW: usize = 10_000;
 
 const NEVER: Duration = Duration::from_secs(1 << 20);
 
-fn limits(clients_above: usize, patience: Duration) -> OutboxLimits {
-    OutboxLimits { agents_above: FEW, clients_above, patience, ..OutboxLimits::default() }
+fn limits(clients_above: usize, stall_limit: Duration) -> OutboxLimits {
+    OutboxLimits { agents_above: FEW, clients_above, stall_limit, ..OutboxLimits::default() }
 }
 
 /// A world in which a client that does not read has begun a turn that is more than may wait for it.
@@ -105,7 +105,7 @@ async fn turns_of_disconnected_client_are_cancelled_without_another_event() {
 
 #[tokio::test]
 async fn answers_behind_a_large_state_count_as_requested() {
-    let limits = OutboxLimits { clients_above: 2 << 20, patience: NEVER, ..OutboxLimits::default() };
+    let limits = OutboxLimits { clients_above: 2 << 20, stall_limit: NEVER, ..OutboxLimits::default() };
     let mut world = World::with(Persistence::in_memory(), limits);
     world.sidecar.begin().unwrap();
     let mut reads = world.client("reads", "1.0.0").await;

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as Socket;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use rustix::process::{kill_process, kill_process_group, Pid, RawPid, Signal};
@@ -27,6 +27,7 @@ use super::pipes::Control;
 use super::{guard, half, lifeline};
 use crate::os::blocking::on_a_thread;
 use crate::os::process::{AgentStdin, CommandOutput, Guarded, EXIT_GRACE};
+use crate::sync::lock;
 
 /// Time until a stopping guard is killed: it first asks its processes to exit, then kills them.
 const GUARD_WITHIN: Duration = EXIT_GRACE.saturating_mul(3);
@@ -274,13 +275,13 @@ impl Guard {
 
 impl StartedGuards {
     fn guards(&self) -> MutexGuard<'_, BTreeSet<RawPid>> {
-        self.guards.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.guards)
     }
 
     /// Kills the orphans of killed guards, with all of their descendants.
     fn kill_orphans(&self) {
         if self.adopts {
-            let _one = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+            let _one = lock(&self.ending);
             half::kill_orphans(|process| self.guards().contains(&process));
         }
     }
