@@ -237,9 +237,9 @@ impl Folders {
             record.must_hold(&folder.facts_of(name)?)?;
             return Ok(folder.remove(name)?);
         };
-        let (deed, mut done) = (TreeOperation::Moved(record), Tally::default());
-        self.count(&inside, deed)?;
-        let removed = self.empty(&inside, Mount::of(&inside)?, deed, 0, &mut done);
+        let (operation, mut done) = (TreeOperation::Moved(record), Tally::default());
+        self.count(&inside, operation)?;
+        let removed = self.empty(&inside, Mount::of(&inside)?, operation, 0, &mut done);
         drop(inside);
         let removed = removed.and_then(|()| match folder.remove_folder(name) {
             Err(error) if is_not_empty(&error) => Err(PathRefusal::Changed),
@@ -386,33 +386,33 @@ impl Folders {
     }
 
     /// Checks the limits and the entries of a folder before it is copied or removed.
-    fn count(&self, folder: &Folder, deed: TreeOperation<'_>) -> Result<(), PathRefusal> {
-        self.count_below(folder, Mount::of(folder)?, deed, 0, &mut Tally::default())
+    fn count(&self, folder: &Folder, operation: TreeOperation<'_>) -> Result<(), PathRefusal> {
+        self.count_below(folder, Mount::of(folder)?, operation, 0, &mut Tally::default())
     }
 
     fn count_below(
         &self,
         folder: &Folder,
         mount: Mount,
-        deed: TreeOperation<'_>,
+        operation: TreeOperation<'_>,
         depth: usize,
         tally: &mut Tally,
     ) -> Result<(), PathRefusal> {
         for name in names_in(folder, tally)? {
             let Some(known) = mount.metadata_of(folder, &name)? else { continue };
-            self.must_be_free_for(deed, &known)?;
+            self.must_be_free_for(operation, &known)?;
             match known.kind {
                 FileKind::Folder => {
                     let below = mount.open_folder(folder, &name)?;
-                    self.count_below(&below, mount, deed, deeper(depth)?, tally)?;
+                    self.count_below(&below, mount, operation, deeper(depth)?, tally)?;
                 }
                 FileKind::File => {
                     tally.add_bytes(known.size);
-                    if matches!(deed, TreeOperation::Copied) {
+                    if matches!(operation, TreeOperation::Copied) {
                         tally.must_not_be_too_much()?;
                     }
                 }
-                FileKind::Other if matches!(deed, TreeOperation::Copied) => must_be_file(&known)?,
+                FileKind::Other if matches!(operation, TreeOperation::Copied) => must_be_file(&known)?,
                 FileKind::Link | FileKind::Other => {}
             }
         }
@@ -420,8 +420,8 @@ impl Folders {
     }
 
     /// Refuses a file of the host's own or, for a move, one that has changed since it was copied.
-    fn must_be_free_for(&self, deed: TreeOperation<'_>, known: &Facts) -> Result<(), PathRefusal> {
-        match deed {
+    fn must_be_free_for(&self, operation: TreeOperation<'_>, known: &Facts) -> Result<(), PathRefusal> {
+        match operation {
             TreeOperation::Copied => Ok(()),
             TreeOperation::Removed => self.must_not_be_one_of_own(known),
             TreeOperation::Moved(record) => {
@@ -435,17 +435,17 @@ impl Folders {
         &self,
         folder: &Folder,
         mount: Mount,
-        deed: TreeOperation<'_>,
+        operation: TreeOperation<'_>,
         depth: usize,
         done: &mut Tally,
     ) -> Result<(), PathRefusal> {
         for name in names_in(folder, &mut Tally::default())? {
             let Some(known) = mount.metadata_of(folder, &name)? else { continue };
-            self.must_be_free_for(deed, &known)?;
+            self.must_be_free_for(operation, &known)?;
             let removed = if known.is_folder() {
                 let below = mount.open_folder(folder, &name)?;
                 self.must_not_be_one_of_own(&below.facts()?)?;
-                self.empty(&below, mount, deed, deeper(depth)?, done)?;
+                self.empty(&below, mount, operation, deeper(depth)?, done)?;
                 drop(below);
                 folder.remove_folder(&name)
             } else {

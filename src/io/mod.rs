@@ -4,7 +4,7 @@
 //! listeners ([`listen`]), fronts ([`fronts`], [`hello`]) and handshakes (`half_open`); output
 //! queues ([`outbox`], [`backlog`]), large answers (`states`) and answers made elsewhere
 //! (`unanswered`); commits ([`persistence`]), reads ([`readers`]) and the messages that wait for
-//! them (`held`), also while commits fail ([`store_failure`]); files ([`resources`], `files`,
+//! them (`held`), also while commits fail ([`store_failure`]); files ([`resources`], `completions`,
 //! [`watches`]) and working directories (`directories`); git ([`git`]) and terminals ([`ptys`]);
 //! time and ids ([`sources`]), time zones (`time_zones`), the log ([`log`]), also as records for
 //! clients ([`telemetry`]), open files ([`descriptors`]), changes under a
@@ -13,12 +13,12 @@
 #![doc = include_str!("README.md")]
 
 pub mod backlog;
+mod completions;
 pub mod configuration;
 mod control_frames;
 pub mod descriptors;
 mod directories;
 pub mod events;
-mod files;
 pub mod fronts;
 pub mod git;
 mod half_open;

@@ -17,7 +17,7 @@ use ahp_types::commands::{ContentEncoding, CreateResourceWatchResult};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::files;
+use super::completions;
 use crate::files::folders::HostFile;
 use crate::files::uris::{overlap, path_of};
 use crate::host::effects::{Change, ConnectionId, Frame, Input, Resource, RevertOutcome, RevertRequest};
@@ -332,7 +332,7 @@ fn answer(id: RequestId, resource: Resource, writable: &WritableFolders) -> Fram
             let checked = engine::check(&watched, &writable.own());
             (Method::CreateResourceWatch, checked.map(|()| to_json(&created)))
         }
-        Resource::Files(meant) => (Method::Completions, Ok(to_json(&files::find(&meant)))),
+        Resource::Files(meant) => (Method::Completions, Ok(to_json(&completions::find(&meant)))),
         Resource::Kept { .. } => {
             let error = RpcError::internal(
                 "an internal error: a checkpointed content was requested from the file system",

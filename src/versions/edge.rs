@@ -611,6 +611,24 @@ mod tests {
     }
 
     #[test]
+    fn abilities_of_an_older_client_hold_for_its_handshake_and_for_what_is_open_then() {
+        let mut edges = Edges::new(vec!["script".to_owned()]);
+        edges.remember("c".to_owned(), Dialect::V0_5_1);
+        let handshakes = [
+            (Method::Initialize, json!({ "protocolVersions": ["0.5.1"] })),
+            (Method::Reconnect, json!({ "lastSeenServerSeq": 0, "subscriptions": [] })),
+        ];
+        for (method, mut params) in handshakes {
+            (params["channel"], params["clientId"]) = (json!(uris::ROOT), json!("c"));
+            edges.open(ONE, None);
+            let fed = ask(&mut edges, method, &params);
+            let [first, .., last] = &fed[..] else { panic!("{fed:?}") };
+            assert!(fed.len() > 2 && first.is_note() && last.is_note(), "{fed:?}");
+            edges.close(ONE);
+        }
+    }
+
+    #[test]
     fn acknowledged_action_names_the_root_channel_as_its_client_does() {
         let mut edges = Edges::new(vec!["script".to_owned()]);
         edges.open(ONE, None);

@@ -3,7 +3,7 @@
 //! Owns: start, handshake, limited restarts after crashes, and the stop when idle or at exit.
 //! Never: takes part in a conversation. What outlasts a restart is in [`StartHistory`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ use super::quirks::{self, AgentQuirks};
 use super::terminals::Commands;
 use super::{program, providers, AgentSpec, Offers};
 use crate::backend::secrets::Secret;
-use crate::host::effects::{ChatKey, SelfDescription, Tokens};
+use crate::host::effects::{ChatKey, SelfDescription, Token, Tokens};
 use crate::os::process::GuardProgram;
 use crate::sync::lock;
 use crate::wire::text;
@@ -359,25 +359,29 @@ impl Agent {
         self.spawn(tokens, is).await
     }
 
+    /// Starts the process. Returns its connection, and the environment with the tokens of a login,
+    /// which are registered as secrets.
+    fn start_process(
+        &self,
+        tokens: &Tokens,
+    ) -> anyhow::Result<(AgentConnection, BTreeMap<String, Token>, Vec<Secret>)> {
+        let mut past = self.history();
+        if past.closed {
+            bail!("the host is shutting down");
+        }
+        let environment = login::environment(past.login_methods.as_deref().unwrap_or_default(), tokens);
+        let secrets = environment.values().map(|token| Secret::register(token.secret())).collect();
+        let (process, stdin, stdout) = Process::start(&self.guard, &self.spec, &environment)?;
+        let (name, stop) = (self.spec.name.clone(), CancellationToken::new());
+        let ended = process.ended(stop.clone());
+        let connection = AgentConnection::start(name, (stdin.pipe, stdin.lifeline), stdout, stop, ended);
+        past.connections.retain(|connection| !connection.has_ended());
+        past.connections.push(connection.clone());
+        Ok((connection, environment, secrets))
+    }
+
     async fn spawn(&self, tokens: &Tokens, expected: AgentQuirks) -> anyhow::Result<RunningAgent> {
-        let name = &self.spec.name;
-        let (connection, environment, secrets) = {
-            let mut past = self.history();
-            if past.closed {
-                bail!("the host is shutting down");
-            }
-            let environment = login::environment(past.login_methods.as_deref().unwrap_or_default(), tokens);
-            let secrets: Vec<_> =
-                environment.values().map(|token| Secret::register(token.secret())).collect();
-            let (process, stdin, stdout) = Process::start(&self.guard, &self.spec, &environment)?;
-            let stop = CancellationToken::new();
-            let ended = process.ended(stop.clone());
-            let connection =
-                AgentConnection::start(name.clone(), (stdin.pipe, stdin.lifeline), stdout, stop, ended);
-            past.connections.retain(|connection| !connection.has_ended());
-            past.connections.push(connection.clone());
-            (connection, environment, secrets)
-        };
+        let (connection, environment, secrets) = self.start_process(tokens)?;
         let mut receiver = connection.listen();
         let offers = offers(&self.spec, expected);
         let (hello, answer) = match initialize(&mut receiver, offers, self.spec.start_limit).await {
@@ -408,7 +412,7 @@ impl Agent {
         let version = version.filter(|version| !version.is_empty());
         let title = agent_info.and_then(|info| info.title).map(|title| text::message(&title));
         let title = title.filter(|title| !title.trim().is_empty());
-        let ways = login::methods_of(name, &answer, quirks);
+        let ways = login::methods_of(&self.spec.name, &answer, quirks);
         let mut past = self.history();
         past.login_methods = Some(ways.clone());
         let login = Login::new(ways, environment, secrets);

@@ -154,56 +154,7 @@ fn take_step(
     session: &BenchSession,
     step: PlayStep,
 ) -> Judged<()> {
-    let flag = step.number.is_multiple_of(2);
-    let message = |text: &str| json!({ "text": text, "origin": { "kind": "user" } });
     match step.kind {
-        PlayKind::Title => drop(client.dispatch(&session.uri, title(&format!("Title {}", step.number)))?),
-        PlayKind::Read => {
-            let action = json!({ "type": "session/isReadChanged", "isRead": flag });
-            client.dispatch(&session.uri, action)?;
-        }
-        PlayKind::Archive => {
-            let action = json!({ "type": "session/isArchivedChanged", "isArchived": flag });
-            client.dispatch(&session.uri, action)?;
-        }
-        PlayKind::Draft => {
-            let mut action = json!({ "type": "chat/draftChanged" });
-            if step.number > 0 {
-                action["draft"] = message(&format!("Draft {}", step.number));
-            }
-            client.dispatch(&session.chat, action)?;
-        }
-        PlayKind::Start => {
-            let agent = bench.agent(client)?;
-            let action = bench.turn(&agent);
-            client.dispatch(&session.chat, action)?;
-        }
-        PlayKind::Cancel => {
-            let state = client.state_of(&session.chat);
-            let turn = state["activeTurn"]["id"].as_str().unwrap_or("conform-none");
-            let action = json!({ "type": "chat/turnCancelled", "turnId": turn, "duration": 0 });
-            client.dispatch(&session.chat, action)?;
-        }
-        PlayKind::Queue => {
-            let id = format!("queued-{}", step.number);
-            let text = bench.settings.prompt.clone();
-            let action = json!({
-                "type": "chat/pendingMessageSet", "kind": "queued", "id": id, "message": message(&text),
-            });
-            client.dispatch(&session.chat, action)?;
-        }
-        PlayKind::Unqueue => {
-            let id = format!("queued-{}", step.number);
-            let action = json!({ "type": "chat/pendingMessageRemoved", "kind": "queued", "id": id });
-            client.dispatch(&session.chat, action)?;
-        }
-        PlayKind::Impossible => {
-            let action = json!({
-                "type": "chat/toolCallConfirmed", "turnId": "conform-none", "toolCallId": "conform-none",
-                "approved": false, "reason": "denied",
-            });
-            client.dispatch(&session.chat, action)?;
-        }
         PlayKind::Subscribe => {
             // Echoes that come meanwhile may be lost.
             settle(client)?;
@@ -227,8 +178,61 @@ fn take_step(
                 client.compare(channel)?;
             }
         }
+        PlayKind::Start => {
+            let agent = bench.agent(client)?;
+            let action = bench.turn(&agent);
+            client.dispatch(&session.chat, action)?;
+        }
+        _ => {
+            let (channel, action) = action_of(bench, client, session, step);
+            client.dispatch(channel, action)?;
+        }
     }
     Ok(())
+}
+
+/// Returns the action that a step dispatches, and its channel.
+fn action_of<'a>(
+    bench: &Bench,
+    client: &JudgeClient,
+    session: &'a BenchSession,
+    step: PlayStep,
+) -> (&'a str, Value) {
+    let flag = step.number.is_multiple_of(2);
+    let message = |text: &str| json!({ "text": text, "origin": { "kind": "user" } });
+    let id = format!("queued-{}", step.number);
+    match step.kind {
+        PlayKind::Title => (&session.uri, title(&format!("Title {}", step.number))),
+        PlayKind::Read => (&session.uri, json!({ "type": "session/isReadChanged", "isRead": flag })),
+        PlayKind::Archive => {
+            (&session.uri, json!({ "type": "session/isArchivedChanged", "isArchived": flag }))
+        }
+        PlayKind::Draft if step.number > 0 => {
+            let draft = message(&format!("Draft {}", step.number));
+            (&session.chat, json!({ "type": "chat/draftChanged", "draft": draft }))
+        }
+        PlayKind::Draft => (&session.chat, json!({ "type": "chat/draftChanged" })),
+        PlayKind::Cancel => {
+            let state = client.state_of(&session.chat);
+            let turn = state["activeTurn"]["id"].as_str().unwrap_or("conform-none");
+            (&session.chat, json!({ "type": "chat/turnCancelled", "turnId": turn, "duration": 0 }))
+        }
+        PlayKind::Queue => {
+            let message = message(&bench.settings.prompt);
+            let kind = "chat/pendingMessageSet";
+            (&session.chat, json!({ "type": kind, "kind": "queued", "id": id, "message": message }))
+        }
+        PlayKind::Unqueue => {
+            (&session.chat, json!({ "type": "chat/pendingMessageRemoved", "kind": "queued", "id": id }))
+        }
+        _ => {
+            let action = json!({
+                "type": "chat/toolCallConfirmed", "turnId": "conform-none", "toolCallId": "conform-none",
+                "approved": false, "reason": "denied",
+            });
+            (&session.chat, action)
+        }
+    }
 }
 
 /// Waits until all actions of a client were answered.

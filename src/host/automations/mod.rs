@@ -98,7 +98,8 @@ pub(super) struct Bookkeeping {
     requests: Vec<RunRequest>,
     /// Time up to which each trigger's occurrences are handled, in milliseconds since 1970, by
     /// automation and trigger.
-    cursors: BTreeMap<String, BTreeMap<String, i64>>,
+    #[serde(rename = "cursors")]
+    handled_until: BTreeMap<String, BTreeMap<String, i64>>,
     /// Chats of running runs.
     #[serde(skip)]
     active: BTreeMap<ChatKey, AutomationRunKey>,
@@ -186,7 +187,7 @@ pub(super) fn change_list(
                 modified_at: step.timestamp(),
                 meta: None,
             };
-            schedules::follow_triggers(&mut list.books, &entry, None, now);
+            schedules::follow_triggers(&mut list.bookkeeping, &entry, None, now);
             set_entry(ledger, step, entry);
         }
         StateAction::AutomationUpdateRequested(asked) => {
@@ -203,7 +204,7 @@ pub(super) fn change_list(
             let count = before.run_count.filter(|_| !is_enabled_now);
             entry.run_count = definitions::runs_max(&entry.definition).map(|_| count.unwrap_or(0));
             let before = Some(before.definition.clone()).filter(|_| !is_enabled_now);
-            schedules::follow_triggers(&mut list.books, &entry, before.as_ref(), now);
+            schedules::follow_triggers(&mut list.bookkeeping, &entry, before.as_ref(), now);
             set_entry(ledger, step, entry);
         }
         StateAction::AutomationRemoved(removed) => {
@@ -212,8 +213,8 @@ pub(super) fn change_list(
                 return Err(refuse("a run of this automation is active: cancel it first"));
             }
             let runs: Vec<String> = entry.runs.iter().map(|run| run.resource.clone()).collect();
-            list.books.cursors.remove(&removed.resource);
-            list.books.requests.retain(|request| request.automation != removed.resource);
+            list.bookkeeping.handled_until.remove(&removed.resource);
+            list.bookkeeping.requests.retain(|request| request.automation != removed.resource);
             for run in runs {
                 runs::forget(ledger, step, &run);
             }
@@ -238,7 +239,7 @@ fn set_entry(ledger: &mut Ledger, step: &mut Step<'_>, mut entry: AutomationEntr
 }
 
 /// Saves the list although no action has changed it.
-fn note_books(ledger: &mut Ledger) {
+fn note_bookkeeping(ledger: &mut Ledger) {
     ledger.mark_dirty(AutomationsKey::LIST.into());
 }
 
@@ -253,7 +254,7 @@ fn now(step: &Step<'_>) -> Timestamp {
 /// Returns whether the turn of this chat is that of a run.
 pub(super) fn is_of_run(ledger: &Ledger, chat: ChatKey) -> bool {
     let list = ledger.channels.automations.get(&AutomationsKey::LIST);
-    list.is_some_and(|list| list.books.active.contains_key(&chat))
+    list.is_some_and(|list| list.bookkeeping.active.contains_key(&chat))
 }
 
 /// Returns the time after which no schedule of a definition applies.

@@ -18,7 +18,7 @@ use ahp_types::state::{
     ErrorInfo, ResponsePart, Turn, TurnState, UsageInfo,
 };
 
-use super::{note_books, remove_row, schedules, set_entry, RunRequest, ENDED_RUNS_MAX};
+use super::{note_bookkeeping, remove_row, schedules, set_entry, RunRequest, ENDED_RUNS_MAX};
 use crate::host::channels::{summary_of_run, AutomationRun};
 use crate::host::effects::{AutomationRunKey, AutomationsKey, ChatKey, Output, Timer};
 use crate::host::ledger::Ledger;
@@ -93,7 +93,7 @@ pub(in crate::host) fn request_run(
     let entry = list.get(&automation).cloned().ok_or_else(|| RpcError::resource_not_found(&automation))?;
     check_id("requestId", &request_id, REQUEST_BYTES_MAX).map_err(RpcError::invalid_params)?;
     let now = step.now.unix_ms;
-    let requests = &mut list.books.requests;
+    let requests = &mut list.bookkeeping.requests;
     let known = requests.iter().find(|request| request.automation == automation && request.id == request_id);
     if let Some(known) = known {
         return Ok(known.run.clone());
@@ -107,9 +107,9 @@ pub(in crate::host) fn request_run(
     });
     if let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) {
         let request = RunRequest { automation, id: request_id, run: run.clone(), at: now };
-        list.books.requests.push(request);
+        list.bookkeeping.requests.push(request);
     }
-    note_books(ledger);
+    note_bookkeeping(ledger);
     Ok(run)
 }
 
@@ -226,7 +226,8 @@ pub(in crate::host) fn to_begin(
     ledger: &Ledger,
     key: AutomationRunKey,
 ) -> Option<(AutomationRunState, AutomationDefinition)> {
-    let list = ledger.channels.automations.get(&AutomationsKey::LIST).filter(|list| list.books.awake)?;
+    let list =
+        ledger.channels.automations.get(&AutomationsKey::LIST).filter(|list| list.bookkeeping.awake)?;
     let run = &ledger.channels.automation_runs.get(&key)?.state;
     let may_begin = match run.lifecycle {
         AutomationRunLifecycle::Pending(_) => true,
@@ -239,14 +240,15 @@ pub(in crate::host) fn to_begin(
 /// Returns whether a running run waits for its agent to be started again.
 fn is_retried(ledger: &Ledger, key: AutomationRunKey) -> bool {
     let list = ledger.channels.automations.get(&AutomationsKey::LIST);
-    list.is_some_and(|list| list.books.failed_starts.contains_key(&key)) && chat_of(ledger, key).is_none()
+    list.is_some_and(|list| list.bookkeeping.failed_starts.contains_key(&key))
+        && chat_of(ledger, key).is_none()
 }
 
 /// Sets the time at which the agent of a run, which has not started, is started again. Returns
 /// whether there is such a time.
 pub(in crate::host) fn retry_later(ledger: &mut Ledger, step: &mut Step<'_>, key: AutomationRunKey) -> bool {
     let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) else { return false };
-    let failed = list.books.failed_starts.entry(key).or_default();
+    let failed = list.bookkeeping.failed_starts.entry(key).or_default();
     let Some(after) = RETRY_AFTER.get(*failed) else { return false };
     *failed += 1;
     step.emit(Output::Timer(Timer::AutomationRetry(key), *after));
@@ -277,7 +279,7 @@ pub(in crate::host) fn begin(
     let primary = AutomationRunPrimarySessionChangedAction { primary_session: Some(uri) };
     ledger.sequence(step, key, StateAction::AutomationRunPrimarySessionChanged(primary), None);
     if let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) {
-        list.books.active.insert(chat, key);
+        list.bookkeeping.active.insert(chat, key);
     }
     let AutomationRunLifecycle::Pending(pending) = lifecycle else { return list_run(ledger, step, key) };
     let (created_at, started_at) = (pending.created_at, step.timestamp());
@@ -319,8 +321,8 @@ pub(in crate::host) fn end(ledger: &mut Ledger, step: &mut Step<'_>, key: Automa
         }),
     };
     if let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) {
-        list.books.active.retain(|_, active| *active != key);
-        list.books.failed_starts.remove(&key);
+        list.bookkeeping.active.retain(|_, active| *active != key);
+        list.bookkeeping.failed_starts.remove(&key);
     }
     change(ledger, step, key, lifecycle);
     // An occurrence may have waited for this end.
@@ -353,13 +355,13 @@ fn list_run(ledger: &mut Ledger, step: &mut Step<'_>, key: AutomationRunKey) {
 
 /// Takes the run whose turn has ended in this chat.
 pub(in crate::host) fn take_active(ledger: &mut Ledger, chat: ChatKey) -> Option<AutomationRunKey> {
-    ledger.channels.automations.get_mut(&AutomationsKey::LIST)?.books.active.remove(&chat)
+    ledger.channels.automations.get_mut(&AutomationsKey::LIST)?.bookkeeping.active.remove(&chat)
 }
 
 /// Returns the chat in which a run works.
 pub(in crate::host) fn chat_of(ledger: &Ledger, key: AutomationRunKey) -> Option<ChatKey> {
     let list = ledger.channels.automations.get(&AutomationsKey::LIST)?;
-    list.books.active.iter().find(|(_, active)| **active == key).map(|(chat, _)| *chat)
+    list.bookkeeping.active.iter().find(|(_, active)| **active == key).map(|(chat, _)| *chat)
 }
 
 fn is_listed(ledger: &Ledger, run: &AutomationRunState) -> bool {
@@ -370,7 +372,7 @@ fn is_listed(ledger: &Ledger, run: &AutomationRunState) -> bool {
 /// Ends the runs that the previous process has left in the middle.
 pub(in crate::host) fn recover(ledger: &mut Ledger, step: &mut Step<'_>) {
     let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) else { return };
-    if std::mem::replace(&mut list.books.recovered, true) {
+    if std::mem::replace(&mut list.bookkeeping.recovered, true) {
         return;
     }
     // Runs of an automation whose record was damaged would count as active for ever.
@@ -394,7 +396,7 @@ pub(in crate::host) fn recover(ledger: &mut Ledger, step: &mut Step<'_>) {
 /// Lets runs begin. Called after each request of a client that has shaken hands.
 pub(in crate::host) fn wake(ledger: &mut Ledger, step: &mut Step<'_>) {
     let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) else { return };
-    if !std::mem::replace(&mut list.books.awake, true) {
+    if !std::mem::replace(&mut list.bookkeeping.awake, true) {
         schedules::arm(ledger, step, false);
     }
 }
@@ -414,7 +416,7 @@ pub(super) fn begin_left(ledger: &Ledger, step: &mut Step<'_>) {
 /// Lets no further run begin: the host shuts down.
 pub(in crate::host) fn sleep(ledger: &mut Ledger) {
     if let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) {
-        list.books.awake = false;
+        list.bookkeeping.awake = false;
     }
 }
 

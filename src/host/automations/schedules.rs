@@ -48,20 +48,20 @@ fn schedules(definition: &AutomationDefinition) -> impl Iterator<Item = &Automat
 
 /// Starts the triggers of an automation now, except for those that it had before.
 pub(super) fn follow_triggers(
-    books: &mut Bookkeeping,
+    bookkeeping: &mut Bookkeeping,
     entry: &AutomationEntry,
     before: Option<&AutomationDefinition>,
     now: Timestamp,
 ) {
-    let known = books.cursors.remove(&entry.resource).unwrap_or_default();
+    let known = bookkeeping.handled_until.remove(&entry.resource).unwrap_or_default();
     let schedule_before =
         |id: &str| before.and_then(|before| schedules(before).find(|it| it.id == id)).map(|it| &it.schedule);
-    let cursors = schedules(&entry.definition).map(|trigger| {
+    let times = schedules(&entry.definition).map(|trigger| {
         let stays = schedule_before(&trigger.id) == Some(&trigger.schedule);
-        let cursor = known.get(&trigger.id).copied().filter(|_| stays);
-        (trigger.id.clone(), cursor.unwrap_or(now.as_millisecond()))
+        let handled = known.get(&trigger.id).copied().filter(|_| stays);
+        (trigger.id.clone(), handled.unwrap_or(now.as_millisecond()))
     });
-    books.cursors.insert(entry.resource.clone(), cursors.collect());
+    bookkeeping.handled_until.insert(entry.resource.clone(), times.collect());
 }
 
 /// Returns the time up to which a trigger's occurrences are handled, with its expression.
@@ -70,9 +70,9 @@ fn position(
     automation: &str,
     trigger: &AutomationScheduleTrigger,
 ) -> Option<(Cron, Timestamp)> {
-    let cursor = list.books.cursors.get(automation)?.get(&trigger.id)?;
+    let handled = list.bookkeeping.handled_until.get(automation)?.get(&trigger.id)?;
     let cron = cron_of(&trigger.schedule, &list.settings.zones).ok()?;
-    Some((cron, Timestamp::from_millisecond(*cursor).ok()?))
+    Some((cron, Timestamp::from_millisecond(*handled).ok()?))
 }
 
 /// Returns the earliest occurrence that is not handled.
@@ -81,18 +81,18 @@ pub(super) fn next_run(list: &Automations, entry: &AutomationEntry) -> Option<Ti
         return None;
     }
     let next = |trigger| {
-        let (cron, cursor) = position(list, &entry.resource, trigger)?;
-        cron.next_after(cursor)
+        let (cron, handled) = position(list, &entry.resource, trigger)?;
+        cron.next_after(handled)
     };
     schedules(&entry.definition).filter_map(next).min()
 }
 
-/// Returns the latest occurrence up to `now`, of which there is one after `cursor`.
-fn latest(cron: &Cron, cursor: Timestamp, first: Timestamp, now: Timestamp) -> Timestamp {
+/// Returns the latest occurrence up to `now`, of which there is one after `handled`.
+fn latest(cron: &Cron, handled: Timestamp, first: Timestamp, now: Timestamp) -> Timestamp {
     // The search begins close to now: years of minutes may have been missed.
     let hours = [1, 24, 31 * 24, 400 * 24];
     let from = hours.into_iter().find_map(|hours| {
-        let from = now.checked_sub(SignedDuration::from_hours(hours)).ok()?.max(cursor);
+        let from = now.checked_sub(SignedDuration::from_hours(hours)).ok()?.max(handled);
         cron.next_after(from).filter(|next| *next <= now)
     });
     let following = |time: &Timestamp| cron.next_after(*time).filter(|next| *next <= now);
@@ -102,9 +102,11 @@ fn latest(cron: &Cron, cursor: Timestamp, first: Timestamp, now: Timestamp) -> T
 /// Begins the runs that are due, and sets the timer for the next ones.
 pub(in crate::host) fn timer_expired(ledger: &mut Ledger, step: &mut Step<'_>, number: u64) {
     let list = ledger.channels.automations.get_mut(&AutomationsKey::LIST);
-    let Some(list) = list.filter(|list| list.books.awake && list.books.timer == number) else { return };
+    let Some(list) = list.filter(|list| list.bookkeeping.awake && list.bookkeeping.timer == number) else {
+        return;
+    };
     let all: Vec<String> = list.entries().iter().map(|entry| entry.resource.clone()).collect();
-    if !std::mem::replace(&mut list.books.settled, true) {
+    if !std::mem::replace(&mut list.bookkeeping.settled, true) {
         correct_next_runs(ledger, step);
         runs::begin_left(ledger, step);
     }
@@ -143,12 +145,12 @@ fn stored_next_run(entry: &AutomationEntry) -> Option<Timestamp> {
 
 /// Begins the schedules of an automation anew if the clock was set back far, and returns whether
 /// it was.
-fn begin_anew(books: &mut Bookkeeping, automation: &str, now: Timestamp) -> bool {
-    let cursors = books.cursors.get_mut(automation).into_iter().flat_map(BTreeMap::values_mut);
+fn begin_anew(bookkeeping: &mut Bookkeeping, automation: &str, now: Timestamp) -> bool {
+    let times = bookkeeping.handled_until.get_mut(automation).into_iter().flat_map(BTreeMap::values_mut);
     let mut has_changed = false;
-    for cursor in cursors {
-        if Timestamp::from_millisecond(*cursor).is_ok_and(|cursor| cursor.duration_since(now) > SET_BACK) {
-            *cursor = now.as_millisecond();
+    for handled in times {
+        if Timestamp::from_millisecond(*handled).is_ok_and(|handled| handled.duration_since(now) > SET_BACK) {
+            *handled = now.as_millisecond();
             has_changed = true;
         }
     }
@@ -162,7 +164,7 @@ fn look_at(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
     let Some(mut entry) = list.get(automation).filter(|entry| entry.definition.enabled).cloned() else {
         return;
     };
-    if begin_anew(&mut list.books, automation, now) {
+    if begin_anew(&mut list.bookkeeping, automation, now) {
         return set_entry(ledger, step, entry);
     }
     let max = runs_max(&entry.definition);
@@ -176,9 +178,9 @@ fn look_at(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
         return;
     }
     let due = schedules(&entry.definition).filter_map(|trigger| {
-        let (cron, cursor) = position(&*list, automation, trigger)?;
-        let first = cron.next_after(cursor).filter(|first| *first <= now)?;
-        Some((first, latest(&cron, cursor, first, now), trigger))
+        let (cron, handled) = position(&*list, automation, trigger)?;
+        let first = cron.next_after(handled).filter(|first| *first <= now)?;
+        Some((first, latest(&cron, handled, first, now), trigger))
     });
     let Some((_, scheduled, trigger)) = due.min_by_key(|(first, ..)| *first) else { return };
     // It waits for the end of the run.
@@ -186,8 +188,8 @@ fn look_at(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
         return;
     }
     let trigger = trigger.clone();
-    let cursors = list.books.cursors.entry(automation.to_owned()).or_default();
-    cursors.insert(trigger.id.clone(), scheduled.as_millisecond());
+    let times = list.bookkeeping.handled_until.entry(automation.to_owned()).or_default();
+    times.insert(trigger.id.clone(), scheduled.as_millisecond());
     let is_missed = now.duration_since(scheduled) >= MISSED;
     let origin = AutomationRunOrigin::Trigger(AutomationTriggeredRunOrigin {
         trigger_id: trigger.id,
@@ -230,23 +232,23 @@ fn runs_within_an_hour(entry: &AutomationEntry, now: Timestamp) -> usize {
 pub(in crate::host) fn arm(ledger: &mut Ledger, step: &mut Step<'_>, at_once: bool) {
     let now = now(step);
     let list = ledger.channels.automations.get_mut(&AutomationsKey::LIST);
-    let Some(list) = list.filter(|list| list.books.awake) else { return };
+    let Some(list) = list.filter(|list| list.bookkeeping.awake) else { return };
     let enabled = list.entries().iter().filter(|entry| entry.definition.enabled);
     let next = enabled.flat_map(|entry| {
         let date = end_date(entry.definition.disable_conditions.as_ref());
         [stored_next_run(entry), date]
     });
     let left = || ledger.channels.automation_runs.values().any(|run| runs::is_active(&run.state.lifecycle));
-    let next = next.flatten().min().or_else(|| (!list.books.settled && left()).then_some(now));
+    let next = next.flatten().min().or_else(|| (!list.bookkeeping.settled && left()).then_some(now));
     let Some(next) = next else { return };
     let delay = match Duration::try_from(next.duration_since(now)) {
         // A process that lives for less time, as in a shell's pipe, sets nothing off.
-        _ if !list.books.settled => LOOK_EVERY,
+        _ if !list.bookkeeping.settled => LOOK_EVERY,
         _ if at_once => Duration::ZERO,
         Ok(delay) if !delay.is_zero() => delay.min(LOOK_EVERY),
         // What is due and has not begun waits for something.
         _ => LOOK_EVERY,
     };
-    list.books.timer += 1;
-    step.emit(Output::Timer(Timer::Automations(list.books.timer), delay));
+    list.bookkeeping.timer += 1;
+    step.emit(Output::Timer(Timer::Automations(list.bookkeeping.timer), delay));
 }

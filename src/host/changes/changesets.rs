@@ -25,14 +25,13 @@ use uuid::Uuid;
 
 use crate::host::actions::Verdict;
 use crate::host::changes::checkpointed::CheckpointedFolder;
-use crate::host::changes::checkpoints::Checkpoints;
 use crate::host::changes::comparisons::{checkpoints_of_scope, Comparison};
-use crate::host::changes::edits::{self, net_of, reported_in, scope_key, CountedLines};
-use crate::host::changes::operations::Operations;
+use crate::host::changes::edits::{self, net_of, reported_in, scope_key};
 use crate::host::changes::sides::{RevertedFile, SideContent};
-use crate::host::changes::statuses::{shows_status, RepositoryStatuses};
+use crate::host::changes::statuses::shows_status;
+use crate::host::changes::Changes;
 use crate::host::channels::Changeset;
-use crate::host::effects::{ChangesetKey, ConnectionId};
+use crate::host::effects::ChangesetKey;
 use crate::host::ledger::Ledger;
 use crate::host::model::{Channel, Chat, Session, SessionKey};
 use crate::host::refusal::{error_info, Refusal};
@@ -52,31 +51,6 @@ pub(in crate::host) const FILES_MAX: usize = 5000;
 
 /// Tool kinds, as agents report them, that change no file.
 const READ_ONLY_KINDS: [&str; 5] = ["read", "search", "think", "fetch", "switch_mode"];
-
-#[derive(Debug)]
-pub(in crate::host) struct Changes {
-    pub(in crate::host) counted: CountedLines,
-    pub(in crate::host) checkpoints: Checkpoints,
-    pub(in crate::host) statuses: RepositoryStatuses,
-    pub(in crate::host) operations: Operations,
-}
-
-impl Changes {
-    /// Creates the owner with git's time limit for a checkpoint before a turn; 0 disables git.
-    pub(in crate::host) fn new(within_ms: u64) -> Self {
-        Self {
-            counted: CountedLines::default(),
-            checkpoints: Checkpoints::new(within_ms),
-            statuses: RepositoryStatuses::new(within_ms > 0),
-            operations: Operations::default(),
-        }
-    }
-
-    /// Drops the requests of a closed connection: they are not answered.
-    pub(in crate::host) fn connection_closed(&mut self, connection: ConnectionId) {
-        self.operations.remove_requester(connection);
-    }
-}
 
 fn summary_of(files: &[FileDiff<SideContent>]) -> ChangesSummary {
     let sum =

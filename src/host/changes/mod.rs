@@ -23,4 +23,34 @@ pub(in crate::host) mod statuses;
 #[cfg(test)]
 mod tests;
 
-pub(in crate::host) use changesets::Changes;
+use self::checkpoints::Checkpoints;
+use self::edits::CountedLines;
+use self::operations::Operations;
+use self::statuses::RepositoryStatuses;
+use super::effects::ConnectionId;
+
+/// Owner of the changes of files.
+#[derive(Debug)]
+pub(in crate::host) struct Changes {
+    pub(in crate::host) counted: CountedLines,
+    pub(in crate::host) checkpoints: Checkpoints,
+    pub(in crate::host) statuses: RepositoryStatuses,
+    pub(in crate::host) operations: Operations,
+}
+
+impl Changes {
+    /// Creates the owner with git's time limit for a checkpoint before a turn; 0 disables git.
+    pub(in crate::host) fn new(within_ms: u64) -> Self {
+        Self {
+            counted: CountedLines::default(),
+            checkpoints: Checkpoints::new(within_ms),
+            statuses: RepositoryStatuses::new(within_ms > 0),
+            operations: Operations::default(),
+        }
+    }
+
+    /// Drops the requests of a closed connection: they are not answered.
+    pub(in crate::host) fn connection_closed(&mut self, connection: ConnectionId) {
+        self.operations.remove_requester(connection);
+    }
+}

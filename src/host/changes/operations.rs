@@ -20,7 +20,7 @@ use ahp_types::state::{
 use bytes::Bytes;
 use serde_json::json;
 
-use crate::host::changes::changesets::{Changes, FILES_MAX};
+use crate::host::changes::changesets::FILES_MAX;
 use crate::host::changes::commits::{commit_operation, RequestedCommit, COMMIT};
 use crate::host::changes::comparisons::{checkpoints_of_scope, Comparison};
 use crate::host::changes::edits::scope_key;
@@ -29,6 +29,7 @@ use crate::host::changes::reverts::{
 };
 use crate::host::changes::sides::SideContent;
 use crate::host::changes::statuses::shows_status;
+use crate::host::changes::Changes;
 use crate::host::effects::{
     ChangesetKey, ConnectionId, Frame, Output, Resource, RevertRequest, CHANGED_SINCE,
 };

@@ -94,6 +94,23 @@ pub(in crate::host) struct ObservedRepository {
 }
 
 impl ObservedRepository {
+    /// Takes what git has seen; `has_files` if the files are part of that. Returns whether it is
+    /// new.
+    fn note_seen(&mut self, mut seen: RepositoryStatus, has_files: bool) -> bool {
+        if !has_files && self.has_files {
+            // The older files are better than none.
+            if let Some(known) = self.known.take() {
+                (seen.uncommitted, seen.branch_changes) = (known.uncommitted, known.branch_changes);
+            }
+        }
+        // An empty list of files is news, too.
+        let are_new = has_files && !self.has_files;
+        self.has_files |= has_files;
+        let has_changed = are_new || self.known.as_ref() != Some(&seen);
+        self.known = Some(seen);
+        has_changed
+    }
+
     fn mark_stale(&mut self) {
         self.is_stale = true;
         self.is_stale_again |= self.in_flight.is_some();
@@ -374,18 +391,9 @@ impl RepositoryStatuses {
         };
         let mut has_changed = true;
         let meta = match report {
-            GitReport::Seen(mut seen) => {
+            GitReport::Seen(seen) => {
                 status.trouble = None;
                 let meta = meta_of(&seen);
-                if !files && status.has_files {
-                    // The older files are better than none.
-                    if let Some(known) = status.known.take() {
-                        (seen.uncommitted, seen.branch_changes) = (known.uncommitted, known.branch_changes);
-                    }
-                }
-                // An empty list of files is news, too.
-                let are_new = files && !status.has_files;
-                status.has_files |= files;
                 let kept = &mut of_session.checkpoints;
                 // A branch that is checked out later is not the one that the session began on.
                 let base = kept.base.clone().or_else(|| seen.branch.clone().filter(|_| is_first));
@@ -394,8 +402,7 @@ impl RepositoryStatuses {
                     kept.base = base;
                     ledger.mark_dirty(session.into());
                 }
-                has_changed = are_new || had_trouble || status.known.as_ref() != Some(&*seen);
-                status.known = Some(*seen);
+                has_changed = status.note_seen(*seen, files) || had_trouble;
                 Some(meta)
             }
             // The next change in the folder requests another refresh.

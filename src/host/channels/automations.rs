@@ -31,7 +31,7 @@ pub(crate) struct Automations {
     pub(crate) channel: Channel,
     state: AutomationState,
     pub(crate) settings: AutomationSettings,
-    pub(crate) books: Bookkeeping,
+    pub(crate) bookkeeping: Bookkeeping,
 }
 
 /// Stored form of the list; the rows of runs have the runs of its entries.
@@ -40,7 +40,8 @@ pub(crate) struct Automations {
 struct AutomationsBody {
     born_at: u64,
     entries: Vec<AutomationEntry>,
-    books: Bookkeeping,
+    #[serde(rename = "books")]
+    bookkeeping: Bookkeeping,
 }
 
 /// A run of an automation.
@@ -102,7 +103,7 @@ impl Automations {
         let body = AutomationsBody {
             born_at: self.channel.born_at,
             entries: entries.collect(),
-            books: self.books.clone(),
+            bookkeeping: self.bookkeeping.clone(),
         };
         let body = to_sorted_json(&body).into();
         step.emit(Output::Record(Record::Channel(ChannelRow { id: AutomationsKey::LIST.into(), body })));
@@ -136,7 +137,7 @@ impl Kind for Automations {
         let body = row.and_then(read_row).unwrap_or_else(|| AutomationsBody {
             born_at: config.start.head,
             entries: Vec::new(),
-            books: Bookkeeping::default(),
+            bookkeeping: Bookkeeping::default(),
         });
         let (mut entries, runs) = (body.entries, stored_runs(config));
         for run in runs.values().rev() {
@@ -145,7 +146,7 @@ impl Kind for Automations {
         }
         let channel = Channel::new(AUTOMATIONS.to_owned(), body.born_at);
         let state = AutomationState { entries, meta: None };
-        vec![(AutomationsKey::LIST, Self { channel, state, settings, books: body.books })]
+        vec![(AutomationsKey::LIST, Self { channel, state, settings, bookkeeping: body.bookkeeping })]
     }
 
     fn reduce(&mut self, action: &StateAction) -> ReduceOutcome {

@@ -18,7 +18,7 @@ use crate::host::configuration::values::check_change;
 use crate::host::configuration::{directories, selection, settings};
 use crate::host::effects::{ChannelId, ChatKey, ConnectionId, DispatchMode, SessionKey};
 use crate::host::ledger::Ledger;
-use crate::host::model::TitleBy;
+use crate::host::model::{Session, TitleBy};
 use crate::host::refusal::Refusal;
 use crate::host::{actions, catalogue, clients, customizations, Host, Step};
 use crate::state::steering::SteeringChange;
@@ -192,21 +192,9 @@ pub(super) fn change_session(
     let Some(session) = ledger.channels.sessions.known_mut(key) else {
         return Ok(Verdict::Unchanged);
     };
-    match &action {
-        StateAction::SessionTitleChanged(_) => session.title_by = TitleBy::User,
-        StateAction::SessionIsReadChanged(_) | StateAction::SessionIsArchivedChanged(_) => {}
-        StateAction::SessionConfigChanged(a) => match &session.state.config {
-            Some(config) => check_change(config, &a.config, a.replace == Some(true))?,
-            None => return Err(Refusal::NothingToConfigure),
-        },
-        StateAction::SessionDefaultChatChanged(a) => match &a.default_chat {
-            Some(chat) if session.state.chats.iter().any(|row| row.resource == *chat) => {}
-            Some(chat) => return Err(Refusal::NoChatOfSession(chat.clone())),
-            None => return Err(Refusal::DefaultChatNeeded),
-        },
-        StateAction::SessionActiveClientSet(a) => check_own_client(&origin, &a.active_client.client_id)?,
-        StateAction::SessionActiveClientRemoved(a) => check_own_client(&origin, &a.client_id)?,
-        _ => return Err(Refusal::NotServedOn("a session's channel")),
+    check_session_action(session, &action, &origin)?;
+    if matches!(action, StateAction::SessionTitleChanged(_)) {
+        session.title_by = TitleBy::User;
     }
     let mut after = session.state.clone();
     apply_action_to_session(&mut after, &action);
@@ -245,6 +233,31 @@ pub(super) fn change_session(
         ahead::begin_session(ledger, step, key);
     }
     Ok(Verdict::Done)
+}
+
+/// Checks an action of a client on a session.
+fn check_session_action(
+    session: &Session,
+    action: &StateAction,
+    origin: &ActionOrigin,
+) -> Result<(), Refusal> {
+    match action {
+        StateAction::SessionTitleChanged(_)
+        | StateAction::SessionIsReadChanged(_)
+        | StateAction::SessionIsArchivedChanged(_) => Ok(()),
+        StateAction::SessionConfigChanged(a) => match &session.state.config {
+            Some(config) => check_change(config, &a.config, a.replace == Some(true)),
+            None => Err(Refusal::NothingToConfigure),
+        },
+        StateAction::SessionDefaultChatChanged(a) => match &a.default_chat {
+            Some(chat) if session.state.chats.iter().any(|summary| summary.resource == *chat) => Ok(()),
+            Some(chat) => Err(Refusal::NoChatOfSession(chat.clone())),
+            None => Err(Refusal::DefaultChatNeeded),
+        },
+        StateAction::SessionActiveClientSet(a) => check_own_client(origin, &a.active_client.client_id),
+        StateAction::SessionActiveClientRemoved(a) => check_own_client(origin, &a.client_id),
+        _ => Err(Refusal::NotServedOn("a session's channel")),
+    }
 }
 
 /// Returns the name of the state that an action enlarges, and its size in bytes of JSON text;

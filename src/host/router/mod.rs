@@ -37,7 +37,7 @@ use ahp_types::commands::Implementation;
 use crate::host::agents::AgentRegistry;
 use crate::host::automations::{runs, schedules};
 use crate::host::catalogue::{summaries, Catalogue};
-use crate::host::changes::changesets;
+use crate::host::changes::Changes;
 use crate::host::chats::calls;
 use crate::host::configuration::directories::Findings;
 use crate::host::effects::{ClientMessage, Frame, Ids, Input, Now, Output, Prefetched, Record, Timer};
@@ -61,7 +61,7 @@ pub struct Host {
     relays: relays::Relays,
     plugins: plugins::Plugins,
     summaries: summaries::Summaries,
-    changes: changesets::Changes,
+    changes: Changes,
 }
 
 impl Host {
@@ -78,7 +78,7 @@ impl Host {
             plugins: plugins::Plugins::default(),
             summaries: summaries::Summaries::default(),
             agents,
-            changes: changesets::Changes::new(config.limits.checkpoint_timeout_ms),
+            changes: Changes::new(config.limits.checkpoint_timeout_ms),
             server_info: config.server_info,
         }
     }

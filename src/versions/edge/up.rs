@@ -9,6 +9,7 @@ use serde_json::{json, Value};
 
 use super::{message_of, unsubscribe, Edges, RequestBatch};
 use crate::host::effects::{ClientMessage, ConnectionId, DispatchMode, InternalRequest, SessionOptions};
+use crate::versions::dialect::Dialect;
 use crate::versions::node::{self, Object};
 use crate::versions::step::{IncomingAction, IncomingCall, Reply};
 use crate::wire::errors::RpcError;
@@ -80,16 +81,7 @@ impl Edges {
             (None, Some(channel)) if call.method == "subscribe" && !fetches => vec![channel.to_owned()],
             _ => Vec::new(),
         };
-        let sessions: Vec<&String> = requested.iter().filter(|uri| is_session(uri)).collect();
-        let mut implied: Vec<String> = Vec::new();
-        if dialect.has_summaries_in_states() {
-            let chats = sessions.iter().map(|session| uris::default_chat_of(session));
-            implied.extend(chats.filter(|chat| !requested.contains(chat)));
-        }
-        if listed.is_some() && dialect.notifies_everybody() && !requested.iter().any(|uri| uri == uris::ROOT)
-        {
-            implied.push(uris::ROOT.to_owned());
-        }
+        let implied = implied_by(&requested, dialect, listed.is_some());
         if let Some(member) = listed {
             let all: Vec<&String> = requested.iter().chain(&implied).collect();
             if !all.is_empty() || call.params.contains_key(member) {
@@ -98,39 +90,18 @@ impl Edges {
         }
         self.last_inner += 1;
         let inner = RequestId::inner(self.last_inner);
-        let internal = |request| ClientMessage::Internal(Some(inner.clone()), Box::new(request));
-        let plain =
-            |params: &Object| message_of(Some(inner.clone()), call.method.clone(), params_of(params)).into();
-        let mut requests: Vec<ClientMessage> = Vec::new();
-        match call.method.as_str() {
-            "createSession" => {
-                let request = InternalRequest::CreateSession(params_of(&call.params), call.options);
-                requests.push(internal(request));
-            }
-            "createChat" if dialect.has_summaries_in_states() => {
-                let request = InternalRequest::CreateChat(params_of(&call.params), call.options.selection);
-                requests.push(internal(request));
-            }
-            _ => requests.push(plain(&call.params)),
-        }
-        match call.method.as_str() {
-            // States for later translations, and for the answer if the replay cannot be translated.
-            "reconnect" if dialect.needs_states() => {
-                let all = requested.iter().chain(&implied).cloned().collect();
-                requests.push(internal(InternalRequest::Preview(all)));
-            }
-            "subscribe" => {
-                requests.extend(implied.iter().map(|chat| plain(&node::members(json!({ "channel": chat })))));
-            }
-            _ => {}
-        }
+        let mut requests = requests_for(&mut call, dialect, &inner, (&requested, &implied));
         if listed.is_some() && !dialect.names_channels() {
             // Names of the sessions in memory; the store's were looked up
             // (`MessageReferences::sessions`).
-            requests.push(internal(InternalRequest::Summaries(None)));
-        } else if dialect.has_summaries_in_states() && !sessions.is_empty() {
-            let sessions = sessions.into_iter().cloned().collect();
-            requests.push(internal(InternalRequest::Summaries(Some(sessions))));
+            let request = Box::new(InternalRequest::Summaries(None));
+            requests.push(ClientMessage::Internal(Some(inner), request));
+        } else if dialect.has_summaries_in_states() {
+            let sessions: Vec<String> = requested.iter().filter(|uri| is_session(uri)).cloned().collect();
+            if !sessions.is_empty() {
+                let request = Box::new(InternalRequest::Summaries(Some(sessions)));
+                requests.push(ClientMessage::Internal(Some(inner), request));
+            }
         }
         let peeked = node::text(&call.params, "channel").filter(|_| fetches).map(str::to_owned);
         let batch = RequestBatch {
@@ -228,6 +199,56 @@ impl Edges {
         });
         Ok(())
     }
+}
+
+/// Returns the channels that a client of this version follows besides the requested ones; `begins`
+/// if the request begins or resumes a connection.
+fn implied_by(requested: &[String], dialect: Dialect, begins: bool) -> Vec<String> {
+    let mut implied: Vec<String> = Vec::new();
+    if dialect.has_summaries_in_states() {
+        let sessions = requested.iter().filter(|uri| is_session(uri));
+        let chats = sessions.map(|session| uris::default_chat_of(session));
+        implied.extend(chats.filter(|chat| !requested.contains(chat)));
+    }
+    if begins && dialect.notifies_everybody() && !requested.iter().any(|uri| uri == uris::ROOT) {
+        implied.push(uris::ROOT.to_owned());
+    }
+    implied
+}
+
+/// Returns the core's requests in place of a client's; takes the options of the call.
+fn requests_for(
+    call: &mut IncomingCall,
+    dialect: Dialect,
+    inner: &RequestId,
+    (requested, implied): (&[String], &[String]),
+) -> Vec<ClientMessage> {
+    let internal = |request| ClientMessage::Internal(Some(inner.clone()), Box::new(request));
+    let method = call.method.clone();
+    let plain = |params: &Object| message_of(Some(inner.clone()), method.clone(), params_of(params)).into();
+    let mut requests: Vec<ClientMessage> = vec![match method.as_str() {
+        "createSession" => {
+            let options = std::mem::take(&mut call.options);
+            internal(InternalRequest::CreateSession(params_of(&call.params), options))
+        }
+        "createChat" if dialect.has_summaries_in_states() => {
+            let selection = std::mem::take(&mut call.options.selection);
+            internal(InternalRequest::CreateChat(params_of(&call.params), selection))
+        }
+        _ => plain(&call.params),
+    }];
+    match method.as_str() {
+        // States for later translations, and for the answer if the replay cannot be translated.
+        "reconnect" if dialect.needs_states() => {
+            let all = requested.iter().chain(implied).cloned().collect();
+            requests.push(internal(InternalRequest::Preview(all)));
+        }
+        "subscribe" => {
+            requests.extend(implied.iter().map(|chat| plain(&node::members(json!({ "channel": chat })))));
+        }
+        _ => {}
+    }
+    requests
 }
 
 fn params_of(params: &Object) -> Params {

@@ -119,9 +119,6 @@ impl AcpConversation {
         let mut receiver = running.connection.listen();
         let (cwd, others) = directories(agent, open)?;
         let folders = std::iter::once(&cwd).chain(&others).cloned().collect();
-        let capabilities = &running.capabilities.session_capabilities;
-        let others = if capabilities.additional_directories.is_some() { others } else { Vec::new() };
-        let limit = agent.spec.start_limit;
         let mut client_tools = ClientTools::new(agent, open.client_tools.clone()).await;
         let can = &running.capabilities.mcp_capabilities;
         let given = GivenServers::new(read, can, &cwd, &agent.spec.environment);
@@ -131,40 +128,9 @@ impl AcpConversation {
             true => Some(running.servers.open(&cwd, &servers).ok_or(OtherServers)?),
             false => None,
         };
-        let (mut taken_up, mut early) = (None, Vec::new());
-        if let Some(session) = &open.handle {
-            let id = SessionId::new(session.as_str());
-            let request = LoadSessionRequest::new(id.clone(), &cwd)
-                .additional_directories(others.clone())
-                .mcp_servers(servers.clone());
-            let answer = resume_session(agent, &running, &mut receiver, &request, &mut early).await?;
-            taken_up = answer.map(|answer| (id, answer));
-        }
-        let is_new = taken_up.is_none();
-        if is_new {
-            // No conversation resumes the session any more.
-            agent.history().failed_at.retain(|(_, session)| Some(session) != open.handle.as_ref());
-        }
-        if let Some(source) = open.copy_of.as_deref().filter(|_| is_new && capabilities.fork.is_some()) {
-            let params = ForkSessionRequest::new(SessionId::new(source), &cwd)
-                .additional_directories(others.clone())
-                .mcp_servers(servers.clone());
-            taken_up = fork(agent, &mut receiver, &params, &mut early).await?;
-        }
-        let (session, settings, transcript) = match taken_up {
-            Some((session, answer)) => (session, Settings::of_session(&mut early, &answer), None),
-            None => {
-                let params = NewSessionRequest::new(&cwd).additional_directories(others).mcp_servers(servers);
-                let answer = ask(&mut receiver, "session/new", &params, limit, &mut early).await?;
-                let answer = answer.map_err(|failure| refused("session/new", &failure))?;
-                let made: NewSessionResponse =
-                    serde_json::from_str(answer.get()).context("its answer to `session/new` is invalid")?;
-                let session = made.session_id;
-                let settings = Settings::of_session(&mut Vec::new(), &answer);
-                early = receiver.subscribe(&session.0);
-                (session, settings, transcript_so_far(open).await?)
-            }
-        };
+        let params = NewSessionRequest::new(&cwd).additional_directories(others).mcp_servers(servers);
+        let OpenedSession { session, is_new, settings, transcript, early } =
+            open_session(agent, open, &running, &mut receiver, params).await?;
         let mut conversation = Self {
             files: Files::new(folders, receiver.connection().clone()),
             terminals: Terminals::new(cwd),
@@ -200,6 +166,66 @@ impl AcpConversation {
         conversation.client_tools_are_offered();
         Ok((conversation, used))
     }
+}
+
+/// Session that an agent has resumed, copied or made.
+struct OpenedSession {
+    session: SessionId,
+    /// Set if the agent did not resume the session of the conversation.
+    is_new: bool,
+    settings: Settings,
+    /// Text of the conversation, for an agent that does not know it.
+    transcript: Option<String>,
+    /// Messages about the session that came before the answer.
+    early: Vec<Box<RawValue>>,
+}
+
+/// Resumes the session of a conversation, or copies its source, or makes a new one, which `params`
+/// describe.
+async fn open_session(
+    agent: &Agent,
+    open: &OpenConversation,
+    running: &RunningAgent,
+    receiver: &mut PeerReceiver,
+    mut params: NewSessionRequest,
+) -> anyhow::Result<OpenedSession> {
+    let can = &running.capabilities.session_capabilities;
+    if can.additional_directories.is_none() {
+        params.additional_directories.clear();
+    }
+    let (cwd, others, servers) = (&params.cwd, &params.additional_directories, &params.mcp_servers);
+    let (mut taken_up, mut early) = (None, Vec::new());
+    if let Some(session) = &open.handle {
+        let id = SessionId::new(session.as_str());
+        let request = LoadSessionRequest::new(id.clone(), cwd)
+            .additional_directories(others.clone())
+            .mcp_servers(servers.clone());
+        let answer = resume_session(agent, running, receiver, &request, &mut early).await?;
+        taken_up = answer.map(|answer| (id, answer));
+    }
+    let is_new = taken_up.is_none();
+    if is_new {
+        // No conversation resumes the session any more.
+        agent.history().failed_at.retain(|(_, session)| Some(session) != open.handle.as_ref());
+    }
+    if let Some(source) = open.copy_of.as_deref().filter(|_| is_new && can.fork.is_some()) {
+        let request = ForkSessionRequest::new(SessionId::new(source), cwd)
+            .additional_directories(others.clone())
+            .mcp_servers(servers.clone());
+        taken_up = fork(agent, receiver, &request, &mut early).await?;
+    }
+    if let Some((session, answer)) = taken_up {
+        let settings = Settings::of_session(&mut early, &answer);
+        return Ok(OpenedSession { session, is_new, settings, transcript: None, early });
+    }
+    let answer = ask(receiver, "session/new", &params, agent.spec.start_limit, &mut early).await?;
+    let answer = answer.map_err(|failure| refused("session/new", &failure))?;
+    let made: NewSessionResponse =
+        serde_json::from_str(answer.get()).context("its answer to `session/new` is invalid")?;
+    let session = made.session_id;
+    let settings = Settings::of_session(&mut Vec::new(), &answer);
+    let early = receiver.subscribe(&session.0);
+    Ok(OpenedSession { session, is_new, settings, transcript: transcript_so_far(open).await?, early })
 }
 
 /// Resumes a session by the method that preserves most of it. Returns the answer; `None` if the
