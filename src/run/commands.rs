@@ -1,51 +1,65 @@
 //! Command lines, taken apart into the commands that a shell would run.
 //!
-//! Owns: the words of a line, by the grammar of POSIX shells, and the commands behind other ones,
-//! such as `env`, `sudo` and `sh -c`.
+//! Owns: the commands behind other ones, such as `env`, `sudo` and `sh -c`, and the words that a
+//! rule matches.
 //! Never: expands or runs anything, or guesses: a line of which only a shell knows what it runs is
 //! an error. What a program or a script does is not visible in a line.
 
-use std::iter::Peekable;
-use std::str::Chars;
+use super::lines::{has_substitution, read_line, LineCommand, ReadLine, Word};
 
-use crate::os::paths::HAS_DRIVES;
-
-/// Reason why a line cannot be taken apart, as a clause about it.
-pub type Opaque = &'static str;
+pub use super::lines::Opaque;
 
 /// Characters by which a shell runs more than one command, or writes to a file.
 pub const SHELL: [char; 11] = [';', '|', '&', '<', '>', '`', '$', '(', ')', '\n', '\r'];
-
-/// Characters of other shells of Windows that change the meaning of a line.
-const SHELL_OF_WINDOWS: [char; 3] = ['\\', '^', '%'];
-
-/// Maximum number of lines within lines.
-const DEPTH_MAX: usize = 16;
 
 /// Words before a command that belong to the grammar.
 const RESERVED: [&str; 13] =
     ["if", "then", "elif", "else", "fi", "while", "until", "do", "done", "esac", "{", "}", "!"];
 
 /// Commands that give later commands a meaning that their names do not tell, or run an argument.
-const REDEFINING: [&str; 11] = [
-    "alias",
-    "function",
-    "coproc",
-    "trap",
-    "hash",
-    "let",
-    "mapfile",
-    "readarray",
-    "compgen",
-    "complete",
-    "repeat",
+#[rustfmt::skip]
+const REDEFINING: [&str; 14] = [
+    "alias", "coproc", "hash", "compgen", "complete", "repeat", "fc", "history", "emulate", "zmodload", "autoload",
+    "zpty", "zargs", "enable",
 ];
 
+/// Commands that may evaluate a text with an index.
+const EVALUATING: [&str; 14] = [
+    "printf", "test", "[", "[[", "unset", "declare", "typeset", "local", "export", "readonly", "read", "let",
+    "wait", "getopts",
+];
+
+/// Operators of tests that evaluate their operands.
+const EVALUATED: [&str; 7] = ["-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"];
+
 /// Variables whose values name or contain commands.
-const RUN_VARIABLES: [&str; 3] = ["BASH_ENV", "ENV", "PROMPT_COMMAND"];
+const RUN_VARIABLES: [&str; 15] = [
+    "BASH_ENV",
+    "ENV",
+    "PROMPT_COMMAND",
+    "PS0",
+    "PS1",
+    "PS2",
+    "PS4",
+    "BASH_CMDS",
+    "BASH_ALIASES",
+    "NULLCMD",
+    "READNULLCMD",
+    "functions",
+    "commands",
+    "aliases",
+    "galiases",
+];
 
 /// Programs that take a line as an argument, or read lines.
-const SHELLS: [&str; 7] = ["sh", "bash", "dash", "zsh", "ksh", "ash", "fish"];
+#[rustfmt::skip]
+const SHELLS: [&str; 19] = [
+    "sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "rbash", "rksh", "rzsh", "mksh", "lksh", "pdksh", "oksh",
+    "posh", "yash", "ksh93", "csh", "tcsh",
+];
+
+/// Programs other than shells that run what they read.
+const DOCUMENT_RUNNERS: [&str; 8] = ["ssh", "su", "sudo", "doas", "runuser", "at", "batch", "crontab"];
 
 /// Commands whose arguments contain another command.
 #[rustfmt::skip]
@@ -79,6 +93,23 @@ const LINE_WRAPPERS: [&str; 13] = [
 /// Members of [`WRAPPERS`] that add arguments which they read.
 const READING_WRAPPERS: [&str; 2] = ["xargs", "parallel"];
 
+/// Members of [`WRAPPERS`] that have only options and variables before the command.
+#[rustfmt::skip]
+const PLAIN_WRAPPERS: [&str; 20] = [
+    "env", "sudo", "doas", "command", "exec", "builtin", "nohup", "nice", "ionice", "time", "timeout", "stdbuf",
+    "unbuffer", "setsid", "fakeroot", "eatmydata", "caffeinate", "chronic", "noglob", "nocorrect",
+];
+
+/// Members of [`PLAIN_WRAPPERS`] that have one more argument before the command.
+const OPERAND_WRAPPERS: [&str; 1] = ["timeout"];
+
+/// Programs whose first argument that is no option says what they do.
+#[rustfmt::skip]
+const SUBCOMMAND_PROGRAMS: [&str; 15] = [
+    "git", "gh", "glab", "cargo", "docker", "podman", "kubectl", "helm", "go", "systemctl", "apt", "apt-get", "brew",
+    "pip", "pip3",
+];
+
 /// Options of shells that have a long name and no value.
 const LONG_OPTIONS: [&str; 6] =
     ["--login", "--noediting", "--noprofile", "--norc", "--posix", "--restricted"];
@@ -86,23 +117,15 @@ const LONG_OPTIONS: [&str; 6] =
 /// Arguments of `find` that a command follows.
 const EXECUTES: [&str; 4] = ["-exec", "-execdir", "-ok", "-okdir"];
 
-/// Word of a command, without its quotes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Word {
-    text: String,
-    /// Set if a shell replaces a part of the word.
-    is_expanded: bool,
-}
-
 /// Returns the words of a line that is one simple command; `None` if it is anything else. A command
 /// that is passed to a shell alone (`bash -lc 'git status'`) is that command.
 pub fn plain_words(line: &str) -> Option<Vec<String>> {
     if line.contains(SHELL) || line.chars().any(char::is_control) {
         return None;
     }
-    let mut commands = commands_of(line, 0).ok()?;
-    let words = commands.pop().filter(|_| commands.is_empty())?;
-    let words: Vec<String> = words.into_iter().map(|word| word.text).collect();
+    let mut commands = read_line(line, 0).ok()?.commands;
+    let command = commands.pop().filter(|_| commands.is_empty())?;
+    let words: Vec<String> = command.words.into_iter().map(|word| word.text).collect();
     match words.as_slice() {
         [shell, flag, line] if is_shell(shell) && ["-c", "-lc"].contains(&flag.as_str()) => plain_words(line),
         _ => Some(words),
@@ -126,41 +149,82 @@ pub fn runs(line: &str, command: &[String]) -> Result<bool, Opaque> {
 }
 
 fn runs_at(line: &str, command: &[String], depth: usize) -> Result<bool, Opaque> {
+    let read = read_line(line, depth)?;
     let mut found = Ok(false);
-    for words in commands_of(line, depth)? {
-        match runs_words(&words, command, depth) {
+    for LineCommand { words, reads_document } in &read.commands {
+        match runs_words(words, command, depth) {
             // A match precedes a part that is not understood.
             Ok(true) => return Ok(true),
+            Ok(false) if *reads_document && words.iter().any(runs_documents) => {
+                found = Err("a program in it may run a document (`<<`)");
+            }
             Ok(false) => {}
             Err(why) => found = Err(why),
         }
     }
-    found
+    match evaluates_hidden(&read) {
+        true => Err("a text in it is one that shells evaluate"),
+        false => found,
+    }
+}
+
+fn runs_documents(word: &Word) -> bool {
+    let name = name_of(&word.text);
+    word.is_unknown || SHELLS.contains(&name) || DOCUMENT_RUNNERS.contains(&name)
+}
+
+/// Returns whether a line evaluates texts, as arithmetic does, and has a quoted one with a
+/// substitution.
+fn evaluates_hidden(read: &ReadLine) -> bool {
+    let traces = |words: &[Word]| {
+        let is_trace =
+            |word: &Word| word.text == "xtrace" || word.text.starts_with('-') && word.text.contains('x');
+        words.first().is_some_and(|name| name.text == "set" || SHELLS.contains(&name_of(&name.text)))
+            && words[1..].iter().any(is_trace)
+    };
+    let compares = |words: &[Word]| {
+        let is_test = |word: &Word| ["test", "[", "[["].contains(&word.text.as_str());
+        words.iter().any(is_test) && words.iter().any(|word| EVALUATED.contains(&word.text.as_str()))
+    };
+    let has_index =
+        |words: &[Word]| words.iter().any(|word| word.text.contains('[') && is_assignment(&word.text));
+    let evaluates =
+        |LineCommand { words, .. }: &LineCommand| compares(words) || traces(words) || has_index(words);
+    read.has_hidden && (read.evaluates || read.commands.iter().any(evaluates))
 }
 
 fn runs_words(words: &[Word], command: &[String], depth: usize) -> Result<bool, Opaque> {
-    if words.iter().any(|word| is_evaluated(&word.text)) {
-        return Err("a text in it is one that shells evaluate");
+    if words.iter().any(|word| sets_commands(&word.text)) {
+        return Err("a variable in it names or contains commands");
     }
     let is_before = |word: &&Word| RESERVED.contains(&word.text.as_str()) || is_assignment(&word.text);
     let words = &words[words.iter().take_while(is_before).count()..];
     let Some(first) = words.first() else { return Ok(false) };
-    // In zsh, `=name` is the path of a program.
-    if first.is_expanded || first.text.starts_with('=') {
+    let name = name_of(&first.text);
+    if name == "function" {
+        return words.get(2..).map_or(Ok(false), |rest| runs_words(rest, command, depth));
+    }
+    // In zsh, a command may follow an opening brace, and names may be patterns with these.
+    if first.is_expanded || first.text.starts_with('{') || name.contains(['#', '^']) {
         return Err("only a shell knows the name of one of its commands");
     }
-    let name = name_of(&first.text);
     if !WRAPPERS.contains(&name) {
         return runs_one(words, command, depth);
     }
+    if name == "xargs" && runs_input(words) {
+        return Err("only a shell knows the name of one of its commands");
+    }
+    let certain = certain_command(words);
     let is_reading = READING_WRAPPERS.contains(&name);
-    let read = is_reading.then(|| Word { text: String::new(), is_expanded: true });
-    let all: Vec<Word> = words.iter().cloned().chain(read).collect();
-    // Options of a wrapper may have values, so each word may be the command.
-    for at in 0..words.len() {
+    let all: Vec<Word> = words.iter().cloned().chain(is_reading.then(Word::unknown)).collect();
+    // Options of a wrapper may have values, so each word up to the command may be the command.
+    for at in 0..certain.map_or(words.len(), |at| at + 1) {
         if runs_one(&all[at..], command, depth)? {
             return Ok(true);
         }
+    }
+    if certain.is_some() {
+        return Ok(false);
     }
     let ends_with_wrapper = words[1..].last().is_some_and(|word| WRAPPERS.contains(&name_of(&word.text)));
     if words.iter().any(|word| word.is_expanded) || is_reading && ends_with_wrapper {
@@ -168,6 +232,61 @@ fn runs_words(words: &[Word], command: &[String], depth: usize) -> Result<bool, 
     }
     let mut lines = words[1..].iter().filter(|_| LINE_WRAPPERS.contains(&name));
     lines.try_fold(false, |found, word| Ok(found || runs_argument(&word.text, command, depth + 1)?))
+}
+
+/// Returns whether `xargs` may take the name of its command from its input (`xargs -I{} {}`).
+fn runs_input(words: &[Word]) -> bool {
+    let (mut signs, mut words) = (vec!["{}"], words[1..].iter().map(|word| word.text.as_str()));
+    while let Some(word) = words.next() {
+        if ["-I", "-J"].contains(&word) {
+            signs.extend(words.next());
+        } else if ["-n", "-P", "-L", "-s", "-d", "-a", "-E", "-R", "-S"].contains(&word) {
+            words.next();
+        } else if let Some(option) = word.strip_prefix('-') {
+            signs.push(option.trim_start_matches("-replace=").trim_start_matches(['I', 'i', 'J']));
+        } else {
+            return signs.contains(&word);
+        }
+    }
+    false
+}
+
+/// Returns the place of the command behind wrappers; `None` if options make it uncertain.
+fn certain_command(words: &[Word]) -> Option<usize> {
+    let (mut wrapper, mut at, mut is_behind_option) = (0, 1, false);
+    let mut operands = usize::from(OPERAND_WRAPPERS.contains(&name_of(&words[0].text)));
+    loop {
+        let name = name_of(&words[wrapper].text);
+        let has_options = words.get(wrapper + 1).is_none_or(|next| next.text.starts_with('-'));
+        let takes_lines = name == "env" && has_options;
+        if takes_lines || !PLAIN_WRAPPERS.contains(&name) {
+            return None;
+        }
+        let word = words.get(at)?;
+        let own = name_of(&word.text);
+        let may_run = WRAPPERS.contains(&own) || SHELLS.contains(&own) || own == "eval";
+        if is_assignment(&word.text) || RESERVED.contains(&word.text.as_str()) {
+            is_behind_option = false;
+        } else if word.is_expanded {
+            return None;
+        } else if word.text.starts_with('-') {
+            is_behind_option = !word.text.contains('=');
+        } else if is_behind_option {
+            // It is the value of the option, or the command.
+            if may_run {
+                return None;
+            }
+            is_behind_option = false;
+        } else if operands > 0 {
+            operands -= 1;
+        } else if WRAPPERS.contains(&own) {
+            wrapper = at;
+            operands = usize::from(OPERAND_WRAPPERS.contains(&own));
+        } else {
+            return Some(at);
+        }
+        at += 1;
+    }
 }
 
 /// Returns whether an argument that may be a line, or an option with one, runs a command.
@@ -189,8 +308,33 @@ fn runs_one(words: &[Word], command: &[String], depth: usize) -> Result<bool, Op
         return Ok(true);
     }
     let arguments = &words[1..];
+    let has_option = |letter: char| {
+        arguments
+            .iter()
+            .any(|word| word.is_unknown || word.text.starts_with('-') && word.text.contains(letter))
+    };
+    let is_evaluated = |word: &Word| word.text.contains('[') && has_substitution(&word.text);
     match name_of(&first.text) {
+        // In zsh, `=name` is the path of a program.
+        name if name.starts_with('=') => Err("only a shell knows the name of one of its commands"),
         name if REDEFINING.contains(&name) => Err("it gives commands another meaning"),
+        "mapfile" | "readarray" if has_option('C') => Err("it gives commands another meaning"),
+        "jobs" if has_option('x') => Err("it gives commands another meaning"),
+        "print" if has_option('P') => Err("a text in it is one that shells evaluate"),
+        "git" if arguments.iter().any(|word| word.text.contains("alias.") && word.text.contains('!')) => {
+            Err("an alias of git in it runs a command")
+        }
+        name if name.starts_with("ld-linux") || name.starts_with("ld-musl") => {
+            Err("a program in it loads another one")
+        }
+        name if EVALUATING.contains(&name) && arguments.iter().any(is_evaluated) => {
+            Err("a text in it is one that shells evaluate")
+        }
+        "trap" => match arguments.iter().find(|word| !word.text.starts_with('-') || word.is_expanded) {
+            Some(line) if line.is_expanded => Err("only a shell knows the line of a trap in it"),
+            Some(line) => runs_at(&line.text, command, depth + 1),
+            None => Ok(false),
+        },
         "eval" if arguments.iter().any(|word| word.is_expanded) => {
             Err("only a shell knows what it evaluates")
         }
@@ -230,6 +374,10 @@ fn runs_in_shell(arguments: &[Word], command: &[String], depth: usize) -> Result
         if !flags.bytes().all(|flag| flag.is_ascii_alphabetic() && !b"sC".contains(&flag)) {
             return Err(READS);
         }
+        // In an interactive zsh, `#` begins no comment.
+        if flags.contains('i') && arguments.iter().any(|word| word.text.contains('#')) {
+            return Err("only a shell knows whether a `#` in it begins a comment");
+        }
         takes_line |= flags.contains('c');
         // Shells do not agree on a value in the same word, or on two values.
         match flags.find(['o', 'O']).map(|at| at + 1 == flags.len()) {
@@ -251,20 +399,83 @@ fn runs_file(file: &Word) -> Result<bool, Opaque> {
     let mut folders = file.text.split('/').filter(|name| !matches!(*name, "" | "."));
     let is_open_file =
         file.text.starts_with('/') && folders.next().is_some_and(|it| ["dev", "proc"].contains(&it));
-    match file.is_expanded || is_open_file || file.text.contains("..") {
+    // The end of a path tells that it is none of them.
+    let end = &file.text[file.known_from..];
+    let name = name_of(end);
+    let is_named = end.starts_with('/') && name.contains(char::is_alphabetic) && !name.starts_with("std");
+    let is_known = !file.is_expanded || file.is_unknown && is_named;
+    match !is_known || is_open_file && !file.is_unknown || file.text.contains("..") {
         true => Err("only a shell knows the file with the commands that it reads"),
         false => Ok(false),
     }
 }
 
-/// Returns whether a command has the name and, in their order, the words of a rule.
+/// Returns whether a command has the name and, in their order, the words of a rule. Words may be
+/// between them, except before the first argument of a program with subcommands.
 fn begins_with(words: &[Word], command: &[String]) -> bool {
     let [first, rest @ ..] = words else { return false };
     let [name, expected @ ..] = command else { return false };
     // Some file systems do not distinguish case.
-    let is_named = name_of(&first.text).eq_ignore_ascii_case(name_of(name));
-    let mut rest = rest.iter();
-    is_named && expected.iter().all(|expected| rest.any(|word| word.is_expanded || word.text == *expected))
+    let name = name_of(name);
+    if !name_of(&first.text).eq_ignore_ascii_case(name) {
+        return false;
+    }
+    let has_all = |rest: &[Word], expected: &[String]| {
+        let mut rest = rest.iter();
+        expected.iter().all(|expected| rest.any(|word| may_be(word, expected)))
+    };
+    match expected {
+        [subcommand, expected @ ..]
+            if SUBCOMMAND_PROGRAMS.contains(&name) && !subcommand.starts_with('-') =>
+        {
+            // An alias may stand for any subcommand.
+            let has_alias = rest.iter().any(|word| name == "git" && word.text.contains("alias."));
+            let places = places_of_subcommand(rest).filter(|at| may_be(&rest[*at], subcommand));
+            has_alias || places.into_iter().any(|at| has_all(&rest[at + 1..], expected))
+        }
+        _ => has_all(rest, expected),
+    }
+}
+
+/// Returns the places of the words that may be a subcommand: each one behind an option may be the
+/// value of that option.
+fn places_of_subcommand(words: &[Word]) -> impl Iterator<Item = usize> + '_ {
+    let (mut is_behind_option, mut is_over) = (false, false);
+    (0..words.len()).filter(move |at| {
+        let word = &words[*at];
+        let is_option = !word.is_unknown && word.text.starts_with(['-', '+']);
+        let may_be = !is_over && (!is_option || word.is_expanded);
+        is_over |= !is_option && !is_behind_option && !word.is_unknown;
+        is_behind_option = is_option && word.text.starts_with('-') && !word.text.contains('=');
+        may_be
+    })
+}
+
+/// Returns whether a shell may replace a word with this text, or it is that.
+fn may_be(word: &Word, text: &str) -> bool {
+    word.is_unknown || word.text == text || word.is_expanded && may_match(&word.text, text)
+}
+
+/// Returns whether a pattern of file names may match a text.
+fn may_match(pattern: &str, text: &str) -> bool {
+    if pattern.contains('[') {
+        return true;
+    }
+    let mut rest = pattern.chars();
+    match rest.next() {
+        None => text.is_empty(),
+        Some('*') => {
+            // Several are as one, so that the search stays short.
+            let rest = rest.as_str().trim_start_matches('*').chars();
+            let ends = text.char_indices().map(|(at, _)| at).chain([text.len()]);
+            ends.into_iter().any(|at| may_match(rest.as_str(), &text[at..]))
+        }
+        Some(char) => {
+            let mut others = text.chars();
+            others.next().is_some_and(|other| char == '?' || char == other)
+                && may_match(rest.as_str(), others.as_str())
+        }
+    }
 }
 
 /// Returns the name of a program without its folder.
@@ -275,291 +486,24 @@ fn name_of(program: &str) -> &str {
 fn is_assignment(word: &str) -> bool {
     let Some((name, _)) = word.split_once('=') else { return false };
     let name = name.strip_suffix('+').unwrap_or(name);
+    let name = name.strip_suffix(']').and_then(|name| name.split('[').next()).unwrap_or(name);
     let is_name = |char: char| char.is_ascii_alphanumeric() || char == '_';
     !name.is_empty() && name.chars().all(is_name) && !name.starts_with(|char: char| char.is_ascii_digit())
 }
 
-/// Returns whether a shell may evaluate a quoted text: the value of a variable, or an index.
-fn is_evaluated(word: &str) -> bool {
-    let is_name = |name: &str| name.chars().all(|char| char.is_ascii_alphanumeric() || "_+-".contains(char));
-    let has_commands = |text: &str| ["$(", "${", "`"].iter().any(|sign| text.contains(sign));
-    let sets = word.split_once('=').filter(|_| is_assignment(word));
-    let runs = |(name, value): (&str, &str)| {
-        RUN_VARIABLES.contains(&name.trim_end_matches('+')) || has_commands(value)
+/// Returns whether a word sets or names a variable whose value names or contains commands.
+fn sets_commands(word: &str) -> bool {
+    let name = word.split(['=', '+', '[']).next().unwrap_or(word);
+    let sign = word[name.len()..].chars().next();
+    // The names of zsh are ordinary ones elsewhere.
+    let is_set = match name {
+        "ENV" => sign.is_some(),
+        name if name.starts_with(|char: char| char.is_ascii_lowercase()) => {
+            sign.is_some_and(|sign| sign != '=')
+        }
+        _ => true,
     };
-    sets.is_some_and(runs) || word.split_once('[').is_some_and(|(name, at)| is_name(name) && has_commands(at))
-}
-
-/// Returns the commands of a line, those in substitutions before the ones around them.
-fn commands_of(line: &str, depth: usize) -> Result<Vec<Vec<Word>>, Opaque> {
-    if HAS_DRIVES && line.contains(SHELL_OF_WINDOWS) {
-        return Err("the shells of Windows do not agree on it");
-    }
-    let rest = line.chars().peekable();
-    let mut reader = LineReader { rest, commands: Vec::new(), depth, has_pattern: false, arithmetic: 0 };
-    reader.read_list(None)?;
-    Ok(reader.commands)
-}
-
-/// Reader of a line.
-struct LineReader<'a> {
-    rest: Peekable<Chars<'a>>,
-    commands: Vec<Vec<Word>>,
-    depth: usize,
-    /// Set once a parenthesis may have been part of a word, so that `#` need not begin a comment.
-    has_pattern: bool,
-    /// Number of open parentheses in which some shells read arithmetic and others commands.
-    arithmetic: usize,
-}
-
-/// Command that is being read.
-#[derive(Debug, Default)]
-struct OpenCommand {
-    words: Vec<Word>,
-    word: Option<Word>,
-    /// Set if the next word names the file of a redirection.
-    redirects: bool,
-}
-
-impl OpenCommand {
-    fn word(&mut self) -> &mut Word {
-        self.word.get_or_insert_default()
-    }
-
-    fn end_word(&mut self) {
-        let Some(mut word) = self.word.take() else { return };
-        // Braces without these are ordinary characters.
-        word.is_expanded |= word.text.contains('{') && (word.text.contains(',') || word.text.contains(".."));
-        if !std::mem::take(&mut self.redirects) {
-            self.words.push(word);
-        }
-    }
-
-    /// Ends the word before a redirection, which may be the number of a file, or `{name}`.
-    fn begin_redirection(&mut self) {
-        let is_file = |word: &Word| {
-            let name = word.text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
-            name.unwrap_or(&word.text).bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-                && (name.is_some() || word.text.bytes().all(|byte| byte.is_ascii_digit()))
-        };
-        if self.word.as_ref().is_some_and(is_file) {
-            self.word = None;
-        }
-        self.end_word();
-        self.redirects = true;
-    }
-}
-
-impl LineReader<'_> {
-    /// Reads commands up to a closing character, or to the end of the line.
-    fn read_list(&mut self, closing: Option<char>) -> Result<(), Opaque> {
-        if self.depth > DEPTH_MAX {
-            return Err("it has too many commands within commands");
-        }
-        self.depth += 1;
-        let mut open = OpenCommand::default();
-        loop {
-            let char = self.rest.next();
-            if char == closing {
-                self.end_command(&mut open);
-                self.depth -= 1;
-                return Ok(());
-            }
-            match char {
-                None => return Err("a parenthesis in it is not closed"),
-                Some(' ' | '\t') => open.end_word(),
-                Some('\n' | ';' | '&' | '|' | ')') => self.end_command(&mut open),
-                Some('\r') => match self.rest.peek() {
-                    Some('\n') => open.end_word(),
-                    _ => return Err("it has a carriage return"),
-                },
-                Some('(') => {
-                    self.note_pattern(&open);
-                    self.end_command(&mut open);
-                    self.read_parenthesis()?;
-                }
-                Some(sign @ ('<' | '>')) => self.read_redirection(sign, &mut open)?,
-                Some('#') if open.word.is_none() => self.skip_comment()?,
-                // Neither a word nor an end of one.
-                Some('\\') if self.rest.next_if_eq(&'\n').is_some() => {}
-                Some(char) => self.read_in_word(char, open.word())?,
-            }
-        }
-    }
-
-    /// Notes if a parenthesis that follows may be part of a word, such as a list or a pattern.
-    fn note_pattern(&mut self, open: &OpenCommand) {
-        let is_name = |char: char| char.is_ascii_alphanumeric() || "_-".contains(char);
-        let is_function = |word: &Word| word.text.chars().all(is_name);
-        let follows_word = open
-            .word
-            .as_ref()
-            .is_some_and(|word| word.is_expanded || !is_function(word) || self.rest.peek() != Some(&')'));
-        let is_in_test = open.words.iter().any(|word| word.text == "[[");
-        self.has_pattern |= follows_word || is_in_test;
-    }
-
-    /// Reads up to the parenthesis that closes an open one.
-    fn read_parenthesis(&mut self) -> Result<(), Opaque> {
-        let is_arithmetic = self.arithmetic > 0 || self.rest.peek() == Some(&'(');
-        self.arithmetic += usize::from(is_arithmetic);
-        self.read_list(Some(')'))?;
-        self.arithmetic -= usize::from(is_arithmetic);
-        Ok(())
-    }
-
-    /// Skips a comment up to the end of its line. In a comment, quotes and backslashes are ordinary
-    /// characters.
-    fn skip_comment(&mut self) -> Result<(), Opaque> {
-        if HAS_DRIVES {
-            return Err("the shells of Windows do not agree on `#`");
-        }
-        if self.has_pattern || self.arithmetic > 0 {
-            return Err("only a shell knows whether a `#` in it begins a comment");
-        }
-        while let Some(char) = self.rest.next_if(|char| *char != '\n') {
-            // Some shells end a line here.
-            if char == '\r' && self.rest.peek().is_some_and(|next| *next != '\n') {
-                return Err("a comment in it has a carriage return");
-            }
-        }
-        Ok(())
-    }
-
-    fn end_command(&mut self, open: &mut OpenCommand) {
-        open.end_word();
-        open.redirects = false;
-        let words = std::mem::take(&mut open.words);
-        if !words.is_empty() {
-            self.commands.push(words);
-        }
-    }
-
-    fn read_redirection(&mut self, sign: char, open: &mut OpenCommand) -> Result<(), Opaque> {
-        if self.rest.next_if_eq(&'(').is_some() {
-            open.word().is_expanded = true;
-            return self.read_parenthesis();
-        }
-        open.begin_redirection();
-        if sign == '<' && self.rest.next_if_eq(&'<').is_some() {
-            return match self.rest.next_if_eq(&'<') {
-                Some(_) => Ok(()),
-                None => Err("it has a document in it (`<<`)"),
-            };
-        }
-        while self.rest.next_if(|char| ['>', '&', '|'].contains(char)).is_some() {}
-        Ok(())
-    }
-
-    /// Reads a part of a word that begins with this character.
-    fn read_in_word(&mut self, char: char, word: &mut Word) -> Result<(), Opaque> {
-        match char {
-            '\'' | '"' | '\\' if self.arithmetic > 0 => Err("shells do not agree on quotes in arithmetic"),
-            '\'' => loop {
-                match self.rest.next() {
-                    Some('\'') => return Ok(()),
-                    Some(char) => word.text.push(char),
-                    None => return Err("a quote in it is not closed"),
-                }
-            },
-            '"' => self.read_quoted(word),
-            '\\' => match self.rest.next() {
-                Some('\n') => Ok(()),
-                Some(char) => {
-                    word.text.push(char);
-                    Ok(())
-                }
-                None => Err("it ends with a backslash"),
-            },
-            '$' => self.read_expansion(word),
-            '`' => self.read_backquoted(word),
-            char => {
-                let is_test = word.text.bytes().all(|byte| byte == b'[');
-                // An index may have any text.
-                self.has_pattern |= char == '[' && !is_test;
-                word.is_expanded |= matches!(char, '*' | '?') || char == '[' && !is_test;
-                word.text.push(char);
-                Ok(())
-            }
-        }
-    }
-
-    fn read_quoted(&mut self, word: &mut Word) -> Result<(), Opaque> {
-        loop {
-            match self.rest.next() {
-                Some('"') => return Ok(()),
-                Some('$') => self.read_expansion(word)?,
-                Some('`') => self.read_backquoted(word)?,
-                Some('\\') => match self.rest.next_if(|char| ['$', '`', '"', '\\', '\n'].contains(char)) {
-                    Some('\n') => {}
-                    escaped => word.text.push(escaped.unwrap_or('\\')),
-                },
-                Some(char) => word.text.push(char),
-                None => return Err("a quote in it is not closed"),
-            }
-        }
-    }
-
-    /// Reads what follows a `$`.
-    fn read_expansion(&mut self, word: &mut Word) -> Result<(), Opaque> {
-        let is_name = |char: &char| char.is_ascii_alphanumeric() || *char == '_';
-        match self.rest.peek() {
-            Some('(') => {
-                self.rest.next();
-                word.is_expanded = true;
-                self.read_parenthesis()
-            }
-            Some('[') => Err("it has arithmetic in brackets (`$[`)"),
-            Some('{') => {
-                word.is_expanded = true;
-                self.rest.next();
-                if self.rest.peek().is_some_and(|char| char.is_whitespace() || *char == '|') {
-                    return Err("it has commands in braces (`${ `)");
-                }
-                loop {
-                    match self.rest.next() {
-                        Some('}') => return Ok(()),
-                        Some('@') if self.rest.peek().is_some_and(char::is_ascii_alphabetic) => {
-                            return Err("an expansion in it evaluates a text (`@P`)")
-                        }
-                        Some('$' | '`' | '\'' | '"' | '\\') | None => {
-                            return Err("an expansion in it (`${`) is not a plain one")
-                        }
-                        Some(_) => {}
-                    }
-                }
-            }
-            Some('\'') => Err("it has a text with escapes (`$'`)"),
-            Some(char) if is_name(char) => {
-                word.is_expanded = true;
-                while self.rest.next_if(is_name).is_some() {}
-                Ok(())
-            }
-            Some('?' | '$' | '!' | '#' | '*' | '@' | '-' | '"') => {
-                word.is_expanded = true;
-                self.rest.next_if(|char| *char != '"');
-                Ok(())
-            }
-            _ => {
-                word.text.push('$');
-                Ok(())
-            }
-        }
-    }
-
-    fn read_backquoted(&mut self, word: &mut Word) -> Result<(), Opaque> {
-        word.is_expanded = true;
-        let mut line = String::new();
-        loop {
-            match self.rest.next() {
-                Some('`') => break,
-                Some('\\') | None => return Err("a command in backquotes is not a plain one"),
-                Some(char) => line.push(char),
-            }
-        }
-        self.commands.extend(commands_of(&line, self.depth + 1)?);
-        Ok(())
-    }
+    is_set && RUN_VARIABLES.contains(&name)
 }
 
 #[cfg(test)]
@@ -655,6 +599,29 @@ mod tests {
             "ls # a\r\nrm x",
             "f()\n# f\n{ rm x; }",
             "case a in a) # )\nrm x;; esac",
+            "if [[ x ]] then rm x; fi",
+            "while [[ x ]] && [[ y ]] do rm x; break; done",
+            "if [[ x ]] rm x",
+            ">&-rm x",
+            "2>&-rm x",
+            "env >&-rm x",
+            "ls &!rm x",
+            "rbash -c 'rm x'",
+            "mksh -c 'rm x'",
+            "trap 'rm x' EXIT",
+            "function f { rm x; }; f",
+            "function f() { rm x; }; f",
+            "cat <<'EOF'\n$(x)\nEOF\nrm x",
+            "cat <<-EOF > y\n\t$x\n\tEOF\nrm x",
+            "cat <<A - <<B && rm x\na\nA\nb\nB",
+            "git commit -m \"$(cat <<'EOF'\na) b\nEOF\n)\" && rm x",
+            "case $x in *) rm x;; esac",
+            "sudo -u timeout rm x",
+            "sudo env X=1 timeout -k 5 10 nice -n 10 rm \"$X\"",
+            "timeout 60 rm \"$X\"",
+            "time { rm x; }",
+            "echo $(( $(rm \"x\") + 1 ))",
+            "IFS=$'\\n' rm x",
         ] {
             assert_eq!(found(line, "rm"), Ok(true), "{line}");
         }
@@ -683,6 +650,8 @@ mod tests {
             "bash -o pipefail script.sh",
             ". ./env.sh",
             "ls | xargs grep x",
+            "ls | xargs -I{} cp {} x",
+            "ls | xargs -I % -n 1 cp % x",
             "ssh -p22 host ls",
             "x=$(ls) y=\"$HOME\" ls # rm x",
             "f() { ls; } # rm x",
@@ -690,6 +659,27 @@ mod tests {
             "[[ -e x ]] && ls # rm x",
             "ls\r\nls # rm x\r\nls",
             "jq '.a[0]' x # rm x",
+            "cat > x <<'EOF'\nrm x $(y) `z` \\\nEOF\nls",
+            "git commit -m \"$(cat <<'EOF'\nremove (rm) it's\nEOF\n)\"",
+            "python3 - <<EOF\nprint($x)\nEOF",
+            "sudo chown -R $USER .",
+            "timeout 60 cargo test \"$T\"",
+            "sudo cp \"$F\" /etc/",
+            "timeout 60 grep rm x",
+            "env A=1 ls \"$X\"",
+            "source \"$HOME/.cargo/env\"",
+            ". \"$NVM_DIR/nvm.sh\"",
+            "grep $'\\t' x",
+            "trap 'ls x' EXIT",
+            "trap - EXIT",
+            "function f { ls; }",
+            "mapfile -t x < y",
+            "case $x in a | b) ls;; *) ls;; esac",
+            "a[0]=1",
+            "git commit -m 'a[$(x)] title=`x`'",
+            "awk '{print $(NF)}' x",
+            "commands=5; ls ~/x",
+            "let n=n+1",
         ] {
             assert_eq!(found(line, "rm"), Ok(false), "{line}");
         }
@@ -705,6 +695,17 @@ mod tests {
             ("echo status | xargs ls", false),
             ("git status", false),
             ("push git", false),
+            ("git $X push", true),
+            ("git add *.rs", false),
+            ("git p*", true),
+            ("git p?sh", true),
+            ("git commit -m \"$X\"", false),
+            ("git stash push", false),
+            ("git log --grep push", false),
+            ("git --no-pager push", true),
+            ("git --git-dir=x $X", true),
+            ("git -c alias.z=push z", true),
+            ("make test push", false),
         ] {
             assert_eq!(found(line, "git push"), Ok(runs), "{line}");
         }
@@ -724,7 +725,6 @@ mod tests {
             "sh -c \"$X\"",
             "eval $X",
             "alias ls=rm; ls x",
-            "trap 'rm x' EXIT",
             "echo 'rm x' | bash -s y",
             "echo 'rm x' | bash -o pipefail",
             "echo 'rm x' | sh /dev/stdin",
@@ -747,6 +747,66 @@ mod tests {
             "echo $(rm",
             "echo \\",
             "`echo \\`rm\\``",
+            // Signs of other shells than POSIX ones.
+            "~ x",
+            "eval ~",
+            "sh -c ~",
+            "~- x",
+            "/bin/r@(m) x",
+            "/bin/r(m|z) x",
+            "/bin/rm# x",
+            "$=x",
+            "{rm x}",
+            "{ ls } always { rm x }",
+            "nohup =rm x",
+            "jobs -x rm x",
+            "fc -s ls=rm",
+            "BASH_CMDS+=(ls /bin/rm); ls x",
+            "printf -v 'BASH_CMDS[ls]' /bin/rm; ls x",
+            "functions+=(ls 'rm x'); ls",
+            "commands[ls]=/bin/rm; ls",
+            "NULLCMD=rm; > x",
+            "emulate sh -c 'rm x'",
+            "echo /(e:'rm x':)",
+            "bash +O interactive_comments -ic 'ls # ; rm x'",
+            "zsh -ic 'ls # ; rm x'",
+            "echo ${(e)x}",
+            "setopt promptsubst; print -P '$(rm x)'",
+            "git -c alias.z='!rm x' z",
+            "/lib64/ld-linux-x86-64.so.2 /bin/dash -c 'rm x'",
+            // Texts that become arithmetic or a prompt.
+            "[[ ' a[$(rm x)0]' -eq 1 ]]",
+            "x='a[$'; x+='(rm x)0]'; echo $((x))",
+            "read x <<< 'a[$(rm x)0]'; echo $((x))",
+            "echo ' a[$(rm x)0]' | { read i; echo $((i)); }",
+            "echo ' a[$(rm x)0]' | { read i; echo ${y:i:1}; }",
+            "x=$'a[$(rm x)0]'; echo $((x))",
+            "a['x[$(rm x)]']=1",
+            "for PS4 in '$(rm x)'; do set -x; ls; done",
+            "for BASH_ENV in '`rm x`'; do export BASH_ENV; bash -c ls; done",
+            // Documents that are run, or that shells read in different ways.
+            "bash <<'EOF'\nrm x\nEOF",
+            "cat <<'EOF' | sh\nrm x\nEOF",
+            "ssh host <<'EOF'\nrm x\nEOF",
+            "docker exec -i x sh <<EOF\nrm x\nEOF",
+            "cat <<EOF\n$(rm x)\nEOF",
+            "cat <<EOF\n`rm x`\nEOF",
+            "cat <<EOF\nx\\\nEOF\nrm x\nEOF",
+            "cat <<'E O'\nrm x\nE O",
+            "cat <<$X\nrm x\n",
+            "cat <<'EOF'\nEOF x",
+            "cat <<'EOF' 'a\nEOF\nrm x'\nEOF",
+            "cat <<'EOF' \\\nEOF\nEOF",
+            "(cat <<'EOF')\nEOF",
+            "echo \"$(case a in a) rm x;; esac)\"",
+            "sudo -E timeout 5 $X",
+            "setarch x86_64 $X",
+            "xargs -n 1 -I % % < x",
+            "timeout $X rm x",
+            "xargs -I{} {} < x",
+            ". $X",
+            ". $X/0",
+            ". /dev/fd/$X",
             // A carriage return is a space, a part of a word, or an end.
             "echo a\r#; rm x",
             // A `#` within a word is no comment.
@@ -774,7 +834,6 @@ mod tests {
             "hash -p ./x ls; ls",
             "mapfile -C 'rm x' -c 1",
             "compgen -C 'rm x'",
-            "let 'a=1'",
             "repeat 1 rm x",
             "=rm x",
         ] {
