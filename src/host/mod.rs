@@ -139,9 +139,6 @@ pub fn nothing_to_configure() -> ConfigSchema {
 /// Maximum number of client ids that are remembered to recognize returning clients.
 const CLIENTS_MAX: usize = 256;
 
-/// Maximum length of a client id in bytes; ids are remembered, and sent with each action.
-const CLIENT_ID_BYTES_MAX: usize = 1024;
-
 /// Context that the caller lends to one step.
 struct Step<'a> {
     now: Now,

@@ -31,7 +31,7 @@ use crate::host::effects::{
 };
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
-use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
+use crate::wire::methods::{check_client_id, InitializeParams, Method, ReconnectParams};
 use crate::wire::references::MessageReferences;
 use crate::wire::rpc::{to_json, Incoming, MethodName, Params, RequestId};
 use crate::wire::uris;
@@ -426,6 +426,7 @@ impl Edges {
         let Negotiation { dialect, answer, doubtful } = negotiate(params, assumed, self.newest)?;
         // What the core would refuse must not be recorded.
         let InitializeParams { client_id, .. } = raw.read()?;
+        check_client_id(&client_id)?;
         self.settle_version(connection, client_id, dialect);
         let peer = self.peers.entry(connection).or_default();
         peer.answer = answer;
@@ -436,6 +437,7 @@ impl Edges {
     /// Chooses the version of a connection from its `reconnect`, which does not name one.
     fn come_back(&mut self, connection: ConnectionId, params: &Object, raw: &Params) -> Result<(), RpcError> {
         let Some(client_id) = node::text(params, "clientId") else { return Ok(()) };
+        check_client_id(client_id)?;
         let known = self.clients.get(client_id).copied();
         // An open connection of an unknown client id keeps its version.
         let spoken = self.peers.get(&connection).filter(|peer| peer.open).map(|peer| peer.dialect);
@@ -550,6 +552,7 @@ fn unsubscribe(channel: &str) -> Incoming {
 mod tests {
     use super::*;
     use crate::host::effects::Frame;
+    use crate::wire::methods::CLIENT_ID_BYTES_MAX;
     use crate::wire::rpc::notification_line;
 
     const ONE: ConnectionId = ConnectionId(1);
@@ -567,23 +570,42 @@ mod tests {
         json!({ "channel": uris::ROOT, "protocolVersions": [version], "clientId": client_id })
     }
 
+    fn reconnect(client_id: &str) -> Value {
+        json!({ "channel": uris::ROOT, "clientId": client_id, "lastSeenServerSeq": 0, "subscriptions": [] })
+    }
+
     #[test]
     fn refused_handshake_does_not_set_the_version_of_a_client() {
         let mut edges = Edges::new(vec!["script".to_owned()]);
         let mut wrong = [initialize("c"), initialize("c"), json!({ "clientId": "c", "channel": uris::ROOT })];
         wrong[0]["initialSubscriptions"] = json!(5);
         wrong[1]["clientId"] = Value::Null;
-        let methods = [Method::Initialize, Method::Initialize, Method::Reconnect];
-        for (method, params) in methods.into_iter().zip(&wrong) {
+        let long = "x".repeat(CLIENT_ID_BYTES_MAX + 1);
+        let ids = ["", &long].map(|id| [initialize(id), reconnect(id)]);
+        for params in wrong.iter().chain(ids.as_flattened()) {
             edges.open(ONE, Some(Dialect::NEWEST));
-            let fed = ask(&mut edges, method, params);
+            let begins = params.get("protocolVersions").is_some();
+            let fed = ask(&mut edges, if begins { Method::Initialize } else { Method::Reconnect }, params);
             assert!(matches!(&fed[0], ClientMessage::Protocol(Incoming::Malformed { .. })), "{fed:?}");
-            assert_eq!((edges.take_records(), edges.is_stranger("c")), (Vec::new(), true), "{params}");
+            let id = params["clientId"].as_str().unwrap_or("c");
+            assert_eq!((edges.take_records(), edges.is_stranger(id)), (Vec::new(), true), "{params}");
             edges.close(ONE);
         }
         edges.open(ONE, None);
         ask(&mut edges, Method::Initialize, &initialize("c"));
         assert_eq!((edges.take_records().len(), edges.is_stranger("c")), (1, false));
+    }
+
+    #[test]
+    fn refused_reconnect_does_not_change_the_version_of_an_open_connection() {
+        let mut edges = Edges::new(vec!["script".to_owned()]);
+        edges.remember(String::new(), Dialect::V0_5_1);
+        edges.open(ONE, None);
+        ask(&mut edges, Method::Initialize, &initialize("c"));
+        edges.peers.entry(ONE).or_default().open = true;
+        let fed = ask(&mut edges, Method::Reconnect, &reconnect(""));
+        assert!(matches!(&fed[0], ClientMessage::Protocol(Incoming::Malformed { .. })), "{fed:?}");
+        assert_eq!(edges.peers[&ONE].dialect, Dialect::NEWEST);
     }
 
     #[test]
@@ -603,9 +625,7 @@ mod tests {
         let mut edges = Edges::new(vec!["script".to_owned()]);
         edges.remember("c".to_owned(), Dialect::V1_1_0);
         edges.open(ONE, None);
-        let params =
-            json!({ "channel": uris::ROOT, "clientId": "c", "lastSeenServerSeq": 0, "subscriptions": [] });
-        let fed = ask(&mut edges, Method::Reconnect, &params);
+        let fed = ask(&mut edges, Method::Reconnect, &reconnect("c"));
         assert!(matches!(&fed[0], ClientMessage::Protocol(Incoming::Request { .. })), "{fed:?}");
         assert_eq!(edges.peers[&ONE].dialect, Dialect::NEWEST);
     }

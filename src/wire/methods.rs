@@ -9,6 +9,8 @@ use ahp_types::common::JsonObject;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::errors::RpcError;
+
 /// Kind of a method: whether it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MethodKind {
@@ -103,6 +105,25 @@ const AUTOMATIONS_OFF: &str = "automations are off";
 
 /// Notifications outside of the protocol, ignored: VS Code 1.139.1 sends this one at each start.
 pub const IGNORED: &[&str] = &["setClientManagedSettingsPermissions"];
+
+/// Maximum length of a client id in bytes; ids are remembered, and sent with each action.
+pub const CLIENT_ID_BYTES_MAX: usize = 1024;
+
+/// Checks a client id, before anything is recorded of the client.
+///
+/// # Errors
+/// When the id is empty or too long.
+pub fn check_client_id(client_id: &str) -> Result<(), RpcError> {
+    if client_id.is_empty() {
+        return Err(RpcError::invalid_params("`clientId` must not be empty"));
+    }
+    if client_id.len() > CLIENT_ID_BYTES_MAX {
+        return Err(RpcError::invalid_params(format_args!(
+            "`clientId` must not be longer than {CLIENT_ID_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(())
+}
 
 /// Params of `initialize` without the version, which is negotiated before.
 ///

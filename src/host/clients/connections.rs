@@ -11,11 +11,12 @@ use crate::host::clients::Clients;
 use crate::host::effects::{ConnectionId, LargeStates, LARGE_BYTES};
 use crate::host::ledger::Ledger;
 use crate::host::model::ChannelId;
-use crate::host::{CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
+use crate::host::CLIENTS_MAX;
 use crate::wire::annotations::session_of_subchannel;
 use crate::wire::canvases::is_canvas;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
+use crate::wire::methods::check_client_id;
 use crate::wire::telemetry::{is_telemetry, severity_of};
 use crate::wire::terminals::parse_terminal_uri;
 use crate::wire::uris::is_of_automations;
@@ -62,14 +63,7 @@ impl Clients {
         connection: ConnectionId,
         client_id: &str,
     ) -> Result<Option<String>, RpcError> {
-        if client_id.is_empty() {
-            return Err(RpcError::invalid_params("`clientId` must not be empty"));
-        }
-        if client_id.len() > CLIENT_ID_BYTES_MAX {
-            return Err(RpcError::invalid_params(format_args!(
-                "`clientId` must not be longer than {CLIENT_ID_BYTES_MAX} bytes"
-            )));
-        }
+        check_client_id(client_id)?;
         let client = ledger.presence.connections.entry(connection).or_default();
         let before = client.client_id.replace(client_id.to_owned());
         self.known.retain(|known| known != client_id);

@@ -16,7 +16,8 @@ use crate::host::ledger::Ledger;
 use crate::host::testing::{
     actions_in, commands_in, connect, outputs_of, start_turn, step_at, with_session, CHAT, ME, MY_ID, SESSION,
 };
-use crate::host::{CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
+use crate::host::CLIENTS_MAX;
+use crate::wire::methods::CLIENT_ID_BYTES_MAX;
 use crate::wire::tool_calls::client_of_call;
 
 const OTHER: ConnectionId = ConnectionId(2);
