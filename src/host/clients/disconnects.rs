@@ -35,9 +35,13 @@ impl Clients {
         step: &mut Step<'_>,
         connection: ConnectionId,
     ) {
-        if self.expected.remove(&connection) && !self.may_questions_be_answered(ledger) {
+        if !self.expected.remove(&connection) {
+            return;
+        }
+        if !self.may_questions_be_answered(ledger) {
             self.decline_pending(ledger, step);
         }
+        self.decline_unseen_questions(ledger, step);
     }
 
     pub(crate) fn decline_pending(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {

@@ -105,6 +105,22 @@ fn pending_question_is_declined_only_when_nobody_is_left_to_answer() {
 }
 
 #[test]
+fn question_is_declined_when_the_only_client_that_can_show_it_is_expected_no_longer() {
+    let (mut ledger, mut clients) = (with_session(), Clients::default());
+    connect(&mut ledger, OTHER, "other");
+    let blind = Abilities { sees_questions: false, ..Abilities::default() };
+    outputs_of(|step| clients.note_abilities(&mut ledger, step, OTHER, blind));
+    start_turn(&mut ledger, "t");
+    let request = serde_json::from_value(json!({ "id": "q" })).unwrap();
+    outputs_of(|step| calls::ask(&mut ledger, step, CHAT, request));
+    ledger.presence.leaving.insert(ME);
+    clients.expected.insert(ME);
+    assert!(outputs_of(|step| clients.decline_unseen_questions(&mut ledger, step)).is_empty());
+    let outputs = outputs_of(|step| clients.return_expired(&mut ledger, step, ME));
+    assert!(matches!(commands_in(&outputs)[..], [Command::Answer { .. }]), "{outputs:?}");
+}
+
+#[test]
 fn admitted_clients_are_remembered_up_to_a_limit() {
     let (mut ledger, mut clients) = (with_session(), Clients::default());
     for refused in [String::new(), "x".repeat(CLIENT_ID_BYTES_MAX + 1)] {
