@@ -21,7 +21,7 @@ use super::channels::annotations_summary;
 use super::chats::attached::Attached;
 use super::configuration::selection::PendingSelection;
 use super::configuration::settings::SentSettings;
-use super::customizations::{ConversationServers, StoppedServers};
+use super::customizations::{ConversationServers, SessionDecisions, StoppedServers};
 use super::effects::{
     AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Tokens, TurnCause,
 };
@@ -102,6 +102,8 @@ pub(super) struct Session {
     pub(super) stopped_servers: StoppedServers,
     /// Plugins of its active clients.
     pub(super) plugins: SessionPlugins,
+    /// Decisions of clients about plugins, for this session.
+    pub(super) decided: SessionDecisions,
     /// Set for an unused session that was made ahead of use; it is neither shown nor saved.
     pub(super) ahead: bool,
     /// Head of the sequence when the session was first shown.
@@ -130,6 +132,7 @@ impl Session {
             checkpoints: CheckpointedFolder::default(),
             stopped_servers: StoppedServers::default(),
             plugins: SessionPlugins::default(),
+            decided: SessionDecisions::default(),
             used: 0,
             ahead: false,
             shown_at: channel.born_at,

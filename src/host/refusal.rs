@@ -121,6 +121,8 @@ pub(crate) enum Refusal {
     TooManyWorkspaces(usize),
     #[error("there is no room for it: at most {0} customizations are decided about beyond their sessions")]
     TooManyDecisions(usize),
+    #[error("there is no room for it: at most {0} plugins and their parts are decided about in a session")]
+    TooManySessionDecisions(usize),
     #[error("the server `{0}` is switched off")]
     ServerIsOff(String),
     #[error("the server `{0}` cannot be used: its state has the error")]

@@ -18,6 +18,7 @@ use crate::host::catalogue::{row_of, rows};
 use crate::host::channels::annotations_summary;
 use crate::host::chats::turns::{self, is_begun_by_agent, Ending};
 use crate::host::configuration::selection::PendingSelection;
+use crate::host::customizations::shown_decisions;
 use crate::host::effects::{Handle, Output, RepositoryStatus, SavedChat, SavedSession, SessionRow, Timer};
 use crate::host::ledger::Ledger;
 use crate::host::limits::{is_output, Limits};
@@ -199,6 +200,10 @@ fn read_session(row: &SessionRow) -> Result<LoadedHeader, String> {
     let counted = Some(annotations_summary(&row.uri, &annotations));
     let channel = Channel::new(row.uri.clone(), body.born_at);
     let state = SessionState { annotations: counted, ..body.state.into_owned() };
+    let mut decided = body.decided.into_owned();
+    if decided.is_empty() {
+        decided = shown_decisions(state.customizations.as_deref().unwrap_or_default());
+    }
     let times = (body.created_at.into_owned(), row.modified_at.clone());
     let session = Session {
         selected: summary.meta.clone(),
@@ -206,6 +211,7 @@ fn read_session(row: &SessionRow) -> Result<LoadedHeader, String> {
         sent_summary: summary,
         reviewed: body.reviewed.into_owned(),
         reverted: body.reverted.into_owned(),
+        decided,
         checkpoints: body.checkpoints.into_owned(),
         shown_at: body.shown_at.unwrap_or(body.born_at),
         ..Session::new(channel, state, times, body.config.into_owned(), body.title_by)

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::host::changes::checkpointed::CheckpointedFolder;
 use crate::host::changes::sides::RevertedFile;
 use crate::host::chats::attached::Attached;
+use crate::host::customizations::SessionDecisions;
 use crate::host::effects::{is_zero, RepositoryStatus, Rope};
 use crate::host::model::{ReviewMarks, TitleBy};
 use crate::state::steering::SteeringChange;
@@ -48,6 +49,9 @@ pub struct SessionBody<'a> {
     /// Files that clients have reverted.
     #[serde(rename = "discarded", default, skip_serializing_if = "<[RevertedFile]>::is_empty")]
     pub(in crate::host) reverted: Cow<'a, [RevertedFile]>,
+    /// Decisions of clients about plugins, for this session.
+    #[serde(default, skip_serializing_if = "SessionDecisions::is_empty")]
+    pub(in crate::host) decided: Cow<'a, SessionDecisions>,
     #[serde(rename = "kept", default, skip_serializing_if = "has_no_checkpoints")]
     pub(in crate::host) checkpoints: Cow<'a, CheckpointedFolder>,
     /// Last observed status of the session's repository.
@@ -274,7 +278,9 @@ mod tests {
         };
         let rows = format!(r#""chats":[{},{}]"#, row("c:/1"), row("c:/2"));
         let several = SESSION.replace("\"chats\":[]", &rows);
-        for session in [SESSION, &SESSION.replace("\"shownAt\":3,", ""), &several] {
+        let decided = r#""decided":{"me":{"v:/p":{"":false,"mcp=x":null}}},"shownAt"#;
+        let decided = SESSION.replace("\"shownAt", decided);
+        for session in [SESSION, &SESSION.replace("\"shownAt\":3,", ""), &several, &decided] {
             let mut body = SessionBody::read(session.as_bytes()).unwrap();
             assert_eq!(body.to_json(), *session);
             let mut written = WrittenList::default();

@@ -1,8 +1,9 @@
 //! Decisions of clients about whether a customization is on, by scope.
 //!
-//! Owns: the decisions for a workspace and for all sessions, their stored form, and which lists of
-//! decisions a client may send.
-//! Never: keeps a decision for one session: the session's state does.
+//! Owns: the decisions for a workspace and for all sessions, those for one session about plugins,
+//! their stored form, and which lists of decisions a client may send.
+//! Never: keeps a decision for one session about a server of the operator: the session's state
+//! does. Plugins are not always in it with their parts, so that the state is not enough for them.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +17,9 @@ const WORKSPACES_MAX: usize = 1000;
 
 /// Maximum number of customizations with decisions: clients choose the ids of their plugins.
 const DECIDED_MAX: usize = 1000;
+
+/// Maximum number of plugins and parts of plugins with decisions for one session.
+const SESSION_DECIDED_MAX: usize = 1000;
 
 /// Decisions of clients by the id of the customization; stored with the root channel.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -98,6 +102,59 @@ impl Decisions {
     }
 }
 
+/// Plugin of a session, or a part of it.
+#[derive(Debug)]
+pub(super) struct PluginPart<'a> {
+    pub(super) client_id: &'a str,
+    /// URI of the plugin.
+    pub(super) uri: &'a str,
+    /// Kind and name of the part; empty for the plugin itself.
+    pub(super) part: String,
+}
+
+/// Decisions of clients for one session about plugins and their parts: by client, URI of the
+/// plugin, and part; stored with the session. `None` inside means that the session has none, even
+/// if the plugin is published with one. They stay while the plugin is not in the session.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(in crate::host) struct SessionDecisions(
+    BTreeMap<String, BTreeMap<String, BTreeMap<String, Option<bool>>>>,
+);
+
+impl SessionDecisions {
+    pub(in crate::host) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the decision about a part; `None` if clients have not decided.
+    pub(super) fn about(&self, part: &PluginPart<'_>) -> Option<Option<bool>> {
+        self.0.get(part.client_id)?.get(part.uri)?.get(&part.part).copied()
+    }
+
+    /// Returns an error if there is no room for a decision about a part.
+    pub(super) fn check_room_for(&self, part: &PluginPart<'_>) -> Result<(), Refusal> {
+        let decided: usize = self.0.values().flat_map(BTreeMap::values).map(BTreeMap::len).sum();
+        if decided >= SESSION_DECIDED_MAX && self.about(part).is_none() {
+            return Err(Refusal::TooManySessionDecisions(SESSION_DECIDED_MAX));
+        }
+        Ok(())
+    }
+
+    pub(super) fn note(&mut self, part: PluginPart<'_>, decided: Option<bool>) {
+        let plugins = self.0.entry(part.client_id.to_owned()).or_default();
+        plugins.entry(part.uri.to_owned()).or_default().insert(part.part, decided);
+    }
+
+    /// Removes the decisions about a plugin and its parts: those of a new publication count.
+    pub(in crate::host) fn forget(&mut self, client_id: &str, uri: &str) {
+        if let Some(plugins) = self.0.get_mut(client_id) {
+            plugins.remove(uri);
+            if plugins.is_empty() {
+                self.0.remove(client_id);
+            }
+        }
+    }
+}
+
 /// Scopes beyond the session whose decision has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ChangedScopes {
@@ -127,11 +184,11 @@ pub(super) fn check_list(list: &[CustomizationEnablement], workspace: Option<&st
 pub(super) fn decisions_about(
     decisions: &Decisions,
     (id, workspace): (&str, Option<&str>),
-    of_session: Option<CustomizationEnablement>,
+    of_session: Option<bool>,
     published: &[CustomizationEnablement],
 ) -> Option<Vec<CustomizationEnablement>> {
     use CustomizationEnablement::{Global, Session, Workspace};
-    let of_session = of_session.filter(|it| matches!(it, Session { .. }));
+    let of_session = of_session.map(|enabled| Session { enabled });
     let is_of_workspace = |it: &&CustomizationEnablement| match it {
         Workspace { uri, .. } => Some(uri.as_str()) == workspace,
         _ => false,
@@ -143,6 +200,14 @@ pub(super) fn decisions_about(
     let for_all = for_all.or_else(|| published.iter().find(is_for_all).cloned());
     let all: Vec<_> = of_session.into_iter().chain(of_workspace).chain(for_all).collect();
     Some(all).filter(|all| !all.is_empty())
+}
+
+/// Returns the decision for the session in a list.
+pub(super) fn session_decision(list: &[CustomizationEnablement]) -> Option<bool> {
+    match list.first() {
+        Some(CustomizationEnablement::Session { enabled }) => Some(*enabled),
+        _ => None,
+    }
 }
 
 /// Returns whether a customization with these decisions is on: the first one applies.

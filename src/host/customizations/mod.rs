@@ -34,7 +34,8 @@ use super::model::{AgentLink, Session, SessionKey};
 use super::refusal::{error_info, Refusal};
 use super::Step;
 
-pub(super) use enablement::Decisions;
+pub(super) use enablement::{Decisions, SessionDecisions};
+pub(super) use plugins::shown_decisions;
 
 /// Kind of the error of a server that an agent cannot use.
 const UNAVAILABLE: &str = "unavailable";
@@ -190,9 +191,6 @@ pub(super) fn refresh_session(ledger: &mut Ledger, step: &mut Step<'_>, key: Ses
         let action = SessionCustomizationsChangedAction { customizations: after };
         vec![StateAction::SessionCustomizationsChanged(action)]
     };
-    if let Some(session) = ledger.channels.sessions.known_mut(key) {
-        session.plugins.are_shown();
-    }
     for action in changed {
         ledger.sequence(step, key, action, None);
     }
@@ -229,10 +227,19 @@ pub(super) fn client_changes_customization(
             if enablement.is_some_and(|enablement| enablement == toggled.enablement) {
                 return Ok(Verdict::Unchanged);
             }
+            if let Some((part, _)) = plugins::shown_decision(shown, &id) {
+                session.decided.check_room_for(&part)?;
+            }
             let plugin = plugin_around(shown, &id).map(|plugin| plugin.id.clone());
             let decisions = &mut ledger.channels.root.decisions;
             let changed = decisions.take(&id, workspace.as_deref(), &toggled.enablement)?;
             ledger.sequence(step, key, action, Some(origin));
+            if let Some(Session { state, decided, .. }) = ledger.channels.sessions.known_mut(key) {
+                let shown = state.customizations.as_deref().unwrap_or_default();
+                if let Some((part, enabled)) = plugins::shown_decision(shown, &id) {
+                    decided.note(part, enabled);
+                }
+            }
             if changed.global || changed.workspace {
                 ledger.mark_dirty(ChannelId::ROOT);
             }

@@ -18,7 +18,7 @@ use ahp_types::state::{
     RuleCustomization, SkillCustomization,
 };
 
-use super::enablement::{decisions_about, is_on};
+use super::enablement::{decisions_about, is_on, session_decision, PluginPart, SessionDecisions};
 use super::{state_of, NOT_ALLOWED};
 use crate::host::effects::{ClientMcpServer, SessionKey, ASSUMED, SERVER_MISCONFIGURED};
 use crate::host::ledger::Ledger;
@@ -99,6 +99,61 @@ pub(super) fn id_of_child(child: &ChildCustomization) -> &str {
     }
 }
 
+/// Returns the plugin or part of a plugin with this id, and the decision for the session that the
+/// list shows.
+pub(super) fn shown_decision<'a>(
+    list: &'a [Customization],
+    id: &str,
+) -> Option<(PluginPart<'a>, Option<bool>)> {
+    list.iter()
+        .filter_map(as_plugin)
+        .flat_map(decisions_in)
+        .find(|(of, ..)| *of == id)
+        .map(|(_, part, on)| (part, on))
+}
+
+/// Returns the decisions for a session that its list shows. Earlier versions of the host stored
+/// them there alone.
+pub(in crate::host) fn shown_decisions(list: &[Customization]) -> SessionDecisions {
+    let mut decisions = SessionDecisions::default();
+    for (_, part, enabled) in list.iter().filter_map(as_plugin).flat_map(decisions_in) {
+        if enabled.is_some() && decisions.check_room_for(&part).is_ok() {
+            decisions.note(part, enabled);
+        }
+    }
+    decisions
+}
+
+/// Returns the ids of a plugin and its parts, each with the decision for the session.
+fn decisions_in(plugin: &PluginCustomization) -> impl Iterator<Item = (&str, PluginPart<'_>, Option<bool>)> {
+    let client_id = plugin.client_id.as_deref().unwrap_or_default();
+    let part = move |part| PluginPart { client_id, uri: &plugin.uri, part };
+    let own = session_decision(plugin.enablement.as_deref().unwrap_or_default());
+    let children = plugin.children.iter().flatten().filter_map(move |child| {
+        Some((id_of_child(child), part(key_of_child(child)?), enabled_of_child(child)))
+    });
+    std::iter::once((plugin.id.as_str(), part(String::new()), own)).chain(children)
+}
+
+/// Returns the kind and the name of a part that is shown.
+fn key_of_child(child: &ChildCustomization) -> Option<String> {
+    let (kind, name) = match child {
+        ChildCustomization::Agent(it) => ("agent", &it.name),
+        ChildCustomization::Skill(it) => ("skill", &it.name),
+        ChildCustomization::Prompt(it) => ("prompt", &it.name),
+        ChildCustomization::Rule(it) => ("rule", &it.name),
+        ChildCustomization::Hook(it) => ("hook", &it.name),
+        ChildCustomization::McpServer(it) => ("mcp", &it.name),
+        ChildCustomization::Unknown(_) => return None,
+    };
+    Some(key_of(kind, name))
+}
+
+fn key_of(kind: &str, name: &str) -> String {
+    format!("{kind}={name}")
+}
+
+/// Returns the decision for the session about a part that is shown.
 fn enabled_of_child(child: &ChildCustomization) -> Option<bool> {
     match child {
         ChildCustomization::Agent(it) => it.enabled,
@@ -106,7 +161,8 @@ fn enabled_of_child(child: &ChildCustomization) -> Option<bool> {
         ChildCustomization::Prompt(it) => it.enabled,
         ChildCustomization::Rule(it) => it.enabled,
         ChildCustomization::Hook(it) => it.enabled,
-        ChildCustomization::McpServer(_) | ChildCustomization::Unknown(_) => None,
+        ChildCustomization::McpServer(it) => session_decision(it.enablement.as_deref().unwrap_or_default()),
+        ChildCustomization::Unknown(_) => None,
     }
 }
 
@@ -137,12 +193,9 @@ impl ShownPlugins<'_> {
         let own = Some(&published.id).filter(|id| !id.is_empty() && id.len() <= ID_BYTES_MAX);
         let id = own.filter(|id| !self.ids.contains(*id)).cloned();
         let id = self.free_id(id.unwrap_or_else(|| format!("plugin:{client_id}:{}", published.uri)));
-        let shown = self.session.state.customizations.iter().flatten().filter_map(as_plugin);
-        let is_it =
-            |it: &&PluginCustomization| it.client_id.as_deref() == Some(client_id) && it.uri == published.uri;
-        let before = shown.into_iter().find(is_it).filter(|_| !plugin.is_republished);
         let own = published.enablement.as_deref().unwrap_or_default();
-        let enablement = self.decide(&id, own, before.map(|it| it.enablement.as_deref().unwrap_or_default()));
+        let itself = PluginPart { client_id, uri: &published.uri, part: String::new() };
+        let enablement = self.decide(&id, &itself, own);
         let is_enabled = is_on(enablement.as_deref());
         let mut problems = Vec::new();
         let parsed = match &plugin.load {
@@ -151,7 +204,7 @@ impl ShownPlugins<'_> {
         };
         let children = parsed.map(|parsed| {
             problems.extend(parsed.problems.iter().cloned());
-            self.children(&id, published, before, (parsed, is_enabled), &mut problems)
+            self.children(&id, (client_id, published), (parsed, is_enabled), &mut problems)
         });
         PluginCustomization {
             id,
@@ -172,33 +225,32 @@ impl ShownPlugins<'_> {
     fn decide(
         &self,
         id: &str,
+        part: &PluginPart<'_>,
         published: &[CustomizationEnablement],
-        before: Option<&[CustomizationEnablement]>,
     ) -> Option<Vec<CustomizationEnablement>> {
-        let of_session = before.unwrap_or(published).first();
+        let decided = self.session.decided.about(part);
+        let of_session = decided.unwrap_or_else(|| session_decision(published));
         let workspace = super::workspace_of(self.session);
         let decisions = &self.ledger.channels.root.decisions;
-        decisions_about(decisions, (id, workspace), of_session.cloned(), published)
+        decisions_about(decisions, (id, workspace), of_session, published)
     }
 
     fn children(
         &mut self,
         plugin_id: &str,
-        published: &ClientPluginCustomization,
-        before: Option<&PluginCustomization>,
+        (client_id, published): (&str, &ClientPluginCustomization),
         (parsed, is_enabled): (&ParsedPlugin, bool),
         problems: &mut Vec<String>,
     ) -> Vec<ChildCustomization> {
         let parts = parsed.parts.iter();
         let children = parts.map(|part| {
-            let id = self.free_id(format!("{plugin_id}#{}={}", part.kind.name(), part.name));
+            let key = key_of(part.kind.name(), &part.name);
+            let id = self.free_id(format!("{plugin_id}#{key}"));
+            let itself = PluginPart { client_id, uri: &published.uri, part: key };
             let uri = uri_in(&published.uri, &part.path);
             let of_name = published.child_enablement.as_ref().and_then(|all| all.get(&part.name));
             let of_name = of_name.map(Vec::as_slice).unwrap_or_default();
             if let PartKind::Server(server) = &part.kind {
-                let before = before
-                    .map(|plugin| servers_in(plugin).find(|it| it.id == id))
-                    .map(|server| server.and_then(|server| server.enablement.as_deref()).unwrap_or_default());
                 let refused = match server {
                     Err(why) => Some((SERVER_MISCONFIGURED, why.clone())),
                     Ok(transport) => self.refuses(part, transport).map(|why| {
@@ -212,17 +264,13 @@ impl ShownPlugins<'_> {
                     }),
                     None => McpServerState::Stopped(McpServerStoppedState {}),
                 };
-                let enablement = self.decide(&id, of_name, before);
+                let enablement = self.decide(&id, &itself, of_name);
                 let mut server = server_customization(part, id, uri, enablement, state);
                 server.state = state_of(self.ledger, self.key, self.session, &server, is_enabled);
                 return ChildCustomization::McpServer(Box::new(server));
             }
-            let before = before
-                .and_then(|plugin| plugin.children.iter().flatten().find(|child| id_of_child(child) == id));
-            let enabled = match before {
-                Some(child) => enabled_of_child(child),
-                None => Some(is_on(Some(of_name))).filter(|on| !on),
-            };
+            let decided = self.session.decided.about(&itself);
+            let enabled = decided.unwrap_or_else(|| Some(is_on(Some(of_name))).filter(|on| !on));
             child_of(part, id, uri, enabled)
         });
         children.collect()

@@ -10,6 +10,7 @@ use ahp_types::actions::{
 use ahp_types::state::AgentInfo;
 use serde_json::{json, Value};
 
+use super::enablement::PluginPart;
 use super::*;
 use crate::host::effects::Output;
 use crate::host::testing::{
@@ -232,6 +233,22 @@ fn servers_of_a_changed_configuration_reach_sessions() {
     let outputs = outputs_of(|step| agents_have_changed(&mut ledger, step));
     assert_eq!(actions_in(&outputs), ["session/customizationsChanged"]);
     assert_eq!(states(&ledger), []);
+}
+
+#[test]
+fn decisions_for_a_session_about_plugins_are_limited() {
+    let part = |at: usize| PluginPart { client_id: "me", uri: "v:/p", part: at.to_string() };
+    let mut decisions = SessionDecisions::default();
+    for at in 0..1000 {
+        decisions.check_room_for(&part(at)).unwrap();
+        decisions.note(part(at), Some(false));
+    }
+    let refusal = decisions.check_room_for(&part(1000)).unwrap_err();
+    assert_eq!(refusal, Refusal::TooManySessionDecisions(1000));
+    // Known ones need no room.
+    assert!(decisions.check_room_for(&part(1)).is_ok());
+    decisions.forget("me", "v:/p");
+    assert!(decisions.is_empty());
 }
 
 #[test]

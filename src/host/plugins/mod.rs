@@ -28,14 +28,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ahp_types::state::{ClientPluginCustomization, Customization, SessionActiveClient};
+use ahp_types::state::{ClientPluginCustomization, SessionActiveClient};
 
 use self::fetch::{Fetch, FetchProgress, Fetched};
 use self::layouts::Parsing;
 use self::tree::Tree;
 use super::effects::{ConnectionId, Output, SessionKey, Timer};
 use super::ledger::Ledger;
-use super::model::Session;
 use super::relays::{FetchAnswer, Relays};
 use super::Step;
 
@@ -101,6 +100,8 @@ const HELD_BYTES_MAX: usize = 64 << 20;
 
 const DISCONNECTED: &str = "its client is not connected";
 
+const TOO_OLD: &str = "its client cannot be asked for it: the version of the protocol is older than 0.5.2";
+
 /// Version of a plugin of a client.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PluginKey {
@@ -119,8 +120,6 @@ pub(super) struct SessionPlugin {
     key: PluginKey,
     pub(super) load: PluginLoad,
     published: ClientPluginCustomization,
-    /// Set if the decisions about the plugin are to be taken from the publication.
-    pub(super) is_republished: bool,
 }
 
 impl PluginKey {
@@ -151,11 +150,6 @@ impl SessionPlugins {
         self.0.is_empty()
     }
 
-    /// Notes that the session's list shows the plugins, with the decisions about them.
-    pub(super) fn are_shown(&mut self) {
-        self.0.values_mut().for_each(|plugin| plugin.is_republished = false);
-    }
-
     fn get_mut(&mut self, client_id: &str, uri: &str) -> Option<&mut SessionPlugin> {
         self.0.get_mut(&(client_id.to_owned(), uri.to_owned()))
     }
@@ -172,8 +166,9 @@ pub(super) struct Plugins {
     cache: VecDeque<(PluginKey, Arc<ParsedPlugin>)>,
     fetches: BTreeMap<u64, Fetch>,
     last_fetch: u64,
-    /// Sessions with plugins of clients that cannot be asked before they are back.
-    absent: BTreeSet<(SessionKey, String)>,
+    /// Sessions with plugins of clients that cannot be asked before they are back, perhaps in
+    /// another version; each with the reason.
+    absent: BTreeMap<(SessionKey, String), &'static str>,
 }
 
 /// Returns the plugins that a session's clients publish, with their clients; of one URI, the first.
@@ -198,15 +193,15 @@ impl Plugins {
         step: &mut Step<'_>,
         session_key: SessionKey,
     ) {
-        let (was_absent, absent): (BTreeSet<_>, BTreeSet<_>) =
-            std::mem::take(&mut self.absent).into_iter().partition(|(session, _)| *session == session_key);
+        let (was_absent, absent): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.absent)
+            .into_iter()
+            .partition(|((session, _), _)| *session == session_key);
         self.absent = absent;
         let Some(session) = ledger.channels.sessions.get_mut(&session_key) else { return };
         if session.plugins.is_empty() && published(&session.state.active_clients).next().is_none() {
             return;
         }
         let mut before = std::mem::take(&mut session.plugins.0);
-        let shown: BTreeSet<(String, String)> = shown_plugins(session);
         let wanted: Vec<(PluginKey, ClientPluginCustomization)> = published(&session.state.active_clients)
             .map(|(client_id, plugin)| (PluginKey::of(client_id, plugin), plugin.clone()))
             .collect();
@@ -217,27 +212,30 @@ impl Plugins {
                 tracing::warn!(client, "only the first {PLUGINS_MAX} of {count} published plugins are used");
             }
         }
-        let mut after = BTreeMap::new();
+        let (mut after, mut redecided) = (BTreeMap::new(), Vec::new());
         for (key, publication) in wanted {
             let at = (key.client_id.clone(), key.uri.clone());
             let was = before.remove(&at);
-            let is_republished = match &was {
-                Some(was) => was.is_republished || !was.has_decisions_of(&publication),
-                // Decisions from before a restart stay.
-                None => !shown.contains(&at),
-            };
+            if was.as_ref().is_some_and(|was| !was.has_decisions_of(&publication)) {
+                redecided.push(at.clone());
+            }
             let is_same = was.as_ref().is_some_and(|was| was.published == publication);
             let load = match was.filter(|was| was.key == key).map(|was| was.load) {
                 Some(load @ (PluginLoad::Loaded(_) | PluginLoad::Loading)) => load,
-                Some(failed) if is_same && !was_absent.contains(&(session_key, key.client_id.clone())) => {
+                Some(failed)
+                    if is_same && !was_absent.contains_key(&(session_key, key.client_id.clone())) =>
+                {
                     failed
                 }
                 _ => self.load(ledger, session_key, &key),
             };
-            after.insert(at, SessionPlugin { key, load, published: publication, is_republished });
+            after.insert(at, SessionPlugin { key, load, published: publication });
         }
         if let Some(session) = ledger.channels.sessions.get_mut(&session_key) {
             session.plugins.0 = after;
+            for (client_id, uri) in redecided {
+                session.decided.forget(&client_id, &uri);
+            }
         }
         self.drop_unwanted(ledger, relays);
         self.go_on(ledger, relays, step);
@@ -266,9 +264,7 @@ impl Plugins {
         let connection = match connection_to_ask(ledger, &key.client_id) {
             Ok(connection) => connection,
             Err(why) => {
-                if why == DISCONNECTED {
-                    self.absent.insert((session, key.client_id.clone()));
-                }
+                self.absent.insert((session, key.client_id.clone()), why);
                 return PluginLoad::Failed(why.to_owned());
             }
         };
@@ -390,7 +386,7 @@ impl Plugins {
             let client_id = self.fetches.get(&number).map(|fetch| fetch.key.client_id.clone());
             let sessions = self.ended(ledger, relays, number, Err(DISCONNECTED.to_owned()));
             let absent = sessions.iter().zip(std::iter::repeat(client_id.unwrap_or_default()));
-            self.absent.extend(absent.map(|(session, client_id)| (*session, client_id)));
+            self.absent.extend(absent.map(|(session, client_id)| ((*session, client_id), DISCONNECTED)));
             changed.extend(sessions);
         }
         changed
@@ -401,13 +397,16 @@ impl Plugins {
         self.fetches.is_empty() && self.absent.is_empty()
     }
 
-    /// Returns the sessions with plugins of clients that are back.
+    /// Returns the sessions with plugins of clients that are back, or cannot be asked for another
+    /// reason than before.
     pub(super) fn returned(&self, ledger: &Ledger) -> Vec<SessionKey> {
         if self.absent.is_empty() {
             return Vec::new();
         }
-        let back = self.absent.iter().filter(|(_, client_id)| ledger.presence.can_speak(client_id));
-        back.map(|(session, _)| *session).collect()
+        let differs =
+            |client_id: &str, why: &'static str| connection_to_ask(ledger, client_id).err() != Some(why);
+        let back = self.absent.iter().filter(|((_, client_id), why)| differs(client_id, why));
+        back.map(|((session, _), _)| *session).collect()
     }
 
     fn ended(
@@ -447,25 +446,15 @@ impl Plugins {
     }
 }
 
-/// Returns the connection on which a client is asked: the newest one, since an older one may be
-/// dead without notice.
+/// Returns the connection on which a client is asked: the newest one on which it answers requests,
+/// since an older one may be dead without notice.
 fn connection_to_ask(ledger: &Ledger, client_id: &str) -> Result<ConnectionId, &'static str> {
     let there = ledger.presence.connections_of(client_id);
     let there = there.filter(|(connection, _)| !ledger.presence.leaving.contains(connection));
-    let (connection, client) = there.max_by_key(|(connection, _)| *connection).ok_or(DISCONNECTED)?;
-    if client.abilities.answers_requests {
-        Ok(connection)
-    } else {
-        Err("its client cannot be asked for it: the version of the protocol is older than 0.5.2")
+    let newest = there.max_by_key(|(connection, client)| (client.abilities.answers_requests, *connection));
+    match newest {
+        Some((connection, client)) if client.abilities.answers_requests => Ok(connection),
+        Some(_) => Err(TOO_OLD),
+        None => Err(DISCONNECTED),
     }
-}
-
-/// Returns the plugins in a session's list, by client and URI.
-fn shown_plugins(session: &Session) -> BTreeSet<(String, String)> {
-    let shown = session.state.customizations.iter().flatten();
-    let plugins = shown.filter_map(|shown| match shown {
-        Customization::Plugin(plugin) => Some((plugin.client_id.clone()?, plugin.uri.clone())),
-        _ => None,
-    });
-    plugins.collect()
 }

@@ -1,14 +1,17 @@
 //! Tests of plugins: what the layouts contain, and fetches from a client with a tree in memory.
 //!
-//! Owns: the four layouts, hostile trees, the limits and the ends of a fetch.
+//! Owns: the four layouts, hostile trees, the limits and the ends of a fetch, and the decisions for
+//! a session over the fetches of its plugins.
 //! Never: makes a whole host.
 
+use ahp_types::actions::{SessionCustomizationToggledAction, StateAction};
 use serde_json::{json, Value};
 
 use super::*;
+use crate::host::customizations::{self, shown_decisions};
 use crate::host::effects::{ClientMcpTransport, Frame};
 use crate::host::relays::{FileServer, FileServers};
-use crate::host::testing::{connect, outputs_of, with_session, ME, MY_ID, SESSION};
+use crate::host::testing::{agent, connect, origin, outputs_of, registry, with_session, ME, MY_ID, SESSION};
 use crate::wire::methods::Method;
 use crate::wire::rpc::{Incoming, Params};
 
@@ -193,9 +196,61 @@ impl World {
             |(uri, nonce)| json!({ "type": "plugin", "id": uri, "uri": uri, "name": "P", "nonce": nonce }),
         );
         let client = json!({ "clientId": MY_ID, "tools": [], "customizations": plugins.collect::<Vec<_>>() });
+        self.activate(client)
+    }
+
+    /// Publishes the plugin with decisions about its parts for the session. Returns the outputs.
+    fn publish_with_parts_off(&mut self, nonce: &str, parts: &[&str]) -> Vec<Output> {
+        let off = json!([{ "kind": "session", "enabled": false }]);
+        let parts: BTreeMap<&str, &Value> = parts.iter().map(|name| (*name, &off)).collect();
+        let plugin = json!({ "type": "plugin", "id": URI, "uri": URI, "name": "P", "nonce": nonce,
+            "childEnablement": parts });
+        self.activate(json!({ "clientId": MY_ID, "tools": [], "customizations": [plugin] }))
+    }
+
+    /// Makes the client active as it is described. Returns the outputs.
+    fn activate(&mut self, client: Value) -> Vec<Output> {
         let session = self.ledger.channels.sessions.get_mut(&SESSION).unwrap();
         session.state.active_clients = vec![serde_json::from_value(client).unwrap()];
-        self.follow()
+        let outputs = self.follow();
+        self.show();
+        outputs
+    }
+
+    fn show(&mut self) {
+        outputs_of(|step| customizations::refresh_session(&mut self.ledger, step, SESSION));
+    }
+
+    /// Switches a customization for the session, or leaves it to the other scopes.
+    fn switch(&mut self, id: &str, enablement: Value) {
+        let enablement = serde_json::from_value(enablement).unwrap();
+        let toggled = SessionCustomizationToggledAction { id: id.to_owned(), enablement };
+        let action = StateAction::SessionCustomizationToggled(toggled);
+        let (ledger, mut agents) = (&mut self.ledger, registry(&[agent("script", "")]));
+        outputs_of(|step| {
+            let verdict = customizations::client_changes_customization(
+                ledger,
+                &mut agents,
+                step,
+                SESSION,
+                action,
+                origin(),
+            );
+            assert!(verdict.is_ok());
+        });
+    }
+
+    /// Returns the ids of the plugins and parts that are shown as switched off.
+    fn off(&mut self) -> Vec<String> {
+        self.show();
+        let session = self.ledger.channels.sessions.get(&SESSION).unwrap();
+        let shown = serde_json::to_value(&session.state.customizations).unwrap();
+        let plugins = shown.as_array().into_iter().flatten();
+        let parts = plugins.flat_map(|plugin| {
+            std::iter::once(plugin).chain(plugin["children"].as_array().into_iter().flatten())
+        });
+        let is_off = |part: &&Value| part["enabled"] == false || part["enablement"][0]["enabled"] == false;
+        parts.filter(is_off).map(|part| part["id"].as_str().unwrap().to_owned()).collect()
     }
 
     fn follow(&mut self) -> Vec<Output> {
@@ -518,12 +573,98 @@ fn access_that_is_denied_again_ends_the_fetch_with_the_reason() {
     assert!(world.failure().contains("it cannot be listed"), "{}", world.failure());
 }
 
+/// Makes the client of a connection one that answers requests, or an older one.
+fn answers(world: &mut World, connection: ConnectionId, answers: bool) {
+    let client = world.ledger.presence.connections.get_mut(&connection).unwrap();
+    client.abilities.answers_requests = answers;
+}
+
 #[test]
-fn client_of_an_older_version_is_not_asked() {
-    let mut world = World::new(Vec::new());
-    world.ledger.presence.connections.get_mut(&ME).unwrap().abilities.answers_requests = false;
+fn client_of_an_older_version_is_not_asked_before_it_is_back_in_a_newer_one() {
+    let mut world = World::new(FILES.to_vec());
+    world.ledger.presence.connections.clear();
     assert!(world.publish(&[(URI, Some("1"))]).is_empty());
-    assert!(world.failure().contains("older than 0.5.2"), "{}", world.failure());
+    assert_eq!(world.failure(), DISCONNECTED);
+    connect(&mut world.ledger, ME, MY_ID);
+    answers(&mut world, ME, false);
+    assert_eq!(world.plugins.returned(&world.ledger), [SESSION]);
+    assert!(world.follow().is_empty());
+    assert_eq!(world.failure(), TOO_OLD);
+    assert!(world.plugins.returned(&world.ledger).is_empty(), "nothing has changed");
+    answers(&mut world, ME, true);
+    assert_eq!(world.plugins.returned(&world.ledger), [SESSION]);
+    let outputs = world.follow();
+    world.serve(outputs, |_, _| {});
+    assert_eq!(world.loaded().len(), 2);
+}
+
+#[test]
+fn client_is_asked_on_its_newest_connection_on_which_it_answers() {
+    let mut world = World::new(FILES.to_vec());
+    let newer = ConnectionId(ME.0 + 1);
+    connect(&mut world.ledger, newer, MY_ID);
+    answers(&mut world, newer, false);
+    let outputs = world.publish(&[(URI, Some("1"))]);
+    assert_eq!(requests_of(&outputs).len(), 1);
+    answers(&mut world, newer, true);
+    let outputs = world.publish(&[(URI, Some("2"))]);
+    assert!(requests_of(&outputs).is_empty() && !outputs.is_empty());
+}
+
+const PARTS: [&str; 2] = ["virtual:/p#skill=Sing", "virtual:/p#mcp=web"];
+
+#[test]
+fn decisions_for_a_session_stay_while_the_plugin_is_not_loaded() {
+    let mut world = World::new(FILES.to_vec());
+    let outputs = world.publish(&[(URI, Some("1"))]);
+    world.serve(outputs, |_, _| {});
+    assert!(world.off().is_empty());
+    for id in [URI, PARTS[0], PARTS[1]] {
+        world.switch(id, json!([{ "kind": "session", "enabled": false }]));
+    }
+    let all = [URI, PARTS[0], PARTS[1]];
+    assert_eq!(world.off(), all);
+    // A fetch that fails, and another version.
+    world.publish(&[(URI, Some("2"))]);
+    let World { ledger, plugins, relays, .. } = &mut world;
+    outputs_of(|step| drop(plugins.timed_out(ledger, relays, step, 2)));
+    assert_eq!((world.off(), world.failure().is_empty()), (vec![URI.to_owned()], false));
+    let outputs = world.publish(&[(URI, Some("3"))]);
+    world.serve(outputs, |_, _| {});
+    assert_eq!(world.off(), all);
+    // The client is gone, and comes back.
+    world.publish(&[]);
+    assert!(world.off().is_empty());
+    world.publish(&[(URI, Some("3"))]);
+    assert_eq!(world.off(), all);
+    // The session is stored; a row of an earlier version has the decisions in the list alone.
+    let session = world.ledger.channels.sessions.get_mut(&SESSION).unwrap();
+    let shown = shown_decisions(session.state.customizations.as_deref().unwrap());
+    let stored = serde_json::to_value(&session.decided).unwrap();
+    assert_eq!(stored, json!({ MY_ID: { URI: { "": false, "mcp=web": false, "skill=Sing": false } } }));
+    assert_eq!(shown, session.decided);
+    session.plugins = SessionPlugins::default();
+    world.plugins = Plugins::default();
+    let outputs = world.follow();
+    assert_eq!(world.off(), [URI]);
+    world.serve(outputs, |_, _| {});
+    assert_eq!(world.off(), all);
+}
+
+#[test]
+fn decisions_for_a_session_count_as_published_until_clients_decide_and_when_they_change() {
+    let mut world = World::new(FILES.to_vec());
+    let outputs = world.publish_with_parts_off("1", &["Sing", "web"]);
+    world.serve(outputs, |_, _| {});
+    assert_eq!(world.off(), PARTS, "also when the plugin is fetched");
+    world.switch(PARTS[1], json!([]));
+    assert_eq!(world.off(), PARTS[..1]);
+    let outputs = world.publish_with_parts_off("2", &["Sing", "web"]);
+    world.serve(outputs, |_, _| {});
+    assert_eq!(world.off(), PARTS[..1], "they are published as before");
+    let outputs = world.publish_with_parts_off("3", &["web"]);
+    world.serve(outputs, |_, _| {});
+    assert_eq!(world.off(), PARTS[1..]);
 }
 
 #[test]

@@ -286,6 +286,7 @@ pub(super) fn session_row_with(
         reviewed: Cow::Borrowed(&session.reviewed),
         annotations: Cow::Borrowed(annotations::annotations_of(ledger, key)),
         reverted: Cow::Borrowed(&session.reverted),
+        decided: Cow::Borrowed(&session.decided),
         checkpoints: Cow::Borrowed(&session.checkpoints),
         repository: changes.statuses.status_to_save(key),
         shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
