@@ -5,9 +5,10 @@
 //!
 //! Owns: [`arguments`] (flags), [`connection`] (the pipes to the host), [`events`] (all that a run
 //! waits for), [`client`] (opening the session, following turns), [`decisions`] (on permissions and
-//! questions), [`policy`] (rules for permissions) with [`commands`], `lines` (their grammar) and
-//! [`patterns`] (of paths), [`answers`] (to questions), [`printer`] (stdout), [`output`] (written
-//! files), [`changes`] and [`patch`] (changed files), and [`summary`] (the result).
+//! questions), [`policy`] (rules for permissions) with [`commands`], `lines` (their grammar),
+//! [`patterns`] (of paths), [`inputs`] and [`patched`] (what calls and patches name), [`answers`]
+//! (to questions), [`printer`] (stdout), [`output`] (written files), [`changes`] and [`patch`]
+//! (changed files), and [`summary`] (the result).
 //! Never: starts an agent, stores anything, or knows the core: it knows what the protocol says.
 
 use std::ffi::OsString;
@@ -32,9 +33,11 @@ pub mod commands;
 pub mod connection;
 pub mod decisions;
 pub mod events;
+pub mod inputs;
 mod lines;
 pub mod output;
 pub mod patch;
+pub mod patched;
 pub mod patterns;
 pub mod policy;
 pub mod printer;

@@ -11,6 +11,7 @@ use anyhow::{bail, Context};
 use serde_json::Value;
 
 use super::commands::{plain_words, runs, SHELL};
+use super::inputs::{command_in, with_arguments, NamedCommand, NamedFiles};
 use super::patterns::{NamedPath, PathPattern};
 use crate::wire::text::plain;
 use crate::wire::tool_calls::{KIND, LOCATIONS, OMITTED, RAW_INPUT, TOOL_KIND};
@@ -32,60 +33,23 @@ const KINDS: [&str; 10] =
 /// Kind of tools that run commands.
 const EXECUTE: &str = "execute";
 
+/// Kind of tools of VS Code whose input is a command line.
+const TERMINAL: &str = "terminal";
+
+/// Member of an input that clients get as the command line.
+const LINE_MEMBER: &str = "command";
+
 /// Kinds of tools that change a folder with everything in it.
 const WHOLE: [&str; 2] = ["delete", "move"];
 
 /// Reason for unknown files: a URI that is no file of this machine.
 const FOREIGN: &str = "the call names a file that is not one of this machine";
 
-/// Reason for unknown files: an input of which the run has not all.
+/// Reason for unknown files: an input of which the run has not all, or that is too deep.
 const TOO_LARGE: &str = "the input of the call is too large to be examined";
 
 /// Reason for unknown files: none is named where there must be one.
 const UNNAMED: &str = "the call does not name its files";
-
-/// Members of a tool's input that name files, in lower case and without `_`.
-const PATH_MEMBERS: [&str; 26] = [
-    "path",
-    "paths",
-    "file",
-    "files",
-    "filename",
-    "filepath",
-    "filepaths",
-    "abspath",
-    "absolutepath",
-    "relativepath",
-    "notebookpath",
-    "dirpath",
-    "directory",
-    "folder",
-    "uri",
-    "target",
-    "targetfile",
-    "targetpath",
-    "source",
-    "sourcepath",
-    "destination",
-    "destinationpath",
-    "from",
-    "to",
-    "newpath",
-    "oldpath",
-];
-
-/// Members of a tool's input that may be a patch, in lower case and without `_`.
-const PATCH_MEMBERS: [&str; 4] = ["patch", "patchtext", "input", "diff"];
-
-/// Members of a tool's input with changes by file, in lower case and without `_`.
-const CHANGES_MEMBERS: [&str; 2] = ["changes", "filechanges"];
-
-/// Beginnings of the lines of a patch that name a file.
-const PATCH_LINES: [&str; 6] =
-    ["*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: ", "--- a/", "+++ b/"];
-
-/// Maximum depth of lists and objects in an input that are searched for files.
-const INPUT_DEPTH_MAX: usize = 8;
 
 /// Kinds of tools of which each call concerns a file.
 const OF_FILES: [&str; 4] = ["read", "edit", "delete", "move"];
@@ -101,8 +65,10 @@ pub struct PolicyRequest {
     pub kind: Option<String>,
     /// Purpose of the call, for people.
     pub title: String,
-    /// Command line; `None` if the call runs no command.
+    /// Command line; `None` if the call runs no command, or does not name it.
     pub command: Option<String>,
+    /// Set if the call runs a command that it does not name.
+    pub hides_command: bool,
     /// Files that the call concerns, as far as it names them.
     pub paths: Vec<NamedPath>,
     /// Reason why it may concern other files, too.
@@ -214,7 +180,7 @@ impl Policy {
         let member = |name: &str| meta.and_then(|meta| meta.get(name));
         let kind = member(KIND).and_then(Value::as_str).or_else(|| {
             match member(TOOL_KIND).and_then(Value::as_str)? {
-                "terminal" => Some("execute"),
+                TERMINAL => Some(EXECUTE),
                 kind => Some(kind),
             }
         });
@@ -222,42 +188,55 @@ impl Policy {
             Some(ToolInput::Inline(text)) => (Some(text.as_str()), false),
             input => (None, input.is_some()),
         };
-        let object = input.and_then(|text| serde_json::from_str::<Value>(text).ok()).filter(Value::is_object);
+        // The input of a terminal is a command line, whatever it resembles.
+        let is_line = member(TOOL_KIND).and_then(Value::as_str) == Some(TERMINAL);
+        let value = input.filter(|_| !is_line).and_then(|text| serde_json::from_str::<Value>(text).ok());
         let more = member(RAW_INPUT);
         let is_cut = is_elsewhere || more.is_some_and(|more| more.get(OMITTED).is_some());
-        let command = match &object {
-            Some(object) => command_in(object),
-            None => input.filter(|_| kind == Some(EXECUTE)).map(|line| with_arguments(line, more)),
+        let is_command = is_line || kind == Some(EXECUTE);
+        let command = match (&value, input) {
+            (Some(value), _) if is_command || value.is_object() => command_in(value),
+            (None, Some(line)) if is_command => with_arguments(line, more, LINE_MEMBER),
+            _ => NamedCommand::None,
         };
-        let inputs = object.iter().chain(more);
-        let (paths, has_foreign) = self.paths(inputs, member(LOCATIONS), edits);
+        let (command, hides_command) = match command {
+            NamedCommand::None => (None, false),
+            NamedCommand::Line(line) if !is_cut => (Some(line), false),
+            NamedCommand::Line(_) | NamedCommand::Hidden => (None, true),
+        };
+        let text = input.filter(|_| value.is_none() && !is_command);
+        let text = text.map(|text| Value::String(text.to_owned()));
+        let mut named = NamedFiles::default();
+        value.iter().chain(&text).chain(more).for_each(|input| named.add(input));
+        let is_large = is_cut || named.is_too_deep;
+        let (paths, has_foreign) = self.paths(named.names, member(LOCATIONS), edits);
         PolicyRequest {
             tool: tool.to_owned(),
             display_name: display_name.to_owned(),
             kind: kind.map(str::to_owned),
             title: title.to_owned(),
-            command: command.filter(|_| !is_cut),
+            command,
+            hides_command,
             paths,
-            other_files: is_cut.then_some(TOO_LARGE).or(has_foreign.then_some(FOREIGN)),
+            other_files: is_large.then_some(TOO_LARGE).or(has_foreign.then_some(FOREIGN)),
         }
     }
 
     /// Returns the files that a call names, and whether it names others that are not files of this
     /// machine.
-    fn paths<'a>(
+    fn paths(
         &self,
-        inputs: impl Iterator<Item = &'a Value>,
+        of_input: Vec<String>,
         locations: Option<&Value>,
         edits: Option<&FileEditCollection>,
     ) -> (Vec<NamedPath>, bool) {
-        let mut of_input = Vec::new();
-        inputs.for_each(|input| named_in(input, INPUT_DEPTH_MAX, &mut of_input));
         let locations = locations.and_then(Value::as_array).into_iter().flatten();
         let of_locations = locations.filter_map(|location| location["path"].as_str());
         let sides = edits.iter().flat_map(|edits| &edits.items).flat_map(|edit| [&edit.before, &edit.after]);
         let of_edits = sides.flatten().map(|side| side.uri.as_str());
         let (mut paths, mut has_foreign) = (Vec::new(), false);
-        for text in of_input.into_iter().chain(of_locations).chain(of_edits) {
+        let of_input = of_input.iter().map(String::as_str);
+        for text in of_input.chain(of_locations).chain(of_edits) {
             match NamedPath::of(text, &self.directory) {
                 Some(path) => paths.push(path),
                 None => has_foreign = true,
@@ -267,57 +246,6 @@ impl Policy {
         paths.dedup();
         (paths, has_foreign)
     }
-}
-
-/// Collects the files that an input names, also deeper in it and in patches.
-fn named_in<'a>(input: &'a Value, depth: usize, named: &mut Vec<&'a str>) {
-    let Some(depth) = depth.checked_sub(1) else { return };
-    match input {
-        Value::Array(items) => items.iter().for_each(|item| named_in(item, depth, named)),
-        Value::Object(members) => {
-            for (name, value) in members {
-                let name = name.replace('_', "").to_lowercase();
-                match value {
-                    Value::String(text) if PATH_MEMBERS.contains(&&*name) => named.push(text),
-                    Value::Array(items) if PATH_MEMBERS.contains(&&*name) => {
-                        named.extend(items.iter().filter_map(Value::as_str));
-                        named_in(value, depth, named);
-                    }
-                    Value::String(text) if PATCH_MEMBERS.contains(&&*name) => {
-                        let of_line = |line: &'a str| {
-                            PATCH_LINES.iter().find_map(|begin| line.strip_prefix(begin)).map(str::trim_end)
-                        };
-                        named.extend(text.lines().filter_map(of_line));
-                    }
-                    Value::Object(files) if CHANGES_MEMBERS.contains(&&*name) => {
-                        named.extend(files.keys().map(String::as_str));
-                    }
-                    value => named_in(value, depth, named),
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Returns the command line in the input of a tool, as agents write it.
-fn command_in(input: &Value) -> Option<String> {
-    match input.get("command").or_else(|| input.get("cmd"))? {
-        Value::String(line) => Some(with_arguments(line, Some(input))),
-        words => joined(words),
-    }
-}
-
-/// Returns a command line with the arguments that the input has apart.
-fn with_arguments(line: &str, input: Option<&Value>) -> String {
-    let arguments = input.and_then(|input| joined(&input["args"])).filter(|words| !words.is_empty());
-    arguments.map_or(line.to_owned(), |words| format!("{line} {words}"))
-}
-
-/// Returns a list of words as a line, in which they are quoted.
-fn joined(words: &Value) -> Option<String> {
-    let words: Option<Vec<&str>> = words.as_array()?.iter().map(Value::as_str).collect();
-    Some(shell_words::join(words?))
 }
 
 impl PermissionRule {
@@ -423,7 +351,7 @@ fn denied_command(words: &[String], request: &PolicyRequest) -> RuleDenial {
         Some(Ok(true)) => RuleDenial::Yes,
         Some(Ok(false)) => RuleDenial::No,
         Some(Err(why)) => RuleDenial::Perhaps(format!("the command line cannot be taken apart: {why}")),
-        None if request.kind.as_deref() == Some(EXECUTE) => {
+        None if request.hides_command || request.kind.as_deref() == Some(EXECUTE) => {
             RuleDenial::Perhaps("the call does not name its command".to_owned())
         }
         None => RuleDenial::No,
@@ -601,5 +529,48 @@ mod tests {
         let found = call(base("text", json!({ "acp.kind": "edit", "acp.locations": [{ "path": "/x/y" }] })));
         assert_eq!(found.real_paths().collect::<Vec<_>>(), [Path::new("/x/y")]);
         assert_eq!(found.command, None);
+    }
+
+    #[test]
+    fn command_that_a_call_writes_in_an_unusual_form_is_read_or_denied_and_never_granted() {
+        let mut denying = Policy::new(Path::new("/repo"), true);
+        denying.add(false, "command=rm").unwrap();
+        let mut granting = Policy::new(Path::new("/repo"), false);
+        granting.add(true, "command=npm test").unwrap();
+        let allowed = |policy: &Policy, input: &str, meta: Value| {
+            let call = json!({ "status": "pending-confirmation", "toolCallId": "1", "toolName": "t",
+                "displayName": "T", "invocationMessage": "Do", "toolInput": input, "_meta": meta });
+            let request = policy.request_of(&serde_json::from_value(call).unwrap()).unwrap();
+            policy.judge(&request).is_some_and(|judgement| judgement.allowed)
+        };
+        let execute = json!({ "acp.kind": "execute" });
+        for input in [r#""rm x""#, r#"["rm","x"]"#, r#"["rm",5]"#, "5", "null", r#"{"x":1}"#] {
+            assert!(!allowed(&denying, input, execute.clone()), "{input}");
+        }
+        assert!(allowed(&denying, r#""ls x""#, execute.clone()));
+        assert!(allowed(&granting, r#"["npm","test"]"#, execute.clone()));
+        let hidden = r#"{"command":"sudo","args":"rm x"}"#;
+        assert!(!allowed(&denying, hidden, json!({ "acp.kind": "other" })));
+        let terminal =
+            |more: Value| json!({ "acp.kind": "execute", "toolKind": "terminal", "acp.rawInput": more });
+        for more in [json!({ "args": "; rm x" }), json!({ "argv": ["a", 5] }), json!({ "cmd": "rm x" })] {
+            assert!(!allowed(&granting, "npm test", terminal(more.clone())), "{more}");
+            assert!(!allowed(&denying, "npm test", terminal(more.clone())), "{more}");
+        }
+        assert!(allowed(&granting, "npm test", terminal(json!({ "cwd": "/x" }))));
+        // A command line that resembles an object is a command line.
+        assert!(!allowed(&granting, r#"{"command":"npm test","x":"$(rm x)"}"#, terminal(json!({}))));
+    }
+
+    #[test]
+    fn input_that_is_nested_too_deeply_is_denied_by_paths_and_never_granted() {
+        let deep = (0..40).fold(json!({ "path": "/repo/.github/x" }), |deep, _| json!({ "x": deep }));
+        let input = json!({ "path": "/repo/src/a", "more": deep }).to_string();
+        let call = json!({ "status": "pending-confirmation", "toolCallId": "1", "toolName": "t",
+            "displayName": "T", "invocationMessage": "Do", "toolInput": input, "_meta": { "acp.kind": "edit" } });
+        let policy = Policy::new(Path::new("/repo"), false);
+        let request = policy.request_of(&serde_json::from_value(call).unwrap()).unwrap();
+        assert_eq!(judged(&["path=src/**"], &[], &request), None);
+        assert_eq!(judged(&["kind=edit"], &["path=.github/**"], &request), Some(false));
     }
 }

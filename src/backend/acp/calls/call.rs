@@ -180,8 +180,8 @@ impl TrackedCall {
         let some = |value: Value| Some(value).filter(|value| *value != json!([]) && *value != json!({}));
         let kind = self.kind_name.as_deref().unwrap_or_else(|| kind_name(self.kind));
         extra_meta::put(&mut meta, extra_meta::TOOL_KIND, self.known_kind());
-        if self.command().is_some() {
-            let more = self.input.clone().and_then(|input| extra_meta::rest(input, &COMMANDS));
+        if let Some((name, _)) = self.named_command() {
+            let more = self.input.clone().and_then(|input| extra_meta::rest(input, &[name]));
             extra_meta::put(&mut meta, extra_meta::RAW_INPUT, more);
         }
         extra_meta::put(&mut meta, extra_meta::KIND, Some(kind));
@@ -232,9 +232,14 @@ impl TrackedCall {
 
     /// Returns the command line of a call that executes one; clients show it as the input.
     fn command(&self) -> Option<&str> {
+        self.named_command().map(|(_, line)| line)
+    }
+
+    /// Returns the command line with the name of its member.
+    fn named_command(&self) -> Option<(&'static str, &str)> {
         let is_command = self.kind == ToolKind::Execute && self.client_tool.is_none();
         let input = self.input.as_ref().filter(|_| is_command)?;
-        COMMANDS.iter().find_map(|name| input.get(name)?.as_str())
+        COMMANDS.iter().find_map(|name| Some((*name, input.get(name)?.as_str()?)))
     }
 
     /// Returns the kind of tool for clients that follow VS Code, if they know it. They take the
