@@ -23,7 +23,7 @@ use self::client::RunClient;
 use self::events::{RunEvents, RunSignals};
 use self::printer::Printer;
 use self::summary::{RunFailure, RunResult, RunSummary};
-use crate::status::{EXIT_FAILURE, EXIT_OUTPUT, EXIT_USAGE};
+use crate::status::{EXIT_DENIED, EXIT_FAILURE, EXIT_OUTPUT, EXIT_USAGE};
 
 pub mod answers;
 pub mod arguments;
@@ -176,14 +176,23 @@ async fn perform(job: &RunJob, signals: RunSignals, stopped: Option<RunStop>) ->
     conclude(ended, &mut printer, &mut summary);
     summary.duration_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
     if let Some(file) = &job.summary {
+        let had_loss = printer.loss().is_some();
         let written = summary.text().and_then(|text| file.write(text.as_bytes(), &mut printer));
-        if let Err(error) =
-            written.context("--summary").and(printer.loss().map_or(Ok(()), |loss| Err(loss.reason())))
-        {
-            return complain(&format!("{error:#}"), EXIT_OUTPUT);
+        // An earlier loss is the result of the run already.
+        let loss = printer.loss().filter(|_| !had_loss).map(|loss| loss.reason());
+        if let Some(error) = written.context("--summary").err().or(loss) {
+            return complain(&format!("{error:#}"), status_without_output(summary.exit_status));
         }
     }
     summary.exit_status
+}
+
+/// Returns the exit status of a run whose summary is lost: a failure precedes the loss.
+fn status_without_output(status: u8) -> u8 {
+    match status {
+        0 | EXIT_DENIED => EXIT_OUTPUT,
+        failure => failure,
+    }
 }
 
 /// Sets the result of a run, and prints the reason if it is a failure.

@@ -107,11 +107,17 @@ fn time_limit_covers_the_start_of_the_agent() {
 
 #[test]
 fn reader_that_leaves_cancels_the_turn() {
-    let (mut run, out) = at_work(&mut fleeting("/say at work\n/stream 1000000 100 5"));
+    let folder = tempfile::tempdir().unwrap();
+    let summary = folder.path().join("summary.json");
+    let mut run = fleeting("/say at work\n/stream 1000000 100 5");
+    let (mut run, out) = at_work(run.arg("--summary").arg(&summary));
     drop(out);
     let (status, err) = rest(&mut run);
     assert_eq!(status, Some(130), "{err}");
+    assert_eq!(err.matches("reader").count(), 1, "{err}");
     assert!(err.contains("the reader of stdout is gone"), "{err}");
+    let summary: serde_json::Value = serde_json::from_slice(&std::fs::read(summary).unwrap()).unwrap();
+    assert_eq!(summary["exitStatus"], 130);
 }
 
 /// Returns whether a process catches SIGINT.

@@ -77,7 +77,7 @@ fn output_that_cannot_be_written_has_a_status_of_its_own_and_the_session_stays()
         let output = run.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(14), "{form:?}: {said}");
-        assert!(said.contains("stdout cannot be written: No space left"), "{said}");
+        assert_eq!(said.matches("stdout cannot be written: No space left").count(), 1, "{said}");
         let summary: Value = serde_json::from_str(&fs::read_to_string(&summary).unwrap()).unwrap();
         assert_eq!(summary["error"]["kind"], "output");
     }
