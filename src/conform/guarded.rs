@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::Context;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -15,6 +16,7 @@ use super::host::{create_folder, remove_folder};
 use super::Conformed;
 use crate::os::hangup::LeaveReason;
 use crate::os::process::{GuardProgram, Guarded, BY_SIGNAL};
+use crate::os::stdio::is_closed;
 use crate::os::{exe, paths, signals};
 
 /// Flag of the guarded process.
@@ -39,6 +41,22 @@ pub fn run(guard: &GuardProgram) -> anyhow::Result<Conformed> {
     judged
 }
 
+/// Copies all output of the judge. If it cannot be written, it is still read: the judge would wait.
+async fn passed_on(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+) -> io::Result<()> {
+    let copied = tokio::io::copy(from, to).await;
+    let flushed = match copied {
+        Ok(_) => to.flush().await,
+        Err(error) => Err(error),
+    };
+    if flushed.is_err() {
+        tokio::io::copy(from, &mut tokio::io::sink()).await?;
+    }
+    flushed
+}
+
 /// Has the guarded process judge, until a signal comes.
 async fn judge(
     guard: &GuardProgram,
@@ -53,7 +71,7 @@ async fn judge(
     let stopped = CancellationToken::new();
     let (mut to_stdout, mut to_stderr) = (tokio::io::stdout(), tokio::io::stderr());
     let judges = async {
-        let out = tokio::io::copy(&mut stdout, &mut to_stdout);
+        let out = passed_on(&mut stdout, &mut to_stdout);
         let err = tokio::io::copy(&mut stderr, &mut to_stderr);
         tokio::join!(guard.keep_running(&stopped), out, err)
     };
@@ -66,10 +84,15 @@ async fn judge(
     let name = tokio::select! {
         biased;
         (status, out, err) = judges => {
-            for error in [out.err(), err.err()].into_iter().flatten() {
-                tracing::debug!(%error, "output of the judge is lost");
+            if let Err(error) = err {
+                tracing::debug!(%error, "stderr of the judge is lost");
             }
             let code = status.context("the judge cannot be waited for")?.code().unwrap_or(BY_SIGNAL);
+            match out {
+                Err(error) if !is_closed(&error) => return Err(error).context("stdout cannot be written"),
+                // A reader that is gone wants no more.
+                _ => {}
+            }
             return Ok(Conformed::Exited(u8::try_from(code).map_err(io::Error::other)?));
         }
         name = stop => name,

@@ -52,6 +52,8 @@ pub struct RecordArgs {
 enum Passed {
     Bytes(Side, Vec<u8>),
     End(Side),
+    /// Output of the host that could not be passed on, with the reason.
+    Lost(io::Error),
     Exited(io::Result<ExitStatus>),
     /// More has passed than can wait; what follows is not recorded.
     Overflow,
@@ -108,7 +110,7 @@ impl WaitingBytes {
 /// status of the host.
 ///
 /// # Errors
-/// When the file cannot be created or written, or the host cannot be started.
+/// When the file or stdout cannot be written, or the host cannot be started.
 pub fn record(arguments: &RecordArgs) -> anyhow::Result<u8> {
     let name = arguments.file.display();
     // A conversation may contain secrets.
@@ -143,7 +145,7 @@ pub fn record(arguments: &RecordArgs) -> anyhow::Result<u8> {
             }
         }
     };
-    let (mut status, mut host_is_silent) = (None, false);
+    let (mut status, mut host_is_silent, mut lost) = (None, false, None);
     while status.is_none() || !host_is_silent {
         match passed.recv().context("the conversation cannot be followed")? {
             Passed::Bytes(side, bytes) => {
@@ -155,6 +157,7 @@ pub fn record(arguments: &RecordArgs) -> anyhow::Result<u8> {
                 host_is_silent |= side == Side::Host;
                 note(&|recorder| recorder.end(side));
             }
+            Passed::Lost(error) => lost = Some(error),
             Passed::Exited(exited) => status = Some(exited.context("the host cannot be waited for")?),
         }
     }
@@ -162,7 +165,7 @@ pub fn record(arguments: &RecordArgs) -> anyhow::Result<u8> {
         match event {
             Passed::Bytes(side, bytes) => note(&|recorder| recorder.take(side, &bytes)),
             Passed::Overflow => note(&|_| Err(overflow())),
-            Passed::End(_) | Passed::Exited(_) => {}
+            Passed::End(_) | Passed::Lost(_) | Passed::Exited(_) => {}
         }
     }
     let status = status.and_then(|status| status.code());
@@ -179,6 +182,7 @@ pub fn record(arguments: &RecordArgs) -> anyhow::Result<u8> {
         }
         Err(error).with_context(|| format!("`{name}` is not complete"))
     })?;
+    lost.map_or(Ok(()), Err).context("stdout cannot be written")?;
     let by_signal = u8::try_from(BY_SIGNAL).unwrap_or(u8::MAX);
     Ok(status.map_or(by_signal, |status| u8::try_from(status).unwrap_or(u8::MAX)))
 }
@@ -188,7 +192,10 @@ pub fn record(arguments: &RecordArgs) -> anyhow::Result<u8> {
 /// Each side is recorded before it is passed on, so that no answer precedes its request.
 fn pass_up(mut to_host: ChildStdin, events: &PassedQueue) {
     let passed = pass(&mut io::stdin().lock(), &mut to_host, |bytes| events.send_bytes(Side::Client, bytes));
-    note_error("stdin of the host", passed);
+    if let Some(error) = passed.err().filter(|error| !is_closed(error)) {
+        // stderr may be closed.
+        writeln!(io::stderr(), "error: stdin of the host: {error}").unwrap_or_default();
+    }
     drop(to_host);
     events.send(Passed::End(Side::Client));
 }
@@ -197,8 +204,10 @@ fn pass_up(mut to_host: ChildStdin, events: &PassedQueue) {
 /// client had closed it.
 fn pass_down(mut from_host: ChildStdout, events: &PassedQueue) {
     let passed = pass(&mut from_host, &mut io::stdout().lock(), |bytes| events.send_bytes(Side::Host, bytes));
-    note_error("stdout", passed);
     drop(from_host);
+    if let Some(error) = passed.err().filter(|error| !is_closed(error)) {
+        events.send(Passed::Lost(error));
+    }
     events.send(Passed::End(Side::Host));
 }
 
@@ -224,13 +233,6 @@ fn pass(from: &mut dyn Read, to: &mut dyn Write, before: impl Fn(&[u8])) -> io::
         before(&buffer[..length]);
         to.write_all(&buffer[..length])?;
         to.flush()?;
-    }
-}
-
-fn note_error(what: &str, passed: io::Result<()>) {
-    if let Some(error) = passed.err().filter(|error| !is_closed(error)) {
-        // stderr may be closed.
-        writeln!(io::stderr(), "error: {what}: {error}").unwrap_or_default();
     }
 }
 

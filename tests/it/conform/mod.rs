@@ -183,3 +183,14 @@ fn silent_short_lived_and_endless_hosts_hold_nothing_up() {
         assert_eq!(output.status.code(), Some(22), "{table}");
     }
 }
+
+#[test]
+fn report_that_cannot_be_written_is_a_failure() {
+    for form in [&["--json"][..], &[]] {
+        let full = std::fs::File::create("/dev/full").unwrap();
+        let output = conform().args(["--only", "initialize"]).args(form).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("stdout cannot be written: No space left"), "{said}");
+    }
+}

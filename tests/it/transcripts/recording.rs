@@ -248,3 +248,17 @@ fn listening_host_is_recorded_and_replayed() {
     let path = folder.path().join("a.txt");
     assert_same(&replay(&[&path], &["--", &socket]).output().unwrap());
 }
+
+#[test]
+fn recording_whose_stdout_is_full_fails_and_is_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("full.txt");
+    let mut command = program();
+    command.arg("record").arg(&path).args(["--", "/bin/sh", "-c", "echo '{\"id\":1}'"]);
+    let full = fs::File::create("/dev/full").unwrap();
+    let output = command.stdin(Stdio::null()).stdout(full).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(said.matches("stdout cannot be written: No space left").count(), 1, "{said}");
+    assert!(fs::read_to_string(&path).unwrap().contains("{\"id\":1}"));
+}
