@@ -130,10 +130,10 @@ async fn read(mut output: impl AsyncRead + Unpin, shared: &Shared) -> Option<Str
                         return Some(reason);
                     }
                 }
+                // The lost message may be an answer or the text of one.
                 Ok(Some(InputLine::TooLong)) => {
-                    if let Some(reason) = junk.note(b"(a line that is too long)") {
-                        return Some(reason);
-                    }
+                    let limit = LINE_BYTES_MAX >> 20;
+                    return Some(format!("it sent a message of more than {limit} MiB"));
                 }
                 Err(error) => return Some(format!("its output cannot be read: {error}")),
             }

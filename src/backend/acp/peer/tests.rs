@@ -326,3 +326,12 @@ fn error_that_quotes_a_secret_hides_it() {
     let error = AgentError::of(&RawValue::from_string(error.to_owned()).unwrap());
     assert_eq!(error.to_string(), "no (secret) (-1): (secret) too");
 }
+
+/// The lost message may be an answer or the text of one.
+#[tokio::test]
+async fn agent_whose_message_is_too_long_is_given_up_with_the_reason() {
+    let output = update("before") + "\n" + &"x".repeat(LINE_BYTES_MAX + 1) + "\n" + &update("behind");
+    let (texts, how) = received(output.as_bytes()).await;
+    assert_eq!(texts, ["\"before\""]);
+    assert!(how.contains("a message of more than 64 MiB"), "{how}");
+}
