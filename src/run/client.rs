@@ -62,6 +62,8 @@ pub struct RunClient<'a> {
     decisions: RunDecisions<'a>,
     /// Reason for which the running turn is cancelled.
     cancels: Option<RunStop>,
+    /// Set if the last cancellation was one that no client has asked for.
+    is_cancelled_by_agent: bool,
     /// Set if a turn was cancelled by this client.
     has_cancelled: bool,
     /// Set if a second signal has come.
@@ -130,6 +132,7 @@ impl<'a> RunClient<'a> {
             rejections: BTreeMap::new(),
             decisions: RunDecisions::new(&job.policy, &job.answers),
             cancels: None,
+            is_cancelled_by_agent: false,
             has_cancelled: false,
             leaves_at_once: false,
             needs_login: false,
@@ -257,6 +260,9 @@ impl<'a> RunClient<'a> {
         self.changeset.apply(envelope, |state, action| {
             apply_action_to_changeset(state, action);
         });
+        if of_chat && matches!(envelope.action, StateAction::ChatTurnCancelled(_)) {
+            self.is_cancelled_by_agent = envelope.origin.is_none();
+        }
         if of_session || of_chat {
             self.printer.action(&envelope.action, text);
         }
@@ -355,7 +361,11 @@ impl<'a> RunClient<'a> {
         });
         let (result, ended) = match turn.state {
             TurnState::Cancelled => {
-                (RunResult::Cancelled, Err(self.cancels.take().unwrap_or(RunStop::CancelledElsewhere)))
+                let other = match self.is_cancelled_by_agent {
+                    true => RunStop::CancelledByAgent,
+                    false => RunStop::CancelledElsewhere,
+                };
+                (RunResult::Cancelled, Err(self.cancels.take().unwrap_or(other)))
             }
             TurnState::Error => (RunResult::Error, Err(failed_turn(error))),
             _ => (RunResult::Completed, Ok(())),

@@ -56,6 +56,8 @@ pub enum RunStop {
     Output(anyhow::Error),
     /// Cancellation by another client.
     CancelledElsewhere,
+    /// Cancellation for which no client has asked directly.
+    CancelledByAgent,
     /// Error with which a turn has ended: its kind and reason.
     TurnFailed(String, String),
     /// Reason why the agent cannot be used, with the kind of the error.
@@ -92,6 +94,10 @@ impl RunStop {
             }
             Self::CancelledElsewhere => {
                 let why = "the turn was cancelled by another client";
+                (RunResult::Cancelled, None, failure("cancelled", why.to_owned()))
+            }
+            Self::CancelledByAgent => {
+                let why = "the turn was cancelled by the agent, or with its chat by another client";
                 (RunResult::Cancelled, None, failure("cancelled", why.to_owned()))
             }
             Self::TurnFailed(kind, message) => (RunResult::Error, None, failure(&kind, message)),

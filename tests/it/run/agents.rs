@@ -196,3 +196,13 @@ fn command_of_an_agent_that_names_it_in_the_title_alone_is_decided_by_its_words(
     let (done, summary) = with_agent("", &asking(&ONCE, call), &flags);
     assert_eq!((done.status, &summary["permissions"][0]["command"]), (11, &json!(null)), "{done:?}");
 }
+
+#[test]
+fn turn_that_the_agent_cancels_by_itself_is_not_blamed_on_a_client() {
+    let (done, summary) = with_agent("", "end cancelled", &[]);
+    assert_eq!(done.status, 130, "{done:?}");
+    assert_eq!(
+        summary["error"]["message"],
+        "the turn was cancelled by the agent, or with its chat by another client"
+    );
+}
