@@ -250,7 +250,10 @@ impl TextsOf {
         let names_none = NO_FILES.contains(&last) || NO_FILES.contains(&&*joined);
         let files = has(&FILE_WORDS) || FILE_NAMES.contains(&&*joined) || self.files && last == "name";
         let is_patch = has(&PATCH_WORDS) || PATCH_WORDS.contains(&&*joined);
-        Self { files: files && !names_none, patches: is_patch || self.patches && !names_none }
+        Self {
+            files: files && !names_none,
+            patches: is_patch || self.patches && (!names_none || last == "text"),
+        }
     }
 }
 
@@ -350,7 +353,7 @@ mod tests {
         for name in ["patch", "patch_text", "input", "udiff", "unified_diff", "patchContent", "changes"] {
             assert_eq!(files_in(json!({ name: patch })), ["/x"], "{name}");
             assert_eq!(files_in(json!({ name: [patch] })), ["/x"], "{name}");
-            assert_eq!(files_in(json!({ name: [{ "whole": patch }] })), ["/x"], "{name}");
+            assert_eq!(files_in(json!({ name: [{ "text": patch }] })), ["/x"], "{name}");
         }
         assert_eq!(files_in(json!(patch)), ["/x"]);
         assert_eq!(files_in(json!({ "command": ["apply_patch", patch] })), ["/x"]);
