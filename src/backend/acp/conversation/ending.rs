@@ -154,11 +154,7 @@ fn ending(reason: StopReason) -> TurnEnd {
             ("maxTurnRequests", "the turn reached the agent's limit of model requests")
         }
         StopReason::Refusal => ("refusal", "the agent refused to continue"),
-        StopReason::EndTurn => return TurnEnd::Complete,
-        reason => {
-            tracing::warn!(?reason, "an agent ended a turn for a reason that is not known: it is complete");
-            return TurnEnd::Complete;
-        }
+        _ => return TurnEnd::Complete,
     };
     TurnEnd::Failed { kind: kind.to_owned(), message: message.to_owned(), resumable: false }
 }
