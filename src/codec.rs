@@ -17,7 +17,10 @@ pub enum InputLine {
     /// Bytes behind the last line end when the input ended.
     Unterminated(Bytes),
     /// Line that was longer than the limit, and was dropped.
-    TooLong,
+    TooLong {
+        /// First byte of the line that is not white space; `None` if it came later than the limit.
+        first: Option<u8>,
+    },
 }
 
 impl InputLine {
@@ -26,7 +29,7 @@ impl InputLine {
     pub fn len(&self) -> usize {
         match self {
             Self::Complete(line) | Self::Unterminated(line) => line.len(),
-            Self::TooLong => 0,
+            Self::TooLong { .. } => 0,
         }
     }
 }
@@ -63,11 +66,12 @@ impl LineCodec {
     /// due. Fails if the line counts as endless.
     fn skip(&mut self, buffer: &mut BytesMut) -> io::Result<Option<InputLine>> {
         let skipped = self.line_bytes_with(buffer.len())?;
+        let first = first_of(buffer);
         // A new buffer, so that the memory is freed.
         *buffer = BytesMut::new();
         self.scanned = 0;
         let was_reported = self.skipped.replace(skipped).is_some();
-        Ok((!was_reported).then_some(InputLine::TooLong))
+        Ok((!was_reported).then_some(InputLine::TooLong { first }))
     }
 
     /// Returns the length of the skipped line with `more` bytes. Fails if it counts as endless,
@@ -94,10 +98,15 @@ impl LineCodec {
             line.truncate(line.len() - 1);
         }
         if line.len() > self.line_bytes_max {
-            return Some(Err(InputLine::TooLong));
+            return Some(Err(InputLine::TooLong { first: first_of(&line) }));
         }
         (!line.iter().all(u8::is_ascii_whitespace)).then_some(Ok(line))
     }
+}
+
+fn first_of(line: &[u8]) -> Option<u8> {
+    let line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
+    line.iter().find(|byte| !byte.is_ascii_whitespace()).copied()
 }
 
 impl Decoder for LineCodec {
@@ -158,6 +167,10 @@ mod tests {
         lines
     }
 
+    fn too_long(first: u8) -> InputLine {
+        InputLine::TooLong { first: Some(first) }
+    }
+
     fn complete(text: &str) -> InputLine {
         InputLine::Complete(Bytes::copy_from_slice(text.as_bytes()))
     }
@@ -177,10 +190,10 @@ mod tests {
         for size in [1, 2, 7, 1000] {
             assert_eq!(decode(b"1234\nx\n", size, 5), vec![complete("1234"), complete("x")]);
             assert_eq!(decode(b"12345\r\nx\n", size, 5), vec![complete("12345"), complete("x")]);
-            assert_eq!(decode(b"123456\nx\n", size, 5), vec![InputLine::TooLong, complete("x")]);
-            assert_eq!(decode(b"123456", size, 5), vec![InputLine::TooLong]);
+            assert_eq!(decode(b"123456\nx\n", size, 5), vec![too_long(b'1'), complete("x")]);
+            assert_eq!(decode(b"123456", size, 5), vec![too_long(b'1')]);
             let long = [&[b'y'; 80][..], b"\nx\n"].concat();
-            assert_eq!(decode(&long, size, 5), vec![InputLine::TooLong, complete("x")]);
+            assert_eq!(decode(&long, size, 5), vec![too_long(b'y'), complete("x")]);
         }
     }
 
@@ -199,7 +212,7 @@ mod tests {
     fn line_without_an_end_is_an_error_after_sixteen_times_the_limit() {
         let mut codec = LineCodec::new(100_000);
         let mut read = |bytes: usize| codec.decode(&mut BytesMut::from(&vec![0; bytes][..]));
-        assert_eq!(read(1_000_000).unwrap(), Some(InputLine::TooLong));
+        assert_eq!(read(1_000_000).unwrap(), Some(too_long(0)));
         assert_eq!(read(600_000).unwrap(), None, "1.6 MB may have an end");
         let error = read(1).unwrap_err();
         assert!(error.to_string().starts_with("more than 1600000 bytes came without a line end"), "{error}");
@@ -210,7 +223,7 @@ mod tests {
         let (most, over) =
             ([vec![b'y'; ENDLESS_BYTES_MIN], b"\nx\n".to_vec()].concat(), ENDLESS_BYTES_MIN + 1);
         for size in [1000, most.len()] {
-            assert_eq!(decode(&most, size, 60), vec![InputLine::TooLong, complete("x")]);
+            assert_eq!(decode(&most, size, 60), vec![too_long(b'y'), complete("x")]);
             let mut codec = LineCodec::new(60);
             let longer = [vec![b'y'; over], b"\n".to_vec()].concat();
             let mut read = longer.chunks(size).map(|chunk| codec.decode(&mut BytesMut::from(chunk)));

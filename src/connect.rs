@@ -267,7 +267,7 @@ fn text_of(line: InputLine) -> io::Result<Utf8Bytes> {
     match line {
         InputLine::Complete(line) | InputLine::Unterminated(line) => Utf8Bytes::try_from(line)
             .map_err(|_| io::Error::other("stdin cannot be sent: a line is not UTF-8")),
-        InputLine::TooLong => {
+        InputLine::TooLong { .. } => {
             let longest = format!("stdin cannot be sent: a line is longer than {LINE_BYTES_MAX} bytes");
             Err(io::Error::other(longest))
         }

@@ -125,7 +125,7 @@ impl HostConnection {
         loop {
             let line = match self.lines.next().await {
                 Some(Ok(InputLine::Complete(line) | InputLine::Unterminated(line))) => line,
-                Some(Ok(InputLine::TooLong)) => {
+                Some(Ok(InputLine::TooLong { .. })) => {
                     return Err(RunStop::Failed(anyhow!("a message of the host is too long")))
                 }
                 Some(Err(_)) | None => return Err(self.gone().await),

@@ -73,7 +73,7 @@ impl Sidecar {
                 }
                 message => message,
             },
-            InputLine::TooLong => {
+            InputLine::TooLong { .. } => {
                 let longest = self.links.get_mut(connection).map_or(0, |link| link.terms.line_bytes_max);
                 let error = RpcError::invalid_request(format!("a line is longer than {longest} bytes"));
                 Incoming::Malformed { id: None, error }

@@ -80,7 +80,7 @@ impl Lines {
     pub(super) async fn next(&mut self) -> Option<String> {
         match self.input.next().await? {
             Ok(InputLine::Complete(line)) => Some(String::from_utf8_lossy(&line).trim().to_owned()),
-            Ok(InputLine::Unterminated(_) | InputLine::TooLong) => None,
+            Ok(InputLine::Unterminated(_) | InputLine::TooLong { .. }) => None,
             Err(error) => {
                 tracing::debug!(%error, "a connection to the MCP server for clients' tools cannot be read");
                 None

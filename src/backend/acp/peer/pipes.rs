@@ -131,9 +131,14 @@ async fn read(mut output: impl AsyncRead + Unpin, shared: &Shared) -> Option<Str
                     }
                 }
                 // The lost message may be an answer or the text of one.
-                Ok(Some(InputLine::TooLong)) => {
+                Ok(Some(InputLine::TooLong { first: Some(b'{') })) => {
                     let limit = LINE_BYTES_MAX >> 20;
                     return Some(format!("it sent a message of more than {limit} MiB"));
+                }
+                Ok(Some(InputLine::TooLong { .. })) => {
+                    if let Some(reason) = junk.note(b"(a line that is too long)") {
+                        return Some(reason);
+                    }
                 }
                 Err(error) => return Some(format!("its output cannot be read: {error}")),
             }

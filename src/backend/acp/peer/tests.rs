@@ -327,11 +327,12 @@ fn error_that_quotes_a_secret_hides_it() {
     assert_eq!(error.to_string(), "no (secret) (-1): (secret) too");
 }
 
-/// The lost message may be an answer or the text of one.
+/// The lost message may be an answer or the text of one; junk is skipped.
 #[tokio::test]
 async fn agent_whose_message_is_too_long_is_given_up_with_the_reason() {
-    let output = update("before") + "\n" + &"x".repeat(LINE_BYTES_MAX + 1) + "\n" + &update("behind");
-    let (texts, how) = received(output.as_bytes()).await;
-    assert_eq!(texts, ["\"before\""]);
+    let long = "x".repeat(LINE_BYTES_MAX + 1);
+    let output = [update("before"), long.clone(), update("behind"), format!(" {{{long}"), update("lost")];
+    let (texts, how) = received(output.join("\n").as_bytes()).await;
+    assert_eq!(texts, ["\"before\"", "\"behind\""]);
     assert!(how.contains("a message of more than 64 MiB"), "{how}");
 }
