@@ -58,9 +58,6 @@ const SHELLS: [&str; 19] = [
     "posh", "yash", "ksh93", "csh", "tcsh",
 ];
 
-/// Programs other than shells that run what they read.
-const DOCUMENT_RUNNERS: [&str; 8] = ["ssh", "su", "sudo", "doas", "runuser", "at", "batch", "crontab"];
-
 /// Commands whose arguments contain another command.
 #[rustfmt::skip]
 const WRAPPERS: [&str; 63] = [
@@ -151,12 +148,12 @@ pub fn runs(line: &str, command: &[String]) -> Result<bool, Opaque> {
 fn runs_at(line: &str, command: &[String], depth: usize) -> Result<bool, Opaque> {
     let read = read_line(line, depth)?;
     let mut found = Ok(false);
-    for LineCommand { words, reads_document } in &read.commands {
+    for LineCommand { words, is_fed } in &read.commands {
         match runs_words(words, command, depth) {
             // A match precedes a part that is not understood.
             Ok(true) => return Ok(true),
-            Ok(false) if *reads_document && words.iter().any(runs_documents) => {
-                found = Err("a program in it may run a document (`<<`)");
+            Ok(false) if *is_fed && runs_its_input(words) => {
+                found = Err("a program in it runs what it reads");
             }
             Ok(false) => {}
             Err(why) => found = Err(why),
@@ -168,28 +165,35 @@ fn runs_at(line: &str, command: &[String], depth: usize) -> Result<bool, Opaque>
     }
 }
 
-fn runs_documents(word: &Word) -> bool {
-    let name = name_of(&word.text);
-    word.is_unknown || SHELLS.contains(&name) || DOCUMENT_RUNNERS.contains(&name)
+/// Returns whether a command that reads a text runs it.
+fn runs_its_input(words: &[Word]) -> bool {
+    let is_option = |word: &&Word| word.text.starts_with('-');
+    let has_line = |rest: &[Word]| rest.iter().filter(is_option).any(|word| word.text.contains('c'));
+    (0..words.len()).any(|at| {
+        let rest = &words[at + 1..];
+        match name_of(&words[at].text) {
+            "su" | "runuser" | "newgrp" | "sg" | "script" => !has_line(rest),
+            "sudo" | "doas" => rest.iter().all(|word| is_option(&word)),
+            "ssh" => {
+                let is_value = |at: usize| at > 0 && is_option(&&rest[at - 1]);
+                (0..rest.len()).filter(|at| !is_option(&&rest[*at]) && !is_value(*at)).count() < 2
+            }
+            "at" | "batch" | "crontab" | "parallel" => true,
+            name => SHELLS.contains(&name) && rest.iter().all(|word| is_option(&word)),
+        }
+    })
 }
 
 /// Returns whether a line evaluates texts, as arithmetic does, and has a quoted one with a
 /// substitution.
 fn evaluates_hidden(read: &ReadLine) -> bool {
-    let traces = |words: &[Word]| {
-        let is_trace =
-            |word: &Word| word.text == "xtrace" || word.text.starts_with('-') && word.text.contains('x');
-        words.first().is_some_and(|name| name.text == "set" || SHELLS.contains(&name_of(&name.text)))
-            && words[1..].iter().any(is_trace)
-    };
     let compares = |words: &[Word]| {
         let is_test = |word: &Word| ["test", "[", "[["].contains(&word.text.as_str());
         words.iter().any(is_test) && words.iter().any(|word| EVALUATED.contains(&word.text.as_str()))
     };
     let has_index =
         |words: &[Word]| words.iter().any(|word| word.text.contains('[') && is_assignment(&word.text));
-    let evaluates =
-        |LineCommand { words, .. }: &LineCommand| compares(words) || traces(words) || has_index(words);
+    let evaluates = |LineCommand { words, .. }: &LineCommand| compares(words) || has_index(words);
     read.has_hidden && (read.evaluates || read.commands.iter().any(evaluates))
 }
 
@@ -211,8 +215,11 @@ fn runs_words(words: &[Word], command: &[String], depth: usize) -> Result<bool, 
     if !WRAPPERS.contains(&name) {
         return runs_one(words, command, depth);
     }
-    if name == "xargs" && runs_input(words) {
-        return Err("only a shell knows the name of one of its commands");
+    if name == "xargs" {
+        return runs_behind_xargs(&words[1..], command, depth);
+    }
+    if name == "command" && words.get(1).is_some_and(|word| ["-v", "-V"].contains(&word.text.as_str())) {
+        return Ok(false);
     }
     let certain = certain_command(words);
     let is_reading = READING_WRAPPERS.contains(&name);
@@ -226,29 +233,51 @@ fn runs_words(words: &[Word], command: &[String], depth: usize) -> Result<bool, 
     if certain.is_some() {
         return Ok(false);
     }
+    if let Some(at) = words.iter().position(|word| name_of(&word.text) == "xargs") {
+        return runs_behind_xargs(&words[at + 1..], command, depth);
+    }
     let ends_with_wrapper = words[1..].last().is_some_and(|word| WRAPPERS.contains(&name_of(&word.text)));
     if words.iter().any(|word| word.is_expanded) || is_reading && ends_with_wrapper {
         return Err("only a shell knows the words of a command behind another one");
     }
-    let mut lines = words[1..].iter().filter(|_| LINE_WRAPPERS.contains(&name));
+    let takes_lines = |word: &Word| LINE_WRAPPERS.contains(&name_of(&word.text));
+    let mut lines = words.iter().skip_while(|word| !takes_lines(word)).skip(1);
     lines.try_fold(false, |found, word| Ok(found || runs_argument(&word.text, command, depth + 1)?))
 }
 
-/// Returns whether `xargs` may take the name of its command from its input (`xargs -I{} {}`).
-fn runs_input(words: &[Word]) -> bool {
-    let (mut signs, mut words) = (vec!["{}"], words[1..].iter().map(|word| word.text.as_str()));
-    while let Some(word) = words.next() {
+/// Returns whether `xargs` with these arguments runs a command.
+fn runs_behind_xargs(arguments: &[Word], command: &[String], depth: usize) -> Result<bool, Opaque> {
+    const UNKNOWN: Opaque = "only a shell knows the words of a command behind another one";
+    // Texts that are replaced by what it reads.
+    let (mut signs, mut at) = (vec!["{}"], 0);
+    while let Some(word) = arguments.get(at).map(|word| word.text.as_str()) {
+        let next = arguments.get(at + 1).map(|word| word.text.as_str());
         if ["-I", "-J"].contains(&word) {
-            signs.extend(words.next());
+            signs.extend(next);
+            at += 1;
         } else if ["-n", "-P", "-L", "-s", "-d", "-a", "-E", "-R", "-S"].contains(&word) {
-            words.next();
+            at += 1;
         } else if let Some(option) = word.strip_prefix('-') {
             signs.push(option.trim_start_matches("-replace=").trim_start_matches(['I', 'i', 'J']));
         } else {
-            return signs.contains(&word);
+            break;
         }
+        at += 1;
     }
-    false
+    let Some(behind) = arguments.get(at..).filter(|behind| !behind.is_empty()) else { return Ok(false) };
+    let is_replaced = |word: &Word| signs.iter().any(|sign| !sign.is_empty() && word.text.contains(sign));
+    let name = name_of(&behind[0].text);
+    let may_run = WRAPPERS.contains(&name) || SHELLS.contains(&name) || name == "eval";
+    if is_replaced(&behind[0]) || may_run && behind.iter().any(is_replaced) {
+        return Err(UNKNOWN);
+    }
+    let all: Vec<Word> = behind.iter().cloned().chain([Word::unknown()]).collect();
+    runs_words(&all, command, depth)
+}
+
+/// Returns whether a word may name an alias of git, in any case.
+fn names_alias(word: &Word) -> bool {
+    word.text.to_ascii_lowercase().contains("alias.")
 }
 
 /// Returns the place of the command behind wrappers; `None` if options make it uncertain.
@@ -315,13 +344,15 @@ fn runs_one(words: &[Word], command: &[String], depth: usize) -> Result<bool, Op
     };
     let is_evaluated = |word: &Word| word.text.contains('[') && has_substitution(&word.text);
     match name_of(&first.text) {
-        // In zsh, `=name` is the path of a program.
-        name if name.starts_with('=') => Err("only a shell knows the name of one of its commands"),
+        // In zsh, `=name` is the path of a program; `find` replaces braces.
+        name if name.starts_with('=') || name == "{}" => {
+            Err("only a shell knows the name of one of its commands")
+        }
         name if REDEFINING.contains(&name) => Err("it gives commands another meaning"),
         "mapfile" | "readarray" if has_option('C') => Err("it gives commands another meaning"),
         "jobs" if has_option('x') => Err("it gives commands another meaning"),
         "print" if has_option('P') => Err("a text in it is one that shells evaluate"),
-        "git" if arguments.iter().any(|word| word.text.contains("alias.") && word.text.contains('!')) => {
+        "git" if arguments.iter().any(|word| names_alias(word) && word.text.contains('!')) => {
             Err("an alias of git in it runs a command")
         }
         name if name.starts_with("ld-linux") || name.starts_with("ld-musl") => {
@@ -330,11 +361,13 @@ fn runs_one(words: &[Word], command: &[String], depth: usize) -> Result<bool, Op
         name if EVALUATING.contains(&name) && arguments.iter().any(is_evaluated) => {
             Err("a text in it is one that shells evaluate")
         }
-        "trap" => match arguments.iter().find(|word| !word.text.starts_with('-') || word.is_expanded) {
-            Some(line) if line.is_expanded => Err("only a shell knows the line of a trap in it"),
-            Some(line) => runs_at(&line.text, command, depth + 1),
-            None => Ok(false),
-        },
+        "trap" if arguments.iter().any(|word| word.is_expanded) => {
+            Err("only a shell knows the line of a trap in it")
+        }
+        // The line may begin with `-`, too, and the names of signals are no commands.
+        "trap" => arguments
+            .iter()
+            .try_fold(false, |found, word| Ok(found || runs_at(&word.text, command, depth + 1)?)),
         "eval" if arguments.iter().any(|word| word.is_expanded) => {
             Err("only a shell knows what it evaluates")
         }
@@ -397,8 +430,7 @@ fn runs_in_shell(arguments: &[Word], command: &[String], depth: usize) -> Result
 /// Returns that a script runs nothing that a line shows, unless the file is one of open files.
 fn runs_file(file: &Word) -> Result<bool, Opaque> {
     let mut folders = file.text.split('/').filter(|name| !matches!(*name, "" | "."));
-    let is_open_file =
-        file.text.starts_with('/') && folders.next().is_some_and(|it| ["dev", "proc"].contains(&it));
+    let is_open_file = folders.any(|it| ["dev", "proc"].contains(&it));
     // The end of a path tells that it is none of them.
     let end = &file.text[file.known_from..];
     let name = name_of(end);
@@ -429,7 +461,7 @@ fn begins_with(words: &[Word], command: &[String]) -> bool {
             if SUBCOMMAND_PROGRAMS.contains(&name) && !subcommand.starts_with('-') =>
         {
             // An alias may stand for any subcommand.
-            let has_alias = rest.iter().any(|word| name == "git" && word.text.contains("alias."));
+            let has_alias = name == "git" && rest.iter().any(names_alias);
             let places = places_of_subcommand(rest).filter(|at| may_be(&rest[*at], subcommand));
             has_alias || places.into_iter().any(|at| has_all(&rest[at + 1..], expected))
         }
@@ -503,7 +535,7 @@ fn sets_commands(word: &str) -> bool {
         }
         _ => true,
     };
-    is_set && RUN_VARIABLES.contains(&name)
+    is_set && RUN_VARIABLES.contains(&name) || name.starts_with("BASH_FUNC_")
 }
 
 #[cfg(test)]
@@ -609,6 +641,13 @@ mod tests {
             "rbash -c 'rm x'",
             "mksh -c 'rm x'",
             "trap 'rm x' EXIT",
+            "trap -- '-; rm x' EXIT",
+            "timeout 5 ssh host 'rm x'",
+            "sudo su -c 'rm x'",
+            "ls | sudo xargs -n 1 rm",
+            "sudo flock -c x 'rm x'",
+            "nice env -S 'rm x'",
+            "xargs -n 1 timeout 5 rm < x",
             "function f { rm x; }; f",
             "function f() { rm x; }; f",
             "cat <<'EOF'\n$(x)\nEOF\nrm x",
@@ -680,6 +719,12 @@ mod tests {
             "awk '{print $(NF)}' x",
             "commands=5; ls ~/x",
             "let n=n+1",
+            "set -ex; git commit -m 'use `x` and $(y)'",
+            "command -v rm",
+            "tar c . | ssh -p 22 host 'tar x'",
+            "echo x | sudo tee /etc/x",
+            "echo x | ssh host cat",
+            "bash x.sh < y",
         ] {
             assert_eq!(found(line, "rm"), Ok(false), "{line}");
         }
@@ -799,6 +844,19 @@ mod tests {
             "cat <<'EOF' \\\nEOF\nEOF",
             "(cat <<'EOF')\nEOF",
             "echo \"$(case a in a) rm x;; esac)\"",
+            "echo \"$(case a in a) echo esac; rm x;; esac)\"",
+            "ssh host <<< 'rm x'",
+            "echo 'rm x' | ssh host",
+            "echo 'rm x' | su user",
+            "script <<EOF\nrm x\nEOF",
+            "parallel <<EOF\nrm x\nEOF",
+            "xargs env A=1 < x",
+            "xargs timeout 5 < x",
+            "xargs -I% sh -c % < x",
+            "find . -exec env {} +",
+            "cd /; . dev/stdin",
+            "git -c Alias.z='!rm x' z",
+            "env 'BASH_FUNC_ls%%=() { rm x; }' bash -c ls",
             "sudo -E timeout 5 $X",
             "setarch x86_64 $X",
             "xargs -n 1 -I % % < x",
@@ -825,7 +883,8 @@ mod tests {
             "echo ${| rm x; }",
             "echo ${x@P}",
             // Some texts are evaluated although they are quoted.
-            "x='$(rm x)'; set -x; ls",
+            "PS4='$(rm x)'; set -x; ls",
+            "ls | sudo xargs -I{} {}",
             "x='a[`rm x`]'; [[ x -eq 1 ]]",
             "printf -v 'a[$(rm x)]' x",
             "[[ -v 'a[${x}]' ]]",

@@ -52,8 +52,8 @@ impl Word {
 #[derive(Debug, Default)]
 pub(super) struct LineCommand {
     pub words: Vec<Word>,
-    /// Set if the command reads a document of the line.
-    pub reads_document: bool,
+    /// Set if the command reads a text of the line, a file or the output of another command.
+    pub is_fed: bool,
 }
 
 /// Commands of a line.
@@ -201,7 +201,11 @@ impl LineReader<'_> {
                     // In zsh, `&!` and `&|` are one sign.
                     self.rest.next_if(|char| ['!', '|'].contains(char));
                 }
-                Some(';' | '|') => self.end_command(&mut open)?,
+                Some(';') => self.end_command(&mut open)?,
+                Some('|') => {
+                    self.end_command(&mut open)?;
+                    open.command.is_fed = true;
+                }
                 Some('\r') => match self.rest.peek() {
                     Some('\n') => open.end_word(),
                     _ => return Err("it has a carriage return"),
@@ -269,9 +273,11 @@ impl LineReader<'_> {
         let first = self.read.commands.len();
         self.read_parenthesis()?;
         self.arithmetic = around;
-        let has = |command: &LineCommand, name: &str| command.words.iter().any(|word| word.text == name);
-        let count = |name: &str| self.read.commands[first..].iter().filter(|it| has(it, name)).count();
-        match count("case") > count("esac") {
+        let inner = &self.read.commands[first..];
+        let begun = inner.iter().filter(|it| it.words.iter().any(|word| word.text == "case")).count();
+        let ended =
+            inner.iter().filter(|it| it.words.first().is_some_and(|word| word.text == "esac")).count();
+        match begun > ended {
             true => Err("it has a `case` in a substitution"),
             false => Ok(()),
         }
@@ -299,17 +305,17 @@ impl LineReader<'_> {
         open.end_word();
         let OpenCommand { command, has_hidden, .. } = std::mem::take(open);
         self.read.has_hidden |= has_hidden;
-        let LineCommand { mut words, reads_document } = command;
+        let LineCommand { mut words, is_fed } = command;
         // A command may follow a test without a sign between.
         if let Some(end) = words.iter().position(|word| word.text == "]]") {
             let behind = words.split_off(end + 1);
             if !behind.is_empty() {
-                self.read.commands.push(LineCommand { words, reads_document });
+                self.read.commands.push(LineCommand { words, is_fed });
                 words = behind;
             }
         }
         if !words.is_empty() {
-            self.read.commands.push(LineCommand { words, reads_document });
+            self.read.commands.push(LineCommand { words, is_fed });
         }
         Ok(())
     }
@@ -321,11 +327,13 @@ impl LineReader<'_> {
         }
         open.begin_redirection();
         if sign == '<' && self.rest.next_if_eq(&'<').is_some() {
+            open.command.is_fed = true;
             return match self.rest.next_if_eq(&'<') {
                 Some(_) => Ok(()),
                 None => self.read_delimiter(open),
             };
         }
+        open.command.is_fed |= sign == '<';
         let mut last = sign;
         while let Some(char) = self.rest.next_if(|char| ['>', '&', '|'].contains(char)) {
             last = char;
@@ -343,7 +351,6 @@ impl LineReader<'_> {
             return Err("only a shell knows whether it has a document (`<<`)");
         }
         open.redirects = false;
-        open.command.reads_document = true;
         let drops_tabs = self.rest.next_if_eq(&'-').is_some();
         while self.rest.next_if(|char| [' ', '\t'].contains(char)).is_some() {}
         let quote = self.rest.next_if(|char| ['\'', '"', '\\'].contains(char));
