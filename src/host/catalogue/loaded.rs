@@ -200,10 +200,9 @@ fn read_session(row: &SessionRow) -> Result<LoadedHeader, String> {
     let counted = Some(annotations_summary(&row.uri, &annotations));
     let channel = Channel::new(row.uri.clone(), body.born_at);
     let state = SessionState { annotations: counted, ..body.state.into_owned() };
-    let mut decided = body.decided.into_owned();
-    if decided.is_empty() {
-        decided = shown_decisions(state.customizations.as_deref().unwrap_or_default());
-    }
+    let decided = body.decided.map(Cow::into_owned);
+    let decided =
+        decided.unwrap_or_else(|| shown_decisions(state.customizations.as_deref().unwrap_or_default()));
     let times = (body.created_at.into_owned(), row.modified_at.clone());
     let session = Session {
         selected: summary.meta.clone(),

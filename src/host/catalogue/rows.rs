@@ -49,9 +49,10 @@ pub struct SessionBody<'a> {
     /// Files that clients have reverted.
     #[serde(rename = "discarded", default, skip_serializing_if = "<[RevertedFile]>::is_empty")]
     pub(in crate::host) reverted: Cow<'a, [RevertedFile]>,
-    /// Decisions of clients about plugins, for this session.
-    #[serde(default, skip_serializing_if = "SessionDecisions::is_empty")]
-    pub(in crate::host) decided: Cow<'a, SessionDecisions>,
+    /// Decisions of clients about plugins, for this session; `None` if there are no plugins, or the
+    /// row is older than the member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::host) decided: Option<Cow<'a, SessionDecisions>>,
     #[serde(rename = "kept", default, skip_serializing_if = "has_no_checkpoints")]
     pub(in crate::host) checkpoints: Cow<'a, CheckpointedFolder>,
     /// Last observed status of the session's repository.
@@ -280,7 +281,8 @@ mod tests {
         let several = SESSION.replace("\"chats\":[]", &rows);
         let decided = r#""decided":{"me":{"v:/p":{"":false,"mcp=x":null}}},"shownAt"#;
         let decided = SESSION.replace("\"shownAt", decided);
-        for session in [SESSION, &SESSION.replace("\"shownAt\":3,", ""), &several, &decided] {
+        let undecided = SESSION.replace("\"shownAt", r#""decided":{},"shownAt"#);
+        for session in [SESSION, &SESSION.replace("\"shownAt\":3,", ""), &several, &decided, &undecided] {
             let mut body = SessionBody::read(session.as_bytes()).unwrap();
             assert_eq!(body.to_json(), *session);
             let mut written = WrittenList::default();

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use ahp_types::state::{AgentInfo, Customization, CustomizationEnablement};
+use ahp_types::state::{AgentInfo, ClientPluginCustomization, Customization, CustomizationEnablement};
 use serde::{Deserialize, Serialize};
 
 use crate::host::refusal::Refusal;
@@ -144,13 +144,23 @@ impl SessionDecisions {
         plugins.entry(part.uri.to_owned()).or_default().insert(part.part, decided);
     }
 
-    /// Removes the decisions about a plugin and its parts: those of a new publication count.
-    pub(in crate::host) fn forget(&mut self, client_id: &str, uri: &str) {
-        if let Some(plugins) = self.0.get_mut(client_id) {
-            plugins.remove(uri);
-            if plugins.is_empty() {
-                self.0.remove(client_id);
+    /// Removes the decisions about a plugin and its parts of which the publication now says
+    /// something else for a session: that counts.
+    pub(in crate::host) fn forget_changed(
+        &mut self,
+        client_id: &str,
+        was: &ClientPluginCustomization,
+        now: &ClientPluginCustomization,
+    ) {
+        let Some(plugins) = self.0.get_mut(client_id) else { return };
+        if let Some(parts) = plugins.get_mut(&now.uri) {
+            parts.retain(|part, _| published_decision(was, part) == published_decision(now, part));
+            if parts.is_empty() {
+                plugins.remove(&now.uri);
             }
+        }
+        if plugins.is_empty() {
+            self.0.remove(client_id);
         }
     }
 }
@@ -200,6 +210,18 @@ pub(super) fn decisions_about(
     let for_all = for_all.or_else(|| published.iter().find(is_for_all).cloned());
     let all: Vec<_> = of_session.into_iter().chain(of_workspace).chain(for_all).collect();
     Some(all).filter(|all| !all.is_empty())
+}
+
+/// Returns what a publication says for a session about a part.
+fn published_decision(plugin: &ClientPluginCustomization, part: &str) -> Option<bool> {
+    let Some((kind, name)) = part.split_once('=') else {
+        return session_decision(plugin.enablement.as_deref().unwrap_or_default());
+    };
+    let list = plugin.child_enablement.as_ref().and_then(|all| all.get(name)).map(Vec::as_slice);
+    match kind {
+        "mcp" => session_decision(list.unwrap_or_default()),
+        _ => Some(is_on(list)),
+    }
 }
 
 /// Returns the decision for the session in a list.

@@ -7,7 +7,7 @@ use ahp_types::actions::{
     SessionCustomizationToggledAction, SessionMcpServerStartRequestedAction,
     SessionMcpServerStopRequestedAction,
 };
-use ahp_types::state::AgentInfo;
+use ahp_types::state::{AgentInfo, ClientPluginCustomization};
 use serde_json::{json, Value};
 
 use super::enablement::PluginPart;
@@ -247,7 +247,35 @@ fn decisions_for_a_session_about_plugins_are_limited() {
     assert_eq!(refusal, Refusal::TooManySessionDecisions(1000));
     // Known ones need no room.
     assert!(decisions.check_room_for(&part(1)).is_ok());
-    decisions.forget("me", "v:/p");
+}
+
+#[test]
+fn decision_about_a_part_counts_until_the_publication_says_something_else_about_that_part() {
+    let published = |own: Value, children: Value| -> ClientPluginCustomization {
+        let plugin = json!({
+            "type": "plugin", "id": "p", "uri": "v:/p", "name": "P", "enablement": own,
+            "childEnablement": children,
+        });
+        serde_json::from_value(plugin).unwrap()
+    };
+    let (on, off) =
+        (json!({ "kind": "session", "enabled": true }), json!({ "kind": "session", "enabled": false }));
+    let of_all = json!({ "kind": "global", "enabled": false });
+    let was = published(Value::Null, json!({ "x": [on] }));
+    let part = |part: &str| PluginPart { client_id: "me", uri: "v:/p", part: part.to_owned() };
+    let mut decisions = SessionDecisions::default();
+    let parts = ["", "mcp=x", "mcp=y", "skill=z"];
+    parts.iter().for_each(|it| decisions.note(part(it), Some(false)));
+    let left = |decisions: &SessionDecisions| -> Vec<&str> {
+        parts.into_iter().filter(|it| decisions.about(&part(it)).is_some()).collect()
+    };
+    let now = published(json!([of_all]), json!({ "x": [on, of_all], "y": [of_all], "other": [off] }));
+    decisions.forget_changed("me", &was, &now);
+    assert_eq!(left(&decisions), parts);
+    let then = published(json!([off]), json!({ "x": [on], "z": [off] }));
+    decisions.forget_changed("me", &now, &then);
+    assert_eq!(left(&decisions), ["mcp=x", "mcp=y"]);
+    decisions.forget_changed("me", &then, &published(json!([off]), json!({ "x": [off], "y": [on] })));
     assert!(decisions.is_empty());
 }
 

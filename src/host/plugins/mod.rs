@@ -129,13 +129,6 @@ impl PluginKey {
     }
 }
 
-impl SessionPlugin {
-    fn has_decisions_of(&self, other: &ClientPluginCustomization) -> bool {
-        let own = &self.published;
-        own.enablement == other.enablement && own.child_enablement == other.child_enablement
-    }
-}
-
 /// Progress of loading a plugin.
 #[derive(Debug, Clone)]
 pub(super) enum PluginLoad {
@@ -212,14 +205,14 @@ impl Plugins {
                 tracing::warn!(client, "only the first {PLUGINS_MAX} of {count} published plugins are used");
             }
         }
-        let (mut after, mut redecided) = (BTreeMap::new(), Vec::new());
+        let (mut after, mut republished) = (BTreeMap::new(), Vec::new());
         for (key, publication) in wanted {
             let at = (key.client_id.clone(), key.uri.clone());
             let was = before.remove(&at);
-            if was.as_ref().is_some_and(|was| !was.has_decisions_of(&publication)) {
-                redecided.push(at.clone());
-            }
             let is_same = was.as_ref().is_some_and(|was| was.published == publication);
+            if let Some(was) = was.as_ref().filter(|_| !is_same) {
+                republished.push((key.client_id.clone(), was.published.clone(), publication.clone()));
+            }
             let load = match was.filter(|was| was.key == key).map(|was| was.load) {
                 Some(load @ (PluginLoad::Loaded(_) | PluginLoad::Loading)) => load,
                 Some(failed)
@@ -233,8 +226,8 @@ impl Plugins {
         }
         if let Some(session) = ledger.channels.sessions.get_mut(&session_key) {
             session.plugins.0 = after;
-            for (client_id, uri) in redecided {
-                session.decided.forget(&client_id, &uri);
+            for (client_id, was, now) in republished {
+                session.decided.forget_changed(&client_id, &was, &now);
             }
         }
         self.drop_unwanted(ledger, relays);

@@ -664,6 +664,11 @@ fn decisions_for_a_session_count_as_published_until_clients_decide_and_when_they
     assert_eq!(world.off(), PARTS[..1], "they are published as before");
     let outputs = world.publish_with_parts_off("3", &["web"]);
     world.serve(outputs, |_, _| {});
+    assert!(world.off().is_empty(), "what is published about the server is as before");
+    for (nonce, off) in [("4", &[][..]), ("5", &["web"])] {
+        let outputs = world.publish_with_parts_off(nonce, off);
+        world.serve(outputs, |_, _| {});
+    }
     assert_eq!(world.off(), PARTS[1..]);
 }
 

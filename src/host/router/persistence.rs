@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use ahp_types::state::SessionSummary;
+use ahp_types::state::{Customization, SessionSummary};
 use bytes::Bytes;
 
 use crate::host::agents::conversations;
@@ -277,6 +277,9 @@ pub(super) fn session_row_with(
     rows: Vec<u8>,
 ) -> Option<SessionRow> {
     let session = ledger.channels.sessions.known(key)?;
+    let mut customizations = session.state.customizations.iter().flatten();
+    let has_plugins = customizations.any(|it| matches!(it, Customization::Plugin(_)));
+    let has_decisions = has_plugins || !session.decided.is_empty();
     let body = SessionBody {
         state: Cow::Borrowed(&session.state),
         created_at: Cow::Borrowed(&session.created_at),
@@ -286,7 +289,7 @@ pub(super) fn session_row_with(
         reviewed: Cow::Borrowed(&session.reviewed),
         annotations: Cow::Borrowed(annotations::annotations_of(ledger, key)),
         reverted: Cow::Borrowed(&session.reverted),
-        decided: Cow::Borrowed(&session.decided),
+        decided: has_decisions.then_some(Cow::Borrowed(&session.decided)),
         checkpoints: Cow::Borrowed(&session.checkpoints),
         repository: changes.statuses.status_to_save(key),
         shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
