@@ -206,7 +206,9 @@ fn runs_words(words: &[Word], command: &[String], depth: usize) -> Result<bool, 
     let Some(first) = words.first() else { return Ok(false) };
     let name = name_of(&first.text);
     if name == "function" {
-        return words.get(2..).map_or(Ok(false), |rest| runs_words(rest, command, depth));
+        // Some shells give a function several names.
+        let body = words.iter().position(|word| word.text == "{").map_or(2, |brace| brace + 1);
+        return words.get(body..).map_or(Ok(false), |rest| runs_words(rest, command, depth));
     }
     // In zsh, a command may follow an opening brace, and names may be patterns with these.
     if first.is_expanded || first.text.starts_with('{') || name.contains(['#', '^']) {
@@ -435,7 +437,7 @@ fn runs_file(file: &Word) -> Result<bool, Opaque> {
     let end = &file.text[file.known_from..];
     let name = name_of(end);
     let is_named = end.starts_with('/') && name.contains(char::is_alphabetic) && !name.starts_with("std");
-    let is_known = !file.is_expanded || file.is_unknown && is_named;
+    let is_known = !file.is_expanded && file.text != "stdin" || file.is_unknown && is_named;
     match !is_known || is_open_file && !file.is_unknown || file.text.contains("..") {
         true => Err("only a shell knows the file with the commands that it reads"),
         false => Ok(false),
@@ -462,7 +464,7 @@ fn begins_with(words: &[Word], command: &[String]) -> bool {
         {
             // An alias may stand for any subcommand.
             let has_alias = name == "git" && rest.iter().any(names_alias);
-            let places = places_of_subcommand(rest).filter(|at| may_be(&rest[*at], subcommand));
+            let places = places_of_subcommand(name, rest).filter(|at| may_be(&rest[*at], subcommand));
             has_alias || places.into_iter().any(|at| has_all(&rest[at + 1..], expected))
         }
         _ => has_all(rest, expected),
@@ -470,15 +472,21 @@ fn begins_with(words: &[Word], command: &[String]) -> bool {
 }
 
 /// Returns the places of the words that may be a subcommand: each one behind an option may be the
-/// value of that option.
-fn places_of_subcommand(words: &[Word]) -> impl Iterator<Item = usize> + '_ {
+/// value of that option. The options of git are known.
+fn places_of_subcommand<'a>(name: &'a str, words: &'a [Word]) -> impl Iterator<Item = usize> + 'a {
+    const WITH_VALUES: [&str; 7] =
+        ["-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path", "--config-env"];
     let (mut is_behind_option, mut is_over) = (false, false);
     (0..words.len()).filter(move |at| {
         let word = &words[*at];
+        if name == "git" && std::mem::take(&mut is_behind_option) {
+            return false;
+        }
         let is_option = !word.is_unknown && word.text.starts_with(['-', '+']);
         let may_be = !is_over && (!is_option || word.is_expanded);
         is_over |= !is_option && !is_behind_option && !word.is_unknown;
         is_behind_option = is_option && word.text.starts_with('-') && !word.text.contains('=');
+        is_behind_option &= name != "git" || WITH_VALUES.contains(&word.text.as_str());
         may_be
     })
 }
@@ -650,6 +658,7 @@ mod tests {
             "xargs -n 1 timeout 5 rm < x",
             "function f { rm x; }; f",
             "function f() { rm x; }; f",
+            "function f g { rm x; }; g",
             "cat <<'EOF'\n$(x)\nEOF\nrm x",
             "cat <<-EOF > y\n\t$x\n\tEOF\nrm x",
             "cat <<A - <<B && rm x\na\nA\nb\nB",
@@ -748,6 +757,10 @@ mod tests {
             ("git stash push", false),
             ("git log --grep push", false),
             ("git --no-pager push", true),
+            ("git --no-pager stash push", false),
+            ("git -C \"$D\" status", false),
+            ("git -C \"$D\" push", true),
+            ("git -c a.b=\"$X\" -P $X", true),
             ("git --git-dir=x $X", true),
             ("git -c alias.z=push z", true),
             ("make test push", false),
@@ -864,6 +877,7 @@ mod tests {
             "xargs -I{} {} < x",
             ". $X",
             ". $X/0",
+            "cd /dev; bash stdin",
             ". /dev/fd/$X",
             // A carriage return is a space, a part of a word, or an end.
             "echo a\r#; rm x",

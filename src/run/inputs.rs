@@ -13,6 +13,9 @@ use super::patched::names_in_patch;
 /// Members with a command.
 const COMMANDS: [&str; 2] = ["command", "cmd"];
 
+/// Other members that may have a command, in lower case and without separators.
+const OTHER_COMMANDS: [&str; 5] = ["commands", "cmds", "commandline", "commandlines", "script"];
+
 /// Members with the arguments of a command, besides it.
 const ARGUMENTS: [&str; 7] = ["args", "arg", "arguments", "argument", "argv", "parameters", "params"];
 
@@ -46,9 +49,18 @@ const FILE_WORDS: [&str; 24] = [
 
 /// Names of members that name files, in lower case and without separators, beside those with such
 /// words.
-const FILE_NAMES: [&str; 12] = [
+const FILE_NAMES: [&str; 21] = [
     "from",
     "to",
+    "topath",
+    "destpath",
+    "newfile",
+    "outfile",
+    "newname",
+    "renameto",
+    "moveto",
+    "location",
+    "symlink",
     "abspath",
     "absolutepath",
     "relativepath",
@@ -138,6 +150,7 @@ pub fn command_in(input: &Value) -> NamedCommand {
         Value::Object(members) => {
             let mut named = COMMANDS.iter().filter_map(|name| members.get(*name).map(|it| (*name, it)));
             match named.find(|(_, value)| !value.is_null()) {
+                None if members.keys().any(|name| is_other_command(name)) => NamedCommand::Hidden,
                 None => NamedCommand::None,
                 Some((name, Value::String(line))) => with_arguments(line, Some(input), name),
                 Some((name, words)) => match joined(words) {
@@ -158,7 +171,7 @@ pub fn with_arguments(line: &str, input: Option<&Value>, name: &str) -> NamedCom
     let members = input.and_then(Value::as_object).into_iter().flatten();
     let mut more = members.filter(|(other, value)| {
         let key = joined_words(other);
-        let is_command = COMMANDS.contains(&&*key) && *other != name;
+        let is_command = COMMANDS.contains(&&*key) && *other != name || is_other_command(other);
         (is_command || ARGUMENTS.contains(&&*key)) && !is_empty(value)
     });
     match (more.next(), more.next()) {
@@ -169,6 +182,10 @@ pub fn with_arguments(line: &str, input: Option<&Value>, name: &str) -> NamedCom
         },
         _ => NamedCommand::Hidden,
     }
+}
+
+fn is_other_command(name: &str) -> bool {
+    OTHER_COMMANDS.contains(&&*joined_words(name))
 }
 
 fn is_empty(value: &Value) -> bool {

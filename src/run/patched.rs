@@ -7,7 +7,8 @@
 const LINE_ENDS: [char; 7] = ['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
 
 /// Beginnings of the lines of git that name a file as it is.
-const GIT_LINES: [&str; 5] = ["rename from ", "rename to ", "copy from ", "copy to ", "Index: "];
+const GIT_LINES: [&str; 7] =
+    ["rename from ", "rename to ", "rename old ", "rename new ", "copy from ", "copy to ", "Index: "];
 
 /// Verbs of the lines of `apply_patch`, in lower case.
 const VERBS: [&str; 6] = ["add", "update", "delete", "move", "rename", "copy"];
@@ -17,7 +18,8 @@ const NO_FILE: &str = "/dev/null";
 
 /// Returns the files that a patch names; none if the text is no patch.
 pub fn names_in_patch(text: &str) -> Vec<String> {
-    let lines: Vec<&str> = text.split(LINE_ENDS).collect();
+    // Programs follow patches that are indented, too.
+    let lines: Vec<&str> = text.split(LINE_ENDS).map(str::trim_start).collect();
     let begins = |at: Option<usize>, mark: &str| {
         at.and_then(|at| lines.get(at)).is_some_and(|line| line.starts_with(mark))
     };
@@ -41,7 +43,6 @@ pub fn names_in_patch(text: &str) -> Vec<String> {
             names.extend(of_side(name));
         }
     }
-    names.retain(|name| name != NO_FILE);
     names
 }
 
@@ -54,16 +55,21 @@ fn of_apply_patch(line: &str) -> Option<&str> {
     (is_known && words.next().is_none()).then_some(name.trim())
 }
 
-/// Returns the file of one side, without the folder that stands for it. Folders of other letters
-/// may be real, so the name counts with and without them.
+/// Returns the file of one side, without the folder that stands for it. Other folders may be real,
+/// so the name counts with and without its first one.
 fn of_side(name: &str) -> Vec<String> {
     // A time may follow.
-    let name = unquoted(name.split('\t').next().unwrap_or_default());
+    let name = name.split('\t').next().unwrap_or_default();
+    let time = name.find(" 19").or_else(|| name.find(" 20"));
+    let name = unquoted(&name[..time.unwrap_or(name.len())]);
+    if name == NO_FILE {
+        return Vec::new();
+    }
     if let Some(name) = name.strip_prefix("a/").or_else(|| name.strip_prefix("b/")) {
         return vec![name.to_owned()];
     }
-    let bare = ["c/", "i/", "o/", "w/", "1/", "2/"].iter().find_map(|folder| name.strip_prefix(folder));
-    let bare = bare.map(str::to_owned);
+    // Programs drop the first folder, whatever its name.
+    let bare = name.split_once('/').map(|(_, bare)| bare.to_owned()).filter(|bare| !bare.is_empty());
     [name].into_iter().chain(bare).collect()
 }
 
@@ -133,7 +139,10 @@ mod tests {
             ("\r*** Delete File: x\u{2028}*** Add File: y", &["x", "y"]),
             ("rename from x\nrename to y\ncopy from v\ncopy to w\n", &["x", "y", "v", "w"]),
             ("--- a/x\t2020\n+++ b/y\t2020\n", &["x", "y"]),
-            ("--- x\n+++ /etc/y\n", &["x", "/etc/y"]),
+            ("--- x\n+++ /etc/y\n", &["x", "/etc/y", "etc/y"]),
+            ("--- old/x\n+++ new/x\n", &["old/x", "x", "new/x", "x"]),
+            ("  --- a/x\n  +++ b/x 2020-01-01 00:00:00\n", &["x", "x"]),
+            ("rename old x\nrename new y\n", &["x", "y"]),
             ("--- /dev/null\n+++ x\n", &["x"]),
             ("+++ \"b/a\\303\\244\\\"\\t/x\"\n", &["aä\"\t/x"]),
             ("--- w/x\n+++ i/x", &["w/x", "x", "i/x", "x"]),
