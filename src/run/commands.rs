@@ -12,6 +12,10 @@ pub use super::lines::Opaque;
 /// Characters by which a shell runs more than one command, or writes to a file.
 pub const SHELL: [char; 11] = [';', '|', '&', '<', '>', '`', '$', '(', ')', '\n', '\r'];
 
+const UNKNOWN_NAME: Opaque = "only a shell knows the name of one of its commands";
+
+const UNKNOWN_WORDS: Opaque = "only a shell knows the words of a command behind another one";
+
 /// Words before a command that belong to the grammar.
 const RESERVED: [&str; 13] =
     ["if", "then", "elif", "else", "fi", "while", "until", "do", "done", "esac", "{", "}", "!"];
@@ -86,9 +90,6 @@ const LINE_WRAPPERS: [&str; 13] = [
     "tmux",
     "screen",
 ];
-
-/// Members of [`WRAPPERS`] that add arguments which they read.
-const READING_WRAPPERS: [&str; 2] = ["xargs", "parallel"];
 
 /// Members of [`WRAPPERS`] that have only options and variables before the command.
 #[rustfmt::skip]
@@ -212,7 +213,7 @@ fn runs_words(words: &[Word], command: &[String], depth: usize) -> Result<bool, 
     }
     // In zsh, a command may follow an opening brace, and names may be patterns with these.
     if first.is_expanded || first.text.starts_with('{') || name.contains(['#', '^']) {
-        return Err("only a shell knows the name of one of its commands");
+        return Err(UNKNOWN_NAME);
     }
     if !WRAPPERS.contains(&name) {
         return runs_one(words, command, depth);
@@ -224,7 +225,8 @@ fn runs_words(words: &[Word], command: &[String], depth: usize) -> Result<bool, 
         return Ok(false);
     }
     let certain = certain_command(words);
-    let is_reading = READING_WRAPPERS.contains(&name);
+    // It adds words that it reads.
+    let is_reading = name == "parallel";
     let all: Vec<Word> = words.iter().cloned().chain(is_reading.then(Word::unknown)).collect();
     // Options of a wrapper may have values, so each word up to the command may be the command.
     for at in 0..certain.map_or(words.len(), |at| at + 1) {
@@ -240,7 +242,7 @@ fn runs_words(words: &[Word], command: &[String], depth: usize) -> Result<bool, 
     }
     let ends_with_wrapper = words[1..].last().is_some_and(|word| WRAPPERS.contains(&name_of(&word.text)));
     if words.iter().any(|word| word.is_expanded) || is_reading && ends_with_wrapper {
-        return Err("only a shell knows the words of a command behind another one");
+        return Err(UNKNOWN_WORDS);
     }
     let takes_lines = |word: &Word| LINE_WRAPPERS.contains(&name_of(&word.text));
     let mut lines = words.iter().skip_while(|word| !takes_lines(word)).skip(1);
@@ -249,7 +251,6 @@ fn runs_words(words: &[Word], command: &[String], depth: usize) -> Result<bool, 
 
 /// Returns whether `xargs` with these arguments runs a command.
 fn runs_behind_xargs(arguments: &[Word], command: &[String], depth: usize) -> Result<bool, Opaque> {
-    const UNKNOWN: Opaque = "only a shell knows the words of a command behind another one";
     // Texts that are replaced by what it reads.
     let (mut signs, mut at) = (vec!["{}"], 0);
     while let Some(word) = arguments.get(at).map(|word| word.text.as_str()) {
@@ -271,7 +272,7 @@ fn runs_behind_xargs(arguments: &[Word], command: &[String], depth: usize) -> Re
     let name = name_of(&behind[0].text);
     let may_run = WRAPPERS.contains(&name) || SHELLS.contains(&name) || name == "eval";
     if is_replaced(&behind[0]) || may_run && behind.iter().any(is_replaced) {
-        return Err(UNKNOWN);
+        return Err(UNKNOWN_WORDS);
     }
     let all: Vec<Word> = behind.iter().cloned().chain([Word::unknown()]).collect();
     runs_words(&all, command, depth)
@@ -347,9 +348,7 @@ fn runs_one(words: &[Word], command: &[String], depth: usize) -> Result<bool, Op
     let is_evaluated = |word: &Word| word.text.contains('[') && has_substitution(&word.text);
     match name_of(&first.text) {
         // In zsh, `=name` is the path of a program; `find` replaces braces.
-        name if name.starts_with('=') || name == "{}" => {
-            Err("only a shell knows the name of one of its commands")
-        }
+        name if name.starts_with('=') || name == "{}" => Err(UNKNOWN_NAME),
         name if REDEFINING.contains(&name) => Err("it gives commands another meaning"),
         "mapfile" | "readarray" if has_option('C') => Err("it gives commands another meaning"),
         "jobs" if has_option('x') => Err("it gives commands another meaning"),

@@ -49,32 +49,13 @@ const FILE_WORDS: [&str; 24] = [
 
 /// Names of members that name files, in lower case and without separators, beside those with such
 /// words.
-const FILE_NAMES: [&str; 21] = [
-    "from",
-    "to",
-    "topath",
-    "destpath",
-    "newfile",
-    "outfile",
-    "newname",
-    "renameto",
-    "moveto",
-    "location",
-    "symlink",
-    "abspath",
-    "absolutepath",
-    "relativepath",
-    "notebookpath",
-    "dirpath",
-    "targetfile",
-    "targetpath",
-    "sourcepath",
-    "newpath",
-    "oldpath",
-];
+const FILE_NAMES: [&str; 7] = ["from", "to", "newname", "renameto", "moveto", "location", "symlink"];
+
+/// Ends of names in which no capital separates the words, such as `destpath`.
+const FILE_ENDS: [&str; 6] = ["path", "paths", "file", "files", "dir", "folder"];
 
 /// Last words of members that are about a file and name none, and whole names of such members.
-const NO_FILES: [&str; 34] = [
+const NO_FILES: [&str; 35] = [
     "text",
     "content",
     "contents",
@@ -107,6 +88,7 @@ const NO_FILES: [&str; 34] = [
     "hash",
     "description",
     "explanation",
+    "profile",
     "newsource",
     "oldsource",
 ];
@@ -265,7 +247,9 @@ impl TextsOf {
         let has = |known: &[&str]| words.iter().any(|word| known.contains(&&**word));
         let last = words.last().map_or("", String::as_str);
         let names_none = NO_FILES.contains(&last) || NO_FILES.contains(&&*joined);
-        let files = has(&FILE_WORDS) || FILE_NAMES.contains(&&*joined) || self.files && last == "name";
+        let ends = FILE_ENDS.iter().any(|end| joined.ends_with(end));
+        let files = has(&FILE_WORDS) || FILE_NAMES.contains(&&*joined) || ends;
+        let files = files || self.files && last == "name";
         let is_patch = has(&PATCH_WORDS) || PATCH_WORDS.contains(&&*joined);
         Self {
             files: files && !names_none,
@@ -334,6 +318,10 @@ mod tests {
             "files_to_edit",
             "URI",
             "notebook_path",
+            "destpath",
+            "outputdir",
+            "newfile",
+            "renameTo",
         ] {
             assert_eq!(files_in(json!({ name: "/x" })), ["/x"], "{name}");
             assert_eq!(files_in(json!({ "edits": [{ name: ["/x"] }] })), ["/x"], "{name}");

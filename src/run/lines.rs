@@ -176,7 +176,7 @@ impl LineReader<'_> {
         loop {
             let char = self.rest.next();
             if char == closing {
-                self.end_command(&mut open)?;
+                self.end_command(&mut open);
                 self.depth -= 1;
                 return match self.documents.is_empty() {
                     true => Ok(()),
@@ -187,7 +187,7 @@ impl LineReader<'_> {
                 None => return Err(NOT_CLOSED),
                 Some(' ' | '\t') => open.end_word(),
                 Some('\n') => {
-                    self.end_command(&mut open)?;
+                    self.end_command(&mut open);
                     self.skip_documents()?;
                 }
                 // The pattern of a `case`.
@@ -197,13 +197,13 @@ impl LineReader<'_> {
                     open = OpenCommand::default();
                 }
                 Some('&') => {
-                    self.end_command(&mut open)?;
+                    self.end_command(&mut open);
                     // In zsh, `&!` and `&|` are one sign.
                     self.rest.next_if(|char| ['!', '|'].contains(char));
                 }
-                Some(';') => self.end_command(&mut open)?,
+                Some(';') => self.end_command(&mut open),
                 Some('|') => {
-                    self.end_command(&mut open)?;
+                    self.end_command(&mut open);
                     open.command.is_fed = true;
                 }
                 Some('\r') => match self.rest.peek() {
@@ -212,7 +212,7 @@ impl LineReader<'_> {
                 },
                 Some('(') => {
                     self.check_parenthesis(&open)?;
-                    self.end_command(&mut open)?;
+                    self.end_command(&mut open);
                     self.read_parenthesis()?;
                 }
                 Some(sign @ ('<' | '>')) => self.read_redirection(sign, &mut open)?,
@@ -301,7 +301,7 @@ impl LineReader<'_> {
         Ok(())
     }
 
-    fn end_command(&mut self, open: &mut OpenCommand) -> Result<(), Opaque> {
+    fn end_command(&mut self, open: &mut OpenCommand) {
         open.end_word();
         let OpenCommand { command, has_hidden, .. } = std::mem::take(open);
         self.read.has_hidden |= has_hidden;
@@ -317,7 +317,6 @@ impl LineReader<'_> {
         if !words.is_empty() {
             self.read.commands.push(LineCommand { words, is_fed });
         }
-        Ok(())
     }
 
     fn read_redirection(&mut self, sign: char, open: &mut OpenCommand) -> Result<(), Opaque> {

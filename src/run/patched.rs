@@ -58,10 +58,14 @@ fn of_apply_patch(line: &str) -> Option<&str> {
 /// Returns the file of one side, without the folder that stands for it. Other folders may be real,
 /// so the name counts with and without its first one.
 fn of_side(name: &str) -> Vec<String> {
-    // A time may follow.
+    // A time may follow; behind a blank, it may be a part of the name.
     let name = name.split('\t').next().unwrap_or_default();
-    let time = name.find(" 19").or_else(|| name.find(" 20"));
-    let name = unquoted(&name[..time.unwrap_or(name.len())]);
+    let time = name.find(" 19").or_else(|| name.find(" 20")).map(|at| &name[..at]);
+    let names = [Some(name), time].into_iter().flatten();
+    names.flat_map(|name| with_and_without_folder(unquoted(name))).collect()
+}
+
+fn with_and_without_folder(name: String) -> Vec<String> {
     if name == NO_FILE {
         return Vec::new();
     }
@@ -141,7 +145,8 @@ mod tests {
             ("--- a/x\t2020\n+++ b/y\t2020\n", &["x", "y"]),
             ("--- x\n+++ /etc/y\n", &["x", "/etc/y", "etc/y"]),
             ("--- old/x\n+++ new/x\n", &["old/x", "x", "new/x", "x"]),
-            ("  --- a/x\n  +++ b/x 2020-01-01 00:00:00\n", &["x", "x"]),
+            ("  --- a/x\n  +++ b/x 20-1\n", &["x", "x 20-1", "x"]),
+            ("+++ b/x 20/../../y\n", &["x 20/../../y", "x"]),
             ("rename old x\nrename new y\n", &["x", "y"]),
             ("--- /dev/null\n+++ x\n", &["x"]),
             ("+++ \"b/a\\303\\244\\\"\\t/x\"\n", &["aä\"\t/x"]),

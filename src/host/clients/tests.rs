@@ -104,15 +104,20 @@ fn pending_question_is_declined_only_when_nobody_is_left_to_answer() {
     assert!(clients.disconnects[&ME].cut, "its process says so");
 }
 
-#[test]
-fn question_is_declined_when_the_only_client_that_can_show_it_is_expected_no_longer() {
-    let (mut ledger, mut clients) = (with_session(), Clients::default());
+fn with_question_that_the_other_cannot_see() -> (Ledger, Clients) {
+    let (mut ledger, clients) = (with_session(), Clients::default());
     connect(&mut ledger, OTHER, "other");
     let blind = Abilities { sees_questions: false, ..Abilities::default() };
     outputs_of(|step| clients.note_abilities(&mut ledger, step, OTHER, blind));
     start_turn(&mut ledger, "t");
     let request = serde_json::from_value(json!({ "id": "q" })).unwrap();
     outputs_of(|step| calls::ask(&mut ledger, step, CHAT, request));
+    (ledger, clients)
+}
+
+#[test]
+fn question_is_declined_when_the_only_client_that_can_show_it_is_expected_no_longer() {
+    let (mut ledger, mut clients) = with_question_that_the_other_cannot_see();
     ledger.presence.leaving.insert(ME);
     clients.expected.insert(ME);
     assert!(outputs_of(|step| clients.decline_unseen_questions(&mut ledger, step)).is_empty());
@@ -136,13 +141,7 @@ fn admitted_clients_are_remembered_up_to_a_limit() {
 
 #[test]
 fn question_waits_only_for_clients_that_can_answer_and_see_it() {
-    let (mut ledger, mut clients) = (with_session(), Clients::default());
-    connect(&mut ledger, OTHER, "other");
-    let blind = Abilities { sees_questions: false, ..Abilities::default() };
-    outputs_of(|step| clients.note_abilities(&mut ledger, step, OTHER, blind));
-    start_turn(&mut ledger, "t");
-    let request = serde_json::from_value(json!({ "id": "q" })).unwrap();
-    outputs_of(|step| calls::ask(&mut ledger, step, CHAT, request));
+    let (mut ledger, mut clients) = with_question_that_the_other_cannot_see();
     // The client that sees questions may come back; then it sends nothing any more.
     ledger.presence.leaving.insert(ME);
     clients.expected.insert(ME);

@@ -95,6 +95,8 @@ impl Host {
                 return out.push(Output::Frame(*connection, answer));
             }
         }
+        // The reports of agents are many, change no connection and answer no client's fetch.
+        let may_concern_plugins = !matches!(input, Input::Agent(..));
         let refused_watches = BTreeMap::new();
         let facts = VecDeque::new();
         let step = &mut Step { now, ids, out, past: None, findings: Findings::new(), refused_watches, facts };
@@ -194,8 +196,10 @@ impl Host {
             }
         }
         self.deliver(step);
-        plugin_steps::settle_plugins(&mut self.ledger, &mut self.plugins, &mut self.relays, step);
-        self.deliver(step);
+        if may_concern_plugins {
+            plugin_steps::settle_plugins(&mut self.ledger, &mut self.plugins, &mut self.relays, step);
+            self.deliver(step);
+        }
         watches::settle_watches(&mut self.ledger, step);
         terminals::settle_terminals(&mut self.ledger, step);
         self.changes.settle_changesets(&mut self.ledger, step);
