@@ -72,10 +72,7 @@ impl PtyListener {
     pub fn finish(&mut self) {
         let Self { scanner, state } = self;
         scanner.finish(|piece| state.take(piece));
-        if let Some(redactor) = &mut state.redactor {
-            let held = redactor.finish();
-            state.show(&held);
-        }
+        state.show_held();
     }
 
     pub fn has_shell_integration(&self) -> bool {
@@ -182,7 +179,9 @@ impl PtyListenerState {
         self.pass(whole);
     }
 
+    /// Adds an event behind all text before it. Where there is a word, only its shell sends events.
     fn add_event(&mut self, event: PtyEvent) {
+        self.show_held();
         // `DetectsCommands` precedes the first report on commands.
         if self.shell.takes_first() && event != PtyEvent::DetectsCommands {
             self.pending.push(OutputPiece::Event(PtyEvent::DetectsCommands));
@@ -200,6 +199,11 @@ impl PtyListenerState {
             }
             None => self.show(bytes),
         }
+    }
+
+    fn show_held(&mut self) {
+        let held = self.redactor.as_mut().map(WordRedactor::flush);
+        self.show(&held.unwrap_or_default());
     }
 
     fn show(&mut self, bytes: &[u8]) {
@@ -330,6 +334,23 @@ mod tests {
     }
 
     const WORD: &str = "f00dcafe0123456789abcdef00112233";
+
+    #[test]
+    fn text_that_may_be_the_word_is_shown_before_the_event_behind_it() {
+        for count in 0..WORD.len() {
+            let before = &WORD[..count];
+            let printed = format!("$ {before}\x1b]633;E;true;{WORD}\x07\x1b]633;C;{WORD}\x07");
+            let expected = [
+                text(&format!("$ {before}")),
+                OutputPiece::Event(PtyEvent::DetectsCommands),
+                OutputPiece::Event(PtyEvent::CommandBegun("true".to_owned())),
+            ];
+            for length in 1..=printed.len() {
+                let (pieces, _) = pieces(Some(WORD), printed.as_bytes(), length);
+                assert_eq!(pieces, expected, "{count}, {length}");
+            }
+        }
+    }
 
     /// Possible output: text, unterminated sequences, parts of the host's markers, and the word.
     fn printed() -> impl Strategy<Value = Vec<u8>> {

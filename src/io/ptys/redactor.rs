@@ -12,11 +12,13 @@ pub struct WordRedactor {
     word: Vec<u8>,
     /// Number of bytes at the end of the stream that match the beginning of the word.
     matched: usize,
+    /// Number of those bytes that were returned.
+    shown: usize,
 }
 
 impl WordRedactor {
     pub fn new(word: &str) -> Self {
-        Self { word: word.as_bytes().to_vec(), matched: 0 }
+        Self { word: word.as_bytes().to_vec(), matched: 0, shown: 0 }
     }
 
     /// Adds bytes to the stream; returns the bytes that may be shown now.
@@ -33,25 +35,27 @@ impl WordRedactor {
                 }
             }
             let came = [&self.word[..self.matched], &[byte]].concat();
-            let matched = (0..=came.len()).rev().find(|count| came.ends_with(&self.word[..*count]));
-            let held = |matched: usize| matched.saturating_sub(SHOWN);
-            let (before, now) = (held(self.matched), held(matched.unwrap_or(0)));
-            if matched == Some(self.word.len()) {
+            let matched =
+                (0..=came.len()).rev().find(|count| came.ends_with(&self.word[..*count])).unwrap_or(0);
+            if matched == self.word.len() {
                 // The shown beginning of the word remains visible.
-                self.matched = SHOWN.min(self.matched);
+                self.matched = self.shown;
             } else {
-                self.matched = matched.unwrap_or(0);
-                shown.extend_from_slice(&came[came.len() - before - 1..came.len() - now]);
+                let before = came.len() - matched;
+                let until = self.shown.max(before + SHOWN.min(matched));
+                shown.extend_from_slice(&came[self.shown..until]);
+                (self.matched, self.shown) = (matched, until - before);
             }
             bytes = behind;
         }
         shown
     }
 
-    /// Ends the stream; returns the bytes that were held back.
-    pub fn finish(&mut self) -> Vec<u8> {
-        let matched = std::mem::take(&mut self.matched);
-        self.word[SHOWN.min(matched)..matched].to_vec()
+    /// Returns the bytes that are held back. Those that complete the word are removed all the same.
+    pub fn flush(&mut self) -> Vec<u8> {
+        let held = self.word[self.shown..self.matched].to_vec();
+        self.shown = self.matched;
+        held
     }
 
     pub fn redacted(&self, text: &str) -> String {
@@ -69,6 +73,7 @@ mod tests {
     use super::*;
 
     const WORD: &str = "aabaaabaacaabaaabaad";
+    const RANDOM: &str = "f00dcafe0123456789abcdef00112233";
 
     proptest! {
         #[test]
@@ -84,9 +89,30 @@ mod tests {
             for piece in all.as_bytes().chunks(length) {
                 shown.extend(redactor.redact(piece));
             }
-            shown.extend(redactor.finish());
+            shown.extend(redactor.flush());
             let expected = all.replace(WORD, &WORD[..SHOWN]);
             prop_assert_eq!(String::from_utf8(shown).unwrap(), expected);
+        }
+
+        /// Of a word that does not repeat its beginning, as a random one.
+        #[test]
+        fn word_is_removed_also_where_its_beginning_was_flushed(
+            parts in prop::collection::vec(prop_oneof![
+                Just(RANDOM.to_owned()), (0..RANDOM.len()).prop_map(|at| RANDOM[..at].to_owned()),
+                (0..RANDOM.len()).prop_map(|at| RANDOM[at..].to_owned()), "[0-9a-f]{0,9}",
+            ], 0..12),
+            length in 1..40_usize,
+        ) {
+            let all = parts.concat();
+            let mut redactor = WordRedactor::new(RANDOM);
+            let mut shown = Vec::new();
+            for piece in all.as_bytes().chunks(length) {
+                shown.extend(redactor.redact(piece));
+                shown.extend(redactor.flush());
+            }
+            let shown = String::from_utf8(shown).unwrap();
+            prop_assert!(!shown.contains(RANDOM));
+            prop_assert!(shown == all || all.contains(RANDOM));
         }
     }
 
