@@ -12,7 +12,7 @@ HOST = $(shell rustc --print host-tuple)
 SHIPPED = --target $(HOST) $(if $(wildcard $(shell cc -print-file-name=libc.a)),\
 	--config 'target.$(HOST).rustflags="-Ctarget-feature=+crt-static -Crelocation-model=static"')
 
-.PHONY: help build demo test test-portable test-windows soak fuzz lint bless bench cost test-node test-agents test-versions test-vscode check-targets dist test-dist version
+.PHONY: help build demo test test-portable test-arm64 test-windows soak fuzz lint bless bench cost test-node test-agents test-versions test-vscode check-targets dist test-dist version
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -28,6 +28,13 @@ test: ## all tests; TEST_GIT names another git in which no setting may run a pro
 
 test-portable: ## all tests with the halves of other Unix systems (macOS) in place of Linux's: no /proc, inotify, pidfd or openat2
 	$(CARGO) test --tests --features portable
+
+test-arm64: ## all tests on Linux arm64, under an emulator, where one can be had; ARM_TESTS="--lib" or "--test it guard" names some
+	@export CROSS_DIR="$${CROSS_DIR:-$(TARGET)/cross}" QEMU_DIR="$${QEMU_DIR:-$(TARGET)/qemu}"; \
+	{ .ci/cross && . "$$CROSS_DIR/env" && .ci/qemu; } || { echo "skipped: nothing is run on arm64"; exit 0; }; \
+	CARGO_TARGET_DIR=$(TARGET)/arm64 RUSTFLAGS="-Clink-self-contained=no -Crelocation-model=static" \
+		CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER="$$QEMU_DIR/run" cargo-zigbuild test --locked \
+		$(or $(ARM_TESTS),--tests) -Zbuild-std=std,panic_abort --target aarch64-unknown-linux-musl
 
 # The program is unoptimised, and shares what is built with check-targets.
 test-windows: ## the program of Windows under wine: GROUPS of tests/windows/run.py, all; WINDOWS_GIT names the folder of git.exe of a Git for Windows
