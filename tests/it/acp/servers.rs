@@ -1,6 +1,7 @@
 //! MCP servers of the operator: which of them an agent is given, and how they do there.
 
 use super::*;
+use crate::process::wait_until;
 
 /// Secret that servers need; no output of the host may have it.
 const SECRET: &str = "c0ffee-c0ffee-1";
@@ -137,11 +138,7 @@ fn server_over_http_is_given_to_an_agent_that_supports_it() {
     let place = tempfile::tempdir().unwrap();
     let port = place.path().join("port");
     let mut server = server.arg(script).arg("--http").arg(&port).spawn().unwrap();
-    let begin = Instant::now();
-    while !port.exists() {
-        assert!(begin.elapsed() < HUNG);
-        thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("the server listens", || port.exists());
     let url = format!("http://127.0.0.1:{}/", fs::read_to_string(&port).unwrap());
     let web = format!("[mcp.web]\nurl = {url:?}\nheaders = {{ KEY = {{ env = \"MCP_TEST_SECRET\" }} }}\n");
     let mut watched = start(&["--can", "http"], &web, &[]);

@@ -30,9 +30,7 @@ fn message_of(answer: &Value) -> &str {
 /// A host that has seen the repository.
 fn begin(repository: &Repository) -> Talk {
     let mut talk = Talk::begin(repository);
-    while !talk.rows().contains_key("uncommitted") {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    talk.wait_until_known();
     talk
 }
 

@@ -11,13 +11,12 @@ use ahp_sidecar::host::effects::{GitReport, GitWork, RepositoryStatus};
 use serde_json::{json, Value};
 
 use super::{Repository, Talk, SESSION};
+use crate::process::wait_until;
 
 /// A client of a session in a repository, when that is seen.
 fn begin(repository: &Repository) -> Talk {
     let mut talk = Talk::begin(repository);
-    while !talk.rows().contains_key("uncommitted") {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    talk.wait_until_known();
     talk
 }
 
@@ -255,9 +254,7 @@ fn watched_slowly(repository: &Repository) -> (Talk, std::path::PathBuf, std::pa
     );
     let mut talk = Talk::open(repository, &[("PATH", &super::instead_of_git(repository, &script))]);
     talk.create(SESSION, &repository.root);
-    while !talk.rows().contains_key("uncommitted") {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    talk.wait_until_known();
     assert_eq!(talk.changeset("uncommitted")["status"], "ready");
     let followed = talk.follow(&format!("{SESSION}/changeset/uncommitted"));
     assert!(followed["status"] == "ready" || followed["status"] == "recomputing", "{followed}");
@@ -271,9 +268,7 @@ fn ask_unseen(repository: &Repository, operation: &str, change: impl FnOnce()) -
     // A look begins, and waits. One that has begun before the change might have told of it.
     let touched = fs::File::options().write(true).open(repository.path("a")).unwrap();
     touched.set_modified(std::time::SystemTime::now()).unwrap();
-    while !waits.exists() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    wait_until("git waits", || waits.exists());
     change();
     let channel = format!("{SESSION}/changeset/uncommitted");
     let params = json!({ "channel": channel, "operationId": operation, "_meta": { "message": "x" } });
@@ -332,9 +327,7 @@ fn killed_committing(does: &str, is_detached: bool) -> (Repository, String, Stri
     let path = super::instead_of_git(&repository, &script);
     let mut talk = Talk::open(&repository, &[("PATH", &path)]);
     talk.create(SESSION, &repository.root);
-    while !talk.rows().contains_key("uncommitted") {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    talk.wait_until_known();
     talk.changeset("uncommitted");
     let params = json!({
         "channel": format!("{SESSION}/changeset/uncommitted"), "operationId": "commit", "_meta": { "message": "x" },
@@ -343,9 +336,7 @@ fn killed_committing(does: &str, is_detached: bool) -> (Repository, String, Stri
         json!({ "jsonrpc": "2.0", "id": 900, "method": "invokeChangesetOperation", "params": params });
     let status = repository.git(&["status", "--porcelain"]);
     talk.process.say(&request.to_string());
-    while !there.exists() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    wait_until("git is started", || there.exists());
     assert!(repository.path(".git/index.lock").exists() && repository.path(".git/HEAD.lock").exists());
     talk.process.child.kill().unwrap();
     talk.process.wait();
@@ -360,9 +351,7 @@ fn commit_is_refused_if_a_rebase_begins_before_the_locks_are_taken() {
     let path = super::instead_of_git(&repository, script);
     let mut talk = Talk::open(&repository, &[("PATH", &path)]);
     talk.create(SESSION, &repository.root);
-    while !talk.rows().contains_key("uncommitted") {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    talk.wait_until_known();
     let channel = format!("{SESSION}/changeset/uncommitted");
     talk.changeset("uncommitted");
     talk.follow(&channel);
@@ -402,11 +391,7 @@ fn commit_interrupted_by_a_host_kill_is_completed_or_undone_by_the_next_host() {
 #[test]
 fn commit_nearly_complete_when_the_host_is_killed_is_completed() {
     let (repository, ..) = killed_committing(": > THERE; sleep 0.1", false);
-    let begun = std::time::Instant::now();
-    while repository.path(".git/index.lock").exists() {
-        assert!(begun.elapsed() < crate::support::HUNG, "the lock stays");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    wait_until("the lock is gone", || !repository.path(".git/index.lock").exists());
     assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "2\n");
     assert_eq!(repository.git(&["status", "--porcelain"]), "");
 }

@@ -90,9 +90,7 @@ fn restored_uncommitted_changes_have_their_exact_bytes() {
         change(repository);
         let before = bytes_of_all_files(repository);
         let mut talk = Talk::begin(repository);
-        while !talk.rows().contains_key("uncommitted") {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        talk.wait_until_known();
         let answer = talk.invoke("uncommitted", "discard-changes", None);
         assert_eq!(answer["result"], json!({}), "{answer}");
         assert_eq!(repository.git(&["status", "--porcelain"]), "");

@@ -38,9 +38,7 @@ fn begin(repository: &Repository, arguments: &[&str]) -> Talk {
     command.envs(environment(&repository.home));
     let mut talk = Talk::with(command);
     talk.create(super::SESSION, &repository.root);
-    while !talk.rows().contains_key("uncommitted") {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    talk.wait_until_known();
     talk
 }
 

@@ -8,6 +8,7 @@ use std::fs;
 use serde_json::{json, Value};
 
 use super::{changed, instead_of_git, uri, Repository, Talk, CHAT, SESSION};
+use crate::process::wait_until;
 
 fn message_of(answer: &Value) -> &str {
     answer["result"]["message"].as_str().or(answer["error"]["message"].as_str()).unwrap_or_default()
@@ -146,9 +147,7 @@ fn changes_of_a_discard_in_progress_are_not_in_the_next_turn() {
     let invoked =
         json!({ "jsonrpc": "2.0", "id": "discard", "method": "invokeChangesetOperation", "params": params });
     talk.process.say(&invoked.to_string());
-    while !here.exists() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    wait_until("git is started", || here.exists());
     talk.start(CHAT, "t2", "/files b=new");
     talk.until(CHAT, |action| action["type"] == "chat/turnStarted" && action["turnId"] == "t2");
     talk.ask("ping", &json!({ "channel": "ahp-root://" }));

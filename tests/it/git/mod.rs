@@ -41,6 +41,7 @@ use tempfile::TempDir;
 
 use self::model::FullCopy;
 
+use crate::process::wait_until;
 use crate::support::{program, Process};
 
 /// Search path on which git is found.
@@ -416,6 +417,11 @@ impl Talk {
             params["target"] = json!({ "kind": "resource", "resource": uri });
         }
         self.ask("invokeChangesetOperation", &params)
+    }
+
+    /// Waits until the host has looked at the repository.
+    pub fn wait_until_known(&mut self) {
+        wait_until("the repository is known", || self.rows().contains_key("uncommitted"));
     }
 
     /// The descriptions of the rows of the session, by their kinds.

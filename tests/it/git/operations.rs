@@ -174,9 +174,7 @@ impl<'a> History<'a> {
         let path = stopping_git(repository);
         let mut talk = Talk::open(repository, &[("PATH", &path)]);
         talk.create(SESSION, &repository.root);
-        while !talk.rows().contains_key("uncommitted") {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        talk.wait_until_known();
         Self {
             repository,
             talk,

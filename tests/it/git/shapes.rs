@@ -50,9 +50,7 @@ fn is_worked_in(name: &str, repository: &Repository) {
     assert_eq!((repository.read("a"), repository.path("new").exists()), ("1\n".to_owned(), false), "{name}");
     assert_eq!(talk.invoke("turn/t1", "restore-changes", None)["result"], json!({}), "{name}");
     assert_eq!((&*repository.read("a"), &*repository.read("new")), ("2\n", "2\n"), "{name}");
-    while !talk.rows().contains_key("uncommitted") {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    talk.wait_until_known();
     talk.changeset("uncommitted");
     let params = json!({
         "channel": format!("{SESSION}/changeset/uncommitted"), "operationId": "commit", "_meta": { "message": "x" },
@@ -231,9 +229,7 @@ fn data_settings_of_the_user_are_applied() {
         repository.write("a", "2\r\n");
     });
     assert_eq!(talk.files(&repository, "turn/t1"), [changed("a", "1\r\n", "2\r\n", (1, 1))]);
-    while !talk.rows().contains_key("uncommitted") {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    talk.wait_until_known();
     talk.changeset("uncommitted");
     let params = json!({
         "channel": format!("{SESSION}/changeset/uncommitted"), "operationId": "commit", "_meta": { "message": "x" },

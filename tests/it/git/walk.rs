@@ -16,7 +16,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ahp_sidecar::git::isolation::is_allowed;
 use ahp_sidecar::git::large::FileLimits;
@@ -26,7 +26,7 @@ use ahp_sidecar::host::effects::{GitJob, GitWork};
 use serde_json::json;
 
 use super::{changed, environment, uri, Repository, Talk, PATH, SESSION};
-use crate::support::{is_kept_program, program, HUNG};
+use crate::support::{is_kept_program, program};
 
 /// Events for which git runs hooks, by the manual of git 2.55.
 const EVENTS: [&str; 28] = [
@@ -324,11 +324,7 @@ fn work(bait: &Bait<'_>, folder: &Path) {
     talk.turn("t1", "/files a.txt=2 c.txt=2", || ());
     let files = talk.files(repository, "turn/t1");
     assert_eq!(files, [changed("c.txt", "", "2\n", (1, 0)), changed("a.txt", "1\n", "2\n", (1, 1))]);
-    let begun = Instant::now();
-    while !talk.rows().contains_key("uncommitted") {
-        assert!(begun.elapsed() < HUNG, "{:?}", talk.rows());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    talk.wait_until_known();
     assert_eq!(talk.files(repository, "uncommitted"), files);
     for (operation, text) in [("discard-changes", "1\n"), ("restore-changes", "2\n")] {
         assert_eq!(talk.invoke("turn/t1", operation, None)["result"], json!({}));

@@ -126,7 +126,8 @@ fn guards(host: RawPid) -> Vec<RawPid> {
     let is_guard = |process: &RawPid| {
         let line = fs::read(PathBuf::from(format!("/proc/{process}/cmdline"))).unwrap_or_default();
         let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
-        words.get(1) == Some(&b"guard-agent".as_slice()) && words.contains(&b"--pty".as_slice())
+        // An emulator of the program comes before them.
+        [b"guard-agent".as_slice(), b"--pty"].iter().all(|word| words.contains(word))
     };
     let is_child = |process: &RawPid| stat(*process).is_some_and(|stat| stat[1] == host.to_string());
     all.filter(|process| is_child(process) && is_guard(process)).collect()
