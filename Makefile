@@ -29,10 +29,11 @@ test: ## all tests; TEST_GIT names another git in which no setting may run a pro
 test-portable: ## all tests with the halves of other Unix systems (macOS) in place of Linux's: no /proc, inotify, pidfd or openat2
 	$(CARGO) test --tests --features portable
 
+# Optimised, or time limits of the program would be reached under an emulator.
 test-arm64: ## all tests on Linux arm64, under an emulator, where one can be had; ARM_TESTS="--lib" or "--test it guard" names some
 	@export CROSS_DIR="$${CROSS_DIR:-$(TARGET)/cross}" QEMU_DIR="$${QEMU_DIR:-$(TARGET)/qemu}"; \
 	{ .ci/cross && . "$$CROSS_DIR/env" && .ci/qemu; } || { echo "skipped: nothing is run on arm64"; exit 0; }; \
-	CARGO_TARGET_DIR=$(TARGET)/arm64 RUSTFLAGS="-Clink-self-contained=no -Crelocation-model=static" \
+	CARGO_TARGET_DIR=$(TARGET)/arm64 CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTFLAGS="-Clink-self-contained=no -Crelocation-model=static" \
 		CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER="$$QEMU_DIR/run" cargo-zigbuild test --locked \
 		$(or $(ARM_TESTS),--tests) -Zbuild-std=std,panic_abort --target aarch64-unknown-linux-musl
 
