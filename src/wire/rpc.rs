@@ -436,6 +436,9 @@ pub fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
     count.0
 }
 
+/// Capacity for names and punctuation of a small value's JSON text, in bytes.
+const SMALL_BYTES: usize = 256;
+
 /// Returns a value's JSON text, with members sorted by name.
 pub fn to_sorted_json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
     sorted(serde_json::to_value(value).unwrap_or_default())
@@ -445,12 +448,29 @@ pub fn to_sorted_json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
 pub fn sorted(value: impl Into<Value>) -> Vec<u8> {
     let mut value = value.into();
     value.sort_all_objects();
-    to_json(&value)
+    // A large text is written without moving what is already written, and takes what it needs.
+    let texts = text_bytes(&value);
+    let mut json = Vec::with_capacity(texts + texts / 8 + SMALL_BYTES);
+    match serde_json::to_writer(&mut json, &value) {
+        Ok(()) => json,
+        Err(_) => b"null".to_vec(),
+    }
+}
+
+/// Returns the length of all strings in a value, without names, in bytes.
+fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(values) => values.iter().map(text_bytes).sum(),
+        Value::Object(members) => members.values().map(text_bytes).sum(),
+        _ => 0,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;
+    use serde_json::json;
     use serde_json::value::RawValue;
 
     use super::*;
@@ -465,6 +485,16 @@ mod tests {
                 (error.code, id.map(|id| String::from_utf8(id.as_json().to_vec()).unwrap()))
             }
             other => panic!("{line} was read as {other:?}"),
+        }
+    }
+
+    #[test]
+    fn json_of_a_large_text_takes_little_more_memory_than_its_length() {
+        let line = "\u{e4} line of prose, and a quoted \"word\" now and then, as agents write it\n";
+        for lines in [1, 1000, 15_000] {
+            let json = to_sorted_json(&json!({ "b": [{ "c": line.repeat(lines) }], "a": 1 }));
+            assert_eq!(json, to_json(&json!({ "a": 1, "b": [{ "c": line.repeat(lines) }] })));
+            assert!(json.capacity() < json.len() * 5 / 4 + 2 * SMALL_BYTES, "{lines}: {}", json.capacity());
         }
     }
 
