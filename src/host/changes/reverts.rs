@@ -127,11 +127,12 @@ impl Changes {
             match outcome {
                 RevertOutcome::Done { bytes, mode } => {
                     let mut reverted = file.reverted;
+                    // A restored file is found again as it was recorded.
                     if !restores {
                         reverted.mode = mode;
-                    }
-                    if let Some(kept) = reverted.kept.as_mut().filter(|_| bytes.is_some()) {
-                        kept.bytes_now = bytes;
+                        if let Some(kept) = reverted.kept.as_mut().filter(|_| bytes.is_some()) {
+                            kept.bytes_now = bytes;
+                        }
                     }
                     done.push(reverted);
                 }

@@ -97,16 +97,19 @@ impl ObservedRepository {
     /// Takes what git has seen; `has_files` if the files are part of that. Returns whether it is
     /// new.
     fn note_seen(&mut self, mut seen: RepositoryStatus, has_files: bool) -> bool {
-        if !has_files && self.has_files {
-            // The older files are better than none.
-            if let Some(known) = self.known.take() {
-                (seen.uncommitted, seen.branch_changes) = (known.uncommitted, known.branch_changes);
-            }
-        }
+        let mut known = self.known.take();
+        // The older files are better than none.
+        let retained = known.as_mut().filter(|_| !has_files && self.has_files).map(|known| {
+            (seen.uncommitted, seen.branch_changes) = Default::default();
+            (std::mem::take(&mut known.uncommitted), std::mem::take(&mut known.branch_changes))
+        });
         // An empty list of files is news, too.
         let are_new = has_files && !self.has_files;
         self.has_files |= has_files;
-        let has_changed = are_new || self.known.as_ref() != Some(&seen);
+        let has_changed = are_new || known.as_ref() != Some(&seen);
+        if let Some(files) = retained {
+            (seen.uncommitted, seen.branch_changes) = files;
+        }
         self.known = Some(seen);
         has_changed
     }
@@ -511,4 +514,33 @@ fn meta_of(seen: &RepositoryStatus) -> Value {
         }
     }
     meta
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::effects::GitContent;
+    use crate::state::edits::FileDiff;
+
+    #[test]
+    fn refresh_without_files_keeps_them_and_is_news_only_if_the_rest_has_changed() {
+        let seen = |branch: &str, uncommitted_count| RepositoryStatus {
+            branch: Some(branch.to_owned()),
+            uncommitted_count,
+            ..RepositoryStatus::default()
+        };
+        let file = FileDiff {
+            file: "file:///a".to_owned(),
+            renamed_from: None,
+            before: None,
+            after: Some(GitContent { blob: "1".to_owned(), mode: 0o100_644 }),
+            lines: None,
+        };
+        let with_files = RepositoryStatus { uncommitted: vec![file.clone()], ..seen("main", 1) };
+        let mut observed = ObservedRepository::default();
+        assert!(observed.note_seen(with_files, true));
+        assert!(!observed.note_seen(seen("main", 1), false));
+        assert!(observed.note_seen(seen("other", 1), false));
+        assert_eq!(observed.known.unwrap().uncommitted, [file]);
+    }
 }

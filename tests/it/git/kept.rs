@@ -493,4 +493,6 @@ fn line_endings_changed_by_the_user_before_a_restore_stay_reachable() {
     is_done(&talk.invoke("turn/t1", "restore-changes", None));
     assert_eq!(repository.read("a.t"), "2\n");
     assert!(repository.keeps("raw", 0o100_644, b"1\r\n"), "the user's ends of lines are lost");
+    assert_eq!(talk.files(&repository, "turn/t1"), [changed("a.t", "1\n", "2\n", (1, 1))]);
+    assert!(!talk.changeset("turn/t1")["operations"].to_string().contains("restore-changes"));
 }
