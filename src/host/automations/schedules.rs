@@ -239,14 +239,17 @@ pub(in crate::host) fn arm(ledger: &mut Ledger, step: &mut Step<'_>, at_once: bo
         [stored_next_run(entry), date]
     });
     let left = || ledger.channels.automation_runs.values().any(|run| runs::is_active(&run.state.lifecycle));
-    let next = next.flatten().min().or_else(|| (!list.bookkeeping.settled && left()).then_some(now));
-    let Some(next) = next else { return };
-    let delay = match Duration::try_from(next.duration_since(now)) {
+    let next: Vec<_> = next.flatten().collect();
+    if next.is_empty() && (list.bookkeeping.settled || !left()) {
+        return;
+    }
+    // What is due and has not begun waits for something, and does not delay what is due later.
+    let ahead = next.into_iter().filter(|time| *time > now).min();
+    let delay = match ahead.map(|time| Duration::try_from(time.duration_since(now))) {
         // A process that lives for less time, as in a shell's pipe, sets nothing off.
         _ if !list.bookkeeping.settled => LOOK_EVERY,
         _ if at_once => Duration::ZERO,
-        Ok(delay) if !delay.is_zero() => delay.min(LOOK_EVERY),
-        // What is due and has not begun waits for something.
+        Some(Ok(delay)) => delay.min(LOOK_EVERY),
         _ => LOOK_EVERY,
     };
     list.bookkeeping.timer += 1;

@@ -362,6 +362,23 @@ fn conditions_disable_an_automation_and_enabling_it_counts_anew() {
 }
 
 #[test]
+fn occurrence_that_waits_for_a_run_does_not_delay_those_of_other_automations() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    let each_minute = definition(&[schedule("* * * * *", "UTC")]);
+    bench.create(each_minute.clone()).unwrap();
+    bench.look(bench.next().unwrap());
+    bench.begin(bench.begun[0]);
+    bench.look("2026-01-01T00:02:50Z".parse().unwrap());
+    assert_eq!(bench.begun.len(), 1, "it waits for its run");
+    bench
+        .ask(json!({
+            "type": "automation/createRequested", "resource": "ahp-automation:/b", "definition": each_minute,
+        }))
+        .unwrap();
+    assert_eq!(bench.timer.unwrap().1, "2026-01-01T00:03:00Z".parse().unwrap());
+}
+
+#[test]
 fn scheduled_runs_beyond_twenty_an_hour_are_recorded_as_failed() {
     let mut bench = Bench::at("2026-01-01T00:00:00Z");
     bench.create(definition(&[schedule("* * * * *", "UTC")])).unwrap();
