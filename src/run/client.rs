@@ -151,6 +151,9 @@ impl<'a> RunClient<'a> {
         for prompt in &self.job.prompts {
             if let Some(loss) = self.printer.loss() {
                 ended = Err(loss.stop());
+            } else if let Some(stop) = self.cancels.take() {
+                // The turn before was complete before it could be cancelled.
+                ended = Err(stop);
             } else {
                 ended = self.run_turn(prompt).await;
             }

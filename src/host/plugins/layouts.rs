@@ -270,7 +270,12 @@ impl<'a> PluginParser<'a> {
     ) {
         let value = manifest.get(member);
         let mut files: Vec<String> = default.iter().map(|path| (*path).to_owned()).collect();
-        files.extend(self.named(value, member));
+        for path in self.named(value, member) {
+            // Many manifests name the default place, too.
+            if !files.contains(&path) {
+                files.push(path);
+            }
+        }
         for path in files {
             if let Some(object) = self.object(&path) {
                 add(self, &path, &object);

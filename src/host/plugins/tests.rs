@@ -95,6 +95,18 @@ fn open_plugin_and_claude_plugin_have_all_kinds_and_places_of_their_manifest() {
 }
 
 #[test]
+fn file_at_a_default_place_that_the_manifest_names_is_read_once() {
+    let manifest = r#"{"name":"p","mcpServers":"./.mcp.json","hooks":"./hooks/hooks.json"}"#;
+    let plugin = parsed(&[
+        (".claude-plugin/plugin.json", manifest),
+        (".mcp.json", SERVERS),
+        ("hooks/hooks.json", r#"{"hooks":{"Stop":[]}}"#),
+    ]);
+    assert_eq!(parts(&plugin), ["hook Stop", "mcp web"]);
+    assert!(plugin.problems.is_empty(), "{:?}", plugin.problems);
+}
+
+#[test]
 fn bare_plugin_has_the_default_places() {
     let files = [(".mcp.json", r#"{"web":{"url":"http://x"}}"#), ("hooks.json", r#"{"Stop":[]}"#)];
     assert_eq!(parts(&parsed(&files)), ["hook Stop", "mcp web"]);
