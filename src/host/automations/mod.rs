@@ -100,24 +100,55 @@ pub(super) struct Bookkeeping {
     /// automation and trigger.
     #[serde(rename = "cursors")]
     handled_until: BTreeMap<String, BTreeMap<String, i64>>,
+    /// Times at which scheduled runs were recorded in the last hour, in milliseconds since 1970, by
+    /// automation.
+    #[serde(default)]
+    scheduled_runs: BTreeMap<String, Vec<i64>>,
     /// Chats of running runs.
     #[serde(skip)]
     active: BTreeMap<ChatKey, AutomationRunKey>,
-    /// Number of times that the agent of a running run has not started.
+    /// Running runs whose agent has not started.
     #[serde(skip)]
-    failed_starts: BTreeMap<AutomationRunKey, usize>,
+    failed_starts: BTreeMap<AutomationRunKey, FailedStarts>,
     /// Set once the runs that the previous process left are ended.
     #[serde(skip)]
     recovered: bool,
-    /// Set while runs may start: from the first handshake to the end of input.
+    /// Whether runs may start.
     #[serde(skip)]
-    awake: bool,
-    /// Set once the first timer has expired: a pipe that lives for less time sets nothing off.
-    #[serde(skip)]
-    settled: bool,
+    phase: Phase,
     /// Number of the latest timer; earlier ones are void.
     #[serde(skip)]
     timer: u64,
+}
+
+/// Phases of a process, by what may start in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Phase {
+    /// No client has shaken hands: nothing starts.
+    #[default]
+    BeforeHandshake,
+    /// Until the first timer expires, only runs that clients ask for start: a process that ends
+    /// sooner, as in a shell's pipe, sets nothing off.
+    Settling,
+    /// Scheduled runs start, too.
+    Settled,
+    /// The host shuts down: nothing starts any more.
+    Over,
+}
+
+impl Phase {
+    /// Returns whether runs may start that clients ask for.
+    fn is_awake(self) -> bool {
+        matches!(self, Self::Settling | Self::Settled)
+    }
+}
+
+/// Failed attempts to start the agent of a run.
+#[derive(Debug, Clone, Copy, Default)]
+struct FailedStarts {
+    count: usize,
+    /// Set while the run waits for the next attempt.
+    is_waiting: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -131,7 +162,7 @@ struct RunRequest {
 
 /// Returns what clients may do with automations; `None` if they are off.
 pub(super) fn capabilities(ledger: &Ledger) -> Option<AutomationCapabilities> {
-    let list = ledger.channels.automations.get(&AutomationsKey::LIST)?;
+    let list = ledger.channels.automation_list()?;
     let minutes = i64::from(list.settings.rules.min_interval_minutes.get());
     Some(AutomationCapabilities {
         create: Some(AutomationCreateCapability {}),
@@ -152,7 +183,7 @@ pub(super) fn change_list(
     action: StateAction,
     origin: ActionOrigin,
 ) -> Result<Verdict, Refusal> {
-    let Some(list) = ledger.channels.automations.known_mut(AutomationsKey::LIST) else {
+    let Some(list) = ledger.channels.automation_list_mut() else {
         return Ok(Verdict::Unchanged);
     };
     let now = now(step);
@@ -214,9 +245,10 @@ pub(super) fn change_list(
             }
             let runs: Vec<String> = entry.runs.iter().map(|run| run.resource.clone()).collect();
             list.bookkeeping.handled_until.remove(&removed.resource);
+            list.bookkeeping.scheduled_runs.remove(&removed.resource);
             list.bookkeeping.requests.retain(|request| request.automation != removed.resource);
             for run in runs {
-                runs::forget(ledger, step, &run);
+                runs::remove_run(ledger, step, &run);
             }
             let action = StateAction::AutomationRemoved(removed);
             ledger.sequence(step, AutomationsKey::LIST, action, Some(origin));
@@ -232,7 +264,7 @@ pub(super) fn change_list(
 
 /// Sends an automation as it is now to everybody.
 fn set_entry(ledger: &mut Ledger, step: &mut Step<'_>, mut entry: AutomationEntry) {
-    let Some(list) = ledger.channels.automations.get(&AutomationsKey::LIST) else { return };
+    let Some(list) = ledger.channels.automation_list() else { return };
     entry.next_run_at = schedules::next_run(list, &entry).map(|next| format!("{next:.3}"));
     let action = StateAction::AutomationSet(Box::new(AutomationSetAction { automation: entry }));
     ledger.sequence(step, AutomationsKey::LIST, action, None);
@@ -253,7 +285,7 @@ fn now(step: &Step<'_>) -> Timestamp {
 
 /// Returns whether the turn of this chat is that of a run.
 pub(super) fn is_of_run(ledger: &Ledger, chat: ChatKey) -> bool {
-    let list = ledger.channels.automations.get(&AutomationsKey::LIST);
+    let list = ledger.channels.automation_list();
     list.is_some_and(|list| list.bookkeeping.active.contains_key(&chat))
 }
 

@@ -18,9 +18,11 @@ use ahp_types::state::{
     ErrorInfo, ResponsePart, Turn, TurnState, UsageInfo,
 };
 
-use super::{note_bookkeeping, remove_row, schedules, set_entry, RunRequest, ENDED_RUNS_MAX};
+use super::{
+    note_bookkeeping, remove_row, schedules, set_entry, FailedStarts, Phase, RunRequest, ENDED_RUNS_MAX,
+};
 use crate::host::channels::{summary_of_run, AutomationRun};
-use crate::host::effects::{AutomationRunKey, AutomationsKey, ChatKey, Output, Timer};
+use crate::host::effects::{AutomationRunKey, ChatKey, Output, Timer};
 use crate::host::ledger::Ledger;
 use crate::host::limits::check_id;
 use crate::host::model::Channel;
@@ -88,24 +90,24 @@ pub(in crate::host) fn request_run(
 ) -> Result<String, RpcError> {
     ledger.check_store()?;
     let RunAutomationParams { automation, request_id, .. } = params;
-    let list = ledger.channels.automations.get_mut(&AutomationsKey::LIST);
+    let list = ledger.channels.automation_list_mut();
     let list = list.ok_or_else(|| RpcError::method_not_found("runAutomation"))?;
     let entry = list.get(&automation).cloned().ok_or_else(|| RpcError::resource_not_found(&automation))?;
     check_id("requestId", &request_id, REQUEST_BYTES_MAX).map_err(RpcError::invalid_params)?;
     let now = step.now.unix_ms;
     let requests = &mut list.bookkeeping.requests;
+    requests.retain(|request| now.saturating_sub(request.at) < REQUEST_MS);
     let known = requests.iter().find(|request| request.automation == automation && request.id == request_id);
     if let Some(known) = known {
         return Ok(known.run.clone());
     }
-    requests.retain(|request| now.saturating_sub(request.at) < REQUEST_MS);
     let surplus = (requests.len() + 1).saturating_sub(REQUESTS_MAX);
     requests.drain(..surplus);
     let active = entry.runs.iter().find(|run| is_active(&run.lifecycle)).map(|run| run.resource.clone());
     let run = active.unwrap_or_else(|| {
-        record(ledger, step, entry, AutomationRunOrigin::Manual(AutomationManualRunOrigin {}))
+        record_run(ledger, step, entry, AutomationRunOrigin::Manual(AutomationManualRunOrigin {}))
     });
-    if let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) {
+    if let Some(list) = ledger.channels.automation_list_mut() {
         let request = RunRequest { automation, id: request_id, run: run.clone(), at: now };
         list.bookkeeping.requests.push(request);
     }
@@ -118,7 +120,7 @@ pub(in crate::host) fn fetch_runs(
     ledger: &Ledger,
     params: &FetchAutomationRunsParams,
 ) -> Result<(), RpcError> {
-    let list = ledger.channels.automations.get(&AutomationsKey::LIST);
+    let list = ledger.channels.automation_list();
     let list = list.ok_or_else(|| RpcError::method_not_found("fetchAutomationRuns"))?;
     if list.get(&params.automation).is_none() {
         return Err(RpcError::resource_not_found(&params.automation));
@@ -130,7 +132,7 @@ pub(in crate::host) fn fetch_runs(
 }
 
 /// Records a run that is to begin. Returns its URI.
-pub(super) fn record(
+pub(super) fn record_run(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     entry: AutomationEntry,
@@ -208,12 +210,12 @@ fn cut_history(ledger: &mut Ledger, step: &mut Step<'_>, entry: &mut AutomationE
     });
     entry.runs = kept;
     for run in surplus {
-        forget(ledger, step, &run.resource);
+        remove_run(ledger, step, &run.resource);
     }
 }
 
 /// Removes a run that is no longer listed.
-pub(super) fn forget(ledger: &mut Ledger, step: &mut Step<'_>, uri: &str) {
+pub(super) fn remove_run(ledger: &mut Ledger, step: &mut Step<'_>, uri: &str) {
     let Some(key) = ledger.find(uri).and_then(|id| id.automation_run()) else { return };
     ledger.unlink(key.into());
     ledger.channels.automation_runs.remove(&key);
@@ -222,12 +224,11 @@ pub(super) fn forget(ledger: &mut Ledger, step: &mut Step<'_>, uri: &str) {
 }
 
 /// Returns the definition of a run that may begin now, or whose agent may be started again.
-pub(in crate::host) fn to_begin(
+pub(in crate::host) fn startable_run(
     ledger: &Ledger,
     key: AutomationRunKey,
 ) -> Option<(AutomationRunState, AutomationDefinition)> {
-    let list =
-        ledger.channels.automations.get(&AutomationsKey::LIST).filter(|list| list.bookkeeping.awake)?;
+    let list = ledger.channels.automation_list().filter(|list| list.bookkeeping.phase.is_awake())?;
     let run = &ledger.channels.automation_runs.get(&key)?.state;
     let may_begin = match run.lifecycle {
         AutomationRunLifecycle::Pending(_) => true,
@@ -239,27 +240,34 @@ pub(in crate::host) fn to_begin(
 
 /// Returns whether a running run waits for its agent to be started again.
 fn is_retried(ledger: &Ledger, key: AutomationRunKey) -> bool {
-    let list = ledger.channels.automations.get(&AutomationsKey::LIST);
-    list.is_some_and(|list| list.bookkeeping.failed_starts.contains_key(&key))
-        && chat_of(ledger, key).is_none()
+    let list = ledger.channels.automation_list();
+    list.and_then(|list| list.bookkeeping.failed_starts.get(&key)).is_some_and(|failed| failed.is_waiting)
 }
 
 /// Sets the time at which the agent of a run, which has not started, is started again. Returns
 /// whether there is such a time.
 pub(in crate::host) fn retry_later(ledger: &mut Ledger, step: &mut Step<'_>, key: AutomationRunKey) -> bool {
-    let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) else { return false };
+    let Some(list) = ledger.channels.automation_list_mut() else { return false };
     let failed = list.bookkeeping.failed_starts.entry(key).or_default();
-    let Some(after) = RETRY_AFTER.get(*failed) else { return false };
-    *failed += 1;
+    let Some(after) = RETRY_AFTER.get(failed.count) else { return false };
+    *failed = FailedStarts { count: failed.count + 1, is_waiting: true };
     step.emit(Output::Timer(Timer::AutomationRetry(key), *after));
     true
 }
 
 /// Starts the agent of a run again, if the run still waits for that.
 pub(in crate::host) fn retry(ledger: &Ledger, step: &mut Step<'_>, key: AutomationRunKey) {
-    if let Some((_, definition)) = to_begin(ledger, key) {
+    if let Some((_, definition)) = startable_run(ledger, key) {
         let directories = definition.session.working_directories.unwrap_or_default();
         step.emit(Output::CheckDirectories(key, directories));
+    }
+}
+
+/// Notes that a run no longer waits for its agent to be started again: it is, in a new session.
+pub(in crate::host) fn stop_waiting(ledger: &mut Ledger, key: AutomationRunKey) {
+    let list = ledger.channels.automation_list_mut();
+    if let Some(failed) = list.and_then(|list| list.bookkeeping.failed_starts.get_mut(&key)) {
+        failed.is_waiting = false;
     }
 }
 
@@ -278,7 +286,7 @@ pub(in crate::host) fn begin(
     ledger.sequence(step, key, set, None);
     let primary = AutomationRunPrimarySessionChangedAction { primary_session: Some(uri) };
     ledger.sequence(step, key, StateAction::AutomationRunPrimarySessionChanged(primary), None);
-    if let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) {
+    if let Some(list) = ledger.channels.automation_list_mut() {
         list.bookkeeping.active.insert(chat, key);
     }
     let AutomationRunLifecycle::Pending(pending) = lifecycle else { return list_run(ledger, step, key) };
@@ -286,7 +294,7 @@ pub(in crate::host) fn begin(
     let running = AutomationRunningRunLifecycle { created_at, started_at };
     change(ledger, step, key, AutomationRunLifecycle::Running(running));
     // The limit is that of all tries.
-    if let Some(list) = ledger.channels.automations.get(&AutomationsKey::LIST) {
+    if let Some(list) = ledger.channels.automation_list() {
         let limit = Duration::from_secs(60 * u64::from(list.settings.rules.run_minutes.get()));
         step.emit(Output::Timer(Timer::AutomationRun(key), limit));
     }
@@ -320,7 +328,7 @@ pub(in crate::host) fn end(ledger: &mut Ledger, step: &mut Step<'_>, key: Automa
             completed_at,
         }),
     };
-    if let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) {
+    if let Some(list) = ledger.channels.automation_list_mut() {
         list.bookkeeping.active.retain(|_, active| *active != key);
         list.bookkeeping.failed_starts.remove(&key);
     }
@@ -343,7 +351,7 @@ fn change(
 /// Sends the automation of a run, which lists the run as it is now.
 fn list_run(ledger: &mut Ledger, step: &mut Step<'_>, key: AutomationRunKey) {
     let Some(run) = ledger.channels.automation_runs.get(&key) else { return };
-    let Some(list) = ledger.channels.automations.get(&AutomationsKey::LIST) else { return };
+    let Some(list) = ledger.channels.automation_list() else { return };
     let Some(mut entry) = list.get(&run.state.automation).cloned() else { return };
     let listed = entry.runs.iter_mut().find(|listed| listed.resource == run.state.resource);
     if let Some(listed) = listed {
@@ -355,23 +363,23 @@ fn list_run(ledger: &mut Ledger, step: &mut Step<'_>, key: AutomationRunKey) {
 
 /// Takes the run whose turn has ended in this chat.
 pub(in crate::host) fn take_active(ledger: &mut Ledger, chat: ChatKey) -> Option<AutomationRunKey> {
-    ledger.channels.automations.get_mut(&AutomationsKey::LIST)?.bookkeeping.active.remove(&chat)
+    ledger.channels.automation_list_mut()?.bookkeeping.active.remove(&chat)
 }
 
 /// Returns the chat in which a run works.
 pub(in crate::host) fn chat_of(ledger: &Ledger, key: AutomationRunKey) -> Option<ChatKey> {
-    let list = ledger.channels.automations.get(&AutomationsKey::LIST)?;
+    let list = ledger.channels.automation_list()?;
     list.bookkeeping.active.iter().find(|(_, active)| **active == key).map(|(chat, _)| *chat)
 }
 
 fn is_listed(ledger: &Ledger, run: &AutomationRunState) -> bool {
-    let list = ledger.channels.automations.get(&AutomationsKey::LIST);
+    let list = ledger.channels.automation_list();
     list.is_some_and(|list| list.get(&run.automation).is_some())
 }
 
 /// Ends the runs that the previous process has left in the middle.
 pub(in crate::host) fn recover(ledger: &mut Ledger, step: &mut Step<'_>) {
-    let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) else { return };
+    let Some(list) = ledger.channels.automation_list_mut() else { return };
     if std::mem::replace(&mut list.bookkeeping.recovered, true) {
         return;
     }
@@ -379,7 +387,7 @@ pub(in crate::host) fn recover(ledger: &mut Ledger, step: &mut Step<'_>) {
     let runs = ledger.channels.automation_runs.values();
     let of_none = runs.filter(|run| !is_listed(ledger, &run.state));
     for run in of_none.map(|run| run.state.resource.clone()).collect::<Vec<_>>() {
-        forget(ledger, step, &run);
+        remove_run(ledger, step, &run);
     }
     let runs = ledger.channels.automation_runs.iter();
     let left = runs.filter(|(_, run)| matches!(run.state.lifecycle, AutomationRunLifecycle::Running(_)));
@@ -395,15 +403,15 @@ pub(in crate::host) fn recover(ledger: &mut Ledger, step: &mut Step<'_>) {
 
 /// Lets runs begin. Called after each request of a client that has shaken hands.
 pub(in crate::host) fn wake(ledger: &mut Ledger, step: &mut Step<'_>) {
-    let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) else { return };
-    if !std::mem::replace(&mut list.bookkeeping.awake, true) {
-        schedules::arm(ledger, step, false);
+    let Some(list) = ledger.channels.automation_list_mut() else { return };
+    if list.bookkeeping.phase == Phase::BeforeHandshake {
+        schedules::settle_later(&mut list.bookkeeping, step);
     }
 }
 
-/// Has the runs begin that the previous process has recorded.
-pub(super) fn begin_left(ledger: &Ledger, step: &mut Step<'_>) {
-    let Some(list) = ledger.channels.automations.get(&AutomationsKey::LIST) else { return };
+/// Starts the runs that the previous process has recorded.
+pub(super) fn start_pending_runs(ledger: &Ledger, step: &mut Step<'_>) {
+    let Some(list) = ledger.channels.automation_list() else { return };
     for (key, run) in ledger.channels.automation_runs.iter() {
         if matches!(run.state.lifecycle, AutomationRunLifecycle::Pending(_)) {
             let entry = list.get(&run.state.automation);
@@ -415,12 +423,13 @@ pub(super) fn begin_left(ledger: &Ledger, step: &mut Step<'_>) {
 
 /// Lets no further run begin: the host shuts down.
 pub(in crate::host) fn sleep(ledger: &mut Ledger) {
-    if let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) {
-        list.bookkeeping.awake = false;
+    if let Some(list) = ledger.channels.automation_list_mut() {
+        list.bookkeeping.phase = Phase::Over;
     }
 }
 
-/// Removes a session that was disposed of from the runs that it belongs to.
+/// Removes a session that was disposed of from the runs that it belongs to. Without it, a run that
+/// waits for its agent to be started again is cancelled.
 pub(in crate::host) fn session_disposed(ledger: &mut Ledger, step: &mut Step<'_>, session: &str) {
     let runs = ledger.channels.automation_runs.iter();
     let of_session = runs.filter(|(_, run)| run.state.sessions.iter().any(|uri| uri == session));
@@ -428,16 +437,8 @@ pub(in crate::host) fn session_disposed(ledger: &mut Ledger, step: &mut Step<'_>
         let removed = AutomationRunSessionRemovedAction { session: session.to_owned() };
         ledger.sequence(step, key, StateAction::AutomationRunSessionRemoved(removed), None);
         list_run(ledger, step, key);
-    }
-}
-
-/// Returns when a run was recorded.
-pub(super) fn created_at(lifecycle: &AutomationRunLifecycle) -> &str {
-    match lifecycle {
-        AutomationRunLifecycle::Pending(it) => &it.created_at,
-        AutomationRunLifecycle::Running(it) => &it.created_at,
-        AutomationRunLifecycle::Completed(it) => &it.created_at,
-        AutomationRunLifecycle::Failed(it) => &it.created_at,
-        AutomationRunLifecycle::Cancelled(it) => &it.created_at,
+        if is_retried(ledger, key) {
+            end(ledger, step, key, Outcome::Cancelled);
+        }
     }
 }

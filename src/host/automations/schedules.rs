@@ -16,15 +16,15 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::cron::Cron;
 use super::definitions::{cron_of, runs_max};
-use super::{end_date, now, runs, set_entry, Bookkeeping};
+use super::{end_date, now, runs, set_entry, Bookkeeping, Phase};
 use crate::host::channels::Automations;
-use crate::host::effects::{AutomationsKey, Output, Timer};
+use crate::host::effects::{Output, Timer};
 use crate::host::ledger::Ledger;
 use crate::host::refusal::error_info;
 use crate::host::Step;
 
-/// Longest time between two looks at the clock.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// Longest time between two comparisons with the clock, and that before the first scheduled run.
+pub(super) const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Delay from which an occurrence counts as missed.
 const MISSED: SignedDuration = SignedDuration::from_secs(60);
@@ -35,6 +35,9 @@ const SET_BACK: SignedDuration = SignedDuration::from_hours(24);
 /// Number of runs that have not ended, of all automations, from which on no scheduled run begins.
 /// Requested runs are not limited: of each automation, one is active.
 const ACTIVE_MAX: usize = 4;
+
+/// An hour, in milliseconds.
+const HOUR_MS: u64 = 3_600_000;
 
 /// Maximum number of scheduled runs of an automation within an hour.
 const HOURLY_MAX: usize = 20;
@@ -99,21 +102,27 @@ fn latest(cron: &Cron, handled: Timestamp, first: Timestamp, now: Timestamp) -> 
     std::iter::successors(Some(from.unwrap_or(first)), following).last().unwrap_or(first)
 }
 
+/// Lets scheduled runs start after the first interval.
+pub(super) fn settle_later(bookkeeping: &mut Bookkeeping, step: &mut Step<'_>) {
+    bookkeeping.phase = Phase::Settling;
+    bookkeeping.set_timer(step, CLOCK_CHECK_INTERVAL);
+}
+
 /// Begins the runs that are due, and sets the timer for the next ones.
 pub(in crate::host) fn timer_expired(ledger: &mut Ledger, step: &mut Step<'_>, number: u64) {
-    let list = ledger.channels.automations.get_mut(&AutomationsKey::LIST);
-    let Some(list) = list.filter(|list| list.bookkeeping.awake && list.bookkeeping.timer == number) else {
+    let Some(list) = ledger.channels.automation_list_mut() else { return };
+    if list.bookkeeping.timer != number || !list.bookkeeping.phase.is_awake() {
         return;
-    };
+    }
     let all: Vec<String> = list.entries().iter().map(|entry| entry.resource.clone()).collect();
-    if !std::mem::replace(&mut list.bookkeeping.settled, true) {
+    if std::mem::replace(&mut list.bookkeeping.phase, Phase::Settled) == Phase::Settling {
         correct_next_runs(ledger, step);
-        runs::begin_left(ledger, step);
+        runs::start_pending_runs(ledger, step);
     }
     // Nothing may run that cannot be recorded.
     if ledger.failing().is_none() {
         for automation in all {
-            look_at(ledger, step, &automation);
+            start_due_run(ledger, step, &automation);
         }
     }
     arm(ledger, step, false);
@@ -121,7 +130,7 @@ pub(in crate::host) fn timer_expired(ledger: &mut Ledger, step: &mut Step<'_>, n
 
 /// Computes anew what is stored, since the rules of a time zone may have changed meanwhile.
 fn correct_next_runs(ledger: &mut Ledger, step: &mut Step<'_>) {
-    let Some(list) = ledger.channels.automations.get(&AutomationsKey::LIST) else { return };
+    let Some(list) = ledger.channels.automation_list() else { return };
     let is_wrong = |entry: &&AutomationEntry| next_run(list, entry) != stored_next_run(entry);
     let wrong: Vec<AutomationEntry> = list.entries().iter().filter(is_wrong).cloned().collect();
     for entry in list.entries().iter().filter(|entry| entry.definition.enabled) {
@@ -145,7 +154,7 @@ fn stored_next_run(entry: &AutomationEntry) -> Option<Timestamp> {
 
 /// Begins the schedules of an automation anew if the clock was set back far, and returns whether
 /// it was.
-fn begin_anew(bookkeeping: &mut Bookkeeping, automation: &str, now: Timestamp) -> bool {
+fn restart_if_set_back(bookkeeping: &mut Bookkeeping, automation: &str, now: Timestamp) -> bool {
     let times = bookkeeping.handled_until.get_mut(automation).into_iter().flat_map(BTreeMap::values_mut);
     let mut has_changed = false;
     for handled in times {
@@ -157,50 +166,104 @@ fn begin_anew(bookkeeping: &mut Bookkeeping, automation: &str, now: Timestamp) -
     has_changed
 }
 
-fn look_at(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
+/// Occurrences of a trigger that are due and have one run together.
+struct Occurrence {
+    first: Timestamp,
+    latest: Timestamp,
+    trigger: AutomationScheduleTrigger,
+}
+
+/// Returns what of each trigger is due at this time and is not handled.
+fn due_occurrences(list: &Automations, entry: &AutomationEntry, until: Timestamp) -> Vec<Occurrence> {
+    let due = schedules(&entry.definition).filter_map(|trigger| {
+        let (cron, handled) = position(list, &entry.resource, trigger)?;
+        let first = cron.next_after(handled).filter(|first| *first <= until)?;
+        let latest = latest(&cron, handled, first, until);
+        Some(Occurrence { first, latest, trigger: trigger.clone() })
+    });
+    due.collect()
+}
+
+impl Bookkeeping {
+    /// Sets the timer of schedules, and makes earlier ones void.
+    fn set_timer(&mut self, step: &mut Step<'_>, delay: Duration) {
+        self.timer += 1;
+        step.emit(Output::Timer(Timer::Automations(self.timer), delay));
+    }
+
+    /// Notes that occurrences are handled, and returns the origin of their run.
+    fn handle(&mut self, automation: &str, due: &Occurrence, now: Timestamp) -> AutomationRunOrigin {
+        let handled = self.handled_until.entry(automation.to_owned()).or_default();
+        handled.insert(due.trigger.id.clone(), due.latest.as_millisecond());
+        AutomationRunOrigin::Trigger(AutomationTriggeredRunOrigin {
+            trigger_id: due.trigger.id.clone(),
+            scheduled_for: Some(format!("{:.3}", due.latest)),
+            catch_up: is_missed(due, now).then_some(true),
+            event: None,
+        })
+    }
+
+    /// Counts a scheduled run, and returns whether the automation may have one more within an hour.
+    fn count_scheduled_run(&mut self, automation: &str, now: Timestamp) -> bool {
+        let now = now.as_millisecond();
+        let times = self.scheduled_runs.entry(automation.to_owned()).or_default();
+        // The clock may have been set back since.
+        times.retain(|time| now.abs_diff(*time) < HOUR_MS);
+        let may_begin = times.len() < HOURLY_MAX;
+        if may_begin {
+            times.push(now);
+        }
+        may_begin
+    }
+}
+
+fn is_missed(due: &Occurrence, now: Timestamp) -> bool {
+    now.duration_since(due.latest) >= MISSED
+}
+
+/// Begins the earliest run of an automation that is due, or disables the automation.
+fn start_due_run(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
     let now = now(step);
     let is_full = runs::active_runs(ledger) >= ACTIVE_MAX;
-    let Some(list) = ledger.channels.automations.get_mut(&AutomationsKey::LIST) else { return };
+    let Some(list) = ledger.channels.automation_list_mut() else { return };
     let Some(mut entry) = list.get(automation).filter(|entry| entry.definition.enabled).cloned() else {
         return;
     };
-    if begin_anew(&mut list.bookkeeping, automation, now) {
+    if restart_if_set_back(&mut list.bookkeeping, automation, now) {
         return set_entry(ledger, step, entry);
     }
     let max = runs_max(&entry.definition);
-    let is_over = end_date(entry.definition.disable_conditions.as_ref()).is_some_and(|date| date <= now);
-    if is_over || max.is_some_and(|max| entry.run_count.unwrap_or(0) >= max) {
+    let end = end_date(entry.definition.disable_conditions.as_ref()).filter(|end| *end <= now);
+    if end.is_some() || max.is_some_and(|max| entry.run_count.unwrap_or(0) >= max) {
         entry.definition.enabled = false;
         entry.modified_at = step.timestamp();
-        return set_entry(ledger, step, entry);
+        // What waited for another run, or for a host, until the end date is left out.
+        let left_out = end.map_or_else(Vec::new, |end| due_occurrences(list, &entry, end));
+        let origins: Vec<_> =
+            left_out.iter().map(|due| list.bookkeeping.handle(automation, due, now)).collect();
+        set_entry(ledger, step, entry);
+        for origin in origins {
+            let entry = ledger.channels.automation_list().and_then(|list| list.get(automation)).cloned();
+            if let Some(entry) = entry {
+                runs::record_skipped(ledger, step, entry, origin, Ok(()));
+            }
+        }
+        return;
     }
     if stored_next_run(&entry).is_none_or(|next| next > now) {
         return;
     }
-    let due = schedules(&entry.definition).filter_map(|trigger| {
-        let (cron, handled) = position(&*list, automation, trigger)?;
-        let first = cron.next_after(handled).filter(|first| *first <= now)?;
-        Some((first, latest(&cron, handled, first, now), trigger))
-    });
-    let Some((_, scheduled, trigger)) = due.min_by_key(|(first, ..)| *first) else { return };
+    let due = due_occurrences(list, &entry, now).into_iter().min_by_key(|due| due.first);
+    let Some(due) = due else { return };
     // It waits for the end of the run.
     if is_full || entry.runs.iter().any(|run| runs::is_active(&run.lifecycle)) {
         return;
     }
-    let trigger = trigger.clone();
-    let times = list.bookkeeping.handled_until.entry(automation.to_owned()).or_default();
-    times.insert(trigger.id.clone(), scheduled.as_millisecond());
-    let is_missed = now.duration_since(scheduled) >= MISSED;
-    let origin = AutomationRunOrigin::Trigger(AutomationTriggeredRunOrigin {
-        trigger_id: trigger.id,
-        scheduled_for: Some(format!("{scheduled:.3}")),
-        catch_up: is_missed.then_some(true),
-        event: None,
-    });
-    if is_missed && trigger.misfire_policy == Some(AutomationMisfirePolicy::Skip) {
+    let origin = list.bookkeeping.handle(automation, &due, now);
+    if is_missed(&due, now) && due.trigger.misfire_policy == Some(AutomationMisfirePolicy::Skip) {
         return runs::record_skipped(ledger, step, entry, origin, Ok(()));
     }
-    if runs_within_an_hour(&entry, now) >= HOURLY_MAX {
+    if !list.bookkeeping.count_scheduled_run(automation, now) {
         let why =
             format!("this automation has begun {HOURLY_MAX} scheduled runs within an hour, the maximum");
         let error = error_info("tooManyRuns".to_owned(), &why);
@@ -214,44 +277,29 @@ fn look_at(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
             entry.modified_at = step.timestamp();
         }
     }
-    runs::record(ledger, step, entry, origin);
-}
-
-fn runs_within_an_hour(entry: &AutomationEntry, now: Timestamp) -> usize {
-    let is_recent = |created_at: &str| {
-        let created = created_at.parse::<Timestamp>();
-        // The clock may have been set back since.
-        created.is_ok_and(|created| now.duration_since(created).abs() < SignedDuration::from_hours(1))
-    };
-    let scheduled = entry.runs.iter().filter(|run| matches!(run.origin, AutomationRunOrigin::Trigger(_)));
-    let begun = scheduled.filter(|run| run.meta.is_none());
-    begun.filter(|run| is_recent(runs::created_at(&run.lifecycle))).count()
+    runs::record_run(ledger, step, entry, origin);
 }
 
 /// Sets the timer for the next occurrence or end date, if there is one; for now if `at_once`.
 pub(in crate::host) fn arm(ledger: &mut Ledger, step: &mut Step<'_>, at_once: bool) {
     let now = now(step);
-    let list = ledger.channels.automations.get_mut(&AutomationsKey::LIST);
-    let Some(list) = list.filter(|list| list.bookkeeping.awake) else { return };
+    let list = ledger.channels.automation_list_mut();
+    let Some(list) = list.filter(|list| list.bookkeeping.phase == Phase::Settled) else { return };
     let enabled = list.entries().iter().filter(|entry| entry.definition.enabled);
     let next = enabled.flat_map(|entry| {
         let date = end_date(entry.definition.disable_conditions.as_ref());
         [stored_next_run(entry), date]
     });
-    let left = || ledger.channels.automation_runs.values().any(|run| runs::is_active(&run.state.lifecycle));
     let next: Vec<_> = next.flatten().collect();
-    if next.is_empty() && (list.bookkeeping.settled || !left()) {
+    if next.is_empty() {
         return;
     }
     // What is due and has not begun waits for something, and does not delay what is due later.
     let ahead = next.into_iter().filter(|time| *time > now).min();
     let delay = match ahead.map(|time| Duration::try_from(time.duration_since(now))) {
-        // A process that lives for less time, as in a shell's pipe, sets nothing off.
-        _ if !list.bookkeeping.settled => LOOK_EVERY,
         _ if at_once => Duration::ZERO,
-        Some(Ok(delay)) => delay.min(LOOK_EVERY),
-        _ => LOOK_EVERY,
+        Some(Ok(delay)) => delay.min(CLOCK_CHECK_INTERVAL),
+        _ => CLOCK_CHECK_INTERVAL,
     };
-    list.bookkeeping.timer += 1;
-    step.emit(Output::Timer(Timer::Automations(list.bookkeeping.timer), delay));
+    list.bookkeeping.set_timer(step, delay);
 }

@@ -15,6 +15,7 @@ use crate::host::effects::{AutomationRunKey, ChannelRow, Now, Timer};
 use crate::host::testing::{agent, config, origin, registry, step_at_time};
 use crate::host::{Config, Start};
 use runs::Outcome;
+use schedules::CLOCK_CHECK_INTERVAL;
 
 const AUTOMATION: &str = "ahp-automation:/a";
 
@@ -70,7 +71,7 @@ fn ledger_of(rows: Vec<ChannelRow>, zones: &TwoZones) -> Ledger {
 }
 
 impl Bench {
-    /// One that is awake at this time.
+    /// One whose scheduled runs may start from this time on.
     fn at(time: &str) -> Self {
         let zones = TwoZones::default();
         let mut bench = Self {
@@ -82,8 +83,18 @@ impl Bench {
             ids: 0,
             zones,
         };
-        bench.step(runs::wake);
+        let settled = bench.now;
+        bench.now = settled - CLOCK_CHECK_INTERVAL;
+        bench.wake();
+        bench.look(settled);
+        bench.timer = None;
         bench
+    }
+
+    /// Lets the first client shake hands.
+    fn wake(&mut self) {
+        self.step(runs::wake);
+        assert_eq!(self.timer.unwrap().1, self.now + CLOCK_CHECK_INTERVAL);
     }
 
     fn step<T>(&mut self, act: impl FnOnce(&mut Ledger, &mut Step<'_>) -> T) -> T {
@@ -185,12 +196,9 @@ impl Bench {
         self.timer = None;
         self.ledger = ledger_of(self.rows.values().cloned().collect(), &self.zones);
         self.step(runs::recover);
-        self.step(runs::wake);
+        self.wake();
         assert!(self.begun.is_empty(), "nothing begins at once");
-        if let Some((_, time)) = self.timer {
-            assert_eq!(time, self.now + Duration::from_secs(30));
-            self.look(time);
-        }
+        self.look(self.timer.unwrap().1);
     }
 }
 
@@ -382,15 +390,109 @@ fn occurrence_that_waits_for_a_run_does_not_delay_those_of_other_automations() {
 fn scheduled_runs_beyond_twenty_an_hour_are_recorded_as_failed() {
     let mut bench = Bench::at("2026-01-01T00:00:00Z");
     bench.create(definition(&[schedule("* * * * *", "UTC")])).unwrap();
-    for _ in 0..21 {
+    // More runs than are kept, and a restart in the middle.
+    for minute in 1..=60 {
         bench.look(bench.next().unwrap());
         if let Some(run) = bench.begun.last().copied() {
             bench.complete(run);
         }
+        let last = serde_json::to_value(&bench.entry().runs[0].lifecycle).unwrap();
+        let failure = last["error"]["errorType"].as_str();
+        assert_eq!(failure, (minute > 20).then_some("tooManyRuns"), "minute {minute}");
+        if minute == 30 {
+            bench.restart();
+        }
     }
-    assert_eq!((bench.begun.len(), bench.entry().runs.len()), (20, 21));
-    let last = serde_json::to_value(&bench.entry().runs[0].lifecycle).unwrap();
-    assert_eq!(last["error"]["errorType"], "tooManyRuns", "{last}");
+    assert_eq!(bench.entry().runs.len(), ENDED_RUNS_MAX);
+    bench.look(bench.next().unwrap());
+    assert_eq!(bench.begun.len(), 1, "the first run was an hour ago");
+}
+
+#[test]
+fn change_within_thirty_seconds_of_a_start_delays_nothing() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    bench.create(definition(&[schedule("0 * * * *", "UTC")])).unwrap();
+    bench.now = "2026-01-01T01:00:00Z".parse().unwrap();
+    bench.ledger = ledger_of(bench.rows.values().cloned().collect(), &bench.zones);
+    bench.wake();
+    let due = bench.timer.unwrap();
+    bench.update(json!({ "title": "Other" }));
+    assert_eq!(bench.timer.unwrap(), due);
+    bench.look(due.1);
+    assert_eq!(bench.begun.len(), 1);
+}
+
+#[test]
+fn nothing_begins_once_the_input_has_ended() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    bench.create(definition(&[schedule("0 * * * *", "UTC")])).unwrap();
+    bench.step(|ledger, _| runs::sleep(ledger));
+    bench.step(runs::wake);
+    bench.look("2026-01-01T01:00:00Z".parse().unwrap());
+    assert!(bench.begun.is_empty());
+    bench.request("one");
+    let run = bench.begun[0];
+    assert!(runs::startable_run(&bench.ledger, run).is_none(), "it begins in the next process");
+    bench.restart();
+    assert!(bench.begun.contains(&run));
+}
+
+#[test]
+fn occurrence_that_waits_until_the_end_date_is_recorded_as_skipped() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    let hourly = definition(&[schedule("0 * * * *", "UTC")]);
+    let date = json!([{ "kind": "afterDate", "date": "2026-01-01T03:30:00Z" }]);
+    bench.create(with(hourly, "disableConditions", date)).unwrap();
+    bench.look("2026-01-01T01:00:00Z".parse().unwrap());
+    bench.begin(bench.begun[0]);
+    bench.look("2026-01-01T04:30:00Z".parse().unwrap());
+    let [skipped, running] = &bench.entry().runs[..] else { panic!("{:?}", bench.entry().runs) };
+    assert!(matches!(running.lifecycle, AutomationRunLifecycle::Running(_)), "{running:?}");
+    let AutomationRunOrigin::Trigger(origin) = &skipped.origin else { panic!("{skipped:?}") };
+    assert_eq!(origin.scheduled_for.as_deref(), Some("2026-01-01T03:00:00.000Z"));
+    assert!(matches!(skipped.lifecycle, AutomationRunLifecycle::Cancelled(_)), "{skipped:?}");
+    assert!(!bench.entry().definition.enabled);
+    assert_eq!(bench.begun.len(), 1);
+}
+
+#[test]
+fn session_that_is_disposed_of_cancels_a_run_that_waits_for_its_agent() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    bench.create(definition(&[])).unwrap();
+    let dispose = |ledger: &mut Ledger, step: &mut Step<'_>| {
+        runs::session_disposed(ledger, step, "ahp-session:/s");
+    };
+    for is_replaced in [true, false] {
+        bench.request(if is_replaced { "one" } else { "two" });
+        let run = *bench.begun.last().unwrap();
+        bench.begin(run);
+        bench.step(|ledger, _| runs::take_active(ledger, ChatKey(run.0)));
+        assert!(bench.step(|ledger, step| runs::retry_later(ledger, step, run)));
+        if is_replaced {
+            bench.step(|ledger, _| runs::stop_waiting(ledger, run));
+        }
+        bench.step(dispose);
+        let lifecycle = bench.lifecycle(run);
+        assert_eq!(matches!(lifecycle, AutomationRunLifecycle::Running(_)), is_replaced, "{lifecycle:?}");
+        bench.step(|ledger, step| runs::end(ledger, step, run, Outcome::Cancelled));
+    }
+}
+
+#[test]
+fn request_is_remembered_for_thirty_days_also_without_its_run() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    bench.create(definition(&[])).unwrap();
+    let first = bench.request("one");
+    bench.complete(bench.begun[0]);
+    for name in 0..ENDED_RUNS_MAX {
+        bench.request(&name.to_string());
+        bench.complete(*bench.begun.last().unwrap());
+    }
+    assert!(bench.entry().runs.iter().all(|run| run.resource != first));
+    bench.now = "2026-01-30T00:00:00Z".parse().unwrap();
+    assert_eq!(bench.request("one"), first);
+    bench.now = "2026-02-01T00:00:00Z".parse().unwrap();
+    assert_ne!(bench.request("one"), first);
 }
 
 #[test]

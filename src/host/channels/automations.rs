@@ -87,6 +87,18 @@ pub(crate) fn summary_of_run(run: &AutomationRunState) -> AutomationRunSummary {
     }
 }
 
+impl Channels {
+    /// Returns the list of automations; `None` if they are off.
+    pub(crate) fn automation_list(&self) -> Option<&Automations> {
+        self.automations.get(&AutomationsKey::LIST)
+    }
+
+    /// Returns the list of automations; `None` if they are off.
+    pub(crate) fn automation_list_mut(&mut self) -> Option<&mut Automations> {
+        self.automations.get_mut(&AutomationsKey::LIST)
+    }
+}
+
 impl Automations {
     pub(crate) fn entries(&self) -> &[AutomationEntry] {
         &self.state.entries
@@ -159,7 +171,7 @@ impl Kind for Automations {
 
     /// Accepts the forms that URI libraries produce for the list's URI.
     fn find_by_alias(channels: &Channels, uri: &str) -> Option<AutomationsKey> {
-        let exists = is_automations(uri) && channels.automations.contains_key(&AutomationsKey::LIST);
+        let exists = is_automations(uri) && channels.automation_list().is_some();
         exists.then_some(AutomationsKey::LIST)
     }
 

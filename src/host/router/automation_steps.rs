@@ -28,7 +28,8 @@ const NOBODY: ConnectionId = ConnectionId(u32::MAX);
 /// Begins a run that was recorded: creates its session and sends the message. If the agent has not
 /// started before, a new session replaces the failed one.
 pub(super) fn begin_run(host: &mut Host, step: &mut Step<'_>, key: AutomationRunKey, findings: Findings) {
-    let Some((run, definition)) = runs::to_begin(&host.ledger, key) else { return };
+    let Some((run, definition)) = runs::startable_run(&host.ledger, key) else { return };
+    runs::stop_waiting(&mut host.ledger, key);
     for channel in run.sessions {
         let failed = DisposeSessionParams { channel, meta: None };
         if let Err(error) = host.dispose_session(step, &failed) {
