@@ -21,7 +21,8 @@ const DECIDED_MAX: usize = 1000;
 /// Maximum number of plugins and parts of plugins with decisions for one session.
 const SESSION_DECIDED_MAX: usize = 1000;
 
-/// Decisions of clients by the id of the customization; stored with the root channel.
+/// Decisions of clients by what they are about: a server of the operator by its id, a plugin or
+/// part of one as [`PluginPart::subject`] says; stored with the root channel.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(in crate::host) struct Decisions(BTreeMap<String, DecidedScopes>);
 
@@ -44,18 +45,27 @@ impl Decisions {
     pub(in crate::host) fn applied_to(&self, mut agent: AgentInfo) -> AgentInfo {
         for customization in agent.customizations.iter_mut().flatten() {
             let Customization::McpServer(server) = customization else { continue };
-            if let Some(enabled) = self.0.get(&server.id).and_then(|decided| decided.global) {
-                server.enablement = Some(vec![CustomizationEnablement::Global { enabled }]);
+            if let Some(decision) = self.for_all(&server.id) {
+                server.enablement = Some(vec![decision]);
             }
         }
         agent
     }
 
     /// Returns the decision for the sessions of a workspace.
-    pub(super) fn of_workspace(&self, id: &str, workspace: Option<&str>) -> Option<CustomizationEnablement> {
+    pub(super) fn of_workspace(
+        &self,
+        subject: &str,
+        workspace: Option<&str>,
+    ) -> Option<CustomizationEnablement> {
         let workspace = workspace?;
-        let enabled = *self.0.get(id)?.workspaces.get(workspace)?;
+        let enabled = *self.0.get(subject)?.workspaces.get(workspace)?;
         Some(CustomizationEnablement::Workspace { uri: workspace.to_owned(), enabled })
+    }
+
+    /// Returns the decision for all sessions.
+    fn for_all(&self, subject: &str) -> Option<CustomizationEnablement> {
+        self.0.get(subject)?.global.map(|enabled| CustomizationEnablement::Global { enabled })
     }
 
     /// Takes the decisions for the workspace and for all sessions from a checked list. Returns
@@ -65,11 +75,11 @@ impl Decisions {
     /// When there are too many workspaces or customizations.
     pub(super) fn take(
         &mut self,
-        id: &str,
+        subject: &str,
         workspace: Option<&str>,
         list: &[CustomizationEnablement],
     ) -> Result<ChangedScopes, Refusal> {
-        let decided = self.0.get(id).cloned().unwrap_or_default();
+        let decided = self.0.get(subject).cloned().unwrap_or_default();
         let mut after = DecidedScopes { global: None, workspaces: decided.workspaces.clone() };
         if let Some(workspace) = workspace {
             after.workspaces.remove(workspace);
@@ -86,7 +96,7 @@ impl Decisions {
         if after.workspaces.len() > WORKSPACES_MAX {
             return Err(Refusal::TooManyWorkspaces(WORKSPACES_MAX));
         }
-        if !self.0.contains_key(id) && self.0.len() >= DECIDED_MAX && after != DecidedScopes::default() {
+        if !self.0.contains_key(subject) && self.0.len() >= DECIDED_MAX && after != DecidedScopes::default() {
             return Err(Refusal::TooManyDecisions(DECIDED_MAX));
         }
         let changed = ChangedScopes {
@@ -94,9 +104,9 @@ impl Decisions {
             workspace: after.workspaces != decided.workspaces,
         };
         if after == DecidedScopes::default() {
-            self.0.remove(id);
+            self.0.remove(subject);
         } else {
-            self.0.insert(id.to_owned(), after);
+            self.0.insert(subject.to_owned(), after);
         }
         Ok(changed)
     }
@@ -110,6 +120,14 @@ pub(super) struct PluginPart<'a> {
     pub(super) uri: &'a str,
     /// Kind and name of the part; empty for the plugin itself.
     pub(super) part: String,
+}
+
+impl PluginPart<'_> {
+    /// Returns what decisions for a workspace and for all sessions are about: the same part of the
+    /// same plugin, whichever client publishes it, and with whatever id.
+    pub(super) fn subject(&self) -> String {
+        format!("plugin:{}#{}", self.uri, self.part)
+    }
 }
 
 /// Decisions of clients for one session about plugins and their parts: by client, URI of the
@@ -193,7 +211,7 @@ pub(super) fn check_list(list: &[CustomizationEnablement], workspace: Option<&st
 /// for the session, and for each other scope the one made here, else the published one.
 pub(super) fn decisions_about(
     decisions: &Decisions,
-    (id, workspace): (&str, Option<&str>),
+    (subject, workspace): (&str, Option<&str>),
     of_session: Option<bool>,
     published: &[CustomizationEnablement],
 ) -> Option<Vec<CustomizationEnablement>> {
@@ -203,9 +221,9 @@ pub(super) fn decisions_about(
         Workspace { uri, .. } => Some(uri.as_str()) == workspace,
         _ => false,
     };
-    let of_workspace = decisions.of_workspace(id, workspace);
+    let of_workspace = decisions.of_workspace(subject, workspace);
     let of_workspace = of_workspace.or_else(|| published.iter().find(is_of_workspace).cloned());
-    let for_all = decisions.0.get(id).and_then(|decided| decided.global).map(|enabled| Global { enabled });
+    let for_all = decisions.for_all(subject);
     let is_for_all = |it: &&CustomizationEnablement| matches!(it, Global { .. });
     let for_all = for_all.or_else(|| published.iter().find(is_for_all).cloned());
     let all: Vec<_> = of_session.into_iter().chain(of_workspace).chain(for_all).collect();

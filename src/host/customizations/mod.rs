@@ -17,8 +17,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::actions::{
-    ActionOrigin, SessionCustomizationUpdatedAction, SessionCustomizationsChangedAction,
-    SessionMcpServerStateChangedAction, StateAction,
+    ActionOrigin, SessionCustomizationToggledAction, SessionCustomizationUpdatedAction,
+    SessionCustomizationsChangedAction, SessionMcpServerStateChangedAction, StateAction,
 };
 use ahp_types::state::{
     ChildCustomization, Customization, CustomizationEnablement, McpServerCustomization, McpServerErrorState,
@@ -34,6 +34,7 @@ use super::model::{AgentLink, Session, SessionKey};
 use super::refusal::{error_info, Refusal};
 use super::Step;
 
+use enablement::PluginPart;
 pub(super) use enablement::{Decisions, SessionDecisions};
 pub(super) use plugins::shown_decisions;
 
@@ -206,7 +207,10 @@ pub(super) fn client_changes_customization(
     origin: ActionOrigin,
 ) -> Result<Verdict, Refusal> {
     let id = match &action {
-        StateAction::SessionCustomizationToggled(a) => &a.id,
+        StateAction::SessionCustomizationToggled(toggled) => {
+            let toggled = toggled.clone();
+            return toggle_customization(ledger, agents, step, key, toggled, origin);
+        }
         StateAction::SessionMcpServerStartRequested(a) => &a.id,
         StateAction::SessionMcpServerStopRequested(a) => &a.id,
         StateAction::SessionMcpServerBackgroundRequested(a) => &a.id,
@@ -218,45 +222,6 @@ pub(super) fn client_changes_customization(
     let server = server_in(shown, &id);
     let mut restart = false;
     match &action {
-        StateAction::SessionCustomizationToggled(toggled) => {
-            let workspace = workspace_of(session).map(str::to_owned);
-            let Some(enablement) = enablement_of(shown, &id) else {
-                return Err(Refusal::NoSuchCustomization(id));
-            };
-            enablement::check_list(&toggled.enablement, workspace.as_deref())?;
-            if enablement.is_some_and(|enablement| enablement == toggled.enablement) {
-                return Ok(Verdict::Unchanged);
-            }
-            if let Some((part, _)) = plugins::shown_decision(shown, &id) {
-                session.decided.check_room_for(&part)?;
-            }
-            let plugin = plugin_around(shown, &id).map(|plugin| plugin.id.clone());
-            let decisions = &mut ledger.channels.root.decisions;
-            let changed = decisions.take(&id, workspace.as_deref(), &toggled.enablement)?;
-            ledger.sequence(step, key, action, Some(origin));
-            if let Some(Session { state, decided, .. }) = ledger.channels.sessions.known_mut(key) {
-                let shown = state.customizations.as_deref().unwrap_or_default();
-                if let Some((part, enabled)) = plugins::shown_decision(shown, &id) {
-                    decided.note(part, enabled);
-                }
-            }
-            if changed.global || changed.workspace {
-                ledger.mark_dirty(ChannelId::ROOT);
-            }
-            if changed.global {
-                agents.announce_changed_agents(ledger, step);
-            }
-            if changed.global || changed.workspace {
-                agents_have_changed(ledger, step);
-            }
-            if let Some(plugin) = plugin {
-                refresh_session(ledger, step, key);
-                show_again(ledger, step, key, &plugin);
-            }
-            if changed.global || changed.workspace {
-                return Ok(Verdict::Done);
-            }
-        }
         _ if server.is_none() => return Err(Refusal::NoSuchCustomization(id)),
         StateAction::SessionMcpServerStartRequested(_) => {
             let Some(server) = server else { return Err(Refusal::NoSuchCustomization(id)) };
@@ -286,6 +251,59 @@ pub(super) fn client_changes_customization(
     refresh_session(ledger, step, key);
     for chat in ledger.channels.chats_in(key) {
         send_servers(ledger, step, key, chat, restart);
+    }
+    Ok(Verdict::Done)
+}
+
+/// Switches a customization on or off in the scopes of a client's list.
+fn toggle_customization(
+    ledger: &mut Ledger,
+    agents: &mut AgentRegistry,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    toggled: SessionCustomizationToggledAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let Some(session) = ledger.channels.sessions.known(key) else { return Ok(Verdict::Unchanged) };
+    let shown = session.state.customizations.clone().unwrap_or_default();
+    let workspace = workspace_of(session).map(str::to_owned);
+    let id = &toggled.id;
+    let Some(enablement) = enablement_of(&shown, id) else {
+        return Err(Refusal::NoSuchCustomization(toggled.id));
+    };
+    enablement::check_list(&toggled.enablement, workspace.as_deref())?;
+    if enablement.is_some_and(|enablement| enablement == toggled.enablement) {
+        return Ok(Verdict::Unchanged);
+    }
+    let part = plugins::part_with_id(&shown, id);
+    if let Some(part) = &part {
+        session.decided.check_room_for(part)?;
+    }
+    let subject = part.as_ref().map_or_else(|| id.clone(), PluginPart::subject);
+    let decisions = &mut ledger.channels.root.decisions;
+    let changed = decisions.take(&subject, workspace.as_deref(), &toggled.enablement)?;
+    let of_session = enablement::session_decision(&toggled.enablement);
+    let plugin = plugin_around(&shown, id).map(|plugin| plugin.id.as_str());
+    ledger.sequence(step, key, StateAction::SessionCustomizationToggled(toggled), Some(origin));
+    if let (Some(session), Some(part)) = (ledger.channels.sessions.known_mut(key), part) {
+        session.decided.note(part, of_session);
+    }
+    let reaches_others = changed.global || changed.workspace;
+    if reaches_others {
+        ledger.mark_dirty(ChannelId::ROOT);
+    }
+    if changed.global {
+        agents.announce_changed_agents(ledger, step);
+    }
+    if reaches_others {
+        agents_have_changed(ledger, step);
+    }
+    if let Some(plugin) = plugin {
+        refresh_session(ledger, step, key);
+        show_again(ledger, step, key, plugin);
+    }
+    if !reaches_others {
+        update_session(ledger, step, key);
     }
     Ok(Verdict::Done)
 }

@@ -99,17 +99,10 @@ pub(super) fn id_of_child(child: &ChildCustomization) -> &str {
     }
 }
 
-/// Returns the plugin or part of a plugin with this id, and the decision for the session that the
-/// list shows.
-pub(super) fn shown_decision<'a>(
-    list: &'a [Customization],
-    id: &str,
-) -> Option<(PluginPart<'a>, Option<bool>)> {
-    list.iter()
-        .filter_map(as_plugin)
-        .flat_map(decisions_in)
-        .find(|(of, ..)| *of == id)
-        .map(|(_, part, on)| (part, on))
+/// Returns the plugin or part of a plugin that is listed with this id.
+pub(super) fn part_with_id<'a>(list: &'a [Customization], id: &str) -> Option<PluginPart<'a>> {
+    let mut parts = list.iter().filter_map(as_plugin).flat_map(decisions_in);
+    parts.find_map(|(of, part, _)| (of == id).then_some(part))
 }
 
 /// Returns the decisions for a session that its list shows. Earlier versions of the host stored
@@ -195,7 +188,7 @@ impl ShownPlugins<'_> {
         let id = self.free_id(id.unwrap_or_else(|| format!("plugin:{client_id}:{}", published.uri)));
         let own = published.enablement.as_deref().unwrap_or_default();
         let itself = PluginPart { client_id, uri: &published.uri, part: String::new() };
-        let enablement = self.decide(&id, &itself, own);
+        let enablement = self.decide(&itself, own);
         let is_enabled = is_on(enablement.as_deref());
         let mut problems = Vec::new();
         let parsed = match &plugin.load {
@@ -224,7 +217,6 @@ impl ShownPlugins<'_> {
     /// Returns the decisions about a customization: those that are made, else those published.
     fn decide(
         &self,
-        id: &str,
         part: &PluginPart<'_>,
         published: &[CustomizationEnablement],
     ) -> Option<Vec<CustomizationEnablement>> {
@@ -232,7 +224,7 @@ impl ShownPlugins<'_> {
         let of_session = decided.unwrap_or_else(|| session_decision(published));
         let workspace = super::workspace_of(self.session);
         let decisions = &self.ledger.channels.root.decisions;
-        decisions_about(decisions, (id, workspace), of_session, published)
+        decisions_about(decisions, (&part.subject(), workspace), of_session, published)
     }
 
     fn children(
@@ -264,13 +256,15 @@ impl ShownPlugins<'_> {
                     }),
                     None => McpServerState::Stopped(McpServerStoppedState {}),
                 };
-                let enablement = self.decide(&id, &itself, of_name);
+                let enablement = self.decide(&itself, of_name);
                 let mut server = server_customization(part, id, uri, enablement, state);
                 server.state = state_of(self.ledger, self.key, self.session, &server, is_enabled);
                 return ChildCustomization::McpServer(Box::new(server));
             }
-            let decided = self.session.decided.about(&itself);
-            let enabled = decided.unwrap_or_else(|| Some(is_on(Some(of_name))).filter(|on| !on));
+            // Once clients have decided for the session, what is published counts no longer.
+            let is_decided = self.session.decided.about(&itself).is_some();
+            let decisions = self.decide(&itself, if is_decided { &[] } else { of_name });
+            let enabled = decisions.map(|decisions| is_on(Some(&decisions)));
             child_of(part, id, uri, enabled)
         });
         children.collect()

@@ -182,9 +182,13 @@ impl Fetch {
             ContentEncoding::Base64 => STANDARD.decode(&file.data).ok(),
             ContentEncoding::Utf8 => Some(file.data.into_bytes()),
         };
-        let content = content.and_then(|content| String::from_utf8(content).ok());
-        let content = content.ok_or_else(|| format!("{} is no text", shown(path)))?;
-        self.tree.add_content(path, content)
+        match content.and_then(|content| String::from_utf8(content).ok()) {
+            Some(content) => self.tree.add_content(path, content),
+            None => {
+                self.tree.refuse_content(path);
+                Ok(())
+            }
+        }
     }
 
     /// Begins the next phase when everything has been answered.

@@ -183,13 +183,14 @@ impl<'a> PluginParser<'a> {
         self.plugin.version = version.map(|version| cut(version, NAME_BYTES_MAX));
     }
 
-    /// Returns the content of a file; `None` if there is none, or if it was not read yet.
+    /// Returns the content of a file; `None` if there is none, if it was not read yet, or if
+    /// it is no text.
     fn read(&self, path: &str) -> Option<&'a str> {
-        let content = self.tree.content(path);
-        if content.is_none() && self.tree.has(path) {
-            self.missing.borrow_mut().push(path.to_owned());
+        let mut missing = self.missing.borrow_mut();
+        if self.tree.is_unread(path) && !missing.iter().any(|other| other == path) {
+            missing.push(path.to_owned());
         }
-        content
+        self.tree.content(path)
     }
 
     /// Returns the object that a file of JSON has.
@@ -293,7 +294,11 @@ impl<'a> PluginParser<'a> {
             return;
         }
         let is_same = |other: &Part| other.name == part.name && other.kind.name() == part.kind.name();
-        if self.plugin.parts.iter().any(is_same) {
+        if let Some(other) = self.plugin.parts.iter().find(|other| is_same(other)) {
+            if other.path == part.path {
+                // The manifest names what is at a default place.
+                return;
+            }
             let name = shown(&part.name);
             let problem = format!("there are two parts ({}) with the name {name}", part.kind.name());
             return self.note(problem);

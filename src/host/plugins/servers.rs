@@ -74,7 +74,8 @@ fn check_name(name: &str) -> Result<(), String> {
 }
 
 fn check_command(command: &str) -> Result<(), String> {
-    let is_absolute = command.starts_with('/') || command.get(1..3).is_some_and(|it| it == ":\\");
+    let is_absolute =
+        command.starts_with('/') || command.get(1..3).is_some_and(|it| [":\\", ":/"].contains(&it));
     match command {
         "" => Err("`command` is empty".to_owned()),
         // The files of a plugin are not stored on this machine.

@@ -159,6 +159,7 @@ fn unusable_server_is_refused_with_a_reason_that_has_no_value() {
         "placeholder": { "url": "https://x/${s3cret}" },
         "inplugin": { "command": "${CLAUDE_PLUGIN_ROOT}/s3cret" },
         "relative": { "command": "./s3cret" },
+        "windows": { "command": "C:/serve.exe" },
         "both": { "command": "s3cret", "url": "https://s3cret" },
         "none": { "type": "stdio" },
         "kind": { "type": "s3cret", "url": "https://s3cret" },
@@ -169,7 +170,7 @@ fn unusable_server_is_refused_with_a_reason_that_has_no_value() {
     let text = servers.to_string();
     let plugin = parsed(&[(".mcp.json", text.as_str())]);
     let usable = plugin.parts.iter().filter(|part| matches!(part.kind, PartKind::Server(Ok(_))));
-    assert_eq!(usable.map(|part| part.name.as_str()).collect::<Vec<_>>(), ["good"]);
+    assert_eq!(usable.map(|part| part.name.as_str()).collect::<Vec<_>>(), ["good", "windows"]);
     assert_eq!(plugin.problems.len(), 12);
     let shown = format!("{plugin:?}");
     assert!(!shown.contains("s3cret"), "{shown}");
@@ -180,6 +181,9 @@ fn unusable_server_is_refused_with_a_reason_that_has_no_value() {
     };
     assert_eq!(env["KEY"].secret(), "s3cret");
 }
+
+/// Content of files that clients send as bytes that are no text.
+const NO_TEXT: &str = "no text";
 
 /// Client with a tree, and the owner that fetches it.
 struct World {
@@ -248,7 +252,7 @@ impl World {
                 action,
                 origin(),
             );
-            assert!(verdict.is_ok());
+            verdict.unwrap();
         });
     }
 
@@ -274,6 +278,7 @@ impl World {
     fn answer(&self, method: &str, path: &str) -> Value {
         if method == "resourceRead" {
             return match self.files.iter().find(|(other, _)| *other == path) {
+                Some((_, NO_TEXT)) => json!({ "result": { "data": "/w==", "encoding": "base64" } }),
                 Some((_, content)) => json!({ "result": { "data": content, "encoding": "utf-8" } }),
                 None => json!({ "error": { "code": -32008, "message": "it is gone" } }),
             };
@@ -363,6 +368,27 @@ fn plugin_is_listed_read_and_listed_again_and_known_by_its_nonce() {
     assert_eq!(world.loaded(), ["skill Sing", "mcp web"]);
     let outputs = world.publish(&[(URI, Some("2"))]);
     assert!(!outputs.is_empty() && matches!(world.load(URI), PluginLoad::Loading));
+}
+
+#[test]
+fn file_that_is_no_text_costs_only_its_part() {
+    let mut world = World::new(vec![("skills/bad/SKILL.md", NO_TEXT), ("skills/good/SKILL.md", "Do it.")]);
+    let outputs = world.publish(&[(URI, Some("1"))]);
+    world.serve(outputs, |_, _| {});
+    let plugin = world.plugins.cache.back().unwrap().1.clone();
+    assert_eq!(parts(&plugin), ["skill good"]);
+    assert_eq!(plugin.problems, ["`skills/bad/SKILL.md` was left out: it is no text"]);
+}
+
+#[test]
+fn file_that_is_found_at_two_places_is_read_and_counted_once() {
+    let manifest = r#"{"commands":["./commands/a.md","./commands"]}"#;
+    let mut world = World::new(vec![("plugin.json", manifest), ("commands/a.md", "Do it.")]);
+    let outputs = world.publish(&[(URI, Some("1"))]);
+    world.serve(outputs, |_, _| {});
+    let plugin = world.plugins.cache.back().unwrap().1.clone();
+    assert_eq!((parts(&plugin), plugin.problems.len()), (vec!["prompt a".to_owned()], 0));
+    assert_eq!(world.asked.iter().filter(|asked| asked.contains("a.md")).count(), 1, "{:?}", world.asked);
 }
 
 #[test]
@@ -661,6 +687,32 @@ fn decisions_for_a_session_stay_while_the_plugin_is_not_loaded() {
     assert_eq!(world.off(), [URI]);
     world.serve(outputs, |_, _| {});
     assert_eq!(world.off(), all);
+}
+
+#[test]
+fn decision_for_all_sessions_is_about_the_same_plugin_whatever_its_id() {
+    let mut world = World::new(FILES.to_vec());
+    let outputs = world.publish(&[(URI, Some("1"))]);
+    world.serve(outputs, |_, _| {});
+    assert!(world.off().is_empty());
+    for id in PARTS {
+        world.switch(id, json!([{ "kind": "global", "enabled": false }]));
+    }
+    assert_eq!(world.off(), PARTS);
+    let publish = |world: &mut World, client: &str, id: &str, uri: &str| {
+        let plugin = json!({ "type": "plugin", "id": id, "uri": uri, "name": "P", "nonce": "1" });
+        let outputs = world.activate(json!({ "clientId": client, "tools": [], "customizations": [plugin] }));
+        world.serve(outputs, |_, _| {});
+    };
+    publish(&mut world, MY_ID, URI, "virtual:/other");
+    assert!(world.off().is_empty(), "another plugin with this id");
+    publish(&mut world, MY_ID, "other", URI);
+    assert_eq!(world.off(), ["other#skill=Sing", "other#mcp=web"]);
+    let stored = serde_json::to_value(&world.ledger.channels.root.decisions).unwrap();
+    assert_eq!(stored["plugin:virtual:/p#mcp=web"], json!({ "global": false }));
+    // The decision for a session comes first.
+    world.switch("other#skill=Sing", json!([{ "kind": "session", "enabled": true }]));
+    assert_eq!(world.off(), ["other#mcp=web"]);
 }
 
 #[test]

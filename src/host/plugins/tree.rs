@@ -22,14 +22,23 @@ const NAME_BYTES_MAX: usize = 255;
 /// Files and folders of a plugin; contents only of those that were read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Tree {
-    /// Files by path, with the contents that were read; paths are separated by `/`.
-    files: BTreeMap<String, Option<String>>,
+    /// Files by path; paths are separated by `/`.
+    files: BTreeMap<String, File>,
     /// Number of files and folders.
     entries: usize,
     /// Size of the contents, in bytes.
     bytes: usize,
     /// Entries that were left out, each with the reason, for people.
     refused: Vec<String>,
+}
+
+/// File of a plugin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum File {
+    Unread,
+    Read(String),
+    /// It was read, and is no text.
+    Unusable,
 }
 
 impl Tree {
@@ -45,7 +54,7 @@ impl Tree {
         let refused = match (name_fault(name), kind) {
             (Some(fault), _) => fault,
             (None, "file") => {
-                self.files.insert(join(folder, name), None);
+                self.files.insert(join(folder, name), File::Unread);
                 return Ok(None);
             }
             (None, "directory") if folder.split('/').count() >= DEPTH_MAX => "it is nested too deeply",
@@ -61,12 +70,19 @@ impl Tree {
     /// # Errors
     /// When the contents are too large.
     pub(super) fn add_content(&mut self, path: &str, content: String) -> Result<(), String> {
-        self.bytes += content.len();
+        let before = self.content(path).map_or(0, str::len);
+        self.bytes = self.bytes - before + content.len();
         if self.bytes > BYTES_MAX {
             return Err(format!("its files are larger than {}", text::human_size(BYTES_MAX)));
         }
-        self.files.insert(path.to_owned(), Some(content));
+        self.files.insert(path.to_owned(), File::Read(content));
         Ok(())
+    }
+
+    /// Notes that a file that was read is no text.
+    pub(super) fn refuse_content(&mut self, path: &str) {
+        self.files.insert(path.to_owned(), File::Unusable);
+        self.refused.push(format!("{} was left out: it is no text", shown(path)));
     }
 
     /// Returns the size of the contents, in bytes.
@@ -88,9 +104,17 @@ impl Tree {
         self.files.contains_key(path)
     }
 
-    /// Returns the content of a file; `None` if it was not read.
+    /// Returns whether a file is there that was not read.
+    pub(super) fn is_unread(&self, path: &str) -> bool {
+        self.files.get(path) == Some(&File::Unread)
+    }
+
+    /// Returns the content of a file; `None` if it was not read, or is no text.
     pub(super) fn content(&self, path: &str) -> Option<&str> {
-        self.files.get(path)?.as_deref()
+        match self.files.get(path)? {
+            File::Read(content) => Some(content),
+            File::Unread | File::Unusable => None,
+        }
     }
 
     /// Returns the files below a folder, each with its path from there; all for the empty path.
