@@ -79,13 +79,13 @@ fn key_of(uri: &str) -> ChangesetKey {
 }
 
 fn description_of(what: &str, kept: &CheckpointedFolder) -> String {
-    let source = match kept.root {
+    let source = match kept.root() {
         Some(_) => format!("Changes in the repository during this {what}"),
         None => {
             format!("Changes that the agent has reported in this {what}, without those of its commands")
         }
     };
-    match &kept.note {
+    match kept.note() {
         Some(note) => format!("{source} ({note})"),
         None => source,
     }
@@ -118,7 +118,7 @@ fn entries_of_session(
     base_note: Option<&str>,
 ) -> Vec<ChangesetEntry> {
     let mut entries = vec![entry_of_session(session, kept), entry_of_turns(session, kept)];
-    if kept.root.is_some() {
+    if kept.root().is_some() {
         let described = |what: &str| match base_note {
             Some(note) => format!("{what} ({note})"),
             None => what.to_owned(),
@@ -143,30 +143,42 @@ fn may_have_changed(call: &ToolCallState) -> bool {
 }
 
 impl Changes {
-    /// Sends changes of changesets and evicts idle ones above the limit.
-    pub(in crate::host) fn settle_changesets(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
-        while let Some((session, have_files)) = ledger.next_edited() {
-            if ledger.channels.sessions.get(&session).is_none() {
-                continue;
-            }
-            if have_files {
-                self.drop_stale_marks(ledger, session);
-                self.sync_changes(ledger, step, session);
-            }
-            self.sync_changesets(ledger, step, session);
+    /// Brings the changesets of a session in line with its files. `have_changed`: the files may have,
+    /// rather than only the status.
+    pub(super) fn sync_edited_session(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        have_changed: bool,
+    ) {
+        if ledger.channels.sessions.get(&session).is_none() {
+            return;
         }
-        self.settle_operations(ledger, step);
-        self.checkpoints.start_comparisons(ledger, step);
-        self.settle_statuses(ledger, step);
-        self.checkpoints.compared.evict(ledger);
-        if ledger.channels.changesets.len() > UNSUBSCRIBED_MAX {
-            let unsubscribed =
-                ledger.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
-            let unsubscribed: Vec<ChangesetKey> = unsubscribed.map(|(key, _)| *key).collect();
-            let surplus = unsubscribed.len().saturating_sub(UNSUBSCRIBED_MAX);
-            for key in unsubscribed.into_iter().take(surplus) {
-                self.remove_changeset(ledger, key);
-            }
+        if have_changed {
+            self.drop_stale_marks(ledger, session);
+            self.sync_changes(ledger, step, session);
+        }
+        self.sync_changesets(ledger, step, session);
+    }
+
+    pub(super) fn sync_changesets(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
+        for key in changesets_of(ledger, session) {
+            self.sync_changeset(ledger, step, key);
+        }
+    }
+
+    /// Evicts changesets without subscribers above the limit.
+    pub(super) fn evict_changesets(&mut self, ledger: &mut Ledger) {
+        if ledger.channels.changesets.len() <= UNSUBSCRIBED_MAX {
+            return;
+        }
+        let unsubscribed =
+            ledger.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
+        let unsubscribed: Vec<ChangesetKey> = unsubscribed.map(|(key, _)| *key).collect();
+        let surplus = unsubscribed.len().saturating_sub(UNSUBSCRIBED_MAX);
+        for key in unsubscribed.into_iter().take(surplus) {
+            self.remove_changeset(ledger, key);
         }
     }
 
@@ -177,7 +189,7 @@ impl Changes {
             ledger.channels.sessions.known(key).is_some_and(|session| session.state.changesets.is_some());
         let Some(session) = ledger.channels.sessions.known(key) else { return };
         let (uri, kept) = (&session.channel.uri, &session.checkpoints);
-        let has_repository = kept.root.is_some();
+        let has_repository = kept.root().is_some();
         let entries_of_chat = vec![entry_of_turns(uri, kept)];
         let entries = entries_of_session(uri, kept, self.statuses.base_note_of(key));
         if !is_offered
@@ -313,17 +325,6 @@ impl Changes {
         }
         let pair = checkpoints_of_scope(ledger, session, scope);
         pair.is_none_or(|pair| self.checkpoints.compared.known(&pair).is_some())
-    }
-
-    pub(in crate::host) fn sync_changesets(
-        &mut self,
-        ledger: &mut Ledger,
-        step: &mut Step<'_>,
-        session: SessionKey,
-    ) {
-        for key in changesets_of(ledger, session) {
-            self.sync_changeset(ledger, step, key);
-        }
     }
 
     fn sync_changeset(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChangesetKey) {

@@ -4,7 +4,7 @@
 //! can use but not forge.
 //! Never: requests anything from git.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use ahp_types::commands::ContentEncoding;
@@ -24,9 +24,16 @@ const TURNS_MAX: usize = 1000;
 #[serde(rename_all = "camelCase", default)]
 pub struct CheckpointedFolder {
     /// `file:` URI of the repository's folder; `None` if no repository is used.
-    pub(in crate::host) root: Option<String>,
+    root: Option<String>,
+    /// Folders of repositories that the session has left. They contain its refs until it is deleted:
+    /// they may share these with the repository that it uses now.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    left: BTreeSet<String>,
     /// Branch that was checked out when the repository was first seen; `None` if none was.
-    pub(in crate::host) base: Option<String>,
+    base: Option<String>,
+    /// Set once the repository was seen, so that a branch that is checked out later is not `base`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    is_base_known: bool,
     /// Namespace of the session's checkpoints in the names of git refs.
     #[serde(rename = "keeper")]
     pub(super) namespace: String,
@@ -45,7 +52,7 @@ pub struct CheckpointedFolder {
     pub(super) is_whole: bool,
     pub(super) turns: Vec<CheckpointedTurn>,
     /// Reason why checkpoints are missing, for people.
-    pub(in crate::host) note: Option<String>,
+    note: Option<String>,
 }
 
 /// Checkpoints of a turn. A turn that a fork has copied counts once.
@@ -63,11 +70,104 @@ pub(super) struct CheckpointedTurn {
     #[serde(default)]
     pub(super) overlaps_others: bool,
     /// Files that its calls have changed and git cannot compare, as of its end.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) unseen: Vec<UnseenFile>,
+    #[serde(default, rename = "unseen", skip_serializing_if = "Vec::is_empty")]
+    pub(super) incomparable: Vec<UnseenFile>,
+}
+
+impl CheckpointedTurn {
+    /// Returns the checkpoints before and after it, between which only its changes are; `None`
+    /// before its end, and if others ran at the same time.
+    pub(super) fn pair(&self) -> Option<(&Checkpoint, &Checkpoint)> {
+        Some((&self.before, self.after.as_ref().filter(|_| !self.overlaps)?))
+    }
+
+    /// Returns the files that git cannot compare, each with its version at the end of the turn.
+    pub(super) fn incomparable_files(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        self.incomparable.iter().map(|file| (file.file.as_str(), file.version.as_deref()))
+    }
 }
 
 impl CheckpointedFolder {
+    /// Returns the `file:` URI of the repository's folder; `None` if no repository is used.
+    pub(in crate::host) fn root(&self) -> Option<&String> {
+        self.root.as_ref()
+    }
+
+    /// Returns the branch that the session began on; `None` if it began on none.
+    pub(super) fn base(&self) -> Option<&String> {
+        self.base.as_ref()
+    }
+
+    /// Returns the reason why checkpoints are missing, for people.
+    pub(super) fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// Notes the repository and the branch that git has seen. Only what is seen first counts.
+    /// Returns whether this is new.
+    pub(super) fn note_repository(&mut self, root: &str, branch: Option<&String>) -> bool {
+        let is_new = self.root.is_none() || !self.is_base_known;
+        self.root.get_or_insert_with(|| root.to_owned());
+        if !std::mem::replace(&mut self.is_base_known, true) && self.base.is_none() {
+            self.base = branch.cloned();
+        }
+        is_new
+    }
+
+    /// Notes why there is no checkpoint of a folder without a repository. Returns whether this is
+    /// new.
+    pub(super) fn note_trouble(&mut self, why: &str) -> bool {
+        let is_new = self.root.is_none() && self.note.is_none();
+        if is_new {
+            self.note = Some(why.to_owned());
+        }
+        is_new
+    }
+
+    /// Notes a checkpoint before a turn in this repository. `is_first`: the turn is the first of
+    /// the session.
+    pub(super) fn begin_turn(&mut self, root: String, is_first: bool, turn: CheckpointedTurn) {
+        if self.root.as_ref() != Some(&root) || self.turns.is_empty() {
+            // Checkpoints of another repository contain other files.
+            self.is_whole = is_first;
+            self.turns.clear();
+        }
+        self.leave_repository();
+        self.left.remove(&root);
+        (self.root, self.note, self.last) = (Some(root), None, Some(turn.before.clone()));
+        self.add_turn(turn);
+    }
+
+    /// Notes that a turn begins without a checkpoint, for this reason, or because there is no
+    /// repository.
+    pub(super) fn begin_turn_without(&mut self, why: Option<String>) {
+        if why.is_none() {
+            self.leave_repository();
+        }
+        (self.note, self.last) = (why, None);
+    }
+
+    fn leave_repository(&mut self) {
+        self.left.extend(self.root.take());
+    }
+
+    /// Notes the end of the checkpoint that was requested last; the error is the reason why it was
+    /// not taken, for people.
+    pub(super) fn end_request(&mut self, taken: Result<Checkpoint, String>) {
+        (self.last, self.note) = match taken {
+            Ok(checkpoint) => (Some(checkpoint), None),
+            Err(why) => (None, Some(why)),
+        };
+        self.is_asked = false;
+    }
+
+    /// Returns the namespace of the session's refs, with the folders of the repositories that have
+    /// such.
+    pub(super) fn namespaces(&self) -> (&str, impl Iterator<Item = &String>) {
+        let roots = self.root.iter().chain(&self.left);
+        (&self.namespace, roots.filter(|_| !self.namespace.is_empty()))
+    }
+
     pub(super) fn turn_mut(&mut self, chat: &str, turn: &str) -> Option<&mut CheckpointedTurn> {
         self.turns.iter_mut().rev().find(|it| it.turn == turn && it.chat == chat)
     }
@@ -76,6 +176,7 @@ impl CheckpointedFolder {
     pub(in crate::host) fn mark_imported(&mut self) {
         if !self.namespace.is_empty() {
             self.namespace.clear();
+            self.left.clear();
             self.is_imported = true;
         }
     }
@@ -99,18 +200,11 @@ impl CheckpointedFolder {
         Some((&first.before, self.last.as_ref()?))
     }
 
-    /// Returns the checkpoints before and after a completed turn. A turn of a fork may have run in
-    /// another chat.
-    pub(super) fn of_turn(
-        &self,
-        chat: &str,
-        turn: &str,
-        is_fork: bool,
-    ) -> Option<(&Checkpoint, &Checkpoint)> {
-        let mut of_chat = self.turns.iter().rev().filter(|it| it.turn == turn);
-        let in_chat = of_chat.clone().find(|it| it.chat == chat);
-        let found = in_chat.or_else(|| of_chat.next().filter(|_| is_fork))?;
-        Some((&found.before, found.after.as_ref().filter(|_| !found.overlaps)?))
+    /// Returns the checkpoints of a turn. A turn of a fork may have run in another chat.
+    pub(super) fn of_turn(&self, chat: &str, turn: &str, is_fork: bool) -> Option<&CheckpointedTurn> {
+        let mut of_id = self.turns.iter().rev().filter(|it| it.turn == turn);
+        let in_chat = of_id.clone().find(|it| it.chat == chat);
+        in_chat.or_else(|| of_id.next().filter(|_| is_fork))
     }
 
     pub(super) fn after_turn(&self, chat: &str, turn: &str) -> Option<&Checkpoint> {
@@ -118,12 +212,10 @@ impl CheckpointedFolder {
         turns.find(|it| it.turn == turn && it.chat == chat)?.after.as_ref()
     }
 
-    /// Returns the files that git cannot compare and that a turn, or any if `None`, has changed;
-    /// each with its version at that time.
-    pub(in crate::host) fn unseen_in(&self, turn: Option<&str>) -> BTreeMap<&str, Option<&str>> {
-        let turns = self.turns.iter().filter(|it| turn.is_none_or(|turn| it.turn == turn));
-        let files = turns.flat_map(|it| &it.unseen);
-        files.map(|unseen| (unseen.file.as_str(), unseen.version.as_deref())).collect()
+    /// Returns the files that git cannot compare and that any turn has changed, each with its
+    /// version at that time.
+    pub(super) fn incomparable_files(&self) -> BTreeMap<&str, Option<&str>> {
+        self.turns.iter().flat_map(CheckpointedTurn::incomparable_files).collect()
     }
 
     /// Allocates the number of the next checkpoint; returns it with the namespace.
@@ -132,7 +224,7 @@ impl CheckpointedFolder {
         (self.namespace.clone(), self.count)
     }
 
-    pub(super) fn add_turn(&mut self, turn: CheckpointedTurn) {
+    fn add_turn(&mut self, turn: CheckpointedTurn) {
         match self.turn_mut(&turn.chat, &turn.turn) {
             Some(known) => known.after = None,
             None => self.turns.push(turn),
@@ -186,7 +278,7 @@ pub(in crate::host) fn checkpointed_content(
     let gone = || RpcError::resource_not_found(uri);
     let checkpoints = &ledger.channels.sessions.known(key).ok_or_else(gone)?.checkpoints;
     let content = checkpoints.content_of(&id).ok_or_else(gone)?;
-    let root = checkpoints.root.clone().ok_or_else(gone)?;
+    let root = checkpoints.root().cloned().ok_or_else(gone)?;
     let file = file_of_content(uri).unwrap_or_default();
     Ok(Some(Resource::Kept { uri: uri.to_owned(), root, content, file, encoding }))
 }

@@ -143,11 +143,7 @@ impl Checkpoints {
         let chat = ledger.channels.chats.get(&key)?;
         let session = chat.session;
         if let Some(of_session) = ledger.channels.sessions.known_mut(session) {
-            let checkpoints = &mut of_session.checkpoints;
-            if note.is_none() {
-                checkpoints.root = None;
-            }
-            (checkpoints.note, checkpoints.last) = (note, None);
+            of_session.checkpoints.begin_turn_without(note);
             ledger.mark_dirty(session.into());
             ledger.note_edited(session, true);
         }
@@ -184,27 +180,19 @@ impl Checkpoints {
             let chat = ledger.channels.chats.known(chat);
             chat.is_some_and(|chat| chat.all_turns().next().is_none() && chat.removed_turns.is_empty())
         };
-        let is_whole = ledger.channels.chats_in(session).into_iter().all(is_new);
+        let is_first = ledger.channels.chats_in(session).into_iter().all(is_new);
         if let Some((chat, turn)) = turn {
             let of_session = ledger.channels.sessions.known_mut(session)?;
-            let checkpoints = &mut of_session.checkpoints;
-            if checkpoints.root.as_ref() != Some(&root) || checkpoints.turns.is_empty() {
-                // Checkpoints of another repository contain other files.
-                checkpoints.is_whole = is_whole;
-                checkpoints.turns.clear();
-            }
-            checkpoints.root = Some(root);
-            checkpoints.note = None;
-            checkpoints.last = Some(checkpoint.clone());
-            checkpoints.add_turn(CheckpointedTurn {
+            let turn = CheckpointedTurn {
                 chat,
                 turn,
                 before: checkpoint,
                 after: None,
                 overlaps: false,
                 overlaps_others: false,
-                unseen: Vec::new(),
-            });
+                incomparable: Vec::new(),
+            };
+            of_session.checkpoints.begin_turn(root, is_first, turn);
             ledger.mark_dirty(session.into());
             self.note_overlaps(ledger, key, false);
             ledger.note_edited(session, true);
@@ -220,7 +208,7 @@ impl Checkpoints {
         report: GitReport,
     ) -> Option<Checkpoint> {
         let of_session = ledger.channels.sessions.known_mut(session)?;
-        let (after, note) = match report {
+        let taken = match report {
             GitReport::Kept { checkpoint, since: compared, .. } => {
                 for (before, changes) in since.into_iter().zip(compared) {
                     if let Some(changes) = changes {
@@ -228,14 +216,13 @@ impl Checkpoints {
                         self.compared.insert(pair, Comparison::Known(changes));
                     }
                 }
-                (Some(checkpoint), None)
+                Ok(checkpoint)
             }
-            GitReport::Failed(why) | GitReport::Unusable(why) => (None, Some(why)),
-            _ => (None, Some(REPOSITORY_GONE.to_owned())),
+            GitReport::Failed(why) | GitReport::Unusable(why) => Err(why),
+            _ => Err(REPOSITORY_GONE.to_owned()),
         };
-        of_session.checkpoints.last.clone_from(&after);
-        of_session.checkpoints.note = note;
-        of_session.checkpoints.is_asked = false;
+        let after = taken.as_ref().ok().cloned();
+        of_session.checkpoints.end_request(taken);
         ledger.mark_dirty(session.into());
         ledger.note_edited(session, true);
         after
@@ -279,7 +266,7 @@ impl Checkpoints {
     ) {
         let of_session = ledger.channels.sessions.known(session).filter(|it| it.checkpoints.is_imported);
         let Some(of_session) = of_session.filter(|_| self.within_ms > 0) else { return };
-        let Some(root) = of_session.checkpoints.root.clone() else { return };
+        let Some(root) = of_session.checkpoints.root().cloned() else { return };
         let commits = of_session.checkpoints.commit_ids();
         let mut contents: Vec<String> = of_session
             .reverted
@@ -332,7 +319,7 @@ impl Checkpoints {
         session: SessionKey,
     ) {
         let Some(of_session) = ledger.channels.sessions.known(session) else { return };
-        let Some(root) = of_session.checkpoints.root.clone() else { return };
+        let Some(root) = of_session.checkpoints.root().cloned() else { return };
         let since: Vec<Checkpoint> =
             of_session.checkpoints.turns.first().map(|first| first.before.clone()).into_iter().collect();
         let Some(work) = checkpoint_work(ledger, step, session, since.clone(), Vec::new()) else { return };
@@ -348,8 +335,8 @@ impl Checkpoints {
         session: SessionKey,
     ) {
         let Some(of_session) = ledger.channels.sessions.known(session) else { return };
-        let (root, namespace) =
-            (of_session.checkpoints.root.clone(), of_session.checkpoints.namespace.clone());
+        let (namespace, roots) = of_session.checkpoints.namespaces();
+        let (namespace, roots) = (namespace.to_owned(), roots.cloned().collect::<Vec<_>>());
         for asked in self.jobs.values_mut() {
             let is_stored = match asked {
                 JobPurpose::AfterTurn { session: of, .. } | JobPurpose::AfterRevert { session: of, .. } => {
@@ -362,8 +349,8 @@ impl Checkpoints {
                 *asked = JobPurpose::Disposed { namespace: namespace.clone() };
             }
         }
-        if let Some(root) = root.filter(|_| !namespace.is_empty()) {
-            self.remove_checkpoints(ledger, step, root, namespace, REMOVAL_RETRIES);
+        for root in roots {
+            self.remove_checkpoints(ledger, step, root, namespace.clone(), REMOVAL_RETRIES);
         }
     }
 
@@ -434,7 +421,7 @@ impl Checkpoints {
         while room > 0 {
             let Some(pair) = self.compared.wanted.pop_front() else { return };
             let session = ledger.channels.sessions.known(pair.0);
-            let Some(root) = session.and_then(|session| session.checkpoints.root.clone()) else {
+            let Some(root) = session.and_then(|session| session.checkpoints.root().cloned()) else {
                 self.compared.pairs.remove(&pair);
                 continue;
             };
@@ -460,14 +447,14 @@ impl Changes {
                 return self.checkpoints.checkpointed_before_turn(ledger, (chat, run), report)
             }
             Some(JobPurpose::AfterTurn { session, chat, turn, since }) => {
-                let unseen = match &report {
+                let incomparable = match &report {
                     GitReport::Kept { unseen, .. } => unseen.clone(),
                     _ => Vec::new(),
                 };
                 let after = self.checkpoints.checkpoint_finished(ledger, session, since, report);
                 let of_session = ledger.channels.sessions.known_mut(session)?;
                 if let Some(of_turn) = of_session.checkpoints.turn_mut(&chat, &turn) {
-                    (of_turn.after, of_turn.unseen) = (after, unseen);
+                    (of_turn.after, of_turn.incomparable) = (after, incomparable);
                 }
                 self.statuses.request_refresh(ledger, session);
             }

@@ -65,7 +65,7 @@ impl Changes {
                 "`_meta.message`: a commit needs a message, of at most {MESSAGE_BYTES_MAX} bytes and without NUL"
             )));
         }
-        let root = of_session.checkpoints.root.clone().ok_or_else(gone)?;
+        let root = of_session.checkpoints.root().cloned().ok_or_else(gone)?;
         let seen = self.statuses.known_status(session).ok_or_else(gone)?;
         let shown = seen.uncommitted.clone();
         Ok(RequestedCommit { session, root, message: message.to_owned(), shown })

@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ahp_types::state::ChatOrigin;
 
+use crate::host::changes::checkpointed::CheckpointedTurn;
 use crate::host::changes::edits;
-use crate::host::effects::{ChannelId, Checkpoint, GitContent};
+use crate::host::effects::{ChannelId, ChatKey, Checkpoint, GitContent};
 use crate::host::ledger::Ledger;
-use crate::host::model::SessionKey;
+use crate::host::model::{Session, SessionKey};
 use crate::state::edits::FileDiff;
 use crate::wire::changesets::ChangesetScope;
 
@@ -92,6 +93,18 @@ impl ComparisonCache {
     }
 }
 
+/// Returns the checkpoints of a turn of this chat.
+pub(super) fn checkpoints_of_turn<'a>(
+    ledger: &Ledger,
+    session: &'a Session,
+    chat: ChatKey,
+    id: &str,
+) -> Option<&'a CheckpointedTurn> {
+    let chat = ledger.channels.chats.known(chat)?;
+    let is_fork = matches!(chat.conversation.state().origin, Some(ChatOrigin::Fork { .. }));
+    session.checkpoints.of_turn(&chat.channel.uri, id, is_fork)
+}
+
 /// Returns the checkpoints around the changes of a scope; `None` if only tool calls report these.
 pub(in crate::host) fn checkpoints_of_scope(
     ledger: &Ledger,
@@ -99,7 +112,7 @@ pub(in crate::host) fn checkpoints_of_scope(
     scope: &ChangesetScope,
 ) -> Option<CheckpointPair> {
     let checkpoints = &ledger.channels.sessions.known(key)?.checkpoints;
-    checkpoints.root.as_ref()?;
+    checkpoints.root()?;
     let (before, after) = match scope {
         ChangesetScope::Session => checkpoints.whole_session()?,
         ChangesetScope::Uncommitted | ChangesetScope::Branch => return None,
@@ -111,10 +124,9 @@ pub(in crate::host) fn checkpoints_of_scope(
             (after(one)?, after(other)?)
         }
         ChangesetScope::Turn(id) => {
-            let chat = ledger.channels.chats.known(edits::chat_of_turn(ledger, key, id)?)?;
-            chat.conversation.history().get(id)?;
-            let is_fork = matches!(chat.conversation.state().origin, Some(ChatOrigin::Fork { .. }));
-            checkpoints.of_turn(&chat.channel.uri, id, is_fork)?
+            let chat = edits::chat_of_turn(ledger, key, id)?;
+            ledger.channels.chats.known(chat)?.conversation.history().get(id)?;
+            checkpoints_of_turn(ledger, ledger.channels.sessions.known(key)?, chat, id)?.pair()?
         }
     };
     Some((key, before.clone(), after.clone()))

@@ -4,23 +4,18 @@
 //! content after the last; and the order of edits of several chats.
 //! Never: reads a file, or sends anything.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use ahp_types::actions::StateAction;
 use ahp_types::state::{ResponsePart, ToolCallState};
 
-use crate::host::changes::comparisons::{checkpoints_of_scope, CheckpointPair};
 use crate::host::changes::sides::{ContentPlace, RevertedFile, SideContent};
-use crate::host::changes::statuses::shows_status;
-use crate::host::changes::Changes;
 use crate::host::effects::{ChatKey, FileText};
 use crate::host::ledger::Ledger;
 use crate::host::model::{Chat, SessionKey};
 use crate::state::edits::{edited_at, edits_of, CallEdit, EditContent, FileDiff, LineCounts, TurnEdits};
 use crate::wire::changesets::{changeset_uri, parse_changeset_uri, ChangesetScope};
 use crate::wire::tool_calls::tool_call_id;
-
-const COUNTED_MAX: usize = 10_000;
 
 /// Maximum bytes of turns that are read per lookup.
 const LOOKUP_BATCH_BYTES_MAX: usize = 64 << 20;
@@ -29,9 +24,9 @@ pub(in crate::host) type CountedLines = HashMap<(String, String), LineCounts>;
 
 pub(in crate::host) struct TurnOf<'a> {
     chat: ChatKey,
-    id: &'a str,
+    pub(super) id: &'a str,
     started_at: &'a str,
-    edits: Vec<&'a CallEdit>,
+    pub(super) edits: Vec<&'a CallEdit>,
 }
 
 /// Edit, with the turns that contain its content before and after.
@@ -113,155 +108,6 @@ impl EditTextCache {
             *bytes += texts.values().map(String::len).sum::<usize>();
             texts
         })
-    }
-}
-
-impl Changes {
-    /// Returns the net changes with line counts.
-    pub(in crate::host) fn net_files(
-        &mut self,
-        ledger: &Ledger,
-        edits: impl for<'a> FnOnce(&'a Ledger) -> Vec<NetEdit<'a>>,
-    ) -> Vec<FileDiff<SideContent>> {
-        if self.counted.len() > COUNTED_MAX {
-            self.counted.clear();
-        }
-        let mut found = EditTextCache::default();
-        let net = edits(ledger);
-        net.iter().map(|net| changed_file(ledger, net, &mut self.counted, &mut found)).collect()
-    }
-
-    /// Returns the files of a changeset; `None` if its subject does not exist. The list is empty
-    /// while git's result is pending.
-    pub(in crate::host) fn changed_files(
-        &mut self,
-        ledger: &Ledger,
-        session: SessionKey,
-        scope: &ChangesetScope,
-    ) -> Option<Vec<FileDiff<SideContent>>> {
-        if shows_status(scope) {
-            return self.status_files(ledger, session, scope);
-        }
-        let Some(states) = checkpoints_of_scope(ledger, session, scope) else {
-            return self.reported_files(ledger, session, scope);
-        };
-        let mut files = self.checkpointed_files(ledger, session, scope, &states);
-        files.extend(self.unseen_files(ledger, session, scope, &files));
-        Some(files)
-    }
-
-    /// Returns files that git cannot compare, as tool calls report them, unless in `known`.
-    fn unseen_files(
-        &mut self,
-        ledger: &Ledger,
-        key: SessionKey,
-        scope: &ChangesetScope,
-        known: &[FileDiff<SideContent>],
-    ) -> Vec<FileDiff<SideContent>> {
-        let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
-        let unseen = match scope {
-            ChangesetScope::Session => session.checkpoints.unseen_in(None),
-            ChangesetScope::Turn(id) => session.checkpoints.unseen_in(Some(id)),
-            _ => BTreeMap::new(),
-        };
-        if unseen.is_empty() {
-            return Vec::new();
-        }
-        let is_known = |file: &str| known.iter().any(|known| known.is_called(file));
-        let mut unseen: BTreeMap<String, Option<FileDiff<SideContent>>> = unseen
-            .into_iter()
-            .filter(|(file, _)| !is_known(file))
-            .map(|(file, version)| {
-                let changed = FileDiff::unknown(file, version, &session.channel.uri, &session.checkpoints);
-                (file.to_owned(), Some(changed))
-            })
-            .collect();
-        for turn in turns_of_session(ledger, key) {
-            let is_of = !matches!(scope, ChangesetScope::Turn(id) if turn.id != id);
-            for edit in turn.edits.iter().filter(|_| is_of) {
-                // The call reports the contents.
-                if let Some(changed) = unseen.get_mut(&edit.diff.file) {
-                    *changed = None;
-                }
-            }
-        }
-        let mut reported = self.reported_files(ledger, key, scope).unwrap_or_default();
-        reported.retain(|file| unseen.contains_key(&file.file));
-        reported.extend(unseen.into_values().flatten());
-        reported
-    }
-
-    /// Returns the files that differ between two checkpoints, without reverted ones.
-    fn checkpointed_files(
-        &self,
-        ledger: &Ledger,
-        key: SessionKey,
-        scope: &ChangesetScope,
-        states: &CheckpointPair,
-    ) -> Vec<FileDiff<SideContent>> {
-        let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
-        let changes = self.checkpoints.compared.known(states).unwrap_or_default();
-        let files = changes
-            .iter()
-            .map(|change| FileDiff::of(change, &session.channel.uri, &session.checkpoints, false));
-        // A checkpoint is taken after each revert. From then on the changeset of the session is
-        // compared with that checkpoint, and shows only later changes.
-        let is_hidden =
-            *scope != ChangesetScope::Session || self.checkpoints.is_checkpoint_in_flight(key, None);
-        let of_scope = scope_key(scope);
-        let of_scope =
-            session.reverted.iter().filter(|file| is_hidden && file.kept.is_some() && file.scope == of_scope);
-        let discarded: BTreeSet<_> =
-            of_scope.filter(|file| !file.is_unsure).map(RevertedFile::change).collect();
-        let is_discarded = |changed: &FileDiff<SideContent>| {
-            RevertedFile::all_of(changed, "").iter().any(|file| discarded.contains(&file.change()))
-        };
-        files.filter(|changed| discarded.is_empty() || !is_discarded(changed)).collect()
-    }
-
-    /// Returns the files of a repository's status; `None` if there is no repository.
-    fn status_files(
-        &self,
-        ledger: &Ledger,
-        key: SessionKey,
-        scope: &ChangesetScope,
-    ) -> Option<Vec<FileDiff<SideContent>>> {
-        let session = ledger.channels.sessions.known(key)?;
-        session.checkpoints.root.as_ref()?;
-        let changes = self.statuses.known_status(key).map_or(&[][..], |seen| match scope {
-            ChangesetScope::Branch => &seen.branch_changes,
-            _ => &seen.uncommitted,
-        });
-        let file = |change| FileDiff::of(change, &session.channel.uri, &session.checkpoints, true);
-        Some(changes.iter().map(file).collect())
-    }
-
-    fn reported_files(
-        &mut self,
-        ledger: &Ledger,
-        session: SessionKey,
-        scope: &ChangesetScope,
-    ) -> Option<Vec<FileDiff<SideContent>>> {
-        match scope {
-            ChangesetScope::Session => Some(self.net_files(ledger, |ledger| {
-                let mut reported =
-                    without_reverted(ledger, session, reported_in(turns_of_session(ledger, session)));
-                reported.extend(reverts_of(ledger, session, |_| true));
-                net_of(reported)
-            })),
-            ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => None,
-            ChangesetScope::Turn(id) => {
-                let chat = chat_of_turn(ledger, session, id)?;
-                let of_scope = scope_key(scope);
-                Some(self.net_files(ledger, |ledger| {
-                    let mut turns = turns_with_edits(ledger, chat);
-                    turns.retain(|turn| turn.id == id);
-                    let mut reported = reported_in(turns);
-                    reported.extend(reverts_of(ledger, session, |file| file.scope == of_scope));
-                    net_of(reported)
-                }))
-            }
-        }
     }
 }
 
@@ -351,18 +197,13 @@ pub(in crate::host) fn without_reverted<'a>(
 
 /// Returns the chat of a session with the turn of this id; the default chat has precedence.
 pub(in crate::host) fn chat_of_turn(ledger: &Ledger, session: SessionKey, id: &str) -> Option<ChatKey> {
-    let has_turn = |key: &ChatKey| {
-        ledger.channels.chats.known(*key).is_some_and(|chat| {
-            let active = chat.conversation.state().active_turn.as_ref();
-            chat.conversation.history().contains(id) || active.is_some_and(|turn| turn.id == id)
-        })
-    };
+    let has_turn = |key: &ChatKey| ledger.channels.chats.known(*key).is_some_and(|chat| has_turn(chat, id));
     let mut chats = ledger.channels.chats_in(session);
     chats.sort_by_key(|chat| !ledger.channels.is_default(*chat));
     chats.into_iter().find(has_turn)
 }
 
-fn changed_file(
+pub(super) fn changed_file(
     ledger: &Ledger,
     net: &NetEdit<'_>,
     counted: &mut CountedLines,
@@ -409,6 +250,20 @@ pub(in crate::host) fn reverted_sides(
         _ => Some(None),
     };
     (text(&file.before_in, &file.edit.diff.before), text(&file.after_in, &file.edit.diff.after))
+}
+
+/// Returns whether the turns that contain the contents of a reverted file still exist.
+pub(super) fn has_places(ledger: &Ledger, file: &RevertedFile) -> bool {
+    let exists = |place: &ContentPlace| {
+        let chat = ledger.find_chat(&place.chat).and_then(|key| ledger.channels.chats.get(&key));
+        chat.is_some_and(|chat| has_turn(chat, &place.turn))
+    };
+    [&file.before_in, &file.after_in].into_iter().flatten().all(exists)
+}
+
+fn has_turn(chat: &Chat, id: &str) -> bool {
+    let active = chat.conversation.state().active_turn.as_ref();
+    chat.conversation.history().contains(id) || active.is_some_and(|turn| turn.id == id)
 }
 
 fn reported_text(

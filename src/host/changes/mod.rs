@@ -6,7 +6,8 @@
 //!
 //! In reading order: `sides` (a changed file), `edits` (changes that tool calls report),
 //! `checkpointed`, `checkpoints` and `overlaps` (git checkpoints of folders), `comparisons`
-//! (changes between two checkpoints), `statuses` (repository status), `changesets` (the view of
+//! (changes between two checkpoints), `statuses` (repository status), `files` (which of these a
+//! changeset shows), `changesets` (the view of
 //! clients), and `operations`, `reverts` and `commits` (requests of clients).
 
 pub(in crate::host) mod changesets;
@@ -15,6 +16,7 @@ pub(in crate::host) mod checkpoints;
 mod commits;
 mod comparisons;
 pub(in crate::host) mod edits;
+mod files;
 mod operations;
 mod overlaps;
 mod reverts;
@@ -28,6 +30,8 @@ use self::edits::CountedLines;
 use self::operations::Operations;
 use self::statuses::RepositoryStatuses;
 use super::effects::ConnectionId;
+use super::ledger::Ledger;
+use super::Step;
 
 /// Owner of the changes of files.
 #[derive(Debug)]
@@ -47,6 +51,19 @@ impl Changes {
             statuses: RepositoryStatuses::new(within_ms > 0),
             operations: Operations::default(),
         }
+    }
+
+    /// Does what is due: changesets follow the files of edited sessions, operations start whose files
+    /// are known, and git is asked for comparisons and statuses that are wanted.
+    pub(in crate::host) fn settle(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        while let Some((session, have_changed)) = ledger.next_edited() {
+            self.sync_edited_session(ledger, step, session, have_changed);
+        }
+        self.start_operations(ledger, step);
+        self.checkpoints.start_comparisons(ledger, step);
+        self.start_refreshes(ledger, step);
+        self.checkpoints.compared.evict(ledger);
+        self.evict_changesets(ledger);
     }
 
     /// Drops the requests of a closed connection: they are not answered.

@@ -243,7 +243,7 @@ impl Changes {
     }
 
     /// Starts the operations whose files are known, one at a time per session, in order.
-    pub(in crate::host) fn settle_operations(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+    pub(super) fn start_operations(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         let mut waiting = BTreeSet::new();
         for mut held in std::mem::take(&mut self.operations.held) {
             let Some((connection, id)) = held.requesters.first().cloned() else { continue };

@@ -55,7 +55,7 @@ fn share_a_repository(ledger: &Ledger, one: ChatKey, other: ChatKey) -> bool {
     let folders = |chat: ChatKey| {
         let session = ledger.channels.chats.known(chat).map(|chat| chat.session);
         let session = session.and_then(|session| ledger.channels.sessions.known(session));
-        let root = session.and_then(|session| session.checkpoints.root.clone());
+        let root = session.and_then(|session| session.checkpoints.root().cloned());
         root.map_or_else(|| directories::effective_directories(ledger, chat), |root| vec![root])
     };
     let (one, other) = (folders(one), folders(other));

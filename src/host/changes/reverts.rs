@@ -93,7 +93,7 @@ pub(super) fn requested_revert(
     let kept = ledger.channels.sessions.known_mut(session).map(|session| &mut session.checkpoints);
     let (mut root, mut kept_first, mut bytes_kept) = (None, None, None);
     if let Some(kept) = kept.filter(|_| is_stored) {
-        root.clone_from(&kept.root);
+        root = kept.root().cloned();
         // No other copy of uncommitted changes exists.
         kept_first = (scope == ChangesetScope::Uncommitted && !restores).then(|| kept.next_checkpoint());
         bytes_kept = Some(kept.next_checkpoint());
@@ -119,7 +119,7 @@ impl Changes {
         taken: RevertRequest,
         outcomes: Vec<RevertOutcome>,
     ) {
-        let RevertRequest { session, scope, restores, root, files, left, untouched, .. } = taken;
+        let RevertRequest { session, restores, root, files, left, untouched, .. } = taken;
         let begun_at = files.first().map(|file| file.reverted.edit.at);
         let mut refused = left;
         let mut done = Vec::new();
@@ -158,7 +158,7 @@ impl Changes {
             session.reverted.retain(|file| !is_settled(file));
         }
         if !restores {
-            self.record_reverts(ledger, session, &scope, done, step.now.unix_ms);
+            record_reverts(ledger, session, done, step.now.unix_ms);
         }
         if ledger.channels.sessions.contains_key(&session) {
             ledger.mark_dirty(session.into());
@@ -175,45 +175,32 @@ impl Changes {
         };
         self.finish_operation(ledger, step, session, outcome);
     }
+}
 
-    /// Records reverted files, except those whose change another client has reverted by now.
-    fn record_reverts(
-        &mut self,
-        ledger: &mut Ledger,
-        session: SessionKey,
-        scope: &ChangesetScope,
-        mut done: Vec<RevertedFile>,
-        now_ms: i64,
-    ) {
-        if !ledger.channels.sessions.contains_key(&session) {
-            return;
+/// Records reverted files, except those whose turns have been removed meanwhile.
+fn record_reverts(ledger: &mut Ledger, session: SessionKey, mut done: Vec<RevertedFile>, now_ms: i64) {
+    if !ledger.channels.sessions.contains_key(&session) {
+        return;
+    }
+    let at = edits::edit_time(ledger, session, now_ms);
+    done.retain(|file| edits::has_places(ledger, file));
+    for file in &mut done {
+        (file.edit.at, file.is_unsure) = (at, false);
+    }
+    let Some(session) = ledger.channels.sessions.known_mut(session) else { return };
+    // Drops the unconfirmed records of a previous process for files that are now known to be
+    // reverted.
+    let known: BTreeSet<_> = done.iter().map(|file| (file.scope.as_str(), file.change())).collect();
+    session.reverted.retain(|file| !file.is_unsure || !known.contains(&(file.scope.as_str(), file.change())));
+    drop(known);
+    session.reverted.extend(done);
+    let mut times: BTreeSet<i64> = session.reverted.iter().map(|file| file.edit.at).collect();
+    times.pop_last();
+    for time in times {
+        if session.reverted.len() <= REVERTED_MAX {
+            break;
         }
-        let shown = self.changed_files(ledger, session, scope).unwrap_or_default();
-        let shown: Vec<RevertedFile> =
-            shown.iter().flat_map(|changed| RevertedFile::all_of(changed, "")).collect();
-        let shown: BTreeSet<_> = shown.iter().map(RevertedFile::change).collect();
-        let at = edits::edit_time(ledger, session, now_ms);
-        done.retain(|file| shown.contains(&file.change()));
-        for file in &mut done {
-            (file.edit.at, file.is_unsure) = (at, false);
-        }
-        let Some(session) = ledger.channels.sessions.known_mut(session) else { return };
-        // Drops the unconfirmed records of a previous process for files that are now known to be
-        // reverted.
-        let known: BTreeSet<_> = done.iter().map(|file| (file.scope.as_str(), file.change())).collect();
-        session
-            .reverted
-            .retain(|file| !file.is_unsure || !known.contains(&(file.scope.as_str(), file.change())));
-        drop(known);
-        session.reverted.extend(done);
-        let mut times: BTreeSet<i64> = session.reverted.iter().map(|file| file.edit.at).collect();
-        times.pop_last();
-        for time in times {
-            if session.reverted.len() <= REVERTED_MAX {
-                break;
-            }
-            session.reverted.retain(|file| file.edit.at != time);
-        }
+        session.reverted.retain(|file| file.edit.at != time);
     }
 }
 

@@ -162,7 +162,7 @@ impl RepositoryStatuses {
         Self { is_on, all: BTreeMap::new(), released: Vec::new(), is_unsettled: false }
     }
 
-    /// Returns the status of a session to modify, and schedules `settle_statuses` for it.
+    /// Returns the status of a session to modify, and schedules [`Changes::start_refreshes`] for it.
     fn of(&mut self, session: SessionKey) -> &mut ObservedRepository {
         self.is_unsettled = true;
         self.all.entry(session).or_default()
@@ -387,7 +387,6 @@ impl RepositoryStatuses {
             status.touched = None;
         }
         let (was_stale, had_trouble) = (status.is_stale, status.trouble.is_some());
-        let is_first = status.known.is_none();
         status.is_stale = std::mem::take(&mut status.is_stale_again) || (was_stale && !files);
         let Some(of_session) = ledger.channels.sessions.known_mut(session) else {
             return self.remove(session);
@@ -397,19 +396,14 @@ impl RepositoryStatuses {
             GitReport::Seen(seen) => {
                 status.trouble = None;
                 let meta = meta_of(&seen);
-                let kept = &mut of_session.checkpoints;
-                // A branch that is checked out later is not the one that the session began on.
-                let base = kept.base.clone().or_else(|| seen.branch.clone().filter(|_| is_first));
-                if kept.root.is_none() || kept.base != base {
-                    kept.root.get_or_insert_with(|| seen.root.clone());
-                    kept.base = base;
+                if of_session.checkpoints.note_repository(&seen.root, seen.branch.as_ref()) {
                     ledger.mark_dirty(session.into());
                 }
                 has_changed = status.note_seen(*seen, files) || had_trouble;
                 Some(meta)
             }
             // The next change in the folder requests another refresh.
-            GitReport::NoRepository if of_session.checkpoints.root.is_some() => {
+            GitReport::NoRepository if of_session.checkpoints.root().is_some() => {
                 status.trouble = Some(REPOSITORY_GONE.to_owned());
                 None
             }
@@ -418,11 +412,10 @@ impl RepositoryStatuses {
                 None
             }
             GitReport::Unusable(why) | GitReport::Failed(why) => {
-                status.trouble = Some(why.clone());
-                if of_session.checkpoints.root.is_none() && of_session.checkpoints.note.is_none() {
-                    of_session.checkpoints.note = Some(why);
+                if of_session.checkpoints.note_trouble(&why) {
                     ledger.mark_dirty(session.into());
                 }
+                status.trouble = Some(why);
                 return ledger.note_edited(session, true);
             }
             _ => return,
@@ -442,7 +435,7 @@ impl RepositoryStatuses {
 
 impl Changes {
     /// Starts due refreshes, and adjusts the watches of repositories to their subscribers.
-    pub(in crate::host) fn settle_statuses(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+    pub(super) fn start_refreshes(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         if !std::mem::take(&mut self.statuses.is_unsettled) {
             return;
         }
@@ -463,7 +456,7 @@ impl Changes {
                 self.statuses.remove(session);
                 continue;
             };
-            let directories = match &of_session.checkpoints.root {
+            let directories = match of_session.checkpoints.root() {
                 Some(root) => vec![root.clone()],
                 None => of_session.state.working_directories.clone().unwrap_or_default(),
             };
@@ -471,7 +464,7 @@ impl Changes {
                 self.statuses.remove(session);
                 continue;
             }
-            let work = GitWork::Status { base: of_session.checkpoints.base.clone(), files, touched };
+            let work = GitWork::Status { base: of_session.checkpoints.base().cloned(), files, touched };
             self.checkpoints.run_git_status(ledger, step, session, directories, work);
         }
     }

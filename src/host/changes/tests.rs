@@ -7,9 +7,12 @@ use ahp_types::actions::ActionOrigin;
 use serde_json::json;
 
 use super::changesets::UNSUBSCRIBED_MAX;
+use super::checkpointed::{CheckpointedFolder, CheckpointedTurn};
 use super::Changes;
 use crate::host::channels::Changeset;
-use crate::host::effects::{ChangesetKey, Frame, GitReport, GitWork, Output, RepositoryStatus};
+use crate::host::effects::{
+    ChangesetKey, Checkpoint, Frame, GitReport, GitWork, Output, RepositoryStatus, UnseenFile,
+};
 use crate::host::ledger::Ledger;
 use crate::host::model::{Channel, Subscription};
 use crate::host::refusal::Refusal;
@@ -27,7 +30,7 @@ fn changes(within_ms: u64) -> (Changes, Ledger) {
 
 /// Lets the owner do what is due. Returns the jobs for git.
 fn settle(changes: &mut Changes, ledger: &mut Ledger) -> Vec<(u64, Vec<String>, GitWork)> {
-    jobs(outputs_of(|step| changes.settle_changesets(ledger, step)))
+    jobs(outputs_of(|step| changes.settle(ledger, step)))
 }
 
 fn report(
@@ -88,7 +91,17 @@ fn branch_that_is_checked_out_later_is_not_the_one_that_the_session_began_on() {
         };
         report(&mut changes, &mut ledger, *number, GitReport::Seen(Box::new(seen)));
     }
-    assert_eq!(ledger.channels.sessions.known(SESSION).unwrap().checkpoints.base, None);
+    // Nor after a restart, when no status is known.
+    changes.statuses.remove(SESSION);
+    changes.statuses.request_refresh(&mut ledger, SESSION);
+    let asked = settle(&mut changes, &mut ledger);
+    let seen = RepositoryStatus {
+        root: "file:///r".to_owned(),
+        branch: Some("later".to_owned()),
+        ..RepositoryStatus::default()
+    };
+    report(&mut changes, &mut ledger, asked[0].0, GitReport::Seen(Box::new(seen)));
+    assert_eq!(ledger.channels.sessions.known(SESSION).unwrap().checkpoints.base(), None);
 }
 
 #[test]
@@ -126,8 +139,9 @@ fn no_job_is_started_where_git_is_not_used() {
 #[test]
 fn removal_of_the_checkpoints_of_a_disposed_session_is_retried_three_times() {
     let (mut changes, mut ledger) = changes(1000);
-    let kept = &mut ledger.channels.sessions.known_mut(SESSION).unwrap().checkpoints;
-    (kept.root, kept.namespace) = (Some("file:///r".to_owned()), "k".to_owned());
+    let checkpoints = &mut ledger.channels.sessions.known_mut(SESSION).unwrap().checkpoints;
+    checkpoints.note_repository("file:///r", None);
+    checkpoints.namespace = "k".to_owned();
     let mut asked =
         jobs(outputs_of(|step| changes.checkpoints.dispose_checkpoints(&mut ledger, step, SESSION)));
     let mut tries = 0;
@@ -138,6 +152,65 @@ fn removal_of_the_checkpoints_of_a_disposed_session_is_retried_three_times() {
         asked = report(&mut changes, &mut ledger, number, GitReport::Failed("no time".to_owned()));
     }
     assert_eq!((tries, changes.checkpoints.has_jobs_to_await()), (4, false));
+}
+
+#[test]
+fn checkpoints_are_removed_from_each_repository_that_the_session_has_used() {
+    let (mut changes, mut ledger) = changes(1000);
+    let checkpoints = &mut ledger.channels.sessions.known_mut(SESSION).unwrap().checkpoints;
+    checkpoints.namespace = "k".to_owned();
+    let checkpoint = |commit: &str| Checkpoint {
+        commit: commit.to_owned(),
+        tree: String::new(),
+        left_out: 0,
+        large_bytes: 0,
+    };
+    let turn = |commit: &str| CheckpointedTurn {
+        chat: "c".to_owned(),
+        turn: commit.to_owned(),
+        before: checkpoint(commit),
+        after: None,
+        overlaps: false,
+        overlaps_others: false,
+        incomparable: Vec::new(),
+    };
+    checkpoints.begin_turn("file:///a".to_owned(), true, turn("1"));
+    checkpoints.begin_turn("file:///b".to_owned(), true, turn("2"));
+    checkpoints.begin_turn("file:///b".to_owned(), true, turn("3"));
+    checkpoints.begin_turn_without(None);
+    checkpoints.begin_turn("file:///a".to_owned(), true, turn("4"));
+    assert_eq!(checkpoints.commit_ids(), ["4"], "those of another repository are of other files");
+    let stored = serde_json::to_value(&*checkpoints).unwrap();
+    assert_eq!(serde_json::from_value::<CheckpointedFolder>(stored).unwrap(), *checkpoints);
+    let asked = jobs(outputs_of(|step| changes.checkpoints.dispose_checkpoints(&mut ledger, step, SESSION)));
+    let roots: Vec<&str> = asked.iter().map(|(_, roots, _)| roots[0].as_str()).collect();
+    assert_eq!(roots, ["file:///a", "file:///b"]);
+    assert!(asked.iter().all(|(.., work)| *work == GitWork::Forget { namespace: "k".to_owned() }));
+}
+
+#[test]
+fn incomparable_files_are_those_of_the_turn_of_the_same_chat() {
+    let file = |name: &str| UnseenFile { file: format!("file:///{name}"), version: None };
+    let turn = |chat: &str, name: &str| CheckpointedTurn {
+        chat: chat.to_owned(),
+        turn: "t".to_owned(),
+        before: Checkpoint { commit: name.to_owned(), tree: String::new(), left_out: 0, large_bytes: 0 },
+        after: None,
+        overlaps: false,
+        overlaps_others: false,
+        incomparable: vec![file(name)],
+    };
+    let mut checkpoints = CheckpointedFolder::default();
+    for (chat, name) in [("one", "a"), ("two", "b")] {
+        checkpoints.begin_turn("file:///r".to_owned(), true, turn(chat, name));
+    }
+    let files = |chat: &str, is_fork| {
+        let turn = checkpoints.of_turn(chat, "t", is_fork)?;
+        Some(turn.incomparable_files().map(|(file, _)| file.to_owned()).collect::<Vec<_>>())
+    };
+    assert_eq!(files("one", false).unwrap(), ["file:///a"]);
+    assert_eq!(files("two", false).unwrap(), ["file:///b"]);
+    assert_eq!((files("three", false), files("three", true).unwrap().len()), (None, 1));
 }
 
 #[test]
@@ -173,10 +246,10 @@ fn operation_on_an_unknown_changeset_is_answered_once() {
     let id = RequestId::inner(7);
     assert!(outputs_of(|step| changes.hold_operation(&ledger, step, (ME, id), params)).is_empty());
     assert!(changes.holds_operations(Some(ME)));
-    let outputs = outputs_of(|step| changes.settle_changesets(&mut ledger, step));
+    let outputs = outputs_of(|step| changes.settle(&mut ledger, step));
     assert!(matches!(outputs[..], [Output::Frame(ME, Frame::Error { .. })]), "{outputs:?}");
     assert!(!changes.holds_operations(None));
-    assert!(outputs_of(|step| changes.settle_changesets(&mut ledger, step)).is_empty());
+    assert!(outputs_of(|step| changes.settle(&mut ledger, step)).is_empty());
 }
 
 #[test]

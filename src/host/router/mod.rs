@@ -202,7 +202,7 @@ impl Host {
         }
         watches::settle_watches(&mut self.ledger, step);
         terminals::settle_terminals(&mut self.ledger, step);
-        self.changes.settle_changesets(&mut self.ledger, step);
+        self.changes.settle(&mut self.ledger, step);
         disconnects::check_done(&self.ledger, &mut self.clients, &self.changes, step);
         self.check_disconnects();
     }

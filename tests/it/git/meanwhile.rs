@@ -4,6 +4,7 @@
 //! look at it.
 
 use std::fs;
+use std::path::PathBuf;
 
 use serde_json::{json, Value};
 
@@ -128,27 +129,50 @@ fn discard_of_250_files_needs_few_git_processes() {
     }
 }
 
-#[test]
-fn changes_of_a_discard_in_progress_are_not_in_the_next_turn() {
-    let repository = Repository::with(&[("a", "old\n"), ("b", "old\n")]);
+/// Begins a turn that has changed `a`, and a discard of a changeset, which goes on only once the
+/// returned path exists. Then a second turn begins that changes `b`.
+fn turn_beside_a_discard(repository: &Repository, scope: &str) -> (Talk, PathBuf) {
     let (here, open) = (repository.home.join("here"), repository.home.join("open"));
     let script = format!(
         "case \" $* \" in *' ls-tree '*) touch '{}'; while [ ! -e '{}' ]; do sleep 0.01; done;; esac\nexec $GIT \"$@\"",
         here.display(),
         open.display()
     );
-    let path = instead_of_git(&repository, &script);
-    let mut talk = Talk::open(&repository, &[("PATH", &path)]);
+    let path = instead_of_git(repository, &script);
+    let mut talk = Talk::open(repository, &[("PATH", &path)]);
     talk.create(SESSION, &repository.root);
     talk.turn("t1", "/files a=new", || {});
-    let channel = format!("{SESSION}/changeset/turn/t1");
-    assert_eq!(talk.changeset("turn/t1")["status"], "ready");
+    let channel = format!("{SESSION}/changeset/{scope}");
+    assert_eq!(talk.changeset(scope)["status"], "ready");
     let params = json!({ "channel": channel, "operationId": "discard-changes" });
     let invoked =
         json!({ "jsonrpc": "2.0", "id": "discard", "method": "invokeChangesetOperation", "params": params });
     talk.process.say(&invoked.to_string());
     wait_until("git is started", || here.exists());
     talk.start(CHAT, "t2", "/files b=new");
+    (talk, open)
+}
+
+#[test]
+fn discard_that_a_turn_does_not_wait_for_can_be_restored() {
+    let repository = Repository::with(&[("a", "old\n"), ("b", "old\n")]);
+    let (mut talk, open) = turn_beside_a_discard(&repository, "session");
+    // The turn waits for git only for so long.
+    talk.until(CHAT, |action| action["type"] == "chat/turnComplete");
+    fs::write(&open, "").unwrap();
+    let mut heard = talk.process.until(|message| message["id"] == "discard");
+    let discarded = heard.pop().unwrap();
+    assert!(discarded["result"].is_object(), "{discarded}");
+    assert_eq!(repository.read("a"), "old\n");
+    let restored = talk.invoke("session", "restore-changes", None);
+    assert!(restored["result"].is_object(), "{restored}");
+    assert_eq!((repository.read("a"), repository.read("b")), ("new\n".to_owned(), "new\n".to_owned()));
+}
+
+#[test]
+fn changes_of_a_discard_in_progress_are_not_in_the_next_turn() {
+    let repository = Repository::with(&[("a", "old\n"), ("b", "old\n")]);
+    let (mut talk, open) = turn_beside_a_discard(&repository, "turn/t1");
     talk.until(CHAT, |action| action["type"] == "chat/turnStarted" && action["turnId"] == "t2");
     talk.ask("ping", &json!({ "channel": "ahp-root://" }));
     fs::write(&open, "").unwrap();
