@@ -68,7 +68,7 @@ fn refused<T>(why: impl Into<String>) -> Result<T, CommitFailure> {
 }
 
 /// Commits all uncommitted changes, if they are those that the client was `shown`. Staged contents
-/// that differ from the files are first kept reachable under the ref `staged_kept`: the new index
+/// that differ from the files are first kept reachable under the ref `staged_retained`: the new index
 /// does not have them.
 ///
 /// # Errors
@@ -77,9 +77,9 @@ pub fn commit(
     repository: &Repository,
     message: &str,
     shown: &[FileDiff<GitContent>],
-    staged_kept: (&str, u64),
+    staged_retained: (&str, u64),
 ) -> Result<GitReport, GitError> {
-    match try_to_commit(repository, message, shown, staged_kept) {
+    match try_to_commit(repository, message, shown, staged_retained) {
         Ok(commit) => Ok(GitReport::Committed(commit)),
         Err(CommitFailure::Refused(why)) => Ok(GitReport::NotCommitted(why)),
         Err(CommitFailure::Failed(error)) => Err(error),
@@ -90,7 +90,7 @@ fn try_to_commit(
     repository: &Repository,
     message: &str,
     shown: &[FileDiff<GitContent>],
-    staged_kept: (&str, u64),
+    staged_retained: (&str, u64),
 ) -> Result<GitCommit, CommitFailure> {
     must_not_be_in_progress(repository)?;
     if let Some(link) = link_in_reflogs(repository) {
@@ -120,7 +120,7 @@ fn try_to_commit(
     }
     must_know_who_commits(repository)?;
     let commit = written(repository, message, (head, &tree))?;
-    back_up_staged(repository, &status, staged_kept)?;
+    back_up_staged(repository, &status, staged_retained)?;
     let kind = if head.is_some() { "commit" } else { "commit (initial)" };
     let subject = message.trim().lines().next().unwrap_or_default();
     let note = format!("{kind}: {subject}");

@@ -15,7 +15,7 @@
 //! used), [`settings`] (the configuration, read as data), [`isolation`] (the part of it that git
 //! sees), [`scan`] (changed files), [`index`] (the tree of a folder), [`large`] (large files),
 //! [`grafts`] (the tree of a folder with a large index), [`flags`] (files marked assume-unchanged
-//! or skip-worktree), [`unseen`] (files that are ignored or outside the repository),
+//! or skip-worktree), [`incomparable`] (files that are ignored or outside the repository),
 //! [`checkpoints`], [`compare`] (differences between checkpoints), [`status`] (branches and
 //! uncommitted changes), [`conversions`] (bytes that git would not give back), [`contents`]
 //! (reading contents), [`backups`] (copies of files before they change), [`reverting`], [`steps`]
@@ -30,6 +30,7 @@ pub mod contents;
 pub mod conversions;
 pub mod flags;
 pub mod grafts;
+pub mod incomparable;
 pub mod index;
 pub mod isolation;
 pub mod large;
@@ -40,5 +41,4 @@ pub mod scan;
 pub mod settings;
 pub mod status;
 pub mod steps;
-pub mod unseen;
 pub mod worker;

@@ -47,7 +47,7 @@ pub fn folders(below: &[String], own: &[String]) -> Folders {
 }
 
 /// Reverts files, each independently: a file that is not as expected is left alone. With
-/// `bytes_kept`, the current contents are retained under that name and number first, and also their
+/// `bytes_retained`, the current contents are retained under that name and number first, and also their
 /// bytes if git would not give those back.
 ///
 /// # Errors
@@ -56,7 +56,7 @@ pub fn revert(
     repository: &mut Repository,
     files: &[GitRevert],
     folders: &Folders,
-    bytes_kept: Option<(&str, u64)>,
+    bytes_retained: Option<(&str, u64)>,
 ) -> Result<Vec<RevertOutcome>, GitError> {
     // The metadata comes first: a file that changes later is not examined again, and must be left
     // alone.
@@ -67,7 +67,7 @@ pub fn revert(
         |(file, seen): (&GitRevert, &Option<Facts>)| revert_state_of(repository, file, &found, seen.as_ref());
     let each: Vec<RevertState> = files.iter().zip(&seen).map(standing).collect();
     let mut kept = HashMap::new();
-    if let Some(by) = bytes_kept {
+    if let Some(by) = bytes_retained {
         let changed = each.iter().zip(files).filter_map(|(standing, file)| match standing {
             RevertState::IsNow(path) => Some((path.as_path(), file)),
             _ => None,

@@ -23,7 +23,7 @@ use super::isolation::private_folder;
 use super::large::FileLimits;
 use super::program::{Deadline, Git, GitError};
 use super::repository::{NoRepository, Repository};
-use super::{checkpoints, commit, contents, reverting, status, steps, unseen};
+use super::{checkpoints, commit, contents, incomparable, reverting, status, steps};
 use crate::files::folders::PathRefusal;
 use crate::files::uris::{overlap, path_of};
 use crate::host::effects::{GitJob, GitReport, GitWork};
@@ -321,18 +321,18 @@ pub fn carry_out(git: &Git, limits: FileLimits, job: GitJob, folder: &Path, unti
 
 fn do_in(repository: &mut Repository, work: GitWork) -> Result<GitReport, GitError> {
     Ok(match work {
-        GitWork::Checkpoint { namespace, number, last, since, said } => {
-            let kept = checkpoints::checkpoint(repository, (&namespace, number), last.as_ref())?;
+        GitWork::Checkpoint { namespace, number, last, since, reported } => {
+            let checkpoint = checkpoints::checkpoint(repository, (&namespace, number), last.as_ref())?;
             let compared = since.iter().map(|before| {
                 // `None` is reported if the comparison fails; the host can request it again.
-                checkpoints::compare(repository, before, &kept).ok()
+                checkpoints::compare(repository, before, &checkpoint).ok()
             });
             let since = compared.collect();
-            let unseen = unseen::unseen(repository, said).unwrap_or_else(|error| {
+            let incomparable = incomparable::incomparable(repository, reported).unwrap_or_else(|error| {
                 tracing::warn!(%error, "changes of ignored files are not shown, because git cannot list them");
                 Vec::new()
             });
-            GitReport::Kept { root: repository.uri(), checkpoint: kept, since, unseen }
+            GitReport::Checkpointed { root: repository.uri(), checkpoint, since, incomparable }
         }
         GitWork::Compare { before, after } => {
             GitReport::Compared(checkpoints::compare(repository, &before, &after)?)
@@ -341,35 +341,36 @@ fn do_in(repository: &mut Repository, work: GitWork) -> Result<GitReport, GitErr
             let wanted = (files, touched.as_deref());
             let look =
                 |repository: &Repository| status::repository_status(repository, base.as_deref(), wanted);
-            GitReport::Seen(Box::new(repository.examine(look)?))
+            GitReport::Status(Box::new(repository.examine(look)?))
         }
         GitWork::Import { namespace, checkpoints, contents } => {
             checkpoints::copy_checkpoints(repository, &namespace, (&checkpoints, &contents))?;
             GitReport::Done
         }
-        GitWork::Forget { namespace } => {
+        GitWork::RemoveCheckpoints { namespace } => {
             checkpoints::remove_all(repository, &namespace)?;
             GitReport::Done
         }
-        GitWork::Commit { message, shown, staged_kept: (namespace, number) } => {
+        GitWork::Commit { message, shown, staged_retained: (namespace, number) } => {
             commit::commit(repository, &message, &shown, (&namespace, number))?
         }
         GitWork::Read { content, file } => {
             let content = contents::content_of(repository, &content, &file)?;
             GitReport::Content(BASE64_STANDARD.encode(content))
         }
-        GitWork::Revert { files, said, below, own, kept_first, bytes_kept } => {
-            if let Some((namespace, number)) = kept_first {
+        GitWork::Revert { files, reported, below, own, checkpoint_first, bytes_retained } => {
+            if let Some((namespace, number)) = checkpoint_first {
                 checkpoints::checkpoint(repository, (&namespace, number), None)?;
             }
             let folders = reverting::folders(&below, &own);
-            let bytes_kept = bytes_kept.as_ref().map(|(namespace, number)| (namespace.as_str(), *number));
-            let mut taken = reverting::revert(repository, &files, &folders, bytes_kept)?;
-            taken.extend(reverting::revert_reported(&said, &folders, |_, refusal| match refusal {
+            let bytes_retained =
+                bytes_retained.as_ref().map(|(namespace, number)| (namespace.as_str(), *number));
+            let mut outcomes = reverting::revert(repository, &files, &folders, bytes_retained)?;
+            outcomes.extend(reverting::revert_reported(&reported, &folders, |_, refusal| match refusal {
                 PathRefusal::Changed => reverting::CHANGED_SINCE.to_owned(),
                 refusal => refusal.to_string(),
             }));
-            GitReport::TakenBack(taken)
+            GitReport::Reverted(outcomes)
         }
     })
 }
@@ -389,8 +390,8 @@ mod tests {
     #[test]
     fn job_that_changes_files_conflicts_with_all_jobs_above_and_below_its_folder() {
         let commit = |directory| {
-            let staged_kept = (String::new(), 1);
-            place(directory, GitWork::Commit { message: String::new(), shown: Vec::new(), staged_kept })
+            let staged_retained = (String::new(), 1);
+            place(directory, GitWork::Commit { message: String::new(), shown: Vec::new(), staged_retained })
         };
         let look = |directory| place(directory, GitWork::Status { base: None, files: false, touched: None });
         let changes = commit("file:///a/b%2Bc");

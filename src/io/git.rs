@@ -134,7 +134,7 @@ impl GitQueue {
         own: &[HostFile],
     ) -> Option<Resource> {
         match resource {
-            Resource::Kept { uri, root, content, file, encoding } => {
+            Resource::GitContent { uri, root, content, file, encoding } => {
                 let work = GitWork::Read { content, file };
                 let job = GitJob { directories: vec![root], within_ms: READ_WITHIN_MS, work };
                 self.send(GitJobOrigin::Reader { connection, id, uri, encoding }, job);
@@ -144,13 +144,13 @@ impl GitQueue {
                 let Some(root) = taken.root.clone() else {
                     return Some(Resource::Revert { request: taken, below });
                 };
-                let (kept_first, bytes_kept) = (taken.kept_first.clone(), taken.bytes_kept.clone());
-                let files: Vec<GitRevert> = taken.files.iter().filter_map(|file| file.kept.clone()).collect();
-                let reported =
-                    taken.files.iter().filter(|file| file.kept.is_none()).map(FileRevert::reported);
+                let (checkpoint_first, bytes_retained) =
+                    (taken.checkpoint_first.clone(), taken.bytes_retained.clone());
+                let files: Vec<GitRevert> = taken.files.iter().filter_map(|file| file.git.clone()).collect();
+                let reported = taken.files.iter().filter(|file| file.git.is_none()).map(FileRevert::reported);
                 let own = own.iter().filter_map(|file| file.path().to_str().map(str::to_owned)).collect();
-                let said = reported.collect();
-                let work = GitWork::Revert { files, below, own, said, kept_first, bytes_kept };
+                let reported = reported.collect();
+                let work = GitWork::Revert { files, below, own, reported, checkpoint_first, bytes_retained };
                 let job = GitJob { directories: vec![root], within_ms: REVERT_WITHIN_MS, work };
                 self.send(GitJobOrigin::Reverter { connection, id, taken }, job);
                 None
@@ -255,7 +255,7 @@ impl GitQueue {
             }
             GitJobOrigin::Reverter { connection, id, taken } => {
                 let outcomes = match report {
-                    GitReport::TakenBack(outcomes) => in_order(&taken, outcomes),
+                    GitReport::Reverted(outcomes) => in_order(&taken, outcomes),
                     GitReport::Failed(why) | GitReport::Unusable(why) => {
                         vec![RevertOutcome::Refused(why); taken.files.len()]
                     }
@@ -282,12 +282,12 @@ impl GitQueue {
 
 /// Restores the order of the files. Git reports checkpointed files first, then those of tool calls.
 fn in_order(taken: &RevertRequest, outcomes: Vec<RevertOutcome>) -> Vec<RevertOutcome> {
-    let kept = taken.files.iter().filter(|file| file.kept.is_some()).count();
+    let of_git_count = taken.files.iter().filter(|file| file.git.is_some()).count();
     let mut of_git = outcomes;
-    let mut of_calls = of_git.split_off(kept.min(of_git.len())).into_iter();
+    let mut of_calls = of_git.split_off(of_git_count.min(of_git.len())).into_iter();
     let mut of_git = of_git.into_iter();
     let each =
-        taken.files.iter().map(|file| if file.kept.is_some() { of_git.next() } else { of_calls.next() });
+        taken.files.iter().map(|file| if file.git.is_some() { of_git.next() } else { of_calls.next() });
     each.map(|outcome| outcome.unwrap_or(RevertOutcome::Refused("git did not report the outcome".to_owned())))
         .collect()
 }

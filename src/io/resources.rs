@@ -58,7 +58,7 @@ impl JobLane {
     fn of(resource: &Resource) -> Self {
         match resource {
             Resource::Read { .. }
-            | Resource::Kept { .. }
+            | Resource::GitContent { .. }
             | Resource::List { .. }
             | Resource::Resolve { .. }
             | Resource::Watch(_)
@@ -130,7 +130,7 @@ impl JobPaths {
         let read = |uri: &String| Self { paths: named([uri]), changes: false };
         match resource {
             Resource::Read { uri, .. } | Resource::List { uri } | Resource::Resolve { uri, .. } => read(uri),
-            Resource::Files(_) | Resource::Watch(_) | Resource::Kept { .. } => Self::default(),
+            Resource::Files(_) | Resource::Watch(_) | Resource::GitContent { .. } => Self::default(),
             Resource::Revert { request: taken, .. } => {
                 let paths = taken.files.iter().filter_map(|file| path_of(file.uri()).ok());
                 Self { paths: paths.collect(), changes: true }
@@ -333,7 +333,7 @@ fn answer(id: RequestId, resource: Resource, writable: &WritableFolders) -> Fram
             (Method::CreateResourceWatch, checked.map(|()| to_json(&created)))
         }
         Resource::Files(meant) => (Method::Completions, Ok(to_json(&completions::find(&meant)))),
-        Resource::Kept { .. } => {
+        Resource::GitContent { .. } => {
             let error = RpcError::internal(
                 "an internal error: a checkpointed content was requested from the file system",
             );

@@ -69,10 +69,10 @@ fn rows(table: &mut Table, which: &str, top: &Path, root: &Path, aim: &str) -> O
             number,
             last: last.take(),
             since: Vec::new(),
-            said: Vec::new(),
+            reported: Vec::new(),
         };
         last = match ask(work) {
-            GitReport::Kept { checkpoint, .. } => Some(checkpoint),
+            GitReport::Checkpointed { checkpoint, .. } => Some(checkpoint),
             other => return Err(format!("not kept: {other:?}").into()),
         };
         kept.push(start.elapsed());
@@ -80,7 +80,7 @@ fn rows(table: &mut Table, which: &str, top: &Path, root: &Path, aim: &str) -> O
             fs::write(&edited, format!("{number}, {}\n", touched.is_some()))?;
             let start = Instant::now();
             match ask(GitWork::Status { base: None, files: true, touched }) {
-                GitReport::Seen(_) => times.push(start.elapsed()),
+                GitReport::Status(_) => times.push(start.elapsed()),
                 other => return Err(format!("not seen: {other:?}").into()),
             }
         }

@@ -41,7 +41,7 @@ fn sight(files: &[&str]) -> GitReport {
         uncommitted_count,
         ..RepositoryStatus::default()
     };
-    GitReport::Seen(Box::new(seen))
+    GitReport::Status(Box::new(seen))
 }
 
 /// A host, and what it has put out.

@@ -78,14 +78,14 @@ fn key_of(uri: &str) -> ChangesetKey {
     ChangesetKey(hash >> 2)
 }
 
-fn description_of(what: &str, kept: &CheckpointedFolder) -> String {
-    let source = match kept.root() {
+fn description_of(what: &str, checkpoints: &CheckpointedFolder) -> String {
+    let source = match checkpoints.root() {
         Some(_) => format!("Changes in the repository during this {what}"),
         None => {
             format!("Changes that the agent has reported in this {what}, without those of its commands")
         }
     };
-    match kept.note() {
+    match checkpoints.note() {
         Some(note) => format!("{source} ({note})"),
         None => source,
     }
@@ -101,24 +101,24 @@ fn entry(label: &str, uri_template: String, description: String, kind: &str) -> 
     }
 }
 
-fn entry_of_turns(session: &str, kept: &CheckpointedFolder) -> ChangesetEntry {
-    entry("This Turn", turn_template(session), description_of("turn", kept), "turn")
+fn entry_of_turns(session: &str, checkpoints: &CheckpointedFolder) -> ChangesetEntry {
+    entry("This Turn", turn_template(session), description_of("turn", checkpoints), "turn")
 }
 
-fn entry_of_session(session: &str, kept: &CheckpointedFolder) -> ChangesetEntry {
+fn entry_of_session(session: &str, checkpoints: &CheckpointedFolder) -> ChangesetEntry {
     let uri = changeset_uri(session, &ChangesetScope::Session);
-    entry("Session Changes", uri, description_of("session", kept), "session")
+    entry("Session Changes", uri, description_of("session", checkpoints), "session")
 }
 
 /// Returns all changeset entries of a session. Uncommitted and branch changes are offered if there
 /// is a repository.
 fn entries_of_session(
     session: &str,
-    kept: &CheckpointedFolder,
+    checkpoints: &CheckpointedFolder,
     base_note: Option<&str>,
 ) -> Vec<ChangesetEntry> {
-    let mut entries = vec![entry_of_session(session, kept), entry_of_turns(session, kept)];
-    if kept.root().is_some() {
+    let mut entries = vec![entry_of_session(session, checkpoints), entry_of_turns(session, checkpoints)];
+    if checkpoints.root().is_some() {
         let described = |what: &str| match base_note {
             Some(note) => format!("{what} ({note})"),
             None => what.to_owned(),
@@ -162,6 +162,7 @@ impl Changes {
         self.sync_changesets(ledger, step, session);
     }
 
+    /// Brings the changesets in memory of a session in line with its files.
     pub(super) fn sync_changesets(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
         for key in changesets_of(ledger, session) {
             self.sync_changeset(ledger, step, key);
@@ -188,10 +189,10 @@ impl Changes {
         let is_offered =
             ledger.channels.sessions.known(key).is_some_and(|session| session.state.changesets.is_some());
         let Some(session) = ledger.channels.sessions.known(key) else { return };
-        let (uri, kept) = (&session.channel.uri, &session.checkpoints);
-        let has_repository = kept.root().is_some();
-        let entries_of_chat = vec![entry_of_turns(uri, kept)];
-        let entries = entries_of_session(uri, kept, self.statuses.base_note_of(key));
+        let (uri, checkpoints) = (&session.channel.uri, &session.checkpoints);
+        let has_repository = checkpoints.root().is_some();
+        let entries_of_chat = vec![entry_of_turns(uri, checkpoints)];
+        let entries = entries_of_session(uri, checkpoints, self.statuses.base_note_of(key));
         if !is_offered
             && !has_repository
             && chats.iter().all(|chat| edits::turns_with_edits(ledger, *chat).is_empty())
@@ -200,10 +201,10 @@ impl Changes {
         }
         let (is_known, is_alone) = (self.is_known(ledger, key, &ChangesetScope::Session), chats.len() == 1);
         let of_session = self.changed_files(ledger, key, &ChangesetScope::Session).unwrap_or_default();
-        let is_stored = checkpoints_of_scope(ledger, key, &ChangesetScope::Session).is_some();
+        let is_compared = checkpoints_of_scope(ledger, key, &ChangesetScope::Session).is_some();
         for chat in chats {
             let chat_uri = ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone());
-            let files = match is_alone && is_stored {
+            let files = match is_alone && is_compared {
                 // All changes of the session are changes of its only chat.
                 true => of_session.clone(),
                 false => self.net_files(ledger, |ledger| {
@@ -334,7 +335,7 @@ impl Changes {
             return self.clear_changeset(ledger, step, key);
         };
         let Some(changeset) = ledger.channels.changesets.known(key) else { return };
-        let ChangesetState { status, error, files, operations } = again(&changeset.state, wanted);
+        let ChangesetState { status, error, files, operations } = next_state(&changeset.state, wanted);
         let mut actions = changes_between(&changeset.state.files, &files);
         if changeset.state.operations != operations {
             let changed = ChangesetOperationsChangedAction { operations };
@@ -385,8 +386,10 @@ impl Changes {
         ledger.channels.changesets.remove(&key);
     }
 
+    /// Returns whether no changeset of a session has a subscriber or an unfinished operation, so that
+    /// the session may be evicted.
     pub(in crate::host) fn has_idle_changesets(&self, ledger: &Ledger, session: &Session) -> bool {
-        if self.has_operations(ledger, &session.channel.uri) {
+        if self.has_operations_in(ledger, &session.channel.uri) {
             return false;
         }
         let key = ledger.find_session(&session.channel.uri);
@@ -526,7 +529,7 @@ fn state_of(files: Vec<ChangesetFile>, error: Option<ErrorInfo>, is_running: boo
 }
 
 /// Returns the next state: the files shown before stay until new ones are known, even on errors.
-fn again(shown: &ChangesetState, mut wanted: ChangesetState) -> ChangesetState {
+fn next_state(shown: &ChangesetState, mut wanted: ChangesetState) -> ChangesetState {
     let was_known = matches!(shown.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing);
     if was_known && wanted.status == ChangesetStatus::Computing {
         wanted.status = ChangesetStatus::Recomputing;

@@ -11,7 +11,7 @@ use ahp_types::commands::ContentEncoding;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::host::effects::{Checkpoint, GitContent, Resource, UnseenFile};
+use crate::host::effects::{Checkpoint, GitContent, IncomparableFile, Resource};
 use crate::host::ledger::Ledger;
 use crate::wire::errors::RpcError;
 use crate::wire::uris::{content_uri, file_of_content, parse_content_uri};
@@ -20,6 +20,7 @@ use crate::wire::uris::{content_uri, file_of_content, parse_content_uri};
 /// the first turn.
 const TURNS_MAX: usize = 1000;
 
+/// Checkpoints of a session in the repository of its folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CheckpointedFolder {
@@ -71,7 +72,7 @@ pub(super) struct CheckpointedTurn {
     pub(super) overlaps_others: bool,
     /// Files that its calls have changed and git cannot compare, as of its end.
     #[serde(default, rename = "unseen", skip_serializing_if = "Vec::is_empty")]
-    pub(super) incomparable: Vec<UnseenFile>,
+    pub(super) incomparable: Vec<IncomparableFile>,
 }
 
 impl CheckpointedTurn {
@@ -168,6 +169,7 @@ impl CheckpointedFolder {
         (&self.namespace, roots.filter(|_| !self.namespace.is_empty()))
     }
 
+    /// Returns the checkpoints of a turn, to change them.
     pub(super) fn turn_mut(&mut self, chat: &str, turn: &str) -> Option<&mut CheckpointedTurn> {
         self.turns.iter_mut().rev().find(|it| it.turn == turn && it.chat == chat)
     }
@@ -181,6 +183,7 @@ impl CheckpointedFolder {
         }
     }
 
+    /// Returns the ids of all checkpoints, oldest first.
     pub(super) fn commit_ids(&self) -> Vec<String> {
         let mut known: Vec<String> = Vec::new();
         let of_turns = self.turns.iter().flat_map(|turn| std::iter::once(&turn.before).chain(&turn.after));
@@ -207,6 +210,7 @@ impl CheckpointedFolder {
         in_chat.or_else(|| of_id.next().filter(|_| is_fork))
     }
 
+    /// Returns the checkpoint after a turn, whatever ran at the same time.
     pub(super) fn after_turn(&self, chat: &str, turn: &str) -> Option<&Checkpoint> {
         let mut turns = self.turns.iter().rev();
         turns.find(|it| it.turn == turn && it.chat == chat)?.after.as_ref()
@@ -253,6 +257,8 @@ impl CheckpointedFolder {
         (self.id_of(&content) == id).then_some(content)
     }
 
+    /// Returns the URI by which clients read a content that git stores. `side` and `path` are for
+    /// people.
     pub(in crate::host) fn uri_of(
         &self,
         session: &str,
@@ -280,5 +286,5 @@ pub(in crate::host) fn checkpointed_content(
     let content = checkpoints.content_of(&id).ok_or_else(gone)?;
     let root = checkpoints.root().cloned().ok_or_else(gone)?;
     let file = file_of_content(uri).unwrap_or_default();
-    Ok(Some(Resource::Kept { uri: uri.to_owned(), root, content, file, encoding }))
+    Ok(Some(Resource::GitContent { uri: uri.to_owned(), root, content, file, encoding }))
 }

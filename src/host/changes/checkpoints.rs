@@ -23,7 +23,7 @@ use crate::host::Step;
 use crate::state::edits::changed_paths;
 
 /// Time limit of git jobs that no turn waits for, in milliseconds.
-const WITHIN_MS: u64 = 10_000;
+const JOB_WITHIN_MS: u64 = 10_000;
 
 const REMOVAL_RETRIES: u32 = 3;
 
@@ -57,19 +57,24 @@ pub(in crate::host) enum JobPurpose {
     Removal { root: String, namespace: String, again: u32 },
 }
 
+/// Git jobs in flight, and what they have compared.
 #[derive(Debug)]
 pub(in crate::host) struct Checkpoints {
     /// Time limit of a checkpoint before a turn, in milliseconds; 0 disables git.
     pub(super) within_ms: u64,
     jobs: BTreeMap<u64, JobPurpose>,
+    /// Comparisons of checkpoints, as far as they are known.
     pub(in crate::host) compared: ComparisonCache,
 }
 
 impl Checkpoints {
+    /// Creates the owner with git's time limit for a checkpoint before a turn, in milliseconds; 0
+    /// disables git.
     pub(in crate::host) fn new(within_ms: u64) -> Self {
         Self { within_ms, jobs: BTreeMap::new(), compared: ComparisonCache::default() }
     }
 
+    /// Requests a job in the repository of some directories, with a time limit. Returns its number.
     pub(in crate::host) fn run_git(
         &mut self,
         ledger: &mut Ledger,
@@ -84,6 +89,7 @@ impl Checkpoints {
         number
     }
 
+    /// Requests the status of a session's repository.
     pub(in crate::host) fn run_git_status(
         &mut self,
         ledger: &mut Ledger,
@@ -93,9 +99,10 @@ impl Checkpoints {
         work: GitWork,
     ) {
         assign_namespace(ledger, step, session);
-        self.run_git(ledger, step, (directories, WITHIN_MS), work, JobPurpose::Status(session));
+        self.run_git(ledger, step, (directories, JOB_WITHIN_MS), work, JobPurpose::Status(session));
     }
 
+    /// Takes a checkpoint before the turn of a chat, which waits for it up to the time limit.
     pub(in crate::host) fn checkpoint_before_turn(
         &mut self,
         ledger: &mut Ledger,
@@ -165,7 +172,7 @@ impl Checkpoints {
         report: GitReport,
     ) -> Option<ChatKey> {
         let (root, checkpoint) = match report {
-            GitReport::Kept { root, checkpoint, .. } => (root, checkpoint),
+            GitReport::Checkpointed { root, checkpoint, .. } => (root, checkpoint),
             GitReport::Unusable(why) | GitReport::Failed(why) => {
                 return self.turn_begins_without_checkpoint(ledger, (key, run), Some(why))
             }
@@ -209,7 +216,7 @@ impl Checkpoints {
     ) -> Option<Checkpoint> {
         let of_session = ledger.channels.sessions.known_mut(session)?;
         let taken = match report {
-            GitReport::Kept { checkpoint, since: compared, .. } => {
+            GitReport::Checkpointed { checkpoint, since: compared, .. } => {
                 for (before, changes) in since.into_iter().zip(compared) {
                     if let Some(changes) = changes {
                         let pair = (session, before, checkpoint.clone());
@@ -253,7 +260,7 @@ impl Checkpoints {
         since.dedup();
         let Some(work) = checkpoint_work(ledger, step, session, since.clone(), reported) else { return };
         let behind = JobPurpose::AfterTurn { session, chat, turn, since };
-        self.run_git(ledger, step, (directories, WITHIN_MS), work, behind);
+        self.run_git(ledger, step, (directories, JOB_WITHIN_MS), work, behind);
         note_checkpoint_requested(ledger, session);
     }
 
@@ -271,7 +278,7 @@ impl Checkpoints {
         let mut contents: Vec<String> = of_session
             .reverted
             .iter()
-            .filter_map(|file| file.kept.as_ref())
+            .filter_map(|file| file.git.as_ref())
             .flat_map(GitRevert::contents)
             .collect();
         contents.sort_unstable();
@@ -283,7 +290,7 @@ impl Checkpoints {
         checkpoints.count = checkpoints.count.max(commits.len() as u64 + 1);
         let work =
             GitWork::Import { namespace: checkpoints.namespace.clone(), checkpoints: commits, contents };
-        self.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::Import(session));
+        self.run_git(ledger, step, (vec![root], JOB_WITHIN_MS), work, JobPurpose::Import(session));
     }
 
     /// Repeats the checkpoint that a previous process had started and not finished, for a restored
@@ -312,6 +319,7 @@ impl Checkpoints {
         }
     }
 
+    /// Takes a checkpoint after a revert, from which later changes of the session are counted.
     pub(in crate::host) fn checkpoint_after_revert(
         &mut self,
         ledger: &mut Ledger,
@@ -323,7 +331,13 @@ impl Checkpoints {
         let since: Vec<Checkpoint> =
             of_session.checkpoints.turns.first().map(|first| first.before.clone()).into_iter().collect();
         let Some(work) = checkpoint_work(ledger, step, session, since.clone(), Vec::new()) else { return };
-        self.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::AfterRevert { session, since });
+        self.run_git(
+            ledger,
+            step,
+            (vec![root], JOB_WITHIN_MS),
+            work,
+            JobPurpose::AfterRevert { session, since },
+        );
         note_checkpoint_requested(ledger, session);
     }
 
@@ -338,14 +352,14 @@ impl Checkpoints {
         let (namespace, roots) = of_session.checkpoints.namespaces();
         let (namespace, roots) = (namespace.to_owned(), roots.cloned().collect::<Vec<_>>());
         for asked in self.jobs.values_mut() {
-            let is_stored = match asked {
+            let is_of_session = match asked {
                 JobPurpose::AfterTurn { session: of, .. } | JobPurpose::AfterRevert { session: of, .. } => {
                     *of == session
                 }
                 JobPurpose::BeforeTurn(chat, _) => !ledger.channels.chats.contains_key(chat),
                 _ => false,
             };
-            if is_stored {
+            if is_of_session {
                 *asked = JobPurpose::Disposed { namespace: namespace.clone() };
             }
         }
@@ -362,12 +376,12 @@ impl Checkpoints {
         namespace: String,
         again: u32,
     ) {
-        let work = GitWork::Forget { namespace: namespace.clone() };
+        let work = GitWork::RemoveCheckpoints { namespace: namespace.clone() };
         let directories = vec![root.clone()];
         self.run_git(
             ledger,
             step,
-            (directories, WITHIN_MS),
+            (directories, JOB_WITHIN_MS),
             work,
             JobPurpose::Removal { root, namespace, again },
         );
@@ -402,15 +416,16 @@ impl Checkpoints {
     /// Returns whether a job is in flight that shutdown must await: a checkpoint after a turn, or a
     /// removal.
     pub(in crate::host) fn has_jobs_to_await(&self) -> bool {
-        let is_stored = |asked: &JobPurpose| {
+        let is_awaited = |asked: &JobPurpose| {
             matches!(
                 asked,
                 JobPurpose::AfterTurn { .. } | JobPurpose::Disposed { .. } | JobPurpose::Removal { .. }
             )
         };
-        self.jobs.values().any(is_stored)
+        self.jobs.values().any(is_awaited)
     }
 
+    /// Requests the comparisons that are wanted, as many at a time as are allowed.
     pub(in crate::host) fn start_comparisons(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         if self.compared.wanted.is_empty() {
             return;
@@ -428,7 +443,7 @@ impl Checkpoints {
             room -= 1;
             let (_, before, after) = pair.clone();
             let work = GitWork::Compare { before, after };
-            self.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::Comparison(pair));
+            self.run_git(ledger, step, (vec![root], JOB_WITHIN_MS), work, JobPurpose::Comparison(pair));
         }
     }
 }
@@ -448,7 +463,7 @@ impl Changes {
             }
             Some(JobPurpose::AfterTurn { session, chat, turn, since }) => {
                 let incomparable = match &report {
-                    GitReport::Kept { unseen, .. } => unseen.clone(),
+                    GitReport::Checkpointed { incomparable, .. } => incomparable.clone(),
                     _ => Vec::new(),
                 };
                 let after = self.checkpoints.checkpoint_finished(ledger, session, since, report);
@@ -482,7 +497,7 @@ impl Changes {
             }
             Some(JobPurpose::Commit(session)) => self.finish_commit(ledger, step, session, report),
             Some(JobPurpose::Disposed { namespace }) => {
-                if let GitReport::Kept { root, .. } = report {
+                if let GitReport::Checkpointed { root, .. } = report {
                     self.checkpoints.remove_checkpoints(ledger, step, root, namespace, REMOVAL_RETRIES);
                 }
             }
@@ -520,7 +535,7 @@ fn checkpoint_work(
     assign_namespace(ledger, step, session);
     let checkpoints = &mut ledger.channels.sessions.known_mut(session)?.checkpoints;
     let ((namespace, number), last) = (checkpoints.next_checkpoint(), checkpoints.last.clone());
-    Some(GitWork::Checkpoint { namespace, number, last, since, said: reported })
+    Some(GitWork::Checkpoint { namespace, number, last, since, reported })
 }
 
 /// Drops the checkpoint after a turn that is resumed.

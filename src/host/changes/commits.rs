@@ -21,22 +21,25 @@ use crate::host::Step;
 use crate::state::edits::FileDiff;
 use crate::wire::errors::RpcError;
 
+/// Id of the operation.
 pub(in crate::host) const COMMIT: &str = "commit";
 
 const MESSAGE: &str = "message";
 
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
-const WITHIN_MS: u64 = 60_000;
+const COMMIT_WITHIN_MS: u64 = 60_000;
 
 #[derive(Debug)]
 pub(in crate::host) struct RequestedCommit {
+    /// Session whose repository the commit is made in.
     pub(in crate::host) session: SessionKey,
     root: String,
     message: String,
     shown: Vec<FileDiff<GitContent>>,
 }
 
+/// Returns the operation as it is offered.
 pub(in crate::host) fn commit_operation() -> ChangesetOperation {
     let commit = operation(COMMIT, "Commit", "git-commit", vec![ChangesetOperationScope::Changeset]);
     let confirmation =
@@ -71,6 +74,7 @@ impl Changes {
         Ok(RequestedCommit { session, root, message: message.to_owned(), shown })
     }
 
+    /// Requests a commit from git.
     pub(in crate::host) fn run_git_commit(
         &mut self,
         ledger: &mut Ledger,
@@ -79,12 +83,19 @@ impl Changes {
     ) {
         let RequestedCommit { session, root, message, shown } = wanted;
         let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
-        let staged_kept = of_session.checkpoints.next_checkpoint();
+        let staged_retained = of_session.checkpoints.next_checkpoint();
         ledger.mark_dirty(session.into());
-        let work = GitWork::Commit { message, shown, staged_kept };
-        self.checkpoints.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::Commit(session));
+        let work = GitWork::Commit { message, shown, staged_retained };
+        self.checkpoints.run_git(
+            ledger,
+            step,
+            (vec![root], COMMIT_WITHIN_MS),
+            work,
+            JobPurpose::Commit(session),
+        );
     }
 
+    /// Answers the clients that wait for a commit, by the report of git.
     pub(in crate::host) fn finish_commit(
         &mut self,
         ledger: &mut Ledger,

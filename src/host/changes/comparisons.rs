@@ -19,8 +19,10 @@ use crate::wire::changesets::ChangesetScope;
 /// evicted.
 const COMPARISONS_MAX: usize = 200;
 
+/// Two checkpoints of a session, the earlier one first.
 pub(in crate::host) type CheckpointPair = (SessionKey, Checkpoint, Checkpoint);
 
+/// Changes between two checkpoints.
 #[derive(Debug)]
 pub(in crate::host) enum Comparison {
     Pending,
@@ -37,6 +39,7 @@ pub(in crate::host) struct ComparisonCache {
 }
 
 impl ComparisonCache {
+    /// Notes the result of a comparison.
     pub(super) fn insert(&mut self, pair: CheckpointPair, comparison: Comparison) {
         self.pairs.insert(pair, comparison);
     }
@@ -59,6 +62,7 @@ impl ComparisonCache {
         failed
     }
 
+    /// Returns the changes between two checkpoints if they are known.
     pub(in crate::host) fn known(&self, pair: &CheckpointPair) -> Option<&[FileDiff<GitContent>]> {
         match self.pairs.get(pair) {
             Some(Comparison::Known(changes)) => Some(changes),

@@ -20,8 +20,10 @@ use crate::wire::tool_calls::tool_call_id;
 /// Maximum bytes of turns that are read per lookup.
 const LOOKUP_BATCH_BYTES_MAX: usize = 64 << 20;
 
+/// Line counts of differences, by the ids of the contents before and after.
 pub(in crate::host) type CountedLines = HashMap<(String, String), LineCounts>;
 
+/// Edits of a turn.
 pub(in crate::host) struct TurnOf<'a> {
     chat: ChatKey,
     pub(super) id: &'a str,
@@ -38,6 +40,7 @@ pub(in crate::host) struct ReportedEdit<'a> {
     is_revert: bool,
 }
 
+/// Returns the edits of turns, each with its place.
 pub(in crate::host) fn reported_in(turns: Vec<TurnOf<'_>>) -> Vec<ReportedEdit<'_>> {
     let reported = turns.into_iter().flat_map(|TurnOf { chat, id, edits, .. }| {
         let place = (chat, id);
@@ -51,6 +54,7 @@ pub(in crate::host) fn reported_in(turns: Vec<TurnOf<'_>>) -> Vec<ReportedEdit<'
     reported.collect()
 }
 
+/// Net effect of the edits of one file.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::host) struct NetEdit<'a> {
     first: ReportedEdit<'a>,
@@ -115,11 +119,12 @@ impl EditTextCache {
 pub(in crate::host) fn edit_time(ledger: &Ledger, session: SessionKey, now_ms: i64) -> i64 {
     let turns = turns_of_session(ledger, session);
     let reported = turns.iter().flat_map(|turn| turn.edits.iter().map(|edit| edit.at));
-    let discarded = ledger.channels.sessions.known(session).map(|session| &session.reverted);
-    let last = reported.chain(discarded.into_iter().flatten().map(|file| file.edit.at)).max();
+    let reverted = ledger.channels.sessions.known(session).map(|session| &session.reverted);
+    let last = reported.chain(reverted.into_iter().flatten().map(|file| file.edit.at)).max();
     last.map_or(now_ms, |last| now_ms.max(last.saturating_add(1)))
 }
 
+/// Returns the turns of a chat that have edits, the active one last.
 pub(in crate::host) fn turns_with_edits(ledger: &Ledger, key: ChatKey) -> Vec<TurnOf<'_>> {
     let Some(chat) = ledger.channels.chats.known(key) else { return Vec::new() };
     let completed = chat.conversation.history().edited().map(|turn| {
@@ -155,7 +160,7 @@ pub(in crate::host) fn reverts_of(
     let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
     let nowhere = (ChatKey(0), "");
     let reported =
-        session.reverted.iter().filter(|file| !file.is_unsure && file.kept.is_none() && is_meant(file));
+        session.reverted.iter().filter(|file| !file.is_unsure && file.git.is_none() && is_meant(file));
     let reverts = reported.map(|file| {
         let [before_in, after_in] = [&file.before_in, &file.after_in].map(|place| {
             let place = place.as_ref().and_then(|it| Some((ledger.find_chat(&it.chat)?, it.turn.as_str())));
@@ -174,15 +179,15 @@ pub(in crate::host) fn without_reverted<'a>(
     mut reported: Vec<ReportedEdit<'a>>,
 ) -> Vec<ReportedEdit<'a>> {
     let Some(session) = ledger.channels.sessions.known(key) else { return reported };
-    let mut taken_back: HashMap<&str, Vec<(i64, ChangesetScope)>> = HashMap::new();
-    for file in session.reverted.iter().filter(|file| file.kept.is_some() && !file.is_unsure) {
+    let mut reverted: HashMap<&str, Vec<(i64, ChangesetScope)>> = HashMap::new();
+    for file in session.reverted.iter().filter(|file| file.git.is_some() && !file.is_unsure) {
         let changeset = format!("{}{}", session.channel.uri, file.scope);
         if let Some((_, scope)) = parse_changeset_uri(&changeset) {
-            taken_back.entry(&file.edit.diff.file).or_default().push((file.edit.at, scope));
+            reverted.entry(&file.edit.diff.file).or_default().push((file.edit.at, scope));
         }
     }
     reported.retain(|it| {
-        let mut of_file = taken_back.get(it.edit.diff.file.as_str()).into_iter().flatten();
+        let mut of_file = reverted.get(it.edit.diff.file.as_str()).into_iter().flatten();
         !of_file.any(|(at, scope)| {
             let is_of = match scope {
                 ChangesetScope::Session => true,
@@ -203,6 +208,8 @@ pub(in crate::host) fn chat_of_turn(ledger: &Ledger, session: SessionKey, id: &s
     chats.into_iter().find(has_turn)
 }
 
+/// Returns the net effect of edits as a changed file. Line counts are looked up in `counted`, else
+/// computed from the contents.
 pub(super) fn changed_file(
     ledger: &Ledger,
     net: &NetEdit<'_>,
@@ -346,6 +353,7 @@ fn active_edits(chat: &Chat) -> Vec<&CallEdit> {
     chat.conversation.tools().filter_map(|call| chat.call_edits.get(tool_call_id(call))).flatten().collect()
 }
 
+/// Returns the name of a scope in stored rows: the end of its URI.
 pub(in crate::host) fn scope_key(scope: &ChangesetScope) -> String {
     changeset_uri("", scope)
 }

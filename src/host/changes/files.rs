@@ -114,13 +114,13 @@ impl Changes {
             *scope != ChangesetScope::Session || self.checkpoints.is_checkpoint_in_flight(key, None);
         let of_scope = scope_key(scope);
         let of_scope =
-            session.reverted.iter().filter(|file| is_hidden && file.kept.is_some() && file.scope == of_scope);
-        let discarded: BTreeSet<_> =
+            session.reverted.iter().filter(|file| is_hidden && file.git.is_some() && file.scope == of_scope);
+        let reverted: BTreeSet<_> =
             of_scope.filter(|file| !file.is_unsure).map(RevertedFile::change).collect();
-        let is_discarded = |changed: &FileDiff<SideContent>| {
-            RevertedFile::all_of(changed, "").iter().any(|file| discarded.contains(&file.change()))
+        let is_reverted = |changed: &FileDiff<SideContent>| {
+            RevertedFile::all_of(changed, "").iter().any(|file| reverted.contains(&file.change()))
         };
-        files.filter(|changed| discarded.is_empty() || !is_discarded(changed)).collect()
+        files.filter(|changed| reverted.is_empty() || !is_reverted(changed)).collect()
     }
 
     /// Returns the files of a repository's status; `None` if there is no repository.

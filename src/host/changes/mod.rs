@@ -36,9 +36,13 @@ use super::Step;
 /// Owner of the changes of files.
 #[derive(Debug)]
 pub(in crate::host) struct Changes {
+    /// Line counts that were computed.
     pub(in crate::host) counted: CountedLines,
+    /// Git jobs in flight, and comparisons.
     pub(in crate::host) checkpoints: Checkpoints,
+    /// Status of each session's repository.
     pub(in crate::host) statuses: RepositoryStatuses,
+    /// Unfinished operations of clients.
     pub(in crate::host) operations: Operations,
 }
 
@@ -59,9 +63,9 @@ impl Changes {
         while let Some((session, have_changed)) = ledger.next_edited() {
             self.sync_edited_session(ledger, step, session, have_changed);
         }
-        self.start_operations(ledger, step);
+        self.start_ready_operations(ledger, step);
         self.checkpoints.start_comparisons(ledger, step);
-        self.start_refreshes(ledger, step);
+        self.start_due_refreshes(ledger, step);
         self.checkpoints.compared.evict(ledger);
         self.evict_changesets(ledger);
     }

@@ -25,7 +25,7 @@ use crate::host::changes::commits::{commit_operation, RequestedCommit, COMMIT};
 use crate::host::changes::comparisons::{checkpoints_of_scope, Comparison};
 use crate::host::changes::edits::scope_key;
 use crate::host::changes::reverts::{
-    discarded_files, last_reverted, record_pending_reverts, requested_revert, restored_files,
+    files_to_discard, files_to_restore, last_reverted, record_pending_reverts, requested_revert,
 };
 use crate::host::changes::sides::SideContent;
 use crate::host::changes::statuses::shows_status;
@@ -56,10 +56,11 @@ const SHARED_MAX: usize = 100;
 
 type Requester = (ConnectionId, RequestId);
 
+/// Operations that clients have requested.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Operations {
     /// Pending operations, in the order of their requests.
-    held: VecDeque<HeldOperation>,
+    pending: VecDeque<PendingOperation>,
     running: BTreeMap<SessionKey, RunningOperation>,
     /// Last failed operation on a changeset, with its error.
     failed: BTreeMap<(SessionKey, String), (String, ErrorInfo)>,
@@ -68,9 +69,10 @@ pub(in crate::host) struct Operations {
 impl Operations {
     /// Drops the requests of a closed connection. Operations in progress continue.
     pub(in crate::host) fn remove_requester(&mut self, connection: ConnectionId) {
-        let held = self.held.iter_mut().map(|held| &mut held.requesters);
+        let pending = self.pending.iter_mut().map(|pending| &mut pending.requesters);
         let running = self.running.values_mut().map(|running| &mut running.requesters);
-        held.chain(running)
+        pending
+            .chain(running)
             .for_each(|requesters| requesters.retain(|(requester, _)| *requester != connection));
     }
 }
@@ -85,7 +87,7 @@ struct RunningOperation {
 
 /// Operation that waits until the files of its changeset are known.
 #[derive(Debug)]
-struct HeldOperation {
+struct PendingOperation {
     /// Requests to answer; the first one started the operation.
     requesters: Vec<Requester>,
     params: InvokeChangesetOperationParams,
@@ -96,8 +98,8 @@ struct HeldOperation {
     seen: Option<Vec<ChangesetFile>>,
 }
 
-impl HeldOperation {
-    fn of(&self) -> Option<(&str, ChangesetScope)> {
+impl PendingOperation {
+    fn changeset(&self) -> Option<(&str, ChangesetScope)> {
         parse_changeset_uri(&self.params.channel)
     }
 }
@@ -107,6 +109,7 @@ enum FirstStep {
     Commit(RequestedCommit),
 }
 
+/// Returns an operation that is offered and idle.
 pub(in crate::host) fn operation(
     id: &str,
     label: &str,
@@ -171,7 +174,7 @@ impl Changes {
     }
 
     /// Queues an operation until the files of its changeset are known.
-    pub(in crate::host) fn hold_operation(
+    pub(in crate::host) fn queue_operation(
         &mut self,
         ledger: &Ledger,
         step: &mut Step<'_>,
@@ -190,8 +193,9 @@ impl Changes {
             }
             _ if waiting < WAITING_MAX => {
                 let seen = self.files_shown_to_client(ledger, connection, &params);
-                let held = HeldOperation { requesters: vec![(connection, id)], params, refresh: None, seen };
-                return self.operations.held.push_back(held);
+                let pending =
+                    PendingOperation { requesters: vec![(connection, id)], params, refresh: None, seen };
+                return self.operations.pending.push_back(pending);
             }
             _ => RpcError::unavailable(format_args!(
                 "{WAITING_MAX} operations of this session wait already; try again when one is done"
@@ -202,8 +206,8 @@ impl Changes {
 
     fn pending_of_session(&self, changeset: &str) -> usize {
         let session = parse_changeset_uri(changeset).map(|(session, _)| session);
-        let held = self.operations.held.iter();
-        held.filter(|held| held.of().map(|(session, _)| session) == session).count()
+        let pending = self.operations.pending.iter();
+        pending.filter(|pending| pending.changeset().map(|(session, _)| session) == session).count()
     }
 
     /// Returns the newest unfinished operation of the changeset's session, with its requests.
@@ -214,10 +218,11 @@ impl Changes {
     ) -> Option<(&InvokeChangesetOperationParams, &mut Vec<Requester>)> {
         let (uri, _) = parse_changeset_uri(changeset)?;
         let session = ledger.find_session(uri)?;
-        let Operations { held, running, .. } = &mut self.operations;
-        let is_of = |held: &&mut HeldOperation| held.of().is_some_and(|(session, _)| session == uri);
-        match held.iter_mut().rev().find(is_of) {
-            Some(held) => Some((&held.params, &mut held.requesters)),
+        let Operations { pending, running, .. } = &mut self.operations;
+        let is_of =
+            |pending: &&mut PendingOperation| pending.changeset().is_some_and(|(session, _)| session == uri);
+        match pending.iter_mut().rev().find(is_of) {
+            Some(pending) => Some((&pending.params, &mut pending.requesters)),
             None => running.get_mut(&session).map(|running| (&running.params, &mut running.requesters)),
         }
     }
@@ -235,7 +240,7 @@ impl Changes {
         let mut offered = changeset.state.operations.iter().flatten();
         let session = &ledger.channels.sessions.known(changeset.session)?.channel.uri;
         let sees = shows_status(&changeset.scope)
-            && !self.has_operations(ledger, session)
+            && !self.has_operations_in(ledger, session)
             && matches!(changeset.state.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing)
             && offered.any(|operation| operation.id == params.operation_id)
             && changeset.channel.subscribers.contains(&connection);
@@ -243,30 +248,30 @@ impl Changes {
     }
 
     /// Starts the operations whose files are known, one at a time per session, in order.
-    pub(super) fn start_operations(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+    pub(super) fn start_ready_operations(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         let mut waiting = BTreeSet::new();
-        for mut held in std::mem::take(&mut self.operations.held) {
-            let Some((connection, id)) = held.requesters.first().cloned() else { continue };
-            let of = held.of().and_then(|(uri, scope)| Some((ledger.find_session(uri)?, scope)));
+        for mut pending in std::mem::take(&mut self.operations.pending) {
+            let Some((connection, id)) = pending.requesters.first().cloned() else { continue };
+            let of = pending.changeset().and_then(|(uri, scope)| Some((ledger.find_session(uri)?, scope)));
             if let Some((session, scope)) = of {
                 let is_first = !waiting.contains(&session);
-                if !is_first || !self.are_files_known(ledger, session, &scope, &mut held.refresh) {
+                if !is_first || !self.are_files_known(ledger, session, &scope, &mut pending.refresh) {
                     waiting.insert(session);
-                    self.operations.held.push_back(held);
+                    self.operations.pending.push_back(pending);
                     continue;
                 }
             }
-            let HeldOperation { requesters, params, seen, .. } = held;
+            let PendingOperation { requesters, params, seen, .. } = pending;
             match self.invoke_changeset_operation(ledger, &params, seen.as_deref()) {
-                Ok(FirstStep::Revert(mut taken)) => {
-                    self.start_operation(ledger, step, taken.session, requesters, params);
-                    record_pending_reverts(ledger, &mut taken, step.now.unix_ms);
+                Ok(FirstStep::Revert(mut request)) => {
+                    self.begin_operation(ledger, step, request.session, requesters, params);
+                    record_pending_reverts(ledger, &mut request, step.now.unix_ms);
                     let below = ledger.channels.folders_of_sessions();
-                    let taken = Resource::Revert { request: taken.into(), below };
-                    step.emit(Output::Resource(connection, id, taken));
+                    let revert = Resource::Revert { request: request.into(), below };
+                    step.emit(Output::Resource(connection, id, revert));
                 }
                 Ok(FirstStep::Commit(wanted)) => {
-                    self.start_operation(ledger, step, wanted.session, requesters, params);
+                    self.begin_operation(ledger, step, wanted.session, requesters, params);
                     self.run_git_commit(ledger, step, wanted);
                 }
                 Err(error) => self.answer_operation(step, requesters, Err(error)),
@@ -302,18 +307,20 @@ impl Changes {
     }
 
     /// Returns whether this connection, or any if `None`, has an unfinished operation.
-    pub(in crate::host) fn holds_operations(&self, of: Option<ConnectionId>) -> bool {
+    pub(in crate::host) fn has_operations_for(&self, of: Option<ConnectionId>) -> bool {
         let operations = &self.operations;
-        let held = operations.held.iter().map(|held| &held.requesters);
+        let pending = operations.pending.iter().map(|pending| &pending.requesters);
         let mut requesters =
-            held.chain(operations.running.values().map(|running| &running.requesters)).flatten();
+            pending.chain(operations.running.values().map(|running| &running.requesters)).flatten();
         requesters.any(|(connection, _)| of.is_none_or(|of| of == *connection))
     }
 
-    pub(in crate::host) fn has_operations(&self, ledger: &Ledger, uri: &str) -> bool {
+    /// Returns whether the session with this URI has an unfinished operation.
+    pub(in crate::host) fn has_operations_in(&self, ledger: &Ledger, uri: &str) -> bool {
         let operations = &self.operations;
-        let is_of = |held: &HeldOperation| held.of().is_some_and(|(session, _)| session == uri);
-        operations.held.iter().any(is_of)
+        let is_of =
+            |pending: &PendingOperation| pending.changeset().is_some_and(|(session, _)| session == uri);
+        operations.pending.iter().any(is_of)
             || ledger.find_session(uri).is_some_and(|key| operations.running.contains_key(&key))
     }
 
@@ -332,7 +339,8 @@ impl Changes {
         let found = key.and_then(|key| Some((key, ledger.channels.changesets.get(&key)?)));
         let (key, changeset) = found.ok_or_else(|| RpcError::resource_not_found(&params.channel))?;
         let (session, scope) = (changeset.session, changeset.scope.clone());
-        let unseen = seen.map(|seen| files_changed_since_seen(ledger, key, seen)).unwrap_or_default();
+        let changed_since_seen =
+            seen.map(|seen| files_changed_since_seen(ledger, key, seen)).unwrap_or_default();
         let id = params.operation_id.as_str();
         let mut files = self.changed_files(ledger, session, &scope).unwrap_or_default();
         if files.len() > FILES_MAX {
@@ -360,22 +368,22 @@ impl Changes {
             }
         };
         if id == COMMIT {
-            if !unseen.is_empty() {
+            if !changed_since_seen.is_empty() {
                 return Err(RpcError::not_committed(CHANGED_SINCE));
             }
             return Ok(FirstStep::Commit(self.requested_commit(ledger, session, params)?));
         }
         let reverted = match id == RESTORE {
-            true => restored_files(ledger, session, &scope),
+            true => files_to_restore(ledger, session, &scope),
             false => {
                 let is_meant = |file: &&FileDiff<SideContent>| wanted.is_none_or(|uri| file.is_called(uri));
-                discarded_files(ledger, &scope, files.iter().filter(is_meant), &unseen)
+                files_to_discard(ledger, &scope, files.iter().filter(is_meant), &changed_since_seen)
             }
         };
         Ok(FirstStep::Revert(requested_revert(ledger, session, scope, id == RESTORE, reverted)?))
     }
 
-    fn start_operation(
+    fn begin_operation(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -439,6 +447,6 @@ fn files_changed_since_seen(ledger: &Ledger, key: ChangesetKey, seen: &[Changese
     let Some(changeset) = ledger.channels.changesets.get(&key) else { return Vec::new() };
     let edits: HashMap<&str, &FileEdit> = seen.iter().map(|file| (file.id.as_str(), &file.edit)).collect();
     let files = changeset.state.files.iter();
-    let unseen = files.filter(|file| edits.get(file.id.as_str()) != Some(&&file.edit));
-    unseen.map(|file| file.id.clone()).collect()
+    let changed_since_seen = files.filter(|file| edits.get(file.id.as_str()) != Some(&&file.edit));
+    changed_since_seen.map(|file| file.id.clone()).collect()
 }

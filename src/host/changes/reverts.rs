@@ -27,6 +27,7 @@ const REVERTED_MAX: usize = 1000;
 /// Maximum number of files that an answer names.
 const NAMED_MAX: usize = 100;
 
+/// Files of a revert, before it is requested.
 #[derive(Default)]
 pub(super) struct FilesToRevert {
     files: Vec<FileRevert>,
@@ -37,7 +38,11 @@ pub(super) struct FilesToRevert {
 }
 
 /// Returns the last reverted files of a scope, to be restored.
-pub(super) fn restored_files(ledger: &Ledger, session: SessionKey, scope: &ChangesetScope) -> FilesToRevert {
+pub(super) fn files_to_restore(
+    ledger: &Ledger,
+    session: SessionKey,
+    scope: &ChangesetScope,
+) -> FilesToRevert {
     let (mut all, mut texts) = (FilesToRevert::default(), EditTextCache::default());
     for file in last_reverted(ledger, session, scope) {
         if file.is_untouched {
@@ -45,31 +50,31 @@ pub(super) fn restored_files(ledger: &Ledger, session: SessionKey, scope: &Chang
             continue;
         }
         let (wanted, now) = edits::reverted_sides(ledger, file, &mut texts);
-        let kept = file.kept.clone().map(GitRevert::reversed);
-        let kept = kept.map(|kept| GitRevert { mode_wanted: file.mode, ..kept });
-        all.files.push(FileRevert { reverted: file.clone(), now, wanted, kept });
+        let git = file.git.clone().map(GitRevert::reversed);
+        let git = git.map(|git| GitRevert { mode_wanted: file.mode, ..git });
+        all.files.push(FileRevert { reverted: file.clone(), now, wanted, git });
     }
     all
 }
 
-/// Returns changed files to revert, without the `unseen` ones, which have changed since the client
+/// Returns changed files to revert, without the `changed_since_seen` ones, which have changed since the client
 /// saw them.
-pub(super) fn discarded_files<'a>(
+pub(super) fn files_to_discard<'a>(
     ledger: &Ledger,
     scope: &ChangesetScope,
     files: impl Iterator<Item = &'a FileDiff<SideContent>>,
-    unseen: &[String],
+    changed_since_seen: &[String],
 ) -> FilesToRevert {
     let (mut all, mut texts) = (FilesToRevert::default(), EditTextCache::default());
     for changed in files {
-        if unseen.contains(&changed.file) {
+        if changed_since_seen.contains(&changed.file) {
             all.left.push(format!("`{}`: it has changed since you saw it", changed.file));
             continue;
         }
         for reverted in RevertedFile::all_of(changed, &scope_key(scope)) {
             let (now, wanted) = edits::reverted_sides(ledger, &reverted, &mut texts);
-            let kept = reverted.kept.clone();
-            all.files.push(FileRevert { reverted, now, wanted, kept });
+            let git = reverted.git.clone();
+            all.files.push(FileRevert { reverted, now, wanted, git });
         }
     }
     all
@@ -89,17 +94,28 @@ pub(super) fn requested_revert(
     if files.is_empty() && untouched.is_empty() {
         return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
     }
-    let is_stored = files.iter().any(|file| file.reverted.kept.is_some());
-    let kept = ledger.channels.sessions.known_mut(session).map(|session| &mut session.checkpoints);
-    let (mut root, mut kept_first, mut bytes_kept) = (None, None, None);
-    if let Some(kept) = kept.filter(|_| is_stored) {
-        root = kept.root().cloned();
+    let uses_git = files.iter().any(|file| file.reverted.git.is_some());
+    let checkpoints = ledger.channels.sessions.known_mut(session).map(|session| &mut session.checkpoints);
+    let (mut root, mut checkpoint_first, mut bytes_retained) = (None, None, None);
+    if let Some(checkpoints) = checkpoints.filter(|_| uses_git) {
+        root = checkpoints.root().cloned();
         // No other copy of uncommitted changes exists.
-        kept_first = (scope == ChangesetScope::Uncommitted && !restores).then(|| kept.next_checkpoint());
-        bytes_kept = Some(kept.next_checkpoint());
+        checkpoint_first =
+            (scope == ChangesetScope::Uncommitted && !restores).then(|| checkpoints.next_checkpoint());
+        bytes_retained = Some(checkpoints.next_checkpoint());
         ledger.mark_dirty(session.into());
     }
-    Ok(RevertRequest { session, scope, restores, root, kept_first, bytes_kept, files, left, untouched })
+    Ok(RevertRequest {
+        session,
+        scope,
+        restores,
+        root,
+        checkpoint_first,
+        bytes_retained,
+        files,
+        left,
+        untouched,
+    })
 }
 
 fn list_of_files(files: &[String]) -> String {
@@ -116,10 +132,10 @@ impl Changes {
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
-        taken: RevertRequest,
+        request: RevertRequest,
         outcomes: Vec<RevertOutcome>,
     ) {
-        let RevertRequest { session, restores, root, files, left, untouched, .. } = taken;
+        let RevertRequest { session, restores, root, files, left, untouched, .. } = request;
         let begun_at = files.first().map(|file| file.reverted.edit.at);
         let mut refused = left;
         let mut done = Vec::new();
@@ -130,8 +146,8 @@ impl Changes {
                     // A restored file is found again as it was recorded.
                     if !restores {
                         reverted.mode = mode;
-                        if let Some(kept) = reverted.kept.as_mut().filter(|_| bytes.is_some()) {
-                            kept.bytes_now = bytes;
+                        if let Some(git) = reverted.git.as_mut().filter(|_| bytes.is_some()) {
+                            git.bytes_now = bytes;
                         }
                     }
                     done.push(reverted);
@@ -204,6 +220,7 @@ fn record_reverts(ledger: &mut Ledger, session: SessionKey, mut done: Vec<Revert
     }
 }
 
+/// Returns the files that were reverted last in a scope.
 pub(super) fn last_reverted<'a>(
     ledger: &'a Ledger,
     session: SessionKey,
@@ -211,24 +228,24 @@ pub(super) fn last_reverted<'a>(
 ) -> impl Iterator<Item = &'a RevertedFile> {
     let of_scope = scope_key(scope);
     let session = ledger.channels.sessions.known(session);
-    let discarded = session.map(|session| session.reverted.as_slice()).unwrap_or_default();
-    let last = discarded.iter().filter(|file| file.scope == of_scope).map(|file| file.edit.at).max();
-    discarded.iter().filter(move |file| file.scope == of_scope && Some(file.edit.at) == last)
+    let reverted = session.map(|session| session.reverted.as_slice()).unwrap_or_default();
+    let last = reverted.iter().filter(|file| file.scope == of_scope).map(|file| file.edit.at).max();
+    reverted.iter().filter(move |file| file.scope == of_scope && Some(file.edit.at) == last)
 }
 
 /// Records reverts before they are made, so that they can be restored if the host ends before their
 /// outcome is known.
-pub(super) fn record_pending_reverts(ledger: &mut Ledger, taken: &mut RevertRequest, now_ms: i64) {
-    if taken.restores {
+pub(super) fn record_pending_reverts(ledger: &mut Ledger, request: &mut RevertRequest, now_ms: i64) {
+    if request.restores {
         return;
     }
-    let at = edits::edit_time(ledger, taken.session, now_ms);
-    for file in &mut taken.files {
+    let at = edits::edit_time(ledger, request.session, now_ms);
+    for file in &mut request.files {
         (file.reverted.edit.at, file.reverted.is_unsure) = (at, true);
     }
-    let Some(session) = ledger.channels.sessions.known_mut(taken.session) else { return };
-    session.reverted.extend(taken.files.iter().map(|file| file.reverted.clone()));
-    ledger.mark_dirty(taken.session.into());
+    let Some(session) = ledger.channels.sessions.known_mut(request.session) else { return };
+    session.reverted.extend(request.files.iter().map(|file| file.reverted.clone()));
+    ledger.mark_dirty(request.session.into());
 }
 
 /// Returns whether a previous process has started to revert the same change, and may have done it.

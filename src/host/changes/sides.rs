@@ -27,8 +27,8 @@ pub struct RevertedFile {
     pub(super) before_in: Option<ContentPlace>,
     pub(super) after_in: Option<ContentPlace>,
     /// Request to revert the file, if git stores its contents.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(in crate::host) kept: Option<GitRevert>,
+    #[serde(rename = "kept", default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::host) git: Option<GitRevert>,
     /// Permissions of the file, if the revert removed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::host) mode: Option<u32>,
@@ -69,10 +69,10 @@ impl RevertedFile {
                 },
                 before_in: after.and_then(SideContent::place),
                 after_in: before.and_then(SideContent::place),
-                kept: changed.is_stored().then(|| GitRevert {
+                git: changed.is_in_git().then(|| GitRevert {
                     file: file.to_owned(),
-                    now: after.and_then(SideContent::kept),
-                    wanted: before.and_then(SideContent::kept),
+                    now: after.and_then(SideContent::git_content),
+                    wanted: before.and_then(SideContent::git_content),
                     bytes_now: None,
                     bytes_wanted: None,
                     mode_wanted: None,
@@ -107,12 +107,13 @@ impl RevertedFile {
     }
 }
 
+/// Place of the content of a side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::host) enum SideContent {
     /// Reported by a tool call of this turn.
     Reported { place: ContentPlace, content: EditContent },
     /// Stored by git, or the file itself; clients fetch it by this URI.
-    Kept { uri: String, content: GitContent },
+    InGit { uri: String, content: GitContent },
 }
 
 impl SideContent {
@@ -120,7 +121,7 @@ impl SideContent {
     fn content(&self) -> EditContent {
         match self {
             Self::Reported { content, .. } => content.clone(),
-            Self::Kept { content, .. } => {
+            Self::InGit { content, .. } => {
                 EditContent { id: format!("{:o}-{}", content.mode, content.blob), bytes: 0 }
             }
         }
@@ -129,14 +130,14 @@ impl SideContent {
     fn place(&self) -> Option<ContentPlace> {
         match self {
             Self::Reported { place, .. } => Some(place.clone()),
-            Self::Kept { .. } => None,
+            Self::InGit { .. } => None,
         }
     }
 
-    fn kept(&self) -> Option<GitContent> {
+    fn git_content(&self) -> Option<GitContent> {
         match self {
             Self::Reported { .. } => None,
-            Self::Kept { content, .. } => Some(content.clone()),
+            Self::InGit { content, .. } => Some(content.clone()),
         }
     }
 
@@ -151,7 +152,7 @@ impl SideContent {
                     nonce: None,
                 }
             }
-            Self::Kept { uri, content } => {
+            Self::InGit { uri, content } => {
                 // A nonce identifies the content, because the file can change under the same URI.
                 let nonce = (uri == file).then(|| content.blob.clone());
                 ContentRef { uri: uri.clone(), size_hint: None, content_type: None, nonce }
@@ -177,7 +178,7 @@ impl FileDiff<SideContent> {
                 true => file.to_owned(),
                 false => folder.uri_of(session, content, name, path),
             };
-            SideContent::Kept { uri, content: content.clone() }
+            SideContent::InGit { uri, content: content.clone() }
         };
         let from = change.renamed_from.as_ref().unwrap_or(&change.file);
         Self {
@@ -204,9 +205,9 @@ impl FileDiff<SideContent> {
         Self {
             file: file.to_owned(),
             renamed_from: None,
-            before: Some(SideContent::Kept { uri, content: before }),
+            before: Some(SideContent::InGit { uri, content: before }),
             after: version
-                .map(|version| SideContent::Kept { uri: file.to_owned(), content: content(version) }),
+                .map(|version| SideContent::InGit { uri: file.to_owned(), content: content(version) }),
             lines: None,
         }
     }
@@ -222,10 +223,15 @@ impl FileDiff<SideContent> {
         self.file == uri || self.renamed_from.as_deref() == Some(uri)
     }
 
-    fn is_stored(&self) -> bool {
-        [&self.before, &self.after].into_iter().flatten().any(|side| matches!(side, SideContent::Kept { .. }))
+    /// Returns whether git has a side, so that reverting needs it.
+    fn is_in_git(&self) -> bool {
+        [&self.before, &self.after]
+            .into_iter()
+            .flatten()
+            .any(|side| matches!(side, SideContent::InGit { .. }))
     }
 
+    /// Returns the file as clients see it.
     pub(in crate::host) fn shown(&self, is_reviewed: bool) -> ChangesetFile {
         let from = self.renamed_from.as_ref().unwrap_or(&self.file);
         ChangesetFile {

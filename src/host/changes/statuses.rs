@@ -147,6 +147,7 @@ impl ObservedRepository {
     }
 }
 
+/// Statuses of all sessions in memory whose folders have a repository, or may have one.
 #[derive(Debug)]
 pub(in crate::host) struct RepositoryStatuses {
     /// Set if git is used.
@@ -154,27 +155,30 @@ pub(in crate::host) struct RepositoryStatuses {
     all: BTreeMap<SessionKey, ObservedRepository>,
     released: Vec<String>,
     /// Set if refreshes or watches may have to be started or stopped.
-    is_unsettled: bool,
+    needs_sync: bool,
 }
 
 impl RepositoryStatuses {
+    /// Creates the owner. `is_on`: git is used.
     pub(in crate::host) fn new(is_on: bool) -> Self {
-        Self { is_on, all: BTreeMap::new(), released: Vec::new(), is_unsettled: false }
+        Self { is_on, all: BTreeMap::new(), released: Vec::new(), needs_sync: false }
     }
 
-    /// Returns the status of a session to modify, and schedules [`Changes::start_refreshes`] for it.
+    /// Returns the status of a session to modify, and schedules [`Changes::start_due_refreshes`] for it.
     fn of(&mut self, session: SessionKey) -> &mut ObservedRepository {
-        self.is_unsettled = true;
+        self.needs_sync = true;
         self.all.entry(session).or_default()
     }
 
+    /// Forgets the status of a session, and releases its watches.
     pub(in crate::host) fn remove(&mut self, session: SessionKey) {
         if let Some(status) = self.all.remove(&session) {
-            self.is_unsettled = true;
+            self.needs_sync = true;
             self.released.extend(status.watched);
         }
     }
 
+    /// Requests a refresh of all files: any of them may have changed.
     pub(in crate::host) fn request_refresh(&mut self, ledger: &mut Ledger, session: SessionKey) {
         if self.is_on {
             let status = self.of(session);
@@ -191,14 +195,16 @@ impl RepositoryStatuses {
         status.known.as_ref().filter(|known| files(known) <= SAVED_FILES_MAX).map(Cow::Borrowed)
     }
 
-    pub(in crate::host) fn restore_status(&mut self, session: SessionKey, kept: RepositoryStatus) {
+    /// Shows the status that was saved with a session until it is refreshed.
+    pub(in crate::host) fn restore_status(&mut self, session: SessionKey, saved: RepositoryStatus) {
         if self.is_on {
-            let (known, has_files, is_stale) = (Some(kept), true, true);
+            let (known, has_files, is_stale) = (Some(saved), true, true);
             let status = ObservedRepository { known, has_files, is_stale, ..ObservedRepository::default() };
             self.all.insert(session, status);
         }
     }
 
+    /// Returns whether a repository may have changed since its status was taken.
     pub(in crate::host) fn is_status_stale(&self, session: SessionKey) -> bool {
         self.all.get(&session).is_some_and(|status| status.is_stale)
     }
@@ -222,7 +228,7 @@ impl RepositoryStatuses {
             return self.request_refresh(ledger, session);
         }
         status.is_due = true;
-        self.is_unsettled = true;
+        self.needs_sync = true;
     }
 
     /// Returns the status of a session's repository, with files, or the reason why there is none,
@@ -283,7 +289,7 @@ impl RepositoryStatuses {
         self.all.get(&session)?.known.as_ref()?.base_note.as_deref()
     }
 
-    fn settle_repository_watches(&mut self, ledger: &Ledger, step: &mut Step<'_>, session: SessionKey) {
+    fn sync_watches(&mut self, ledger: &Ledger, step: &mut Step<'_>, session: SessionKey) {
         let follows = has_status_subscriber(ledger, session);
         let Some(status) = self.all.get_mut(&session) else { return };
         let lost_subscriber = std::mem::take(&mut status.lost_subscriber) && status.known.is_some();
@@ -322,7 +328,7 @@ impl RepositoryStatuses {
                 (status.is_due, status.touched) = (true, None);
             }
         }
-        self.is_unsettled = true;
+        self.needs_sync = true;
     }
 
     /// Delays a refresh after changes of a watched repository; marks others as stale.
@@ -352,6 +358,7 @@ impl RepositoryStatuses {
         }
     }
 
+    /// Requests the refresh that was delayed to coalesce changes.
     pub(in crate::host) fn debounce_expired(&mut self, ledger: &mut Ledger, session: SessionKey) {
         if let Some(status) = self.all.get_mut(&session) {
             status.is_debouncing = false;
@@ -361,13 +368,15 @@ impl RepositoryStatuses {
         }
     }
 
+    /// Ends the time for which a repository is watched without subscribers.
     pub(in crate::host) fn linger_expired(&mut self, session: SessionKey, number: u64) {
         if let Some(status) = self.all.get_mut(&session).filter(|it| it.lingers == number) {
             status.is_lingering = false;
-            self.is_unsettled = true;
+            self.needs_sync = true;
         }
     }
 
+    /// Takes the status, or the reason why there is none, and shows it.
     pub(in crate::host) fn status_received(
         &mut self,
         ledger: &mut Ledger,
@@ -375,7 +384,7 @@ impl RepositoryStatuses {
         session: SessionKey,
         report: GitReport,
     ) {
-        self.is_unsettled = true;
+        self.needs_sync = true;
         let Some(status) = self.all.get_mut(&session) else { return };
         let files = status.in_flight.take().unwrap_or(false);
         if std::mem::take(&mut status.debounces_after_refresh)
@@ -383,7 +392,7 @@ impl RepositoryStatuses {
         {
             step.emit(Output::Timer(Timer::Refresh(session), DEBOUNCE));
         }
-        if !matches!(report, GitReport::Seen(_)) {
+        if !matches!(report, GitReport::Status(_)) {
             status.touched = None;
         }
         let (was_stale, had_trouble) = (status.is_stale, status.trouble.is_some());
@@ -393,7 +402,7 @@ impl RepositoryStatuses {
         };
         let mut has_changed = true;
         let meta = match report {
-            GitReport::Seen(seen) => {
+            GitReport::Status(seen) => {
                 status.trouble = None;
                 let meta = meta_of(&seen);
                 if of_session.checkpoints.note_repository(&seen.root, seen.branch.as_ref()) {
@@ -435,8 +444,8 @@ impl RepositoryStatuses {
 
 impl Changes {
     /// Starts due refreshes, and adjusts the watches of repositories to their subscribers.
-    pub(super) fn start_refreshes(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
-        if !std::mem::take(&mut self.statuses.is_unsettled) {
+    pub(super) fn start_due_refreshes(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        if !std::mem::take(&mut self.statuses.needs_sync) {
             return;
         }
         for channel in std::mem::take(&mut self.statuses.released) {
@@ -444,7 +453,7 @@ impl Changes {
         }
         let sessions: Vec<SessionKey> = self.statuses.all.keys().copied().collect();
         for session in sessions {
-            self.statuses.settle_repository_watches(ledger, step, session);
+            self.statuses.sync_watches(ledger, step, session);
             let follows = has_status_subscriber(ledger, session);
             let Some(status) = self.statuses.all.get_mut(&session) else { continue };
             if !status.is_due || status.in_flight.is_some() {
@@ -470,6 +479,7 @@ impl Changes {
     }
 }
 
+/// Returns whether the files of a scope are those of the repository's status.
 pub(in crate::host) fn shows_status(scope: &ChangesetScope) -> bool {
     matches!(scope, ChangesetScope::Uncommitted | ChangesetScope::Branch)
 }

@@ -11,7 +11,7 @@ use super::checkpointed::{CheckpointedFolder, CheckpointedTurn};
 use super::Changes;
 use crate::host::channels::Changeset;
 use crate::host::effects::{
-    ChangesetKey, Checkpoint, Frame, GitReport, GitWork, Output, RepositoryStatus, UnseenFile,
+    ChangesetKey, Checkpoint, Frame, GitReport, GitWork, IncomparableFile, Output, RepositoryStatus,
 };
 use crate::host::ledger::Ledger;
 use crate::host::model::{Channel, Subscription};
@@ -67,7 +67,7 @@ fn refresh_is_started_once_at_a_time_and_its_report_is_shown_in_the_session() {
         uncommitted_count: 2,
         ..RepositoryStatus::default()
     };
-    assert_eq!(report(&mut changes, &mut ledger, *number, GitReport::Seen(Box::new(seen))), []);
+    assert_eq!(report(&mut changes, &mut ledger, *number, GitReport::Status(Box::new(seen))), []);
     let meta = ledger.channels.sessions.known(SESSION).unwrap().state.meta.clone().unwrap();
     assert_eq!((&meta["git"]["branchName"], &meta["git"]["uncommittedChanges"]), (&json!("main"), &json!(2)));
     // The one that was requested meanwhile knows the repository and the branch of the session.
@@ -89,7 +89,7 @@ fn branch_that_is_checked_out_later_is_not_the_one_that_the_session_began_on() {
             is_detached: branch.is_none(),
             ..RepositoryStatus::default()
         };
-        report(&mut changes, &mut ledger, *number, GitReport::Seen(Box::new(seen)));
+        report(&mut changes, &mut ledger, *number, GitReport::Status(Box::new(seen)));
     }
     // Nor after a restart, when no status is known.
     changes.statuses.remove(SESSION);
@@ -100,7 +100,7 @@ fn branch_that_is_checked_out_later_is_not_the_one_that_the_session_began_on() {
         branch: Some("later".to_owned()),
         ..RepositoryStatus::default()
     };
-    report(&mut changes, &mut ledger, asked[0].0, GitReport::Seen(Box::new(seen)));
+    report(&mut changes, &mut ledger, asked[0].0, GitReport::Status(Box::new(seen)));
     assert_eq!(ledger.channels.sessions.known(SESSION).unwrap().checkpoints.base(), None);
 }
 
@@ -146,7 +146,7 @@ fn removal_of_the_checkpoints_of_a_disposed_session_is_retried_three_times() {
         jobs(outputs_of(|step| changes.checkpoints.dispose_checkpoints(&mut ledger, step, SESSION)));
     let mut tries = 0;
     while let Some((number, _, work)) = asked.pop() {
-        assert_eq!(work, GitWork::Forget { namespace: "k".to_owned() });
+        assert_eq!(work, GitWork::RemoveCheckpoints { namespace: "k".to_owned() });
         assert!(changes.checkpoints.has_jobs_to_await());
         tries += 1;
         asked = report(&mut changes, &mut ledger, number, GitReport::Failed("no time".to_owned()));
@@ -185,12 +185,12 @@ fn checkpoints_are_removed_from_each_repository_that_the_session_has_used() {
     let asked = jobs(outputs_of(|step| changes.checkpoints.dispose_checkpoints(&mut ledger, step, SESSION)));
     let roots: Vec<&str> = asked.iter().map(|(_, roots, _)| roots[0].as_str()).collect();
     assert_eq!(roots, ["file:///a", "file:///b"]);
-    assert!(asked.iter().all(|(.., work)| *work == GitWork::Forget { namespace: "k".to_owned() }));
+    assert!(asked.iter().all(|(.., work)| *work == GitWork::RemoveCheckpoints { namespace: "k".to_owned() }));
 }
 
 #[test]
 fn incomparable_files_are_those_of_the_turn_of_the_same_chat() {
-    let file = |name: &str| UnseenFile { file: format!("file:///{name}"), version: None };
+    let file = |name: &str| IncomparableFile { file: format!("file:///{name}"), version: None };
     let turn = |chat: &str, name: &str| CheckpointedTurn {
         chat: chat.to_owned(),
         turn: "t".to_owned(),
@@ -244,11 +244,11 @@ fn operation_on_an_unknown_changeset_is_answered_once() {
         json!({ "channel": "ahp-session:/other/changeset/session", "operationId": "discard-changes" });
     let params = serde_json::from_value(params).unwrap();
     let id = RequestId::inner(7);
-    assert!(outputs_of(|step| changes.hold_operation(&ledger, step, (ME, id), params)).is_empty());
-    assert!(changes.holds_operations(Some(ME)));
+    assert!(outputs_of(|step| changes.queue_operation(&ledger, step, (ME, id), params)).is_empty());
+    assert!(changes.has_operations_for(Some(ME)));
     let outputs = outputs_of(|step| changes.settle(&mut ledger, step));
     assert!(matches!(outputs[..], [Output::Frame(ME, Frame::Error { .. })]), "{outputs:?}");
-    assert!(!changes.holds_operations(None));
+    assert!(!changes.has_operations_for(None));
     assert!(outputs_of(|step| changes.settle(&mut ledger, step)).is_empty());
 }
 
@@ -259,7 +259,7 @@ fn operation_after_a_failed_refresh_looks_again() {
     changes.statuses.status_of(SESSION).unwrap();
     let mut asked = settle(&mut changes, &mut ledger);
     let seen = RepositoryStatus { root: "file:///top".to_owned(), ..RepositoryStatus::default() };
-    report(&mut changes, &mut ledger, asked[0].0, GitReport::Seen(Box::new(seen)));
+    report(&mut changes, &mut ledger, asked[0].0, GitReport::Status(Box::new(seen)));
     let uri = "ahp-session:/s/changeset/uncommitted".to_owned();
     changes.restore_changesets(&mut ledger, [&uri]);
     let channel = ledger.find(&uri).unwrap();

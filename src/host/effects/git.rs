@@ -43,7 +43,7 @@ pub enum GitWork {
         since: Vec<Checkpoint>,
         /// `file:` URIs or absolute paths of files that tool calls report as changed; the report
         /// lists those that git cannot compare: ignored ones, and those outside of the repository.
-        said: Vec<String>,
+        reported: Vec<String>,
     },
     /// Comparison of two checkpoints.
     Compare {
@@ -70,7 +70,7 @@ pub enum GitWork {
         shown: Vec<FileDiff<GitContent>>,
         /// Namespace and number of the ref that retains staged contents whose files have changed
         /// again since; the new index lacks them.
-        staged_kept: (String, u64),
+        staged_retained: (String, u64),
     },
     /// New refs for the checkpoints of a session that was imported or restored from the trash, as
     /// far as they still exist.
@@ -83,7 +83,7 @@ pub enum GitWork {
         contents: Vec<String>,
     },
     /// Removal of all checkpoints of a session that was disposed of.
-    Forget {
+    RemoveCheckpoints {
         /// Namespace, as in [`GitWork::Checkpoint`].
         namespace: String,
     },
@@ -103,12 +103,12 @@ pub enum GitWork {
         /// Paths of the host's own files, which are never changed.
         own: Vec<String>,
         /// Files for which tool calls have reported both sides.
-        said: Vec<ReportedFile>,
+        reported: Vec<ReportedFile>,
         /// Namespace and number of a checkpoint to make first, as by [`GitWork::Checkpoint`].
-        kept_first: Option<(String, u64)>,
+        checkpoint_first: Option<(String, u64)>,
         /// Namespace and number of the ref that retains the current contents of the files, as raw
         /// bytes where git would not restore those exactly; `None` if the caller retains them.
-        bytes_kept: Option<(String, u64)>,
+        bytes_retained: Option<(String, u64)>,
     },
 }
 
@@ -212,7 +212,7 @@ pub struct ReportedFile {
 
 /// Changed file that git cannot compare: ignored, or outside of the repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UnseenFile {
+pub struct IncomparableFile {
     /// `file:` URI of the file.
     pub file: String,
     /// Version of the file; `None` if it does not exist.
@@ -229,7 +229,7 @@ pub enum GitReport {
     /// Failure, with the reason for people.
     Failed(String),
     /// Finished checkpoint.
-    Kept {
+    Checkpointed {
         /// `file:` URI of the repository's folder.
         root: String,
         /// Ids of the checkpoint.
@@ -238,16 +238,16 @@ pub enum GitReport {
         since: Vec<Option<Vec<FileDiff<GitContent>>>>,
         /// Files reported by tool calls that git cannot compare: ignored ones, and those outside of
         /// the repository.
-        unseen: Vec<UnseenFile>,
+        incomparable: Vec<IncomparableFile>,
     },
     /// Changes between the two checkpoints.
     Compared(Vec<FileDiff<GitContent>>),
     /// Status of the repository.
-    Seen(Box<RepositoryStatus>),
+    Status(Box<RepositoryStatus>),
     /// Requested content, in base64.
     Content(String),
     /// Outcome for each file; [`ReportedFile`]s come last.
-    TakenBack(Vec<RevertOutcome>),
+    Reverted(Vec<RevertOutcome>),
     /// Commit that was made.
     Committed(GitCommit),
     /// Refusal to commit, with the reason for people.

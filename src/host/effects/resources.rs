@@ -25,7 +25,7 @@ pub enum Resource {
         encoding: Option<ContentEncoding>,
     },
     /// Reads a content that git stores.
-    Kept {
+    GitContent {
         /// URI by which clients name the content.
         uri: String,
         /// The `file:` URI of the repository's folder.
@@ -89,10 +89,10 @@ pub struct RevertRequest {
     pub root: Option<String>,
     /// Name and number of the checkpoint that stores the current contents first; `None` if none is
     /// made.
-    pub kept_first: Option<(String, u64)>,
+    pub checkpoint_first: Option<(String, u64)>,
     /// Name and number under which bytes are stored that git would not restore exactly; `None` if
     /// they are not stored.
-    pub bytes_kept: Option<(String, u64)>,
+    pub bytes_retained: Option<(String, u64)>,
     /// Files to change.
     pub files: Vec<FileRevert>,
     /// Files that are skipped, each with the reason for people.
@@ -112,7 +112,7 @@ pub struct FileRevert {
     /// Wanted text.
     pub wanted: FileText,
     /// Expected and wanted content, where git stores both.
-    pub kept: Option<GitRevert>,
+    pub git: Option<GitRevert>,
 }
 
 impl FileRevert {

@@ -22,18 +22,18 @@ pub(crate) fn resource(ledger: &Ledger, method: Method, params: &Params) -> Resu
         Method::CreateResourceWatch => return Ok(Resource::Watch(Watched::asked_for(params.read()?)?)),
         Method::ResourceRead => {
             let params: ResourceReadParams = params.read()?;
-            if let Some(kept) =
+            if let Some(content) =
                 checkpointed::checkpointed_content(ledger, &params.uri, Some(params.encoding))?
             {
-                return Ok(kept);
+                return Ok(content);
             }
             let uri = contents::resolve_content(ledger, &params.uri)?.unwrap_or(params.uri);
             return Ok(Resource::Read { uri, encoding: params.encoding });
         }
         Method::ResourceResolve => {
             let params: ResourceResolveParams = params.read()?;
-            if let Some(kept) = checkpointed::checkpointed_content(ledger, &params.uri, None)? {
-                return Ok(kept);
+            if let Some(content) = checkpointed::checkpointed_content(ledger, &params.uri, None)? {
+                return Ok(content);
             }
             let content = contents::resolve_content(ledger, &params.uri)?;
             let follows_links = params.follow_symlinks != Some(false);

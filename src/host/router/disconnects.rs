@@ -133,7 +133,7 @@ impl Host {
             .map(|(connection, _)| *connection)
             .filter(|connection| self.clients.chats_of_disconnected(&self.ledger, *connection).is_empty())
             .filter(|connection| !self.relays.has_pending_of(*connection))
-            .filter(|connection| !self.changes.holds_operations(Some(*connection)))
+            .filter(|connection| !self.changes.has_operations_for(Some(*connection)))
             .collect();
         for connection in over {
             if let Some(disconnect) = self.clients.disconnects.get_mut(&connection) {
@@ -216,7 +216,7 @@ pub(super) fn check_done(ledger: &Ledger, clients: &mut Clients, changes: &Chang
     let works = !calls::running_chats(ledger).is_empty()
         || !state.cancelling && ptys::are_starting(ledger, None)
         || changes.checkpoints.has_jobs_to_await()
-        || changes.holds_operations(None);
+        || changes.has_operations_for(None);
     if !works {
         state.done = true;
         step.emit(Output::Done { cut: state.cut });

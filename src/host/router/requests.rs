@@ -105,7 +105,7 @@ impl Host {
                 ptys::create_terminal(&mut self.ledger, step, connection, id, *new)
             }
             Ok((_, Answer::Operation(params))) => {
-                self.changes.hold_operation(&self.ledger, step, (connection, id), *params)
+                self.changes.queue_operation(&self.ledger, step, (connection, id), *params)
             }
             Ok((_, Answer::Resource(resource))) => {
                 step.emit(Output::Resource(connection, id, resource));

@@ -70,11 +70,11 @@ fn new_files_beyond_the_checkpoint_limit_are_not_reverted() {
         files,
         below,
         own: Vec::new(),
-        said: Vec::new(),
-        kept_first: None,
-        bytes_kept: None,
+        reported: Vec::new(),
+        checkpoint_first: None,
+        bytes_retained: None,
     };
-    let GitReport::TakenBack(outcomes) = asker.ask(taken) else { panic!("nothing is taken back") };
+    let GitReport::Reverted(outcomes) = asker.ask(taken) else { panic!("nothing is taken back") };
     let is_refused = |outcome: &&RevertOutcome| matches!(outcome, RevertOutcome::Refused(why) if why.contains("its content was not checkpointed"));
     assert_eq!(outcomes.iter().filter(is_refused).count(), 3);
     assert_eq!(count_many(&repository), 3);

@@ -209,12 +209,12 @@ fn commit_is_refused_if_files_changed_since_they_were_shown() {
     let repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
     let asker = super::model::Asker::new(&repository);
     let shown = || match asker.ask(GitWork::Status { base: None, files: true, touched: None }) {
-        GitReport::Seen(seen) => seen,
+        GitReport::Status(seen) => seen,
         other => panic!("{other:?}"),
     };
     let commit = |shown: &RepositoryStatus| {
-        let (shown, staged_kept) = (shown.uncommitted.clone(), ("k".to_owned(), 1));
-        asker.ask(GitWork::Commit { message: "x".to_owned(), shown, staged_kept })
+        let (shown, staged_retained) = (shown.uncommitted.clone(), ("k".to_owned(), 1));
+        asker.ask(GitWork::Commit { message: "x".to_owned(), shown, staged_retained })
     };
     repository.write("a", "2\n");
     repository.write("giant", vec![b'x'; 11 << 20]);
@@ -445,11 +445,12 @@ fn commit_made_without_its_index_says_so() {
     let script = "case \"$*\" in *'update-ref -m'*) rm .git/index; mkdir .git/index;; esac\nexec $GIT \"$@\"";
     let path = super::instead_of_git(&repository, script);
     let asker = super::model::Asker::found_in(&repository, path.as_ref());
-    let GitReport::Seen(seen) = asker.ask(GitWork::Status { base: None, files: true, touched: None }) else {
+    let GitReport::Status(seen) = asker.ask(GitWork::Status { base: None, files: true, touched: None })
+    else {
         panic!("nothing is seen");
     };
-    let (shown, staged_kept) = (seen.uncommitted, ("k".to_owned(), 1));
-    let report = asker.ask(GitWork::Commit { message: "x".to_owned(), shown, staged_kept });
+    let (shown, staged_retained) = (seen.uncommitted, ("k".to_owned(), 1));
+    let report = asker.ask(GitWork::Commit { message: "x".to_owned(), shown, staged_retained });
     assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "2\n");
     let GitReport::Failed(why) = report else { panic!("{report:?}") };
     assert!(why.contains("was committed") && why.contains("git reset"), "{why}");

@@ -354,8 +354,14 @@ impl<'a> Asker<'a> {
     pub fn checkpoint(&self, number: u64, last: Option<&Checkpoint>) -> Checkpoint {
         super::grafts::are_the_same(self.repository);
         let (namespace, last) = ("k".to_owned(), last.cloned());
-        match self.ask(GitWork::Checkpoint { namespace, number, last, since: Vec::new(), said: Vec::new() }) {
-            GitReport::Kept { checkpoint, .. } => checkpoint,
+        match self.ask(GitWork::Checkpoint {
+            namespace,
+            number,
+            last,
+            since: Vec::new(),
+            reported: Vec::new(),
+        }) {
+            GitReport::Checkpointed { checkpoint, .. } => checkpoint,
             other => panic!("{other:?}"),
         }
     }
@@ -366,7 +372,7 @@ impl<'a> Asker<'a> {
         let uri_of = |name: &String| uri(&self.repository.path(name));
         let touched = touched.map(|names| names.into_iter().map(uri_of).collect());
         match self.ask(GitWork::Status { base: None, files: true, touched }) {
-            GitReport::Seen(status) => *status,
+            GitReport::Status(status) => *status,
             other => panic!("{other:?}"),
         }
     }
@@ -495,11 +501,11 @@ proptest! {
             files: taken.clone(),
             below,
             own: Vec::new(),
-            said: Vec::new(),
-            kept_first: None,
-            bytes_kept: Some(("k".to_owned(), 3)),
+            reported: Vec::new(),
+            checkpoint_first: None,
+            bytes_retained: Some(("k".to_owned(), 3)),
         });
-        let GitReport::TakenBack(outcomes) = report else { panic!("{report:?}") };
+        let GitReport::Reverted(outcomes) = report else { panic!("{report:?}") };
         let fourth_copy = copy_of(&repository);
         repository.has_lost_nothing(&third_copy);
         let mut wanted = third_copy.clone();
@@ -526,7 +532,7 @@ proptest! {
         }
         prop_assert_eq!(brief(&fourth_copy), brief(&wanted));
         prop_assert!(fourth_copy == wanted);
-        asker.ask(GitWork::Forget { namespace: "k".to_owned() });
+        asker.ask(GitWork::RemoveCheckpoints { namespace: "k".to_owned() });
         prop_assert_eq!(repository.our_refs(), [""; 0]);
     }
 }

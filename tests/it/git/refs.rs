@@ -30,11 +30,11 @@ fn oldest_checkpoint_refs_beyond_the_limit_are_deleted_without_a_change() {
         number: 2250,
         last: Some(last.clone()),
         since: Vec::new(),
-        said: Vec::new(),
+        reported: Vec::new(),
     };
     let job = GitJob { directories: vec![uri(&repository.root)], within_ms: 60_000, work };
     let report = carry_out(&git, FileLimits::default(), job, &repository.state, until);
-    assert!(matches!(report, GitReport::Kept { checkpoint, .. } if checkpoint == last));
+    assert!(matches!(report, GitReport::Checkpointed { checkpoint, .. } if checkpoint == last));
     let left = repository.our_refs();
     assert_eq!(left.len(), 1000);
     // What the session began with stays, and what is new.

@@ -271,5 +271,5 @@ fn directory_with_two_names_is_found_beside_another_one() {
     let directories = [link, repository.path("a"), repository.path("c")].map(|path| uri(&path)).to_vec();
     let look = GitWork::Status { base: None, files: true, touched: None };
     let report = Asker::new(&repository).ask_in(directories, look);
-    assert!(matches!(report, GitReport::Seen(_)), "{report:?}");
+    assert!(matches!(report, GitReport::Status(_)), "{report:?}");
 }

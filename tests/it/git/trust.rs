@@ -316,7 +316,7 @@ fn folder_that_others_may_write_is_not_used_for_git() {
     let repository = Repository::with(&[("a", "1\n")]);
     let asker = super::model::Asker::new(&repository);
     let look = || asker.ask(GitWork::Status { base: None, files: false, touched: None });
-    assert!(matches!(look(), GitReport::Seen(_)));
+    assert!(matches!(look(), GitReport::Status(_)));
     fs::set_permissions(&repository.state, fs::Permissions::from_mode(0o777)).unwrap();
     match look() {
         GitReport::Failed(why) => assert!(why.contains("other users can write to"), "{why}"),

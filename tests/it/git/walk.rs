@@ -375,9 +375,9 @@ fn try_to_work(bait: &Bait<'_>) {
             number: 1,
             last: None,
             since: Vec::new(),
-            said: Vec::new(),
+            reported: Vec::new(),
         },
-        GitWork::Forget { namespace },
+        GitWork::RemoveCheckpoints { namespace },
     ] {
         let job = GitJob { directories: vec![uri(&bait.repository.root)], within_ms: 60_000, work };
         carry_out(&git, FileLimits::default(), job, &bait.repository.state, until);

@@ -15,13 +15,13 @@ use super::program::GitError;
 use super::repository::Repository;
 use crate::files::folders::real_as_far_as_there;
 use crate::files::uris::{path_of, uri_of};
-use crate::host::effects::UnseenFile;
+use crate::host::effects::IncomparableFile;
 
 /// Prefix after which a colon at the beginning of a path has no special meaning for git.
 const HERE: &[u8] = b"./";
 
 /// Returns the files (`file:` URIs or absolute paths) that git does not examine.
-pub fn unseen(repository: &Repository, files: Vec<String>) -> Result<Vec<UnseenFile>, GitError> {
+pub fn incomparable(repository: &Repository, files: Vec<String>) -> Result<Vec<IncomparableFile>, GitError> {
     if files.is_empty() {
         return Ok(Vec::new());
     }
@@ -58,7 +58,7 @@ pub fn unseen(repository: &Repository, files: Vec<String>) -> Result<Vec<UnseenF
     // A skip-worktree file that does not exist was removed or never existed; git cannot tell.
     let elsewhere: HashSet<&[u8]> =
         flagged.iter().filter(|file| file.is_elsewhere).map(|file| &*file.entry.path).collect();
-    let is_unseen = |place: &FilePlace| match place {
+    let is_incomparable = |place: &FilePlace| match place {
         FilePlace::Outside => true,
         FilePlace::Elsewhere => false,
         FilePlace::Below(path) => {
@@ -67,12 +67,12 @@ pub fn unseen(repository: &Repository, files: Vec<String>) -> Result<Vec<UnseenF
             ignored.contains(name) || (elsewhere.contains(name) && !exists())
         }
     };
-    let found = files.into_iter().zip(&places).filter(|(_, place)| is_unseen(place));
-    let unseen = found.map(|(file, _)| {
+    let found = files.into_iter().zip(&places).filter(|(_, place)| is_incomparable(place));
+    let incomparable = found.map(|(file, _)| {
         let version = path_of(&file).ok().and_then(|path| version_of(&path));
-        UnseenFile { file, version }
+        IncomparableFile { file, version }
     });
-    Ok(unseen.collect())
+    Ok(incomparable.collect())
 }
 
 enum FilePlace {
