@@ -7,7 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
@@ -17,8 +18,12 @@ use ahp_types::state::{
 use anyhow::Context;
 
 use super::script;
+use super::secrets::Secret;
 use crate::files::small;
 use crate::host::effects::{ClientMcpServer, ClientMcpTransport, Token, ASSUMED, SERVER_MISCONFIGURED};
+
+/// Minimum length of a value that is hidden from the log without the text around it, in bytes.
+const PIECE_BYTES_MIN: usize = 8;
 
 /// MCP server as the operator or a client's plugin describes it.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,6 +89,28 @@ pub enum TextPiece {
     File(PathBuf),
 }
 
+impl TextPiece {
+    fn read(&self) -> anyhow::Result<String> {
+        match self {
+            Self::Literal(text) => Ok(text.clone()),
+            Self::Variable { name, default } => match (std::env::var(name), default) {
+                (Ok(value), _) => Ok(value),
+                (Err(_), Some(default)) => Ok(default.clone()),
+                (Err(std::env::VarError::NotPresent), None) => {
+                    anyhow::bail!("the environment variable `{name}` is not set")
+                }
+                (Err(_), None) => anyhow::bail!("the environment variable `{name}` is not UTF-8"),
+            },
+            Self::File(path) => {
+                let text = small::open(path).and_then(small::read);
+                let mut text = text.with_context(|| format!("`{}` cannot be read", path.display()))?;
+                text.truncate(text.trim_end_matches(['\r', '\n']).len());
+                Ok(text)
+            }
+        }
+    }
+}
+
 impl fmt::Debug for SecretText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SecretText({:08x})", crc32fast::hash(format!("{:?}", self.0).as_bytes()))
@@ -106,24 +133,28 @@ impl SecretText {
     /// # Errors
     /// When a variable is not set, or a file cannot be read; the error names it, and no content.
     pub fn read(&self) -> anyhow::Result<String> {
-        let pieces = self.0.iter().map(|piece| match piece {
-            TextPiece::Literal(text) => Ok(text.clone()),
-            TextPiece::Variable { name, default } => match (std::env::var(name), default) {
-                (Ok(value), _) => Ok(value),
-                (Err(_), Some(default)) => Ok(default.clone()),
-                (Err(std::env::VarError::NotPresent), None) => {
-                    anyhow::bail!("the environment variable `{name}` is not set")
-                }
-                (Err(_), None) => anyhow::bail!("the environment variable `{name}` is not UTF-8"),
-            },
-            TextPiece::File(path) => {
-                let text = small::open(path).and_then(small::read);
-                let mut text = text.with_context(|| format!("`{}` cannot be read", path.display()))?;
-                text.truncate(text.trim_end_matches(['\r', '\n']).len());
-                Ok(text)
+        self.0.iter().map(TextPiece::read).collect()
+    }
+
+    /// Returns the text as by [`Self::read`], and hides it from the log: the whole text, and each
+    /// value that is only a piece of it, since a program may repeat that alone. A shorter value, and
+    /// a path, as of a home folder, is not hidden alone: it stands in other texts, too.
+    ///
+    /// # Errors
+    /// As of [`Self::read`].
+    pub fn read_hidden(&self, secrets: &mut Vec<Arc<Secret>>) -> anyhow::Result<String> {
+        let mut whole = String::new();
+        for piece in &self.0 {
+            let value = piece.read()?;
+            let is_reference = !matches!(piece, TextPiece::Literal(_));
+            let is_path = Path::new(&value).is_absolute();
+            if is_reference && value.len() >= PIECE_BYTES_MIN && !is_path {
+                secrets.push(Arc::new(Secret::register(&value)));
             }
-        });
-        pieces.collect()
+            whole += &value;
+        }
+        secrets.push(Arc::new(Secret::register(&whole)));
+        Ok(whole)
     }
 
     fn variables(&self) -> impl Iterator<Item = &str> {
@@ -239,6 +270,19 @@ mod tests {
         assert!(text.is_reference() && !SecretText::literal("x").is_reference());
         let shown = format!("{text:?}");
         assert!(!shown.contains("c0ffee") && !shown.contains("Bearer"), "{shown}");
+        let mut secrets = Vec::new();
+        assert_eq!(text.read_hidden(&mut secrets).unwrap(), "Bearer c0ffee!");
+        let shown = |text: &str| crate::backend::secrets::redact(text).into_owned();
+        assert_eq!(shown("got Bearer c0ffee! and c0ffee"), "got (secret) and c0ffee", "it is too short");
+        std::fs::write(&file, "c0ffee-and-cake\n").unwrap();
+        text.read_hidden(&mut secrets).unwrap();
+        assert_eq!(shown("got c0ffee-and-cake"), "got (secret)");
+        let folder_text = folder.path().to_str().unwrap();
+        std::fs::write(&file, folder_text).unwrap();
+        text.read_hidden(&mut secrets).unwrap();
+        assert_eq!(shown(folder_text), folder_text, "a path stands in other texts, too");
+        drop(secrets);
+        assert_eq!(shown("got c0ffee-and-cake"), "got c0ffee-and-cake");
         let why = SecretText(vec![unset(None)]).read().unwrap_err().to_string();
         assert!(why.contains("AHP_SIDECAR_TEST_UNSET"), "{why}");
         std::fs::remove_file(&file).unwrap();

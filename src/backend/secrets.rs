@@ -45,10 +45,12 @@ impl Secret {
             let lines = text.lines().map(str::trim).filter(|line| line.len() >= LINE_BYTES_MIN);
             spelled.extend(lines.map(str::to_owned));
         }
+        // Programs that write ASCII escape other characters each time that they quote.
         let spelled_in_ascii: Vec<String> = spelled
             .iter()
             .filter(|text| !text.is_ascii())
             .flat_map(|text| [false, true].map(|uppercase| in_ascii(text, uppercase)))
+            .flat_map(|text| [escaped(&text), text])
             .collect();
         spelled.extend(spelled_in_ascii);
         spelled.sort();
@@ -128,6 +130,8 @@ mod tests {
     #[test]
     fn secret_is_hidden_in_json_that_is_written_in_ascii() {
         let _kept = Secret::register("grün-\u{1f511}\"");
+        let quoted = r#"{"message":"{\"a\":\"gr\\u00fcn-\\ud83d\\udd11\\\"\"}"}"#;
+        assert_eq!(redact(quoted), r#"{"message":"{\"a\":\"(secret)\"}"}"#);
         let text = r#"{"a":"gr\u00fcn-\ud83d\udd11\"","b":"gr\u00FCn-\uD83D\uDD11\"","c":"gr\u00fcnlich"}"#;
         assert_eq!(redact(text), r#"{"a":"(secret)","b":"(secret)","c":"gr\u00fcnlich"}"#);
     }

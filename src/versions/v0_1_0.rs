@@ -363,7 +363,10 @@ fn entries_of_customizations(holder: &mut Object) {
 
 fn entry_of(customization: &Object) -> Object {
     let mut entry = Object::new();
-    entry.insert("customization".to_owned(), Value::Object(reference_of(customization)));
+    let mut reference = reference_of(customization);
+    // Toggles name the entry by its URI, and several servers are described in one file.
+    reference.extend(customization.get("id").map(|id| ("uri".to_owned(), id.clone())));
+    entry.insert("customization".to_owned(), Value::Object(reference));
     let enabled = customization.get("enabled").cloned().unwrap_or(json!(true));
     entry.insert("enabled".to_owned(), enabled);
     let load = customization.get("load");

@@ -9,6 +9,7 @@ use super::step::{
     Context, IncomingAction, IncomingCall, OutgoingAction, OutgoingNotice, StepFacts, VersionStep,
 };
 use super::translation::replaced;
+use crate::wire::customizations::OTHER_SCOPES;
 use crate::wire::errors::RpcError;
 
 pub struct V0_7_0;
@@ -34,9 +35,10 @@ impl VersionStep for V0_7_0 {
         node::objects_in(&mut incoming.action, "activeClient").for_each(decide_about_plugins);
         if incoming.name() == "session/customizationToggled" && !incoming.action.contains_key("enablement") {
             let enabled = incoming.action.get("enabled").cloned().unwrap_or(Value::Bool(true));
-            incoming
-                .action
-                .insert("enablement".to_owned(), json!([{ "kind": "session", "enabled": enabled }]));
+            incoming.action.insert(
+                "enablement".to_owned(),
+                json!([{ "kind": "session", "enabled": enabled }, { "kind": OTHER_SCOPES }]),
+            );
         }
     }
 

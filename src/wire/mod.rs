@@ -15,6 +15,7 @@ pub mod annotations;
 pub mod canvases;
 pub mod changesets;
 pub mod channels;
+pub mod customizations;
 pub mod errors;
 pub mod escapes;
 pub mod members;

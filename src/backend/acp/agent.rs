@@ -359,29 +359,27 @@ impl Agent {
         self.spawn(tokens, is).await
     }
 
-    /// Starts the process. Returns its connection, and the environment with the tokens of a login,
-    /// which are registered as secrets.
-    fn start_process(
-        &self,
-        tokens: &Tokens,
-    ) -> anyhow::Result<(AgentConnection, BTreeMap<String, Token>, Vec<Secret>)> {
+    /// Starts the process. Returns its connection, and the environment with the tokens of a login.
+    fn start_process(&self, tokens: &Tokens) -> anyhow::Result<(AgentConnection, BTreeMap<String, Token>)> {
         let mut past = self.history();
         if past.closed {
             bail!("the host is shutting down");
         }
         let environment = login::environment(past.login_methods.as_deref().unwrap_or_default(), tokens);
-        let secrets = environment.values().map(|token| Secret::register(token.secret())).collect();
+        let secrets = environment.values().map(|token| Arc::new(Secret::register(token.secret())));
+        let secrets: Vec<_> = secrets.collect();
         let (process, stdin, stdout) = Process::start(&self.guard, &self.spec, &environment)?;
         let (name, stop) = (self.spec.name.clone(), CancellationToken::new());
         let ended = process.ended(stop.clone());
         let connection = AgentConnection::start(name, (stdin.pipe, stdin.lifeline), stdout, stop, ended);
+        connection.hide(&secrets);
         past.connections.retain(|connection| !connection.has_ended());
         past.connections.push(connection.clone());
-        Ok((connection, environment, secrets))
+        Ok((connection, environment))
     }
 
     async fn spawn(&self, tokens: &Tokens, expected: AgentQuirks) -> anyhow::Result<RunningAgent> {
-        let (connection, environment, secrets) = self.start_process(tokens)?;
+        let (connection, environment) = self.start_process(tokens)?;
         let mut receiver = connection.listen();
         let offers = offers(&self.spec, expected);
         let (hello, answer) = match initialize(&mut receiver, offers, self.spec.start_limit).await {
@@ -395,15 +393,12 @@ impl Agent {
             }
         };
         let providers = &self.spec.providers;
-        let routed = match providers::set(&mut receiver, providers, &answer, self.spec.start_limit).await {
-            Ok(routed) => routed,
-            Err(error) => {
-                connection.stop();
-                connection.ended().await;
-                return Err(error);
-            }
-        };
-        let secrets: Vec<Secret> = [secrets, routed].into_iter().flatten().collect();
+        let set = providers::set(&mut receiver, providers, &answer, self.spec.start_limit).await;
+        if let Err(error) = set {
+            connection.stop();
+            connection.ended().await;
+            return Err(error);
+        }
         let InitializeResponse { agent_info, agent_capabilities, meta, .. } = hello;
         let steering = meta.as_ref().and_then(|meta| meta.get("steering")?.get("supported")?.as_bool());
         let steers = steering == Some(true);
@@ -415,7 +410,7 @@ impl Agent {
         let ways = login::methods_of(&self.spec.name, &answer, quirks);
         let mut past = self.history();
         past.login_methods = Some(ways.clone());
-        let login = Login::new(ways, environment, secrets);
+        let login = Login::new(ways, environment);
         login.set_needed(std::mem::take(&mut past.login_needed) && login.can_be_helped(tokens));
         let can = &agent_capabilities;
         let adopts = can.load_session && can.session_capabilities.list.is_some();

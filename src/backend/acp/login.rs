@@ -142,7 +142,7 @@ struct LoginState {
     is_needed: bool,
     /// Tokens that were tried, by method id.
     tried: BTreeMap<String, Token>,
-    /// Secrets given to the agent, newest last: it may repeat them in its output.
+    /// Tokens given to the agent, newest last: it may repeat them in its output.
     secrets: VecDeque<Secret>,
 }
 
@@ -273,13 +273,8 @@ pub fn environment(methods: &[LoginMethod], tokens: &Tokens) -> BTreeMap<String,
 }
 
 impl Login {
-    pub fn new(
-        methods: Vec<LoginMethod>,
-        environment: BTreeMap<String, Token>,
-        secrets: Vec<Secret>,
-    ) -> Self {
-        let state = LoginState { secrets: secrets.into(), ..LoginState::default() };
-        Self { methods, environment, state: Mutex::new(state), ..Self::default() }
+    pub fn new(methods: Vec<LoginMethod>, environment: BTreeMap<String, Token>) -> Self {
+        Self { methods, environment, ..Self::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, LoginState> {
@@ -486,8 +481,7 @@ mod tests {
         let methods = of(json!([
             { "id": "x" }, { "id": "key", "type": "env_var", "vars": [{ "name": "KEY" }] }
         ]));
-        let login =
-            Login::new(methods.clone(), environment(&methods, &token("acp-login:/a/key", "old")), Vec::new());
+        let login = Login::new(methods.clone(), environment(&methods, &token("acp-login:/a/key", "old")));
         let ask = |tokens: &Tokens| match login.next(tokens) {
             Some(LoginStep::Ask(asked)) => Some(*asked),
             _ => None,
@@ -513,7 +507,7 @@ mod tests {
             (AgentQuirks::NONE, json!({ "api-key": { "apiKey": "s" } })),
             (crate::backend::acp::quirks::of(Some("gemini-cli")), json!({ "api-key": "s" })),
         ] {
-            let login = Login::new(methods_of("a", &hello, quirks), BTreeMap::new(), Vec::new());
+            let login = Login::new(methods_of("a", &hello, quirks), BTreeMap::new());
             let Some(LoginStep::Ask(asked)) = login.next(&token("acp-login:/a/k", "s")) else { panic!() };
             assert_eq!(asked.params(), json!({ "methodId": "k", "_meta": meta }));
             assert!(!format!("{asked:?}").contains("\"s\""), "{asked:?}");

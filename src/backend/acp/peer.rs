@@ -29,11 +29,14 @@ use self::receiver::Inbox;
 pub use self::receiver::{PausableTimeout, PeerReceiver};
 use super::client_tools::ClientToolCall;
 use super::errors::RequestError;
-use crate::backend::secrets::redact;
+use crate::backend::secrets::{redact, Secret};
 use crate::sync::lock;
 use crate::wire::text;
 
 const LINE_BYTES_MAX: usize = 64 << 20;
+
+/// Maximum number of secrets that are hidden for an agent; the oldest are forgotten first.
+const SECRETS_MAX: usize = 1000;
 
 const READ_BYTES: usize = 64 << 10;
 
@@ -180,6 +183,8 @@ struct Shared {
     given_up: AtomicBool,
     /// Login status that the agent last reported; `None` before its first report.
     login: Mutex<Option<LoginStatus>>,
+    /// Secrets that the agent was given: it may repeat them as long as it runs.
+    secrets: Mutex<Vec<Arc<Secret>>>,
     stop: CancellationToken,
 }
 
@@ -224,11 +229,24 @@ impl AgentConnection {
             taken: AtomicU64::new(0),
             given_up: AtomicBool::new(false),
             login: Mutex::default(),
+            secrets: Mutex::default(),
             stop,
         });
         tokio::spawn(write(input, lines, Arc::clone(&shared)));
         tokio::spawn(live(output, ending, Arc::clone(&shared), sender));
         Self { shared, ended }
+    }
+
+    /// Hides the secrets from the log that the agent is given, until it has ended.
+    pub fn hide(&self, secrets: &[Arc<Secret>]) {
+        let mut hidden = lock(&self.shared.secrets);
+        for secret in secrets {
+            if !hidden.contains(secret) {
+                hidden.push(Arc::clone(secret));
+            }
+        }
+        let surplus = hidden.len().saturating_sub(SECRETS_MAX);
+        hidden.drain(..surplus);
     }
 
     /// Creates a receiver, which has no session yet.

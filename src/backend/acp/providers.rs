@@ -5,6 +5,7 @@
 //! Never: lets an agent work that does not accept one: its requests would go elsewhere.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail, Context};
@@ -27,8 +28,7 @@ pub struct ModelProvider {
     pub headers: BTreeMap<String, SecretText>,
 }
 
-/// Sets the providers of an agent with this answer to `initialize`. Returns their secrets, which
-/// are hidden from the log while they exist.
+/// Sets the providers of an agent with this answer to `initialize`.
 ///
 /// # Errors
 /// When a value cannot be read, or the agent does not accept a provider.
@@ -37,37 +37,35 @@ pub(super) async fn set(
     providers: &BTreeMap<String, ModelProvider>,
     hello: &RawValue,
     limit: Duration,
-) -> anyhow::Result<Vec<Secret>> {
+) -> anyhow::Result<()> {
     if providers.is_empty() {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let hello: Value = serde_json::from_str(hello.get()).unwrap_or_default();
     if !hello["agentCapabilities"]["providers"].is_object() {
         bail!("it does not let `providers` be set: remove them from its configuration");
     }
-    let mut all = Vec::new();
     for (id, provider) in providers {
         let (name, described) = (id.clone(), provider.clone());
         let read = spawn_blocking(move || read(&name, &described));
         let (params, secrets) = read.await.with_context(|| format!("`providers.{id}`"))??;
-        all.extend(secrets);
+        receiver.connection().hide(&secrets);
         match receiver.ask("providers/set", &params, limit, |_, _| ()).await? {
             Some(Ok(_)) => {}
             Some(Err(failure)) => bail!("it rejected the provider `{id}` (`providers/set`): {failure}"),
             None => return Err(anyhow!("it ended before it answered `providers/set`")),
         }
     }
-    Ok(all)
+    Ok(())
 }
 
-fn read(id: &str, provider: &ModelProvider) -> anyhow::Result<(Value, Vec<Secret>)> {
+fn read(id: &str, provider: &ModelProvider) -> anyhow::Result<(Value, Vec<Arc<Secret>>)> {
     let mut secrets = Vec::new();
     let mut value = |text: &SecretText, is_secret: bool| -> anyhow::Result<String> {
-        let value = text.read()?;
-        if is_secret || text.is_reference() {
-            secrets.push(Secret::register(&value));
+        match is_secret || text.is_reference() {
+            true => text.read_hidden(&mut secrets),
+            false => text.read(),
         }
-        Ok(value)
     };
     let url = value(&provider.url, false).with_context(|| format!("`providers.{id}.url`"))?;
     let headers = provider.headers.iter().map(|(name, text)| {

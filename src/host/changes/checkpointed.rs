@@ -257,16 +257,16 @@ impl CheckpointedFolder {
         (self.id_of(&content) == id).then_some(content)
     }
 
-    /// Returns the URI by which clients read a content that git stores. `side` and `path` are for
-    /// people.
+    /// Returns the URI by which clients read a content that git stores. `side` and `file` are
+    /// for people.
     pub(in crate::host) fn uri_of(
         &self,
         session: &str,
         content: &GitContent,
         side: &str,
-        path: &str,
+        file: &str,
     ) -> String {
-        content_uri(session, &self.id_of(content), side, path)
+        content_uri(session, &self.id_of(content), side, file)
     }
 }
 

@@ -225,8 +225,7 @@ impl Checkpoints {
                 }
                 Ok(checkpoint)
             }
-            GitReport::Failed(why) | GitReport::Unusable(why) => Err(why),
-            _ => Err(REPOSITORY_GONE.to_owned()),
+            report => Err(why_failed(report)),
         };
         let after = taken.as_ref().ok().cloned();
         of_session.checkpoints.end_request(taken);
@@ -489,8 +488,7 @@ impl Changes {
                 let session = pair.0;
                 let comparison = match report {
                     GitReport::Compared(changes) => Comparison::Known(changes),
-                    GitReport::Failed(why) | GitReport::Unusable(why) => Comparison::Unknown(why),
-                    _ => Comparison::Unknown(REPOSITORY_GONE.to_owned()),
+                    report => Comparison::Unknown(why_failed(report)),
                 };
                 self.checkpoints.compared.insert(pair, comparison);
                 ledger.note_edited(session, true);
@@ -510,6 +508,14 @@ impl Changes {
             None => {}
         }
         None
+    }
+}
+
+/// Returns the reason why a report is not the wanted one, for people.
+pub(super) fn why_failed(report: GitReport) -> String {
+    match report {
+        GitReport::Failed(why) | GitReport::Unusable(why) => why,
+        _ => REPOSITORY_GONE.to_owned(),
     }
 }
 

@@ -10,9 +10,8 @@ use ahp_types::commands::InvokeChangesetOperationParams;
 use ahp_types::state::{ChangesetOperation, ChangesetOperationScope};
 use serde_json::Value;
 
-use crate::host::changes::checkpoints::JobPurpose;
+use crate::host::changes::checkpoints::{why_failed, JobPurpose};
 use crate::host::changes::operations::operation;
-use crate::host::changes::statuses::REPOSITORY_GONE;
 use crate::host::changes::Changes;
 use crate::host::effects::{GitContent, GitReport, GitWork};
 use crate::host::ledger::Ledger;
@@ -114,8 +113,7 @@ impl Changes {
                 Ok(Some(format!("Committed {} on {place}", done.commit)))
             }
             GitReport::NotCommitted(why) => Err(RpcError::not_committed(&why)),
-            GitReport::Failed(why) | GitReport::Unusable(why) => Err(RpcError::unavailable(&why)),
-            _ => Err(RpcError::unavailable(REPOSITORY_GONE)),
+            report => Err(RpcError::unavailable(why_failed(report))),
         };
         self.finish_operation(ledger, step, session, outcome);
     }

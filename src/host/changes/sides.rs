@@ -143,15 +143,12 @@ impl SideContent {
 
     fn shown(&self, name: &str, file: &str) -> FileEditSide {
         let content = match self {
-            Self::Reported { place, content } => {
-                let path = file.strip_prefix("file://").unwrap_or("/");
-                ContentRef {
-                    uri: content_uri(&place.chat, &content.id, name, path),
-                    size_hint: Some(content.bytes),
-                    content_type: Some("text/plain".to_owned()),
-                    nonce: None,
-                }
-            }
+            Self::Reported { place, content } => ContentRef {
+                uri: content_uri(&place.chat, &content.id, name, file),
+                size_hint: Some(content.bytes),
+                content_type: Some("text/plain".to_owned()),
+                nonce: None,
+            },
             Self::InGit { uri, content } => {
                 // A nonce identifies the content, because the file can change under the same URI.
                 let nonce = (uri == file).then(|| content.blob.clone());
@@ -171,12 +168,11 @@ impl FileDiff<SideContent> {
         is_now: bool,
     ) -> Self {
         let side = |name: &str, file: &str, content: &GitContent| {
-            let path = file.strip_prefix("file://").unwrap_or("/");
             // Reading a link returns its target's content, so the link itself needs a URI of the
             // host.
             let uri = match is_now && name == "after" && !content.is_link() {
                 true => file.to_owned(),
-                false => folder.uri_of(session, content, name, path),
+                false => folder.uri_of(session, content, name, file),
             };
             SideContent::InGit { uri, content: content.clone() }
         };
@@ -200,8 +196,7 @@ impl FileDiff<SideContent> {
     ) -> Self {
         let content = |blob: &str| GitContent { blob: blob.to_owned(), mode: UNKNOWN_MODE };
         let before = content(UNKNOWN);
-        let path = file.strip_prefix("file://").unwrap_or("/");
-        let uri = folder.uri_of(session, &before, "before", path);
+        let uri = folder.uri_of(session, &before, "before", file);
         Self {
             file: file.to_owned(),
             renamed_from: None,

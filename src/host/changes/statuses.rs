@@ -134,6 +134,13 @@ impl ObservedRepository {
         }
     }
 
+    /// Ends the refresh in flight. Returns whether it included files.
+    fn end_refresh(&mut self) -> bool {
+        let files = self.in_flight.take().unwrap_or(false);
+        self.is_stale = std::mem::take(&mut self.is_stale_again) || (self.is_stale && !files);
+        files
+    }
+
     /// Starts a refresh. Returns the files to examine; `None` for all.
     fn start(&mut self, files: bool) -> Option<Vec<String>> {
         (self.is_due, self.in_flight, self.wants_files) = (false, Some(files), false);
@@ -386,42 +393,39 @@ impl RepositoryStatuses {
     ) {
         self.needs_sync = true;
         let Some(status) = self.all.get_mut(&session) else { return };
-        let files = status.in_flight.take().unwrap_or(false);
-        if std::mem::take(&mut status.debounces_after_refresh)
-            && !std::mem::replace(&mut status.is_debouncing, true)
-        {
+        let (was_stale, had_trouble) = (status.is_stale, status.trouble.is_some());
+        let files = status.end_refresh();
+        if status.debounces_after_refresh && !std::mem::replace(&mut status.is_debouncing, true) {
             step.emit(Output::Timer(Timer::Refresh(session), DEBOUNCE));
         }
+        status.debounces_after_refresh = false;
         if !matches!(report, GitReport::Status(_)) {
             status.touched = None;
         }
-        let (was_stale, had_trouble) = (status.is_stale, status.trouble.is_some());
-        status.is_stale = std::mem::take(&mut status.is_stale_again) || (was_stale && !files);
         let Some(of_session) = ledger.channels.sessions.known_mut(session) else {
             return self.remove(session);
         };
-        let mut has_changed = true;
-        let meta = match report {
+        let checkpoints = &mut of_session.checkpoints;
+        let has_repository = checkpoints.root().is_some();
+        let (meta, has_changed) = match report {
             GitReport::Status(seen) => {
-                status.trouble = None;
-                let meta = meta_of(&seen);
-                if of_session.checkpoints.note_repository(&seen.root, seen.branch.as_ref()) {
+                if checkpoints.note_repository(&seen.root, seen.branch.as_ref()) {
                     ledger.mark_dirty(session.into());
                 }
-                has_changed = status.note_seen(*seen, files) || had_trouble;
-                Some(meta)
+                status.trouble = None;
+                (Some(meta_of(&seen)), status.note_seen(*seen, files) || had_trouble)
             }
-            // The next change in the folder requests another refresh.
-            GitReport::NoRepository if of_session.checkpoints.root().is_some() => {
+            GitReport::NoRepository if has_repository => {
+                // The next change in the folder requests another refresh.
                 status.trouble = Some(REPOSITORY_GONE.to_owned());
-                None
+                (None, true)
             }
             GitReport::NoRepository => {
                 self.remove(session);
-                None
+                (None, true)
             }
             GitReport::Unusable(why) | GitReport::Failed(why) => {
-                if of_session.checkpoints.note_trouble(&why) {
+                if checkpoints.note_trouble(&why) {
                     ledger.mark_dirty(session.into());
                 }
                 status.trouble = Some(why);
@@ -429,10 +433,7 @@ impl RepositoryStatuses {
             }
             _ => return,
         };
-        notes::change_notes(ledger, step, session, |notes| match meta {
-            Some(meta) => drop(notes.insert(GIT.to_owned(), meta)),
-            None => drop(notes.shift_remove(GIT)),
-        });
+        show_status(ledger, step, session, meta);
         if has_changed {
             ledger.mark_dirty(session.into());
         }
@@ -440,6 +441,14 @@ impl RepositoryStatuses {
             ledger.note_edited(session, has_changed);
         }
     }
+}
+
+/// Shows the status in the `_meta` of a session; `None` removes it.
+fn show_status(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey, meta: Option<Value>) {
+    notes::change_notes(ledger, step, session, |notes| match meta {
+        Some(meta) => drop(notes.insert(GIT.to_owned(), meta)),
+        None => drop(notes.shift_remove(GIT)),
+    });
 }
 
 impl Changes {

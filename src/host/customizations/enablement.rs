@@ -1,9 +1,9 @@
 //! Decisions of clients about whether a customization is on, by scope.
 //!
-//! Owns: the decisions for a workspace and for all sessions, those for one session about plugins,
-//! their stored form, and which lists of decisions a client may send.
-//! Never: keeps a decision for one session about a server of the operator: the session's state
-//! does. Plugins are not always in it with their parts, so that the state is not enough for them.
+//! Owns: the decisions for a workspace and for all sessions, those for one session, their stored
+//! form, and which lists of decisions a client may send.
+//! Never: takes the state of a session for a decision: a plugin may not be fetched, and a server of
+//! the operator may be missing from the configuration for a while.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,20 @@ use ahp_types::state::{AgentInfo, ClientPluginCustomization, Customization, Cust
 use serde::{Deserialize, Serialize};
 
 use crate::host::refusal::Refusal;
+use crate::wire::customizations::OTHER_SCOPES;
 
 /// Maximum number of workspaces with a decision about one customization.
 const WORKSPACES_MAX: usize = 1000;
 
-/// Maximum number of customizations with decisions: clients choose the ids of their plugins.
+/// Maximum number of plugins and servers in them with decisions. Servers of the operator always have
+/// room.
 const DECIDED_MAX: usize = 1000;
 
 /// Maximum number of plugins and parts of plugins with decisions for one session.
 const SESSION_DECIDED_MAX: usize = 1000;
 
 /// Decisions of clients by what they are about: a server of the operator by its id, a plugin or
-/// part of one as [`PluginPart::subject`] says; stored with the root channel.
+/// part of one as [`Subject::key`] says; stored with the root channel.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(in crate::host) struct Decisions(BTreeMap<String, DecidedScopes>);
 
@@ -96,7 +98,10 @@ impl Decisions {
         if after.workspaces.len() > WORKSPACES_MAX {
             return Err(Refusal::TooManyWorkspaces(WORKSPACES_MAX));
         }
-        if !self.0.contains_key(subject) && self.0.len() >= DECIDED_MAX && after != DecidedScopes::default() {
+        let is_of_plugin = |subject: &str| subject.starts_with(OF_PLUGIN);
+        let is_new = !self.0.contains_key(subject) && after != DecidedScopes::default();
+        let decided_plugins = || self.0.keys().filter(|subject| is_of_plugin(subject)).count();
+        if is_new && is_of_plugin(subject) && decided_plugins() >= DECIDED_MAX {
             return Err(Refusal::TooManyDecisions(DECIDED_MAX));
         }
         let changed = ChangedScopes {
@@ -112,27 +117,52 @@ impl Decisions {
     }
 }
 
-/// Plugin of a session, or a part of it.
+/// Beginning of the subjects of decisions about plugins.
+const OF_PLUGIN: &str = "plugin:";
+
+/// Beginning of the parts of plugins that are servers.
+const SERVER: &str = "mcp=";
+
+/// Customization about which clients decide: a plugin of a session, a part of it, or a server of the
+/// operator.
 #[derive(Debug)]
-pub(super) struct PluginPart<'a> {
+pub(super) struct Subject<'a> {
+    /// Client of the plugin; empty for a server of the operator.
     pub(super) client_id: &'a str,
-    /// URI of the plugin.
+    /// URI of the plugin; empty for a server of the operator.
     pub(super) uri: &'a str,
-    /// Kind and name of the part; empty for the plugin itself.
+    /// Kind and name of the part, empty for the plugin itself; id of a server of the operator.
     pub(super) part: String,
 }
 
-impl PluginPart<'_> {
-    /// Returns what decisions for a workspace and for all sessions are about: the same part of the
-    /// same plugin, whichever client publishes it, and with whatever id.
-    pub(super) fn subject(&self) -> String {
-        format!("plugin:{}#{}", self.uri, self.part)
+impl Subject<'_> {
+    /// Returns a server of the operator with this id.
+    pub(super) fn server(id: &str) -> Self {
+        Self { client_id: "", uri: "", part: id.to_owned() }
+    }
+
+    /// Returns the key of decisions for a workspace and for all sessions: they are about the same
+    /// part of the same plugin, whichever client publishes it, and with whatever id. `None` for a
+    /// part that is no server: decisions about it are for one session alone.
+    pub(super) fn key(&self) -> Option<String> {
+        match (self.uri, self.part.as_str()) {
+            ("", id) => Some(id.to_owned()),
+            (uri, part) if part.is_empty() || part.starts_with(SERVER) => {
+                Some(format!("{OF_PLUGIN}{uri}#{part}"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the key in its session.
+    pub(super) fn key_in_session(&self) -> String {
+        format!("{}\n{}\n{}", self.client_id, self.uri, self.part)
     }
 }
 
-/// Decisions of clients for one session about plugins and their parts: by client, URI of the
-/// plugin, and part; stored with the session. `None` inside means that the session has none, even
-/// if the plugin is published with one. They stay while the plugin is not in the session.
+/// Decisions of clients for one session: by client, URI of the plugin, and part, as in [`Subject`];
+/// stored with the session. `None` inside means that the session has none, even if the plugin is
+/// published with one. They stay while the plugin or server is not in the session.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(in crate::host) struct SessionDecisions(
     BTreeMap<String, BTreeMap<String, BTreeMap<String, Option<bool>>>>,
@@ -144,20 +174,22 @@ impl SessionDecisions {
     }
 
     /// Returns the decision about a part; `None` if clients have not decided.
-    pub(super) fn about(&self, part: &PluginPart<'_>) -> Option<Option<bool>> {
+    pub(super) fn about(&self, part: &Subject<'_>) -> Option<Option<bool>> {
         self.0.get(part.client_id)?.get(part.uri)?.get(&part.part).copied()
     }
 
-    /// Returns an error if there is no room for a decision about a part.
-    pub(super) fn check_room_for(&self, part: &PluginPart<'_>) -> Result<(), Refusal> {
-        let decided: usize = self.0.values().flat_map(BTreeMap::values).map(BTreeMap::len).sum();
-        if decided >= SESSION_DECIDED_MAX && self.about(part).is_none() {
+    /// Returns an error if there is no room for a decision. Servers of the operator always have
+    /// room.
+    pub(super) fn check_room_for(&self, part: &Subject<'_>) -> Result<(), Refusal> {
+        let of_clients = self.0.iter().filter(|(client_id, _)| !client_id.is_empty());
+        let decided: usize = of_clients.flat_map(|(_, plugins)| plugins.values()).map(BTreeMap::len).sum();
+        if decided >= SESSION_DECIDED_MAX && !part.uri.is_empty() && self.about(part).is_none() {
             return Err(Refusal::TooManySessionDecisions(SESSION_DECIDED_MAX));
         }
         Ok(())
     }
 
-    pub(super) fn note(&mut self, part: PluginPart<'_>, decided: Option<bool>) {
+    pub(super) fn note(&mut self, part: Subject<'_>, decided: Option<bool>) {
         let plugins = self.0.entry(part.client_id.to_owned()).or_default();
         plugins.entry(part.uri.to_owned()).or_default().insert(part.part, decided);
     }
@@ -184,10 +216,28 @@ impl SessionDecisions {
 }
 
 /// Scopes beyond the session whose decision has changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ChangedScopes {
     pub(super) global: bool,
     pub(super) workspace: bool,
+}
+
+/// Returns the list of a client with the decisions for other scopes as they are, if the client's
+/// version knows no scopes, as [`OTHER_SCOPES`] says.
+pub(super) fn completed(
+    mut list: Vec<CustomizationEnablement>,
+    shown: &[CustomizationEnablement],
+) -> Vec<CustomizationEnablement> {
+    let is_mark = |it: &CustomizationEnablement| match it {
+        CustomizationEnablement::Unknown(value) => value["kind"] == OTHER_SCOPES,
+        _ => false,
+    };
+    if list.last().is_some_and(is_mark) {
+        list.pop();
+        let others = shown.iter().filter(|it| !matches!(it, CustomizationEnablement::Session { .. }));
+        list.extend(others.cloned());
+    }
+    list
 }
 
 /// Checks the order and the scopes of a list of decisions.
@@ -211,7 +261,7 @@ pub(super) fn check_list(list: &[CustomizationEnablement], workspace: Option<&st
 /// for the session, and for each other scope the one made here, else the published one.
 pub(super) fn decisions_about(
     decisions: &Decisions,
-    (subject, workspace): (&str, Option<&str>),
+    (key, workspace): (Option<&str>, Option<&str>),
     of_session: Option<bool>,
     published: &[CustomizationEnablement],
 ) -> Option<Vec<CustomizationEnablement>> {
@@ -221,9 +271,9 @@ pub(super) fn decisions_about(
         Workspace { uri, .. } => Some(uri.as_str()) == workspace,
         _ => false,
     };
-    let of_workspace = decisions.of_workspace(subject, workspace);
+    let of_workspace = key.and_then(|key| decisions.of_workspace(key, workspace));
     let of_workspace = of_workspace.or_else(|| published.iter().find(is_of_workspace).cloned());
-    let for_all = decisions.for_all(subject);
+    let for_all = key.and_then(|key| decisions.for_all(key));
     let is_for_all = |it: &&CustomizationEnablement| matches!(it, Global { .. });
     let for_all = for_all.or_else(|| published.iter().find(is_for_all).cloned());
     let all: Vec<_> = of_session.into_iter().chain(of_workspace).chain(for_all).collect();

@@ -34,7 +34,8 @@ use super::model::{AgentLink, Session, SessionKey};
 use super::refusal::{error_info, Refusal};
 use super::Step;
 
-use enablement::PluginPart;
+use enablement::ChangedScopes;
+use enablement::Subject;
 pub(super) use enablement::{Decisions, SessionDecisions};
 pub(super) use plugins::shown_decisions;
 
@@ -47,6 +48,12 @@ const NOT_ALLOWED: &str = "notAllowed";
 /// Servers of a session that clients have stopped without switching them off; not stored.
 #[derive(Debug, Default)]
 pub(super) struct StoppedServers(BTreeSet<String>);
+
+impl StoppedServers {
+    fn has(&self, server: &Subject<'_>) -> bool {
+        !self.0.is_empty() && self.0.contains(&server.key_in_session())
+    }
+}
 
 /// Servers in a chat's conversation, by the ids of their customizations.
 #[derive(Debug, Default)]
@@ -178,10 +185,14 @@ pub(super) fn refresh_session(ledger: &mut Ledger, step: &mut Step<'_>, key: Ses
     let workspace = workspace_of(session);
     let mut after = after.unwrap_or_default();
     for server in after.iter_mut().filter_map(as_server_mut) {
-        let before = server_in(shown, &server.id);
-        let of_session = before.and_then(|before| before.enablement.as_ref()?.first().cloned());
+        let subject = Subject::server(&server.id);
+        let of_session = match session.decided.about(&subject) {
+            Some(decided) => decided.map(|enabled| CustomizationEnablement::Session { enabled }),
+            // Earlier versions of the host stored the decision there alone.
+            None => server_in(shown, &server.id).and_then(|it| it.enablement.as_ref()?.first().cloned()),
+        };
         decide(ledger, server, of_session, workspace);
-        server.state = state_of(ledger, key, session, server, true);
+        server.state = state_of(ledger, key, session, (server, &subject), true);
     }
     after.extend(plugins::plugins_of(ledger, key, session, &after));
     let ids = |list: &[Customization]| list.iter().map(|it| id_of(it).to_owned()).collect();
@@ -220,6 +231,7 @@ pub(super) fn client_changes_customization(
     let Some(session) = ledger.channels.sessions.known(key) else { return Ok(Verdict::Unchanged) };
     let shown = session.state.customizations.as_deref().unwrap_or_default();
     let server = server_in(shown, &id);
+    let subject = plugins::subject_with_id(shown, &id).unwrap_or_else(|| Subject::server(&id));
     let mut restart = false;
     match &action {
         _ if server.is_none() => return Err(Refusal::NoSuchCustomization(id)),
@@ -234,14 +246,16 @@ pub(super) fn client_changes_customization(
                 return Err(Refusal::ServerIsUnusable(id));
             }
             restart = matches!(server.state, McpServerState::Error(_));
+            let stopped = subject.key_in_session();
             if let Some(session) = ledger.channels.sessions.known_mut(key) {
-                session.stopped_servers.0.remove(&id);
+                session.stopped_servers.0.remove(&stopped);
             }
             ledger.sequence(step, key, action, Some(origin));
         }
         StateAction::SessionMcpServerStopRequested(_) => {
+            let stopped = subject.key_in_session();
             if let Some(session) = ledger.channels.sessions.known_mut(key) {
-                session.stopped_servers.0.insert(id);
+                session.stopped_servers.0.insert(stopped);
             }
             ledger.sequence(step, key, action, Some(origin));
         }
@@ -267,26 +281,31 @@ fn toggle_customization(
     let Some(session) = ledger.channels.sessions.known(key) else { return Ok(Verdict::Unchanged) };
     let shown = session.state.customizations.clone().unwrap_or_default();
     let workspace = workspace_of(session).map(str::to_owned);
-    let id = &toggled.id;
-    let Some(enablement) = enablement_of(&shown, id) else {
+    let Some(enablement) = enablement_of(&shown, &toggled.id) else {
         return Err(Refusal::NoSuchCustomization(toggled.id));
     };
+    let list = enablement::completed(toggled.enablement, enablement.unwrap_or_default());
+    let toggled = SessionCustomizationToggledAction { enablement: list, id: toggled.id };
+    let id = &toggled.id;
     enablement::check_list(&toggled.enablement, workspace.as_deref())?;
     if enablement.is_some_and(|enablement| enablement == toggled.enablement) {
         return Ok(Verdict::Unchanged);
     }
-    let part = plugins::part_with_id(&shown, id);
-    if let Some(part) = &part {
-        session.decided.check_room_for(part)?;
-    }
-    let subject = part.as_ref().map_or_else(|| id.clone(), PluginPart::subject);
+    let subject = plugins::subject_with_id(&shown, id).unwrap_or_else(|| Subject::server(id));
+    session.decided.check_room_for(&subject)?;
     let decisions = &mut ledger.channels.root.decisions;
-    let changed = decisions.take(&subject, workspace.as_deref(), &toggled.enablement)?;
-    let of_session = enablement::session_decision(&toggled.enablement);
+    let (changed, of_session) = match subject.key() {
+        Some(key) => (
+            decisions.take(&key, workspace.as_deref(), &toggled.enablement)?,
+            enablement::session_decision(&toggled.enablement),
+        ),
+        // The first decision counts, for this session alone.
+        None => (ChangedScopes::default(), Some(enablement::is_on(Some(&toggled.enablement)))),
+    };
     let plugin = plugin_around(&shown, id).map(|plugin| plugin.id.as_str());
     ledger.sequence(step, key, StateAction::SessionCustomizationToggled(toggled), Some(origin));
-    if let (Some(session), Some(part)) = (ledger.channels.sessions.known_mut(key), part) {
-        session.decided.note(part, of_session);
+    if let Some(session) = ledger.channels.sessions.known_mut(key) {
+        session.decided.note(subject, of_session);
     }
     let reaches_others = changed.global || changed.workspace;
     if reaches_others {
@@ -335,12 +354,17 @@ fn wanted_servers(session: &Session) -> (Vec<String>, Vec<ClientMcpServer>) {
     let all = session.state.customizations.iter().flatten();
     let servers = all.flat_map(|customization| {
         let plugin = plugins::as_plugin(customization).filter(|plugin| is_on(&plugin.enablement));
-        as_server(customization).into_iter().chain(plugin.into_iter().flat_map(plugins::servers_in))
+        let of_operator = as_server(customization).map(|server| (server, Subject::server(&server.id)));
+        let in_plugin = |plugin| {
+            let servers = plugins::servers_in(plugin);
+            servers.map(move |server| (server, plugins::subject_of_server(plugin, server)))
+        };
+        of_operator.into_iter().chain(plugin.into_iter().flat_map(in_plugin))
     });
-    let wanted = servers.filter(|server| {
-        is_on(&server.enablement) && !is_broken(server) && !session.stopped_servers.0.contains(&server.id)
+    let wanted = servers.filter(|(server, subject)| {
+        is_on(&server.enablement) && !is_broken(server) && !session.stopped_servers.has(subject)
     });
-    let wanted: Vec<String> = wanted.map(|server| server.id.clone()).collect();
+    let wanted: Vec<String> = wanted.map(|(server, _)| server.id.clone()).collect();
     let of_clients = plugins::client_servers(session, &wanted);
     (wanted, of_clients)
 }
@@ -373,14 +397,14 @@ fn state_of(
     ledger: &Ledger,
     key: SessionKey,
     session: &Session,
-    server: &McpServerCustomization,
+    (server, subject): (&McpServerCustomization, &Subject<'_>),
     is_plugin_on: bool,
 ) -> McpServerState {
     if is_broken(server) {
         return server.state.clone();
     }
     let is_on = is_plugin_on && enablement::is_on(server.enablement.as_deref());
-    let is_wanted = is_on && !session.stopped_servers.0.contains(&server.id);
+    let is_wanted = is_on && !session.stopped_servers.has(subject);
     let (mut opens, mut problem) = (false, None);
     for chat in ledger.channels.chats_in(key) {
         let Some(chat) = ledger.channels.chats.known(chat) else { continue };

@@ -18,7 +18,7 @@ use ahp_types::state::{
     RuleCustomization, SkillCustomization,
 };
 
-use super::enablement::{decisions_about, is_on, session_decision, PluginPart, SessionDecisions};
+use super::enablement::{decisions_about, is_on, session_decision, SessionDecisions, Subject};
 use super::{state_of, NOT_ALLOWED};
 use crate::host::effects::{ClientMcpServer, SessionKey, ASSUMED, SERVER_MISCONFIGURED};
 use crate::host::ledger::Ledger;
@@ -99,8 +99,17 @@ pub(super) fn id_of_child(child: &ChildCustomization) -> &str {
     }
 }
 
+/// Returns a server of a plugin as the subject of decisions.
+pub(super) fn subject_of_server<'a>(
+    plugin: &'a PluginCustomization,
+    server: &McpServerCustomization,
+) -> Subject<'a> {
+    let client_id = plugin.client_id.as_deref().unwrap_or_default();
+    Subject { client_id, uri: &plugin.uri, part: key_of("mcp", &server.name) }
+}
+
 /// Returns the plugin or part of a plugin that is listed with this id.
-pub(super) fn part_with_id<'a>(list: &'a [Customization], id: &str) -> Option<PluginPart<'a>> {
+pub(super) fn subject_with_id<'a>(list: &'a [Customization], id: &str) -> Option<Subject<'a>> {
     let mut parts = list.iter().filter_map(as_plugin).flat_map(decisions_in);
     parts.find_map(|(of, part, _)| (of == id).then_some(part))
 }
@@ -118,9 +127,9 @@ pub(in crate::host) fn shown_decisions(list: &[Customization]) -> SessionDecisio
 }
 
 /// Returns the ids of a plugin and its parts, each with the decision for the session.
-fn decisions_in(plugin: &PluginCustomization) -> impl Iterator<Item = (&str, PluginPart<'_>, Option<bool>)> {
+fn decisions_in(plugin: &PluginCustomization) -> impl Iterator<Item = (&str, Subject<'_>, Option<bool>)> {
     let client_id = plugin.client_id.as_deref().unwrap_or_default();
-    let part = move |part| PluginPart { client_id, uri: &plugin.uri, part };
+    let part = move |part| Subject { client_id, uri: &plugin.uri, part };
     let own = session_decision(plugin.enablement.as_deref().unwrap_or_default());
     let children = plugin.children.iter().flatten().filter_map(move |child| {
         Some((id_of_child(child), part(key_of_child(child)?), enabled_of_child(child)))
@@ -187,7 +196,7 @@ impl ShownPlugins<'_> {
         let id = own.filter(|id| !self.ids.contains(*id)).cloned();
         let id = self.free_id(id.unwrap_or_else(|| format!("plugin:{client_id}:{}", published.uri)));
         let own = published.enablement.as_deref().unwrap_or_default();
-        let itself = PluginPart { client_id, uri: &published.uri, part: String::new() };
+        let itself = Subject { client_id, uri: &published.uri, part: String::new() };
         let enablement = self.decide(&itself, own);
         let is_enabled = is_on(enablement.as_deref());
         let mut problems = Vec::new();
@@ -217,14 +226,14 @@ impl ShownPlugins<'_> {
     /// Returns the decisions about a customization: those that are made, else those published.
     fn decide(
         &self,
-        part: &PluginPart<'_>,
+        part: &Subject<'_>,
         published: &[CustomizationEnablement],
     ) -> Option<Vec<CustomizationEnablement>> {
         let decided = self.session.decided.about(part);
         let of_session = decided.unwrap_or_else(|| session_decision(published));
         let workspace = super::workspace_of(self.session);
         let decisions = &self.ledger.channels.root.decisions;
-        decisions_about(decisions, (&part.subject(), workspace), of_session, published)
+        decisions_about(decisions, (part.key().as_deref(), workspace), of_session, published)
     }
 
     fn children(
@@ -238,7 +247,7 @@ impl ShownPlugins<'_> {
         let children = parts.map(|part| {
             let key = key_of(part.kind.name(), &part.name);
             let id = self.free_id(format!("{plugin_id}#{key}"));
-            let itself = PluginPart { client_id, uri: &published.uri, part: key };
+            let itself = Subject { client_id, uri: &published.uri, part: key };
             let uri = uri_in(&published.uri, &part.path);
             let of_name = published.child_enablement.as_ref().and_then(|all| all.get(&part.name));
             let of_name = of_name.map(Vec::as_slice).unwrap_or_default();
@@ -258,13 +267,11 @@ impl ShownPlugins<'_> {
                 };
                 let enablement = self.decide(&itself, of_name);
                 let mut server = server_customization(part, id, uri, enablement, state);
-                server.state = state_of(self.ledger, self.key, self.session, &server, is_enabled);
+                server.state = state_of(self.ledger, self.key, self.session, (&server, &itself), is_enabled);
                 return ChildCustomization::McpServer(Box::new(server));
             }
-            // Once clients have decided for the session, what is published counts no longer.
-            let is_decided = self.session.decided.about(&itself).is_some();
-            let decisions = self.decide(&itself, if is_decided { &[] } else { of_name });
-            let enabled = decisions.map(|decisions| is_on(Some(&decisions)));
+            let decided = self.session.decided.about(&itself);
+            let enabled = decided.unwrap_or_else(|| Some(is_on(Some(of_name))).filter(|on| !on));
             child_of(part, id, uri, enabled)
         });
         children.collect()

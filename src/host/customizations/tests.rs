@@ -10,7 +10,7 @@ use ahp_types::actions::{
 use ahp_types::state::{AgentInfo, ClientPluginCustomization};
 use serde_json::{json, Value};
 
-use super::enablement::PluginPart;
+use super::enablement::Subject;
 use super::*;
 use crate::host::effects::Output;
 use crate::host::testing::{
@@ -185,6 +185,37 @@ fn decision_for_all_sessions_is_stored_and_shown_by_the_agent() {
 }
 
 #[test]
+fn decision_by_a_client_that_knows_no_scopes_is_for_the_session_alone() {
+    let (mut ledger, mut agents) = served();
+    let others = json!([
+        { "kind": "workspace", "uri": FOLDER, "enabled": false }, { "kind": "global", "enabled": false },
+    ]);
+    say(&mut ledger, &mut agents, toggle(others.clone())).0.unwrap();
+    for enabled in [true, false] {
+        let of_session = json!({ "kind": "session", "enabled": enabled });
+        let list = json!([of_session, { "kind": "ahpSidecar.otherScopes" }]);
+        say(&mut ledger, &mut agents, toggle(list)).0.unwrap();
+        let shown = ledger.channels.sessions.known(SESSION).unwrap().state.customizations.clone().unwrap();
+        let enablement = serde_json::to_value(&server_in(&shown, ONE).unwrap().enablement).unwrap();
+        assert_eq!(enablement, json!([of_session, others[0], others[1]]));
+    }
+    let of_one = serde_json::to_value(&ledger.channels.root.decisions).unwrap()[ONE].clone();
+    assert_eq!(of_one, json!({ "global": false, "workspaces": { FOLDER: false } }));
+}
+
+#[test]
+fn decision_for_a_session_outlives_a_server_that_is_missing_for_a_while() {
+    let (mut ledger, mut agents) = served();
+    say(&mut ledger, &mut agents, toggle(json!([{ "kind": "session", "enabled": false }]))).0.unwrap();
+    let infos = std::mem::take(&mut ledger.channels.root.state.agents);
+    outputs_of(|step| refresh_session(&mut ledger, step, SESSION));
+    assert!(states(&ledger).is_empty());
+    ledger.channels.root.state.agents = infos;
+    outputs_of(|step| refresh_session(&mut ledger, step, SESSION));
+    assert!(servers_for_conversation(&mut ledger, CHAT).0.is_empty(), "it is off");
+}
+
+#[test]
 fn invalid_lists_of_decisions_are_refused() {
     let (mut ledger, mut agents) = served();
     let before = ledger.head();
@@ -237,7 +268,7 @@ fn servers_of_a_changed_configuration_reach_sessions() {
 
 #[test]
 fn decisions_for_a_session_about_plugins_are_limited() {
-    let part = |at: usize| PluginPart { client_id: "me", uri: "v:/p", part: at.to_string() };
+    let part = |at: usize| Subject { client_id: "me", uri: "v:/p", part: at.to_string() };
     let mut decisions = SessionDecisions::default();
     for at in 0..1000 {
         decisions.check_room_for(&part(at)).unwrap();
@@ -245,8 +276,9 @@ fn decisions_for_a_session_about_plugins_are_limited() {
     }
     let refusal = decisions.check_room_for(&part(1000)).unwrap_err();
     assert_eq!(refusal, Refusal::TooManySessionDecisions(1000));
-    // Known ones need no room.
+    // Known ones need no room, and servers of the operator always have some.
     assert!(decisions.check_room_for(&part(1)).is_ok());
+    assert!(decisions.check_room_for(&Subject::server("mcp:one")).is_ok());
 }
 
 #[test]
@@ -262,7 +294,7 @@ fn decision_about_a_part_counts_until_the_publication_says_something_else_about_
         (json!({ "kind": "session", "enabled": true }), json!({ "kind": "session", "enabled": false }));
     let of_all = json!({ "kind": "global", "enabled": false });
     let was = published(Value::Null, json!({ "x": [on] }));
-    let part = |part: &str| PluginPart { client_id: "me", uri: "v:/p", part: part.to_owned() };
+    let part = |part: &str| Subject { client_id: "me", uri: "v:/p", part: part.to_owned() };
     let mut decisions = SessionDecisions::default();
     let parts = ["", "mcp=x", "mcp=y", "skill=z"];
     parts.iter().for_each(|it| decisions.note(part(it), Some(false)));
@@ -284,10 +316,13 @@ fn decisions_about_ids_of_clients_are_limited() {
     let mut decisions = Decisions::default();
     let list = [CustomizationEnablement::Global { enabled: false }];
     for at in 0..1000 {
-        decisions.take(&format!("p{at}"), None, &list).unwrap();
+        decisions.take(&format!("plugin:p{at}"), None, &list).unwrap();
     }
-    assert_eq!(decisions.take("more", None, &list).unwrap_err(), Refusal::TooManyDecisions(1000));
+    assert_eq!(decisions.take("plugin:more", None, &list).unwrap_err(), Refusal::TooManyDecisions(1000));
+    decisions.take("mcp:of-operator", None, &list).unwrap();
     // Known ones, and decisions that need no room, are taken.
-    assert!(decisions.take("p1", None, &[]).is_ok() && decisions.take("none", None, &[]).is_ok());
-    assert!(decisions.take("more", None, &list).is_ok());
+    assert!(
+        decisions.take("plugin:p1", None, &[]).is_ok() && decisions.take("plugin:none", None, &[]).is_ok()
+    );
+    assert!(decisions.take("plugin:more", None, &list).is_ok());
 }

@@ -338,6 +338,21 @@ pub enum ClientMcpTransport {
     },
 }
 
+impl ClientMcpTransport {
+    /// Returns the size of the description, in bytes.
+    pub(in crate::host) fn bytes(&self) -> usize {
+        let texts = |texts: &BTreeMap<String, Token>| -> usize {
+            texts.iter().map(|(name, text)| name.len() + text.secret().len()).sum()
+        };
+        match self {
+            Self::Program { command, args, env } => {
+                command.len() + args.iter().map(|arg| arg.secret().len()).sum::<usize>() + texts(env)
+            }
+            Self::Url { url, headers, .. } => url.secret().len() + texts(headers),
+        }
+    }
+}
+
 /// MCP servers of clients' plugins that the operator lets agents have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

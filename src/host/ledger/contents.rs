@@ -122,8 +122,7 @@ fn prepare_request_for_clients(request: &mut SessionInputRequest) {
 fn uri_for_clients(chat: &str, shown: ShownContent<'_>) {
     match shown {
         ShownContent::Side(side, of) if of.content.uri.starts_with(INLINE) => {
-            let path = of.uri.strip_prefix("file://").unwrap_or("/");
-            of.content.uri = content_uri(chat, &id_of(&of.content.uri), side, path);
+            of.content.uri = content_uri(chat, &id_of(&of.content.uri), side, &of.uri);
         }
         ShownContent::Side(..) => {}
         ShownContent::Produced(content) => {

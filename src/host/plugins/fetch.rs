@@ -233,7 +233,32 @@ fn is_requestable(error: &RpcError) -> bool {
 
 /// Returns the URI of a file or folder of a plugin.
 pub(in crate::host) fn uri_in(plugin: &str, path: &str) -> String {
-    let names = path.split('/').filter(|name| !name.is_empty());
-    let uri = plugin.trim_end_matches('/').to_owned();
-    names.fold(uri, |uri, name| format!("{uri}/{}", encode_segment(name)))
+    let mut names = path.split('/').filter(|name| !name.is_empty()).peekable();
+    let trimmed = plugin.trim_end_matches('/');
+    // The slashes behind a scheme are its root.
+    let is_root = trimmed.ends_with(':');
+    if names.peek().is_none() {
+        return if is_root { plugin } else { trimmed }.to_owned();
+    }
+    let folder = if is_root { plugin.strip_suffix('/').unwrap_or(plugin) } else { trimmed };
+    names.fold(folder.to_owned(), |uri, name| format!("{uri}/{}", encode_segment(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::uri_in;
+
+    #[test]
+    fn file_of_a_plugin_is_below_its_uri_also_at_the_root() {
+        for (plugin, folder, file) in [
+            ("virtual:/p", "virtual:/p", "virtual:/p/a%20b/c"),
+            ("virtual:/p/", "virtual:/p", "virtual:/p/a%20b/c"),
+            ("virtual:/", "virtual:/", "virtual:/a%20b/c"),
+            ("file:///", "file:///", "file:///a%20b/c"),
+            ("x://host/", "x://host", "x://host/a%20b/c"),
+        ] {
+            assert_eq!(uri_in(plugin, ""), folder);
+            assert_eq!(uri_in(plugin, "a b/c"), file);
+        }
+    }
 }

@@ -30,6 +30,9 @@ const AGENT_PLUGINS: &str = "https://agent-plugins.org/schemas/";
 /// Maximum number of parts of a plugin; the rest is not shown.
 pub(super) const PARTS_MAX: usize = 256;
 
+/// Maximum size of what the parts of a plugin say, in bytes; the rest is not shown.
+pub(super) const PARTS_BYTES_MAX: usize = 1 << 20;
+
 /// Maximum number of problems of a plugin that are kept.
 const PROBLEMS_MAX: usize = 64;
 
@@ -115,6 +118,7 @@ pub(super) fn parse(tree: &Tree) -> Parsing {
         tree,
         missing: RefCell::default(),
         plugin: ParsedPlugin::default(),
+        parts_bytes: 0,
         further_parts: 0,
         further_problems: 0,
     };
@@ -126,8 +130,9 @@ pub(super) fn parse(tree: &Tree) -> Parsing {
     }
     let PluginParser { mut plugin, further_parts, further_problems, .. } = parser;
     if further_parts > 0 {
-        let count = PARTS_MAX + further_parts;
-        plugin.problems.insert(0, format!("only the first {PARTS_MAX} of its {count} parts are read"));
+        let read = plugin.parts.len();
+        let count = read + further_parts;
+        plugin.problems.insert(0, format!("only the first {read} of its {count} parts are read"));
     }
     if further_problems > 0 {
         plugin.problems.push(format!("there are {further_problems} further problems"));
@@ -140,7 +145,9 @@ struct PluginParser<'a> {
     /// Files that the parser needs and that were not read.
     missing: RefCell<Vec<String>>,
     plugin: ParsedPlugin,
-    /// Number of parts beyond the limit.
+    /// Size of the parts, in bytes.
+    parts_bytes: usize,
+    /// Number of parts beyond the limits.
     further_parts: usize,
     /// Number of problems beyond the limit.
     further_problems: usize,
@@ -289,7 +296,8 @@ impl<'a> PluginParser<'a> {
     }
 
     fn add(&mut self, part: Part) {
-        if self.plugin.parts.len() >= PARTS_MAX {
+        let bytes = self.parts_bytes + part.bytes();
+        if self.plugin.parts.len() >= PARTS_MAX || self.further_parts > 0 || bytes > PARTS_BYTES_MAX {
             self.further_parts += 1;
             return;
         }
@@ -303,6 +311,7 @@ impl<'a> PluginParser<'a> {
             let problem = format!("there are two parts ({}) with the name {name}", part.kind.name());
             return self.note(problem);
         }
+        self.parts_bytes = bytes;
         self.plugin.parts.push(part);
     }
 
@@ -398,6 +407,19 @@ impl<'a> PluginParser<'a> {
 }
 
 impl Part {
+    /// Returns the size of what it says, in bytes.
+    fn bytes(&self) -> usize {
+        let texts = |texts: &Option<Vec<String>>| texts.iter().flatten().map(String::len).sum();
+        let of_kind: usize = match &self.kind {
+            PartKind::Agent { tools, .. } => texts(tools),
+            PartKind::Rule { globs, .. } => texts(globs),
+            PartKind::Server(Ok(server)) => server.bytes(),
+            PartKind::Server(Err(why)) => why.len(),
+            PartKind::Skill | PartKind::Prompt | PartKind::Hook => 0,
+        };
+        of_kind + self.name.len() + self.path.len() + self.description.as_ref().map_or(0, String::len)
+    }
+
     fn bare(kind: PartKind, name: &str, path: &str) -> Self {
         Self {
             kind,

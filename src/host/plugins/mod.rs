@@ -13,8 +13,8 @@
 //!
 //! Limits: 32 plugins per client and session, the rest is not shown; per plugin 2,000 files and
 //! folders (`tree`), 256 parts (`layouts`), 16 MiB of files, and 30 seconds; 64 MiB of files in
-//! all; 4 fetches with 2 requests each at a time per connection. Past a limit, the plugin is not
-//! loaded, with the reason. The time in which a client's user decides about access does not count.
+//! all; 4 fetches with 2 requests each at a time per connection; 1 MiB of what the parts of a plugin
+//! say, and the rest is not shown. Past another limit, the plugin is not loaded, with the reason. The time in which a client's user decides about access does not count.
 
 mod fetch;
 mod front_matter;
@@ -120,6 +120,8 @@ pub(super) struct SessionPlugin {
     key: PluginKey,
     pub(super) load: PluginLoad,
     published: ClientPluginCustomization,
+    /// Set if its client has published it again since it could not be loaded.
+    retries: bool,
 }
 
 impl PluginKey {
@@ -141,6 +143,14 @@ pub(super) enum PluginLoad {
 impl SessionPlugins {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Has the plugins of a client that could not be loaded be fetched again: the client has
+    /// published them again. Returns whether there are any.
+    pub(super) fn retry_failed(&mut self, client_id: &str) -> bool {
+        let of_client = self.0.values_mut().filter(|plugin| plugin.key.client_id == client_id);
+        let failed = of_client.filter(|plugin| matches!(plugin.load, PluginLoad::Failed(_)));
+        failed.map(|plugin| plugin.retries = true).count() > 0
     }
 
     fn get_mut(&mut self, client_id: &str, uri: &str) -> Option<&mut SessionPlugin> {
@@ -213,16 +223,13 @@ impl Plugins {
             if let Some(was) = was.as_ref().filter(|_| !is_same) {
                 republished.push((key.client_id.clone(), was.published.clone(), publication.clone()));
             }
-            let load = match was.filter(|was| was.key == key).map(|was| was.load) {
-                Some(load @ (PluginLoad::Loaded(_) | PluginLoad::Loading)) => load,
-                Some(failed)
-                    if is_same && !was_absent.contains_key(&(session_key, key.client_id.clone())) =>
-                {
-                    failed
-                }
+            let is_back = was_absent.contains_key(&(session_key, key.client_id.clone()));
+            let load = match was.filter(|was| was.key == key) {
+                Some(was) if !matches!(was.load, PluginLoad::Failed(_)) => was.load,
+                Some(failed) if is_same && !is_back && !failed.retries => failed.load,
                 _ => self.load(ledger, session_key, &key),
             };
-            after.insert(at, SessionPlugin { key, load, published: publication });
+            after.insert(at, SessionPlugin { key, load, published: publication, retries: false });
         }
         if let Some(session) = ledger.channels.sessions.get_mut(&session_key) {
             session.plugins.0 = after;

@@ -9,9 +9,11 @@ use serde_json::{json, Value};
 
 use super::*;
 use crate::host::customizations::{self, shown_decisions};
-use crate::host::effects::{ClientMcpTransport, Frame};
+use crate::host::effects::{ClientMcp, ClientMcpTransport, Frame};
 use crate::host::relays::{FileServer, FileServers};
-use crate::host::testing::{agent, connect, origin, outputs_of, registry, with_session, ME, MY_ID, SESSION};
+use crate::host::testing::{
+    agent, connect, origin, outputs_of, registry, with_session, CHAT, ME, MY_ID, SESSION,
+};
 use crate::wire::methods::Method;
 use crate::wire::rpc::{Incoming, Params};
 
@@ -382,8 +384,8 @@ fn file_that_is_no_text_costs_only_its_part() {
 
 #[test]
 fn file_that_is_found_at_two_places_is_read_and_counted_once() {
-    let manifest = r#"{"commands":["./commands/a.md","./commands"]}"#;
-    let mut world = World::new(vec![("plugin.json", manifest), ("commands/a.md", "Do it.")]);
+    let manifest = r#"{"commands":["./more/a.md","./more"]}"#;
+    let mut world = World::new(vec![("plugin.json", manifest), ("more/a.md", "Do it.")]);
     let outputs = world.publish(&[(URI, Some("1"))]);
     world.serve(outputs, |_, _| {});
     let plugin = world.plugins.cache.back().unwrap().1.clone();
@@ -459,6 +461,33 @@ fn fetch_that_cannot_succeed_ends_with_a_sentence() {
     let mut world = World::new(Vec::new());
     world.publish(&[("virtual:/p?q", None)]);
     assert!(matches!(world.load("virtual:/p?q"), PluginLoad::Failed(_)) && world.plugins.is_idle());
+}
+
+#[test]
+fn plugin_that_could_not_be_loaded_is_fetched_again_when_it_is_published_again() {
+    let mut world = World::new(FILES.to_vec());
+    world.publish(&[(URI, Some("1"))]);
+    world.reply(&json!({ "jsonrpc": "2.0", "id": 1, "error": { "code": -32008, "message": "none" } }));
+    assert!(!world.failure().is_empty());
+    let plugins = &mut world.ledger.channels.sessions.get_mut(&SESSION).unwrap().plugins;
+    assert!(!plugins.retry_failed("other") && plugins.retry_failed(MY_ID));
+    let outputs = world.follow();
+    world.serve(outputs, |_, _| {});
+    assert_eq!(world.loaded().len(), 2);
+    assert!(!world.ledger.channels.sessions.get_mut(&SESSION).unwrap().plugins.retry_failed(MY_ID));
+}
+
+#[test]
+fn parts_that_say_too_much_are_not_read() {
+    let large = "x".repeat(layouts::PARTS_BYTES_MAX / 2);
+    let servers = json!({ "mcpServers": {
+        "a": { "command": "a", "args": [large] }, "b": { "command": "b", "args": [large] },
+        "c": { "command": "c" },
+    } });
+    let text = servers.to_string();
+    let plugin = parsed(&[(".mcp.json", text.as_str()), ("skills/s/SKILL.md", "Do it.")]);
+    assert_eq!(parts(&plugin), ["skill s", "mcp a"]);
+    assert_eq!(plugin.problems, ["only the first 2 of its 4 parts are read"]);
 }
 
 #[test]
@@ -704,15 +733,41 @@ fn decision_for_all_sessions_is_about_the_same_plugin_whatever_its_id() {
         let outputs = world.activate(json!({ "clientId": client, "tools": [], "customizations": [plugin] }));
         world.serve(outputs, |_, _| {});
     };
-    publish(&mut world, MY_ID, URI, "virtual:/other");
+    publish(&mut world, MY_ID, URI, "virtual:/q");
     assert!(world.off().is_empty(), "another plugin with this id");
     publish(&mut world, MY_ID, "other", URI);
     assert_eq!(world.off(), ["other#skill=Sing", "other#mcp=web"]);
+    // Those about other parts than servers are for their session alone.
     let stored = serde_json::to_value(&world.ledger.channels.root.decisions).unwrap();
-    assert_eq!(stored["plugin:virtual:/p#mcp=web"], json!({ "global": false }));
+    assert_eq!(stored, json!({ "plugin:virtual:/p#mcp=web": { "global": false } }));
     // The decision for a session comes first.
     world.switch("other#skill=Sing", json!([{ "kind": "session", "enabled": true }]));
     assert_eq!(world.off(), ["other#mcp=web"]);
+}
+
+#[test]
+fn server_that_is_stopped_is_that_of_one_plugin_whatever_its_id() {
+    let mut world = World::new(FILES.to_vec());
+    let publish = |world: &mut World, uri: &str| {
+        let plugin = json!({ "type": "plugin", "id": "p", "uri": uri, "name": "P", "nonce": "1" });
+        let outputs = world.activate(json!({ "clientId": MY_ID, "tools": [], "customizations": [plugin] }));
+        world.serve(outputs, |_, _| {});
+        world.show();
+    };
+    world.ledger.channels.root.client_mcp = ClientMcp::All;
+    publish(&mut world, URI);
+    let (ledger, mut agents) = (&mut world.ledger, registry(&[agent("script", "")]));
+    let stop = json!({ "type": "session/mcpServerStopRequested", "id": "p#mcp=web" });
+    let stop = serde_json::from_value(stop).unwrap();
+    outputs_of(|step| {
+        let changed =
+            customizations::client_changes_customization(ledger, &mut agents, step, SESSION, stop, origin());
+        changed.unwrap();
+    });
+    let given = |world: &mut World| customizations::servers_for_conversation(&mut world.ledger, CHAT).0;
+    assert_eq!(given(&mut world), Vec::<String>::new());
+    publish(&mut world, "virtual:/q");
+    assert_eq!(given(&mut world), ["p#mcp=web"]);
 }
 
 #[test]

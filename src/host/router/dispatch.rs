@@ -203,6 +203,9 @@ pub(super) fn change_session(
     let configured = before.filter(|_| matches!(action, StateAction::SessionConfigChanged(_)));
     if let StateAction::SessionActiveClientSet(a) = &action {
         clients.client_returned(key, &a.active_client.client_id);
+        if session.plugins.retry_failed(&a.active_client.client_id) && unchanged {
+            clients::plugins_may_differ(ledger, step, key);
+        }
     }
     if unchanged {
         return Ok(Verdict::Unchanged);

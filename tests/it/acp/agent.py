@@ -895,6 +895,7 @@ def begin_server(session, params):
     IN_FOLDER.setdefault(params["cwd"], set()).add(session)
     sharing = IN_FOLDER[params["cwd"]] if OPTIONS.shares_servers else {session}
     given = {entry["name"]: entry for entry in params["mcpServers"] if entry["name"] != "ahpclient"}
+    EVER_GIVEN.extend(given.values())
     for other in sharing:
         GIVEN[other] = {**GIVEN.get(other, {}), **given} if OPTIONS.shares_servers else given
     for entry in params["mcpServers"]:
@@ -908,6 +909,8 @@ def begin_server(session, params):
 # The other servers of each session, by name: as they were given, and those on stdio that were used.
 GIVEN = {}
 USED = {}
+# All servers that any session was given.
+EVER_GIVEN = []
 # Sessions by their folder.
 IN_FOLDER = {}
 
@@ -922,6 +925,14 @@ def post(entry, message):
 def step_given(session, rest):
     """Says the names of the servers that it was given, and how they are reached."""
     text(session, " ".join(f"{name}:{entry.get('type', 'stdio')}" for name, entry in sorted(GIVEN[session].items())))
+
+
+def step_repeat(session, rest):
+    """Writes to stderr all words in the environments that it was given for servers in any session."""
+    for entry in EVER_GIVEN:
+        for variable in entry.get("env", []):
+            sys.stderr.write("".join(f"it was given {word}\n" for word in variable["value"].split(" ")))
+    sys.stderr.flush()
 
 
 def step_use(session, rest):

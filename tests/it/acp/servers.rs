@@ -245,6 +245,23 @@ fn agent_that_repeats_a_secret_in_its_refusal_does_not_spread_it() {
 }
 
 #[test]
+fn secret_stays_hidden_as_long_as_the_agent_that_knows_it_runs_and_without_its_prefix() {
+    let bearer = "env = { KEY = { env = \"MCP_TEST_SECRET\", prefix = \"Bearer \" } }";
+    let flags = ["--state-dir", "FOLDER/state"];
+    let mut watched = start(&["--can", "resume", "--can", "close"], &section("one", bearer), &flags);
+    watched.session();
+    watched.until_ready();
+    watched.turn("t1", "repeat");
+    watched.toggle("one", false);
+    assert_eq!(watched.turn("t2", "given"), "", "the session is another one");
+    watched.turn("t3", "repeat");
+    let folder = watched.leave().unwrap();
+    let log = fs::read_to_string(folder.path().join("log")).unwrap();
+    assert_eq!(log.matches("stderr: it was given (secret)").count(), 2, "{log}");
+    check_no_secrets(folder.path());
+}
+
+#[test]
 fn server_that_is_configured_later_reaches_an_open_session() {
     let mut watched = start(&["--can", "resume", "--can", "close"], "", &[]);
     watched.session();

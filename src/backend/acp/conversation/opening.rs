@@ -120,6 +120,7 @@ impl AcpConversation {
         let (cwd, others) = directories(agent, open)?;
         let folders = std::iter::once(&cwd).chain(&others).cloned().collect();
         let mut client_tools = ClientTools::new(agent, open.client_tools.clone()).await;
+        running.connection.hide(read.secrets());
         let can = &running.capabilities.mcp_capabilities;
         let given = GivenServers::new(read, can, &cwd, &agent.spec.environment);
         let shares = running.quirks.shares_servers;

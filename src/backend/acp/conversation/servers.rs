@@ -38,7 +38,7 @@ const FAILED_START: &str = "mcp_startup.";
 pub(super) struct ReadServers {
     /// Servers in the agent's form, with their programs as configured; or why one is unusable.
     servers: Vec<(Arc<McpServer>, Result<AcpServer, String>)>,
-    _secrets: Vec<Secret>,
+    secrets: Vec<Arc<Secret>>,
 }
 
 /// Servers that the agent has.
@@ -66,9 +66,14 @@ impl ReadServers {
                 let entry = entry_of(&server, &mut secrets).map_err(|why| format!("{why:#}"));
                 (server, entry)
             });
-            Self { servers: servers.collect(), _secrets: secrets }
+            Self { servers: servers.collect(), secrets }
         });
         read.await.context("the MCP servers cannot be prepared")
+    }
+
+    /// Returns the secrets that the servers have.
+    pub(super) fn secrets(&self) -> &[Arc<Secret>] {
+        &self.secrets
     }
 
     /// Returns a text without secrets; unchanged if there are no servers.
@@ -173,12 +178,16 @@ struct FailedStart {
 ///
 /// # Errors
 /// When it is unusable, with the reason for people.
-fn entry_of(server: &McpServer, secrets: &mut Vec<Secret>) -> anyhow::Result<AcpServer> {
+fn entry_of(server: &McpServer, secrets: &mut Vec<Arc<Secret>>) -> anyhow::Result<AcpServer> {
     let name = server.name.as_str();
     let mut read = |what: &str, text: &SecretText| -> anyhow::Result<String> {
-        let value = text.read().with_context(|| format!("`{what}`"))?;
-        if text.is_reference() || value.len() >= HIDDEN_BYTES_MIN {
-            secrets.push(Secret::register(&value));
+        let context = || format!("`{what}`");
+        if text.is_reference() {
+            return text.read_hidden(secrets).with_context(context);
+        }
+        let value = text.read().with_context(context)?;
+        if value.len() >= HIDDEN_BYTES_MIN {
+            secrets.push(Arc::new(Secret::register(&value)));
         }
         Ok(value)
     };
