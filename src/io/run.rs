@@ -118,8 +118,9 @@ struct Sidecar {
     drained: bool,
 }
 
-/// Agents, MCP servers, those of clients' plugins that are allowed, and rules of automations.
-type Offered = (Vec<Box<dyn Backend>>, Vec<McpServer>, ClientMcp, Option<AutomationRules>);
+/// Agents, MCP servers, those of clients' plugins that are allowed, rules of automations, and
+/// whether the host goes on without clients.
+type Offered = (Vec<Box<dyn Backend>>, Vec<McpServer>, ClientMcp, Option<AutomationRules>, bool);
 
 /// Returns the members of the next release that the core sends in this version, if any.
 fn next_release(version: Dialect) -> Option<NextRelease> {
@@ -129,7 +130,7 @@ fn next_release(version: Dialect) -> Option<NextRelease> {
 impl Sidecar {
     fn new(
         options: RunOptions,
-        (backends, servers, client_mcp, automations): Offered,
+        (backends, servers, client_mcp, automations, stays): Offered,
         opened: OpenedPersistence,
         leave_reasons: mpsc::UnboundedReceiver<LeaveReason>,
         join_requests: mpsc::UnboundedReceiver<JoinRequest>,
@@ -148,9 +149,11 @@ impl Sidecar {
             agents: described,
             client_mcp,
             // Nothing is sent by itself where nothing is stored.
-            automations: automations
-                .filter(|_| !readers.is_empty())
-                .map(|rules| AutomationSettings { rules, zones: time_zones::of_system() }),
+            automations: automations.filter(|_| !readers.is_empty()).map(|rules| AutomationSettings {
+                rules,
+                zones: time_zones::of_system(),
+                stays,
+            }),
             next: next_release(Dialect::spoken(options.preview)),
             root_schema: host::nothing_to_configure(),
             replay_window: ReplayWindow::default(),

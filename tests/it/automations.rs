@@ -312,7 +312,12 @@ fn take_begun(world: &mut World) -> Vec<AutomationRunKey> {
 impl Working {
     /// A run whose agent has been told to start.
     fn starting() -> Self {
-        let mut world = World::saving(Core::with_automations(Start::default()));
+        Self::starting_in(true)
+    }
+
+    /// The same in a host that goes on without clients, or not.
+    fn starting_in(stays: bool) -> Self {
+        let mut world = World::saving(Core::with_automations(Start::default(), stays));
         world.arrive(ME, "me");
         define(&mut world);
         let uri = request(&mut world);
@@ -326,7 +331,11 @@ impl Working {
 
     /// A run whose agent works on the turn.
     fn new() -> Self {
-        let mut working = Self::starting();
+        Self::new_in(true)
+    }
+
+    fn new_in(stays: bool) -> Self {
+        let mut working = Self::starting_in(stays);
         working.world.agent(working.chat, Event::Opened);
         working.run = working.world.started();
         working
@@ -472,7 +481,7 @@ fn start_on(rows: &Rows, life: u64) -> World {
     let channels = rows.values().cloned().collect();
     let (head, last_key) = (life << 20, life * 1000);
     let start = Start { channels, head, last_key, continues: true, ..Start::default() };
-    let mut world = World::saving(Core::with_automations(start));
+    let mut world = World::saving(Core::with_automations(start, true));
     world.arrive(ME, "me");
     world
 }
@@ -553,6 +562,64 @@ fn permission_in_a_run_waits_for_a_client_and_is_declined_without_one() {
         // The run goes on: it belongs to no client, not even to one whose turns are cancelled.
         assert_eq!(alone.lifecycle()["status"], "running", "{how:?}");
     }
+}
+
+#[test]
+fn run_ends_with_the_last_client_of_a_host_that_leaves_with_it() {
+    let mut working = Working::new_in(false);
+    working.world.arrive(ConnectionId(3), "third");
+    working.leave(Shutdown::Cancel);
+    assert!(!working.world.commands().any(|command| matches!(command, Command::Cancel { .. })));
+    working.world.feed(Input::Ended { connection: ConnectionId(3), how: Shutdown::Cancel, expected: None });
+    let is_cancel = |command: &Command| matches!(command, Command::Cancel { run } if *run == working.run);
+    assert!(working.world.commands().any(is_cancel));
+    working.world.report(working.chat, working.run, TurnEvent::Ended(TurnEnd::Cancelled));
+    assert_eq!(working.lifecycle()["error"]["errorType"], "interrupted");
+    // Nothing more begins before a client is back.
+    let mut left = Working::starting_in(false);
+    left.fail_to_start();
+    left.leave(Shutdown::Cancel);
+    assert_eq!(left.retry(), []);
+}
+
+#[test]
+fn retry_of_a_run_leaves_the_session_in_which_a_user_has_gone_on() {
+    let mut working = Working::starting();
+    working.fail_to_start();
+    let (session, chat) = (working.state()["primarySession"].take(), working.chat);
+    let default = working.world.state(ME, session.as_str().unwrap())["defaultChat"].take();
+    let message = json!({ "text": "I", "origin": { "kind": "user" } });
+    let turn = json!({ "type": "chat/turnStarted", "turnId": "mine", "message": message });
+    assert_eq!(working.world.dispatch(ME, default.as_str().unwrap(), turn), None);
+    working.world.agent(chat, Event::Opened);
+    assert_eq!(working.retry(), [working.key]);
+    working.begin();
+    assert_ne!(working.chat, chat, "the run has another session");
+    let sessions = working.state()["sessions"].take();
+    assert_eq!(sessions.as_array().unwrap().len(), 2, "{sessions}");
+    let kept = working.world.state(ME, default.as_str().unwrap());
+    assert_eq!(kept["activeTurn"]["id"], "mine", "{kept}");
+}
+
+#[test]
+fn automation_that_changes_before_its_run_begins_has_its_new_directories_checked() {
+    let mut world = World::saving(Core::with_automations(Start::default(), true));
+    world.arrive(ME, "me");
+    define(&mut world);
+    request(&mut world);
+    let begun = take_begun(&mut world);
+    let folder = json!({ "session": { "workingDirectories": ["file:///w"] } });
+    let update = json!({ "type": "automation/updateRequested", "resource": AUTOMATION, "changes": folder });
+    assert_eq!(world.dispatch(ME, LIST, update), None);
+    world.take();
+    world.feed(Input::DirectoriesChecked(begun[0], Findings::new()));
+    let asked = world.take().into_iter().find_map(|output| match output {
+        Output::CheckDirectories(key, directories) => Some((key, directories)),
+        _ => None,
+    });
+    assert_eq!(asked, Some((begun[0], vec!["file:///w".to_owned()])));
+    world.feed(Input::DirectoriesChecked(begun[0], Findings::from([("file:///w".to_owned(), Ok(()))])));
+    world.opened();
 }
 
 #[test]

@@ -80,7 +80,9 @@ impl CronField {
             if from > to {
                 return Err(format!("{} `{item}`: the range ends before it begins", self.name));
             }
-            let step = step.map_or(Some(1), number).filter(|step| *step > 0);
+            // A larger step than the field has values leaves the first one.
+            let read = |text: &str| number(text).or_else(|| is_number(text).then_some(u8::MAX));
+            let step = step.map_or(Some(1), read).filter(|step| *step > 0);
             let step =
                 step.ok_or_else(|| format!("{} `{item}`: the step is no positive number", self.name))?;
             for value in (from..=to).step_by(usize::from(step)) {
@@ -101,7 +103,11 @@ impl CronField {
 
 /// Reads a number of ASCII digits.
 fn number(text: &str) -> Option<u8> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+    is_number(text).then(|| text.parse().ok())?
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 impl Cron {
@@ -334,6 +340,15 @@ mod tests {
     }
 
     #[test]
+    fn step_beyond_the_values_of_a_field_leaves_the_first_one() {
+        let zone = TimeZone::UTC;
+        for (large, same) in [("*/300 * * * *", "0 * * * *"), ("5-9/99999999999 * * * *", "5 * * * *")] {
+            let read = |text: &str| Cron::parse(text, zone.clone()).unwrap().minutes.bits;
+            assert_eq!(read(large), read(same), "{large}");
+        }
+    }
+
+    #[test]
     fn expressions_outside_the_grammar_are_refused() {
         for expression in [
             "",
@@ -367,7 +382,6 @@ mod tests {
             "*/2/3 * * * *",
             "1-2-3 * * * *",
             "300 * * * *",
-            "*/300 * * * *",
             "١ * * * *",
         ] {
             assert!(Cron::parse(expression, TimeZone::UTC).is_err(), "{expression}");

@@ -6,9 +6,10 @@
 use std::collections::BTreeSet;
 
 use ahp_types::state::{
-    AutomationDefinition, AutomationDefinitionPatch, AutomationDisableCondition, AutomationSchedule,
-    AutomationTrigger, MessageAttachment, MessageKind,
+    AutomationDefinition, AutomationDefinitionPatch, AutomationDisableCondition, AutomationMisfirePolicy,
+    AutomationSchedule, AutomationTrigger, MessageAttachment, MessageKind,
 };
+use jiff::civil::DateTime;
 use jiff::Timestamp;
 
 use super::cron::Cron;
@@ -18,6 +19,7 @@ use crate::host::configuration::requests::find_agent;
 use crate::host::limits::{check_id, URI_BYTES_MAX};
 use crate::host::refusal::Refusal;
 use crate::wire::rpc::json_bytes;
+use crate::wire::text;
 use crate::wire::uris::is_automation;
 
 /// Maximum size of a definition as JSON text, in bytes.
@@ -90,6 +92,10 @@ pub(super) fn checked(
         if !ids.insert(&trigger.id) {
             return Err(refuse(format_args!("two triggers have the id `{}`", trigger.id)));
         }
+        if let Some(AutomationMisfirePolicy::Unknown(policy)) = &trigger.misfire_policy {
+            let policy = text::one_line(text::first_bytes(policy, 100));
+            return Err(refuse(format_args!("`misfirePolicy`: `{policy}` is neither `runOnce` nor `skip`")));
+        }
         let cron = cron_of(&trigger.schedule, &settings.zones).map_err(refuse)?;
         let minutes = i64::from(settings.rules.min_interval_minutes.get());
         if minutes > 1 && cron.smallest_interval(now).is_some_and(|smallest| smallest < minutes) {
@@ -116,7 +122,7 @@ fn check_conditions(conditions: &[AutomationDisableCondition]) -> Result<(), Ref
             }
             AutomationDisableCondition::AfterDate(after) => {
                 dates += 1;
-                if after.date.parse::<Timestamp>().is_err() {
+                if date_of(&after.date).is_none() {
                     return Err(refuse(format_args!(
                         "`disableConditions`: `{}` is no time in ISO 8601",
                         after.date
@@ -129,6 +135,16 @@ fn check_conditions(conditions: &[AutomationDisableCondition]) -> Result<(), Ref
         return Err(refuse("`disableConditions`: each kind may occur once"));
     }
     Ok(())
+}
+
+/// Reads the time of a condition. The end of the year 9999, by which people mean never, is later
+/// than the latest time that can be computed with.
+pub(super) fn date_of(text: &str) -> Option<Timestamp> {
+    let latest = || {
+        let local = text.strip_suffix(['Z', 'z'])?.parse::<DateTime>().ok()?;
+        (local.year() == 9999).then_some(Timestamp::MAX)
+    };
+    text.parse().ok().or_else(latest)
 }
 
 /// Reads a schedule. The error is for people.

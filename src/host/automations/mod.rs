@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use super::actions::Verdict;
 use super::agents::AgentRegistry;
+use super::channels::Automations;
 use super::effects::{AutomationRunKey, AutomationsKey, ChatKey, Output, Record};
 use super::ledger::Ledger;
 use super::refusal::Refusal;
@@ -68,6 +69,8 @@ pub struct AutomationSettings {
     pub rules: AutomationRules,
     /// Time zones in which schedules can be read.
     pub zones: TimeZones,
+    /// Set if the host goes on without clients, as `serve` does: schedules go on, too.
+    pub stays: bool,
 }
 
 /// Database of time zones, which the caller lends. It has the same answer for a name each time.
@@ -115,7 +118,10 @@ pub(super) struct Bookkeeping {
     recovered: bool,
     /// Whether runs may start.
     #[serde(skip)]
-    phase: Phase,
+    phase: HostPhase,
+    /// Set if runs may be pending that the previous process, or the last client, has left.
+    #[serde(skip)]
+    has_left_runs: bool,
     /// Number of the latest timer; earlier ones are void.
     #[serde(skip)]
     timer: u64,
@@ -123,7 +129,7 @@ pub(super) struct Bookkeeping {
 
 /// Phases of a process, by what may start in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Phase {
+enum HostPhase {
     /// No client has shaken hands: nothing starts.
     #[default]
     BeforeHandshake,
@@ -136,7 +142,7 @@ enum Phase {
     Over,
 }
 
-impl Phase {
+impl HostPhase {
     /// Returns whether runs may start that clients ask for.
     fn is_awake(self) -> bool {
         matches!(self, Self::Settling | Self::Settled)
@@ -187,11 +193,13 @@ pub(super) fn change_list(
         return Ok(Verdict::Unchanged);
     };
     let now = now(step);
+    let is_update = matches!(action, StateAction::AutomationUpdateRequested(_));
     match action {
         StateAction::AutomationCreateRequested(asked) => {
             definitions::check_uri(&asked.resource)?;
+            let definition = definitions::checked(asked.definition, agents, &list.settings, now)?;
             match list.get(&asked.resource) {
-                Some(known) if known.definition == asked.definition => return Ok(Verdict::Unchanged),
+                Some(known) if known.definition == definition => return Ok(Verdict::Unchanged),
                 Some(_) => return Err(refuse("another automation has this URI already")),
                 None if list.entries().len() >= AUTOMATIONS_MAX => {
                     return Err(refuse(format_args!(
@@ -200,7 +208,6 @@ pub(super) fn change_list(
                 }
                 None => {}
             }
-            let definition = definitions::checked(asked.definition, agents, &list.settings, now)?;
             let entry = AutomationEntry {
                 resource: asked.resource,
                 run_count: definitions::runs_max(&definition).map(|_| 0),
@@ -257,7 +264,8 @@ pub(super) fn change_list(
         }
         _ => return Ok(Verdict::Unchanged),
     }
-    schedules::arm(ledger, step, false);
+    // A changed condition may disable the automation now.
+    schedules::arm(ledger, step, is_update);
     // The list changes by `automation/set`; the request itself is acknowledged.
     Ok(Verdict::Unchanged)
 }
@@ -283,6 +291,17 @@ fn now(step: &Step<'_>) -> Timestamp {
     Timestamp::from_millisecond(step.now.unix_ms).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
+/// Returns whether runs may begin: with a client, and where the host goes on without one.
+fn has_reason_to_run(ledger: &Ledger, list: &Automations) -> bool {
+    list.settings.stays || ledger.presence.has_clients()
+}
+
+/// Returns whether the turn of this chat is that of a run that goes on without clients.
+pub(super) fn goes_on_without_clients(ledger: &Ledger, chat: ChatKey) -> bool {
+    let list = ledger.channels.automation_list();
+    list.is_some_and(|list| list.settings.stays && list.bookkeeping.active.contains_key(&chat))
+}
+
 /// Returns whether the turn of this chat is that of a run.
 pub(super) fn is_of_run(ledger: &Ledger, chat: ChatKey) -> bool {
     let list = ledger.channels.automation_list();
@@ -292,7 +311,7 @@ pub(super) fn is_of_run(ledger: &Ledger, chat: ChatKey) -> bool {
 /// Returns the time after which no schedule of a definition applies.
 fn end_date(conditions: Option<&Vec<AutomationDisableCondition>>) -> Option<Timestamp> {
     conditions.into_iter().flatten().find_map(|condition| match condition {
-        AutomationDisableCondition::AfterDate(after) => after.date.parse().ok(),
+        AutomationDisableCondition::AfterDate(after) => definitions::date_of(&after.date),
         AutomationDisableCondition::AfterRuns(_) => None,
     })
 }

@@ -19,7 +19,8 @@ use ahp_types::state::{
 };
 
 use super::{
-    note_bookkeeping, remove_row, schedules, set_entry, FailedStarts, Phase, RunRequest, ENDED_RUNS_MAX,
+    has_reason_to_run, note_bookkeeping, remove_row, schedules, set_entry, FailedStarts, HostPhase,
+    RunRequest, ENDED_RUNS_MAX,
 };
 use crate::host::channels::{summary_of_run, AutomationRun};
 use crate::host::effects::{AutomationRunKey, ChatKey, Output, Timer};
@@ -53,6 +54,11 @@ pub(in crate::host) enum Outcome {
 impl Outcome {
     pub(in crate::host) fn failed(kind: &str, message: &str) -> Self {
         Self::Failed(error_info(kind.to_owned(), message))
+    }
+
+    /// Returns the end of a run that the end of the host has cut off.
+    pub(in crate::host) fn interrupted() -> Self {
+        Self::failed("interrupted", "the host ended while the run was in progress")
     }
 
     /// Returns the end of the run whose turn has ended like this.
@@ -223,12 +229,19 @@ pub(super) fn remove_run(ledger: &mut Ledger, step: &mut Step<'_>, uri: &str) {
     remove_row(step, key);
 }
 
-/// Returns the definition of a run that may begin now, or whose agent may be started again.
+/// Returns the definition of a run that may begin now, or whose agent may be started again. A run
+/// for which there is no client begins when one is back.
 pub(in crate::host) fn startable_run(
-    ledger: &Ledger,
+    ledger: &mut Ledger,
     key: AutomationRunKey,
 ) -> Option<(AutomationRunState, AutomationDefinition)> {
-    let list = ledger.channels.automation_list().filter(|list| list.bookkeeping.phase.is_awake())?;
+    let may_run = has_reason_to_run(ledger, ledger.channels.automation_list()?);
+    let list = ledger.channels.automation_list_mut().filter(|list| list.bookkeeping.phase.is_awake())?;
+    list.bookkeeping.has_left_runs |= !may_run;
+    if !may_run {
+        return None;
+    }
+    let list = ledger.channels.automation_list()?;
     let run = &ledger.channels.automation_runs.get(&key)?.state;
     let may_begin = match run.lifecycle {
         AutomationRunLifecycle::Pending(_) => true,
@@ -256,7 +269,7 @@ pub(in crate::host) fn retry_later(ledger: &mut Ledger, step: &mut Step<'_>, key
 }
 
 /// Starts the agent of a run again, if the run still waits for that.
-pub(in crate::host) fn retry(ledger: &Ledger, step: &mut Step<'_>, key: AutomationRunKey) {
+pub(in crate::host) fn retry(ledger: &mut Ledger, step: &mut Step<'_>, key: AutomationRunKey) {
     if let Some((_, definition)) = startable_run(ledger, key) {
         let directories = definition.session.working_directories.unwrap_or_default();
         step.emit(Output::CheckDirectories(key, directories));
@@ -361,6 +374,12 @@ fn list_run(ledger: &mut Ledger, step: &mut Step<'_>, key: AutomationRunKey) {
     }
 }
 
+/// Returns whether the host ends, or leaves with its last client: its turns are cancelled by that.
+pub(in crate::host) fn are_over(ledger: &Ledger) -> bool {
+    let list = ledger.channels.automation_list();
+    list.is_some_and(|list| list.bookkeeping.phase == HostPhase::Over || !has_reason_to_run(ledger, list))
+}
+
 /// Takes the run whose turn has ended in this chat.
 pub(in crate::host) fn take_active(ledger: &mut Ledger, chat: ChatKey) -> Option<AutomationRunKey> {
     ledger.channels.automation_list_mut()?.bookkeeping.active.remove(&chat)
@@ -392,24 +411,19 @@ pub(in crate::host) fn recover(ledger: &mut Ledger, step: &mut Step<'_>) {
     let runs = ledger.channels.automation_runs.iter();
     let left = runs.filter(|(_, run)| matches!(run.state.lifecycle, AutomationRunLifecycle::Running(_)));
     for key in left.map(|(key, _)| *key).collect::<Vec<_>>() {
-        end(
-            ledger,
-            step,
-            key,
-            Outcome::failed("interrupted", "the host ended while the run was in progress"),
-        );
+        end(ledger, step, key, Outcome::interrupted());
     }
 }
 
 /// Lets runs begin. Called after each request of a client that has shaken hands.
 pub(in crate::host) fn wake(ledger: &mut Ledger, step: &mut Step<'_>) {
     let Some(list) = ledger.channels.automation_list_mut() else { return };
-    if list.bookkeeping.phase == Phase::BeforeHandshake {
+    if list.bookkeeping.phase == HostPhase::BeforeHandshake {
         schedules::settle_later(&mut list.bookkeeping, step);
     }
 }
 
-/// Starts the runs that the previous process has recorded.
+/// Starts the runs that were recorded and have not begun.
 pub(super) fn start_pending_runs(ledger: &Ledger, step: &mut Step<'_>) {
     let Some(list) = ledger.channels.automation_list() else { return };
     for (key, run) in ledger.channels.automation_runs.iter() {
@@ -424,7 +438,7 @@ pub(super) fn start_pending_runs(ledger: &Ledger, step: &mut Step<'_>) {
 /// Lets no further run begin: the host shuts down.
 pub(in crate::host) fn sleep(ledger: &mut Ledger) {
     if let Some(list) = ledger.channels.automation_list_mut() {
-        list.bookkeeping.phase = Phase::Over;
+        list.bookkeeping.phase = HostPhase::Over;
     }
 }
 

@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::cron::Cron;
 use super::definitions::{cron_of, runs_max};
-use super::{end_date, now, runs, set_entry, Bookkeeping, Phase};
+use super::{end_date, has_reason_to_run, now, runs, set_entry, Bookkeeping, HostPhase};
 use crate::host::channels::Automations;
 use crate::host::effects::{Output, Timer};
 use crate::host::ledger::Ledger;
@@ -83,9 +83,10 @@ pub(super) fn next_run(list: &Automations, entry: &AutomationEntry) -> Option<Ti
     if !entry.definition.enabled {
         return None;
     }
+    let end = end_date(entry.definition.disable_conditions.as_ref());
     let next = |trigger| {
         let (cron, handled) = position(list, &entry.resource, trigger)?;
-        cron.next_after(handled)
+        cron.next_after(handled).filter(|next| end.is_none_or(|end| *next <= end))
     };
     schedules(&entry.definition).filter_map(next).min()
 }
@@ -104,7 +105,7 @@ fn latest(cron: &Cron, handled: Timestamp, first: Timestamp, now: Timestamp) -> 
 
 /// Lets scheduled runs start after the first interval.
 pub(super) fn settle_later(bookkeeping: &mut Bookkeeping, step: &mut Step<'_>) {
-    bookkeeping.phase = Phase::Settling;
+    bookkeeping.phase = HostPhase::Settling;
     bookkeeping.set_timer(step, CLOCK_CHECK_INTERVAL);
 }
 
@@ -114,13 +115,24 @@ pub(in crate::host) fn timer_expired(ledger: &mut Ledger, step: &mut Step<'_>, n
     if list.bookkeeping.timer != number || !list.bookkeeping.phase.is_awake() {
         return;
     }
-    let all: Vec<String> = list.entries().iter().map(|entry| entry.resource.clone()).collect();
-    if std::mem::replace(&mut list.bookkeeping.phase, Phase::Settled) == Phase::Settling {
+    if std::mem::replace(&mut list.bookkeeping.phase, HostPhase::Settled) == HostPhase::Settling {
+        list.bookkeeping.has_left_runs = true;
         correct_next_runs(ledger, step);
-        runs::start_pending_runs(ledger, step);
     }
+    let list = ledger.channels.automation_list().filter(|list| has_reason_to_run(ledger, list));
     // Nothing may run that cannot be recorded.
-    if ledger.failing().is_none() {
+    if let Some(list) = list.filter(|_| ledger.failing().is_none()) {
+        // The one that has waited longest is first.
+        let mut all: Vec<_> = list.entries().iter().map(|it| (stored_next_run(it), &it.resource)).collect();
+        all.sort_by_key(|(next, _)| *next);
+        let all: Vec<String> = all.into_iter().map(|(_, automation)| automation.clone()).collect();
+        let has_left = ledger
+            .channels
+            .automation_list_mut()
+            .is_some_and(|list| std::mem::take(&mut list.bookkeeping.has_left_runs));
+        if has_left {
+            runs::start_pending_runs(ledger, step);
+        }
         for automation in all {
             start_due_run(ledger, step, &automation);
         }
@@ -173,6 +185,13 @@ struct Occurrence {
     trigger: AutomationScheduleTrigger,
 }
 
+impl Occurrence {
+    /// Returns whether the first one was missed.
+    fn is_missed(&self, now: Timestamp) -> bool {
+        now.duration_since(self.first) >= MISSED
+    }
+}
+
 /// Returns what of each trigger is due at this time and is not handled.
 fn due_occurrences(list: &Automations, entry: &AutomationEntry, until: Timestamp) -> Vec<Occurrence> {
     let due = schedules(&entry.definition).filter_map(|trigger| {
@@ -198,7 +217,7 @@ impl Bookkeeping {
         AutomationRunOrigin::Trigger(AutomationTriggeredRunOrigin {
             trigger_id: due.trigger.id.clone(),
             scheduled_for: Some(format!("{:.3}", due.latest)),
-            catch_up: is_missed(due, now).then_some(true),
+            catch_up: due.is_missed(now).then_some(true),
             event: None,
         })
     }
@@ -217,10 +236,6 @@ impl Bookkeeping {
     }
 }
 
-fn is_missed(due: &Occurrence, now: Timestamp) -> bool {
-    now.duration_since(due.latest) >= MISSED
-}
-
 /// Begins the earliest run of an automation that is due, or disables the automation.
 fn start_due_run(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
     let now = now(step);
@@ -237,18 +252,8 @@ fn start_due_run(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
     if end.is_some() || max.is_some_and(|max| entry.run_count.unwrap_or(0) >= max) {
         entry.definition.enabled = false;
         entry.modified_at = step.timestamp();
-        // What waited for another run, or for a host, until the end date is left out.
-        let left_out = end.map_or_else(Vec::new, |end| due_occurrences(list, &entry, end));
-        let origins: Vec<_> =
-            left_out.iter().map(|due| list.bookkeeping.handle(automation, due, now)).collect();
         set_entry(ledger, step, entry);
-        for origin in origins {
-            let entry = ledger.channels.automation_list().and_then(|list| list.get(automation)).cloned();
-            if let Some(entry) = entry {
-                runs::record_skipped(ledger, step, entry, origin, Ok(()));
-            }
-        }
-        return;
+        return skip_due(ledger, step, automation, end.unwrap_or(now));
     }
     if stored_next_run(&entry).is_none_or(|next| next > now) {
         return;
@@ -259,10 +264,15 @@ fn start_due_run(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
     if is_full || entry.runs.iter().any(|run| runs::is_active(&run.lifecycle)) {
         return;
     }
-    let origin = list.bookkeeping.handle(automation, &due, now);
-    if is_missed(&due, now) && due.trigger.misfire_policy == Some(AutomationMisfirePolicy::Skip) {
-        return runs::record_skipped(ledger, step, entry, origin, Ok(()));
+    if due.is_missed(now) && due.trigger.misfire_policy == Some(AutomationMisfirePolicy::Skip) {
+        let missed = due_occurrences(list, &entry, now.checked_sub(MISSED).unwrap_or(now));
+        let missed = missed.into_iter().find(|missed| missed.trigger.id == due.trigger.id).unwrap_or(due);
+        let origin = list.bookkeeping.handle(automation, &missed, now);
+        runs::record_skipped(ledger, step, entry, origin, Ok(()));
+        // The latest one may be in time.
+        return start_due_run(ledger, step, automation);
     }
+    let origin = list.bookkeeping.handle(automation, &due, now);
     if !list.bookkeeping.count_scheduled_run(automation, now) {
         let why =
             format!("this automation has begun {HOURLY_MAX} scheduled runs within an hour, the maximum");
@@ -277,21 +287,41 @@ fn start_due_run(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str) {
             entry.modified_at = step.timestamp();
         }
     }
+    let is_last = !entry.definition.enabled;
     runs::record_run(ledger, step, entry, origin);
+    if is_last {
+        skip_due(ledger, step, automation, now);
+    }
+}
+
+/// Records as skipped what of a disabled automation was due until this time: it has waited for
+/// another run, or for a host.
+fn skip_due(ledger: &mut Ledger, step: &mut Step<'_>, automation: &str, until: Timestamp) {
+    let now = now(step);
+    let Some(list) = ledger.channels.automation_list_mut() else { return };
+    let Some(entry) = list.get(automation).cloned() else { return };
+    let due = due_occurrences(list, &entry, until);
+    let origins: Vec<_> = due.iter().map(|due| list.bookkeeping.handle(automation, due, now)).collect();
+    for origin in origins {
+        let entry = ledger.channels.automation_list().and_then(|list| list.get(automation)).cloned();
+        if let Some(entry) = entry {
+            runs::record_skipped(ledger, step, entry, origin, Ok(()));
+        }
+    }
 }
 
 /// Sets the timer for the next occurrence or end date, if there is one; for now if `at_once`.
 pub(in crate::host) fn arm(ledger: &mut Ledger, step: &mut Step<'_>, at_once: bool) {
     let now = now(step);
     let list = ledger.channels.automation_list_mut();
-    let Some(list) = list.filter(|list| list.bookkeeping.phase == Phase::Settled) else { return };
+    let Some(list) = list.filter(|list| list.bookkeeping.phase == HostPhase::Settled) else { return };
     let enabled = list.entries().iter().filter(|entry| entry.definition.enabled);
     let next = enabled.flat_map(|entry| {
         let date = end_date(entry.definition.disable_conditions.as_ref());
         [stored_next_run(entry), date]
     });
     let next: Vec<_> = next.flatten().collect();
-    if next.is_empty() {
+    if next.is_empty() && !list.bookkeeping.has_left_runs {
         return;
     }
     // What is due and has not begun waits for something, and does not delay what is due later.

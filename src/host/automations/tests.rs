@@ -12,7 +12,7 @@ use serde_json::{json, Value};
 
 use super::*;
 use crate::host::effects::{AutomationRunKey, ChannelRow, Now, Timer};
-use crate::host::testing::{agent, config, origin, registry, step_at_time};
+use crate::host::testing::{agent, config, origin, registry, step_at_time, ME, MY_ID};
 use crate::host::{Config, Start};
 use runs::Outcome;
 use schedules::CLOCK_CHECK_INTERVAL;
@@ -31,6 +31,8 @@ struct Bench {
     rows: BTreeMap<ChannelId, ChannelRow>,
     ids: u64,
     zones: TwoZones,
+    /// Set if the host goes on without clients; there is none.
+    stays: bool,
 }
 
 use crate::host::effects::ChannelId;
@@ -62,12 +64,16 @@ impl TwoZones {
     }
 }
 
-fn ledger_of(rows: Vec<ChannelRow>, zones: &TwoZones) -> Ledger {
+fn ledger_of(rows: Vec<ChannelRow>, zones: &TwoZones, stays: bool) -> Ledger {
     let last_key = rows.iter().map(|row| row.id.key).max().unwrap_or(0);
     let rules = serde_json::from_value(json!({})).unwrap();
     let zones = TimeZones::new(zones.clone());
     let start = Start { channels: rows, last_key, continues: true, ..Start::default() };
-    Ledger::at_start(&Config { automations: Some(AutomationSettings { rules, zones }), start, ..config() })
+    Ledger::at_start(&Config {
+        automations: Some(AutomationSettings { rules, zones, stays }),
+        start,
+        ..config()
+    })
 }
 
 impl Bench {
@@ -75,13 +81,14 @@ impl Bench {
     fn at(time: &str) -> Self {
         let zones = TwoZones::default();
         let mut bench = Self {
-            ledger: ledger_of(Vec::new(), &zones),
+            ledger: ledger_of(Vec::new(), &zones, true),
             now: time.parse().unwrap(),
             begun: Vec::new(),
             timer: None,
             rows: BTreeMap::new(),
             ids: 0,
             zones,
+            stays: true,
         };
         let settled = bench.now;
         bench.now = settled - CLOCK_CHECK_INTERVAL;
@@ -194,7 +201,7 @@ impl Bench {
     fn restart(&mut self) {
         self.begun.clear();
         self.timer = None;
-        self.ledger = ledger_of(self.rows.values().cloned().collect(), &self.zones);
+        self.ledger = ledger_of(self.rows.values().cloned().collect(), &self.zones, self.stays);
         self.step(runs::recover);
         self.wake();
         assert!(self.begun.is_empty(), "nothing begins at once");
@@ -241,6 +248,7 @@ fn invalid_definitions_are_refused() {
     let runs = json!({ "kind": "afterRuns", "max": 1 });
     let plugin = json!({ "type": "plugin", "id": "p", "uri": "virtual:/p", "name": "p" });
     let chat = json!([{ "type": "chat", "label": "c", "resource": "ahp-chat:/c" }]);
+    let misspelt = with(schedule("0 3 * * *", "UTC"), "misfirePolicy", json!("Skip"));
     for bad in [
         with(good.clone(), "title", json!("")),
         with(good.clone(), "title", json!("x".repeat(70 << 10))),
@@ -257,6 +265,7 @@ fn invalid_definitions_are_refused() {
         with(good.clone(), "triggers", json!([schedule("0 3 * * *", "Mars/Olympus")])),
         with(good.clone(), "triggers", json!([schedule("0 3 * * *", "UTC"), schedule("0 4 * * *", "UTC")])),
         with(good.clone(), "triggers", json!(vec![schedule("0 3 * * *", "UTC"); 17])),
+        with(good.clone(), "triggers", json!([misspelt])),
         with(good.clone(), "disableConditions", json!([{ "kind": "afterRuns", "max": 0 }])),
         with(good.clone(), "disableConditions", json!([runs, runs])),
         with(good.clone(), "disableConditions", json!([{ "kind": "afterDate", "date": "tomorrow" }])),
@@ -413,7 +422,7 @@ fn change_within_thirty_seconds_of_a_start_delays_nothing() {
     let mut bench = Bench::at("2026-01-01T00:00:00Z");
     bench.create(definition(&[schedule("0 * * * *", "UTC")])).unwrap();
     bench.now = "2026-01-01T01:00:00Z".parse().unwrap();
-    bench.ledger = ledger_of(bench.rows.values().cloned().collect(), &bench.zones);
+    bench.ledger = ledger_of(bench.rows.values().cloned().collect(), &bench.zones, true);
     bench.wake();
     let due = bench.timer.unwrap();
     bench.update(json!({ "title": "Other" }));
@@ -432,7 +441,7 @@ fn nothing_begins_once_the_input_has_ended() {
     assert!(bench.begun.is_empty());
     bench.request("one");
     let run = bench.begun[0];
-    assert!(runs::startable_run(&bench.ledger, run).is_none(), "it begins in the next process");
+    assert!(runs::startable_run(&mut bench.ledger, run).is_none(), "it begins in the next process");
     bench.restart();
     assert!(bench.begun.contains(&run));
 }
@@ -453,6 +462,107 @@ fn occurrence_that_waits_until_the_end_date_is_recorded_as_skipped() {
     assert!(matches!(skipped.lifecycle, AutomationRunLifecycle::Cancelled(_)), "{skipped:?}");
     assert!(!bench.entry().definition.enabled);
     assert_eq!(bench.begun.len(), 1);
+}
+
+#[test]
+fn occurrence_of_another_trigger_beyond_the_last_run_is_recorded_as_skipped() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    let mut other = schedule("0 * * * *", "UTC");
+    other["id"] = "other".into();
+    let once = json!([{ "kind": "afterRuns", "max": 1 }]);
+    bench
+        .create(with(definition(&[schedule("0 * * * *", "UTC"), other]), "disableConditions", once))
+        .unwrap();
+    bench.look("2026-01-01T01:00:00Z".parse().unwrap());
+    let kinds: Vec<Value> = bench
+        .entry()
+        .runs
+        .iter()
+        .map(|run| json!([serde_json::to_value(&run.lifecycle).unwrap()["status"], run.meta.is_some()]))
+        .collect();
+    assert_eq!(kinds, [json!(["cancelled", true]), json!(["pending", false])]);
+    assert!(!bench.entry().definition.enabled);
+}
+
+#[test]
+fn missed_occurrences_leave_a_trace_also_if_the_latest_is_in_time() {
+    for (policy, expected) in
+        [("runOnce", &["pending", "catchUp"][..]), ("skip", &["pending", "", "cancelled", "catchUp"])]
+    {
+        let mut bench = Bench::at("2026-01-01T00:00:00Z");
+        let mut trigger = schedule("* * * * *", "UTC");
+        trigger["misfirePolicy"] = policy.into();
+        bench.create(definition(&[trigger])).unwrap();
+        bench.look("2026-01-01T03:00:20Z".parse().unwrap());
+        let mut found = Vec::new();
+        for run in &bench.entry().runs {
+            let AutomationRunOrigin::Trigger(origin) = &run.origin else { panic!("{run:?}") };
+            let status = serde_json::to_value(&run.lifecycle).unwrap()["status"].take();
+            found.push(status.as_str().unwrap().to_owned());
+            found.push(origin.catch_up.map_or("", |_| "catchUp").to_owned());
+        }
+        assert_eq!(found, expected, "{policy}");
+    }
+}
+
+#[test]
+fn automation_that_has_waited_longest_is_the_next_to_run() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    let names: Vec<String> = (0..6).map(|name| format!("{AUTOMATION}{name}")).collect();
+    for resource in &names {
+        let definition = definition(&[schedule("* * * * *", "UTC")]);
+        bench
+            .ask(json!({ "type": "automation/createRequested", "resource": resource, "definition": definition }))
+            .unwrap();
+    }
+    for minute in 1..=8 {
+        bench.look(format!("2026-01-01T00:0{minute}:00Z").parse().unwrap());
+        for run in std::mem::take(&mut bench.begun) {
+            bench.complete(run);
+        }
+    }
+    let list = bench.ledger.channels.automation_list().unwrap();
+    let runs: Vec<usize> = names.iter().map(|name| list.get(name).unwrap().runs.len()).collect();
+    assert!(runs.iter().all(|count| *count >= 4), "{runs:?}");
+    assert_eq!(runs.iter().sum::<usize>(), 8 * 4);
+}
+
+#[test]
+fn nothing_begins_without_clients_in_a_host_that_leaves_with_them() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    bench.create(definition(&[schedule("0 * * * *", "UTC")])).unwrap();
+    bench.stays = false;
+    bench.restart();
+    bench.look("2026-01-01T01:00:00Z".parse().unwrap());
+    assert!(bench.begun.is_empty());
+    bench.request("one");
+    let run = bench.begun.pop().unwrap();
+    assert!(runs::startable_run(&mut bench.ledger, run).is_none());
+    // A client comes before the host has left.
+    crate::host::testing::connect(&mut bench.ledger, ME, MY_ID);
+    bench.look(bench.now + CLOCK_CHECK_INTERVAL);
+    assert_eq!(bench.begun, [run]);
+    assert!(runs::startable_run(&mut bench.ledger, run).is_some());
+}
+
+#[test]
+fn condition_that_is_changed_disables_at_once_and_no_run_is_announced_beyond_it() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    let hourly = definition(&[schedule("0 * * * *", "UTC")]);
+    let never = json!([{ "kind": "afterDate", "date": "9999-12-31T23:59:59Z" }]);
+    bench.create(with(hourly.clone(), "disableConditions", never)).unwrap();
+    assert!(bench.next().is_some());
+    // The same definition, with and without an empty list.
+    bench.update(json!({ "disableConditions": [] }));
+    bench.create(with(hourly, "disableConditions", json!([]))).unwrap();
+    let soon = json!([{ "kind": "afterDate", "date": "2026-01-01T00:30:00Z" }]);
+    bench.update(json!({ "disableConditions": soon }));
+    assert_eq!(bench.next(), None);
+    bench.look(bench.now);
+    bench.update(json!({ "disableConditions": [{ "kind": "afterDate", "date": "2025-01-01T00:00:00Z" }] }));
+    assert_eq!(bench.timer.unwrap().1, bench.now);
+    bench.look(bench.now);
+    assert!(!bench.entry().definition.enabled);
 }
 
 #[test]

@@ -58,9 +58,10 @@ impl Clients {
     /// Returns whether the turn of a chat ends with this disconnected client: the client began it,
     /// or its client is gone and no client remains.
     fn is_turn_of_disconnected(&self, ledger: &Ledger, key: ChatKey, connection: ConnectionId) -> bool {
-        // A run belongs to no client, and ends with the host.
+        // A run belongs to no client: it ends with the host, which may go on without clients.
         if automations::is_of_run(ledger, key) {
-            return false;
+            let goes_on = automations::goes_on_without_clients(ledger, key);
+            return !goes_on && !ledger.presence.has_clients() && self.disconnects.contains_key(&connection);
         }
         let Some(disconnect) = self.disconnects.get(&connection) else { return false };
         match owner_of(ledger, key) {

@@ -26,6 +26,11 @@ use crate::wire::uris::canonical_file;
 /// directory.
 pub type Findings = BTreeMap<String, Result<(), String>>;
 
+/// Returns whether these directories were looked up, as far as they have URIs that can be.
+pub(crate) fn are_checked(findings: &Findings, uris: &[String]) -> bool {
+    uris.iter().filter_map(|uri| canonical(uri).ok()).all(|uri| findings.contains_key(&uri))
+}
+
 /// Returns the canonical URI of a directory that a session can use. Fails with the reason, for the
 /// developer of the client, if it cannot.
 pub(crate) fn usable_directory(findings: &Findings, uri: &str) -> Result<String, Refusal> {

@@ -23,7 +23,7 @@ const NAME_BYTES_MAX: usize = 255;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Tree {
     /// Files by path; paths are separated by `/`.
-    files: BTreeMap<String, File>,
+    files: BTreeMap<String, PluginFile>,
     /// Number of files and folders.
     entries: usize,
     /// Size of the contents, in bytes.
@@ -34,7 +34,7 @@ pub(super) struct Tree {
 
 /// File of a plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum File {
+enum PluginFile {
     Unread,
     Read(String),
     /// It was read, and is no text.
@@ -54,7 +54,7 @@ impl Tree {
         let refused = match (name_fault(name), kind) {
             (Some(fault), _) => fault,
             (None, "file") => {
-                self.files.insert(join(folder, name), File::Unread);
+                self.files.insert(join(folder, name), PluginFile::Unread);
                 return Ok(None);
             }
             (None, "directory") if folder.split('/').count() >= DEPTH_MAX => "it is nested too deeply",
@@ -75,13 +75,13 @@ impl Tree {
         if self.bytes > BYTES_MAX {
             return Err(format!("its files are larger than {}", text::human_size(BYTES_MAX)));
         }
-        self.files.insert(path.to_owned(), File::Read(content));
+        self.files.insert(path.to_owned(), PluginFile::Read(content));
         Ok(())
     }
 
     /// Notes that a file that was read is no text.
     pub(super) fn refuse_content(&mut self, path: &str) {
-        self.files.insert(path.to_owned(), File::Unusable);
+        self.files.insert(path.to_owned(), PluginFile::Unusable);
         self.refused.push(format!("{} was left out: it is no text", shown(path)));
     }
 
@@ -106,14 +106,14 @@ impl Tree {
 
     /// Returns whether a file is there that was not read.
     pub(super) fn is_unread(&self, path: &str) -> bool {
-        self.files.get(path) == Some(&File::Unread)
+        self.files.get(path) == Some(&PluginFile::Unread)
     }
 
     /// Returns the content of a file; `None` if it was not read, or is no text.
     pub(super) fn content(&self, path: &str) -> Option<&str> {
         match self.files.get(path)? {
-            File::Read(content) => Some(content),
-            File::Unread | File::Unusable => None,
+            PluginFile::Read(content) => Some(content),
+            PluginFile::Unread | PluginFile::Unusable => None,
         }
     }
 

@@ -12,8 +12,10 @@ use crate::host::agents::conversations;
 use crate::host::automations::runs::{self, Outcome};
 use crate::host::catalogue::sessions::{create_session, NewSession};
 use crate::host::chats::{pending, turns};
+use crate::host::configuration::directories::are_checked;
 use crate::host::configuration::selection;
-use crate::host::effects::{AutomationRunKey, ChatKey, ConnectionId, SessionKey, SessionOptions};
+use crate::host::effects::{AutomationRunKey, ChatKey, ConnectionId, Output, SessionKey, SessionOptions};
+use crate::host::ledger::Ledger;
 use crate::host::model::Session;
 use crate::host::refusal::Refusal;
 use crate::host::{Findings, Host, Step};
@@ -28,15 +30,21 @@ const NOBODY: ConnectionId = ConnectionId(u32::MAX);
 /// Begins a run that was recorded: creates its session and sends the message. If the agent has not
 /// started before, a new session replaces the failed one.
 pub(super) fn begin_run(host: &mut Host, step: &mut Step<'_>, key: AutomationRunKey, findings: Findings) {
-    let Some((run, definition)) = runs::startable_run(&host.ledger, key) else { return };
+    let Some((run, definition)) = runs::startable_run(&mut host.ledger, key) else { return };
+    let template = definition.session;
+    let directories = template.working_directories.as_deref().unwrap_or_default();
+    if !are_checked(&findings, directories) {
+        // The automation was changed since.
+        return step.emit(Output::CheckDirectories(key, directories.to_vec()));
+    }
     runs::stop_waiting(&mut host.ledger, key);
-    for channel in run.sessions {
+    let failed = run.sessions.into_iter().filter(|session| is_left_as_it_failed(&host.ledger, session));
+    for channel in failed.collect::<Vec<_>>() {
         let failed = DisposeSessionParams { channel, meta: None };
         if let Err(error) = host.dispose_session(step, &failed) {
             tracing::warn!(%error, run = run.resource, "the failed session of a run cannot be disposed of");
         }
     }
-    let template = definition.session;
     step.findings = findings;
     let params = CreateSessionParams {
         channel: session_uri(step.ids.fresh()),
@@ -105,7 +113,22 @@ pub(super) fn end_run_of(host: &mut Host, step: &mut Step<'_>, chat: ChatKey) {
     }
     let chat = host.ledger.channels.chats.known(chat);
     let turn = chat.and_then(|chat| chat.conversation.history().last()).and_then(CompletedTurn::read);
-    runs::end(&mut host.ledger, step, key, Outcome::of_turn(turn));
+    let outcome = match Outcome::of_turn(turn) {
+        Outcome::Cancelled if runs::are_over(&host.ledger) => Outcome::interrupted(),
+        outcome => outcome,
+    };
+    runs::end(&mut host.ledger, step, key, outcome);
+}
+
+/// Returns whether a session of a run has failed, and no user has gone on in it.
+fn is_left_as_it_failed(ledger: &Ledger, uri: &str) -> bool {
+    let Some(key) = ledger.find_session(uri) else { return false };
+    let is_unused = |chat: ChatKey| {
+        let chat = ledger.channels.chats.known(chat);
+        chat.is_some_and(|chat| chat.run.is_none() && chat.conversation.history().len() <= 1)
+    };
+    let session = ledger.channels.sessions.known(key);
+    session.is_some_and(Session::has_failed) && ledger.channels.chats_in(key).into_iter().all(is_unused)
 }
 
 /// Cancels a run at the request of a client.

@@ -221,7 +221,7 @@ impl Host {
             }
             Timer::Automations(number) => schedules::timer_expired(&mut self.ledger, step, number),
             Timer::AutomationRun(run) => automation_steps::run_timed_out(self, step, run),
-            Timer::AutomationRetry(run) => runs::retry(&self.ledger, step, run),
+            Timer::AutomationRetry(run) => runs::retry(&mut self.ledger, step, run),
             Timer::Relay(number) => self.relays.time_out(step, number),
             Timer::Plugin(number) => {
                 let (plugins, relays) = (&mut self.plugins, &mut self.relays);

@@ -125,7 +125,9 @@ pub fn serve(
         let automations = configuration.automations();
         let preview = options.preview.or(configuration.preview());
         let options = RunOptions { preview, ..options };
-        let agents = (backends, configuration.servers(), configuration.client_mcp(), automations);
+        // A host of windows leaves with the last one.
+        let (stays, client_mcp) = (fronts.is_none(), configuration.client_mcp());
+        let agents = (backends, configuration.servers(), client_mcp, automations, stays);
         let (mut sidecar, mut events) = Sidecar::new(options, agents, opened, leave_reasons, join_requests);
         sidecar.fronts = fronts;
         let left = tokio::select! {

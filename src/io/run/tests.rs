@@ -177,7 +177,7 @@ impl World {
         let ((_, lost), (_, join_requests)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
         let (sidecar, events) = Sidecar::new(
             options,
-            (vec![agent], Vec::new(), ClientMcp::None, None),
+            (vec![agent], Vec::new(), ClientMcp::None, None, false),
             opened,
             lost,
             join_requests,

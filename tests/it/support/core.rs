@@ -68,10 +68,12 @@ impl Core {
     }
 
     /// With the agent `script`, and with automations, beginning where another one has ended.
-    pub fn with_automations(start: Start) -> Self {
+    /// `stays`: it goes on without clients.
+    pub fn with_automations(start: Start, stays: bool) -> Self {
         let settings = AutomationSettings {
             rules: serde_json::from_value(json!({})).unwrap(),
             zones: TimeZones::new(NoZones),
+            stays,
         };
         // Ids are not those of the process before.
         let ids = CountedIds(start.last_key);
