@@ -137,8 +137,8 @@ impl SecretText {
     }
 
     /// Returns the text as by [`Self::read`], and hides it from the log: the whole text, and each
-    /// value that is only a piece of it, since a program may repeat that alone. A shorter value, and
-    /// a path, as of a home folder, is not hidden alone: it stands in other texts, too.
+    /// value that is only a piece of it, since a program may repeat that alone. A shorter value,
+    /// and a path, as of a home folder, is not hidden alone: it stands in other texts, too.
     ///
     /// # Errors
     /// As of [`Self::read`].

@@ -68,8 +68,8 @@ fn refused<T>(why: impl Into<String>) -> Result<T, CommitFailure> {
 }
 
 /// Commits all uncommitted changes, if they are those that the client was `shown`. Staged contents
-/// that differ from the files are first kept reachable under the ref `staged_retained`: the new index
-/// does not have them.
+/// that differ from the files are first kept reachable under the ref `staged_retained`: the new
+/// index does not have them.
 ///
 /// # Errors
 /// When git fails, or not in time. Nothing is committed then, unless the error says so.

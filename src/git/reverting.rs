@@ -47,8 +47,8 @@ pub fn folders(below: &[String], own: &[String]) -> Folders {
 }
 
 /// Reverts files, each independently: a file that is not as expected is left alone. With
-/// `bytes_retained`, the current contents are retained under that name and number first, and also their
-/// bytes if git would not give those back.
+/// `bytes_retained`, the current contents are retained under that name and number first, and also
+/// their bytes if git would not give those back.
 ///
 /// # Errors
 /// When git fails before the first change.

@@ -99,8 +99,8 @@ pub fn chat_of(before: &str, session: &str) -> String {
 /// Prefix of the URI of a content.
 const CONTENT: &str = "ahp-content:";
 
-/// Returns the URI of a content of this chat. For display, it has the side and the path of the file,
-/// which is a `file:` URI or has a slash first.
+/// Returns the URI of a content of this chat. For display, it has the side and the path of the
+/// file, which is a `file:` URI or has a slash first.
 pub fn content_uri(chat: &str, id: &str, side: &str, file: &str) -> String {
     let path = file.strip_prefix("file://").unwrap_or(file);
     let path = if path.starts_with('/') { path } else { "/" };

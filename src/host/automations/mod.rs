@@ -116,7 +116,7 @@ pub(super) struct Bookkeeping {
     /// Set once the runs that the previous process left are ended.
     #[serde(skip)]
     recovered: bool,
-    /// Whether runs may start.
+    /// Phase of the process, by which runs may start.
     #[serde(skip)]
     phase: HostPhase,
     /// Set if runs may be pending that the previous process, or the last client, has left.

@@ -143,8 +143,8 @@ fn may_have_changed(call: &ToolCallState) -> bool {
 }
 
 impl Changes {
-    /// Brings the changesets of a session in line with its files. `have_changed`: the files may have,
-    /// rather than only the status.
+    /// Brings the changesets of a session in line with its files. `have_changed`: the files may
+    /// have, rather than only the status.
     pub(super) fn sync_edited_session(
         &mut self,
         ledger: &mut Ledger,
@@ -386,8 +386,8 @@ impl Changes {
         ledger.channels.changesets.remove(&key);
     }
 
-    /// Returns whether no changeset of a session has a subscriber or an unfinished operation, so that
-    /// the session may be evicted.
+    /// Returns whether no changeset of a session has a subscriber or an unfinished operation, so
+    /// that the session may be evicted.
     pub(in crate::host) fn has_idle_changesets(&self, ledger: &Ledger, session: &Session) -> bool {
         if self.has_operations_in(ledger, &session.channel.uri) {
             return false;

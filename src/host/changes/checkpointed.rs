@@ -26,8 +26,8 @@ const TURNS_MAX: usize = 1000;
 pub struct CheckpointedFolder {
     /// `file:` URI of the repository's folder; `None` if no repository is used.
     root: Option<String>,
-    /// Folders of repositories that the session has left. They contain its refs until it is deleted:
-    /// they may share these with the repository that it uses now.
+    /// Folders of repositories that the session has left. They contain its refs until it is
+    /// deleted: they may share these with the repository that it uses now.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     left: BTreeSet<String>,
     /// Branch that was checked out when the repository was first seen; `None` if none was.

@@ -57,8 +57,8 @@ impl Changes {
         }
     }
 
-    /// Does what is due: changesets follow the files of edited sessions, operations start whose files
-    /// are known, and git is asked for comparisons and statuses that are wanted.
+    /// Does what is due: changesets follow the files of edited sessions, operations start whose
+    /// files are known, and git is asked for comparisons and statuses that are wanted.
     pub(in crate::host) fn settle(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         while let Some((session, have_changed)) = ledger.next_edited() {
             self.sync_edited_session(ledger, step, session, have_changed);

@@ -57,8 +57,8 @@ pub(super) fn files_to_restore(
     all
 }
 
-/// Returns changed files to revert, without the `changed_since_seen` ones, which have changed since the client
-/// saw them.
+/// Returns changed files to revert, without the `changed_since_seen` ones, which have changed since
+/// the client saw them.
 pub(super) fn files_to_discard<'a>(
     ledger: &Ledger,
     scope: &ChangesetScope,

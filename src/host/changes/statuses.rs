@@ -171,7 +171,8 @@ impl RepositoryStatuses {
         Self { is_on, all: BTreeMap::new(), released: Vec::new(), needs_sync: false }
     }
 
-    /// Returns the status of a session to modify, and schedules [`Changes::start_due_refreshes`] for it.
+    /// Returns the status of a session to modify, and schedules [`Changes::start_due_refreshes`]
+    /// for it.
     fn of(&mut self, session: SessionKey) -> &mut ObservedRepository {
         self.needs_sync = true;
         self.all.entry(session).or_default()

@@ -16,8 +16,8 @@ use crate::wire::customizations::OTHER_SCOPES;
 /// Maximum number of workspaces with a decision about one customization.
 const WORKSPACES_MAX: usize = 1000;
 
-/// Maximum number of plugins and servers in them with decisions. Servers of the operator always have
-/// room.
+/// Maximum number of plugins and servers in them with decisions. Servers of the operator always
+/// have room.
 const DECIDED_MAX: usize = 1000;
 
 /// Maximum number of plugins and parts of plugins with decisions for one session.
@@ -123,8 +123,8 @@ const OF_PLUGIN: &str = "plugin:";
 /// Beginning of the parts of plugins that are servers.
 const SERVER: &str = "mcp=";
 
-/// Customization about which clients decide: a plugin of a session, a part of it, or a server of the
-/// operator.
+/// Customization about which clients decide: a plugin of a session, a part of it, or a server of
+/// the operator.
 #[derive(Debug)]
 pub(super) struct Subject<'a> {
     /// Client of the plugin; empty for a server of the operator.

@@ -13,8 +13,9 @@
 //!
 //! Limits: 32 plugins per client and session, the rest is not shown; per plugin 2,000 files and
 //! folders (`tree`), 256 parts (`layouts`), 16 MiB of files, and 30 seconds; 64 MiB of files in
-//! all; 4 fetches with 2 requests each at a time per connection; 1 MiB of what the parts of a plugin
-//! say, and the rest is not shown. Past another limit, the plugin is not loaded, with the reason. The time in which a client's user decides about access does not count.
+//! all; 4 fetches with 2 requests each at a time per connection; 1 MiB of what the parts of a
+//! plugin say, and the rest is not shown. Past another limit, the plugin is not loaded, with the
+//! reason. The time in which a client's user decides about access does not count.
 
 mod fetch;
 mod front_matter;

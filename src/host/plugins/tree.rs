@@ -37,7 +37,7 @@ pub(super) struct Tree {
 enum PluginFile {
     Unread,
     Read(String),
-    /// It was read, and is no text.
+    /// A file that was read and is no text.
     Unusable,
 }
 
