@@ -89,6 +89,9 @@ struct RunningGit {
 pub struct GitProgram {
     /// Guard that the process runs under; `None` if this host starts no programs.
     pub guard: Option<GuardProgram>,
+    /// Set if the operator lets the host use git. Sessions may remember repositories that were used
+    /// before.
+    pub is_on: bool,
     /// Folder for temporary files.
     pub folder: PathBuf,
     /// Size above which the content of a file is not checkpointed, in bytes.
@@ -189,7 +192,8 @@ impl GitQueue {
             _ => {
                 self.last += 1;
                 let number = self.last;
-                let GitProgram { guard, folder, checkpoint_file_bytes_max, filters } = &self.program;
+                let GitProgram { guard, is_on, folder, checkpoint_file_bytes_max, filters } = &self.program;
+                anyhow::ensure!(is_on, "this host does not use git (`--git off`)");
                 let Some(guard) = guard else { anyhow::bail!("this host starts no programs") };
                 let mut command = guard.command(Guarded::Agent, guard.program());
                 command.arg(MODE);
@@ -350,7 +354,13 @@ mod tests {
     #[test]
     fn end_of_a_process_fails_its_own_jobs_and_ends_no_other_process() {
         let folder = PathBuf::new();
-        let program = GitProgram { guard: None, folder, checkpoint_file_bytes_max: 0, filters: Vec::new() };
+        let program = GitProgram {
+            guard: None,
+            is_on: true,
+            folder,
+            checkpoint_file_bytes_max: 0,
+            filters: Vec::new(),
+        };
         let (mut queue, _events) = GitQueue::new(program);
         let (lines, _queue) = mpsc::unbounded_channel();
         let end = CancellationToken::new().drop_guard();

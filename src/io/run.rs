@@ -177,6 +177,7 @@ impl Sidecar {
         };
         let program = GitProgram {
             guard: options.guard.clone(),
+            is_on: options.limits.checkpoint_timeout_ms > 0,
             folder: scratch_in(options.state_folder.as_deref()),
             checkpoint_file_bytes_max: options.limits.checkpoint_file_bytes_max,
             filters: options.git_filters.clone(),

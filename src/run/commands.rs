@@ -16,9 +16,13 @@ const UNKNOWN_NAME: Opaque = "only a shell knows the name of one of its commands
 
 const UNKNOWN_WORDS: Opaque = "only a shell knows the words of a command behind another one";
 
-/// Words before a command that belong to the grammar.
-const RESERVED: [&str; 13] =
-    ["if", "then", "elif", "else", "fi", "while", "until", "do", "done", "esac", "{", "}", "!"];
+/// Words that a command may follow at once: those of the grammar of POSIX shells, of zsh (`-`), and
+/// of fish.
+#[rustfmt::skip]
+const RESERVED: [&str; 18] = [
+    "if", "then", "elif", "else", "fi", "while", "until", "do", "done", "esac", "{", "}", "!", "-", "begin", "and",
+    "or", "not",
+];
 
 /// Commands that give later commands a meaning that their names do not tell, or run an argument.
 #[rustfmt::skip]
@@ -112,6 +116,9 @@ const SUBCOMMAND_PROGRAMS: [&str; 15] = [
 const LONG_OPTIONS: [&str; 6] =
     ["--login", "--noediting", "--noprofile", "--norc", "--posix", "--restricted"];
 
+/// End of the names of programs of Windows.
+const EXE: &str = ".exe";
+
 /// Arguments of `find` that a command follows.
 const EXECUTES: [&str; 4] = ["-exec", "-execdir", "-ok", "-okdir"];
 
@@ -147,7 +154,8 @@ pub fn runs(line: &str, command: &[String]) -> Result<bool, Opaque> {
 }
 
 fn runs_at(line: &str, command: &[String], depth: usize) -> Result<bool, Opaque> {
-    let read = read_line(line, depth)?;
+    let mut read = read_line(line, depth)?;
+    read.commands.iter_mut().flat_map(|command| &mut command.words).for_each(write_name_in_lower_case);
     let mut found = Ok(false);
     for LineCommand { words, is_fed } in &read.commands {
         match runs_words(words, command, depth) {
@@ -163,6 +171,18 @@ fn runs_at(line: &str, command: &[String], depth: usize) -> Result<bool, Opaque>
     match evaluates_hidden(&read) {
         true => Err("a text in it is one that shells evaluate"),
         false => found,
+    }
+}
+
+/// Writes the name of a program that runs others as the lists here have it: file systems of macOS
+/// do not distinguish case, and Windows has an ending.
+fn write_name_in_lower_case(word: &mut Word) {
+    let name = name_of(&word.text);
+    let lower = name.to_ascii_lowercase();
+    let plain = lower.strip_suffix(EXE).unwrap_or(&lower);
+    let special = ["eval", "find", "trap", "at", "batch", "crontab", "newgrp", "git"];
+    if name != plain && (WRAPPERS.contains(&plain) || SHELLS.contains(&plain) || special.contains(&plain)) {
+        word.text = format!("{}{plain}", word.text.strip_suffix(name).unwrap_or_default());
     }
 }
 
@@ -251,23 +271,85 @@ fn runs_words(words: &[Word], command: &[String], depth: usize) -> Result<bool, 
 
 /// Returns whether `xargs` with these arguments runs a command.
 fn runs_behind_xargs(arguments: &[Word], command: &[String], depth: usize) -> Result<bool, Opaque> {
-    // Texts that are replaced by what it reads.
-    let (mut signs, mut at) = (vec!["{}"], 0);
+    // Texts that are replaced by what it reads, and places where the command may begin.
+    let (mut signs, mut places, mut may_be_value, mut at) = (vec!["{}"], Vec::new(), false, 0);
     while let Some(word) = arguments.get(at).map(|word| word.text.as_str()) {
         let next = arguments.get(at + 1).map(|word| word.text.as_str());
-        if ["-I", "-J"].contains(&word) {
-            signs.extend(next);
-            at += 1;
-        } else if ["-n", "-P", "-L", "-s", "-d", "-a", "-E", "-R", "-S"].contains(&word) {
-            at += 1;
-        } else if let Some(option) = word.strip_prefix('-') {
-            signs.push(option.trim_start_matches("-replace=").trim_start_matches(['I', 'i', 'J']));
-        } else {
-            break;
+        match word.strip_prefix('-') {
+            Some(option) => {
+                let value = value_of_xargs_option(option);
+                may_be_value = value == OptionValue::Unknown;
+                match value {
+                    OptionValue::Attached(value) => signs.push(value),
+                    OptionValue::NextWord if option.ends_with(['I', 'J']) => signs.extend(next),
+                    OptionValue::None | OptionValue::NextWord | OptionValue::Unknown => {}
+                }
+                at += usize::from(value == OptionValue::NextWord);
+            }
+            None => {
+                places.push(at);
+                if !std::mem::take(&mut may_be_value) {
+                    break;
+                }
+            }
         }
         at += 1;
     }
-    let Some(behind) = arguments.get(at..).filter(|behind| !behind.is_empty()) else { return Ok(false) };
+    let mut found = Ok(false);
+    for place in places {
+        match runs_for_each(&arguments[place..], &signs, command, depth) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(why) => found = Err(why),
+        }
+    }
+    found
+}
+
+/// Value of an option of `xargs`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum OptionValue<'a> {
+    None,
+    Attached(&'a str),
+    NextWord,
+    /// The next word may be the value.
+    Unknown,
+}
+
+/// Returns the value of an option of `xargs`, given without its first `-`.
+fn value_of_xargs_option(option: &str) -> OptionValue<'_> {
+    #[rustfmt::skip]
+    const WITHOUT: [&str; 10] = [
+        "null", "no-run-if-empty", "verbose", "interactive", "exit", "open-tty", "show-limits", "replace", "eof",
+        "max-lines",
+    ];
+    #[rustfmt::skip]
+    const WITH: [&str; 6] = [
+        "max-args", "max-procs", "max-chars", "delimiter", "arg-file", "process-slot-var",
+    ];
+    if let Some(long) = option.strip_prefix('-') {
+        return match long.split_once('=') {
+            Some((_, value)) => OptionValue::Attached(value),
+            None if WITHOUT.contains(&long) => OptionValue::None,
+            None if WITH.contains(&long) => OptionValue::NextWord,
+            None => OptionValue::Unknown,
+        };
+    }
+    let Some(at) = option.find(|letter| !"0rtpxo".contains(letter)) else { return OptionValue::None };
+    let value = &option[at + 1..];
+    match &option[at..at + 1] {
+        // Their value is part of the word, if there is one.
+        "i" | "e" | "l" => OptionValue::Attached(value),
+        "I" | "J" | "n" | "P" | "L" | "s" | "d" | "a" | "E" | "R" | "S" if value.is_empty() => {
+            OptionValue::NextWord
+        }
+        "I" | "J" | "n" | "P" | "L" | "s" | "d" | "a" | "E" | "R" | "S" => OptionValue::Attached(value),
+        _ => OptionValue::Unknown,
+    }
+}
+
+/// Returns whether `xargs` runs a command by this one, in which it replaces signs by what it reads.
+fn runs_for_each(behind: &[Word], signs: &[&str], command: &[String], depth: usize) -> Result<bool, Opaque> {
     let is_replaced = |word: &Word| signs.iter().any(|sign| !sign.is_empty() && word.text.contains(sign));
     let name = name_of(&behind[0].text);
     let may_run = WRAPPERS.contains(&name) || SHELLS.contains(&name) || name == "eval";
@@ -310,6 +392,10 @@ fn certain_command(words: &[Word]) -> Option<usize> {
             }
             is_behind_option = false;
         } else if operands > 0 {
+            // Behind an option without a value, the operand was taken for that.
+            if may_run {
+                return None;
+            }
             operands -= 1;
         } else if WRAPPERS.contains(&own) {
             wrapper = at;
@@ -449,8 +535,10 @@ fn begins_with(words: &[Word], command: &[String]) -> bool {
     let [first, rest @ ..] = words else { return false };
     let [name, expected @ ..] = command else { return false };
     // Some file systems do not distinguish case.
-    let name = name_of(name);
-    if !name_of(&first.text).eq_ignore_ascii_case(name) {
+    let (name, run) = (name_of(name), name_of(&first.text));
+    let is_same = |run: &str| run.eq_ignore_ascii_case(name);
+    let without_ending = |run: &str| run.to_ascii_lowercase().strip_suffix(EXE).is_some_and(is_same);
+    if !is_same(run) && !without_ending(run) {
         return false;
     }
     let has_all = |rest: &[Word], expected: &[String]| {
@@ -473,8 +561,10 @@ fn begins_with(words: &[Word], command: &[String]) -> bool {
 /// Returns the places of the words that may be a subcommand: each one behind an option may be the
 /// value of that option. The options of git are known.
 fn places_of_subcommand<'a>(name: &'a str, words: &'a [Word]) -> impl Iterator<Item = usize> + 'a {
-    const WITH_VALUES: [&str; 7] =
-        ["-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path", "--config-env"];
+    #[rustfmt::skip]
+    const WITH_VALUES: [&str; 8] = [
+        "-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path", "--config-env", "--attr-source",
+    ];
     let (mut is_behind_option, mut is_over) = (false, false);
     (0..words.len()).filter(move |at| {
         let word = &words[*at];
@@ -650,6 +740,25 @@ mod tests {
             "trap 'rm x' EXIT",
             "trap -- '-; rm x' EXIT",
             "timeout 5 ssh host 'rm x'",
+            "timeout -k5 10 ssh host 'rm x'",
+            "timeout --foreground 5 su root -c 'rm x'",
+            "timeout -v 5 watch 'rm x'",
+            "ls | xargs -rn 1 rm",
+            "ls | xargs -0P 4 rm",
+            "ls | xargs -n1 rm",
+            "ls | xargs --max-args 1 rm",
+            "ls | xargs --delimiter x rm",
+            "ls | xargs --null rm",
+            "ls | xargs --max-lines rm",
+            "ls | xargs --some-option 1 rm",
+            "SUDO rm x",
+            "/usr/bin/ENV RM x",
+            "/bin/BASH -c 'rm x'",
+            "rm.exe x",
+            "sudo.exe rm x",
+            "- rm x",
+            "fish -c 'ls; and rm x'",
+            "not rm x",
             "sudo su -c 'rm x'",
             "ls | sudo xargs -n 1 rm",
             "sudo flock -c x 'rm x'",
@@ -699,6 +808,11 @@ mod tests {
             "ls | xargs grep x",
             "ls | xargs -I{} cp {} x",
             "ls | xargs -I % -n 1 cp % x",
+            "ls | xargs -rn1 cp -t x",
+            "ls | xargs --max-args 1 grep rm",
+            "while read x; do echo $x; done < y",
+            "echo x | (cat; ls)",
+            "echo x | { read y; ssh host ls; }",
             "ssh -p22 host ls",
             "x=$(ls) y=\"$HOME\" ls # rm x",
             "f() { ls; } # rm x",
@@ -743,6 +857,9 @@ mod tests {
         for (line, runs) in [
             ("git push", true),
             ("git -C a push origin", true),
+            ("git --attr-source HEAD push", true),
+            ("git.exe push", true),
+            ("GIT push", true),
             ("git $X", true),
             ("echo push | xargs git", true),
             ("echo status | xargs ls", false),
@@ -858,6 +975,15 @@ mod tests {
             "echo \"$(case a in a) rm x;; esac)\"",
             "echo \"$(case a in a) echo esac; rm x;; esac)\"",
             "ssh host <<< 'rm x'",
+            "echo 'rm x' | (ssh host)",
+            "echo 'rm x' | (ls; su user)",
+            "echo 'rm x' | { ls; ssh host; }",
+            "(ssh host) <<< 'rm x'",
+            "{ ssh host; } <<'EOF'
+rm x
+EOF",
+            "while true; do bash; done < x",
+            "ls | xargs -rI % %",
             "echo 'rm x' | ssh host",
             "echo 'rm x' | su user",
             "script <<EOF\nrm x\nEOF",

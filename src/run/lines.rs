@@ -80,8 +80,15 @@ pub(super) fn read_line(line: &str, depth: usize) -> Result<ReadLine, Opaque> {
     }
     let rest = line.chars().peekable();
     let read = ReadLine::default();
-    let mut reader =
-        LineReader { rest, read, depth, has_pattern: false, arithmetic: 0, documents: VecDeque::new() };
+    let mut reader = LineReader {
+        rest,
+        read,
+        depth,
+        has_pattern: false,
+        arithmetic: 0,
+        documents: VecDeque::new(),
+        feeds_all: false,
+    };
     reader.read_list(None)?;
     Ok(reader.read)
 }
@@ -90,6 +97,9 @@ pub(super) fn read_line(line: &str, depth: usize) -> Result<ReadLine, Opaque> {
 pub(super) fn has_substitution(text: &str) -> bool {
     ["$(", "${", "$[", "`"].iter().any(|sign| text.contains(sign))
 }
+
+/// Words that begin a group of commands.
+const GROUPS: [&str; 9] = ["{", "while", "until", "if", "for", "select", "case", "begin", "!"];
 
 /// Reader of a line.
 struct LineReader<'a> {
@@ -102,6 +112,8 @@ struct LineReader<'a> {
     arithmetic: usize,
     /// Documents that begin behind the next end of a line.
     documents: VecDeque<Document>,
+    /// Set once a group, whose end is not looked for, may read a text.
+    feeds_all: bool,
 }
 
 /// Document in a line (`<<`).
@@ -122,6 +134,8 @@ struct OpenCommand {
     redirects: bool,
     /// Set if a text of it has a substitution.
     has_hidden: bool,
+    /// Place of the first command of the group in parentheses before it.
+    group: Option<usize>,
 }
 
 impl OpenCommand {
@@ -212,8 +226,14 @@ impl LineReader<'_> {
                 },
                 Some('(') => {
                     self.check_parenthesis(&open)?;
+                    let is_fed = open.command.is_fed;
                     self.end_command(&mut open);
+                    let first = self.read.commands.len();
                     self.read_parenthesis()?;
+                    if is_fed {
+                        self.feed_from(first);
+                    }
+                    open.group = Some(first);
                 }
                 Some(sign @ ('<' | '>')) => self.read_redirection(sign, &mut open)?,
                 Some('#') if open.word.is_none() => self.skip_comment()?,
@@ -303,9 +323,17 @@ impl LineReader<'_> {
 
     fn end_command(&mut self, open: &mut OpenCommand) {
         open.end_word();
-        let OpenCommand { command, has_hidden, .. } = std::mem::take(open);
+        let OpenCommand { command, has_hidden, group, .. } = std::mem::take(open);
         self.read.has_hidden |= has_hidden;
-        let LineCommand { mut words, is_fed } = command;
+        let LineCommand { mut words, mut is_fed } = command;
+        // A text that a group reads is read by its commands.
+        match words.first().map(|word| word.text.as_str()) {
+            None if is_fed => group.into_iter().for_each(|first| self.feed_from(first)),
+            Some("}" | "fi" | "done" | "esac") if is_fed => self.feed_from(0),
+            Some(first) if is_fed && GROUPS.contains(&first) => self.feeds_all = true,
+            _ => {}
+        }
+        is_fed |= self.feeds_all;
         // A command may follow a test without a sign between.
         if let Some(end) = words.iter().position(|word| word.text == "]]") {
             let behind = words.split_off(end + 1);
@@ -317,6 +345,11 @@ impl LineReader<'_> {
         if !words.is_empty() {
             self.read.commands.push(LineCommand { words, is_fed });
         }
+    }
+
+    /// Notes that the commands from this one on may read a text.
+    fn feed_from(&mut self, first: usize) {
+        self.read.commands.iter_mut().skip(first).for_each(|command| command.is_fed = true);
     }
 
     fn read_redirection(&mut self, sign: char, open: &mut OpenCommand) -> Result<(), Opaque> {

@@ -577,9 +577,17 @@ fn run_ends_with_the_last_client_of_a_host_that_leaves_with_it() {
     assert_eq!(working.lifecycle()["error"]["errorType"], "interrupted");
     // Nothing more begins before a client is back.
     let mut left = Working::starting_in(false);
+    left.world.feed(Input::Timer(Timer::Automations(1)));
     left.fail_to_start();
     left.leave(Shutdown::Cancel);
     assert_eq!(left.retry(), []);
+    left.world.arrive(ConnectionId(9), "me");
+    let of_automations = |(timer, _): &(Timer, Duration)| matches!(timer, Timer::Automations(_));
+    let timer = left.world.timers().filter(of_automations).last().unwrap();
+    assert_eq!(timer.1, Duration::ZERO);
+    left.world.take();
+    left.world.feed(Input::Timer(timer.0));
+    assert_eq!(take_begun(&mut left.world), [left.key]);
 }
 
 #[test]

@@ -23,7 +23,9 @@ use ahp_types::commands::{
     AutomationCapabilities, AutomationCreateCapability, AutomationRunCancellationCapability,
     AutomationScheduleCapabilities,
 };
-use ahp_types::state::{AutomationDisableCondition, AutomationEntry, AutomationOperation};
+use ahp_types::state::{
+    AutomationDefinition, AutomationDisableCondition, AutomationEntry, AutomationOperation,
+};
 use jiff::tz::TimeZone;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -155,6 +157,8 @@ struct FailedStarts {
     count: usize,
     /// Set while the run waits for the next attempt.
     is_waiting: bool,
+    /// Set if the time of the next attempt has come when there was no client.
+    is_overdue: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -233,7 +237,13 @@ pub(super) fn change_list(
                 return Err(refuse(format_args!("there is no automation `{}`", asked.resource)));
             };
             let changed = definitions::patched(before.definition.clone(), asked.changes);
-            let definition = definitions::checked(changed, agents, &list.settings, now)?;
+            // What is not valid any more, since an agent or a rule of the operator has changed, can
+            // be disabled.
+            let disabled = AutomationDefinition { enabled: false, ..before.definition.clone() };
+            let definition = match changed == disabled {
+                true => disabled,
+                false => definitions::checked(changed, agents, &list.settings, now)?,
+            };
             if definition == before.definition {
                 return Ok(Verdict::Unchanged);
             }

@@ -263,16 +263,22 @@ pub(in crate::host) fn retry_later(ledger: &mut Ledger, step: &mut Step<'_>, key
     let Some(list) = ledger.channels.automation_list_mut() else { return false };
     let failed = list.bookkeeping.failed_starts.entry(key).or_default();
     let Some(after) = RETRY_AFTER.get(failed.count) else { return false };
-    *failed = FailedStarts { count: failed.count + 1, is_waiting: true };
+    *failed = FailedStarts { count: failed.count + 1, is_waiting: true, is_overdue: false };
     step.emit(Output::Timer(Timer::AutomationRetry(key), *after));
     true
 }
 
-/// Starts the agent of a run again, if the run still waits for that.
+/// Starts the agent of a run again, if the run still waits for that; without a client, once one is
+/// back.
 pub(in crate::host) fn retry(ledger: &mut Ledger, step: &mut Step<'_>, key: AutomationRunKey) {
     if let Some((_, definition)) = startable_run(ledger, key) {
         let directories = definition.session.working_directories.unwrap_or_default();
-        step.emit(Output::CheckDirectories(key, directories));
+        return step.emit(Output::CheckDirectories(key, directories));
+    }
+    let list = ledger.channels.automation_list_mut();
+    let failed = list.and_then(|list| list.bookkeeping.failed_starts.get_mut(&key));
+    if let Some(failed) = failed.filter(|failed| failed.is_waiting) {
+        failed.is_overdue = true;
     }
 }
 
@@ -280,7 +286,7 @@ pub(in crate::host) fn retry(ledger: &mut Ledger, step: &mut Step<'_>, key: Auto
 pub(in crate::host) fn stop_waiting(ledger: &mut Ledger, key: AutomationRunKey) {
     let list = ledger.channels.automation_list_mut();
     if let Some(failed) = list.and_then(|list| list.bookkeeping.failed_starts.get_mut(&key)) {
-        failed.is_waiting = false;
+        (failed.is_waiting, failed.is_overdue) = (false, false);
     }
 }
 
@@ -418,16 +424,25 @@ pub(in crate::host) fn recover(ledger: &mut Ledger, step: &mut Step<'_>) {
 /// Lets runs begin. Called after each request of a client that has shaken hands.
 pub(in crate::host) fn wake(ledger: &mut Ledger, step: &mut Step<'_>) {
     let Some(list) = ledger.channels.automation_list_mut() else { return };
-    if list.bookkeeping.phase == HostPhase::BeforeHandshake {
-        schedules::settle_later(&mut list.bookkeeping, step);
+    match list.bookkeeping.phase {
+        HostPhase::BeforeHandshake => schedules::settle_later(&mut list.bookkeeping, step),
+        HostPhase::Settled if list.bookkeeping.has_left_runs => schedules::arm(ledger, step, true),
+        _ => {}
     }
 }
 
-/// Starts the runs that were recorded and have not begun.
-pub(super) fn start_pending_runs(ledger: &Ledger, step: &mut Step<'_>) {
+/// Starts the runs that were recorded and have not begun, and those whose agent was to be started
+/// again without a client.
+pub(super) fn start_left_runs(ledger: &Ledger, step: &mut Step<'_>) {
     let Some(list) = ledger.channels.automation_list() else { return };
     for (key, run) in ledger.channels.automation_runs.iter() {
-        if matches!(run.state.lifecycle, AutomationRunLifecycle::Pending(_)) {
+        let failed = list.bookkeeping.failed_starts.get(key);
+        let is_left = match run.state.lifecycle {
+            AutomationRunLifecycle::Pending(_) => true,
+            AutomationRunLifecycle::Running(_) => failed.is_some_and(|failed| failed.is_overdue),
+            _ => false,
+        };
+        if is_left {
             let entry = list.get(&run.state.automation);
             let directories = entry.and_then(|entry| entry.definition.session.working_directories.clone());
             step.emit(Output::CheckDirectories(*key, directories.unwrap_or_default()));

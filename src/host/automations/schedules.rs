@@ -131,7 +131,7 @@ pub(in crate::host) fn timer_expired(ledger: &mut Ledger, step: &mut Step<'_>, n
             .automation_list_mut()
             .is_some_and(|list| std::mem::take(&mut list.bookkeeping.has_left_runs));
         if has_left {
-            runs::start_pending_runs(ledger, step);
+            runs::start_left_runs(ledger, step);
         }
         for automation in all {
             start_due_run(ledger, step, &automation);

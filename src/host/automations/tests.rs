@@ -282,6 +282,19 @@ fn invalid_definitions_are_refused() {
 }
 
 #[test]
+fn automation_that_is_not_valid_any_more_can_be_disabled() {
+    let mut bench = Bench::at("2026-01-01T00:00:00Z");
+    bench.create(definition(&[schedule("* * * * *", "UTC")])).unwrap();
+    let list = bench.ledger.channels.automation_list_mut().unwrap();
+    list.settings.rules.min_interval_minutes = NonZeroU32::new(30).unwrap();
+    let change = |changes: Value| json!({ "type": "automation/updateRequested", "resource": AUTOMATION, "changes": changes });
+    assert!(bench.ask(change(json!({ "title": "Other" }))).is_err());
+    bench.ask(change(json!({ "enabled": false }))).unwrap();
+    assert!(!bench.entry().definition.enabled);
+    assert!(bench.ask(change(json!({ "enabled": true }))).is_err());
+}
+
+#[test]
 fn interval_below_that_of_the_operator_is_refused() {
     let mut bench = Bench::at("2026-01-01T00:00:00Z");
     let list = bench.ledger.channels.automations.get_mut(&AutomationsKey::LIST).unwrap();
@@ -540,7 +553,9 @@ fn nothing_begins_without_clients_in_a_host_that_leaves_with_them() {
     assert!(runs::startable_run(&mut bench.ledger, run).is_none());
     // A client comes before the host has left.
     crate::host::testing::connect(&mut bench.ledger, ME, MY_ID);
-    bench.look(bench.now + CLOCK_CHECK_INTERVAL);
+    bench.step(runs::wake);
+    assert_eq!(bench.timer.unwrap().1, bench.now, "at once");
+    bench.look(bench.now);
     assert_eq!(bench.begun, [run]);
     assert!(runs::startable_run(&mut bench.ledger, run).is_some());
 }

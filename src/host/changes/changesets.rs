@@ -27,11 +27,11 @@ use crate::host::actions::Verdict;
 use crate::host::changes::checkpointed::CheckpointedFolder;
 use crate::host::changes::comparisons::{checkpoints_of_scope, Comparison};
 use crate::host::changes::edits::{self, net_of, reported_in, scope_key};
-use crate::host::changes::sides::{RevertedFile, SideContent};
+use crate::host::changes::sides::SideContent;
 use crate::host::changes::statuses::shows_status;
 use crate::host::changes::Changes;
 use crate::host::channels::Changeset;
-use crate::host::effects::ChangesetKey;
+use crate::host::effects::{ChangesetKey, ChatKey};
 use crate::host::ledger::Ledger;
 use crate::host::model::{Channel, Chat, Session, SessionKey};
 use crate::host::refusal::{error_info, Refusal};
@@ -48,6 +48,9 @@ pub(super) const UNSUBSCRIBED_MAX: usize = 200;
 
 /// Maximum number of files in a changeset; larger ones are not sent.
 pub(in crate::host) const FILES_MAX: usize = 5000;
+
+/// Type of the error of a changeset whose files are not known.
+const UNKNOWN: &str = "changesUnknown";
 
 /// Tool kinds, as agents report them, that change no file.
 const READ_ONLY_KINDS: [&str; 5] = ["read", "search", "think", "fetch", "switch_mode"];
@@ -202,42 +205,24 @@ impl Changes {
         let (is_known, is_alone) = (self.is_known(ledger, key, &ChangesetScope::Session), chats.len() == 1);
         let of_session = self.changed_files(ledger, key, &ChangesetScope::Session).unwrap_or_default();
         let is_compared = checkpoints_of_scope(ledger, key, &ChangesetScope::Session).is_some();
+        // All changes of the session are changes of its only chat.
+        let of_only_chat = (is_alone && is_compared).then_some(&of_session);
+        let is_shown = is_known || !is_alone;
         for chat in chats {
-            let chat_uri = ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone());
-            let files = match is_alone && is_compared {
-                // All changes of the session are changes of its only chat.
-                true => of_session.clone(),
-                false => self.net_files(ledger, |ledger| {
-                    let mut reported = edits::without_reverted(
-                        ledger,
-                        key,
-                        reported_in(edits::turns_with_edits(ledger, chat)),
-                    );
-                    let is_its = |file: &RevertedFile| file.is_of(chat_uri.as_deref().unwrap_or_default());
-                    reported.extend(edits::reverts_of(ledger, key, is_its));
-                    net_of(reported)
-                }),
+            let files = match of_only_chat {
+                Some(files) => files.clone(),
+                None => self.reported_files_of_chat(ledger, key, chat),
             };
-            let Some(of_chat) = ledger.channels.chats.known_mut(chat) else { continue };
-            let state = of_chat.conversation.state();
-            let changes = summary_to_send(&files, state.changes.as_ref());
-            if changes != state.changes && (is_known || !is_alone) {
-                of_chat.conversation.set_changes(changes);
-                ledger.chat_row_due(chat);
-                catalogue::sync_chat(ledger, step, chat);
+            if is_shown {
+                show_changes_of_chat(ledger, step, chat, &files);
             }
-            let offered =
-                ledger.channels.chats.known(chat).map(|chat| chat.conversation.state().changesets.clone());
-            let is_due = match offered {
-                Some(Some(offered)) => offered != entries_of_chat,
-                Some(None) => has_repository || !files.is_empty(),
-                None => false,
-            };
-            if is_due {
-                let changesets = Some(entries_of_chat.clone());
-                let offered = StateAction::ChatChangesetsChanged(ChatChangesetsChangedAction { changesets });
-                ledger.sequence(step, chat, offered, None);
-            }
+            offer_changesets_of_chat(
+                ledger,
+                step,
+                chat,
+                &entries_of_chat,
+                has_repository || !files.is_empty(),
+            );
         }
         let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
         let changes = summary_to_send(&of_session, session.changes.as_ref());
@@ -254,6 +239,22 @@ impl Changes {
         }
     }
 
+    /// Returns the files that the calls in a chat have changed, without reverted ones.
+    fn reported_files_of_chat(
+        &mut self,
+        ledger: &Ledger,
+        session: SessionKey,
+        chat: ChatKey,
+    ) -> Vec<FileDiff<SideContent>> {
+        let uri = ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.as_str()).unwrap_or_default();
+        self.net_files(ledger, |ledger| {
+            let turns = reported_in(edits::turns_with_edits(ledger, chat));
+            let mut reported = edits::without_reverted(ledger, session, turns);
+            reported.extend(edits::reverts_of(ledger, session, |file| file.is_of(uri)));
+            net_of(reported)
+        })
+    }
+
     /// Returns the current state of a changeset; `None` if its turn does not exist.
     fn changeset_state(
         &mut self,
@@ -267,7 +268,7 @@ impl Changes {
                 Ok(Some(_)) => {}
                 Ok(None) => return Some(state_of(Vec::new(), None, true)),
                 Err(why) => {
-                    let error = error_info("changesUnknown".to_owned(), why);
+                    let error = error_info(UNKNOWN.to_owned(), why);
                     return Some(state_of(Vec::new(), Some(error), false));
                 }
             }
@@ -277,7 +278,7 @@ impl Changes {
             match self.checkpoints.compared.get_or_request(pair) {
                 Comparison::Known(_) => {}
                 Comparison::Unknown(why) => {
-                    let error = error_info("changesUnknown".to_owned(), why);
+                    let error = error_info(UNKNOWN.to_owned(), why);
                     return Some(state_of(Vec::new(), Some(error), false));
                 }
                 Comparison::Pending => return Some(state_of(Vec::new(), None, true)),
@@ -495,6 +496,44 @@ impl Changes {
     }
 }
 
+/// Counts the changed files in the summary of a chat.
+fn show_changes_of_chat(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    chat: ChatKey,
+    files: &[FileDiff<SideContent>],
+) {
+    let Some(of_chat) = ledger.channels.chats.known_mut(chat) else { return };
+    let before = &of_chat.conversation.state().changes;
+    let changes = summary_to_send(files, before.as_ref());
+    if changes != *before {
+        of_chat.conversation.set_changes(changes);
+        ledger.chat_row_due(chat);
+        catalogue::sync_chat(ledger, step, chat);
+    }
+}
+
+/// Offers changesets in a chat, if it offers others; where it offers none, only if it
+/// `has_changes`.
+fn offer_changesets_of_chat(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    chat: ChatKey,
+    entries: &[ChangesetEntry],
+    has_changes: bool,
+) {
+    let Some(of_chat) = ledger.channels.chats.known(chat) else { return };
+    let is_due = match &of_chat.conversation.state().changesets {
+        Some(offered) => offered != entries,
+        None => has_changes,
+    };
+    if is_due {
+        let changesets = Some(entries.to_vec());
+        let offered = StateAction::ChatChangesetsChanged(ChatChangesetsChangedAction { changesets });
+        ledger.sequence(step, chat, offered, None);
+    }
+}
+
 fn changesets_of(ledger: &Ledger, session: SessionKey) -> Vec<ChangesetKey> {
     let all = ledger.channels.changesets.iter();
     all.filter(|(_, changeset)| changeset.session == session).map(|(key, _)| *key).collect()
@@ -515,10 +554,14 @@ fn hides_changes(chat: &Chat, id: &str) -> bool {
 
 fn unknown_changes() -> ErrorInfo {
     let message = "the agent has reported no changed file; changes by its commands and tools are not known";
-    error_info("changesUnknown".to_owned(), message)
+    error_info(UNKNOWN.to_owned(), message)
 }
 
-fn state_of(files: Vec<ChangesetFile>, error: Option<ErrorInfo>, is_running: bool) -> ChangesetState {
+pub(super) fn state_of(
+    files: Vec<ChangesetFile>,
+    error: Option<ErrorInfo>,
+    is_running: bool,
+) -> ChangesetState {
     let status = match &error {
         Some(_) => ChangesetStatus::Error,
         // The running turn may change more files.
@@ -529,12 +572,15 @@ fn state_of(files: Vec<ChangesetFile>, error: Option<ErrorInfo>, is_running: boo
 }
 
 /// Returns the next state: the files shown before stay until new ones are known, even on errors.
-fn next_state(shown: &ChangesetState, mut wanted: ChangesetState) -> ChangesetState {
+pub(super) fn next_state(shown: &ChangesetState, mut wanted: ChangesetState) -> ChangesetState {
     let was_known = matches!(shown.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing);
     if was_known && wanted.status == ChangesetStatus::Computing {
         wanted.status = ChangesetStatus::Recomputing;
     }
-    let is_unknown = matches!(wanted.status, ChangesetStatus::Recomputing | ChangesetStatus::Error);
+    let is_unknown = match &wanted.error {
+        Some(error) => error.error_type == UNKNOWN,
+        None => wanted.status == ChangesetStatus::Recomputing,
+    };
     if is_unknown && wanted.files.is_empty() {
         wanted.files.clone_from(&shown.files);
     }

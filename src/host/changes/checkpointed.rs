@@ -43,7 +43,7 @@ pub struct CheckpointedFolder {
     pub(super) count: u64,
     /// Newest checkpoint; `None` if the folder may have changed since in an unknown way.
     pub(super) last: Option<Checkpoint>,
-    /// Set while a checkpoint after a turn or revert is in flight, to repeat it after a restart.
+    /// Set while checkpoints after turns or reverts are in flight, to repeat them after a restart.
     pub(super) is_asked: bool,
     /// Set if the session was imported, or restored from the trash, and has no refs in git yet.
     /// Refs under its earlier name may belong to another session, or be removed with it.
@@ -152,14 +152,14 @@ impl CheckpointedFolder {
         self.left.extend(self.root.take());
     }
 
-    /// Notes the end of the checkpoint that was requested last; the error is the reason why it was
-    /// not taken, for people.
-    pub(super) fn end_request(&mut self, taken: Result<Checkpoint, String>) {
+    /// Notes the end of a requested checkpoint; the error is the reason why it was not taken, for
+    /// people. `others`: other ones are in flight.
+    pub(super) fn end_request(&mut self, taken: Result<Checkpoint, String>, others: bool) {
         (self.last, self.note) = match taken {
             Ok(checkpoint) => (Some(checkpoint), None),
             Err(why) => (None, Some(why)),
         };
-        self.is_asked = false;
+        self.is_asked = others;
     }
 
     /// Returns the namespace of the session's refs, with the folders of the repositories that have
@@ -222,8 +222,9 @@ impl CheckpointedFolder {
         self.turns.iter().flat_map(CheckpointedTurn::incomparable_files).collect()
     }
 
-    /// Allocates the number of the next checkpoint; returns it with the namespace.
-    pub(in crate::host) fn next_checkpoint(&mut self) -> (String, u64) {
+    /// Allocates the number of the next ref, of a checkpoint or of retained contents; returns it
+    /// with the namespace.
+    pub(in crate::host) fn next_ref(&mut self) -> (String, u64) {
         self.count += 1;
         (self.namespace.clone(), self.count)
     }

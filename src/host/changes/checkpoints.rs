@@ -214,7 +214,9 @@ impl Checkpoints {
         since: Vec<Checkpoint>,
         report: GitReport,
     ) -> Option<Checkpoint> {
-        let of_session = ledger.channels.sessions.known_mut(session)?;
+        if !ledger.channels.sessions.contains_key(&session) {
+            return None;
+        }
         let taken = match report {
             GitReport::Checkpointed { checkpoint, since: compared, .. } => {
                 for (before, changes) in since.into_iter().zip(compared) {
@@ -228,7 +230,9 @@ impl Checkpoints {
             report => Err(why_failed(report)),
         };
         let after = taken.as_ref().ok().cloned();
-        of_session.checkpoints.end_request(taken);
+        let others = self.is_checkpoint_in_flight(session, None);
+        let of_session = ledger.channels.sessions.known_mut(session)?;
+        of_session.checkpoints.end_request(taken, others);
         ledger.mark_dirty(session.into());
         ledger.note_edited(session, true);
         after
@@ -241,7 +245,6 @@ impl Checkpoints {
         step: &mut Step<'_>,
         key: ChatKey,
     ) {
-        let directories = directories::effective_directories(ledger, key);
         let Some(chat) = ledger.channels.chats.known(key).filter(|_| self.within_ms > 0) else {
             return;
         };
@@ -253,13 +256,15 @@ impl Checkpoints {
         let (chat, turn) = (chat.channel.uri.clone(), turn.id().to_owned());
         let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
         let checkpoints = &mut of_session.checkpoints;
+        // The directories may have been changed during the turn.
+        let Some(root) = checkpoints.root().cloned() else { return };
         let Some(before) = checkpoints.turn_mut(&chat, &turn).map(|turn| turn.before.clone()) else { return };
         let mut since = vec![before];
         since.extend(checkpoints.turns.first().map(|first| first.before.clone()));
         since.dedup();
         let Some(work) = checkpoint_work(ledger, step, session, since.clone(), reported) else { return };
         let behind = JobPurpose::AfterTurn { session, chat, turn, since };
-        self.run_git(ledger, step, (directories, JOB_WITHIN_MS), work, behind);
+        self.run_git(ledger, step, (vec![root], JOB_WITHIN_MS), work, behind);
         note_checkpoint_requested(ledger, session);
     }
 
@@ -306,15 +311,19 @@ impl Checkpoints {
         else {
             return;
         };
-        let last = checkpoints.turns.last().filter(|turn| turn.after.is_none());
-        let chat = last.and_then(|last| {
-            let chat = ledger.find_chat(&last.chat)?;
+        let open = checkpoints.turns.iter().filter(|turn| turn.after.is_none());
+        let chats = open.filter_map(|open| {
+            let chat = ledger.find_chat(&open.chat)?;
             let history = ledger.channels.chats.known(chat)?.conversation.history();
-            history.last().is_some_and(|turn| turn.id() == last.turn).then_some(chat)
+            history.last().is_some_and(|turn| turn.id() == open.turn).then_some(chat)
         });
-        match chat {
-            Some(chat) => self.checkpoint_after_turn(ledger, step, chat),
-            None => self.checkpoint_after_revert(ledger, step, session),
+        // Turns of several chats may have ended together.
+        let chats: Vec<ChatKey> = chats.collect();
+        if chats.is_empty() {
+            self.checkpoint_after_revert(ledger, step, session);
+        }
+        for chat in chats {
+            self.checkpoint_after_turn(ledger, step, chat);
         }
     }
 
@@ -540,7 +549,7 @@ fn checkpoint_work(
 ) -> Option<GitWork> {
     assign_namespace(ledger, step, session);
     let checkpoints = &mut ledger.channels.sessions.known_mut(session)?.checkpoints;
-    let ((namespace, number), last) = (checkpoints.next_checkpoint(), checkpoints.last.clone());
+    let ((namespace, number), last) = (checkpoints.next_ref(), checkpoints.last.clone());
     Some(GitWork::Checkpoint { namespace, number, last, since, reported })
 }
 

@@ -82,7 +82,7 @@ impl Changes {
     ) {
         let RequestedCommit { session, root, message, shown } = wanted;
         let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
-        let staged_retained = of_session.checkpoints.next_checkpoint();
+        let staged_retained = of_session.checkpoints.next_ref();
         ledger.mark_dirty(session.into());
         let work = GitWork::Commit { message, shown, staged_retained };
         self.checkpoints.run_git(

@@ -7,8 +7,9 @@
 //! An operation waits until the previous one has finished, pending git jobs have reported, and an
 //! unwatched repository was scanned, so that no operation works from a stale list. Changes that the
 //! client has not seen are safe: a file that was changed since is not reverted, and a commit is
-//! refused. A request that equals the newest unfinished operation of the session shares its answer,
-//! so that two windows or two clicks do not repeat it.
+//! refused if the client is subscribed to the list of files and no other operation has changed it.
+//! A request that equals the newest unfinished operation of the session shares its answer, so that
+//! two windows or two clicks do not repeat it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 

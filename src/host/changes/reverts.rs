@@ -21,7 +21,8 @@ use crate::state::edits::FileDiff;
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::errors::RpcError;
 
-/// Maximum number of restorable files in a session, except those of the last revert.
+/// Maximum number of reverted files that a session remembers, except those of the last revert.
+/// Older ones cannot be restored, and changesets of their turns show them as changed again.
 const REVERTED_MAX: usize = 1000;
 
 /// Maximum number of files that an answer names.
@@ -101,8 +102,8 @@ pub(super) fn requested_revert(
         root = checkpoints.root().cloned();
         // No other copy of uncommitted changes exists.
         checkpoint_first =
-            (scope == ChangesetScope::Uncommitted && !restores).then(|| checkpoints.next_checkpoint());
-        bytes_retained = Some(checkpoints.next_checkpoint());
+            (scope == ChangesetScope::Uncommitted && !restores).then(|| checkpoints.next_ref());
+        bytes_retained = Some(checkpoints.next_ref());
         ledger.mark_dirty(session.into());
     }
     Ok(RevertRequest {

@@ -6,7 +6,7 @@
 use ahp_types::actions::ActionOrigin;
 use serde_json::json;
 
-use super::changesets::UNSUBSCRIBED_MAX;
+use super::changesets::{next_state, state_of, UNSUBSCRIBED_MAX};
 use super::checkpointed::{CheckpointedFolder, CheckpointedTurn};
 use super::Changes;
 use crate::host::channels::Changeset;
@@ -15,7 +15,7 @@ use crate::host::effects::{
 };
 use crate::host::ledger::Ledger;
 use crate::host::model::{Channel, Subscription};
-use crate::host::refusal::Refusal;
+use crate::host::refusal::{error_info, Refusal};
 use crate::host::testing::{outputs_of, with_session, ME, SESSION};
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::rpc::RequestId;
@@ -126,6 +126,27 @@ fn only_surplus_changesets_without_subscribers_are_evicted() {
     settle(&mut changes, &mut ledger);
     assert_eq!(ledger.channels.changesets.len(), UNSUBSCRIBED_MAX + 1);
     assert!(ledger.find(&uri).is_some());
+}
+
+#[test]
+fn checkpoints_after_the_turns_of_two_chats_are_both_repeated_after_a_restart() {
+    let mut folder = CheckpointedFolder::default();
+    folder.is_asked = true;
+    let taken = Checkpoint { commit: "1".to_owned(), tree: String::new(), left_out: 0, large_bytes: 0 };
+    folder.end_request(Ok(taken.clone()), true);
+    assert!(folder.is_asked, "another one is in flight");
+    folder.end_request(Ok(taken), false);
+    assert!(!folder.is_asked);
+}
+
+#[test]
+fn list_of_too_many_files_is_empty_for_everybody() {
+    let file = |name: &str| serde_json::from_value(json!({ "id": name, "edit": {} })).unwrap();
+    let shown = state_of(vec![file("a")], None, false);
+    let error = |kind: &str| error_info(kind.to_owned(), "why");
+    let next = |kind: &str| next_state(&shown, state_of(Vec::new(), Some(error(kind)), false)).files.len();
+    assert_eq!((next("changesUnknown"), next("tooManyFiles")), (1, 0));
+    assert_eq!(next_state(&shown, state_of(Vec::new(), None, true)).files.len(), 1);
 }
 
 #[test]

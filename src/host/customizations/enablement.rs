@@ -24,7 +24,7 @@ const DECIDED_MAX: usize = 1000;
 const SESSION_DECIDED_MAX: usize = 1000;
 
 /// Decisions of clients by what they are about: a server of the operator by its id, a plugin or
-/// part of one as [`Subject::key`] says; stored with the root channel.
+/// part of one as [`DecisionSubject::key`] says; stored with the root channel.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(in crate::host) struct Decisions(BTreeMap<String, DecidedScopes>);
 
@@ -126,7 +126,7 @@ const SERVER: &str = "mcp=";
 /// Customization about which clients decide: a plugin of a session, a part of it, or a server of
 /// the operator.
 #[derive(Debug)]
-pub(super) struct Subject<'a> {
+pub(super) struct DecisionSubject<'a> {
     /// Client of the plugin; empty for a server of the operator.
     pub(super) client_id: &'a str,
     /// URI of the plugin; empty for a server of the operator.
@@ -135,7 +135,7 @@ pub(super) struct Subject<'a> {
     pub(super) part: String,
 }
 
-impl Subject<'_> {
+impl DecisionSubject<'_> {
     /// Returns a server of the operator with this id.
     pub(super) fn server(id: &str) -> Self {
         Self { client_id: "", uri: "", part: id.to_owned() }
@@ -160,9 +160,10 @@ impl Subject<'_> {
     }
 }
 
-/// Decisions of clients for one session: by client, URI of the plugin, and part, as in [`Subject`];
-/// stored with the session. `None` inside means that the session has none, even if the plugin is
-/// published with one. They stay while the plugin or server is not in the session.
+/// Decisions of clients for one session: by client, URI of the plugin, and part, as in
+/// [`DecisionSubject`]; stored with the session. `None` inside means that the session has none,
+/// even if the plugin is published with one. They stay while the plugin or server is not in the
+/// session.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(in crate::host) struct SessionDecisions(
     BTreeMap<String, BTreeMap<String, BTreeMap<String, Option<bool>>>>,
@@ -174,13 +175,13 @@ impl SessionDecisions {
     }
 
     /// Returns the decision about a part; `None` if clients have not decided.
-    pub(super) fn about(&self, part: &Subject<'_>) -> Option<Option<bool>> {
+    pub(super) fn about(&self, part: &DecisionSubject<'_>) -> Option<Option<bool>> {
         self.0.get(part.client_id)?.get(part.uri)?.get(&part.part).copied()
     }
 
     /// Returns an error if there is no room for a decision. Servers of the operator always have
     /// room.
-    pub(super) fn check_room_for(&self, part: &Subject<'_>) -> Result<(), Refusal> {
+    pub(super) fn check_room_for(&self, part: &DecisionSubject<'_>) -> Result<(), Refusal> {
         let of_clients = self.0.iter().filter(|(client_id, _)| !client_id.is_empty());
         let decided: usize = of_clients.flat_map(|(_, plugins)| plugins.values()).map(BTreeMap::len).sum();
         if decided >= SESSION_DECIDED_MAX && !part.uri.is_empty() && self.about(part).is_none() {
@@ -189,7 +190,7 @@ impl SessionDecisions {
         Ok(())
     }
 
-    pub(super) fn note(&mut self, part: Subject<'_>, decided: Option<bool>) {
+    pub(super) fn note(&mut self, part: DecisionSubject<'_>, decided: Option<bool>) {
         let plugins = self.0.entry(part.client_id.to_owned()).or_default();
         plugins.entry(part.uri.to_owned()).or_default().insert(part.part, decided);
     }

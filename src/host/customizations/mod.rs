@@ -35,7 +35,7 @@ use super::refusal::{error_info, Refusal};
 use super::Step;
 
 use enablement::ChangedScopes;
-use enablement::Subject;
+use enablement::DecisionSubject;
 pub(super) use enablement::{Decisions, SessionDecisions};
 pub(super) use plugins::shown_decisions;
 
@@ -50,7 +50,7 @@ const NOT_ALLOWED: &str = "notAllowed";
 pub(super) struct StoppedServers(BTreeSet<String>);
 
 impl StoppedServers {
-    fn has(&self, server: &Subject<'_>) -> bool {
+    fn has(&self, server: &DecisionSubject<'_>) -> bool {
         !self.0.is_empty() && self.0.contains(&server.key_in_session())
     }
 }
@@ -185,7 +185,7 @@ pub(super) fn refresh_session(ledger: &mut Ledger, step: &mut Step<'_>, key: Ses
     let workspace = workspace_of(session);
     let mut after = after.unwrap_or_default();
     for server in after.iter_mut().filter_map(as_server_mut) {
-        let subject = Subject::server(&server.id);
+        let subject = DecisionSubject::server(&server.id);
         let of_session = match session.decided.about(&subject) {
             Some(decided) => decided.map(|enabled| CustomizationEnablement::Session { enabled }),
             // Earlier versions of the host stored the decision there alone.
@@ -231,7 +231,7 @@ pub(super) fn client_changes_customization(
     let Some(session) = ledger.channels.sessions.known(key) else { return Ok(Verdict::Unchanged) };
     let shown = session.state.customizations.as_deref().unwrap_or_default();
     let server = server_in(shown, &id);
-    let subject = plugins::subject_with_id(shown, &id).unwrap_or_else(|| Subject::server(&id));
+    let subject = plugins::subject_with_id(shown, &id).unwrap_or_else(|| DecisionSubject::server(&id));
     let mut restart = false;
     match &action {
         _ if server.is_none() => return Err(Refusal::NoSuchCustomization(id)),
@@ -291,7 +291,7 @@ fn toggle_customization(
     if enablement.is_some_and(|enablement| enablement == toggled.enablement) {
         return Ok(Verdict::Unchanged);
     }
-    let subject = plugins::subject_with_id(&shown, id).unwrap_or_else(|| Subject::server(id));
+    let subject = plugins::subject_with_id(&shown, id).unwrap_or_else(|| DecisionSubject::server(id));
     session.decided.check_room_for(&subject)?;
     let decisions = &mut ledger.channels.root.decisions;
     let (changed, of_session) = match subject.key() {
@@ -354,7 +354,8 @@ fn wanted_servers(session: &Session) -> (Vec<String>, Vec<ClientMcpServer>) {
     let all = session.state.customizations.iter().flatten();
     let servers = all.flat_map(|customization| {
         let plugin = plugins::as_plugin(customization).filter(|plugin| is_on(&plugin.enablement));
-        let of_operator = as_server(customization).map(|server| (server, Subject::server(&server.id)));
+        let of_operator =
+            as_server(customization).map(|server| (server, DecisionSubject::server(&server.id)));
         let in_plugin = |plugin| {
             let servers = plugins::servers_in(plugin);
             servers.map(move |server| (server, plugins::subject_of_server(plugin, server)))
@@ -397,7 +398,7 @@ fn state_of(
     ledger: &Ledger,
     key: SessionKey,
     session: &Session,
-    (server, subject): (&McpServerCustomization, &Subject<'_>),
+    (server, subject): (&McpServerCustomization, &DecisionSubject<'_>),
     is_plugin_on: bool,
 ) -> McpServerState {
     if is_broken(server) {

@@ -18,7 +18,7 @@ use ahp_types::state::{
     RuleCustomization, SkillCustomization,
 };
 
-use super::enablement::{decisions_about, is_on, session_decision, SessionDecisions, Subject};
+use super::enablement::{decisions_about, is_on, session_decision, DecisionSubject, SessionDecisions};
 use super::{state_of, NOT_ALLOWED};
 use crate::host::effects::{ClientMcpServer, SessionKey, ASSUMED, SERVER_MISCONFIGURED};
 use crate::host::ledger::Ledger;
@@ -103,13 +103,13 @@ pub(super) fn id_of_child(child: &ChildCustomization) -> &str {
 pub(super) fn subject_of_server<'a>(
     plugin: &'a PluginCustomization,
     server: &McpServerCustomization,
-) -> Subject<'a> {
+) -> DecisionSubject<'a> {
     let client_id = plugin.client_id.as_deref().unwrap_or_default();
-    Subject { client_id, uri: &plugin.uri, part: key_of("mcp", &server.name) }
+    DecisionSubject { client_id, uri: &plugin.uri, part: key_of("mcp", &server.name) }
 }
 
 /// Returns the plugin or part of a plugin that is listed with this id.
-pub(super) fn subject_with_id<'a>(list: &'a [Customization], id: &str) -> Option<Subject<'a>> {
+pub(super) fn subject_with_id<'a>(list: &'a [Customization], id: &str) -> Option<DecisionSubject<'a>> {
     let mut parts = list.iter().filter_map(as_plugin).flat_map(decisions_in);
     parts.find_map(|(of, part, _)| (of == id).then_some(part))
 }
@@ -127,9 +127,11 @@ pub(in crate::host) fn shown_decisions(list: &[Customization]) -> SessionDecisio
 }
 
 /// Returns the ids of a plugin and its parts, each with the decision for the session.
-fn decisions_in(plugin: &PluginCustomization) -> impl Iterator<Item = (&str, Subject<'_>, Option<bool>)> {
+fn decisions_in(
+    plugin: &PluginCustomization,
+) -> impl Iterator<Item = (&str, DecisionSubject<'_>, Option<bool>)> {
     let client_id = plugin.client_id.as_deref().unwrap_or_default();
-    let part = move |part| Subject { client_id, uri: &plugin.uri, part };
+    let part = move |part| DecisionSubject { client_id, uri: &plugin.uri, part };
     let own = session_decision(plugin.enablement.as_deref().unwrap_or_default());
     let children = plugin.children.iter().flatten().filter_map(move |child| {
         Some((id_of_child(child), part(key_of_child(child)?), enabled_of_child(child)))
@@ -196,7 +198,7 @@ impl ShownPlugins<'_> {
         let id = own.filter(|id| !self.ids.contains(*id)).cloned();
         let id = self.free_id(id.unwrap_or_else(|| format!("plugin:{client_id}:{}", published.uri)));
         let own = published.enablement.as_deref().unwrap_or_default();
-        let itself = Subject { client_id, uri: &published.uri, part: String::new() };
+        let itself = DecisionSubject { client_id, uri: &published.uri, part: String::new() };
         let enablement = self.decide(&itself, own);
         let is_enabled = is_on(enablement.as_deref());
         let mut problems = Vec::new();
@@ -226,7 +228,7 @@ impl ShownPlugins<'_> {
     /// Returns the decisions about a customization: those that are made, else those published.
     fn decide(
         &self,
-        part: &Subject<'_>,
+        part: &DecisionSubject<'_>,
         published: &[CustomizationEnablement],
     ) -> Option<Vec<CustomizationEnablement>> {
         let decided = self.session.decided.about(part);
@@ -247,7 +249,7 @@ impl ShownPlugins<'_> {
         let children = parts.map(|part| {
             let key = key_of(part.kind.name(), &part.name);
             let id = self.free_id(format!("{plugin_id}#{key}"));
-            let itself = Subject { client_id, uri: &published.uri, part: key };
+            let itself = DecisionSubject { client_id, uri: &published.uri, part: key };
             let uri = uri_in(&published.uri, &part.path);
             let of_name = published.child_enablement.as_ref().and_then(|all| all.get(&part.name));
             let of_name = of_name.map(Vec::as_slice).unwrap_or_default();

@@ -10,7 +10,7 @@ use ahp_types::actions::{
 use ahp_types::state::{AgentInfo, ClientPluginCustomization};
 use serde_json::{json, Value};
 
-use super::enablement::Subject;
+use super::enablement::DecisionSubject;
 use super::*;
 use crate::host::effects::Output;
 use crate::host::testing::{
@@ -268,7 +268,7 @@ fn servers_of_a_changed_configuration_reach_sessions() {
 
 #[test]
 fn decisions_for_a_session_about_plugins_are_limited() {
-    let part = |at: usize| Subject { client_id: "me", uri: "v:/p", part: at.to_string() };
+    let part = |at: usize| DecisionSubject { client_id: "me", uri: "v:/p", part: at.to_string() };
     let mut decisions = SessionDecisions::default();
     for at in 0..1000 {
         decisions.check_room_for(&part(at)).unwrap();
@@ -278,7 +278,7 @@ fn decisions_for_a_session_about_plugins_are_limited() {
     assert_eq!(refusal, Refusal::TooManySessionDecisions(1000));
     // Known ones need no room, and servers of the operator always have some.
     assert!(decisions.check_room_for(&part(1)).is_ok());
-    assert!(decisions.check_room_for(&Subject::server("mcp:one")).is_ok());
+    assert!(decisions.check_room_for(&DecisionSubject::server("mcp:one")).is_ok());
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn decision_about_a_part_counts_until_the_publication_says_something_else_about_
         (json!({ "kind": "session", "enabled": true }), json!({ "kind": "session", "enabled": false }));
     let of_all = json!({ "kind": "global", "enabled": false });
     let was = published(Value::Null, json!({ "x": [on] }));
-    let part = |part: &str| Subject { client_id: "me", uri: "v:/p", part: part.to_owned() };
+    let part = |part: &str| DecisionSubject { client_id: "me", uri: "v:/p", part: part.to_owned() };
     let mut decisions = SessionDecisions::default();
     let parts = ["", "mcp=x", "mcp=y", "skill=z"];
     parts.iter().for_each(|it| decisions.note(part(it), Some(false)));

@@ -37,6 +37,7 @@ pub(super) fn begin_run(host: &mut Host, step: &mut Step<'_>, key: AutomationRun
         // The automation was changed since.
         return step.emit(Output::CheckDirectories(key, directories.to_vec()));
     }
+    // Else the end of its failed session would cancel it.
     runs::stop_waiting(&mut host.ledger, key);
     let failed = run.sessions.into_iter().filter(|session| is_left_as_it_failed(&host.ledger, session));
     for channel in failed.collect::<Vec<_>>() {

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 
 use serde_json::{json, Value};
 
-use super::{changed, instead_of_git, uri, Repository, Talk, CHAT, SESSION};
+use super::{changed, environment, instead_of_git, uri, Repository, Talk, CHAT, SESSION};
 use crate::process::wait_until;
+use crate::support::program;
 
 fn message_of(answer: &Value) -> &str {
     answer["result"]["message"].as_str().or(answer["error"]["message"].as_str()).unwrap_or_default()
@@ -151,6 +152,34 @@ fn turn_beside_a_discard(repository: &Repository, scope: &str) -> (Talk, PathBuf
     wait_until("git is started", || here.exists());
     talk.start(CHAT, "t2", "/files b=new");
     (talk, open)
+}
+
+#[test]
+fn host_that_may_not_use_git_does_not_run_it_for_sessions_that_did() {
+    let repository = Repository::with(&[("a", "old\n")]);
+    let mut talk = Talk::begin(&repository);
+    talk.turn("t1", "/files a=new", || {});
+    assert_eq!(talk.changeset("turn/t1")["status"], "ready");
+    assert_eq!(talk.changeset("uncommitted")["status"], "ready");
+    talk.process.end();
+    talk.process.rest();
+    let ran = repository.home.join("ran");
+    let path = instead_of_git(&repository, &format!("touch '{}'\nexec $GIT \"$@\"", ran.display()));
+    let mut command = program();
+    command.arg("--state-dir").arg(&repository.state).args(["--exclusive", "--git", "off"]);
+    command.envs(environment(&repository.home)).env("PATH", path);
+    let mut talk = Talk::with(command);
+    for what in ["uncommitted", "turn/t1", "session"] {
+        let state = talk.changeset(what);
+        assert_eq!(state["status"], "error", "{what}: {state}");
+        assert!(state["error"]["message"].as_str().unwrap().contains("does not use git"), "{state}");
+        let answer = talk.invoke(what, "discard-changes", None);
+        assert!(answer["error"].is_object(), "{what}: {answer}");
+    }
+    talk.ask("disposeSession", &json!({ "channel": SESSION }));
+    talk.process.end();
+    talk.process.rest();
+    assert!(!ran.exists());
 }
 
 #[test]
