@@ -55,8 +55,10 @@ const TIDY_EVERY: Duration = Duration::from_secs(15 * 60);
 /// Event of the committing thread.
 #[derive(Debug)]
 pub enum CommitEvent {
-    /// All steps up to this one are committed.
-    Safe(u64),
+    /// All steps up to this one are committed. Their records come back to be dropped by the thread
+    /// that made them: the allocator of glibc has one lock for memory of a thread that others free,
+    /// and both threads would spend half of their time on it.
+    Safe(u64, Vec<Record>),
     /// Failure to commit.
     Failing(StoreFailure),
 }
@@ -429,7 +431,7 @@ fn commit_all(
             }
             thread::sleep(RETRY_AFTER);
         }
-        if events.send(CommitEvent::Safe(last)).is_err() {
+        if events.send(CommitEvent::Safe(last, records)).is_err() {
             return;
         }
         writer.checkpoint_from(LOG_PAGES_MAX);

@@ -238,7 +238,8 @@ impl Sidecar {
     pub(super) fn receive_commit_event(&mut self, kept: CommitEvent) {
         let was_failing = self.persistence.is_failing();
         match kept {
-            CommitEvent::Safe(step) => {
+            CommitEvent::Safe(step, records) => {
+                drop(records);
                 if trace::is_on() {
                     trace::steps_are_committed(step);
                 }

@@ -115,7 +115,7 @@ fn inline_commit_never_overtakes_a_pending_step() {
         Persistence::open(folder.path(), options()).unwrap();
     let first = start.head + 1;
     let mut commit = |persistence: &mut Persistence| match kept.blocking_recv() {
-        Some(CommitEvent::Safe(step)) => persistence.release(step).count(),
+        Some(CommitEvent::Safe(step, _)) => persistence.release(step).count(),
         other => panic!("{other:?}"),
     };
     assert!(persistence.keep(step(actions([first])), false).is_empty());
