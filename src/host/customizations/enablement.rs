@@ -1,9 +1,13 @@
 //! Decisions of clients about whether a customization is on, by scope.
 //!
 //! Owns: the decisions for a workspace and for all sessions, those for one session, their stored
-//! form, and which lists of decisions a client may send.
-//! Never: takes the state of a session for a decision: a plugin may not be fetched, and a server of
-//! the operator may be missing from the configuration for a while.
+//! form, and which lists of decisions a client may send. Never: takes the state of a session for a
+//! decision, except that of a row which an earlier version of the host has stored: a plugin may not
+//! be fetched, and a server of the operator may be missing from the configuration for a while.
+//!
+//! A decision for the session comes before that for its workspace, and this one before that for all
+//! sessions. In each scope, what clients have decided here comes before what the plugin is
+//! published with, or the server is configured with.
 
 use std::collections::BTreeMap;
 
@@ -175,24 +179,24 @@ impl SessionDecisions {
     }
 
     /// Returns the decision about a part; `None` if clients have not decided.
-    pub(super) fn about(&self, part: &DecisionSubject<'_>) -> Option<Option<bool>> {
-        self.0.get(part.client_id)?.get(part.uri)?.get(&part.part).copied()
+    pub(super) fn about(&self, subject: &DecisionSubject<'_>) -> Option<Option<bool>> {
+        self.0.get(subject.client_id)?.get(subject.uri)?.get(&subject.part).copied()
     }
 
     /// Returns an error if there is no room for a decision. Servers of the operator always have
     /// room.
-    pub(super) fn check_room_for(&self, part: &DecisionSubject<'_>) -> Result<(), Refusal> {
+    pub(super) fn check_room_for(&self, subject: &DecisionSubject<'_>) -> Result<(), Refusal> {
         let of_clients = self.0.iter().filter(|(client_id, _)| !client_id.is_empty());
         let decided: usize = of_clients.flat_map(|(_, plugins)| plugins.values()).map(BTreeMap::len).sum();
-        if decided >= SESSION_DECIDED_MAX && !part.uri.is_empty() && self.about(part).is_none() {
+        if decided >= SESSION_DECIDED_MAX && !subject.uri.is_empty() && self.about(subject).is_none() {
             return Err(Refusal::TooManySessionDecisions(SESSION_DECIDED_MAX));
         }
         Ok(())
     }
 
-    pub(super) fn note(&mut self, part: DecisionSubject<'_>, decided: Option<bool>) {
-        let plugins = self.0.entry(part.client_id.to_owned()).or_default();
-        plugins.entry(part.uri.to_owned()).or_default().insert(part.part, decided);
+    pub(super) fn note(&mut self, subject: DecisionSubject<'_>, decided: Option<bool>) {
+        let plugins = self.0.entry(subject.client_id.to_owned()).or_default();
+        plugins.entry(subject.uri.to_owned()).or_default().insert(subject.part, decided);
     }
 
     /// Removes the decisions about a plugin and its parts of which the publication now says

@@ -230,13 +230,11 @@ pub(super) fn client_changes_customization(
     let id = id.clone();
     let Some(session) = ledger.channels.sessions.known(key) else { return Ok(Verdict::Unchanged) };
     let shown = session.state.customizations.as_deref().unwrap_or_default();
-    let server = server_in(shown, &id);
+    let Some(server) = server_in(shown, &id) else { return Err(Refusal::NoSuchCustomization(id)) };
     let subject = plugins::subject_with_id(shown, &id).unwrap_or_else(|| DecisionSubject::server(&id));
     let mut restart = false;
     match &action {
-        _ if server.is_none() => return Err(Refusal::NoSuchCustomization(id)),
         StateAction::SessionMcpServerStartRequested(_) => {
-            let Some(server) = server else { return Err(Refusal::NoSuchCustomization(id)) };
             let plugin = plugin_around(shown, &id);
             let is_on = |enablement: &Option<Vec<_>>| enablement::is_on(enablement.as_deref());
             if !is_on(&server.enablement) || plugin.is_some_and(|plugin| !is_on(&plugin.enablement)) {

@@ -315,7 +315,7 @@ pub struct ClientMcpServer {
     pub transport: ClientMcpTransport,
 }
 
-/// Way to reach an MCP server of a client's plugin. `Debug` prints no values.
+/// Way to reach an MCP server of a client's plugin. `Debug` prints the program, and no other value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClientMcpTransport {
     /// Program that speaks MCP on stdin and stdout.
