@@ -104,6 +104,8 @@ pub fn serve(
             return Err(error.into());
         }
     };
+    // A host of windows leaves with the last one.
+    let stays = place.as_ref().is_none_or(|place| place.stays);
     let pipes = if options.has_pipes { Some(take()?) } else { None };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -125,8 +127,7 @@ pub fn serve(
         let automations = configuration.automations();
         let preview = options.preview.or(configuration.preview());
         let options = RunOptions { preview, ..options };
-        // A host of windows leaves with the last one.
-        let (stays, client_mcp) = (fronts.is_none(), configuration.client_mcp());
+        let client_mcp = configuration.client_mcp();
         let agents = (backends, configuration.servers(), client_mcp, automations, stays);
         let (mut sidecar, mut events) = Sidecar::new(options, agents, opened, leave_reasons, join_requests);
         sidecar.fronts = fronts;

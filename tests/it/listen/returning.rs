@@ -150,3 +150,43 @@ fn say(stream: &mut UnixStream, id: u64, method: &str, params: &Value) {
     let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
     stream.write_all(format!("{message}\n").as_bytes()).unwrap();
 }
+
+#[test]
+fn run_of_an_automation_goes_on_when_the_last_client_has_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.toml");
+    std::fs::write(&config, "[automations]\n").unwrap();
+    let mut command = crate::support::program();
+    command.args(["serve", "--state-dir"]).arg(folder.path().join("state")).arg("--config").arg(&config);
+    // Turns of a client that leaves are cancelled.
+    command.args(["--on-eof", "exit", "--reconnect-within", "0"]);
+    let host = Host::spawn(command, &["ws://127.0.0.1:0"]);
+    let mut client = host.connect();
+    client.initializes("one", "1.0.0");
+    let message = json!({ "text": "/sleep 2500\n/say done", "origin": { "kind": "automation" } });
+    let definition =
+        json!({ "title": "T", "message": message, "session": {}, "enabled": true, "triggers": [] });
+    let action = json!({ "type": "automation/createRequested", "resource": "ahp-automation:/a",
+        "definition": definition });
+    let params = json!({ "channel": "ahp-automations://", "clientSeq": 1, "action": action });
+    client.says(json!({ "method": "dispatchAction", "params": params }));
+    let params =
+        json!({ "channel": "ahp-automations://", "automation": "ahp-automation:/a", "requestId": "r" });
+    let run = client.asks("runAutomation", params)["result"]["resource"].as_str().unwrap().to_owned();
+    let lifecycle = |client: &mut Client| {
+        let mut answer = client.asks("subscribe", json!({ "channel": run }));
+        answer["result"]["snapshot"]["state"]["lifecycle"].take()
+    };
+    while lifecycle(&mut client)["status"] == "pending" {
+        client.is_served();
+    }
+    drop(client);
+    let mut client = host.connect();
+    client.initializes("two", "1.0.0");
+    let first = lifecycle(&mut client);
+    let ended = match first["status"] == "running" {
+        true => until(&mut client, "automationRun/lifecycleChanged")["lifecycle"].clone(),
+        false => first,
+    };
+    assert_eq!(ended["status"], "completed", "{ended}");
+}
