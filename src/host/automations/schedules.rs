@@ -122,10 +122,11 @@ pub(in crate::host) fn timer_expired(ledger: &mut Ledger, step: &mut Step<'_>, n
     let list = ledger.channels.automation_list().filter(|list| has_reason_to_run(ledger, list));
     // Nothing may run that cannot be recorded.
     if let Some(list) = list.filter(|_| ledger.failing().is_none()) {
-        // The one that has waited longest is first.
-        let mut all: Vec<_> = list.entries().iter().map(|it| (stored_next_run(it), &it.resource)).collect();
-        all.sort_by_key(|(next, _)| *next);
-        let all: Vec<String> = all.into_iter().map(|(_, automation)| automation.clone()).collect();
+        // The one that has waited longest is first; of several, that with the fewest runs.
+        let scheduled = &list.bookkeeping.scheduled_runs;
+        let mut all: Vec<&AutomationEntry> = list.entries().iter().collect();
+        all.sort_by_key(|it| (stored_next_run(it), scheduled.get(&it.resource).map_or(0, Vec::len)));
+        let all: Vec<String> = all.into_iter().map(|entry| entry.resource.clone()).collect();
         let has_left = ledger
             .channels
             .automation_list_mut()
