@@ -57,7 +57,7 @@ const TIDY_EVERY: Duration = Duration::from_secs(15 * 60);
 pub enum CommitEvent {
     /// All steps up to this one are committed. Their records come back to be dropped by the thread
     /// that made them: the allocator of glibc has one lock for memory of a thread that others free,
-    /// and both threads would spend half of their time on it.
+    /// and both threads would wait for it.
     Safe(u64, Vec<Record>),
     /// Failure to commit.
     Failing(StoreFailure),

@@ -155,7 +155,9 @@ pub fn runs(line: &str, command: &[String]) -> Result<bool, Opaque> {
 
 fn runs_at(line: &str, command: &[String], depth: usize) -> Result<bool, Opaque> {
     let mut read = read_line(line, depth)?;
-    read.commands.iter_mut().flat_map(|command| &mut command.words).for_each(write_name_in_lower_case);
+    // A word of the rule itself is compared as it is written.
+    let words = read.commands.iter_mut().flat_map(|command| &mut command.words);
+    words.filter(|word| !command.contains(&word.text)).for_each(write_name_in_lower_case);
     let mut found = Ok(false);
     for LineCommand { words, is_fed } in &read.commands {
         match runs_words(words, command, depth) {
@@ -850,6 +852,12 @@ mod tests {
         ] {
             assert_eq!(found(line, "rm"), Ok(false), "{line}");
         }
+    }
+
+    #[test]
+    fn word_of_a_denied_command_is_met_as_it_is_written() {
+        assert_eq!(found("make BASH", "make BASH"), Ok(true));
+        assert_eq!(found("make bash", "make BASH"), Ok(false));
     }
 
     #[test]

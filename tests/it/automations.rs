@@ -315,7 +315,7 @@ impl Working {
         Self::starting_in(true)
     }
 
-    /// The same in a host that goes on without clients, or not.
+    /// A run whose agent has been told to start, in a host that goes on without clients or not.
     fn starting_in(stays: bool) -> Self {
         let mut world = World::saving(Core::with_automations(Start::default(), stays));
         world.arrive(ME, "me");

@@ -306,10 +306,9 @@ fn has_reason_to_run(ledger: &Ledger, list: &Automations) -> bool {
     list.settings.stays || ledger.presence.has_clients()
 }
 
-/// Returns whether the turn of this chat is that of a run that goes on without clients.
-pub(super) fn goes_on_without_clients(ledger: &Ledger, chat: ChatKey) -> bool {
-    let list = ledger.channels.automation_list();
-    list.is_some_and(|list| list.settings.stays && list.bookkeeping.active.contains_key(&chat))
+/// Returns whether runs go on without clients.
+pub(super) fn go_on_without_clients(ledger: &Ledger) -> bool {
+    ledger.channels.automation_list().is_some_and(|list| list.settings.stays)
 }
 
 /// Returns whether the turn of this chat is that of a run.

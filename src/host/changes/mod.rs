@@ -7,8 +7,8 @@
 //! In reading order: `sides` (a changed file), `edits` (changes that tool calls report),
 //! `checkpointed`, `checkpoints` and `overlaps` (git checkpoints of folders), `comparisons`
 //! (changes between two checkpoints), `statuses` (repository status), `files` (which of these a
-//! changeset shows), `changesets` (the view of
-//! clients), and `operations`, `reverts` and `commits` (requests of clients).
+//! changeset shows), `changesets` (the view of clients), and `operations`, `reverts` and `commits`
+//! (requests of clients).
 
 pub(in crate::host) mod changesets;
 pub(in crate::host) mod checkpointed;

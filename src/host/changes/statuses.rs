@@ -99,10 +99,10 @@ impl ObservedRepository {
     fn note_seen(&mut self, mut seen: RepositoryStatus, has_files: bool) -> bool {
         let mut known = self.known.take();
         // The older files are better than none.
-        let retained = known.as_mut().filter(|_| !has_files && self.has_files).map(|known| {
-            (seen.uncommitted, seen.branch_changes) = Default::default();
-            (std::mem::take(&mut known.uncommitted), std::mem::take(&mut known.branch_changes))
-        });
+        let retained = known
+            .as_mut()
+            .filter(|_| !has_files && self.has_files)
+            .map(|known| (std::mem::take(&mut known.uncommitted), std::mem::take(&mut known.branch_changes)));
         // An empty list of files is news, too.
         let are_new = has_files && !self.has_files;
         self.has_files |= has_files;

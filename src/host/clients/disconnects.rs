@@ -60,8 +60,8 @@ impl Clients {
     fn is_turn_of_disconnected(&self, ledger: &Ledger, key: ChatKey, connection: ConnectionId) -> bool {
         // A run belongs to no client: it ends with the host, which may go on without clients.
         if automations::is_of_run(ledger, key) {
-            let goes_on = automations::goes_on_without_clients(ledger, key);
-            return !goes_on && !ledger.presence.has_clients() && self.disconnects.contains_key(&connection);
+            let may_end = !automations::go_on_without_clients(ledger) && !ledger.presence.has_clients();
+            return may_end && self.disconnects.contains_key(&connection);
         }
         let Some(disconnect) = self.disconnects.get(&connection) else { return false };
         match owner_of(ledger, key) {

@@ -1,9 +1,10 @@
 //! Decisions of clients about whether a customization is on, by scope.
 //!
 //! Owns: the decisions for a workspace and for all sessions, those for one session, their stored
-//! form, and which lists of decisions a client may send. Never: takes the state of a session for a
-//! decision, except that of a row which an earlier version of the host has stored: a plugin may not
-//! be fetched, and a server of the operator may be missing from the configuration for a while.
+//! form, and which lists of decisions a client may send.
+//! Never: takes the state of a session for a decision, except that of a row which an earlier
+//! version of the host has stored: a plugin may not be fetched, and a server of the operator may be
+//! missing from the configuration for a while.
 //!
 //! A decision for the session comes before that for its workspace, and this one before that for all
 //! sessions. In each scope, what clients have decided here comes before what the plugin is
@@ -149,13 +150,11 @@ impl DecisionSubject<'_> {
     /// part of the same plugin, whichever client publishes it, and with whatever id. `None` for a
     /// part that is no server: decisions about it are for one session alone.
     pub(super) fn key(&self) -> Option<String> {
-        match (self.uri, self.part.as_str()) {
-            ("", id) => Some(id.to_owned()),
-            (uri, part) if part.is_empty() || part.starts_with(SERVER) => {
-                Some(format!("{OF_PLUGIN}{uri}#{part}"))
-            }
-            _ => None,
+        let Self { client_id, uri, part } = self;
+        if client_id.is_empty() {
+            return Some(part.clone());
         }
+        (part.is_empty() || part.starts_with(SERVER)).then(|| format!("{OF_PLUGIN}{uri}#{part}"))
     }
 
     /// Returns the key in its session.
@@ -188,7 +187,7 @@ impl SessionDecisions {
     pub(super) fn check_room_for(&self, subject: &DecisionSubject<'_>) -> Result<(), Refusal> {
         let of_clients = self.0.iter().filter(|(client_id, _)| !client_id.is_empty());
         let decided: usize = of_clients.flat_map(|(_, plugins)| plugins.values()).map(BTreeMap::len).sum();
-        if decided >= SESSION_DECIDED_MAX && !subject.uri.is_empty() && self.about(subject).is_none() {
+        if decided >= SESSION_DECIDED_MAX && !subject.client_id.is_empty() && self.about(subject).is_none() {
             return Err(Refusal::TooManySessionDecisions(SESSION_DECIDED_MAX));
         }
         Ok(())

@@ -34,8 +34,7 @@ use super::model::{AgentLink, Session, SessionKey};
 use super::refusal::{error_info, Refusal};
 use super::Step;
 
-use enablement::ChangedScopes;
-use enablement::DecisionSubject;
+use enablement::{ChangedScopes, DecisionSubject};
 pub(super) use enablement::{Decisions, SessionDecisions};
 pub(super) use plugins::shown_decisions;
 

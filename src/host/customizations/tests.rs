@@ -276,6 +276,9 @@ fn decisions_for_a_session_about_plugins_are_limited() {
     }
     let refusal = decisions.check_room_for(&part(1000)).unwrap_err();
     assert_eq!(refusal, Refusal::TooManySessionDecisions(1000));
+    let without_uri = DecisionSubject { client_id: "me", uri: "", part: "mcp=one".to_owned() };
+    assert!(decisions.check_room_for(&without_uri).is_err());
+    assert_ne!(without_uri.key(), DecisionSubject::server("mcp=one").key());
     // Known ones need no room, and servers of the operator always have some.
     assert!(decisions.check_room_for(&part(1)).is_ok());
     assert!(decisions.check_room_for(&DecisionSubject::server("mcp:one")).is_ok());

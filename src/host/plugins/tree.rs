@@ -70,8 +70,7 @@ impl Tree {
     /// # Errors
     /// When the contents are too large.
     pub(super) fn add_content(&mut self, path: &str, content: String) -> Result<(), String> {
-        let before = self.content(path).map_or(0, str::len);
-        self.bytes = self.bytes - before + content.len();
+        self.bytes += content.len();
         if self.bytes > BYTES_MAX {
             return Err(format!("its files are larger than {}", text::human_size(BYTES_MAX)));
         }
