@@ -6,9 +6,9 @@
 //!
 //! In reading order: `sides` (a changed file), `edits` (changes that tool calls report),
 //! `checkpointed`, `checkpoints` and `overlaps` (git checkpoints of folders), `comparisons`
-//! (changes between two checkpoints), `statuses` (repository status), `files` (which of these a
-//! changeset shows), `changesets` (the view of clients), and `operations`, `reverts` and `commits`
-//! (requests of clients).
+//! (changes between two checkpoints), `observed` and `statuses` (repository status), `files` (which
+//! of these a changeset shows), `changesets` (the view of clients), and `operations`, `reverts` and
+//! `commits` (requests of clients).
 
 pub(in crate::host) mod changesets;
 pub(in crate::host) mod checkpointed;
@@ -17,6 +17,7 @@ mod commits;
 mod comparisons;
 pub(in crate::host) mod edits;
 mod files;
+mod observed;
 mod operations;
 mod overlaps;
 mod reverts;

@@ -2,19 +2,20 @@
 //!
 //! Owns: when a status is refreshed: when a session is created, when a turn ends, and, while a
 //! changeset that shows it has subscribers, soon after a change. Until then, and after a restart,
-//! the last known status is shown. Also whether it is stale, and the `_meta` member of a session
-//! that shows it.
+//! the last known status is shown. Also the outputs for that, and the `_meta` member of a session
+//! that shows it. `observed` has the state of each repository.
 //! Never: starts a refresh of a session while another one is in flight, or watches a repository
 //! without subscribers for longer than `LINGER`.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ahp_types::state::ResourceChangeType;
 use serde_json::{json, Value};
 
 use crate::host::catalogue::notes;
+use crate::host::changes::observed::{ObservedRepository, RefreshExtent};
 use crate::host::changes::Changes;
 use crate::host::effects::{
     ChangesetKey, ChannelId, GitReport, GitWork, Output, RepositoryStatus, Timer, UNWATCHED,
@@ -31,9 +32,6 @@ const DEBOUNCE: Duration = Duration::from_millis(750);
 
 /// Time for which a repository is watched without subscribers, for clients that return.
 const LINGER: Duration = Duration::from_secs(10);
-
-/// Maximum number of changed files that are refreshed individually; beyond it all files are.
-const TOUCHED_MAX: usize = 100;
 
 const SAVED_FILES_MAX: usize = 500;
 
@@ -57,103 +55,6 @@ pub(in crate::host) const REPOSITORY_GONE: &str = "the repository no longer exis
 /// Member of a session's `_meta` with the status.
 const GIT: &str = "git";
 
-/// Status of a session's repository. A refresh is due, then in flight, then the status is known; a
-/// change meanwhile makes the next refresh due after [`DEBOUNCE`].
-#[derive(Debug, Default)]
-pub(in crate::host) struct ObservedRepository {
-    known: Option<RepositoryStatus>,
-    has_files: bool,
-    /// Set if the repository may have changed since the refresh, unknown to subscribers.
-    is_stale: bool,
-    /// Set if the status became stale again while a refresh is in flight.
-    is_stale_again: bool,
-    /// Reason why there is no status, for people.
-    trouble: Option<String>,
-    /// Refresh in flight; true if it includes files.
-    in_flight: Option<bool>,
-    refreshes: u64,
-    is_due: bool,
-    wants_files: bool,
-    /// Watches in use.
-    watched: Vec<String>,
-    /// Watches in use that have started.
-    begun: BTreeSet<String>,
-    /// `file:` URIs of files that have changed since the last refresh with files started; `None` if
-    /// any file may have.
-    touched: Option<BTreeSet<String>>,
-    /// Set while a refresh is delayed to coalesce changes.
-    is_debouncing: bool,
-    /// Set if files changed while a refresh is in flight: the delay of the next one starts at its
-    /// end.
-    debounces_after_refresh: bool,
-    /// Set if a changeset that shows the status has lost a subscriber.
-    lost_subscriber: bool,
-    lingers: u64,
-    /// Set while the repository is watched without subscribers.
-    is_lingering: bool,
-}
-
-impl ObservedRepository {
-    /// Takes what git has seen; `has_files` if the files are part of that. Returns whether it is
-    /// new.
-    fn note_seen(&mut self, mut seen: RepositoryStatus, has_files: bool) -> bool {
-        let mut known = self.known.take();
-        // The older files are better than none.
-        let retained = known
-            .as_mut()
-            .filter(|_| !has_files && self.has_files)
-            .map(|known| (std::mem::take(&mut known.uncommitted), std::mem::take(&mut known.branch_changes)));
-        // An empty list of files is news, too.
-        let are_new = has_files && !self.has_files;
-        self.has_files |= has_files;
-        let has_changed = are_new || known.as_ref() != Some(&seen);
-        if let Some(files) = retained {
-            (seen.uncommitted, seen.branch_changes) = files;
-        }
-        self.known = Some(seen);
-        has_changed
-    }
-
-    fn mark_stale(&mut self) {
-        self.is_stale = true;
-        self.is_stale_again |= self.in_flight.is_some();
-    }
-
-    /// Records the files that a watch reports as changed.
-    fn note_touched(&mut self, changes: &[(String, ResourceChangeType)]) {
-        // A change of the root can mean that a subfolder is not watched any more.
-        let is_whole = |uri: &String| self.known.as_ref().is_none_or(|known| known.root == *uri);
-        if changes.iter().any(|(uri, _)| is_whole(uri)) {
-            self.begun.clear();
-        }
-        if let Some(touched) = &mut self.touched {
-            touched.extend(changes.iter().map(|(uri, _)| uri.clone()));
-            if self.begun.is_empty() || touched.len() > TOUCHED_MAX {
-                self.touched = None;
-            }
-        }
-    }
-
-    /// Ends the refresh in flight. Returns whether it included files.
-    fn end_refresh(&mut self) -> bool {
-        let files = self.in_flight.take().unwrap_or(false);
-        self.is_stale = std::mem::take(&mut self.is_stale_again) || (self.is_stale && !files);
-        files
-    }
-
-    /// Starts a refresh. Returns the files to examine; `None` for all.
-    fn start(&mut self, files: bool) -> Option<Vec<String>> {
-        (self.is_due, self.in_flight, self.wants_files) = (false, Some(files), false);
-        self.refreshes += 1;
-        if !files {
-            return None;
-        }
-        let is_watched = !self.watched.is_empty() && self.begun.len() == self.watched.len();
-        let touched = std::mem::replace(&mut self.touched, is_watched.then(BTreeSet::new));
-        touched.map(|touched| touched.into_iter().collect())
-    }
-}
-
 /// Statuses of all sessions in memory whose folders have a repository, or may have one.
 #[derive(Debug)]
 pub(in crate::host) struct RepositoryStatuses {
@@ -171,8 +72,8 @@ impl RepositoryStatuses {
         Self { is_on, all: BTreeMap::new(), released: Vec::new(), needs_sync: false }
     }
 
-    /// Returns the status of a session to modify, and schedules [`Changes::start_due_refreshes`]
-    /// for it.
+    /// Returns the repository of a session to modify, and schedules
+    /// [`Changes::start_due_refreshes`] for it.
     fn of(&mut self, session: SessionKey) -> &mut ObservedRepository {
         self.needs_sync = true;
         self.all.entry(session).or_default()
@@ -180,47 +81,42 @@ impl RepositoryStatuses {
 
     /// Forgets the status of a session, and releases its watches.
     pub(in crate::host) fn remove(&mut self, session: SessionKey) {
-        if let Some(status) = self.all.remove(&session) {
+        if let Some(mut repository) = self.all.remove(&session) {
             self.needs_sync = true;
-            self.released.extend(status.watched);
+            self.released.extend(repository.replace_watches(Vec::new()));
         }
     }
 
     /// Requests a refresh of all files: any of them may have changed.
     pub(in crate::host) fn request_refresh(&mut self, ledger: &mut Ledger, session: SessionKey) {
         if self.is_on {
-            let status = self.of(session);
-            (status.is_due, status.touched) = (true, None);
-            status.mark_stale();
+            self.of(session).request();
             ledger.note_edited(session, false);
         }
     }
 
     /// Returns the status to save with a session; `None` if it lacks files or is too large.
     pub(in crate::host) fn status_to_save(&self, session: SessionKey) -> Option<Cow<'_, RepositoryStatus>> {
-        let status = self.all.get(&session).filter(|status| status.has_files)?;
         let files = |known: &RepositoryStatus| known.uncommitted.len() + known.branch_changes.len();
-        status.known.as_ref().filter(|known| files(known) <= SAVED_FILES_MAX).map(Cow::Borrowed)
+        self.known_status(session).filter(|known| files(known) <= SAVED_FILES_MAX).map(Cow::Borrowed)
     }
 
     /// Shows the status that was saved with a session until it is refreshed.
     pub(in crate::host) fn restore_status(&mut self, session: SessionKey, saved: RepositoryStatus) {
         if self.is_on {
-            let (known, has_files, is_stale) = (Some(saved), true, true);
-            let status = ObservedRepository { known, has_files, is_stale, ..ObservedRepository::default() };
-            self.all.insert(session, status);
+            self.all.insert(session, ObservedRepository::restored(saved));
         }
     }
 
     /// Returns whether a repository may have changed since its status was taken.
     pub(in crate::host) fn is_status_stale(&self, session: SessionKey) -> bool {
-        self.all.get(&session).is_some_and(|status| status.is_stale)
+        self.all.get(&session).is_some_and(ObservedRepository::is_stale)
     }
 
     /// Notes that a channel has lost a subscriber, so that its repository may need no watch.
     pub(in crate::host) fn status_unsubscribed(&mut self, ledger: &Ledger, target: ChannelId) {
         if let Some(session) = session_of_status_changeset(ledger, target) {
-            self.of(session).lost_subscriber = true;
+            self.of(session).unsubscribe();
         }
     }
 
@@ -228,14 +124,12 @@ impl RepositoryStatuses {
     /// current.
     pub(in crate::host) fn status_subscribed(&mut self, ledger: &mut Ledger, target: ChannelId) {
         let Some(session) = session_of_status_changeset(ledger, target) else { return };
-        let Some(status) = self.all.get_mut(&session) else {
+        let Some(repository) = self.all.get_mut(&session) else {
             return self.request_refresh(ledger, session);
         };
-        let may_be_old = status.is_stale || (status.has_files && status.watched.is_empty());
-        if may_be_old && status.in_flight != Some(true) {
-            return self.request_refresh(ledger, session);
+        if repository.subscribe() {
+            ledger.note_edited(session, false);
         }
-        status.is_due = true;
         self.needs_sync = true;
     }
 
@@ -245,21 +139,17 @@ impl RepositoryStatuses {
         &mut self,
         session: SessionKey,
     ) -> Result<Option<&RepositoryStatus>, &str> {
-        let status = self.of(session);
-        status.wants_files = true;
-        if !status.has_files {
-            status.is_due |= status.trouble.is_none();
-        }
-        match (&status.trouble, &status.known) {
-            (Some(why), _) => Err(why),
-            (None, known) => Ok(known.as_ref().filter(|_| status.has_files)),
+        let repository = self.of(session);
+        repository.require_files();
+        match repository.trouble() {
+            Some(why) => Err(why),
+            None => Ok(repository.last_with_files()),
         }
     }
 
     /// Returns the status of a session's repository if its files are known.
     pub(in crate::host) fn known_status(&self, session: SessionKey) -> Option<&RepositoryStatus> {
-        let status = self.all.get(&session).filter(|status| status.has_files)?;
-        status.known.as_ref()
+        self.all.get(&session)?.last_with_files()
     }
 
     /// Returns whether the status is at least as recent as the first call with this `refresh`. If
@@ -274,67 +164,41 @@ impl RepositoryStatuses {
         if !self.is_on {
             return true;
         }
-        let follows = has_status_subscriber(ledger, session);
-        let Some(number) = *refresh else {
-            let status = self.of(session);
-            let is_known = status.has_files && !status.is_stale && status.trouble.is_none();
-            let is_fresh = follows && is_known && !status.is_due && status.in_flight.is_none();
-            if !is_fresh {
-                (status.is_due, status.wants_files, status.touched) = (true, true, None);
-            } else {
-                (status.is_due, status.wants_files) = (false, false);
-            }
-            *refresh = Some(status.refreshes + 1).filter(|_| !is_fresh);
-            return is_fresh;
-        };
-        let status = self.all.get(&session);
-        status.is_none_or(|it| it.refreshes > number || (it.refreshes == number && it.in_flight.is_none()))
+        if let Some(number) = *refresh {
+            return self.all.get(&session).is_none_or(|repository| repository.has_ended(number));
+        }
+        *refresh = self.of(session).require_current(has_status_subscriber(ledger, session));
+        refresh.is_none()
     }
 
     /// Returns the description of the branch that changes are compared with, for people; `None` if
     /// the session began on that branch.
     pub(in crate::host) fn base_note_of(&self, session: SessionKey) -> Option<&str> {
-        self.all.get(&session)?.known.as_ref()?.base_note.as_deref()
+        self.all.get(&session)?.last()?.base_note.as_deref()
     }
 
     fn sync_watches(&mut self, ledger: &Ledger, step: &mut Step<'_>, session: SessionKey) {
-        let follows = has_status_subscriber(ledger, session);
-        let Some(status) = self.all.get_mut(&session) else { return };
-        let lost_subscriber = std::mem::take(&mut status.lost_subscriber) && status.known.is_some();
-        status.is_lingering = !follows && (status.is_lingering || lost_subscriber);
-        if status.is_lingering && lost_subscriber {
-            status.lingers += 1;
-            step.emit(Output::Timer(Timer::Linger(session, status.lingers), LINGER));
+        let has_subscriber = has_status_subscriber(ledger, session);
+        let Some(repository) = self.all.get_mut(&session) else { return };
+        if let Some(number) = repository.update_linger(has_subscriber) {
+            step.emit(Output::Timer(Timer::Linger(session, number), LINGER));
         }
-        let known = status.known.as_ref().filter(|_| follows || status.is_lingering);
-        let folders = known.into_iter().flat_map(|known| {
-            let metadata = known.own.iter().map(|uri| (uri, NOT_WATCHED_IN_METADATA));
-            std::iter::once((&known.root, NOT_WATCHED)).chain(metadata)
-        });
-        let watch = |(uri, excludes): (&String, &[&str])| {
-            let excludes = excludes.iter().map(|pattern| (*pattern).to_owned()).collect();
-            Watched { uri: uri.clone(), recursive: true, excludes: Some(excludes), includes: None }.channel()
-        };
-        let wanted: Vec<String> = folders.map(watch).collect();
-        if status.watched == wanted {
+        let wanted = repository.to_watch(has_subscriber).map(watches_of).unwrap_or_default();
+        if repository.watches() == wanted {
             return;
         }
         for channel in &wanted {
             step.emit(Output::Watch(channel.clone()));
         }
-        (status.begun, status.touched) = (BTreeSet::new(), None);
-        for channel in std::mem::replace(&mut status.watched, wanted) {
+        for channel in repository.replace_watches(wanted) {
             step.emit(Output::Unwatch(channel));
         }
     }
 
     /// Refreshes a status whose watch has started: earlier changes were not reported.
     pub(in crate::host) fn repository_watch_started(&mut self, watch: &str) {
-        for status in self.all.values_mut() {
-            if status.watched.iter().any(|watched| watched == watch) {
-                status.begun.insert(watch.to_owned());
-                (status.is_due, status.touched) = (true, None);
-            }
+        for repository in self.all.values_mut() {
+            repository.watch_started(watch);
         }
         self.needs_sync = true;
     }
@@ -347,41 +211,28 @@ impl RepositoryStatuses {
         watch: &str,
         changes: &[(String, ResourceChangeType)],
     ) {
-        let all = self.all.iter();
-        let of_watch = all.filter(|(_, status)| status.watched.iter().any(|watched| watched == watch));
-        let sessions: Vec<SessionKey> = of_watch.map(|(session, _)| *session).collect();
-        for session in sessions {
-            let follows = has_status_subscriber(ledger, session);
-            let Some(status) = self.all.get_mut(&session) else { continue };
-            status.note_touched(changes);
-            if !follows {
-                // The next subscriber starts the refresh.
-                status.mark_stale();
-            } else if status.in_flight.is_some() {
-                // A repository that changes all the time still shows a status after each refresh.
-                status.debounces_after_refresh = true;
-            } else if !std::mem::replace(&mut status.is_debouncing, true) {
-                step.emit(Output::Timer(Timer::Refresh(session), DEBOUNCE));
+        for (session, repository) in &mut self.all {
+            if !repository.watches().iter().any(|watched| watched == watch) {
+                continue;
+            }
+            if repository.note_changes(changes, has_status_subscriber(ledger, *session)) {
+                step.emit(Output::Timer(Timer::Refresh(*session), DEBOUNCE));
             }
         }
     }
 
     /// Requests the refresh that was delayed to coalesce changes.
     pub(in crate::host) fn debounce_expired(&mut self, ledger: &mut Ledger, session: SessionKey) {
-        if let Some(status) = self.all.get_mut(&session) {
-            status.is_debouncing = false;
-            let touched = status.touched.take();
-            self.request_refresh(ledger, session);
-            self.of(session).touched = touched;
+        if let Some(repository) = self.all.get_mut(&session) {
+            repository.debounce_expired();
+            self.needs_sync = true;
+            ledger.note_edited(session, false);
         }
     }
 
     /// Ends the time for which a repository is watched without subscribers.
     pub(in crate::host) fn linger_expired(&mut self, session: SessionKey, number: u64) {
-        if let Some(status) = self.all.get_mut(&session).filter(|it| it.lingers == number) {
-            status.is_lingering = false;
-            self.needs_sync = true;
-        }
+        self.needs_sync |= self.all.get_mut(&session).is_some_and(|it| it.linger_expired(number));
     }
 
     /// Takes the status, or the reason why there is none, and shows it.
@@ -393,15 +244,11 @@ impl RepositoryStatuses {
         report: GitReport,
     ) {
         self.needs_sync = true;
-        let Some(status) = self.all.get_mut(&session) else { return };
-        let (was_stale, had_trouble) = (status.is_stale, status.trouble.is_some());
-        let files = status.end_refresh();
-        if status.debounces_after_refresh && !std::mem::replace(&mut status.is_debouncing, true) {
+        let Some(repository) = self.all.get_mut(&session) else { return };
+        let was_stale = repository.is_stale();
+        let ended = repository.end();
+        if ended.starts_debounce {
             step.emit(Output::Timer(Timer::Refresh(session), DEBOUNCE));
-        }
-        status.debounces_after_refresh = false;
-        if !matches!(report, GitReport::Status(_)) {
-            status.touched = None;
         }
         let Some(of_session) = ledger.channels.sessions.known_mut(session) else {
             return self.remove(session);
@@ -413,12 +260,11 @@ impl RepositoryStatuses {
                 if checkpoints.note_repository(&seen.root, seen.branch.as_ref()) {
                     ledger.mark_dirty(session.into());
                 }
-                status.trouble = None;
-                (Some(meta_of(&seen)), status.note_seen(*seen, files) || had_trouble)
+                (Some(meta_of(&seen)), repository.succeed(*seen, ended.included_files))
             }
             GitReport::NoRepository if has_repository => {
                 // The next change in the folder requests another refresh.
-                status.trouble = Some(REPOSITORY_GONE.to_owned());
+                repository.fail(REPOSITORY_GONE.to_owned());
                 (None, true)
             }
             GitReport::NoRepository => {
@@ -429,7 +275,7 @@ impl RepositoryStatuses {
                 if checkpoints.note_trouble(&why) {
                     ledger.mark_dirty(session.into());
                 }
-                status.trouble = Some(why);
+                repository.fail(why);
                 return ledger.note_edited(session, true);
             }
             _ => return,
@@ -442,6 +288,17 @@ impl RepositoryStatuses {
             ledger.note_edited(session, has_changed);
         }
     }
+}
+
+/// Returns the channels that watch a repository.
+fn watches_of(known: &RepositoryStatus) -> Vec<String> {
+    let metadata = known.own.iter().map(|uri| (uri, NOT_WATCHED_IN_METADATA));
+    let folders = std::iter::once((&known.root, NOT_WATCHED)).chain(metadata);
+    let watch = |(uri, excludes): (&String, &[&str])| {
+        let excludes = excludes.iter().map(|pattern| (*pattern).to_owned()).collect();
+        Watched { uri: uri.clone(), recursive: true, excludes: Some(excludes), includes: None }.channel()
+    };
+    folders.map(watch).collect()
 }
 
 /// Shows the status in the `_meta` of a session; `None` removes it.
@@ -464,13 +321,8 @@ impl Changes {
         let sessions: Vec<SessionKey> = self.statuses.all.keys().copied().collect();
         for session in sessions {
             self.statuses.sync_watches(ledger, step, session);
-            let follows = has_status_subscriber(ledger, session);
-            let Some(status) = self.statuses.all.get_mut(&session) else { continue };
-            if !status.is_due || status.in_flight.is_some() {
-                continue;
-            }
-            let files = follows || status.wants_files;
-            let touched = status.start(files);
+            let Some(repository) = self.statuses.all.get_mut(&session) else { continue };
+            let Some(extent) = repository.start(has_status_subscriber(ledger, session)) else { continue };
             let Some(of_session) = ledger.channels.sessions.known(session) else {
                 self.statuses.remove(session);
                 continue;
@@ -483,6 +335,7 @@ impl Changes {
                 self.statuses.remove(session);
                 continue;
             }
+            let RefreshExtent { files, touched } = extent;
             let work = GitWork::Status { base: of_session.checkpoints.base().cloned(), files, touched };
             self.checkpoints.run_git_status(ledger, step, session, directories, work);
         }
@@ -527,33 +380,4 @@ fn meta_of(seen: &RepositoryStatus) -> Value {
         }
     }
     meta
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::host::effects::GitContent;
-    use crate::state::edits::FileDiff;
-
-    #[test]
-    fn refresh_without_files_keeps_them_and_is_news_only_if_the_rest_has_changed() {
-        let seen = |branch: &str, uncommitted_count| RepositoryStatus {
-            branch: Some(branch.to_owned()),
-            uncommitted_count,
-            ..RepositoryStatus::default()
-        };
-        let file = FileDiff {
-            file: "file:///a".to_owned(),
-            renamed_from: None,
-            before: None,
-            after: Some(GitContent { blob: "1".to_owned(), mode: 0o100_644 }),
-            lines: None,
-        };
-        let with_files = RepositoryStatus { uncommitted: vec![file.clone()], ..seen("main", 1) };
-        let mut observed = ObservedRepository::default();
-        assert!(observed.note_seen(with_files, true));
-        assert!(!observed.note_seen(seen("main", 1), false));
-        assert!(observed.note_seen(seen("other", 1), false));
-        assert_eq!(observed.known.unwrap().uncommitted, [file]);
-    }
 }
