@@ -44,8 +44,8 @@ pub(in crate::host) enum JobPurpose {
     AfterRevert { session: SessionKey, since: Vec<Checkpoint> },
     /// Comparison of two checkpoints.
     Comparison(CheckpointPair),
-    /// Status of a session's repository.
-    Status(SessionKey),
+    /// Refresh, with this number, of the status of a session's repository.
+    Status(SessionKey, u64),
     /// New refs for the checkpoints of an imported session.
     Import(SessionKey),
     /// Commit of all uncommitted changes, for a client.
@@ -89,17 +89,17 @@ impl Checkpoints {
         number
     }
 
-    /// Requests the status of a session's repository.
+    /// Requests the status of a session's repository, for the refresh with this number.
     pub(in crate::host) fn run_git_status(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
-        session: SessionKey,
+        (session, refresh): (SessionKey, u64),
         directories: Vec<String>,
         work: GitWork,
     ) {
         assign_namespace(ledger, step, session);
-        self.run_git(ledger, step, (directories, JOB_WITHIN_MS), work, JobPurpose::Status(session));
+        self.run_git(ledger, step, (directories, JOB_WITHIN_MS), work, JobPurpose::Status(session, refresh));
     }
 
     /// Takes a checkpoint before the turn of a chat, which waits for it up to the time limit.
@@ -492,7 +492,9 @@ impl Changes {
                     ledger.mark_dirty(session.into());
                 }
             }
-            Some(JobPurpose::Status(session)) => self.statuses.status_received(ledger, step, session, report),
+            Some(JobPurpose::Status(session, refresh)) => {
+                self.statuses.status_received(ledger, step, (session, refresh), report)
+            }
             Some(JobPurpose::Comparison(pair)) => {
                 let session = pair.0;
                 let comparison = match report {

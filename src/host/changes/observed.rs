@@ -27,7 +27,7 @@ pub(super) struct ObservedRepository {
     /// of the refresh in flight are noted there instead.
     was_stale: bool,
     refresh: Refresh,
-    /// Number of refreshes that have ended.
+    /// Number of the last refresh that has ended; 0 if none has.
     ended: u64,
     /// Set if the next refresh includes files even without subscribers.
     wants_files: bool,
@@ -62,6 +62,7 @@ enum Refresh {
 /// Refresh in flight, and events since its start.
 #[derive(Debug, Default, Clone, Copy)]
 struct RefreshInFlight {
+    number: u64,
     includes_files: bool,
     /// Set if another refresh is due when this one ends.
     is_next_due: bool,
@@ -104,7 +105,7 @@ pub(super) struct RefreshExtent {
 }
 
 /// Outcome of a refresh's end for its caller.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct RefreshEnd {
     pub(super) included_files: bool,
     /// Set if the caller has to start the timer of the next refresh's delay.
@@ -196,45 +197,49 @@ impl ObservedRepository {
     }
 
     /// Requests a refresh with files unless subscribers have received a current status. Returns
-    /// the number of the refresh.
-    pub(super) fn require_current(&mut self, has_subscriber: bool) -> Option<u64> {
+    /// whether they have.
+    pub(super) fn require_current(&mut self, has_subscriber: bool) -> bool {
         let is_known = self.last_with_files().is_some() && !self.is_stale() && self.trouble.is_none();
         if has_subscriber && is_known && matches!(self.refresh, Refresh::Idle) {
             self.wants_files = false;
-            return None;
+            return true;
         }
         self.wants_files = true;
         self.watches.touch_all();
         self.set_due();
-        let in_flight = u64::from(matches!(self.refresh, Refresh::InFlight(_)));
-        Some(self.ended + in_flight + 1)
+        false
     }
 
-    /// Returns whether the refresh with this number has ended.
+    /// Returns whether a refresh with this number or a later one has ended.
     pub(super) fn has_ended(&self, number: u64) -> bool {
         self.ended >= number
     }
 
-    /// Starts a due refresh unless another one is in flight.
-    pub(super) fn start(&mut self, has_subscriber: bool) -> Option<RefreshExtent> {
+    /// Starts a due refresh, with a number that is higher than all before, unless another one is
+    /// in flight.
+    pub(super) fn start(&mut self, number: u64, has_subscriber: bool) -> Option<RefreshExtent> {
         if !matches!(self.refresh, Refresh::Due) {
             return None;
         }
         let files = std::mem::take(&mut self.wants_files) || has_subscriber;
-        self.refresh =
-            Refresh::InFlight(RefreshInFlight { includes_files: files, ..RefreshInFlight::default() });
+        let refresh = RefreshInFlight { number, includes_files: files, ..RefreshInFlight::default() };
+        self.refresh = Refresh::InFlight(refresh);
         let touched = if files { self.watches.take_touched() } else { None };
         Some(RefreshExtent { files, touched: touched.map(|touched| touched.into_iter().collect()) })
     }
 
-    /// Ends the refresh in flight, whatever has come of it.
-    pub(super) fn end(&mut self) -> RefreshEnd {
-        let Refresh::InFlight(refresh) = self.refresh else { return RefreshEnd::default() };
+    /// Ends the refresh with this number, whatever has come of it. `None` if it is not in flight:
+    /// its session may have been evicted and loaded again since it started.
+    pub(super) fn end(&mut self, number: u64) -> Option<RefreshEnd> {
+        let Refresh::InFlight(refresh) = self.refresh else { return None };
+        if refresh.number != number {
+            return None;
+        }
         self.refresh = if refresh.is_next_due { Refresh::Due } else { Refresh::Idle };
-        self.ended += 1;
+        self.ended = number;
         self.was_stale = refresh.is_outdated || (self.was_stale && !refresh.includes_files);
         let starts_debounce = refresh.debounces_next && self.start_debounce();
-        RefreshEnd { included_files: refresh.includes_files, starts_debounce }
+        Some(RefreshEnd { included_files: refresh.includes_files, starts_debounce })
     }
 
     /// Takes the status that a refresh has seen. Returns whether it is news.
@@ -425,11 +430,21 @@ mod tests {
         RepositoryStatus { root, branch, ..RepositoryStatus::default() }
     }
 
+    /// Starts a due refresh with the next number.
+    fn start(observed: &mut ObservedRepository, has_subscriber: bool) -> Option<RefreshExtent> {
+        observed.start(observed.ended + 1, has_subscriber)
+    }
+
+    /// Ends the refresh in flight, if there is one.
+    fn end(observed: &mut ObservedRepository) -> Option<RefreshEnd> {
+        observed.end(observed.ended + 1)
+    }
+
     /// Runs a whole refresh, with files or not. Returns the files that it examines.
     fn refresh(observed: &mut ObservedRepository, files: bool) -> Option<Vec<String>> {
-        let extent = observed.start(files).unwrap();
+        let extent = start(observed, files).unwrap();
         assert_eq!(extent.files, files);
-        assert_eq!(observed.end().included_files, files);
+        assert_eq!(end(observed).unwrap().included_files, files);
         observed.succeed(seen("main"), files);
         extent.touched
     }
@@ -460,17 +475,18 @@ mod tests {
     #[test]
     fn due_refresh_starts_once_and_requests_meanwhile_make_the_next_one_due_at_its_end() {
         let mut observed = ObservedRepository::default();
-        assert_eq!((observed.start(true), observed.end()), (None, RefreshEnd::default()));
+        assert_eq!((start(&mut observed, true), end(&mut observed)), (None, None));
         observed.request();
         observed.request();
-        assert!(observed.start(true).is_some());
-        assert!(observed.start(true).is_none());
+        assert!(start(&mut observed, true).is_some());
+        assert!(start(&mut observed, true).is_none());
+        assert_eq!(observed.end(2), None, "another one");
         observed.request();
-        assert!(observed.start(true).is_none());
-        observed.end();
-        assert!(observed.start(true).is_some());
-        observed.end();
-        assert!(observed.start(true).is_none());
+        assert!(start(&mut observed, true).is_none());
+        end(&mut observed);
+        assert!(start(&mut observed, true).is_some());
+        end(&mut observed);
+        assert!(start(&mut observed, true).is_none());
     }
 
     #[test]
@@ -483,17 +499,17 @@ mod tests {
             let mut observed = known(true);
             assert!(!observed.is_stale());
             observed.request();
-            observed.start(files);
+            start(&mut observed, files);
             if is_outdated {
                 observed.request();
             }
             assert!(observed.is_stale());
-            observed.end();
+            end(&mut observed);
             assert_eq!(observed.is_stale(), is_stale, "{files}, {is_outdated}");
         }
         let mut observed = known(true);
         observed.set_due();
-        observed.start(false);
+        start(&mut observed, false);
         observed.request();
         assert!(observed.is_stale(), "the refresh in flight may have missed the change");
     }
@@ -511,11 +527,11 @@ mod tests {
             for has_subscriber in [false, true] {
                 observed.require_files();
                 observed.request();
-                assert!(observed.start(has_subscriber).unwrap().files);
-                observed.end();
+                assert!(start(&mut observed, has_subscriber).unwrap().files);
+                end(&mut observed);
                 observed.request();
-                assert!(!observed.start(false).unwrap().files, "once");
-                observed.end();
+                assert!(!start(&mut observed, false).unwrap().files, "once");
+                end(&mut observed);
             }
         }
     }
@@ -528,7 +544,7 @@ mod tests {
         };
         let in_flight = |mut observed: ObservedRepository, files| {
             observed.request();
-            observed.start(files);
+            start(&mut observed, files);
             observed
         };
         let mut unwatched = reporting(&["w"]);
@@ -548,7 +564,7 @@ mod tests {
         .enumerate()
         {
             assert_eq!((at, observed.subscribe()), (at, requests));
-            observed.end();
+            end(&mut observed);
             assert!(matches!(observed.refresh, Refresh::Due), "{at}: a refresh is due in any case");
             assert_eq!((at, observed.is_stale()), (at, requests));
         }
@@ -562,38 +578,42 @@ mod tests {
         stale.mark_stale();
         let mut in_flight = reporting(&["w"]);
         in_flight.set_due();
-        in_flight.start(true);
+        start(&mut in_flight, true);
         let mut due = reporting(&["w"]);
         due.set_due();
         let mut without_files = ObservedRepository::default();
         without_files.set_due();
         refresh(&mut without_files, false);
         assert!(!without_files.is_stale());
-        for (at, (mut observed, has_subscriber, number)) in [
-            (reporting(&["w"]), true, None),
-            (reporting(&["w"]), false, Some(3)),
-            (without_files, true, Some(2)),
-            (failed, true, Some(3)),
-            (stale, true, Some(3)),
-            (in_flight, true, Some(4)),
-            (due, true, Some(3)),
+        for (at, (mut observed, has_subscriber, is_current)) in [
+            (reporting(&["w"]), true, true),
+            (reporting(&["w"]), false, false),
+            (without_files, true, false),
+            (failed, true, false),
+            (stale, true, false),
+            (in_flight, true, false),
+            (due, true, false),
         ]
         .into_iter()
         .enumerate()
         {
-            assert_eq!((at, observed.require_current(has_subscriber)), (at, number));
-            let Some(number) = number else { continue };
-            observed.end();
+            assert_eq!((at, observed.require_current(has_subscriber)), (at, is_current));
+            end(&mut observed);
+            if is_current {
+                assert_eq!(start(&mut observed, true), None);
+                continue;
+            }
+            let number = observed.ended + 1;
             assert!(!observed.has_ended(number), "{at}");
             let extent = RefreshExtent { files: true, touched: None };
-            assert_eq!(observed.start(false), Some(extent));
+            assert_eq!(start(&mut observed, false), Some(extent));
             assert!(!observed.has_ended(number), "{at}");
-            observed.end();
-            assert!(observed.has_ended(number), "{at}");
+            end(&mut observed);
+            assert!(observed.has_ended(number) && observed.has_ended(number - 1), "{at}");
         }
         let mut current = reporting(&["w"]);
         current.require_files();
-        assert_eq!(current.require_current(true), None);
+        assert!(current.require_current(true));
         current.request();
         assert_eq!(refresh(&mut current, false), None, "files are not required any more");
     }
@@ -615,13 +635,13 @@ mod tests {
             assert!(!runs || observed.note_changes(&changes(&["/a"]), true));
             if in_flight {
                 observed.set_due();
-                observed.start(true);
+                start(&mut observed, true);
             }
             let case = (runs, in_flight, subscriber);
             assert_eq!((case, observed.note_changes(&changes(&["/b"]), subscriber)), (case, now));
-            assert_eq!((case, observed.end().starts_debounce), (case, at_end));
+            assert_eq!((case, end(&mut observed).is_some_and(|end| end.starts_debounce)), (case, at_end));
             assert_eq!((case, observed.is_stale()), (case, is_stale));
-            assert!(observed.start(true).is_none(), "{case:?}: none is due before the delay has ended");
+            assert!(start(&mut observed, true).is_none(), "{case:?}: none is due before the delay has ended");
         }
     }
 
@@ -674,7 +694,7 @@ mod tests {
         }
         let mut observed = reporting(&["v", "w"]);
         observed.watch_started("other");
-        assert_eq!(observed.start(true), None);
+        assert_eq!(start(&mut observed, true), None);
         observed.replace_watches(vec!["v".to_owned(), "w".to_owned()]);
         observed.watch_started("v");
         for event in ["one of two has started", "earlier changes were not reported"] {

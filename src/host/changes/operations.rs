@@ -92,7 +92,7 @@ struct PendingOperation {
     /// Requests to answer; the first one started the operation.
     requesters: Vec<Requester>,
     params: InvokeChangesetOperationParams,
-    /// Number of the repository refresh that it waits for.
+    /// Lowest number of a repository refresh that it waits for.
     refresh: Option<u64>,
     /// Files that the client saw in a changeset of the repository's status when it sent the
     /// request; `None` if it saw none.

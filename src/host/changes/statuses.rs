@@ -61,6 +61,9 @@ pub(in crate::host) struct RepositoryStatuses {
     /// Set if git is used.
     is_on: bool,
     all: BTreeMap<SessionKey, ObservedRepository>,
+    /// Number of the last refresh that was started; unique, also if its session is evicted and
+    /// loaded again.
+    last_number: u64,
     released: Vec<String>,
     /// Set if refreshes or watches may have to be started or stopped.
     needs_sync: bool,
@@ -69,7 +72,7 @@ pub(in crate::host) struct RepositoryStatuses {
 impl RepositoryStatuses {
     /// Creates the owner. `is_on`: git is used.
     pub(in crate::host) fn new(is_on: bool) -> Self {
-        Self { is_on, all: BTreeMap::new(), released: Vec::new(), needs_sync: false }
+        Self { is_on, all: BTreeMap::new(), last_number: 0, released: Vec::new(), needs_sync: false }
     }
 
     /// Returns the repository of a session to modify, and schedules
@@ -153,8 +156,8 @@ impl RepositoryStatuses {
     }
 
     /// Returns whether the status is at least as recent as the first call with this `refresh`. If
-    /// not, requests a refresh and stores its number in `refresh`. An unwatched repository is
-    /// always refreshed, since its changes are not noticed.
+    /// not, requests a refresh and stores the lowest number that it can get in `refresh`. An
+    /// unwatched repository is always refreshed, since its changes are not noticed.
     pub(in crate::host) fn refreshed_since(
         &mut self,
         ledger: &Ledger,
@@ -167,8 +170,9 @@ impl RepositoryStatuses {
         if let Some(number) = *refresh {
             return self.all.get(&session).is_none_or(|repository| repository.has_ended(number));
         }
-        *refresh = self.of(session).require_current(has_status_subscriber(ledger, session));
-        refresh.is_none()
+        let is_current = self.of(session).require_current(has_status_subscriber(ledger, session));
+        *refresh = (!is_current).then_some(self.last_number + 1);
+        is_current
     }
 
     /// Returns the description of the branch that changes are compared with, for people; `None` if
@@ -235,18 +239,18 @@ impl RepositoryStatuses {
         self.needs_sync |= self.all.get_mut(&session).is_some_and(|it| it.linger_expired(number));
     }
 
-    /// Takes the status, or the reason why there is none, and shows it.
+    /// Takes the status from a refresh, or the reason why there is none, and shows it.
     pub(in crate::host) fn status_received(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
-        session: SessionKey,
+        (session, refresh): (SessionKey, u64),
         report: GitReport,
     ) {
         self.needs_sync = true;
         let Some(repository) = self.all.get_mut(&session) else { return };
         let was_stale = repository.is_stale();
-        let ended = repository.end();
+        let Some(ended) = repository.end(refresh) else { return };
         if ended.starts_debounce {
             step.emit(Output::Timer(Timer::Refresh(session), DEBOUNCE));
         }
@@ -322,7 +326,10 @@ impl Changes {
         for session in sessions {
             self.statuses.sync_watches(ledger, step, session);
             let Some(repository) = self.statuses.all.get_mut(&session) else { continue };
-            let Some(extent) = repository.start(has_status_subscriber(ledger, session)) else { continue };
+            let number = self.statuses.last_number + 1;
+            let extent = repository.start(number, has_status_subscriber(ledger, session));
+            let Some(RefreshExtent { files, touched }) = extent else { continue };
+            self.statuses.last_number = number;
             let Some(of_session) = ledger.channels.sessions.known(session) else {
                 self.statuses.remove(session);
                 continue;
@@ -335,9 +342,8 @@ impl Changes {
                 self.statuses.remove(session);
                 continue;
             }
-            let RefreshExtent { files, touched } = extent;
             let work = GitWork::Status { base: of_session.checkpoints.base().cloned(), files, touched };
-            self.checkpoints.run_git_status(ledger, step, session, directories, work);
+            self.checkpoints.run_git_status(ledger, step, (session, number), directories, work);
         }
     }
 }

@@ -11,12 +11,14 @@ use super::checkpointed::{CheckpointedFolder, CheckpointedTurn};
 use super::Changes;
 use crate::host::channels::Changeset;
 use crate::host::effects::{
-    ChangesetKey, Checkpoint, Frame, GitReport, GitWork, IncomparableFile, Output, RepositoryStatus,
+    ChangesetKey, Checkpoint, Frame, GitContent, GitReport, GitWork, IncomparableFile, Output,
+    RepositoryStatus,
 };
 use crate::host::ledger::Ledger;
 use crate::host::model::{Channel, Subscription};
 use crate::host::refusal::{error_info, Refusal};
 use crate::host::testing::{outputs_of, with_session, ME, SESSION};
+use crate::state::edits::FileDiff;
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::rpc::RequestId;
 
@@ -291,4 +293,54 @@ fn operation_after_a_failed_refresh_looks_again() {
     report(&mut changes, &mut ledger, asked[0].0, GitReport::Failed("no time".to_owned()));
     assert!(!changes.statuses.refreshed_since(&ledger, SESSION, &mut None));
     assert_eq!(settle(&mut changes, &mut ledger).len(), 1);
+}
+
+/// Returns a status in which these files are not committed.
+fn status_with(files: &[&str]) -> RepositoryStatus {
+    let file = |name: &&str| FileDiff {
+        file: format!("file:///r/{name}"),
+        renamed_from: None,
+        before: None,
+        after: Some(GitContent { blob: "1".to_owned(), mode: 0o100_644 }),
+        lines: None,
+    };
+    let uncommitted = files.iter().map(file).collect();
+    RepositoryStatus { root: "file:///r".to_owned(), uncommitted, ..RepositoryStatus::default() }
+}
+
+#[test]
+fn operation_waits_for_a_refresh_that_starts_after_its_request() {
+    let (mut changes, mut ledger) = changes(1000);
+    let seen = || GitReport::Status(Box::new(status_with(&[])));
+    changes.statuses.request_refresh(&mut ledger, SESSION);
+    let earlier = settle(&mut changes, &mut ledger);
+    let mut refresh = None;
+    assert!(!changes.statuses.refreshed_since(&ledger, SESSION, &mut refresh));
+    report(&mut changes, &mut ledger, earlier[0].0, seen());
+    let later = settle(&mut changes, &mut ledger);
+    assert!(!changes.statuses.refreshed_since(&ledger, SESSION, &mut refresh));
+    report(&mut changes, &mut ledger, later[0].0, seen());
+    assert!(changes.statuses.refreshed_since(&ledger, SESSION, &mut refresh));
+}
+
+#[test]
+fn refresh_from_before_an_eviction_does_not_end_the_one_after_it() {
+    let (mut changes, mut ledger) = changes(1000);
+    changes.statuses.request_refresh(&mut ledger, SESSION);
+    let before = settle(&mut changes, &mut ledger);
+    changes.statuses.remove(SESSION);
+    changes.statuses.restore_status(SESSION, status_with(&["a"]));
+    changes.statuses.status_of(SESSION).unwrap();
+    changes.statuses.request_refresh(&mut ledger, SESSION);
+    let after = settle(&mut changes, &mut ledger);
+    let [(_, _, GitWork::Status { files: true, .. })] = &after[..] else { panic!("{after:?}") };
+    let mut files_after = |number: u64, seen: &[&str]| {
+        let seen = GitReport::Status(Box::new(status_with(seen)));
+        report(&mut changes, &mut ledger, number, seen);
+        let files = changes.statuses.known_status(SESSION).unwrap().uncommitted.clone();
+        (files, changes.statuses.is_status_stale(SESSION))
+    };
+    // The earlier refresh was one without files.
+    assert_eq!(files_after(before[0].0, &[]), (status_with(&["a"]).uncommitted, true));
+    assert_eq!(files_after(after[0].0, &["b"]), (status_with(&["b"]).uncommitted, false));
 }
