@@ -35,7 +35,6 @@ pub(super) struct ObservedRepository {
     is_debouncing: bool,
     watches: RepositoryWatches,
     linger: Linger,
-    lingers: u64,
 }
 
 /// Last known status of a repository.
@@ -272,18 +271,16 @@ impl ObservedRepository {
         self.watches.touch_all();
     }
 
-    /// Starts or ends watching without subscribers. Returns the number of the timer to start.
-    pub(super) fn update_linger(&mut self, has_subscriber: bool) -> Option<u64> {
-        match self.linger {
-            Linger::Due if !has_subscriber && self.last().is_some() => {
-                self.lingers += 1;
-                self.linger = Linger::Running(self.lingers);
-                return Some(self.lingers);
-            }
-            Linger::Running(_) if !has_subscriber => {}
-            _ => self.linger = Linger::Off,
+    /// Starts or ends watching without subscribers. Returns whether the caller has to start the
+    /// timer with this number, which no other timer has.
+    pub(super) fn update_linger(&mut self, number: u64, has_subscriber: bool) -> bool {
+        let starts = matches!(self.linger, Linger::Due) && !has_subscriber && self.last().is_some();
+        if starts {
+            self.linger = Linger::Running(number);
+        } else if has_subscriber || matches!(self.linger, Linger::Due) {
+            self.linger = Linger::Off;
         }
-        None
+        starts
     }
 
     /// Ends watching without subscribers if this is its timer. Returns whether it is.
@@ -707,33 +704,38 @@ mod tests {
     fn known_repository_is_watched_with_subscribers_and_while_a_timer_runs_after_the_last() {
         let mut unknown = ObservedRepository::default();
         unknown.unsubscribe();
-        assert_eq!(unknown.update_linger(false), None);
+        assert!(!unknown.update_linger(1, false));
         assert!(unknown.to_watch(true).is_none());
+        unknown.succeed(seen("main"), false);
+        assert!(!unknown.update_linger(2, false), "no subscriber has left since it is known");
         let mut observed = known(false);
-        // A subscriber that leaves, subscribers that are left, an expired timer; the timer that
-        // starts, and whether the repository is watched then.
-        for (leaves, has_subscriber, expired, starts, is_watched) in [
-            (false, false, None, None, false),
-            (false, true, None, None, true),
-            (true, true, None, None, true),
-            (false, false, None, None, false),
-            (true, false, None, Some(1), true),
-            (false, false, None, None, true),
-            (true, false, None, Some(2), true),
-            (false, false, Some(1), None, true),
-            (false, true, None, None, true),
-            (false, false, None, None, false),
-            (true, false, None, Some(3), true),
-            (false, false, Some(3), None, false),
-        ] {
+        // A subscriber that leaves, subscribers that are left, an expired timer; whether a timer
+        // starts, with the number of the case, and the repository is watched then.
+        for (number, (leaves, has_subscriber, expired, starts, is_watched)) in [
+            (false, false, None, false, false),
+            (false, true, None, false, true),
+            (true, true, None, false, true),
+            (false, false, None, false, false),
+            (true, false, None, true, true),
+            (false, false, None, false, true),
+            (true, false, None, true, true),
+            (false, false, Some(4), false, true),
+            (false, true, None, false, true),
+            (false, false, None, false, false),
+            (true, false, None, true, true),
+            (false, false, Some(10), false, false),
+        ]
+        .into_iter()
+        .enumerate()
+        {
             if leaves {
                 observed.unsubscribe();
             }
             if let Some(number) = expired {
                 assert_eq!(observed.linger_expired(number), !is_watched);
             }
-            let case = (leaves, has_subscriber, expired, observed.linger);
-            assert_eq!(observed.update_linger(has_subscriber), starts, "{case:?}");
+            let case = (number, observed.linger);
+            assert_eq!(observed.update_linger(number as u64, has_subscriber), starts, "{case:?}");
             assert_eq!(observed.to_watch(has_subscriber).is_some(), is_watched, "{case:?}");
         }
     }

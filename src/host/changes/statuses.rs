@@ -61,8 +61,8 @@ pub(in crate::host) struct RepositoryStatuses {
     /// Set if git is used.
     is_on: bool,
     all: BTreeMap<SessionKey, ObservedRepository>,
-    /// Number of the last refresh that was started; unique, also if its session is evicted and
-    /// loaded again.
+    /// Number of the last refresh or timer that was started; unique, also if its session is evicted
+    /// and loaded again.
     last_number: u64,
     released: Vec<String>,
     /// Set if refreshes or watches may have to be started or stopped.
@@ -184,7 +184,9 @@ impl RepositoryStatuses {
     fn sync_watches(&mut self, ledger: &Ledger, step: &mut Step<'_>, session: SessionKey) {
         let has_subscriber = has_status_subscriber(ledger, session);
         let Some(repository) = self.all.get_mut(&session) else { return };
-        if let Some(number) = repository.update_linger(has_subscriber) {
+        let number = self.last_number + 1;
+        if repository.update_linger(number, has_subscriber) {
+            self.last_number = number;
             step.emit(Output::Timer(Timer::Linger(session, number), LINGER));
         }
         let wanted = repository.to_watch(has_subscriber).map(watches_of).unwrap_or_default();

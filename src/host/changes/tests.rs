@@ -12,7 +12,7 @@ use super::Changes;
 use crate::host::channels::Changeset;
 use crate::host::effects::{
     ChangesetKey, Checkpoint, Frame, GitContent, GitReport, GitWork, IncomparableFile, Output,
-    RepositoryStatus,
+    RepositoryStatus, Timer,
 };
 use crate::host::ledger::Ledger;
 use crate::host::model::{Channel, Subscription};
@@ -343,4 +343,37 @@ fn refresh_from_before_an_eviction_does_not_end_the_one_after_it() {
     // The earlier refresh was one without files.
     assert_eq!(files_after(before[0].0, &[]), (status_with(&["a"]).uncommitted, true));
     assert_eq!(files_after(after[0].0, &["b"]), (status_with(&["b"]).uncommitted, false));
+}
+
+#[test]
+fn timer_from_before_an_eviction_does_not_end_the_watch_after_it() {
+    let (mut changes, mut ledger) = changes(1000);
+    let checkpoints = &mut ledger.channels.sessions.known_mut(SESSION).unwrap().checkpoints;
+    checkpoints.note_repository("file:///r", None);
+    let uri = "ahp-session:/s/changeset/uncommitted".to_owned();
+    // Returns the number of the timer that starts when the only subscriber leaves.
+    let come_and_go = |changes: &mut Changes, ledger: &mut Ledger| {
+        changes.statuses.restore_status(SESSION, status_with(&[]));
+        changes.restore_changesets(ledger, [&uri]);
+        let channel = ledger.find(&uri).unwrap();
+        ledger.subscribe(ME, channel, Subscription::default());
+        settle(changes, ledger);
+        changes.statuses.status_unsubscribed(ledger, channel);
+        ledger.unsubscribe(ME, channel);
+        let outputs = outputs_of(|step| changes.settle(ledger, step));
+        let number = outputs.iter().find_map(|output| match output {
+            Output::Timer(Timer::Linger(SESSION, number), _) => Some(*number),
+            _ => None,
+        });
+        number.unwrap()
+    };
+    let before = come_and_go(&mut changes, &mut ledger);
+    changes.remove_changesets_of(&mut ledger, SESSION);
+    let after = come_and_go(&mut changes, &mut ledger);
+    let mut ends_watch = |number| {
+        changes.statuses.linger_expired(SESSION, number);
+        let outputs = outputs_of(|step| changes.settle(&mut ledger, step));
+        outputs.iter().any(|output| matches!(output, Output::Unwatch(_)))
+    };
+    assert_eq!((ends_watch(before), ends_watch(after)), (false, true));
 }
