@@ -53,6 +53,15 @@ impl Changes {
         Some(files)
     }
 
+    /// Returns whether the files of a changeset are known: git has reported them, if it has to.
+    pub(super) fn is_known(&self, ledger: &Ledger, session: SessionKey, scope: &ChangesetScope) -> bool {
+        if shows_status(scope) {
+            return self.statuses.known_status(session).is_some();
+        }
+        let pair = checkpoints_of_scope(ledger, session, scope);
+        pair.is_none_or(|pair| self.checkpoints.compared.known(&pair).is_some())
+    }
+
     /// Returns files that git cannot compare, as tool calls report them, unless in `known`.
     fn incomparable_files(
         &mut self,

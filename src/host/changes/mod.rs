@@ -7,8 +7,8 @@
 //! In reading order: `sides` (a changed file), `edits` (changes that tool calls report),
 //! `checkpointed`, `checkpoints` and `overlaps` (git checkpoints of folders), `comparisons`
 //! (changes between two checkpoints), `observed` and `statuses` (repository status), `files` (which
-//! of these a changeset shows), `changesets` (the view of clients), and `operations`, `reverts` and
-//! `commits` (requests of clients).
+//! of these a changeset shows), `offers` and `changesets` (the view of clients), and `operations`,
+//! `reverts` and `commits` (requests of clients).
 
 pub(in crate::host) mod changesets;
 pub(in crate::host) mod checkpointed;
@@ -18,6 +18,7 @@ mod comparisons;
 pub(in crate::host) mod edits;
 mod files;
 mod observed;
+mod offers;
 mod operations;
 mod overlaps;
 mod reverts;
