@@ -26,8 +26,8 @@ demo: ## build, hold a short conversation, and print it
 test: ## all tests; TEST_GIT names another git in which no setting may run a program, TEST_SHELL_PROGRAMS a folder of programs that hook into shells
 	$(CARGO) test --tests --benches
 
-test-portable: ## all tests with the halves of other Unix systems (macOS) in place of Linux's: no /proc, inotify, pidfd or openat2
-	$(CARGO) test --tests --features portable
+test-portable: ## all tests with the halves of other Unix systems (macOS) in place of Linux's: no /proc, inotify, pidfd or openat2; PORTABLE_TESTS="acp git" names some
+	$(CARGO) test --tests --features portable -- $(PORTABLE_TESTS)
 
 # Optimised, or time limits of the program would be reached under an emulator.
 test-arm64: ## all tests on Linux arm64, under an emulator, where one can be had; ARM_TESTS="--lib" or "--test it guard" names some
