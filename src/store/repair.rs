@@ -13,7 +13,7 @@ use rusqlite::{params, params_from_iter, Connection, ErrorCode, OptionalExtensio
 use super::errors::StoreError;
 use super::rows::{self, signed};
 use super::schema::{self, pragma};
-use super::sqlite::{last_key, last_reserved, LEAP};
+use super::sqlite::{last_key, last_reserved, KEY_LEAP, LAST_KEY};
 use super::upgrade;
 use super::use_counts::{self, TextUses};
 
@@ -68,7 +68,7 @@ pub(super) fn plan(connection: &Connection, marked: Option<u64>) -> Result<Plan,
                 }
                 if !all && name == "meta" {
                     // Leaves room, so that no key of a purged session is assigned again.
-                    plan.last_key = Some(last_key_in(connection).saturating_add(LEAP));
+                    plan.last_key = Some(last_key_in(connection).saturating_add(KEY_LEAP));
                 }
                 plan.tables.push((table, rows));
             }
@@ -140,7 +140,7 @@ pub(super) fn make_all(connection: &Connection, plan: &Plan) -> Result<(), Store
         make_table(connection, table, rows)?;
     }
     if let Some(last_key) = plan.last_key {
-        rows::put_number(connection, "last_key", last_key)?;
+        rows::put_number(connection, LAST_KEY, last_key)?;
     }
     use_counts::put(connection, &plan.uses)?;
     if !plan.spoiled.is_empty() {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rusqlite::{params, Connection, ErrorCode, TransactionBehavior};
+use rusqlite::{params, Connection, ErrorCode, OptionalExtension, TransactionBehavior};
 
 use super::errors::StoreError;
 use super::mark::{self, Mark};
@@ -38,6 +38,13 @@ pub const FILE_NAME: &str = "sessions.sqlite";
 /// Number of sequence numbers reserved at once.
 const BLOCK: u64 = 1 << 20;
 
+/// Number of keys that a process may assign. Each process begins above those of the one before it:
+/// keys of terminals are in URIs, and no row has them.
+const KEY_BLOCK: u64 = 1 << 32;
+
+/// Jump of the keys when the last one cannot be read: the blocks of a million processes.
+pub(super) const KEY_LEAP: u64 = KEY_BLOCK << 20;
+
 /// Number of pages of the write-ahead log (16 MiB) from which on a commit is followed by a
 /// checkpoint, even if others wait. The process behind a killed one reads the whole log before it
 /// answers: some 20 ms.
@@ -53,6 +60,10 @@ const RECORDS_AT_ONCE_MAX: usize = 8;
 /// duration. So such commits take a small share of the time.
 const SLOW_FOR: Duration = Duration::from_secs(1);
 const SLOW_FOR_TIMES: u32 = 100;
+
+/// Number of the table `meta`: the highest purged key, or the one before the first key of the last
+/// process if that is higher.
+pub(super) const LAST_KEY: &str = "last_key";
 
 /// Jump of the sequence numbers when the last reservation cannot be read: further than any process
 /// gets.
@@ -407,9 +418,14 @@ fn begin(connection: &mut Connection, options: &StoreOptions, marked: u64) -> Re
     let head = reserved.max(marked);
     let channels = channels::all(&transaction);
     let of_channels = channels.iter().map(|row| row.id.key).max().unwrap_or(0);
+    let last_key = match last_key(&transaction)?.max(of_channels) {
+        0 if version == 0 => 0,
+        last => last.saturating_add(KEY_BLOCK),
+    };
+    rows::put_number(&transaction, LAST_KEY, last_key)?;
     let start = Start {
         head,
-        last_key: last_key(&transaction)?.max(of_channels),
+        last_key,
         sessions: number(&transaction, "SELECT count(*) FROM sessions WHERE removed_at IS NULL")?,
         continues: version > 0,
         agents: last_agents(&transaction)?,
@@ -496,14 +512,20 @@ pub(super) fn last_reserved(connection: &Connection) -> Result<u64, StoreError> 
     Ok(number(connection, known)?.saturating_add(LEAP))
 }
 
-/// Returns the highest key ever assigned, purged sessions included.
+/// Returns the highest key of a session or chat, purged ones included, or the one before the first
+/// key of the last process if that is higher.
 pub(super) fn last_key(connection: &Connection) -> Result<u64, StoreError> {
     let there =
         "SELECT max(ifnull((SELECT max(key) FROM sessions), 0), ifnull((SELECT max(key) FROM chats), 0))";
     let there = number(connection, there)?;
-    // The key of a session is stored before the session is purged.
-    let purged = rows::number(connection, "last_key").ok().flatten().unwrap_or(0);
-    Ok(there.max(purged))
+    match rows::number(connection, LAST_KEY) {
+        Ok(stored) => Ok(there.max(stored.unwrap_or(0))),
+        Err(StoreError::Damaged(what)) => {
+            tracing::error!(what, "the last key is damaged: keys skip ahead, so that none is assigned twice");
+            Ok(there.saturating_add(KEY_LEAP))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Result<(), StoreError> {
@@ -536,8 +558,11 @@ fn keep_session(connection: &Connection, row: &SessionRow) -> Result<(), StoreEr
         Err(StoreError::Sqlite(error))
             if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) =>
         {
-            let sql = "SELECT key FROM sessions WHERE uri = ?1 AND removed_at IS NULL";
-            let other = connection.query_row(sql, params![row.uri], |row| row.get(0))?;
+            let sql = "SELECT key FROM sessions WHERE uri = ?1 AND removed_at IS NULL AND key <> ?2";
+            let of = params![row.uri, signed(row.key.0)];
+            let Some(other) = connection.query_row(sql, of, |row| row.get(0)).optional()? else {
+                return Err(error.into());
+            };
             tracing::error!(
                 uri = row.uri,
                 "two sessions have the same URI: the older one was moved to the trash"

@@ -11,6 +11,7 @@ use rusqlite::{params, Connection, OptionalExtension};
 use super::check;
 use super::errors::{damaged_if, StoreError};
 use super::rows::{self, signed, unsigned};
+use super::sqlite::LAST_KEY;
 use super::turns;
 use crate::host::effects::{ChannelId, ChatKey, SessionKey};
 
@@ -75,9 +76,9 @@ fn forget(connection: &Connection, is_gone: impl Fn(ChannelId) -> bool) -> Resul
 
 /// Stores this key as the last assigned one, unless a higher one is stored.
 fn retire(connection: &Connection, key: u64) -> Result<(), StoreError> {
-    let last = rows::number(connection, "last_key").ok().flatten();
+    let last = rows::number(connection, LAST_KEY).ok().flatten();
     if last.is_none_or(|last| last < key) {
-        rows::put_number(connection, "last_key", key)?;
+        rows::put_number(connection, LAST_KEY, key)?;
     }
     Ok(())
 }
