@@ -4,6 +4,9 @@
 //! behind a replay.
 //! Never: looks at the list: who gets a replay does not ask for it again.
 
+use std::collections::BTreeMap;
+
+use ahp_sidecar::wire::annotations::annotations_uri;
 use serde_json::{json, Value};
 use tempfile::tempdir;
 
@@ -55,6 +58,12 @@ fn reconnecting_client_receives_session_changes_from_before_the_restart() {
             actions.iter().filter_map(|action| action["serverSeq"].as_u64()).max().unwrap()
         }
     };
+    // An action of another channel of the session.
+    client.state(&annotations_uri(GONE));
+    let annotation = json!({ "id": "a", "origin": { "session": GONE }, "resource": "file:///x", "resolved": false,
+        "entries": [{ "id": "e", "text": "x" }] });
+    client.dispatch(&annotations_uri(GONE), json!({ "type": "annotations/set", "annotation": annotation }));
+    client.until("annotations/set");
     let disposed = client.about("disposeSession", GONE);
     assert_eq!(disposed["error"], Value::Null, "{disposed}");
     client.dispatch(CHANGED, json!({ "type": "session/titleChanged", "title": "another title" }));
@@ -76,4 +85,45 @@ fn reconnecting_client_receives_session_changes_from_before_the_restart() {
     let changed: Vec<_> = changed.iter().filter(|it| it["session"] != SAME).collect();
     assert_eq!(changed.iter().map(|it| &it["session"]).collect::<Vec<_>>(), [CHANGED], "{told:#?}");
     assert_eq!(changed[0]["changes"]["title"], "another title");
+}
+
+#[test]
+fn title_that_a_user_has_confirmed_is_kept_from_the_agent_after_a_restart() {
+    let folder = tempdir().unwrap();
+    let chat = chat_of(SAME);
+    let mut client = Client::start(folder.path());
+    client.create(SAME);
+    client.state(&chat);
+    client.turn(&chat, "t1", "/title Fix");
+    client.dispatch(SAME, json!({ "type": "session/titleChanged", "title": "Fix" }));
+    client.about("ping", ROOT);
+    client.end();
+    let mut client = Client::start(folder.path());
+    client.state(&chat);
+    client.turn(&chat, "t2", "/title Another");
+    assert_eq!(client.state(SAME)["title"], "Fix");
+}
+
+#[test]
+fn terminals_after_a_restart_have_uris_of_their_own() {
+    let folder = tempdir().unwrap();
+    let chat = chat_of(SAME);
+    let mut client = Client::start(folder.path());
+    client.create(SAME);
+    let mut shown = BTreeMap::new();
+    for text in ["one", "two"] {
+        client.state(&chat);
+        client.turn(&chat, text, &vec![format!("/terminal {text}"); 4].join("\n"));
+        let turns = client.state(&chat)["turns"].take();
+        let parts = turns.as_array().unwrap().last().unwrap()["responseParts"].to_string();
+        let uris = parts.split("\"ahp-terminal:").skip(1).map(|rest| rest.split('"').next().unwrap());
+        shown.extend(uris.map(|uri| (format!("ahp-terminal:{uri}"), text)));
+        client.end();
+        client = Client::start(folder.path());
+    }
+    assert_eq!(shown.len(), 8, "{shown:#?}");
+    for (uri, text) in shown {
+        let state = client.state(&uri);
+        assert!(state["content"].to_string().contains(text), "{uri}: {state}");
+    }
 }

@@ -145,7 +145,10 @@ impl Catalogue {
                 Some(_) => {
                     missed.changed.insert(key);
                 }
-                None if is_gone(&key) => missed.removed.extend(channel_of(line)),
+                // Other channels of the session have URIs of their own.
+                None if is_gone(&key) && target.session().is_some() => {
+                    missed.removed.extend(channel_of(line));
+                }
                 None if self.evicted.0.contains_key(&key) => {
                     dropped.insert(key);
                 }

@@ -169,7 +169,9 @@ pub(in crate::host) fn name_session(
     else {
         return;
     };
-    session.title_by = by;
+    if std::mem::replace(&mut session.title_by, by) != by {
+        ledger.mark_dirty(key.into());
+    }
     if by == TitleBy::User {
         ahead::begin_session(ledger, step, key);
     }

@@ -193,9 +193,9 @@ pub(super) fn change_session(
         return Ok(Verdict::Unchanged);
     };
     check_session_action(session, &action, &origin)?;
-    if matches!(action, StateAction::SessionTitleChanged(_)) {
-        session.title_by = TitleBy::User;
-    }
+    let names = matches!(action, StateAction::SessionTitleChanged(_));
+    // The same title, too: agents must not replace it any more.
+    let is_named_first = names && std::mem::replace(&mut session.title_by, TitleBy::User) != TitleBy::User;
     let mut after = session.state.clone();
     apply_action_to_session(&mut after, &action);
     let unchanged = after == session.state;
@@ -206,6 +206,9 @@ pub(super) fn change_session(
         if session.plugins.retry_failed(&a.active_client.client_id) && unchanged {
             clients::plugins_may_differ(ledger, step, key);
         }
+    }
+    if is_named_first {
+        ledger.mark_dirty(key.into());
     }
     if unchanged {
         return Ok(Verdict::Unchanged);
@@ -222,7 +225,6 @@ pub(super) fn change_session(
         return Ok(Verdict::Done);
     }
     let offers = matches!(action, StateAction::SessionActiveClientSet(_));
-    let names = matches!(action, StateAction::SessionTitleChanged(_));
     ledger.sequence(step, key, action, Some(origin));
     if offers {
         clients::send_tools_of_session(ledger, step, key);
