@@ -5,7 +5,8 @@
 //! steps are committed by the loop while the disk is fast); the order of held outputs; retries
 //! while commits fail; maintenance while idle; closing the store.
 //! Never: releases a frame or command before the records of its step are committed, except outputs
-//! that are independent of the store and time limits of disconnects; drops either.
+//! that are independent of the store and time limits of disconnects; drops either, unless nothing
+//! can be stored any more.
 
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -404,7 +405,9 @@ fn commit_all(
     request_wait: Duration,
 ) {
     let mut tidied = Instant::now();
-    while let Some(StepToCommit { number: mut last, mut records, mut bytes }) = next_step(writer, steps) {
+    while let Some(StepToCommit { number: mut last, mut records, mut bytes }) =
+        next_step(writer, steps, &mut tidied)
+    {
         while bytes < TRANSACTION_BYTES {
             let Ok(step) = steps.try_recv() else { break };
             last = step.number;
@@ -459,8 +462,13 @@ fn run_catching(
     false
 }
 
-/// Waits for the next step with maintenance while idle. Returns `None` when none can come.
-fn next_step(writer: &Mutex<Writer>, steps: &Receiver<StepToCommit>) -> Option<StepToCommit> {
+/// Waits for the next step with maintenance while idle; `tidied` is when it was last complete.
+/// Returns `None` when no step can come.
+fn next_step(
+    writer: &Mutex<Writer>,
+    steps: &Receiver<StepToCommit>,
+    tidied: &mut Instant,
+) -> Option<StepToCommit> {
     if let Ok(step) = steps.recv_timeout(CHECKPOINT_AFTER) {
         return Some(step);
     }
@@ -475,7 +483,10 @@ fn next_step(writer: &Mutex<Writer>, steps: &Receiver<StepToCommit>) -> Option<S
         pause = match tidy_some(&mut lock(writer)) {
             Due::Now => IDLE_PAUSE,
             Due::Soon => IDLE_AFTER,
-            Due::Later => TIDY_EVERY,
+            Due::Later => {
+                *tidied = Instant::now();
+                TIDY_EVERY
+            }
         };
     }
 }

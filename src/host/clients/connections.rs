@@ -7,9 +7,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::host::clients::Clients;
+use crate::host::clients::{Clients, KnownClient};
 use crate::host::effects::{ConnectionId, LargeStates, LARGE_BYTES};
 use crate::host::ledger::Ledger;
+use crate::host::locale::Language;
 use crate::host::model::ChannelId;
 use crate::host::CLIENTS_MAX;
 use crate::wire::annotations::session_of_subchannel;
@@ -56,18 +57,22 @@ pub(crate) fn is_no_conversation(uri: &str) -> bool {
 }
 
 impl Clients {
-    /// Assigns a client to a connection. Returns the connection's former client id, if any.
+    /// Assigns a client to a connection. Without a `language` it keeps the one that it had. Returns
+    /// the connection's former client id, if any.
     pub(crate) fn admit(
         &mut self,
         ledger: &mut Ledger,
         connection: ConnectionId,
         client_id: &str,
+        language: Option<Language>,
     ) -> Result<Option<String>, RpcError> {
         check_client_id(client_id)?;
         let client = ledger.presence.connections.entry(connection).or_default();
         let before = client.client_id.replace(client_id.to_owned());
-        self.known.retain(|known| known != client_id);
-        self.known.push_back(client_id.to_owned());
+        let known = self.known.iter().position(|known| known.id == client_id);
+        let known = known.and_then(|at| self.known.remove(at));
+        client.language = language.or(known.map(|known| known.language)).unwrap_or_default();
+        self.known.push_back(KnownClient { id: client_id.to_owned(), language: client.language });
         // Terminals that wait for this client may stay.
         ledger.touch(ChannelKind::Terminal);
         if self.known.len() > CLIENTS_MAX {

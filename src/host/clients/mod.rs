@@ -28,6 +28,7 @@ use crate::host::clients::shutdown::ShuttingDown;
 use crate::host::effects::{ChatKey, Command, ConnectionId, Output, Timer};
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
+use crate::host::locale::Language;
 use crate::host::model::{AgentLink, ChannelId, SessionKey};
 use crate::host::refusal::Refusal;
 use crate::host::Step;
@@ -37,11 +38,19 @@ use crate::wire::tool_calls::{client_of_call, tool_call_id};
 /// Time after which an absent active client is removed and its tool calls fail.
 const ABSENCE_MAX: Duration = Duration::from_secs(10);
 
+/// Client that may `reconnect`.
+#[derive(Debug)]
+pub(super) struct KnownClient {
+    pub(super) id: String,
+    /// Language of its last `initialize`: a `reconnect` names none.
+    pub(super) language: Language,
+}
+
 /// Active, disconnected and expected clients.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
-    /// Ids of recently admitted clients, newest last, which may `reconnect`.
-    pub(super) known: VecDeque<String>,
+    /// Recently admitted clients, newest last.
+    pub(super) known: VecDeque<KnownClient>,
     /// Absent active clients, by the numbers of their timers.
     absences: BTreeMap<u64, (SessionKey, String)>,
     /// Clients that can no longer send, until their turns are over.

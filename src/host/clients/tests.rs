@@ -13,6 +13,7 @@ use crate::host::clients::disconnects::Disconnect;
 use crate::host::effects::{Abilities, CallExtras, Command, ConnectionId, Output, Timer, ToolGate};
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
+use crate::host::locale::Language;
 use crate::host::testing::{
     actions_in, commands_in, connect, outputs_of, start_turn, step_at, with_session, CHAT, ME, MY_ID, SESSION,
 };
@@ -129,14 +130,23 @@ fn question_is_declined_when_the_only_client_that_can_show_it_is_expected_no_lon
 fn admitted_clients_are_remembered_up_to_a_limit() {
     let (mut ledger, mut clients) = (with_session(), Clients::default());
     for refused in [String::new(), "x".repeat(CLIENT_ID_BYTES_MAX + 1)] {
-        assert!(clients.admit(&mut ledger, OTHER, &refused).is_err());
+        assert!(clients.admit(&mut ledger, OTHER, &refused, None).is_err());
     }
-    assert_eq!(clients.admit(&mut ledger, ME, "renamed"), Ok(Some(MY_ID.to_owned())));
+    assert_eq!(clients.admit(&mut ledger, ME, "renamed", None), Ok(Some(MY_ID.to_owned())));
     for number in 0..CLIENTS_MAX {
-        clients.admit(&mut ledger, OTHER, &number.to_string()).unwrap();
+        clients.admit(&mut ledger, OTHER, &number.to_string(), None).unwrap();
     }
     assert_eq!(clients.known.len(), CLIENTS_MAX);
-    assert!(!clients.known.iter().any(|known| known == "renamed"), "the oldest is forgotten");
+    assert!(!clients.known.iter().any(|known| known.id == "renamed"), "the oldest is forgotten");
+}
+
+#[test]
+fn client_that_reconnects_keeps_its_language() {
+    let (mut ledger, mut clients) = (with_session(), Clients::default());
+    clients.admit(&mut ledger, ME, MY_ID, Some(Language::of("de-AT"))).unwrap();
+    clients.admit(&mut ledger, OTHER, MY_ID, None).unwrap();
+    let language = |connection| ledger.presence.connections[&connection].language;
+    assert_eq!((language(ME), language(OTHER)), (Language::of("de"), Language::of("de")));
 }
 
 #[test]

@@ -83,6 +83,7 @@ impl Contents for ToolCallState {
         match self {
             Self::PendingConfirmation(call) => call.edits.each(see),
             Self::Running(call) => call.content.each(see),
+            Self::AuthRequired(call) => call.content.each(see),
             Self::PendingResultConfirmation(call) => call.content.each(see),
             Self::Completed(call) => call.content.each(see),
             _ => {}

@@ -13,6 +13,7 @@ use crate::host::catalogue;
 use crate::host::catalogue::chats::Beginning;
 use crate::host::catalogue::sessions::NewSession;
 use crate::host::changes::Changes;
+use crate::host::clients;
 use crate::host::effects::{
     AgentSessionsAnswer, AgentSessionsFailure, AgentSessionsRequest, ConnectionId, Frame, KnownConversation,
     Output, SessionOptions,
@@ -82,7 +83,9 @@ pub(super) fn agent_sessions_answered(
     };
     step.emit(Output::Frame(connection, Frame::result(id, method, result)));
     if let Some(new) = new {
+        let key = new.session;
         announce_session(ledger, agents, changes, step, new);
+        clients::plugins_may_differ(ledger, step, key);
     }
 }
 

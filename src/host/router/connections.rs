@@ -38,10 +38,8 @@ impl Host {
         terminals::restore_terminals(&mut self.ledger, wanted);
         self.changes.restore_changesets(&mut self.ledger, wanted);
         self.ledger.check_all_committed(wanted)?;
-        self.clients.admit(&mut self.ledger, connection, &params.client_id)?;
-        if let Some(client) = self.ledger.presence.connections.get_mut(&connection) {
-            client.language = Language::of(params.locale.as_deref().unwrap_or_default());
-        }
+        let language = Language::of(params.locale.as_deref().unwrap_or_default());
+        self.clients.admit(&mut self.ledger, connection, &params.client_id, Some(language))?;
         export_logs(step, connection, wanted);
         match &params.client_info {
             Some(info) => tracing::info!(
@@ -100,9 +98,10 @@ impl Host {
         self.changes.restore_changesets(&mut self.ledger, &params.subscriptions);
         self.ledger.check_all_committed(&params.subscriptions)?;
         // A cursor is valid only for clients that obtained it from this sequence.
-        let known = self.ledger.continues || self.clients.known.contains(&params.client_id);
+        let known =
+            self.ledger.continues || self.clients.known.iter().any(|known| known.id == params.client_id);
         let head = self.ledger.head();
-        let before = self.clients.admit(&mut self.ledger, connection, &params.client_id)?;
+        let before = self.clients.admit(&mut self.ledger, connection, &params.client_id, None)?;
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
             kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
         }
