@@ -540,3 +540,14 @@ fn hostile_sessions_and_updates_harm_nobody() {
     assert!(turns[1]["message"]["text"].as_str().unwrap().starts_with('\u{0}'), "as it was written");
     watched.leave();
 }
+
+#[test]
+fn plugins_of_the_client_that_adopts_a_session_are_fetched() {
+    let mut watched = Adopting::usual().host();
+    let plugin = json!({ "type": "plugin", "id": "p", "uri": "virtual:/p", "name": "P" });
+    let client = json!({ "clientId": "me", "tools": [], "customizations": [plugin] });
+    watched.say(json!({ "id": 72, "method": "createSession", "params": { "channel": "ahp-session:/one",
+        "provider": "a0", "config": { "adoptSession": OTHER }, "activeClient": client } }));
+    watched.process.until(|message| message["method"] == "resourceList");
+    watched.leave();
+}
