@@ -195,11 +195,12 @@ impl ObservedRepository {
         }
     }
 
-    /// Requests a refresh with files unless subscribers have received a current status. Returns
-    /// whether they have.
+    /// Requests a refresh with files unless subscribers have received a current status, which
+    /// watches keep so. Returns whether they have.
     pub(super) fn require_current(&mut self, has_subscriber: bool) -> bool {
         let is_known = self.last_with_files().is_some() && !self.is_stale() && self.trouble.is_none();
-        if has_subscriber && is_known && matches!(self.refresh, Refresh::Idle) {
+        let is_watched = matches!(self.watches, RepositoryWatches::Reporting { .. });
+        if has_subscriber && is_known && is_watched && matches!(self.refresh, Refresh::Idle) {
             self.wants_files = false;
             return true;
         }
@@ -582,8 +583,11 @@ mod tests {
         without_files.set_due();
         refresh(&mut without_files, false);
         assert!(!without_files.is_stale());
+        let mut unwatched = reporting(&["w"]);
+        unwatched.watches.restart();
         for (at, (mut observed, has_subscriber, is_current)) in [
             (reporting(&["w"]), true, true),
+            (unwatched, true, false),
             (reporting(&["w"]), false, false),
             (without_files, true, false),
             (failed, true, false),

@@ -282,11 +282,23 @@ fn operation_after_a_failed_refresh_looks_again() {
     changes.statuses.status_of(SESSION).unwrap();
     let mut asked = settle(&mut changes, &mut ledger);
     let seen = RepositoryStatus { root: "file:///top".to_owned(), ..RepositoryStatus::default() };
-    report(&mut changes, &mut ledger, asked[0].0, GitReport::Status(Box::new(seen)));
+    report(&mut changes, &mut ledger, asked[0].0, GitReport::Status(Box::new(seen.clone())));
     let uri = "ahp-session:/s/changeset/uncommitted".to_owned();
     changes.restore_changesets(&mut ledger, [&uri]);
     let channel = ledger.find(&uri).unwrap();
     ledger.subscribe(ME, channel, Subscription::default());
+    changes.statuses.status_subscribed(&mut ledger, channel);
+    let outputs = outputs_of(|step| changes.settle(&mut ledger, step));
+    for output in &outputs {
+        let Output::Watch(watch) = output else { continue };
+        assert!(!changes.statuses.refreshed_since(&ledger, SESSION, &mut None), "changes may be missed");
+        changes.statuses.repository_watch_started(watch);
+    }
+    let mut due = jobs(outputs);
+    while let Some((number, ..)) = due.first() {
+        report(&mut changes, &mut ledger, *number, GitReport::Status(Box::new(seen.clone())));
+        due = settle(&mut changes, &mut ledger);
+    }
     assert!(changes.statuses.refreshed_since(&ledger, SESSION, &mut None), "it is known");
     changes.statuses.request_refresh(&mut ledger, SESSION);
     asked = settle(&mut changes, &mut ledger);
