@@ -2,7 +2,7 @@
 CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 # Tests mostly wait for processes.
-export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN))
+export RUST_TEST_THREADS ?= $(shell expr 4 \* $$(getconf _NPROCESSORS_ONLN))
 
 # The program that ships and is measured is linked statically where the system has a static C library: the dynamic linker
 # would execute a quarter of the instructions of a start. It has a fixed address: relocating itself would execute as many

@@ -10,7 +10,7 @@
 //! keeps the processor. On the loop's thread, this would block all clients.
 //!
 //! Owns: which programs run, the commands to each, and their reports.
-//! Never: drops a byte of output: programs block while clients do not read.
+//! Never: drops output of a running program, which blocks while clients do not read.
 
 mod foreground;
 mod integration;

@@ -56,9 +56,11 @@ pub const IDLE_LOG_PAGES_MAX: u32 = 256;
 /// Maximum number of records committed on the main thread.
 const RECORDS_AT_ONCE_MAX: usize = 8;
 
-/// After a slow commit on the main thread: pause until the next one, plus this multiple of its
-/// duration. So such commits take a small share of the time.
+/// Minimum pause of commits on the main thread after a slow one.
 const SLOW_FOR: Duration = Duration::from_secs(1);
+
+/// Ratio of the rest of that pause to the duration of the slow commit, so that such commits take a
+/// small share of the time.
 const SLOW_FOR_TIMES: u32 = 100;
 
 /// Number of the table `meta`: the highest purged key, or the one before the first key of the last

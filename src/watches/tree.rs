@@ -6,7 +6,7 @@
 //!
 //! A watched path may be missing or be a file: then the nearest existing folder on the way to it is
 //! watched. Each folder and link further up is watched for being moved or removed. When that
-//! happens, the path is resolved again, and its new target is compared with the known tree.
+//! happens, the path is resolved again. A new target replaces the known tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};

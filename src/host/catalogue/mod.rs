@@ -130,12 +130,13 @@ fn short_row_of(row: &ChatSummary) -> SessionChatSummary {
     }
 }
 
-/// Returns the first line of a message as a title; `None` if the message has no visible character.
+/// Returns the first line of a message with a visible character as a title; `None` if it has none.
 pub(in crate::host) fn title_from(message: &str) -> Option<String> {
-    let line = message.lines().map(str::trim).find(|line| !line.is_empty())?;
-    let title: String = line.chars().filter(|c| !c.is_control()).take(TITLE_CHARS_MAX).collect();
-    let title = title.trim();
-    (!title.is_empty()).then(|| title.to_owned())
+    message.lines().find_map(|line| {
+        let visible = line.trim().chars().filter(|c| !c.is_control());
+        let title: String = visible.take(TITLE_CHARS_MAX).collect();
+        Some(title.trim()).filter(|title| !title.is_empty()).map(str::to_owned)
+    })
 }
 
 impl Session {

@@ -24,7 +24,7 @@ const SUMMARY_HOLD: Duration = Duration::from_millis(200);
 pub(in crate::host) struct Summaries {
     /// Sessions whose change can wait for the timer.
     held: BTreeSet<SessionKey>,
-    /// Set while the timer runs; a single timer serves all held sessions.
+    /// Set if a timer is running that will send the held summaries.
     timed: bool,
 }
 

@@ -70,6 +70,7 @@ fn title_from_a_message_is_its_first_line_that_shows_something() {
     assert_eq!(title_from("\n  Fix the \u{7}build  \nplease").as_deref(), Some("Fix the build"));
     assert_eq!(title_from(" \n\t\n"), None);
     assert_eq!(title_from("\u{1b}"), None);
+    assert_eq!(title_from("\u{1b}\nFix").as_deref(), Some("Fix"));
     assert_eq!(title_from(&"ä".repeat(81)).map(|title| title.chars().count()), Some(80));
 }
 

@@ -28,9 +28,9 @@ use crate::wire::terminals::{
 pub(crate) struct Terminal {
     pub(crate) channel: Channel,
     pub(crate) state: TerminalState,
-    /// Chat whose agent runs the command; `None` for terminals of clients.
+    /// Chat whose agent or user runs the command; `None` for shells of clients.
     pub(crate) chat: Option<ChatKey>,
-    /// Interactive program; `None` if the terminal shows the output of an agent's command.
+    /// Interactive program; `None` for the output of an agent's command, and of a restored one.
     pub(crate) pty: Option<Pty>,
     /// Agent's id of the terminal; `None` once the agent can no longer report on it.
     pub(crate) name: Option<String>,
@@ -52,7 +52,7 @@ pub(crate) struct Pty {
     pub(crate) made_by: String,
     /// Number of input bytes that were not yet written to the program.
     pub(crate) pending_input_bytes: usize,
-    /// Set once a client has subscribed, or the time limit for that is over.
+    /// Set once a client has subscribed.
     pub(crate) had_subscribers: bool,
     /// Set once a client has set the title: the program cannot change it any more.
     pub(crate) is_named: bool,

@@ -1,4 +1,4 @@
-//! Large contents (sides of changed files, results of tool calls), which clients fetch by URI.
+//! Contents that clients fetch by URI: sides of changed files, and large results of tool calls.
 //!
 //! Owns: replacing each content by a URI of the host in all output to clients, and resolving such a
 //! URI to its content.
@@ -119,7 +119,7 @@ fn prepare_request_for_clients(request: &mut SessionInputRequest) {
     }
 }
 
-/// Replaces a large content by the URI that clients receive.
+/// Replaces a content by the URI that clients receive.
 fn uri_for_clients(chat: &str, shown: ShownContent<'_>) {
     match shown {
         ShownContent::Side(side, of) if of.content.uri.starts_with(INLINE) => {
@@ -188,8 +188,7 @@ pub(in crate::host) fn turn_for_clients(chat: &str, turn: &CompletedTurn) -> Byt
     to_sorted_json(&turn).into()
 }
 
-/// Returns an action with its large contents replaced by URIs; `None` if an action of this kind
-/// cannot hold any.
+/// Returns an action with its contents replaced by URIs; `None` if it holds none.
 pub(in crate::host) fn action_for_clients(channel: &str, action: &StateAction) -> Option<StateAction> {
     match action {
         StateAction::ChatToolCallReady(ready) if ready.edits.is_some() => {

@@ -66,7 +66,7 @@ pub(super) struct Ledger {
     touched: BTreeSet<ChannelKind>,
     /// Number of uses of all sessions; orders sessions by their latest use.
     uses: u64,
-    /// Sessions that were loaded or lost a subscriber since [`Ledger::take_unsubscribed`].
+    /// Sessions that were loaded or lost a subscriber since [`Ledger::take_left`].
     left: BTreeSet<SessionKey>,
     /// Set while the store accepts no writes.
     failing: Option<Failing>,

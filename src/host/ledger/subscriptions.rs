@@ -100,7 +100,7 @@ impl Ledger {
     }
 
     /// Takes the sessions that were loaded or lost a subscriber since the last call.
-    pub(in crate::host) fn take_unsubscribed(&mut self) -> BTreeSet<SessionKey> {
+    pub(in crate::host) fn take_left(&mut self) -> BTreeSet<SessionKey> {
         std::mem::take(&mut self.left)
     }
 }

@@ -28,7 +28,8 @@ impl Host {
     /// Carries out an action of a client; `as_selected` if the selection of its chat applies to it.
     ///
     /// # Errors
-    /// When the action is rejected; then it has no effect.
+    /// When the action is rejected; then it has no effect, except that a question is asked again
+    /// whose answers are invalid.
     pub(super) fn change(
         &mut self,
         step: &mut Step<'_>,

@@ -108,7 +108,7 @@ pub(in crate::host) fn evict_idle_sessions(
     summaries: &Summaries,
     step: &mut Step<'_>,
 ) {
-    let left = ledger.take_unsubscribed();
+    let left = ledger.take_left();
     if catalogue.budget == usize::MAX {
         return;
     }

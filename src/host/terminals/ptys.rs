@@ -313,7 +313,7 @@ pub(super) fn end_program(ledger: &mut Ledger, step: &mut Step<'_>, key: Termina
     }
 }
 
-/// Removes the terminals that are claimed for a chat, which is about to be deleted or moved.
+/// Removes the terminals that are claimed for a chat, which is about to be deleted.
 pub(crate) fn end_ptys_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     for key in claims::ptys_claimed_by(ledger, chat) {
         remove_pty(ledger, step, key);
