@@ -259,7 +259,7 @@ mod tests {
     use ahp_types::actions::{AnnotationsEntryRemovedAction, AnnotationsRemovedAction, AnnotationsSetAction};
 
     use super::*;
-    use crate::host::effects::Output;
+    use crate::host::effects::{Failing, Output};
     use crate::host::testing::{origin, outputs_of, with_session, SESSION};
 
     const URI: &str = "ahp-session:/s";
@@ -298,6 +298,9 @@ mod tests {
         let (verdict, outputs) = say(&mut ledger, set(URI, 1));
         assert!(matches!((verdict, outputs.len()), (Ok(Verdict::Unchanged), 0)), "{outputs:?}");
         assert_eq!((annotations_of(&ledger, SESSION).len(), ledger.head()), (1, 1));
+        ledger.set_failing(Some(Failing { reason: "the disk is full".to_owned(), safe: 0 }));
+        assert!(ledger.check_committed(SESSION.into()).is_err(), "the session's state has their number");
+        ledger.set_failing(None);
         let words = annotations_in_words(&ledger, &annotations_uri(URI), None).unwrap();
         assert_eq!(words, "file:///f:\n- text\n");
         remove_annotations_of(&mut ledger, SESSION);

@@ -57,6 +57,8 @@ impl Ledger {
         let Some(annotations) = self.channels.annotations.known(key) else { return };
         let Some(session) = self.channels.sessions.known_mut(key.into()) else { return };
         session.state.annotations = Some(annotations_summary(&session.channel.uri, annotations.list()));
+        // It is committed with the action on the annotations.
+        session.channel.last_seq = self.head;
         self.session_changed(key.into());
     }
 
