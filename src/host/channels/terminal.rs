@@ -112,6 +112,11 @@ impl Terminal {
         matches!(self.state.lifecycle, TerminalLifecycleState::Running(_))
     }
 
+    /// Returns whether a client has created the terminal, which is not part of a chat.
+    pub(crate) fn is_shell(&self) -> bool {
+        self.pty.is_some() && self.chat.is_none()
+    }
+
     pub(crate) fn is_command(&self) -> bool {
         self.pty.as_ref().is_some_and(|pty| pty.call.is_some())
     }
@@ -134,8 +139,7 @@ impl Terminal {
     /// Trims the content to its limit. No action reports this: a client's copy may be longer, and
     /// ends the same.
     fn cut(&mut self) {
-        let stays = self.pty.is_some() && self.chat.is_none();
-        let (max, left) = if self.runs() || stays {
+        let (max, left) = if self.runs() || self.is_shell() {
             (SCROLLBACK_BYTES_MAX, SCROLLBACK_BYTES_CUT)
         } else {
             (OUTPUT_BYTES_KEPT, OUTPUT_BYTES_KEPT)

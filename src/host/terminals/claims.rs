@@ -170,7 +170,7 @@ pub(super) fn ptys_claimed_by(ledger: &Ledger, chat: ChatKey) -> Vec<TerminalKey
     };
     let is_held = |it: &Terminal| {
         let holds = matches!(&it.state.claim, TerminalClaim::Session(claim) if claim.chat == *uri);
-        it.pty.is_some() && it.chat.is_none() && holds
+        it.is_shell() && holds
     };
     let terminals = ledger.channels.terminals.iter();
     terminals.filter(|(_, terminal)| is_held(terminal)).map(|(key, _)| *key).collect()

@@ -146,8 +146,7 @@ pub(super) fn settle_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
         return;
     }
     ptys::settle_ptys(ledger, step);
-    let is_of_call = |it: &Terminal| it.pty.is_none() || it.chat.is_some();
-    let is_over = |it: &Terminal| is_of_call(it) && !it.runs() && it.channel.subscribers.is_empty();
+    let is_over = |it: &Terminal| !it.is_shell() && !it.runs() && it.channel.subscribers.is_empty();
     let over = ledger.channels.terminals.iter().filter(|(_, it)| is_over(it));
     let going = over.filter(|(_, it)| it.is_stored || !may_be_shown(ledger, it));
     for key in going.map(|(key, _)| *key).collect::<Vec<_>>() {

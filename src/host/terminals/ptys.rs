@@ -146,7 +146,7 @@ pub(crate) fn dispose_terminal(
     let key = ledger.find(&params.channel).and_then(ChannelId::terminal);
     let found = key.and_then(|key| Some((key, ledger.channels.terminals.get(&key)?)));
     let Some((key, terminal)) = found else { return Err(RpcError::resource_not_found(&params.channel)) };
-    if terminal.pty.is_none() || terminal.chat.is_some() {
+    if !terminal.is_shell() {
         return Err(RpcError::terminal_denied(
             "the terminal belongs to a tool call: it is removed with its chat, and cannot be disposed of",
         ));
@@ -259,7 +259,7 @@ pub(crate) fn line_ended(ledger: &mut Ledger, step: &mut Step<'_>, key: Terminal
 
 /// Removes the oldest ended terminals above the limit.
 pub(crate) fn evict_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
-    let ptys = ledger.channels.terminals.iter().filter(|(_, it)| it.pty.is_some() && it.chat.is_none());
+    let ptys = ledger.channels.terminals.iter().filter(|(_, it)| it.is_shell());
     let ended: Vec<TerminalKey> = ptys.filter(|(_, it)| !it.runs()).map(|(key, _)| *key).collect();
     for key in ended.iter().take(ended.len().saturating_sub(ENDED_MAX)) {
         remove_pty(ledger, step, *key);
@@ -268,8 +268,8 @@ pub(crate) fn evict_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
 
 /// Sends the list of terminals if it differs from the one last sent.
 pub(crate) fn send_terminal_list(ledger: &mut Ledger, step: &mut Step<'_>) {
-    let is_listed =
-        |it: &&Terminal| it.chat.is_none() && it.pty.as_ref().is_some_and(|pty| pty.asked.is_none());
+    let has_started = |it: &Terminal| it.pty.as_ref().is_some_and(|pty| pty.asked.is_none());
+    let is_listed = |it: &&Terminal| it.is_shell() && has_started(it);
     let listed = ledger.channels.terminals.values().filter(is_listed);
     let terminals: Vec<TerminalInfo> = listed
         .map(|terminal| TerminalInfo {
