@@ -212,7 +212,7 @@ impl Calls {
         let id = &*report.update.tool_call_id.0;
         let has_content = report.more.content.is_some();
         if let Some(past) = self.past.get_mut(id) {
-            let Some(call) = past.left_open.take().filter(|call| has_content || call.changes_files()) else {
+            let Some(call) = past.left_open.take_if(|call| has_content || call.changes_files()) else {
                 tracing::debug!(id, "an update of a tool call was ignored: its turn is over");
                 return Vec::new();
             };
@@ -465,6 +465,20 @@ mod tests {
         }
         let events = calls.updated(report("c", "completed"));
         assert!(format!("{events:?}").contains("(Earlier output is omitted.)"));
+    }
+
+    #[test]
+    fn update_without_content_leaves_an_earlier_call_open() {
+        let mut calls = Calls::default();
+        turn(&mut calls, ["x".to_owned()], "in_progress");
+        assert!(calls.updated(report("x", "in_progress")).is_empty());
+        let content = [json!({ "type": "content", "content": { "type": "text", "text": "done" } })];
+        let update = json!({ "toolCallId": "x", "status": "completed", "content": content });
+        let events = calls.updated(to_raw_value(&update).unwrap().try_into().unwrap());
+        assert!(
+            matches!(events.last().map(extra_meta::bare), Some(TurnEvent::ToolDone { .. })),
+            "{events:?}"
+        );
     }
 
     #[test]
