@@ -217,6 +217,9 @@ fn command_line_fails_without_a_free_terminal_and_is_a_message_if_disabled() {
         "{result}"
     );
     assert!(names.iter().any(|it| it == "chat/turnComplete"));
+    // A command runs in the last free terminal.
+    let mut chat = Chat::new(Limits { ptys: 1, ..Limits::default() });
+    assert_eq!(chat.ran("t1", "!ls", "a")[1]["text"], "a");
     // Without terminals it is a message as any other.
     let mut chat = Chat::new(Limits { ptys: 0, ..Limits::default() });
     chat.start("t1", "!ls");

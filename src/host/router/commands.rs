@@ -166,8 +166,10 @@ impl Host {
         let pty = Pty { is_named: true, call: Some(command), ..Pty::default() };
         let channel = Channel::new(uri.clone(), self.ledger.head() + 1);
         let terminal = Terminal { chat: Some(chat), pty: Some(pty), ..Terminal::new(channel, state) };
+        // The limit is checked before the terminal counts as running.
+        let checked = ptys::check_pty_limit(&self.ledger, None);
         terminals::add_terminal(&mut self.ledger, key, terminal);
-        if let Err(why) = ptys::check_pty_limit(&self.ledger, None) {
+        if let Err(why) = checked {
             return self.command_finished(step, key, Err(why));
         }
         let block = ToolResultTerminalContent { resource: uri, title, is_pty: Some(true), result: None };
