@@ -87,6 +87,18 @@ fn permission_requested_after_the_answer_waits_for_the_user() {
 }
 
 #[test]
+fn agent_turn_ends_after_a_command_that_cannot_be_started() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let own = watched.begin_own_turn("say first\nthen\ncall terminal/create {\"command\":\"./none\"}");
+    watched.ends(&own, "chat/turnComplete");
+    let done = &watched.received("chat/toolCallComplete")[0]["result"];
+    let error = done["error"]["message"].as_str().unwrap();
+    assert!(done["success"] == false && error.contains("No such file"), "{done}");
+    watched.leave();
+}
+
+#[test]
 fn question_and_file_writes_after_the_answer_are_served() {
     let mut watched = Setting::with(&[]).start();
     watched.session();

@@ -114,6 +114,8 @@ fn command_that_cannot_be_started_is_an_error() {
         let said = said.as_str().unwrap_or_else(|| panic!("{command}: {said}"));
         assert!(said.starts_with("error -32") && said.contains(why), "{command}: {said}");
     }
+    let calls = watched.received("chat/toolCallComplete");
+    assert!(!calls.is_empty() && calls.iter().all(|call| call["result"]["success"] == false), "{calls:?}");
     // A path is the agent's own choice.
     let said = watched.says("t2", &[create(json!({ "command": "./ls-of-mine" })), about("wait_for_exit")]);
     assert_eq!(said[1]["exitCode"], 0);

@@ -159,11 +159,13 @@ impl Screen {
         self.changes.set_output();
     }
 
-    /// Returns the exit of the command; `None` while it runs, and if it could not be started.
+    /// Returns the exit of the command, without a status if it could not be started; `None` while
+    /// it starts or runs.
     pub fn ending(&self) -> Option<CommandExit> {
         match &self.state().stage {
             CommandStage::Ended(ending) => Some(ending.clone()),
-            _ => None,
+            CommandStage::Failed(_) => Some(CommandExit { status: None, signal: None }),
+            CommandStage::Starting | CommandStage::Running => None,
         }
     }
 
@@ -198,7 +200,8 @@ impl Screen {
         let state = self.state();
         let ending = match &state.stage {
             CommandStage::Ended(ending) => Some(ending.to_text()),
-            _ => None,
+            CommandStage::Failed(why) => Some(format!("The command cannot be started: {why}")),
+            CommandStage::Starting | CommandStage::Running => None,
         };
         let limit = if ending.is_some() { self.limit } else { self.limit.min(SHOWN_BYTES_MAX) };
         let (mut output, cut) = state.latest(limit);
