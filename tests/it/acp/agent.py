@@ -785,7 +785,7 @@ def settings_of(session):
 def set_setting(session, name, value):
     """`silent`: never answers; `dies`: dies instead; `bare`: says nothing of what is so; `crossed`: says of the mode
     what it says of modes, before it answers; `mentions`: says nothing of what is so but the mode, before it answers;
-    `stays`: takes nothing and says that it has."""
+    `stays`: takes nothing and says that it has; `asks`: asks the user something, before it answers."""
     now = SETTINGS[session]
     ASKED[session].append(f"{name}={json.dumps(value)}")
     if OPTIONS.sets == "silent":
@@ -798,6 +798,8 @@ def set_setting(session, name, value):
         now[name] = value
     if value == "autopilot":
         now["brave"] = True
+    if OPTIONS.sets == "asks":
+        permission(session, "ask_1", title="Change a file", kind="edit")
     if OPTIONS.sets == "crossed" and name == "mode":
         update(session, "current_mode_update", currentModeId=value)
     if OPTIONS.sets == "mentions":

@@ -33,7 +33,7 @@ impl Watched {
     }
 
     /// A session with the first agent, open, with these settings chosen.
-    fn configured(&mut self, config: &Value) -> &mut Self {
+    pub(super) fn configured(&mut self, config: &Value) -> &mut Self {
         let folder = self.folder.as_ref().unwrap().path().to_str().unwrap().to_owned();
         self.say(json!({ "id": 2, "method": "createSession", "params":
             { "channel": SESSION, "provider": "a0", "workingDirectories": [format!("file://{folder}")],

@@ -87,6 +87,17 @@ fn permission_requested_after_the_answer_waits_for_the_user() {
 }
 
 #[test]
+fn permission_requested_while_the_session_opens_waits_for_the_user() {
+    let mut watched = Setting::with(&["--has", "options", "--sets", "asks"]).start();
+    watched.configured(&json!({ "mode": "plan" }));
+    let own = watched.own_turn();
+    watched.action("chat/toolCallReady");
+    watched.decide(&own, "ask_1", false, "no");
+    watched.ends(&own, "chat/turnComplete");
+    watched.leave();
+}
+
+#[test]
 fn agent_turn_ends_after_a_command_that_cannot_be_started() {
     let mut watched = Setting::with(&[]).start();
     watched.session();

@@ -300,6 +300,7 @@ impl AcpConversation {
         self.all_is_tried();
         if let Some(opening) = self.settings.opening.take() {
             self.introduce(opening.had_a_name);
+            self.retry_turn_request();
         }
         if let Some(held) = self.settings.held.take() {
             self.report_refused_settings(held.run);
