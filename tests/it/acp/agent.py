@@ -812,6 +812,22 @@ def set_setting(session, name, value):
     return {"result": {"configOptions": options_of(session)}}
 
 
+def step_set_at_end(session, rest):
+    """Serves other sessions and ignores a cancellation; answers changes of settings only once its input has ended."""
+    late = []
+    text(session, "serves")
+    while line := next_line():
+        message = json.loads(line)
+        if message.get("method") == "session/set_config_option":
+            late.append(message)
+            text(session, f"holds {message['params']['configId']}")
+        elif "id" in message and "method" in message:
+            say(id=message["id"], **answer(message))
+    for message in late:
+        say(id=message["id"], **answer(message))
+    sys.exit(0)
+
+
 def step_asked(session, rest):
     """Says what was asked for since it last said so, and how its session is configured."""
     text(session, f"asked {' '.join(ASKED[session])}; is {json.dumps(SETTINGS[session])}")

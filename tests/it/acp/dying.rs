@@ -24,6 +24,26 @@ fn agent_death_ends_the_turn_with_its_reason_and_the_next_turn_works() {
 }
 
 #[test]
+fn opening_fails_if_the_agent_is_stopped_while_a_setting_is_pending() {
+    let mut watched = Setting::with(&["--has", "options"]).limit("cancel_seconds = 0.3\n").start();
+    watched.session();
+    watched.begin("t1", "set_at_end");
+    let says =
+        |action: &Value, words: &str| (action["content"].as_str()).is_some_and(|text| text.contains(words));
+    watched.action_where(|action| says(&action["part"], "serves") || says(action, "serves"));
+    let second = "ahp-session:/second";
+    watched.say(json!({ "id": 2, "method": "createSession", "params": { "channel": second, "provider": "a0",
+        "config": { "mode": "plan", "theme": "dark" } } }));
+    watched.subscribe(second);
+    watched.action_where(|action| says(action, "holds"));
+    watched.cancel("t1");
+    let failure = watched.creation_failure();
+    assert!(failure["message"].as_str().unwrap().contains("did not end a cancelled turn"), "{failure}");
+    assert_eq!(watched.turn("t2", "say ok"), "ok");
+    watched.leave();
+}
+
+#[test]
 fn turn_is_complete_if_the_agent_dies_right_after_its_answer() {
     let mut watched = Setting::with(&[]).start();
     watched.session();

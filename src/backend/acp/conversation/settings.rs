@@ -286,9 +286,10 @@ impl AcpConversation {
                 return Next::Hear;
             };
             let Some(used) = self.running.lease() else {
-                // The agent is being stopped; the setting is requested when the conversation is
-                // opened again.
-                return Next::Leave;
+                // The agent is being stopped. An opening fails with the reason once the agent has
+                // ended; an open conversation requests the setting when it is opened again.
+                let is_opening = self.settings.opening.is_some();
+                return if is_opening { Next::Hear } else { Next::Leave };
             };
             let request = self.receiver.request(method, &params);
             let until = Instant::now() + self.agent.spec.start_limit;
