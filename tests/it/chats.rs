@@ -10,7 +10,7 @@ use ahp_sidecar::host::effects::{
 };
 use serde_json::{json, Value};
 
-use crate::support::core::{opens, Core, SESSION};
+use crate::support::core::{opens, Core, CHAT, SESSION};
 use crate::support::edged::EdgedWorld;
 use crate::support::world::{message, World, ROOT};
 
@@ -292,4 +292,21 @@ fn attached_chat_transcripts_are_truncated_to_128_kib() {
     both.ask(NEW, "subscribe", json!({ "channel": chat }));
     assert!((1..=8).all(|id| queue(&mut both, id, true)), "there is room for eight");
     assert!(!queue(&mut both, 9, true) && queue(&mut both, 8, true) && queue(&mut both, 10, false));
+}
+
+#[test]
+fn conversation_closed_before_it_is_open_fails_its_session_and_turn() {
+    let mut world = World::saving(Core::new());
+    world.arrive(NEW, "me");
+    let chat = world.create_session(NEW);
+    world.subscribe(NEW, SESSION);
+    world.subscribe(NEW, CHAT);
+    world.start(NEW, CHAT, "t1", "hi");
+    world.take();
+    world.agent(chat, Event::Left);
+    let types: Vec<Value> = world.actions(NEW).iter().map(|action| action["type"].clone()).collect();
+    assert!(
+        types.contains(&json!("session/creationFailed")) && types.contains(&json!("chat/error")),
+        "{types:?}"
+    );
 }

@@ -15,7 +15,7 @@ use crate::host::chats::turns::Ending;
 use crate::host::chats::{calls, pending, reports};
 use crate::host::configuration::{directories, settings};
 use crate::host::effects::{
-    CallExtras, ChatKey, Event, Output, PageUrl, Record, RunId, ToolGate, TurnEnd, TurnEvent,
+    CallExtras, ChatKey, Event, OpenFailure, Output, PageUrl, Record, RunId, ToolGate, TurnEnd, TurnEvent,
 };
 use crate::host::facts::Fact;
 use crate::host::model::{AgentLink, Chat, RunPhase, Session, TitleBy};
@@ -80,6 +80,10 @@ impl Host {
                 );
             }
             Event::Described(news) => self.agents.agent_describes_itself(&mut self.ledger, step, key, *news),
+            Event::Left if chat.agent == AgentLink::Opening => {
+                let reason = "the agent closed the conversation before it was open";
+                self.agent_failed(step, key, OpenFailure::Unavailable.name(), reason);
+            }
             Event::Left => self.agent_closed(step, key),
             Event::Begins(cause) => self.agent_begins_turn(step, key, cause),
             Event::Background { id, command } => {
