@@ -6,7 +6,8 @@
 //! Never: runs a real agent.
 
 use ahp_sidecar::host::effects::{
-    Command, ConnectionId, Event, Input, Output, Record, TextKind, ToolGate, Transcript, TurnEnd, TurnEvent,
+    BackgroundCommand, Command, ConnectionId, Event, Input, Output, Record, TextKind, ToolGate, Transcript,
+    TurnEnd, TurnEvent,
 };
 use serde_json::{json, Value};
 
@@ -292,6 +293,23 @@ fn attached_chat_transcripts_are_truncated_to_128_kib() {
     both.ask(NEW, "subscribe", json!({ "channel": chat }));
     assert!((1..=8).all(|id| queue(&mut both, id, true)), "there is room for eight");
     assert!(!queue(&mut both, 9, true) && queue(&mut both, 8, true) && queue(&mut both, 10, false));
+}
+
+#[test]
+fn disposed_chat_with_background_work_is_not_listed_again() {
+    let mut world = World::saving(Core::new());
+    world.arrive(NEW, "me");
+    world.open_session(NEW);
+    world.ask(NEW, "createChat", json!({ "channel": SESSION, "chat": "ahp-chat:/c" })).unwrap();
+    world.start(NEW, "ahp-chat:/c", "t1", "hi");
+    let chat = world.opened();
+    world.agent(chat, Event::Opened);
+    world.report(chat, world.started(), TurnEvent::Ended(TurnEnd::Complete));
+    let command = BackgroundCommand { label: "make".to_owned(), line: "make".to_owned() };
+    world.agent(chat, Event::Background { id: "b".to_owned(), command: Some(command) });
+    world.ask(NEW, "disposeChat", json!({ "channel": "ahp-chat:/c" })).unwrap();
+    let chats = world.state(NEW, SESSION)["chats"].take();
+    assert_eq!(chats.as_array().unwrap().len(), 1, "{chats}");
 }
 
 #[test]

@@ -109,7 +109,6 @@ impl Host {
             catalogue::chats::set_default_chat(&mut self.ledger, step, key, heir, None);
         }
         catalogue::chats::remove_chat_row(&mut self.ledger, step, key, &uri);
-        conversations::close_conversation(&mut self.ledger, step, chat);
         catalogue::sessions::remove_chat(&mut self.ledger, step, chat);
         self.ledger.mark_clean(chat.into());
         step.emit(Output::Record(Record::ChatRemoved { key: chat, uri }));
@@ -117,8 +116,9 @@ impl Host {
         Ok(())
     }
 
-    /// Cancels the turn of a chat that is about to be removed, and completes the progress of its
-    /// opening.
+    /// Cancels the turn of a chat that is about to be removed, completes the progress of its
+    /// opening, and closes its conversation. What ends with a conversation changes the chat's row,
+    /// so the row is removed later.
     pub(super) fn end_chat(&mut self, step: &mut Step<'_>, chat: ChatKey) {
         // Steering messages that the agent has not accepted have no next turn.
         if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
@@ -127,5 +127,6 @@ impl Host {
         }
         self.cancel_turn(step, chat);
         progress::opening_finished(&mut self.ledger, step, chat);
+        conversations::close_conversation(&mut self.ledger, step, chat);
     }
 }

@@ -57,7 +57,6 @@ impl Host {
             };
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
             self.ledger.sequence(step, key, removed, None);
-            conversations::close_conversation(&mut self.ledger, step, chat);
             catalogue::sessions::remove_chat(&mut self.ledger, step, chat);
         }
         self.changes.clear_changesets_of(&mut self.ledger, step, key);
