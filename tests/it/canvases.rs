@@ -3,9 +3,9 @@
 //! Owns: a host in memory whose agent shows pages, and a client that follows the chat.
 //! Never: repeats what transcripts show.
 
-use ahp_sidecar::host::effects::{ChatKey, ConnectionId, Event, Output, PageUrl};
+use ahp_sidecar::host::effects::{ChatKey, Command, ConnectionId, Event, Output, PageUrl};
 use ahp_sidecar::wire::uris::default_chat_of;
-use serde_json::Value;
+use serde_json::{json, Value};
 
 use crate::support::core::{Core, SESSION};
 use crate::support::world::World;
@@ -71,6 +71,18 @@ fn url_is_gone_when_its_agent_has_ended() {
     let changed = |it: &&Value| it["type"] == "canvas/stateChanged";
     let changed = told.iter().find(changed).unwrap_or_else(|| panic!("{told:?}"));
     assert_eq!(changed["canvas"]["url"], Value::Null);
+    assert_eq!(world.state(CLIENT, &canvas)["url"], Value::Null);
+}
+
+#[test]
+fn url_is_removed_when_the_host_closes_the_conversation() {
+    let (mut world, chat) = world();
+    shows(&mut world, chat, "a", Some(URL));
+    let canvas = canvases(&mut world).remove(0);
+    world.start(CLIENT, &default_chat_of(SESSION), "t1", "hi");
+    let truncated = json!({ "type": "chat/truncated" });
+    assert_eq!(world.dispatch(CLIENT, &default_chat_of(SESSION), truncated), None);
+    assert!(world.commands().any(|command| matches!(command, Command::Close)));
     assert_eq!(world.state(CLIENT, &canvas)["url"], Value::Null);
 }
 

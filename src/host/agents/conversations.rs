@@ -1,18 +1,19 @@
 //! Conversations with agents: the agent's side of a chat.
 //!
-//! Owns: opening a conversation with all data that the agent needs, and closing it.
+//! Owns: opening a conversation with all data that the agent needs, closing it, and what ends with
+//! it.
 //! Never: starts a turn.
 
 use std::collections::BTreeMap;
 
 use ahp_types::state::{ChatOrigin, ToolDefinition};
 
-use crate::host::agents::{origins, AgentRegistry};
+use crate::host::agents::{origins, progress, AgentRegistry};
 use crate::host::configuration::directories;
 use crate::host::effects::{ChatKey, Command, OpenConversation, Output, SessionKey};
 use crate::host::ledger::Ledger;
 use crate::host::model::{AgentLink, Session};
-use crate::host::{customizations, terminals, Step};
+use crate::host::{canvases, customizations, terminals, Step};
 
 pub(crate) fn open_conversation(
     ledger: &mut Ledger,
@@ -84,17 +85,26 @@ pub(crate) fn open_session_if_closed(
     }
 }
 
+/// Closes a conversation at the agent, unless it has ended.
 pub(crate) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
-    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
-    if chat.agent != AgentLink::Closed {
-        chat.agent = AgentLink::Closed;
-        chat.own_turn_cause = None;
-        chat.cancelled_run = None;
-        chat.opening_waits = false;
+    if conversation_ended(ledger, step, key) {
         step.emit(Output::Agent(key, Box::new(Command::Close)));
-        terminals::end_terminals_of(ledger, step, key);
-        customizations::conversation_changed(ledger, step, key);
     }
+}
+
+/// Records that a conversation has ended, and ends its terminals and the pages of its canvases.
+/// Returns false if it had ended before.
+pub(crate) fn conversation_ended(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) -> bool {
+    let chat = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent != AgentLink::Closed);
+    let Some(chat) = chat else { return false };
+    chat.agent = AgentLink::Closed;
+    chat.own_turn_cause = None;
+    chat.cancelled_run = None;
+    terminals::end_terminals_of(ledger, step, key);
+    canvases::agent_has_ended(ledger, step, key);
+    customizations::conversation_changed(ledger, step, key);
+    progress::clear_opening_wait(ledger, step, key);
+    true
 }
 
 pub(crate) fn is_creating(ledger: &Ledger, key: ChatKey) -> bool {

@@ -200,6 +200,7 @@ pub(super) fn is_idle(ledger: &Ledger, changes: &Changes, session: &Session) -> 
                 && chat.run.is_none()
                 && chat.own_turn_cause.is_none()
                 && chat.cancelled_run.is_none()
+                && !chat.opening_waits
                 && in_background.is_none_or(Vec::is_empty)
         })
 }

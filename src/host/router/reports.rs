@@ -130,23 +130,16 @@ impl Host {
 
     /// Restarts a run that started after the agent had closed its idle conversation.
     pub(super) fn agent_closed(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let fresh = self.ledger.fresh_run();
-        let Some(chat) =
-            self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
-        else {
+        if !conversations::conversation_ended(&mut self.ledger, step, key) {
             return;
-        };
-        chat.agent = AgentLink::Closed;
-        chat.own_turn_cause = None;
-        chat.cancelled_run = None;
+        }
+        let fresh = self.ledger.fresh_run();
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let is_own = chat.run.as_ref().is_some_and(|run| run.is_own);
         if let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) {
             run.id = fresh;
             run.phase = RunPhase::Waiting { resume: run.resumes };
         }
-        terminals::end_terminals_of(&mut self.ledger, step, key);
-        canvases::agent_has_ended(&mut self.ledger, step, key);
-        customizations::conversation_changed(&self.ledger, step, key);
         if is_own {
             // Only this conversation could continue the agent's own turn.
             return self.end_turn(step, key, Ending::Complete, None);
@@ -156,13 +149,10 @@ impl Host {
 
     /// Fails everything that waits for an agent that could not be started or has died.
     pub(super) fn agent_failed(&mut self, step: &mut Step<'_>, key: ChatKey, kind: &str, reason: &str) {
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        if chat.agent == AgentLink::Closed {
+        if !conversations::conversation_ended(&mut self.ledger, step, key) {
             return;
         }
-        chat.agent = AgentLink::Closed;
-        chat.own_turn_cause = None;
-        chat.cancelled_run = None;
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let session = chat.session;
         let gone =
             |resumable| Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable };
@@ -172,10 +162,6 @@ impl Host {
             reason,
             "an agent has failed to start or has ended unexpectedly"
         );
-        terminals::end_terminals_of(&mut self.ledger, step, key);
-        canvases::agent_has_ended(&mut self.ledger, step, key);
-        customizations::conversation_changed(&self.ledger, step, key);
-        progress::clear_opening_wait(&mut self.ledger, step, key);
         progress::opening_finished(&mut self.ledger, step, key);
         if conversations::is_creating(&self.ledger, key) {
             let error = error_info(kind.to_owned(), reason);
