@@ -279,7 +279,7 @@ impl AcpConversation {
                 }
                 message = self.receiver.recv(), if self.may_receive() && self.files.have_room() => match message {
                     Some(message) => self.receive(message),
-                    None if self.own_turns.waits_behind_end() => Next::Hear,
+                    None if self.own_turns.note_agent_end() => Next::Hear,
                     None => self.agent_has_ended().await?,
                 },
                 event = self.client_tools.next_event(), if self.may_receive() => self.handle_tool_event(event),

@@ -146,7 +146,7 @@ impl Replay {
             SessionUpdate::ToolCall(_) | SessionUpdate::ToolCallUpdate(_) => {
                 let Ok(report) = CallReport::try_from(raw.to_owned()) else { return };
                 let begins = matches!(update, SessionUpdate::ToolCall(_));
-                if !self.has_room_for(raw) {
+                if !self.reserve_room(raw) {
                     return;
                 }
                 let events = if begins { self.calls.begun(report) } else { self.calls.updated(report) };
@@ -155,7 +155,7 @@ impl Replay {
                     events.into_iter().for_each(|event| turn.call_event(event, CallExtras::default()));
                 }
             }
-            SessionUpdate::Notice(notice) if self.has_room_for(raw) => {
+            SessionUpdate::Notice(notice) if self.reserve_room(raw) => {
                 let description = notice.description.filter(|it| !it.is_empty());
                 let texts: Vec<String> = [notice.title].into_iter().chain(description).collect();
                 self.turn().notice(texts.join("\n\n"));
@@ -209,7 +209,7 @@ impl Replay {
     fn add_agent_chunk(&mut self, kind: TextKind, chunk: ContentChunk, raw: &RawValue) {
         let text = content::markdown(chunk.content);
         // Some agents send an empty text, or a line end, behind a turn or before the first.
-        if text.is_empty() || (self.current.is_none() && text.trim().is_empty()) || !self.has_room_for(raw) {
+        if text.is_empty() || (self.current.is_none() && text.trim().is_empty()) || !self.reserve_room(raw) {
             return;
         }
         let now = (kind, chunk.message_id.map(|id| id.to_string()));
@@ -221,8 +221,9 @@ impl Replay {
         turn.text.push_str(&text);
     }
 
-    /// Returns whether the current turn has room for an update; if not, cuts it.
-    fn has_room_for(&mut self, raw: &RawValue) -> bool {
+    /// Counts an update for the current turn, and cuts the turn if it exceeds a limit. Returns
+    /// whether it has room.
+    fn reserve_room(&mut self, raw: &RawValue) -> bool {
         let limits = self.limits;
         let turn = self.turn();
         turn.is_answered = true;

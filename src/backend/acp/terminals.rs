@@ -4,8 +4,8 @@
 //! In reading order: this file (open terminals and pending requests), `command` (processes),
 //! `screen` (output and state), `feed` (unsent output).
 //!
-//! Owns: requests that wait for a command to start or end, and ending commands with their turn or
-//! the host.
+//! Owns: requests that wait for a command to start or end, and ending commands: those of a
+//! cancelled turn, and all with the conversation.
 //! Never: answers the agent, or decides whether a command may run: the agent itself asks the user.
 
 pub mod command;

@@ -45,7 +45,7 @@ impl Calls {
     }
 
     /// Ends a call that the host has finished; returns its pending permission request.
-    pub fn is_over(&mut self, id: &str) -> Option<AgentRequest> {
+    pub fn end_call(&mut self, id: &str) -> Option<AgentRequest> {
         let call = self.calls.get_mut(id)?;
         // A client may finish before the agent requests the result.
         if call.wanted {

@@ -177,7 +177,7 @@ impl AcpConversation {
             Some(called) => called.answer(result(outcome)),
             None => drop(self.client_tools.early.insert(id.to_owned(), result(outcome))),
         }
-        if let Some(request) = self.calls.is_over(id) {
+        if let Some(request) = self.calls.end_call(id) {
             self.answer_permission(&request, None);
         }
     }

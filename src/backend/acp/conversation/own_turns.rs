@@ -123,7 +123,7 @@ impl OwnTurns {
 
     /// Notes that the agent has ended. Returns whether a turn must begin first, for its held
     /// messages.
-    pub(super) fn waits_behind_end(&mut self) -> bool {
+    pub(super) fn note_agent_end(&mut self) -> bool {
         self.has_ended = self.asked;
         self.asked
     }
@@ -164,7 +164,7 @@ impl AcpConversation {
             && (matches!(message, PeerMessage::Withdrawn(_)) || reports_end(&message));
         if !follows {
             let Some(cause) = self.needs_turn(&message) else { return Some(message) };
-            if self.is_of_cancelled() {
+            if self.extend_cancelled() {
                 return Some(message);
             }
             self.ask_for_turn(cause);
@@ -379,9 +379,9 @@ impl AcpConversation {
         self.run.as_ref().is_some_and(|run| run.own.is_some())
     }
 
-    /// Returns whether a message belongs to a cancelled own turn. Each one that does extends the
-    /// time in which more may follow.
-    fn is_of_cancelled(&mut self) -> bool {
+    /// Extends the time in which messages may follow a cancelled own turn, for one that belongs to
+    /// it. Returns whether the message does.
+    fn extend_cancelled(&mut self) -> bool {
         let now = Instant::now();
         let Some(cancelled) = &mut self.own_turns.cancelled else { return false };
         if now < cancelled.silent {

@@ -373,8 +373,8 @@ impl AcpConversation {
         let limit = self.agent.spec.start_limit;
         let settings = &mut self.settings;
         if let Some(asked) = &mut settings.asked {
-            let acknowledged = self.pending.is_empty() && self.own_turns.has_room();
-            if let Some(more) = asked.timeout.extend(&self.running.connection, limit, acknowledged) {
+            let is_listening = self.pending.is_empty() && self.own_turns.has_room();
+            if let Some(more) = asked.timeout.extend(&self.running.connection, limit, is_listening) {
                 asked.until = Instant::now() + more;
                 return Next::Hear;
             }
