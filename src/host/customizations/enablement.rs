@@ -8,7 +8,8 @@
 //!
 //! A decision for the session comes before that for its workspace, and this one before that for all
 //! sessions. In each scope, what clients have decided here comes before what the plugin is
-//! published with, or the server is configured with.
+//! published with, or the server is configured with. A client sends the list for all scopes at
+//! once, so an entry that it leaves as it is shown decides nothing.
 
 use std::collections::BTreeMap;
 
@@ -75,8 +76,8 @@ impl Decisions {
         self.0.get(subject)?.global.map(|enabled| CustomizationEnablement::Global { enabled })
     }
 
-    /// Takes the decisions for the workspace and for all sessions from a checked list. Returns
-    /// which scopes have changed.
+    /// Takes the decisions for the workspace and for all sessions from a checked list, given the
+    /// list that is shown. Returns which scopes have changed.
     ///
     /// # Errors
     /// When there are too many workspaces or customizations.
@@ -84,6 +85,7 @@ impl Decisions {
         &mut self,
         subject: &str,
         workspace: Option<&str>,
+        shown: &[CustomizationEnablement],
         list: &[CustomizationEnablement],
     ) -> Result<ChangedScopes, Refusal> {
         let decided = self.0.get(subject).cloned().unwrap_or_default();
@@ -92,10 +94,14 @@ impl Decisions {
             after.workspaces.remove(workspace);
         }
         for decision in list {
+            let is_shown = shown.contains(decision);
             match decision {
-                CustomizationEnablement::Global { enabled } => after.global = Some(*enabled),
+                CustomizationEnablement::Global { enabled } => {
+                    after.global = if is_shown { decided.global } else { Some(*enabled) };
+                }
                 CustomizationEnablement::Workspace { uri, enabled } => {
-                    after.workspaces.insert(uri.clone(), *enabled);
+                    let enabled = if is_shown { decided.workspaces.get(uri) } else { Some(enabled) };
+                    after.workspaces.extend(enabled.map(|enabled| (uri.clone(), *enabled)));
                 }
                 CustomizationEnablement::Session { .. } | CustomizationEnablement::Unknown(_) => {}
             }

@@ -281,7 +281,8 @@ fn toggle_customization(
     let Some(enablement) = enablement_of(&shown, &toggled.id) else {
         return Err(Refusal::NoSuchCustomization(toggled.id));
     };
-    let list = enablement::completed(toggled.enablement, enablement.unwrap_or_default());
+    let shown_list = enablement.unwrap_or_default();
+    let list = enablement::completed(toggled.enablement, shown_list);
     let toggled = SessionCustomizationToggledAction { enablement: list, id: toggled.id };
     let id = &toggled.id;
     enablement::check_list(&toggled.enablement, workspace.as_deref())?;
@@ -293,7 +294,7 @@ fn toggle_customization(
     let decisions = &mut ledger.channels.root.decisions;
     let (changed, of_session) = match subject.key() {
         Some(key) => (
-            decisions.take(&key, workspace.as_deref(), &toggled.enablement)?,
+            decisions.take(&key, workspace.as_deref(), shown_list, &toggled.enablement)?,
             enablement::session_decision(&toggled.enablement),
         ),
         // The first decision counts, for this session alone.

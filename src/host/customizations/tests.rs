@@ -204,6 +204,26 @@ fn decision_by_a_client_that_knows_no_scopes_is_for_the_session_alone() {
 }
 
 #[test]
+fn decision_for_one_session_leaves_all_others_to_the_operator() {
+    let (mut ledger, mut agents) = served();
+    let two = |list: &[Customization]| server_in(list, "mcp:two").unwrap().enablement.clone();
+    let off = json!({ "kind": "global", "enabled": false });
+    for other_scopes in [json!({ "kind": "ahpSidecar.otherScopes" }), off] {
+        let list = json!([{ "kind": "session", "enabled": true }, other_scopes]);
+        let toggled = SessionCustomizationToggledAction {
+            id: "mcp:two".to_owned(),
+            enablement: serde_json::from_value(list).unwrap(),
+        };
+        say(&mut ledger, &mut agents, StateAction::SessionCustomizationToggled(toggled)).0.unwrap();
+        let shown = ledger.channels.sessions.known(SESSION).unwrap().state.customizations.clone().unwrap();
+        assert!(enablement::is_on(two(&shown).as_deref()));
+        assert!(ledger.channels.root.decisions.is_empty());
+        let of_other = servers_of_new_session(&ledger, "script", None).unwrap();
+        assert!(!enablement::is_on(two(&of_other).as_deref()));
+    }
+}
+
+#[test]
 fn decision_for_a_session_outlives_a_server_that_is_missing_for_a_while() {
     let (mut ledger, mut agents) = served();
     say(&mut ledger, &mut agents, toggle(json!([{ "kind": "session", "enabled": false }]))).0.unwrap();
@@ -319,13 +339,13 @@ fn decisions_about_ids_of_clients_are_limited() {
     let mut decisions = Decisions::default();
     let list = [CustomizationEnablement::Global { enabled: false }];
     for at in 0..1000 {
-        decisions.take(&format!("plugin:p{at}"), None, &list).unwrap();
+        decisions.take(&format!("plugin:p{at}"), None, &[], &list).unwrap();
     }
-    assert_eq!(decisions.take("plugin:more", None, &list).unwrap_err(), Refusal::TooManyDecisions(1000));
-    decisions.take("mcp:of-operator", None, &list).unwrap();
+    let refusal = decisions.take("plugin:more", None, &[], &list).unwrap_err();
+    assert_eq!(refusal, Refusal::TooManyDecisions(1000));
+    decisions.take("mcp:of-operator", None, &[], &list).unwrap();
     // Known ones, and decisions that need no room, are taken.
-    assert!(
-        decisions.take("plugin:p1", None, &[]).is_ok() && decisions.take("plugin:none", None, &[]).is_ok()
-    );
-    assert!(decisions.take("plugin:more", None, &list).is_ok());
+    assert!(decisions.take("plugin:p1", None, &list, &[]).is_ok());
+    assert!(decisions.take("plugin:none", None, &[], &[]).is_ok());
+    assert!(decisions.take("plugin:more", None, &[], &list).is_ok());
 }

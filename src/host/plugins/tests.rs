@@ -746,6 +746,22 @@ fn decision_for_all_sessions_is_about_the_same_plugin_whatever_its_id() {
 }
 
 #[test]
+fn decision_for_one_session_leaves_what_is_published_for_others_to_the_publisher() {
+    let mut world = World::new(FILES.to_vec());
+    let session = world.ledger.channels.sessions.get_mut(&SESSION).unwrap();
+    session.state.working_directories = Some(vec!["file:///f".to_owned()]);
+    let for_others = json!([{ "kind": "workspace", "uri": "file:///f", "enabled": false },
+        { "kind": "global", "enabled": false }]);
+    let plugin = json!({ "type": "plugin", "id": URI, "uri": URI, "name": "P", "nonce": "1",
+        "enablement": for_others });
+    world.activate(json!({ "clientId": MY_ID, "tools": [], "customizations": [plugin] }));
+    assert_eq!(world.off(), [URI]);
+    world.switch(URI, json!([{ "kind": "session", "enabled": true }, { "kind": "ahpSidecar.otherScopes" }]));
+    assert!(world.off().is_empty());
+    assert!(world.ledger.channels.root.decisions.is_empty());
+}
+
+#[test]
 fn server_that_is_stopped_is_that_of_one_plugin_whatever_its_id() {
     let mut world = World::new(FILES.to_vec());
     let publish = |world: &mut World, uri: &str| {
