@@ -188,3 +188,43 @@ fn session_goes_on_while_its_client_answers_nothing_and_when_it_leaves() {
     host.end();
     assert_eq!(host.wait().code(), Some(0), "the fetch does not keep the host");
 }
+
+/// Begins a session whose plugin is being listed, has `act` done with it, and answers the listing.
+/// Returns the requests for files of the plugin that follow.
+fn reads_after(arguments: &[&str], act: impl FnOnce(&mut Process)) -> usize {
+    let folder = tempfile::TempDir::new().unwrap();
+    let mut host = Process::start_on(folder.path(), arguments);
+    let initialize = json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] });
+    say(&mut host, json!({ "id": 1, "method": "initialize", "params": initialize }));
+    let plugin = json!({ "type": "plugin", "id": "p", "uri": "virtual:/p", "name": "P" });
+    let client = json!({ "clientId": "me", "tools": [], "customizations": [plugin] });
+    let create = json!({ "channel": SESSION, "activeClient": client });
+    say(&mut host, json!({ "id": 2, "method": "createSession", "params": create }));
+    let asked = host.until(|message| message["method"] == "resourceList");
+    let asked = asked.last().unwrap()["id"].clone();
+    act(&mut host);
+    let entries = json!([{ "name": ".mcp.json", "type": "file" }]);
+    say(&mut host, json!({ "id": asked, "result": { "entries": entries } }));
+    say(&mut host, json!({ "id": 4, "method": "ping", "params": { "channel": "ahp-root://" } }));
+    let then = host.until(|message| message["id"] == 4);
+    then.iter().filter(|message| message["method"] == "resourceRead").count()
+}
+
+#[test]
+fn session_that_is_disposed_of_or_evicted_asks_for_no_more_of_its_plugins() {
+    assert_eq!(reads_after(&[], |_| ()), 1);
+    let disposed = reads_after(&[], |host| {
+        say(host, json!({ "id": 3, "method": "disposeSession", "params": { "channel": SESSION } }));
+        host.until(|message| message["id"] == 3);
+    });
+    assert_eq!(disposed, 0);
+    let evicted = reads_after(&["--memory-budget", "0"], |host| {
+        // The host searches for idle sessions once in a while.
+        for number in 0..40 {
+            let create = json!({ "channel": format!("ahp-session:/{number}") });
+            say(host, json!({ "id": 100 + number, "method": "createSession", "params": create }));
+            host.until(|message| message["id"] == 100 + number);
+        }
+    });
+    assert_eq!(evicted, 0);
+}

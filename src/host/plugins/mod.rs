@@ -189,7 +189,7 @@ pub(super) fn published(
 
 impl Plugins {
     /// Fetches the plugins that are published in a session and not loaded yet, and forgets those
-    /// that are published no longer.
+    /// that are published no longer, or all if the session is gone.
     pub(super) fn follow_session(
         &mut self,
         ledger: &mut Ledger,
@@ -201,7 +201,10 @@ impl Plugins {
             .into_iter()
             .partition(|((session, _), _)| *session == session_key);
         self.absent = absent;
-        let Some(session) = ledger.channels.sessions.get_mut(&session_key) else { return };
+        let Some(session) = ledger.channels.sessions.get_mut(&session_key) else {
+            self.drop_unwanted(ledger, relays);
+            return self.go_on(ledger, relays, step);
+        };
         if session.plugins.is_empty() && published(&session.state.active_clients).next().is_none() {
             return;
         }

@@ -510,6 +510,21 @@ fn client_that_never_answers_is_given_up_and_one_that_is_back_is_asked_again() {
     assert_eq!(world.loaded().len(), 2);
 }
 
+#[test]
+fn session_that_is_gone_leaves_no_fetch_and_no_awaited_client() {
+    for is_absent in [false, true] {
+        let mut world = World::new(FILES.to_vec());
+        if is_absent {
+            world.ledger.presence.connections.clear();
+        }
+        world.publish(&[(URI, Some("1"))]);
+        assert!(!world.plugins.is_idle());
+        world.ledger.channels.sessions.remove(&SESSION);
+        world.follow();
+        assert!(world.plugins.is_idle() && world.relays.pending() == 0);
+    }
+}
+
 /// Answer by which VS Code says that its user may allow the access.
 fn denial(id: u64) -> Value {
     let request = json!({ "channel": "ahp-root://", "uri": URI, "read": true });

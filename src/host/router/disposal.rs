@@ -16,7 +16,7 @@ use crate::host::changes::Changes;
 use crate::host::effects::{ConnectionId, Frame, Listed, Output, Page, Record};
 use crate::host::ledger::Ledger;
 use crate::host::model::{ChannelId, Session, SessionKey};
-use crate::host::{annotations, automations, catalogue, Host, Step};
+use crate::host::{annotations, automations, catalogue, clients, Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::RequestId;
@@ -62,6 +62,7 @@ impl Host {
         self.changes.clear_changesets_of(&mut self.ledger, step, key);
         self.changes.checkpoints.dispose_checkpoints(&mut self.ledger, step, key);
         annotations::remove_annotations_of(&mut self.ledger, key);
+        clients::plugins_may_differ(&self.ledger, step, key);
         self.ledger.unlink(key.into());
         let Some(session) = self.ledger.channels.sessions.remove(&key) else { return Ok(()) };
         self.summaries.remove(&mut self.ledger, key);

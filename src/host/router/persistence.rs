@@ -20,7 +20,9 @@ use crate::host::effects::{ChannelId, Output, Record, SessionRow};
 use crate::host::ledger::Ledger;
 use crate::host::model::{Session, SessionKey};
 use crate::host::terminals::background;
-use crate::host::{annotations, canvases, catalogue, customizations, terminals, ChatKey, Host, Step};
+use crate::host::{
+    annotations, canvases, catalogue, clients, customizations, terminals, ChatKey, Host, Step,
+};
 use crate::wire::channels::ChannelKind;
 
 impl Host {
@@ -144,6 +146,7 @@ pub(super) fn evict(
     key: SessionKey,
 ) {
     let chats = ledger.channels.chats_in(key);
+    clients::plugins_may_differ(ledger, step, key);
     changes.remove_changesets_of(ledger, key);
     annotations::remove_annotations_of(ledger, key);
     for &chat in &chats {
