@@ -294,8 +294,23 @@ impl Plugins {
         });
     }
 
+    /// Begins fetches again whose client is now to be asked on another connection: it is back on a
+    /// newer one, and may never answer on the older one.
+    fn follow_connections(&mut self, ledger: &Ledger, relays: &mut Relays) {
+        let mut moved = Vec::new();
+        for (number, fetch) in &mut self.fetches {
+            let connection = connection_to_ask(ledger, &fetch.key.client_id).unwrap_or(fetch.connection);
+            if connection != fetch.connection {
+                *fetch = Fetch::new(fetch.key.clone(), connection);
+                moved.push(*number);
+            }
+        }
+        moved.into_iter().for_each(|number| self.renumber(relays, number));
+    }
+
     /// Begins the fetches for which there is room, and sends their next requests.
     fn go_on(&mut self, ledger: &Ledger, relays: &mut Relays, step: &mut Step<'_>) {
+        self.follow_connections(ledger, relays);
         let mut begun: BTreeMap<ConnectionId, usize> = BTreeMap::new();
         let counts = |fetch: &&Fetch| fetch.has_begun && !fetch.waits_for_access();
         for fetch in self.fetches.values().filter(counts) {

@@ -525,6 +525,33 @@ fn session_that_is_gone_leaves_no_fetch_and_no_awaited_client() {
     }
 }
 
+/// Returns the number of listings that a connection is asked for.
+fn lists_on(connection: ConnectionId, outputs: &[Output]) -> usize {
+    let is_list = |output: &&Output| matches!(output, Output::Frame(to, Frame::Request { method: "resourceList", .. }) if *to == connection);
+    outputs.iter().filter(is_list).count()
+}
+
+#[test]
+fn fetch_is_repeated_on_the_newer_connection_with_which_its_client_is_back() {
+    for waits_for_access in [false, true] {
+        let mut world = World::new(FILES.to_vec());
+        let outputs = world.publish(&[(URI, Some("1"))]);
+        if waits_for_access {
+            world.reply(&denial(request_of(&outputs).0));
+        }
+        let newer = ConnectionId(ME.0 + 1);
+        connect(&mut world.ledger, newer, MY_ID);
+        let outputs = world.publish(&[(URI, Some("1"))]);
+        assert_eq!(lists_on(newer, &outputs), 1, "{outputs:?}");
+        assert_eq!(world.relays.pending(), 1, "the older connection is not awaited");
+        assert!(world.follow().is_empty(), "the fetch goes on where it is");
+        // The timer of the older fetch ends nothing.
+        let World { ledger, plugins, relays, .. } = &mut world;
+        outputs_of(|step| drop(plugins.timed_out(ledger, relays, step, 1)));
+        assert!(matches!(world.load(URI), PluginLoad::Loading));
+    }
+}
+
 /// Answer by which VS Code says that its user may allow the access.
 fn denial(id: u64) -> Value {
     let request = json!({ "channel": "ahp-root://", "uri": URI, "read": true });
