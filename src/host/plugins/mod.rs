@@ -170,9 +170,9 @@ pub(super) struct Plugins {
     cache: VecDeque<(PluginKey, Arc<ParsedPlugin>)>,
     fetches: BTreeMap<u64, Fetch>,
     last_fetch: u64,
-    /// Sessions with plugins of clients that cannot be asked before they are back, perhaps in
-    /// another version; each with the reason.
-    absent: BTreeMap<(SessionKey, String), &'static str>,
+    /// Sessions with plugins of clients that are awaited, perhaps in another version; each with the
+    /// connection that has not sent a plugin in time, or the reason why none could be asked.
+    awaited: BTreeMap<(SessionKey, String), Result<ConnectionId, &'static str>>,
 }
 
 /// Returns the plugins that a session's clients publish, with their clients; of one URI, the first.
@@ -197,10 +197,10 @@ impl Plugins {
         step: &mut Step<'_>,
         session_key: SessionKey,
     ) {
-        let (was_absent, absent): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.absent)
+        let (were_awaited, awaited): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.awaited)
             .into_iter()
             .partition(|((session, _), _)| *session == session_key);
-        self.absent = absent;
+        self.awaited = awaited;
         let Some(session) = ledger.channels.sessions.get_mut(&session_key) else {
             self.drop_unwanted(ledger, relays);
             return self.go_on(ledger, relays, step);
@@ -227,10 +227,15 @@ impl Plugins {
             if let Some(was) = was.as_ref().filter(|_| !is_same) {
                 republished.push((key.client_id.clone(), was.published.clone(), publication.clone()));
             }
-            let is_back = was_absent.contains_key(&(session_key, key.client_id.clone()));
+            let awaited = were_awaited.get_key_value(&(session_key, key.client_id.clone()));
+            let is_back =
+                awaited.is_some_and(|(_, asked)| *asked != connection_to_ask(ledger, &key.client_id));
             let load = match was.filter(|was| was.key == key) {
                 Some(was) if !matches!(was.load, PluginLoad::Failed(_)) => was.load,
-                Some(failed) if is_same && !is_back && !failed.retries => failed.load,
+                Some(failed) if is_same && !is_back && !failed.retries => {
+                    self.awaited.extend(awaited.map(|(client, asked)| (client.clone(), *asked)));
+                    failed.load
+                }
                 _ => self.load(ledger, session_key, &key),
             };
             after.insert(at, SessionPlugin { key, load, published: publication, retries: false });
@@ -268,7 +273,7 @@ impl Plugins {
         let connection = match connection_to_ask(ledger, &key.client_id) {
             Ok(connection) => connection,
             Err(why) => {
-                self.absent.insert((session, key.client_id.clone()), why);
+                self.awaited.insert((session, key.client_id.clone()), Err(why));
                 return PluginLoad::Failed(why.to_owned());
             }
         };
@@ -385,9 +390,10 @@ impl Plugins {
         number: u64,
     ) -> Vec<SessionKey> {
         let why = format!("its client has not sent it within {} seconds", FETCH_TIMEOUT.as_secs());
-        let changed = self.ended(ledger, relays, number, Err(why));
+        let asked = self.fetches.get(&number).map(|fetch| fetch.connection);
+        let changed = asked.map(|asked| self.not_sent(ledger, relays, number, (Ok(asked), why)));
         self.go_on(ledger, relays, step);
-        changed
+        changed.unwrap_or_default()
     }
 
     /// Ends the fetches from a client that can no longer send. Returns the sessions whose plugins
@@ -402,29 +408,38 @@ impl Plugins {
         let over: Vec<u64> = over.map(|(number, _)| *number).collect();
         let mut changed = Vec::new();
         for number in over {
-            let client_id = self.fetches.get(&number).map(|fetch| fetch.key.client_id.clone());
-            let sessions = self.ended(ledger, relays, number, Err(DISCONNECTED.to_owned()));
-            let absent = sessions.iter().zip(std::iter::repeat(client_id.unwrap_or_default()));
-            self.absent.extend(absent.map(|(session, client_id)| ((*session, client_id), DISCONNECTED)));
-            changed.extend(sessions);
+            let why = (Err(DISCONNECTED), DISCONNECTED.to_owned());
+            changed.extend(self.not_sent(ledger, relays, number, why));
         }
         changed
     }
 
-    /// Returns whether no plugin is being fetched or waits for its client.
-    pub(super) fn is_idle(&self) -> bool {
-        self.fetches.is_empty() && self.absent.is_empty()
+    /// Ends a fetch whose client is awaited, with the connection that was asked, if it is still
+    /// there, and the reason for people. Returns the sessions whose plugins have changed.
+    fn not_sent(
+        &mut self,
+        ledger: &mut Ledger,
+        relays: &mut Relays,
+        number: u64,
+        (asked, why): (Result<ConnectionId, &'static str>, String),
+    ) -> Vec<SessionKey> {
+        let client_id = self.fetches.get(&number).map(|fetch| fetch.key.client_id.clone());
+        let sessions = self.ended(ledger, relays, number, Err(why));
+        let client_id = client_id.unwrap_or_default();
+        self.awaited.extend(sessions.iter().map(|session| ((*session, client_id.clone()), asked)));
+        sessions
     }
 
-    /// Returns the sessions with plugins of clients that are back, or cannot be asked for another
-    /// reason than before.
+    /// Returns whether no plugin is being fetched or waits for its client.
+    pub(super) fn is_idle(&self) -> bool {
+        self.fetches.is_empty() && self.awaited.is_empty()
+    }
+
+    /// Returns the sessions with plugins of awaited clients that are back, or cannot be asked for
+    /// another reason than before.
     pub(super) fn returned(&self, ledger: &Ledger) -> Vec<SessionKey> {
-        if self.absent.is_empty() {
-            return Vec::new();
-        }
-        let differs =
-            |client_id: &str, why: &'static str| connection_to_ask(ledger, client_id).err() != Some(why);
-        let back = self.absent.iter().filter(|((_, client_id), why)| differs(client_id, why));
+        let differs = |client_id: &str, asked| connection_to_ask(ledger, client_id) != asked;
+        let back = self.awaited.iter().filter(|((_, client_id), asked)| differs(client_id, **asked));
         back.map(|((session, _), _)| *session).collect()
     }
 

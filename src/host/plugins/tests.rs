@@ -552,6 +552,24 @@ fn fetch_is_repeated_on_the_newer_connection_with_which_its_client_is_back() {
     }
 }
 
+#[test]
+fn plugin_that_was_not_sent_in_time_is_fetched_again_when_its_client_has_a_newer_connection() {
+    let mut world = World::new(FILES.to_vec());
+    world.publish(&[(URI, Some("1"))]);
+    let World { ledger, plugins, relays, .. } = &mut world;
+    outputs_of(|step| drop(plugins.timed_out(ledger, relays, step, 1)));
+    // Another client's publication changes nothing for this one.
+    assert!(world.follow().is_empty() && world.plugins.returned(&world.ledger).is_empty());
+    assert!(!world.failure().is_empty());
+    let newer = ConnectionId(ME.0 + 1);
+    connect(&mut world.ledger, newer, MY_ID);
+    assert_eq!(world.plugins.returned(&world.ledger), [SESSION]);
+    assert_eq!(lists_on(newer, &world.follow()), 1);
+    assert!(matches!(world.load(URI), PluginLoad::Loading));
+    world.publish(&[]);
+    assert!(world.plugins.is_idle());
+}
+
 /// Answer by which VS Code says that its user may allow the access.
 fn denial(id: u64) -> Value {
     let request = json!({ "channel": "ahp-root://", "uri": URI, "read": true });
