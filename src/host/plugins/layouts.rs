@@ -167,17 +167,17 @@ impl<'a> PluginParser<'a> {
         let manifest = place.map_or(at_root, |path| self.object(path)).unwrap_or_default();
         let place = place.unwrap_or("plugin.json");
         self.take_version(Some(&manifest));
-        for folder in self.places(&manifest, "agents") {
+        for folder in self.places(&manifest, "agents", &["agents"]) {
             let new = || PartKind::Agent { model: None, tools: None };
             self.add_documents(&folder, &[".agent.md", ".md"], &new);
         }
-        for folder in self.places(&manifest, "skills") {
+        for folder in self.places(&manifest, "skills", &["skills"]) {
             self.add_skills(&folder);
         }
-        for folder in self.places(&manifest, "commands") {
+        for folder in self.places(&manifest, "commands", &["commands"]) {
             self.add_documents(&folder, &[".prompt.md", ".md"], &|| PartKind::Prompt);
         }
-        for folder in self.places(&manifest, "rules") {
+        for folder in self.places(&manifest, "rules", &["rules"]) {
             let new = || PartKind::Rule { always_applies: None, globs: None };
             self.add_documents(&folder, &[".instructions.md", ".mdc", ".md"], &new);
         }
@@ -228,11 +228,21 @@ impl<'a> PluginParser<'a> {
         }
     }
 
-    /// Returns the folders and files that have the parts of a kind: the default one, and those that
-    /// the manifest names.
-    fn places(&mut self, manifest: &Map<String, Value>, member: &str) -> Vec<String> {
-        let mut places = vec![member.to_owned()];
-        for path in self.named(manifest.get(member), member) {
+    /// Returns the folders and files that have the parts of a kind: the default ones, unless the
+    /// manifest replaces them, and those that it names.
+    fn places(&mut self, manifest: &Map<String, Value>, member: &str, default: &[&str]) -> Vec<String> {
+        let (named, is_exclusive) = match manifest.get(member) {
+            // Open Plugins write `{ "paths": […], "exclusive": … }`, too, and VS Code reads it.
+            Some(Value::Object(object)) => {
+                let paths = object.get("paths");
+                (paths, paths.is_some() && object.get("exclusive") == Some(&Value::Bool(true)))
+            }
+            value => (value, false),
+        };
+        let default = default.iter().filter(|_| !is_exclusive);
+        let mut places: Vec<String> = default.map(|path| (*path).to_owned()).collect();
+        for path in self.named(named, member) {
+            // Many manifests name the default place, too.
             if !places.contains(&path) {
                 places.push(path);
             }
@@ -242,11 +252,6 @@ impl<'a> PluginParser<'a> {
 
     /// Returns the paths that a member of the manifest names.
     fn named(&mut self, value: Option<&Value>, member: &str) -> Vec<String> {
-        let value = match value {
-            // Open Plugins write `{ "paths": […], "exclusive": … }`, too.
-            Some(Value::Object(object)) => object.get("paths"),
-            value => value,
-        };
         let values = match value {
             Some(Value::Array(values)) => values.as_slice(),
             Some(value) => std::slice::from_ref(value),
@@ -267,8 +272,7 @@ impl<'a> PluginParser<'a> {
         paths
     }
 
-    /// Adds what the files at the default places have, those that the manifest names, and what the
-    /// manifest itself has.
+    /// Adds what the files at the places of a kind have, and what the manifest itself has.
     fn add_all(
         &mut self,
         (place, manifest): (&str, &Map<String, Value>),
@@ -276,20 +280,13 @@ impl<'a> PluginParser<'a> {
         default: &[&str],
         add: fn(&mut Self, &str, &Map<String, Value>),
     ) {
-        let value = manifest.get(member);
-        let mut files: Vec<String> = default.iter().map(|path| (*path).to_owned()).collect();
-        for path in self.named(value, member) {
-            // Many manifests name the default place, too.
-            if !files.contains(&path) {
-                files.push(path);
-            }
-        }
-        for path in files {
+        for path in self.places(manifest, member, default) {
             if let Some(object) = self.object(&path) {
                 add(self, &path, &object);
             }
         }
-        let inline = value.and_then(Value::as_object).filter(|object| !object.contains_key("paths"));
+        let inline = manifest.get(member).and_then(Value::as_object);
+        let inline = inline.filter(|object| !object.contains_key("paths"));
         if let Some(object) = inline {
             add(self, place, object);
         }

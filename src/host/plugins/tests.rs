@@ -109,6 +109,28 @@ fn file_at_a_default_place_that_the_manifest_names_is_read_once() {
 }
 
 #[test]
+fn exclusive_places_of_the_manifest_replace_the_default_ones() {
+    let parts_with = |is_exclusive: bool| {
+        let at = |path: &str| json!({ "paths": [path], "exclusive": is_exclusive });
+        let manifest =
+            json!({ "skills": at("./extra"), "hooks": at("./h.json"), "mcpServers": at("./m.json") });
+        let manifest = manifest.to_string();
+        parts(&parsed(&[
+            (".plugin/plugin.json", manifest.as_str()),
+            ("skills/sing/SKILL.md", SKILL),
+            ("extra/dance/SKILL.md", ""),
+            ("hooks/hooks.json", r#"{"hooks":{"Stop":[]}}"#),
+            ("h.json", r#"{"hooks":{"PreToolUse":[]}}"#),
+            (".mcp.json", SERVERS),
+            ("m.json", r#"{"more":{"url":"http://x"}}"#),
+        ]))
+    };
+    assert_eq!(parts_with(true), ["skill dance", "hook PreToolUse", "mcp more"]);
+    let all = ["skill Sing", "skill dance", "hook Stop", "hook PreToolUse", "mcp web", "mcp more"];
+    assert_eq!(parts_with(false), all);
+}
+
+#[test]
 fn bare_plugin_has_the_default_places() {
     let files = [(".mcp.json", r#"{"web":{"url":"http://x"}}"#), ("hooks.json", r#"{"Stop":[]}"#)];
     assert_eq!(parts(&parsed(&files)), ["hook Stop", "mcp web"]);
