@@ -156,6 +156,9 @@ struct PluginParser<'a> {
 impl<'a> PluginParser<'a> {
     fn parse(&mut self) {
         let at_root = self.object("plugin.json");
+        if self.lacks_manifest() {
+            return;
+        }
         let schema = at_root.as_ref().and_then(|manifest| manifest.get("$schema")?.as_str());
         if schema.is_some_and(|schema| schema.starts_with(AGENT_PLUGINS)) {
             self.take_version(at_root.as_ref());
@@ -165,6 +168,9 @@ impl<'a> PluginParser<'a> {
         let places = [".plugin/plugin.json", ".claude-plugin/plugin.json"];
         let place = places.into_iter().find(|path| self.tree.has(path));
         let manifest = place.map_or(at_root, |path| self.object(path)).unwrap_or_default();
+        if self.lacks_manifest() {
+            return;
+        }
         let place = place.unwrap_or("plugin.json");
         self.take_version(Some(&manifest));
         for folder in self.places(&manifest, "agents", &["agents"]) {
@@ -183,6 +189,11 @@ impl<'a> PluginParser<'a> {
         }
         self.add_all((place, &manifest), "hooks", &["hooks/hooks.json", "hooks.json"], Self::add_hooks);
         self.add_all((place, &manifest), "mcpServers", &[".mcp.json"], Self::add_servers);
+    }
+
+    /// Returns whether the manifest, which says which other files are read, must be read first.
+    fn lacks_manifest(&self) -> bool {
+        !self.missing.borrow().is_empty()
     }
 
     fn take_version(&mut self, manifest: Option<&Map<String, Value>>) {

@@ -395,6 +395,28 @@ fn plugin_is_listed_read_and_listed_again_and_known_by_its_nonce() {
 }
 
 #[test]
+fn only_files_of_the_plugins_layout_are_read() {
+    let agent_plugin = r#"{"$schema":"https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"}"#;
+    let claude_plugin = r#"{"skills":{"paths":[],"exclusive":true}}"#;
+    let with_manifest = |path, content| {
+        let mut files = vec![(path, content), ("mcp.json", SERVERS), ("agents/a.md", "")];
+        files.extend(FILES);
+        files
+    };
+    let reads = |files: Files| {
+        let mut world = World::new(files);
+        let outputs = world.publish(&[(URI, Some("1"))]);
+        world.serve(outputs, |_, _| {});
+        let reads = world.asked.iter().filter_map(|asked| asked.strip_prefix("resourceRead "));
+        reads.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let of_agent_plugin = reads(with_manifest("plugin.json", agent_plugin));
+    assert_eq!(of_agent_plugin, ["plugin.json", "skills/sing/SKILL.md", "mcp.json"]);
+    let of_claude_plugin = reads(with_manifest(".claude-plugin/plugin.json", claude_plugin));
+    assert_eq!(of_claude_plugin, [".claude-plugin/plugin.json", "agents/a.md", ".mcp.json"]);
+}
+
+#[test]
 fn file_that_is_no_text_costs_only_its_part() {
     let mut world = World::new(vec![("skills/bad/SKILL.md", NO_TEXT), ("skills/good/SKILL.md", "Do it.")]);
     let outputs = world.publish(&[(URI, Some("1"))]);
