@@ -304,8 +304,8 @@ impl<'a> PluginParser<'a> {
     }
 
     fn add(&mut self, part: Part) {
-        let bytes = self.parts_bytes + part.bytes();
-        if self.plugin.parts.len() >= PARTS_MAX || self.further_parts > 0 || bytes > PARTS_BYTES_MAX {
+        // After the first part beyond a limit, parts are only counted: a file may have very many.
+        if self.further_parts > 0 {
             self.further_parts += 1;
             return;
         }
@@ -318,6 +318,11 @@ impl<'a> PluginParser<'a> {
             let name = shown(&part.name);
             let problem = format!("there are two parts ({}) with the name {name}", part.kind.name());
             return self.note(problem);
+        }
+        let bytes = self.parts_bytes + part.bytes();
+        if self.plugin.parts.len() >= PARTS_MAX || bytes > PARTS_BYTES_MAX {
+            self.further_parts = 1;
+            return;
         }
         self.parts_bytes = bytes;
         self.plugin.parts.push(part);

@@ -131,6 +131,15 @@ fn exclusive_places_of_the_manifest_replace_the_default_ones() {
 }
 
 #[test]
+fn part_that_is_found_again_does_not_count_against_the_limit() {
+    let agents: Vec<String> = (0..layouts::PARTS_MAX).map(|at| format!("agents/{at:03}.md")).collect();
+    let mut files: Vec<(&str, &str)> = agents.iter().map(|path| (path.as_str(), "")).collect();
+    files.push(("plugin.json", r#"{"agents":"./agents/000.md"}"#));
+    let plugin = parsed(&files);
+    assert_eq!((plugin.parts.len(), plugin.problems), (layouts::PARTS_MAX, Vec::<String>::new()));
+}
+
+#[test]
 fn bare_plugin_has_the_default_places() {
     let files = [(".mcp.json", r#"{"web":{"url":"http://x"}}"#), ("hooks.json", r#"{"Stop":[]}"#)];
     assert_eq!(parts(&parsed(&files)), ["hook Stop", "mcp web"]);
