@@ -22,12 +22,12 @@ pub(in crate::host) type PluginServer = ClientMcpTransport;
 /// When it is unusable, with the reason for people, which contains no value.
 pub(super) fn transport_of(name: &str, entry: &Value) -> Result<PluginServer, String> {
     check_name(name)?;
+    let member = |name: &str| entry.get(name).filter(|value| !value.is_null());
     for unsupported in ["cwd", "envFile"] {
-        if entry.get(unsupported).is_some() {
+        if member(unsupported).is_some() {
             return Err(format!("`{unsupported}` is not supported"));
         }
     }
-    let member = |name: &str| entry.get(name).filter(|value| !value.is_null());
     let kind = member("type").map(|kind| kind.as_str().unwrap_or_default());
     match (member("command"), member("url"), kind) {
         (Some(command), None, None | Some("stdio")) => {

@@ -185,7 +185,7 @@ fn hostile_manifest_costs_only_what_it_names() {
 #[test]
 fn unusable_server_is_refused_with_a_reason_that_has_no_value() {
     let servers = json!({ "mcpServers": {
-        "good": { "command": "/bin/serve", "env": { "KEY": "s3cret" } },
+        "good": { "command": "/bin/serve", "env": { "KEY": "s3cret" }, "cwd": null, "envFile": null },
         "name with spaces": { "url": "https://s3cret" },
         "ahpclient": { "url": "https://s3cret" },
         "cwd": { "command": "x", "cwd": "s3cret" },
