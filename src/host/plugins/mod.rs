@@ -212,18 +212,14 @@ impl Plugins {
         let wanted: Vec<(PluginKey, ClientPluginCustomization)> = published(&session.state.active_clients)
             .map(|(client_id, plugin)| (PluginKey::of(client_id, plugin), plugin.clone()))
             .collect();
-        for client in &session.state.active_clients {
-            let count = client.customizations.as_ref().map_or(0, Vec::len);
-            if count > PLUGINS_MAX {
-                let client = &client.client_id;
-                tracing::warn!(client, "only the first {PLUGINS_MAX} of {count} published plugins are used");
-            }
-        }
-        let (mut after, mut republished) = (BTreeMap::new(), Vec::new());
+        let (mut after, mut republished, mut publishers) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
         for (key, publication) in wanted {
             let at = (key.client_id.clone(), key.uri.clone());
             let was = before.remove(&at);
             let is_same = was.as_ref().is_some_and(|was| was.published == publication);
+            if !is_same {
+                publishers.insert(key.client_id.clone());
+            }
             if let Some(was) = was.as_ref().filter(|_| !is_same) {
                 republished.push((key.client_id.clone(), was.published.clone(), publication.clone()));
             }
@@ -242,6 +238,16 @@ impl Plugins {
         }
         if let Some(session) = ledger.channels.sessions.get_mut(&session_key) {
             session.plugins.0 = after;
+            for client in &session.state.active_clients {
+                let count = client.customizations.as_ref().map_or(0, Vec::len);
+                let client = &client.client_id;
+                if count > PLUGINS_MAX && publishers.contains(client) {
+                    tracing::warn!(
+                        client,
+                        "only the first {PLUGINS_MAX} of {count} published plugins are used"
+                    );
+                }
+            }
             for (client_id, was, now) in republished {
                 session.decided.forget_changed(&client_id, &was, &now);
             }

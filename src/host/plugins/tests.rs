@@ -14,6 +14,7 @@ use crate::host::relays::{FileServer, FileServers};
 use crate::host::testing::{
     agent, connect, origin, outputs_of, registry, with_session, CHAT, ME, MY_ID, SESSION,
 };
+use crate::wire::errors::tests::logged;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{Incoming, Params};
 
@@ -938,4 +939,15 @@ fn fetches_of_a_client_and_its_plugins_are_limited() {
     );
     world.publish(&[]);
     assert!(world.plugins.is_idle());
+}
+
+#[test]
+fn warning_about_plugins_beyond_the_limit_is_logged_once_per_publication() {
+    let uris: Vec<String> = (0..40).map(|at| format!("{URI}{at}")).collect();
+    let publication = |nonce| uris.iter().map(|uri| (uri.as_str(), Some(nonce))).collect::<Vec<_>>();
+    let warnings = |log: String| log.matches("only the first 32 of 40").count();
+    let mut world = World::new(Vec::new());
+    assert_eq!(warnings(logged(|| world.publish(&publication("1"))).1), 1);
+    assert_eq!(warnings(logged(|| world.follow()).1), 0);
+    assert_eq!(warnings(logged(|| world.publish(&publication("2"))).1), 1);
 }
