@@ -170,12 +170,14 @@ fn enabled_of_child(child: &ChildCustomization) -> Option<bool> {
     }
 }
 
-/// Ids and names of servers that the plugins before one have taken.
+/// Session whose plugins are shown one by one, with what the customizations before one have taken.
 struct ShownPlugins<'a> {
     ledger: &'a Ledger,
     key: SessionKey,
     session: &'a Session,
+    /// Ids of servers of the operator, plugins and parts of plugins.
     ids: BTreeSet<String>,
+    /// Names of servers, of the operator and in plugins.
     names: BTreeSet<String>,
 }
 

@@ -8,8 +8,9 @@
 //! A plugin is fetched when it is published, by `resourceList` and `resourceRead` from its client.
 //! Only the files that describe its parts are read, and only what they describe is kept: in memory,
 //! for the 64 plugins (client, URI and nonce) that were used last. Such a plugin is not fetched
-//! again; one without a nonce is fetched for each session. Nothing is stored: after a
-//! restart, plugins are fetched again when their clients are back.
+//! again. One without a nonce is fetched for each session, unless another one waits for the same
+//! plugin. Nothing is stored: after a restart, plugins are fetched again when their clients are
+//! back.
 //!
 //! Limits: 32 plugins per client and session, the rest is not shown; per plugin 2,000 files and
 //! folders (`tree`), 256 parts (`layouts`), 16 MiB of files, and 30 seconds; 64 MiB of files in

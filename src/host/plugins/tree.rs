@@ -94,7 +94,7 @@ impl Tree {
         &self.refused
     }
 
-    /// Returns whether both have the same files and refused entries, whatever was read.
+    /// Returns whether both have the same files and the same number of entries, whatever was read.
     pub(super) fn has_entries_of(&self, other: &Self) -> bool {
         self.entries == other.entries && self.files.keys().eq(other.files.keys())
     }
