@@ -134,48 +134,80 @@ const OF_PLUGIN: &str = "plugin:";
 /// Beginning of the parts of plugins that are servers.
 const SERVER: &str = "mcp=";
 
-/// Customization about which clients decide: a plugin of a session, a part of it, or a server of
-/// the operator.
+/// Customization about which clients decide.
 #[derive(Debug)]
-pub(super) struct DecisionSubject<'a> {
-    /// Client of the plugin; empty for a server of the operator.
-    pub(super) client_id: &'a str,
-    /// URI of the plugin; empty for a server of the operator.
-    pub(super) uri: &'a str,
-    /// Kind and name of the part, empty for the plugin itself; id of a server of the operator.
-    pub(super) part: String,
+pub(super) enum DecisionSubject<'a> {
+    /// Server of the operator, by its id.
+    Server(String),
+    /// Plugin of a session, by its client and URI, or the part of it with this kind and name.
+    Plugin { client_id: &'a str, uri: &'a str, part: Option<String> },
 }
 
 impl DecisionSubject<'_> {
     /// Returns a server of the operator with this id.
     pub(super) fn server(id: &str) -> Self {
-        Self { client_id: "", uri: "", part: id.to_owned() }
+        Self::Server(id.to_owned())
     }
 
     /// Returns the key of decisions for a workspace and for all sessions: they are about the same
     /// part of the same plugin, whichever client publishes it, and with whatever id. `None` for a
     /// part that is no server: decisions about it are for one session alone.
     pub(super) fn key(&self) -> Option<String> {
-        let Self { client_id, uri, part } = self;
-        if client_id.is_empty() {
-            return Some(part.clone());
+        match self {
+            Self::Server(id) => Some(id.clone()),
+            Self::Plugin { part: Some(part), .. } if !part.starts_with(SERVER) => None,
+            Self::Plugin { uri, part, .. } => {
+                Some(format!("{OF_PLUGIN}{uri}#{}", part.as_deref().unwrap_or_default()))
+            }
         }
-        (part.is_empty() || part.starts_with(SERVER)).then(|| format!("{OF_PLUGIN}{uri}#{part}"))
     }
 
     /// Returns the key in its session.
     pub(super) fn key_in_session(&self) -> String {
-        format!("{}\n{}\n{}", self.client_id, self.uri, self.part)
+        self.stored_keys().join("\n")
+    }
+
+    /// Returns the client, URI and part in [`SessionDecisions`]: a server of the operator has
+    /// neither client nor URI, and its id is the part; a plugin itself has no part.
+    fn stored_keys(&self) -> [&str; 3] {
+        match self {
+            Self::Server(id) => ["", "", id],
+            Self::Plugin { client_id, uri, part } => [client_id, uri, part.as_deref().unwrap_or_default()],
+        }
     }
 }
 
-/// Decisions of clients for one session: by client, URI of the plugin, and part, as in
-/// [`DecisionSubject`]; stored with the session. `None` inside means that the session has none,
-/// even if the plugin is published with one. They stay while the plugin or server is not in the
-/// session.
+/// Decision of clients about a customization in one session; stored as a flag or `null`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum SessionDecision {
+    Set(bool),
+    /// The other scopes decide, even if the plugin is published with a decision for the session.
+    Unset,
+}
+
+impl SessionDecision {
+    /// Returns whether the customization is on; `None` if the other scopes decide.
+    pub(super) fn enabled(self) -> Option<bool> {
+        match self {
+            Self::Set(enabled) => Some(enabled),
+            Self::Unset => None,
+        }
+    }
+}
+
+impl From<Option<bool>> for SessionDecision {
+    fn from(enabled: Option<bool>) -> Self {
+        enabled.map_or(Self::Unset, Self::Set)
+    }
+}
+
+/// Decisions of clients for one session: by client, URI of the plugin, and part, as
+/// [`DecisionSubject::stored_keys`] says; stored with the session. They stay while the plugin or
+/// server is not in the session.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(in crate::host) struct SessionDecisions(
-    BTreeMap<String, BTreeMap<String, BTreeMap<String, Option<bool>>>>,
+    BTreeMap<String, BTreeMap<String, BTreeMap<String, SessionDecision>>>,
 );
 
 impl SessionDecisions {
@@ -183,25 +215,30 @@ impl SessionDecisions {
         self.0.is_empty()
     }
 
-    /// Returns the decision about a part; `None` if clients have not decided.
-    pub(super) fn about(&self, subject: &DecisionSubject<'_>) -> Option<Option<bool>> {
-        self.0.get(subject.client_id)?.get(subject.uri)?.get(&subject.part).copied()
+    /// Returns the decision about a customization; `None` if clients have not decided.
+    pub(super) fn about(&self, subject: &DecisionSubject<'_>) -> Option<SessionDecision> {
+        let [client_id, uri, part] = subject.stored_keys();
+        self.0.get(client_id)?.get(uri)?.get(part).copied()
     }
 
     /// Returns an error if there is no room for a decision. Servers of the operator always have
     /// room.
     pub(super) fn check_room_for(&self, subject: &DecisionSubject<'_>) -> Result<(), Refusal> {
+        if matches!(subject, DecisionSubject::Server(_)) {
+            return Ok(());
+        }
         let of_clients = self.0.iter().filter(|(client_id, _)| !client_id.is_empty());
         let decided: usize = of_clients.flat_map(|(_, plugins)| plugins.values()).map(BTreeMap::len).sum();
-        if decided >= SESSION_DECIDED_MAX && !subject.client_id.is_empty() && self.about(subject).is_none() {
+        if decided >= SESSION_DECIDED_MAX && self.about(subject).is_none() {
             return Err(Refusal::TooManySessionDecisions(SESSION_DECIDED_MAX));
         }
         Ok(())
     }
 
-    pub(super) fn note(&mut self, subject: DecisionSubject<'_>, decided: Option<bool>) {
-        let plugins = self.0.entry(subject.client_id.to_owned()).or_default();
-        plugins.entry(subject.uri.to_owned()).or_default().insert(subject.part, decided);
+    pub(super) fn note(&mut self, subject: &DecisionSubject<'_>, decided: SessionDecision) {
+        let [client_id, uri, part] = subject.stored_keys();
+        let plugins = self.0.entry(client_id.to_owned()).or_default();
+        plugins.entry(uri.to_owned()).or_default().insert(part.to_owned(), decided);
     }
 
     /// Removes the decisions about a plugin and its parts of which the publication now says

@@ -186,7 +186,7 @@ pub(super) fn refresh_session(ledger: &mut Ledger, step: &mut Step<'_>, key: Ses
     for server in after.iter_mut().filter_map(as_server_mut) {
         let subject = DecisionSubject::server(&server.id);
         let of_session = match session.decided.about(&subject) {
-            Some(decided) => decided.map(|enabled| CustomizationEnablement::Session { enabled }),
+            Some(decided) => decided.enabled().map(|enabled| CustomizationEnablement::Session { enabled }),
             // Earlier versions of the host stored the decision there alone.
             None => server_in(shown, &server.id).and_then(|it| it.enablement.as_ref()?.first().cloned()),
         };
@@ -303,7 +303,7 @@ fn toggle_customization(
     let plugin = plugin_around(&shown, id).map(|plugin| plugin.id.as_str());
     ledger.sequence(step, key, StateAction::SessionCustomizationToggled(toggled), Some(origin));
     if let Some(session) = ledger.channels.sessions.known_mut(key) {
-        session.decided.note(subject, of_session);
+        session.decided.note(&subject, of_session.into());
     }
     let reaches_others = changed.global || changed.workspace;
     if reaches_others {

@@ -18,7 +18,9 @@ use ahp_types::state::{
     RuleCustomization, SkillCustomization,
 };
 
-use super::enablement::{decisions_about, is_on, session_decision, DecisionSubject, SessionDecisions};
+use super::enablement::{
+    decisions_about, is_on, session_decision, DecisionSubject, SessionDecision, SessionDecisions,
+};
 use super::{state_of, NOT_ALLOWED};
 use crate::host::effects::{ClientMcpServer, SessionKey, ASSUMED, SERVER_MISCONFIGURED};
 use crate::host::ledger::Ledger;
@@ -105,7 +107,7 @@ pub(super) fn subject_of_server<'a>(
     server: &McpServerCustomization,
 ) -> DecisionSubject<'a> {
     let client_id = plugin.client_id.as_deref().unwrap_or_default();
-    DecisionSubject { client_id, uri: &plugin.uri, part: key_of("mcp", &server.name) }
+    DecisionSubject::Plugin { client_id, uri: &plugin.uri, part: Some(key_of("mcp", &server.name)) }
 }
 
 /// Returns the plugin or part of a plugin that is listed with this id.
@@ -120,7 +122,7 @@ pub(in crate::host) fn shown_decisions(list: &[Customization]) -> SessionDecisio
     let mut decisions = SessionDecisions::default();
     for (_, part, enabled) in list.iter().filter_map(as_plugin).flat_map(decisions_in) {
         if enabled.is_some() && decisions.check_room_for(&part).is_ok() {
-            decisions.note(part, enabled);
+            decisions.note(&part, enabled.into());
         }
     }
     decisions
@@ -131,12 +133,12 @@ fn decisions_in(
     plugin: &PluginCustomization,
 ) -> impl Iterator<Item = (&str, DecisionSubject<'_>, Option<bool>)> {
     let client_id = plugin.client_id.as_deref().unwrap_or_default();
-    let part = move |part| DecisionSubject { client_id, uri: &plugin.uri, part };
+    let part = move |part| DecisionSubject::Plugin { client_id, uri: &plugin.uri, part };
     let own = session_decision(plugin.enablement.as_deref().unwrap_or_default());
     let children = plugin.children.iter().flatten().filter_map(move |child| {
-        Some((id_of_child(child), part(key_of_child(child)?), enabled_of_child(child)))
+        Some((id_of_child(child), part(Some(key_of_child(child)?)), enabled_of_child(child)))
     });
-    std::iter::once((plugin.id.as_str(), part(String::new()), own)).chain(children)
+    std::iter::once((plugin.id.as_str(), part(None), own)).chain(children)
 }
 
 /// Returns the kind and the name of a part that is shown.
@@ -200,7 +202,7 @@ impl ShownPlugins<'_> {
         let id = own.filter(|id| !self.ids.contains(*id)).cloned();
         let id = self.free_id(id.unwrap_or_else(|| format!("plugin:{client_id}:{}", published.uri)));
         let own = published.enablement.as_deref().unwrap_or_default();
-        let itself = DecisionSubject { client_id, uri: &published.uri, part: String::new() };
+        let itself = DecisionSubject::Plugin { client_id, uri: &published.uri, part: None };
         let enablement = self.decide(&itself, own);
         let is_enabled = is_on(enablement.as_deref());
         let mut problems = Vec::new();
@@ -234,7 +236,7 @@ impl ShownPlugins<'_> {
         published: &[CustomizationEnablement],
     ) -> Option<Vec<CustomizationEnablement>> {
         let decided = self.session.decided.about(part);
-        let of_session = decided.unwrap_or_else(|| session_decision(published));
+        let of_session = decided.map_or_else(|| session_decision(published), SessionDecision::enabled);
         let workspace = super::workspace_of(self.session);
         let decisions = &self.ledger.channels.root.decisions;
         decisions_about(decisions, (part.key().as_deref(), workspace), of_session, published)
@@ -251,7 +253,7 @@ impl ShownPlugins<'_> {
         let children = parts.map(|part| {
             let key = key_of(part.kind.name(), &part.name);
             let id = self.free_id(format!("{plugin_id}#{key}"));
-            let itself = DecisionSubject { client_id, uri: &published.uri, part: key };
+            let itself = DecisionSubject::Plugin { client_id, uri: &published.uri, part: Some(key) };
             let uri = uri_in(&published.uri, &part.path);
             let of_name = published.child_enablement.as_ref().and_then(|all| all.get(&part.name));
             let of_name = of_name.map(Vec::as_slice).unwrap_or_default();
@@ -275,7 +277,8 @@ impl ShownPlugins<'_> {
                 return ChildCustomization::McpServer(Box::new(server));
             }
             let decided = self.session.decided.about(&itself);
-            let enabled = decided.unwrap_or_else(|| Some(is_on(Some(of_name))).filter(|on| !on));
+            let published = || Some(is_on(Some(of_name))).filter(|on| !on);
+            let enabled = decided.map_or_else(published, SessionDecision::enabled);
             child_of(part, id, uri, enabled)
         });
         children.collect()

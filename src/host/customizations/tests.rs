@@ -10,7 +10,7 @@ use ahp_types::actions::{
 use ahp_types::state::{AgentInfo, ClientPluginCustomization};
 use serde_json::{json, Value};
 
-use super::enablement::DecisionSubject;
+use super::enablement::{DecisionSubject, SessionDecision};
 use super::*;
 use crate::host::effects::Output;
 use crate::host::testing::{
@@ -286,17 +286,33 @@ fn servers_of_a_changed_configuration_reach_sessions() {
     assert_eq!(states(&ledger), []);
 }
 
+/// Returns a part of a plugin of the client `me`, or the plugin itself for the empty name.
+fn plugin_part<'a>(uri: &'a str, part: &str) -> DecisionSubject<'a> {
+    let part = Some(part.to_owned()).filter(|part| !part.is_empty());
+    DecisionSubject::Plugin { client_id: "me", uri, part }
+}
+
+#[test]
+fn decision_that_a_session_has_none_is_stored_as_null() {
+    let mut decisions = SessionDecisions::default();
+    decisions.note(&plugin_part("v:/p", "mcp=x"), SessionDecision::Unset);
+    decisions.note(&DecisionSubject::server(ONE), SessionDecision::Set(true));
+    let stored = serde_json::to_value(&decisions).unwrap();
+    assert_eq!(stored, json!({ "": { "": { ONE: true } }, "me": { "v:/p": { "mcp=x": null } } }));
+    assert_eq!(serde_json::from_value::<SessionDecisions>(stored).unwrap(), decisions);
+}
+
 #[test]
 fn decisions_for_a_session_about_plugins_are_limited() {
-    let part = |at: usize| DecisionSubject { client_id: "me", uri: "v:/p", part: at.to_string() };
+    let part = |at: usize| plugin_part("v:/p", &at.to_string());
     let mut decisions = SessionDecisions::default();
     for at in 0..1000 {
         decisions.check_room_for(&part(at)).unwrap();
-        decisions.note(part(at), Some(false));
+        decisions.note(&part(at), SessionDecision::Set(false));
     }
     let refusal = decisions.check_room_for(&part(1000)).unwrap_err();
     assert_eq!(refusal, Refusal::TooManySessionDecisions(1000));
-    let without_uri = DecisionSubject { client_id: "me", uri: "", part: "mcp=one".to_owned() };
+    let without_uri = plugin_part("", "mcp=one");
     assert!(decisions.check_room_for(&without_uri).is_err());
     assert_ne!(without_uri.key(), DecisionSubject::server("mcp=one").key());
     // Known ones need no room, and servers of the operator always have some.
@@ -317,10 +333,10 @@ fn decision_about_a_part_counts_until_the_publication_says_something_else_about_
         (json!({ "kind": "session", "enabled": true }), json!({ "kind": "session", "enabled": false }));
     let of_all = json!({ "kind": "global", "enabled": false });
     let was = published(Value::Null, json!({ "x": [on] }));
-    let part = |part: &str| DecisionSubject { client_id: "me", uri: "v:/p", part: part.to_owned() };
+    let part = |part: &str| plugin_part("v:/p", part);
     let mut decisions = SessionDecisions::default();
     let parts = ["", "mcp=x", "mcp=y", "skill=z"];
-    parts.iter().for_each(|it| decisions.note(part(it), Some(false)));
+    parts.iter().for_each(|it| decisions.note(&part(it), SessionDecision::Set(false)));
     let left = |decisions: &SessionDecisions| -> Vec<&str> {
         parts.into_iter().filter(|it| decisions.about(&part(it)).is_some()).collect()
     };
