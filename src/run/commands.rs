@@ -337,15 +337,16 @@ fn value_of_xargs_option(option: &str) -> OptionValue<'_> {
             None => OptionValue::Unknown,
         };
     }
-    let Some(at) = option.find(|letter| !"0rtpxo".contains(letter)) else { return OptionValue::None };
-    let value = &option[at + 1..];
-    match &option[at..at + 1] {
+    let mut letters = option.trim_start_matches(|letter| "0rtpxo".contains(letter)).chars();
+    let Some(letter) = letters.next() else { return OptionValue::None };
+    let value = letters.as_str();
+    match letter {
         // Their value is part of the word, if there is one.
-        "i" | "e" | "l" => OptionValue::Attached(value),
-        "I" | "J" | "n" | "P" | "L" | "s" | "d" | "a" | "E" | "R" | "S" if value.is_empty() => {
+        'i' | 'e' | 'l' => OptionValue::Attached(value),
+        'I' | 'J' | 'n' | 'P' | 'L' | 's' | 'd' | 'a' | 'E' | 'R' | 'S' if value.is_empty() => {
             OptionValue::NextWord
         }
-        "I" | "J" | "n" | "P" | "L" | "s" | "d" | "a" | "E" | "R" | "S" => OptionValue::Attached(value),
+        'I' | 'J' | 'n' | 'P' | 'L' | 's' | 'd' | 'a' | 'E' | 'R' | 'S' => OptionValue::Attached(value),
         _ => OptionValue::Unknown,
     }
 }
@@ -812,6 +813,7 @@ mod tests {
             "ls | xargs -I % -n 1 cp % x",
             "ls | xargs -rn1 cp -t x",
             "ls | xargs --max-args 1 grep rm",
+            "ls | xargs -é grep x",
             "while read x; do echo $x; done < y",
             "echo x | (cat; ls)",
             "echo x | { read y; ssh host ls; }",
