@@ -185,6 +185,7 @@ fn write_name_in_lower_case(word: &mut Word) {
     let special = ["eval", "find", "trap", "at", "batch", "crontab", "newgrp", "git"];
     if name != plain && (WRAPPERS.contains(&plain) || SHELLS.contains(&plain) || special.contains(&plain)) {
         word.text = format!("{}{plain}", word.text.strip_suffix(name).unwrap_or_default());
+        word.known_from = word.known_from.min(word.text.len());
     }
 }
 
@@ -1013,6 +1014,7 @@ EOF",
             ". $X",
             ". $X/0",
             "cd /dev; bash stdin",
+            "bash BASH.EXE$X",
             ". /dev/fd/$X",
             // A carriage return is a space, a part of a word, or an end.
             "echo a\r#; rm x",
