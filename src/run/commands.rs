@@ -283,7 +283,7 @@ fn runs_behind_xargs(arguments: &[Word], command: &[String], depth: usize) -> Re
                 let value = value_of_xargs_option(option);
                 may_be_value = value == OptionValue::Unknown;
                 match value {
-                    OptionValue::Attached(value) => signs.push(value),
+                    OptionValue::Sign(sign) => signs.push(sign),
                     OptionValue::NextWord if option.ends_with(['I', 'J']) => signs.extend(next),
                     OptionValue::None | OptionValue::NextWord | OptionValue::Unknown => {}
                 }
@@ -312,8 +312,10 @@ fn runs_behind_xargs(arguments: &[Word], command: &[String], depth: usize) -> Re
 /// Value of an option of `xargs`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum OptionValue<'a> {
+    /// None, or one that is part of the word.
     None,
-    Attached(&'a str),
+    /// Text that is replaced by what `xargs` reads, part of the word.
+    Sign(&'a str),
     NextWord,
     /// The next word may be the value.
     Unknown,
@@ -332,7 +334,9 @@ fn value_of_xargs_option(option: &str) -> OptionValue<'_> {
     ];
     if let Some(long) = option.strip_prefix('-') {
         return match long.split_once('=') {
-            Some((_, value)) => OptionValue::Attached(value),
+            // Options may be shortened; no other one begins so.
+            Some((name, sign)) if "replace".starts_with(name) => OptionValue::Sign(sign),
+            Some(_) => OptionValue::None,
             None if WITHOUT.contains(&long) => OptionValue::None,
             None if WITH.contains(&long) => OptionValue::NextWord,
             None => OptionValue::Unknown,
@@ -342,12 +346,14 @@ fn value_of_xargs_option(option: &str) -> OptionValue<'_> {
     let Some(letter) = letters.next() else { return OptionValue::None };
     let value = letters.as_str();
     match letter {
+        'i' => OptionValue::Sign(value),
+        'I' | 'J' if !value.is_empty() => OptionValue::Sign(value),
         // Their value is part of the word, if there is one.
-        'i' | 'e' | 'l' => OptionValue::Attached(value),
-        'I' | 'J' | 'n' | 'P' | 'L' | 's' | 'd' | 'a' | 'E' | 'R' | 'S' if value.is_empty() => {
-            OptionValue::NextWord
-        }
-        'I' | 'J' | 'n' | 'P' | 'L' | 's' | 'd' | 'a' | 'E' | 'R' | 'S' => OptionValue::Attached(value),
+        'e' | 'l' => OptionValue::None,
+        'I' | 'J' | 'n' | 'P' | 'L' | 's' | 'd' | 'a' | 'E' | 'R' | 'S' => match value {
+            "" => OptionValue::NextWord,
+            _ => OptionValue::None,
+        },
         _ => OptionValue::Unknown,
     }
 }
@@ -815,6 +821,10 @@ mod tests {
             "ls | xargs -rn1 cp -t x",
             "ls | xargs --max-args 1 grep rm",
             "ls | xargs -é grep x",
+            "ls | xargs -n1 sha1sum",
+            "ls | xargs -rP2 b2sum",
+            "ls | xargs --max-args=1 sha1sum",
+            "ls | xargs -ex rex x",
             "while read x; do echo $x; done < y",
             "echo x | (cat; ls)",
             "echo x | { read y; ssh host ls; }",
@@ -1011,6 +1021,11 @@ EOF",
             "xargs -n 1 -I % % < x",
             "timeout $X rm x",
             "xargs -I{} {} < x",
+            "xargs -i% % < x",
+            "xargs -ri% % < x",
+            "xargs -J% % < x",
+            "xargs --replace=% % < x",
+            "xargs --rep=% % < x",
             ". $X",
             ". $X/0",
             "cd /dev; bash stdin",
