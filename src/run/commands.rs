@@ -276,11 +276,14 @@ fn runs_words(words: &[Word], command: &[String], depth: usize) -> Result<bool, 
 fn runs_behind_xargs(arguments: &[Word], command: &[String], depth: usize) -> Result<bool, Opaque> {
     // Texts that are replaced by what it reads, and places where the command may begin.
     let (mut signs, mut places, mut may_be_value, mut at) = (vec!["{}"], Vec::new(), false, 0);
-    while let Some(word) = arguments.get(at).map(|word| word.text.as_str()) {
+    while let Some(word) = arguments.get(at) {
         let next = arguments.get(at + 1).map(|word| word.text.as_str());
-        match word.strip_prefix('-') {
+        match word.text.strip_prefix('-') {
             Some(option) => {
-                let value = value_of_xargs_option(option);
+                let value = match word.is_expanded {
+                    true => OptionValue::Unknown,
+                    false => value_of_xargs_option(option),
+                };
                 may_be_value = value == OptionValue::Unknown;
                 match value {
                     OptionValue::Sign(sign) => signs.push(sign),
@@ -761,6 +764,9 @@ mod tests {
             "ls | xargs --null rm",
             "ls | xargs --max-lines rm",
             "ls | xargs --some-option 1 rm",
+            "ls | xargs -P$(nproc) rm x",
+            "ls | xargs -n $N rm x",
+            "ls | xargs -n$N rm x",
             "SUDO rm x",
             "/usr/bin/ENV RM x",
             "/bin/BASH -c 'rm x'",
