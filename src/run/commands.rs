@@ -9,6 +9,13 @@ use super::lines::{has_substitution, read_line, LineCommand, ReadLine, Word};
 
 pub use super::lines::Opaque;
 
+/// Maximum number of words that a search examines; a word counts for each command that may contain
+/// it. Behind each `find -exec` and each unknown option of `xargs` may be all later ones, so
+/// without a limit the time would double with each of them. The limit bounds the recursion, too.
+const EXAMINED_WORDS_MAX: usize = 100_000;
+
+const TOO_MANY_WORDS: Opaque = "it has too many words in commands within commands";
+
 /// Characters by which a shell runs more than one command, or writes to a file.
 pub const SHELL: [char; 11] = [';', '|', '&', '<', '>', '`', '$', '(', ')', '\n', '\r'];
 
@@ -150,29 +157,247 @@ fn is_shell(word: &str) -> bool {
 /// # Errors
 /// When the line cannot be taken apart.
 pub fn runs(line: &str, command: &[String]) -> Result<bool, Opaque> {
-    runs_at(line, command, 0)
+    CommandSearch { command, words_left: EXAMINED_WORDS_MAX }.runs_line(line, 0)
 }
 
-fn runs_at(line: &str, command: &[String], depth: usize) -> Result<bool, Opaque> {
-    let mut read = read_line(line, depth)?;
-    // A word of the rule itself is compared as it is written.
-    let words = read.commands.iter_mut().flat_map(|command| &mut command.words);
-    words.filter(|word| !command.contains(&word.text)).for_each(write_name_in_lower_case);
+/// Combines the results about parts of a line: a match precedes a part that is not understood.
+fn any(parts: impl IntoIterator<Item = Result<bool, Opaque>>) -> Result<bool, Opaque> {
     let mut found = Ok(false);
-    for LineCommand { words, is_fed } in &read.commands {
-        match runs_words(words, command, depth) {
-            // A match precedes a part that is not understood.
-            Ok(true) => return Ok(true),
-            Ok(false) if *is_fed && runs_its_input(words) => {
-                found = Err("a program in it runs what it reads");
-            }
+    for part in parts {
+        match part {
             Ok(false) => {}
-            Err(why) => found = Err(why),
+            Err(why) if why != TOO_MANY_WORDS => found = part,
+            Ok(true) | Err(_) => return part,
         }
     }
-    match evaluates_hidden(&read) {
-        true => Err("a text in it is one that shells evaluate"),
-        false => found,
+    found
+}
+
+/// Search of a line for a command.
+struct CommandSearch<'a> {
+    /// First words of the command.
+    command: &'a [String],
+    /// Number of words that may still be examined.
+    words_left: usize,
+}
+
+impl CommandSearch<'_> {
+    fn runs_line(&mut self, line: &str, depth: usize) -> Result<bool, Opaque> {
+        let mut read = read_line(line, depth)?;
+        // A word of the rule itself is compared as it is written.
+        let words = read.commands.iter_mut().flat_map(|command| &mut command.words);
+        words.filter(|word| !self.command.contains(&word.text)).for_each(write_name_in_lower_case);
+        let hidden = evaluates_hidden(&read).then_some("a text in it is one that shells evaluate");
+        let commands =
+            read.commands.iter().map(|LineCommand { words, is_fed }| match self.runs_words(words, depth) {
+                Ok(false) if *is_fed && runs_its_input(words) => Err("a program in it runs what it reads"),
+                runs => runs,
+            });
+        any(commands.chain(hidden.map(Err)))
+    }
+
+    /// Counts words that are examined.
+    fn count(&mut self, words: &[Word]) -> Result<(), Opaque> {
+        self.words_left = self.words_left.checked_sub(words.len()).ok_or(TOO_MANY_WORDS)?;
+        Ok(())
+    }
+
+    fn runs_words(&mut self, words: &[Word], depth: usize) -> Result<bool, Opaque> {
+        self.count(words)?;
+        if words.iter().any(|word| sets_commands(&word.text)) {
+            return Err("a variable in it names or contains commands");
+        }
+        let is_before = |word: &&Word| RESERVED.contains(&word.text.as_str()) || is_assignment(&word.text);
+        let words = &words[words.iter().take_while(is_before).count()..];
+        let Some(first) = words.first() else { return Ok(false) };
+        let name = name_of(&first.text);
+        if name == "function" {
+            // Some shells give a function several names.
+            let body = words.iter().position(|word| word.text == "{").map_or(2, |brace| brace + 1);
+            return words.get(body..).map_or(Ok(false), |rest| self.runs_words(rest, depth));
+        }
+        // In zsh, a command may follow an opening brace, and names may be patterns with these.
+        if first.is_expanded || first.text.starts_with('{') || name.contains(['#', '^']) {
+            return Err(UNKNOWN_NAME);
+        }
+        if !WRAPPERS.contains(&name) {
+            return self.runs_one(words, depth);
+        }
+        if name == "xargs" {
+            return self.runs_behind_xargs(&words[1..], depth);
+        }
+        if name == "command" && words.get(1).is_some_and(|word| ["-v", "-V"].contains(&word.text.as_str())) {
+            return Ok(false);
+        }
+        let certain = certain_command(words);
+        // It adds words that it reads.
+        let is_reading = name == "parallel";
+        let all: Vec<Word> = words.iter().cloned().chain(is_reading.then(Word::unknown)).collect();
+        // Options of a wrapper may have values, so each word up to the command may be the command.
+        let places = 0..certain.map_or(words.len(), |at| at + 1);
+        let found = any(places.map(|at| self.runs_one(&all[at..], depth)));
+        if certain.is_some() || found != Ok(false) {
+            return found;
+        }
+        if let Some(at) = words.iter().position(|word| name_of(&word.text) == "xargs") {
+            return self.runs_behind_xargs(&words[at + 1..], depth);
+        }
+        let ends_with_wrapper = words[1..].last().is_some_and(|word| WRAPPERS.contains(&name_of(&word.text)));
+        if words.iter().any(|word| word.is_expanded) || is_reading && ends_with_wrapper {
+            return Err(UNKNOWN_WORDS);
+        }
+        let takes_lines = |word: &Word| LINE_WRAPPERS.contains(&name_of(&word.text));
+        let lines = words.iter().skip_while(|word| !takes_lines(word)).skip(1);
+        any(lines.map(|word| self.runs_argument(&word.text, depth + 1)))
+    }
+
+    /// Returns whether `xargs` with these arguments runs a command.
+    fn runs_behind_xargs(&mut self, arguments: &[Word], depth: usize) -> Result<bool, Opaque> {
+        // Texts that are replaced by what it reads, and places where the command may begin.
+        let (mut signs, mut places, mut may_be_value, mut at) = (vec!["{}"], Vec::new(), false, 0);
+        while let Some(word) = arguments.get(at) {
+            let next = arguments.get(at + 1).map(|word| word.text.as_str());
+            match word.text.strip_prefix('-') {
+                Some(option) => {
+                    let value = match word.is_expanded {
+                        true => OptionValue::Unknown,
+                        false => value_of_xargs_option(option),
+                    };
+                    may_be_value = value == OptionValue::Unknown;
+                    match value {
+                        OptionValue::Sign(sign) => signs.push(sign),
+                        OptionValue::NextWord if option.ends_with(['I', 'J']) => signs.extend(next),
+                        OptionValue::None | OptionValue::NextWord | OptionValue::Unknown => {}
+                    }
+                    at += usize::from(value == OptionValue::NextWord);
+                }
+                None => {
+                    places.push(at);
+                    if !std::mem::take(&mut may_be_value) {
+                        break;
+                    }
+                }
+            }
+            at += 1;
+        }
+        any(places.into_iter().map(|place| self.runs_for_each(&arguments[place..], &signs, depth)))
+    }
+
+    /// Returns whether `xargs` runs a command by this one, in which it replaces signs by what it
+    /// reads.
+    fn runs_for_each(&mut self, behind: &[Word], signs: &[&str], depth: usize) -> Result<bool, Opaque> {
+        let is_replaced = |word: &Word| signs.iter().any(|sign| !sign.is_empty() && word.text.contains(sign));
+        let name = name_of(&behind[0].text);
+        let may_run = WRAPPERS.contains(&name) || SHELLS.contains(&name) || name == "eval";
+        if is_replaced(&behind[0]) || may_run && behind.iter().any(is_replaced) {
+            return Err(UNKNOWN_WORDS);
+        }
+        let all: Vec<Word> = behind.iter().cloned().chain([Word::unknown()]).collect();
+        self.runs_words(&all, depth)
+    }
+
+    /// Returns whether an argument that may be a line, or an option with one, runs a command.
+    fn runs_argument(&mut self, argument: &str, depth: usize) -> Result<bool, Opaque> {
+        if !argument.starts_with('-') {
+            return self.runs_line(argument, depth);
+        }
+        if argument.contains(SHELL) || argument.contains(char::is_whitespace) {
+            return Err("a line in it is part of an option");
+        }
+        let value = argument.split_once('=').map_or(argument.get(2..), |(_, value)| Some(value));
+        value.map_or(Ok(false), |value| self.runs_line(value, depth))
+    }
+
+    /// Returns whether a command runs another one, apart from those behind wrappers.
+    fn runs_one(&mut self, words: &[Word], depth: usize) -> Result<bool, Opaque> {
+        self.count(words)?;
+        let Some(first) = words.first().filter(|word| !word.is_expanded) else { return Ok(false) };
+        if begins_with(words, self.command) {
+            return Ok(true);
+        }
+        let arguments = &words[1..];
+        let has_option = |letter: char| {
+            arguments
+                .iter()
+                .any(|word| word.is_unknown || word.text.starts_with('-') && word.text.contains(letter))
+        };
+        let is_evaluated = |word: &Word| word.text.contains('[') && has_substitution(&word.text);
+        match name_of(&first.text) {
+            // In zsh, `=name` is the path of a program; `find` replaces braces.
+            name if name.starts_with('=') || name == "{}" => Err(UNKNOWN_NAME),
+            name if REDEFINING.contains(&name) => Err("it gives commands another meaning"),
+            "mapfile" | "readarray" if has_option('C') => Err("it gives commands another meaning"),
+            "jobs" if has_option('x') => Err("it gives commands another meaning"),
+            "print" if has_option('P') => Err("a text in it is one that shells evaluate"),
+            "git" if arguments.iter().any(|word| names_alias(word) && word.text.contains('!')) => {
+                Err("an alias of git in it runs a command")
+            }
+            name if name.starts_with("ld-linux") || name.starts_with("ld-musl") => {
+                Err("a program in it loads another one")
+            }
+            name if EVALUATING.contains(&name) && arguments.iter().any(is_evaluated) => {
+                Err("a text in it is one that shells evaluate")
+            }
+            "trap" if arguments.iter().any(|word| word.is_expanded) => {
+                Err("only a shell knows the line of a trap in it")
+            }
+            // The line may begin with `-`, too, and the names of signals are no commands.
+            "trap" => any(arguments.iter().map(|word| self.runs_line(&word.text, depth + 1))),
+            "eval" if arguments.iter().any(|word| word.is_expanded) => {
+                Err("only a shell knows what it evaluates")
+            }
+            "eval" => {
+                let arguments = arguments.iter().map(|word| word.text.as_str());
+                let line: Vec<&str> = arguments.skip_while(|word| *word == "--").collect();
+                self.runs_line(&line.join(" "), depth + 1)
+            }
+            "find" => {
+                let is_executing = |word: &Word| EXECUTES.contains(&word.text.as_str());
+                let places = (0..arguments.len()).filter(|at| is_executing(&arguments[*at]));
+                any(places.map(|at| self.runs_words(&arguments[at + 1..], depth)))
+            }
+            "." | "source" => arguments.iter().find(|word| word.text != "--").map_or(Ok(false), runs_file),
+            name if SHELLS.contains(&name) => self.runs_in_shell(arguments, depth),
+            _ => Ok(false),
+        }
+    }
+
+    fn runs_in_shell(&mut self, arguments: &[Word], depth: usize) -> Result<bool, Opaque> {
+        const READS: Opaque = "a shell in it reads commands from elsewhere";
+        let mut rest = arguments.iter();
+        let mut takes_line = false;
+        let first = loop {
+            let Some(word) = rest.next() else { break None };
+            let Some(flags) = word.text.strip_prefix(['-', '+']).filter(|_| !word.is_expanded) else {
+                break Some(word);
+            };
+            if flags.is_empty() || word.text == "--" {
+                break rest.next();
+            }
+            if LONG_OPTIONS.contains(&word.text.as_str()) {
+                continue;
+            }
+            if !flags.bytes().all(|flag| flag.is_ascii_alphabetic() && !b"sC".contains(&flag)) {
+                return Err(READS);
+            }
+            // In an interactive zsh, `#` begins no comment.
+            if flags.contains('i') && arguments.iter().any(|word| word.text.contains('#')) {
+                return Err("only a shell knows whether a `#` in it begins a comment");
+            }
+            takes_line |= flags.contains('c');
+            // Shells do not agree on a value in the same word, or on two values.
+            match flags.find(['o', 'O']).map(|at| at + 1 == flags.len()) {
+                Some(true) => _ = rest.next(),
+                Some(false) => return Err("shells do not agree on an option in it"),
+                None => {}
+            }
+        };
+        match first {
+            Some(line) if takes_line && !line.is_expanded => self.runs_line(&line.text, depth + 1),
+            _ if takes_line => Err("only a shell knows the line that it passes to a shell"),
+            Some(file) => runs_file(file),
+            None => Err(READS),
+        }
     }
 }
 
@@ -219,97 +444,6 @@ fn evaluates_hidden(read: &ReadLine) -> bool {
         |words: &[Word]| words.iter().any(|word| word.text.contains('[') && is_assignment(&word.text));
     let evaluates = |LineCommand { words, .. }: &LineCommand| compares(words) || has_index(words);
     read.has_hidden && (read.evaluates || read.commands.iter().any(evaluates))
-}
-
-fn runs_words(words: &[Word], command: &[String], depth: usize) -> Result<bool, Opaque> {
-    if words.iter().any(|word| sets_commands(&word.text)) {
-        return Err("a variable in it names or contains commands");
-    }
-    let is_before = |word: &&Word| RESERVED.contains(&word.text.as_str()) || is_assignment(&word.text);
-    let words = &words[words.iter().take_while(is_before).count()..];
-    let Some(first) = words.first() else { return Ok(false) };
-    let name = name_of(&first.text);
-    if name == "function" {
-        // Some shells give a function several names.
-        let body = words.iter().position(|word| word.text == "{").map_or(2, |brace| brace + 1);
-        return words.get(body..).map_or(Ok(false), |rest| runs_words(rest, command, depth));
-    }
-    // In zsh, a command may follow an opening brace, and names may be patterns with these.
-    if first.is_expanded || first.text.starts_with('{') || name.contains(['#', '^']) {
-        return Err(UNKNOWN_NAME);
-    }
-    if !WRAPPERS.contains(&name) {
-        return runs_one(words, command, depth);
-    }
-    if name == "xargs" {
-        return runs_behind_xargs(&words[1..], command, depth);
-    }
-    if name == "command" && words.get(1).is_some_and(|word| ["-v", "-V"].contains(&word.text.as_str())) {
-        return Ok(false);
-    }
-    let certain = certain_command(words);
-    // It adds words that it reads.
-    let is_reading = name == "parallel";
-    let all: Vec<Word> = words.iter().cloned().chain(is_reading.then(Word::unknown)).collect();
-    // Options of a wrapper may have values, so each word up to the command may be the command.
-    for at in 0..certain.map_or(words.len(), |at| at + 1) {
-        if runs_one(&all[at..], command, depth)? {
-            return Ok(true);
-        }
-    }
-    if certain.is_some() {
-        return Ok(false);
-    }
-    if let Some(at) = words.iter().position(|word| name_of(&word.text) == "xargs") {
-        return runs_behind_xargs(&words[at + 1..], command, depth);
-    }
-    let ends_with_wrapper = words[1..].last().is_some_and(|word| WRAPPERS.contains(&name_of(&word.text)));
-    if words.iter().any(|word| word.is_expanded) || is_reading && ends_with_wrapper {
-        return Err(UNKNOWN_WORDS);
-    }
-    let takes_lines = |word: &Word| LINE_WRAPPERS.contains(&name_of(&word.text));
-    let mut lines = words.iter().skip_while(|word| !takes_lines(word)).skip(1);
-    lines.try_fold(false, |found, word| Ok(found || runs_argument(&word.text, command, depth + 1)?))
-}
-
-/// Returns whether `xargs` with these arguments runs a command.
-fn runs_behind_xargs(arguments: &[Word], command: &[String], depth: usize) -> Result<bool, Opaque> {
-    // Texts that are replaced by what it reads, and places where the command may begin.
-    let (mut signs, mut places, mut may_be_value, mut at) = (vec!["{}"], Vec::new(), false, 0);
-    while let Some(word) = arguments.get(at) {
-        let next = arguments.get(at + 1).map(|word| word.text.as_str());
-        match word.text.strip_prefix('-') {
-            Some(option) => {
-                let value = match word.is_expanded {
-                    true => OptionValue::Unknown,
-                    false => value_of_xargs_option(option),
-                };
-                may_be_value = value == OptionValue::Unknown;
-                match value {
-                    OptionValue::Sign(sign) => signs.push(sign),
-                    OptionValue::NextWord if option.ends_with(['I', 'J']) => signs.extend(next),
-                    OptionValue::None | OptionValue::NextWord | OptionValue::Unknown => {}
-                }
-                at += usize::from(value == OptionValue::NextWord);
-            }
-            None => {
-                places.push(at);
-                if !std::mem::take(&mut may_be_value) {
-                    break;
-                }
-            }
-        }
-        at += 1;
-    }
-    let mut found = Ok(false);
-    for place in places {
-        match runs_for_each(&arguments[place..], &signs, command, depth) {
-            Ok(true) => return Ok(true),
-            Ok(false) => {}
-            Err(why) => found = Err(why),
-        }
-    }
-    found
 }
 
 /// Value of an option of `xargs`.
@@ -361,18 +495,6 @@ fn value_of_xargs_option(option: &str) -> OptionValue<'_> {
     }
 }
 
-/// Returns whether `xargs` runs a command by this one, in which it replaces signs by what it reads.
-fn runs_for_each(behind: &[Word], signs: &[&str], command: &[String], depth: usize) -> Result<bool, Opaque> {
-    let is_replaced = |word: &Word| signs.iter().any(|sign| !sign.is_empty() && word.text.contains(sign));
-    let name = name_of(&behind[0].text);
-    let may_run = WRAPPERS.contains(&name) || SHELLS.contains(&name) || name == "eval";
-    if is_replaced(&behind[0]) || may_run && behind.iter().any(is_replaced) {
-        return Err(UNKNOWN_WORDS);
-    }
-    let all: Vec<Word> = behind.iter().cloned().chain([Word::unknown()]).collect();
-    runs_words(&all, command, depth)
-}
-
 /// Returns whether a word may name an alias of git, in any case.
 fn names_alias(word: &Word) -> bool {
     word.text.to_ascii_lowercase().contains("alias.")
@@ -417,113 +539,6 @@ fn certain_command(words: &[Word]) -> Option<usize> {
             return Some(at);
         }
         at += 1;
-    }
-}
-
-/// Returns whether an argument that may be a line, or an option with one, runs a command.
-fn runs_argument(argument: &str, command: &[String], depth: usize) -> Result<bool, Opaque> {
-    if !argument.starts_with('-') {
-        return runs_at(argument, command, depth);
-    }
-    if argument.contains(SHELL) || argument.contains(char::is_whitespace) {
-        return Err("a line in it is part of an option");
-    }
-    let value = argument.split_once('=').map_or(argument.get(2..), |(_, value)| Some(value));
-    value.map_or(Ok(false), |value| runs_at(value, command, depth))
-}
-
-/// Returns whether a command runs another one, apart from those behind wrappers.
-fn runs_one(words: &[Word], command: &[String], depth: usize) -> Result<bool, Opaque> {
-    let Some(first) = words.first().filter(|word| !word.is_expanded) else { return Ok(false) };
-    if begins_with(words, command) {
-        return Ok(true);
-    }
-    let arguments = &words[1..];
-    let has_option = |letter: char| {
-        arguments
-            .iter()
-            .any(|word| word.is_unknown || word.text.starts_with('-') && word.text.contains(letter))
-    };
-    let is_evaluated = |word: &Word| word.text.contains('[') && has_substitution(&word.text);
-    match name_of(&first.text) {
-        // In zsh, `=name` is the path of a program; `find` replaces braces.
-        name if name.starts_with('=') || name == "{}" => Err(UNKNOWN_NAME),
-        name if REDEFINING.contains(&name) => Err("it gives commands another meaning"),
-        "mapfile" | "readarray" if has_option('C') => Err("it gives commands another meaning"),
-        "jobs" if has_option('x') => Err("it gives commands another meaning"),
-        "print" if has_option('P') => Err("a text in it is one that shells evaluate"),
-        "git" if arguments.iter().any(|word| names_alias(word) && word.text.contains('!')) => {
-            Err("an alias of git in it runs a command")
-        }
-        name if name.starts_with("ld-linux") || name.starts_with("ld-musl") => {
-            Err("a program in it loads another one")
-        }
-        name if EVALUATING.contains(&name) && arguments.iter().any(is_evaluated) => {
-            Err("a text in it is one that shells evaluate")
-        }
-        "trap" if arguments.iter().any(|word| word.is_expanded) => {
-            Err("only a shell knows the line of a trap in it")
-        }
-        // The line may begin with `-`, too, and the names of signals are no commands.
-        "trap" => arguments
-            .iter()
-            .try_fold(false, |found, word| Ok(found || runs_at(&word.text, command, depth + 1)?)),
-        "eval" if arguments.iter().any(|word| word.is_expanded) => {
-            Err("only a shell knows what it evaluates")
-        }
-        "eval" => {
-            let arguments = arguments.iter().map(|word| word.text.as_str());
-            let line: Vec<&str> = arguments.skip_while(|word| *word == "--").collect();
-            runs_at(&line.join(" "), command, depth + 1)
-        }
-        "find" => {
-            let is_executing = |word: &Word| EXECUTES.contains(&word.text.as_str());
-            let places = (0..arguments.len()).filter(|at| is_executing(&arguments[*at]));
-            places
-                .map(|at| runs_words(&arguments[at + 1..], command, depth))
-                .try_fold(false, |found, runs| Ok(found || runs?))
-        }
-        "." | "source" => arguments.iter().find(|word| word.text != "--").map_or(Ok(false), runs_file),
-        name if SHELLS.contains(&name) => runs_in_shell(arguments, command, depth),
-        _ => Ok(false),
-    }
-}
-
-fn runs_in_shell(arguments: &[Word], command: &[String], depth: usize) -> Result<bool, Opaque> {
-    const READS: Opaque = "a shell in it reads commands from elsewhere";
-    let mut rest = arguments.iter();
-    let mut takes_line = false;
-    let first = loop {
-        let Some(word) = rest.next() else { break None };
-        let Some(flags) = word.text.strip_prefix(['-', '+']).filter(|_| !word.is_expanded) else {
-            break Some(word);
-        };
-        if flags.is_empty() || word.text == "--" {
-            break rest.next();
-        }
-        if LONG_OPTIONS.contains(&word.text.as_str()) {
-            continue;
-        }
-        if !flags.bytes().all(|flag| flag.is_ascii_alphabetic() && !b"sC".contains(&flag)) {
-            return Err(READS);
-        }
-        // In an interactive zsh, `#` begins no comment.
-        if flags.contains('i') && arguments.iter().any(|word| word.text.contains('#')) {
-            return Err("only a shell knows whether a `#` in it begins a comment");
-        }
-        takes_line |= flags.contains('c');
-        // Shells do not agree on a value in the same word, or on two values.
-        match flags.find(['o', 'O']).map(|at| at + 1 == flags.len()) {
-            Some(true) => _ = rest.next(),
-            Some(false) => return Err("shells do not agree on an option in it"),
-            None => {}
-        }
-    };
-    match first {
-        Some(line) if takes_line && !line.is_expanded => runs_at(&line.text, command, depth + 1),
-        _ if takes_line => Err("only a shell knows the line that it passes to a shell"),
-        Some(file) => runs_file(file),
-        None => Err(READS),
     }
 }
 
@@ -1074,6 +1089,17 @@ EOF",
         assert!(found(&deep, "rm").is_err());
         // What is understood counts even if the rest is not.
         assert_eq!(found("rm x; $Y", "rm"), Ok(true));
+    }
+
+    #[test]
+    fn commands_that_are_read_from_each_one_before_them_end_the_search() {
+        for repeated in ["find -exec ", "xargs -Z ", "find -exec xargs -Z ", "sudo -x find -exec "] {
+            assert!(found(&(repeated.repeat(40) + "ls"), "cp").is_err(), "{repeated}");
+        }
+        for repeated in ["find -exec ", "xargs -Z ", "xargs ", "function f ", "sudo ", "ssh "] {
+            assert!(found(&(repeated.repeat(20_000) + "ls"), "cp").is_err(), "{repeated}");
+        }
+        assert_eq!(found(&"ls a b c; ".repeat(10_000), "cp"), Ok(false));
     }
 
     #[test]
