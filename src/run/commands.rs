@@ -73,6 +73,9 @@ const SHELLS: [&str; 19] = [
     "posh", "yash", "ksh93", "csh", "tcsh",
 ];
 
+/// Shells of Windows, whose lines are no POSIX ones.
+const SHELLS_OF_WINDOWS: [&str; 3] = ["cmd", "powershell", "pwsh"];
+
 /// Commands whose arguments contain another command.
 #[rustfmt::skip]
 const WRAPPERS: [&str; 63] = [
@@ -288,8 +291,7 @@ impl CommandSearch<'_> {
     fn runs_for_each(&mut self, behind: &[Word], signs: &[&str], depth: usize) -> Result<bool, Opaque> {
         let is_replaced = |word: &Word| signs.iter().any(|sign| !sign.is_empty() && word.text.contains(sign));
         let name = name_of(&behind[0].text);
-        let may_run = WRAPPERS.contains(&name) || SHELLS.contains(&name) || name == "eval";
-        if is_replaced(&behind[0]) || may_run && behind.iter().any(is_replaced) {
+        if is_replaced(&behind[0]) || runs_arguments(name) && behind.iter().any(is_replaced) {
             return Err(UNKNOWN_WORDS);
         }
         let all: Vec<Word> = behind.iter().cloned().chain([Word::unknown()]).collect();
@@ -358,6 +360,7 @@ impl CommandSearch<'_> {
             }
             "." | "source" => arguments.iter().find(|word| word.text != "--").map_or(Ok(false), runs_file),
             name if SHELLS.contains(&name) => self.runs_in_shell(arguments, depth),
+            name if SHELLS_OF_WINDOWS.contains(&name) => runs_in_shell_of_windows(arguments, self.command),
             _ => Ok(false),
         }
     }
@@ -407,8 +410,8 @@ fn write_name_in_lower_case(word: &mut Word) {
     let name = name_of(&word.text);
     let lower = name.to_ascii_lowercase();
     let plain = lower.strip_suffix(EXE).unwrap_or(&lower);
-    let special = ["eval", "find", "trap", "at", "batch", "crontab", "newgrp", "git"];
-    if name != plain && (WRAPPERS.contains(&plain) || SHELLS.contains(&plain) || special.contains(&plain)) {
+    let special = ["find", "trap", "at", "batch", "crontab", "newgrp", "git"];
+    if name != plain && (runs_arguments(plain) || special.contains(&plain)) {
         word.text = format!("{}{plain}", word.text.strip_suffix(name).unwrap_or_default());
         word.known_from = word.known_from.min(word.text.len());
     }
@@ -513,7 +516,7 @@ fn certain_command(words: &[Word]) -> Option<usize> {
         }
         let word = words.get(at)?;
         let own = name_of(&word.text);
-        let may_run = WRAPPERS.contains(&own) || SHELLS.contains(&own) || own == "eval";
+        let may_run = runs_arguments(own);
         if is_assignment(&word.text) || RESERVED.contains(&word.text.as_str()) {
             is_behind_option = false;
         } else if word.is_expanded {
@@ -540,6 +543,27 @@ fn certain_command(words: &[Word]) -> Option<usize> {
         }
         at += 1;
     }
+}
+
+/// Returns whether a shell of Windows runs a command. Each plain word may begin it: these shells
+/// have many commands that run another one.
+fn runs_in_shell_of_windows(arguments: &[Word], command: &[String]) -> Result<bool, Opaque> {
+    const READS: Opaque = "a shell of Windows in it reads its line by rules of its own";
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || " -_./:=".contains(char);
+    let line = arguments.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ");
+    if arguments.iter().any(|word| word.is_expanded) || !line.chars().all(is_plain) {
+        return Err(READS);
+    }
+    let words: Vec<Word> = read_line(&line, 0)?.commands.into_iter().flat_map(|it| it.words).collect();
+    let options = words.iter().filter_map(|word| word.text.strip_prefix(['-', '/']));
+    let options: Vec<String> = options.map(str::to_ascii_lowercase).collect();
+    // An encoded command, or commands that it reads.
+    let is_opaque =
+        |it: &String| ["", "k", "/k"].contains(&it.as_str()) || it.starts_with('e') || it.starts_with("noe");
+    if options.len() == words.len() || options.iter().any(is_opaque) {
+        return Err(READS);
+    }
+    Ok((0..words.len()).any(|at| begins_with(&words[at..], command)))
 }
 
 /// Returns that a script runs nothing that a line shows, unless the file is one of open files.
@@ -633,6 +657,11 @@ fn may_match(pattern: &str, text: &str) -> bool {
                 && may_match(rest.as_str(), others.as_str())
         }
     }
+}
+
+/// Returns whether a program of this name may run its arguments as a command or a line.
+fn runs_arguments(name: &str) -> bool {
+    [&WRAPPERS[..], &SHELLS, &SHELLS_OF_WINDOWS, &["eval"]].iter().any(|names| names.contains(&name))
 }
 
 /// Returns the name of a program without its folder.
@@ -795,6 +824,12 @@ mod tests {
             "sudo flock -c x 'rm x'",
             "nice env -S 'rm x'",
             "xargs -n 1 timeout 5 rm < x",
+            "cmd /c rm x",
+            "CMD.EXE //C 'rm x'",
+            "cmd /c start rm x",
+            "env A=1 pwsh -c rm x",
+            "powershell -NoProfile -Command 'rm x'",
+            "/mnt/c/Windows/System32/WindowsPowerShell/v1.0/powershell.exe -c rm",
             "function f { rm x; }; f",
             "function f() { rm x; }; f",
             "function f g { rm x; }; g",
@@ -845,6 +880,10 @@ mod tests {
             "ls | xargs -n1 sha1sum",
             "ls | xargs -rP2 b2sum",
             "ls | xargs --max-args=1 sha1sum",
+            "cmd /c dir",
+            "cmd /c 'git commit -m a'",
+            "pwsh -NoProfile -Command 'git status --short'",
+            "go build ./cmd",
             "ls | xargs -ex rex x",
             "while read x; do echo $x; done < y",
             "echo x | (cat; ls)",
@@ -1042,6 +1081,17 @@ EOF",
             "xargs -n 1 -I % % < x",
             "timeout $X rm x",
             "xargs -I{} {} < x",
+            "cmd",
+            "cmd /c 'dir & r^m x'",
+            "cmd /k dir < x",
+            "pwsh -NoLogo",
+            "pwsh -Command - x < x",
+            "pwsh -c \"& ('r' + 'm') x\"",
+            "pwsh -c $X",
+            "powershell -enc cgBtACAAeAA=",
+            "PowerShell.exe -c 'iex $x'",
+            "ls | xargs cmd /c",
+            "ls | xargs -I% pwsh -c %",
             "xargs -i% % < x",
             "xargs -ri% % < x",
             "xargs -J% % < x",
