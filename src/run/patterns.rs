@@ -63,6 +63,8 @@ pub struct PathPattern {
     granted: Vec<GlobMatcher>,
     /// Patterns of paths and of everything below them, for denials.
     denied: Vec<GlobMatcher>,
+    /// Patterns of folders that may contain what a denial covers.
+    above: Vec<GlobMatcher>,
     /// The folder before the first wildcard: as it is named, and behind all links.
     bases: [PathBuf; 2],
 }
@@ -98,12 +100,17 @@ impl PathPattern {
         }
         // A folder is as protected as everything in it.
         let whole = rest.strip_suffix(&[BELOW]).unwrap_or(&rest);
-        let mut denied = Vec::new();
+        let (mut denied, mut above) = (Vec::new(), Vec::new());
         for base in &bases {
+            for parts in (1..whole.len()).map(|count| &whole[..count]) {
+                // Braces may contain several parts, and half of them are no pattern.
+                let folders = matcher(base, parts, IGNORES_CASE);
+                above.push(folders.or_else(|_| matcher(base, &[BELOW], IGNORES_CASE))?);
+            }
             denied.push(matcher(base, whole, IGNORES_CASE)?);
             denied.push(matcher(base, &[whole, &[BELOW]].concat(), IGNORES_CASE)?);
         }
-        Ok(Self { granted, denied, bases })
+        Ok(Self { granted, denied, above, bases })
     }
 
     /// Returns whether a grant covers a path.
@@ -114,6 +121,11 @@ impl PathPattern {
     /// Returns whether a denial covers a path: as it is named, or behind its links.
     pub fn denies(&self, path: &NamedPath) -> bool {
         self.denied.iter().any(|pattern| pattern.is_match(&path.real) || pattern.is_match(&path.named))
+    }
+
+    /// Returns whether a path, if it is a folder, may contain what a denial covers.
+    pub fn may_be_within(&self, path: &NamedPath) -> bool {
+        self.above.iter().any(|pattern| pattern.is_match(&path.real) || pattern.is_match(&path.named))
     }
 
     /// Returns whether a path is a folder above those of the pattern.

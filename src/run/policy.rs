@@ -51,6 +51,9 @@ const TOO_LARGE: &str = "the input of the call is too large to be examined";
 /// Reason for unknown files: none is named where there must be one.
 const UNNAMED: &str = "the call does not name its files";
 
+/// Reason for unknown files: a folder is changed with everything in it.
+const WITHIN: &str = "a folder of the call may contain what the rule denies";
+
 /// Kinds of tools of which each call concerns a file.
 const OF_FILES: [&str; 4] = ["read", "edit", "delete", "move"];
 
@@ -335,12 +338,17 @@ enum RuleDenial {
 fn denied_path(pattern: &PathPattern, request: &PolicyRequest) -> RuleDenial {
     let is_whole = request.kind.as_deref().is_some_and(|kind| WHOLE.contains(&kind));
     let mut paths = request.paths.iter();
+    let may_be_within = || {
+        // A folder need not exist where another one is moved to.
+        let has_folder = is_whole && request.real_paths().any(|path| path.is_dir());
+        has_folder && request.paths.iter().any(|path| pattern.may_be_within(path))
+    };
     match paths.any(|path| pattern.denies(path) || is_whole && pattern.is_above_pattern(path)) {
         true => RuleDenial::Yes,
         false => {
             let is_of_files = request.kind.as_deref().is_some_and(|kind| OF_FILES.contains(&kind));
             let unnamed = (request.paths.is_empty() && is_of_files).then_some(UNNAMED);
-            let why = request.other_files.or(unnamed);
+            let why = request.other_files.or(unnamed).or_else(|| may_be_within().then_some(WITHIN));
             why.map_or(RuleDenial::No, |why| RuleDenial::Perhaps(why.to_owned()))
         }
     }
@@ -361,6 +369,7 @@ fn denied_command(words: &[String], request: &PolicyRequest) -> RuleDenial {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::fs;
 
     use serde_json::json;
 
@@ -445,6 +454,36 @@ mod tests {
         let deletion = PolicyRequest { kind: Some("delete".to_owned()), ..edit(&["/repo/ci"]) };
         assert_eq!(judged(&["kind=delete"], &["path=ci/secret/**"], &deletion), Some(false));
         assert_eq!(judged(&["kind=edit"], &["path=ci/secret/**"], &edit(&["/repo/ci"])), Some(true));
+    }
+
+    #[test]
+    fn folder_that_may_contain_what_a_pattern_denies_is_not_deleted_or_moved() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().canonicalize().unwrap();
+        fs::create_dir_all(directory.join("app/deep/lib")).unwrap();
+        fs::write(directory.join("app/main.rs"), "").unwrap();
+        for (kind, path, denied, allowed) in [
+            ("delete", "app", "**/.env", false),
+            ("move", "app/deep", "**/.env", false),
+            ("delete", "app", "*/.env", false),
+            ("delete", "app/deep", "app/*/lib/**", false),
+            ("delete", "app/deep", "a*/**/x", false),
+            ("delete", "app/deep", "*/.env", true),
+            ("delete", "app/deep", "*.env", true),
+            ("delete", "app/deep", "src/**/.env", true),
+            ("delete", "app/main.rs", "**/.env", true),
+            ("delete", "app/missing", "**/.env", true),
+            ("edit", "app", "**/.env", true),
+            ("delete", "app", "{app/deep,src}/*.rs", false),
+        ] {
+            let mut policy = Policy::new(&directory, true);
+            policy.add(false, &format!("path={denied}")).unwrap();
+            let paths = vec![NamedPath::at(&directory.join(path))];
+            let request = PolicyRequest { kind: Some(kind.to_owned()), paths, ..edit(&[]) };
+            let judgement = policy.judge(&request).unwrap();
+            assert_eq!(judgement.allowed, allowed, "{kind} {path}, denied: {denied}");
+            assert_eq!(judgement.reason.is_some(), !allowed, "{kind} {path}, denied: {denied}");
+        }
     }
 
     #[test]
