@@ -25,14 +25,14 @@ const ALLOW_ONCE: &str = "allow_once";
 pub struct RunDecisions<'a> {
     policy: &'a Policy,
     answers: &'a Answers,
-    /// Keys of the calls and questions that were decided.
-    decided: BTreeSet<String>,
+    /// Calls and questions that were decided.
+    decided: BTreeSet<DecisionKey>,
     /// Call that the person at the terminal is asked about.
     asked: Option<AskedCall>,
     /// Decisions in flight, by the numbers of their actions.
-    sent: BTreeMap<i64, (String, DecisionSummary)>,
-    /// Reasons why the host has not taken the permission for a call, by its key.
-    refused: BTreeMap<String, String>,
+    sent: BTreeMap<i64, (DecisionKey, DecisionSummary)>,
+    /// Reasons why the host has not taken the permission for a call.
+    refused: BTreeMap<DecisionKey, String>,
     /// Reasons why the host has not taken the answers to a question, by its texts: it asks again
     /// under another id.
     refused_answers: BTreeMap<Vec<String>, String>,
@@ -54,7 +54,17 @@ pub struct Decision {
     pub action: Value,
     /// Entry of the summary.
     pub summary: DecisionSummary,
-    key: String,
+    key: DecisionKey,
+}
+
+/// Subject of a decision.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum DecisionKey {
+    /// Call with its request: a call may ask for its result, too, and while it waits, the agent may
+    /// change its request, so that a decision about the one before does not hold.
+    Call { id: String, is_result: bool, request: PolicyRequest },
+    /// Id of a question.
+    Question(String),
 }
 
 /// Entry of the summary about a decision.
@@ -67,7 +77,7 @@ pub enum DecisionSummary {
 }
 
 /// Call that waits for a decision, with its options.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 struct AskedCall {
     id: String,
     request: PolicyRequest,
@@ -122,20 +132,21 @@ impl<'a> RunDecisions<'a> {
     ) -> Vec<DecisionStep> {
         let (calls, questions) = self.waiting(parts);
         let mut steps = Vec::new();
-        if self.asked.as_ref().is_some_and(|asked| !calls.iter().any(|call| call.key() == asked.key())) {
-            self.asked = None;
-            steps.push(DecisionStep::Note("(decided elsewhere)".to_owned()));
+        if let Some(asked) = self.asked.take_if(|asked| !calls.contains(asked)) {
+            let note = match calls.iter().any(|call| call.id == asked.id) {
+                true => "(the call asks for something else now)",
+                false => "(decided elsewhere)",
+            };
+            steps.push(DecisionStep::Note(note.to_owned()));
         }
         // An agent may use an id again, once the decision has arrived.
-        let is_open = |key: &String| {
+        let is_open = |key: &DecisionKey| {
             calls.iter().any(|call| call.key() == *key) || questions.iter().any(|it| key_of(it) == *key)
         };
         self.decided.retain(is_open);
         self.refused.retain(|key, _| is_open(key));
         for call in calls {
-            if self.decided.contains(&call.key())
-                || self.asked.as_ref().is_some_and(|asked| asked.key() == call.key())
-            {
+            if self.decided.contains(&call.key()) || self.asked.as_ref() == Some(&call) {
                 continue;
             }
             match self.verdict(&call) {
@@ -270,7 +281,7 @@ impl<'a> RunDecisions<'a> {
         steps
     }
 
-    fn decision(&mut self, key: String, action: Value, summary: DecisionSummary) -> DecisionStep {
+    fn decision(&mut self, key: DecisionKey, action: Value, summary: DecisionSummary) -> DecisionStep {
         self.decided.insert(key.clone());
         DecisionStep::Send(Box::new(Decision { action, summary, key }))
     }
@@ -311,7 +322,10 @@ impl<'a> RunDecisions<'a> {
         };
         Some(match before {
             None => Ok(summary),
-            Some(_) => Err(format!("the host takes no decision about `{key}`: {reason}")),
+            Some(_) => {
+                let (DecisionKey::Call { id, .. } | DecisionKey::Question(id)) = key;
+                Err(format!("the host takes no decision about `{id}`: {reason}"))
+            }
         })
     }
 }
@@ -330,9 +344,10 @@ impl AskedCall {
         Self { id: tool_call_id(call).to_owned(), request, options, offers_once, is_result }
     }
 
-    /// Returns the key of the decision: a call may be asked about twice.
-    fn key(&self) -> String {
-        format!("{}:{}", self.is_result, self.id)
+    /// Returns the key of the decision.
+    fn key(&self) -> DecisionKey {
+        let Self { id, is_result, request, .. } = self.clone();
+        DecisionKey::Call { id, is_result, request }
     }
 
     /// Returns the option that grants the call; `None` where the host chooses the one for this call
@@ -382,12 +397,68 @@ fn in_one_line(text: &str) -> String {
     text.split(['\n', '\r']).collect::<Vec<_>>().join(" ⏎ ")
 }
 
-/// Returns the key of the decision about a question. No key of a call begins so.
-fn key_of(question: &ChatInputRequest) -> String {
-    format!("question:{}", question.id)
+/// Returns the key of the decision about a question.
+fn key_of(question: &ChatInputRequest) -> DecisionKey {
+    DecisionKey::Question(question.id.clone())
 }
 
 fn text_of_question(question: &ChatInputQuestion) -> Option<String> {
     let question = serde_json::to_value(question).ok()?;
     question["message"].as_str().or_else(|| question["title"].as_str()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn waiting_call(command: &str) -> Vec<ResponsePart> {
+        let call = json!({ "status": "pending-confirmation", "toolCallId": "1", "toolName": "bash",
+            "displayName": "Bash", "invocationMessage": "Run", "toolInput": command,
+            "_meta": { "acp.kind": "execute" } });
+        serde_json::from_value(json!([{ "kind": "toolCall", "toolCall": call }])).unwrap()
+    }
+
+    /// Returns the notes and the approvals of steps.
+    fn told(steps: &[DecisionStep]) -> (String, Vec<Value>) {
+        let (mut notes, mut approvals) = (String::new(), Vec::new());
+        for step in steps {
+            match step {
+                DecisionStep::Note(note) => notes += note,
+                DecisionStep::Send(decision) => approvals.push(decision.action["approved"].clone()),
+            }
+        }
+        (notes, approvals)
+    }
+
+    #[test]
+    fn call_that_asks_for_something_else_is_asked_about_again() {
+        let (policy, answers) = (Policy::new(Path::new("/repo"), false), Answers::default());
+        let mut decisions = RunDecisions::new(&policy, &answers);
+        let (asked, _) = told(&decisions.decide("t", &waiting_call("rm x"), || true));
+        assert!(asked.contains("rm x"), "{asked}");
+        assert!(decisions.decide("t", &waiting_call("rm x"), || true).is_empty());
+        let (asked, approvals) = told(&decisions.decide("t", &waiting_call("rm y"), || true));
+        assert!(asked.contains("rm y") && !asked.contains("elsewhere"), "{asked}");
+        assert!(approvals.is_empty());
+        let typed = decisions.decide_as_typed("t", Some("y"));
+        assert_eq!(told(&typed).1, [json!(true)]);
+        let DecisionStep::Send(decision) = &typed[0] else { panic!("{typed:?}") };
+        let DecisionSummary::Permission(summary) = &decision.summary else { panic!("{decision:?}") };
+        assert_eq!(serde_json::to_value(summary).unwrap()["command"], "rm y");
+    }
+
+    #[test]
+    fn call_that_asks_for_something_else_is_judged_again() {
+        let mut policy = Policy::new(Path::new("/repo"), true);
+        policy.add(false, "command=rm").unwrap();
+        let answers = Answers::default();
+        let mut decisions = RunDecisions::new(&policy, &answers);
+        let mut decide = |command: &str| told(&decisions.decide("t", &waiting_call(command), || false)).1;
+        assert_eq!(decide("ls x"), [json!(true)]);
+        assert!(decide("ls x").is_empty());
+        assert_eq!(decide("rm x"), [json!(false)]);
+        assert!(decide("rm x").is_empty());
+    }
 }

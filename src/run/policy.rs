@@ -58,7 +58,7 @@ const WITHIN: &str = "a folder of the call may contain what the rule denies";
 const OF_FILES: [&str; 4] = ["read", "edit", "delete", "move"];
 
 /// Facts about a tool call that asks for permission, or for a confirmation of its result.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PolicyRequest {
     /// Name of the tool.
     pub tool: String,
