@@ -1,11 +1,12 @@
 //! The files behind stdin and stdout.
 //!
 //! Owns: reserving them for the protocol, waiting for them where another process has made them
-//! nonblocking, and writing to them without waiting.
+//! nonblocking, writing to them without waiting, and discarding what was typed at a terminal.
 //! Never: interprets a byte.
 
 pub use half::{
-    is_closed, is_end, take, wait_for_input, wait_until_readable, wait_until_writable, write_at_once,
+    discard_typed, is_closed, is_end, take, wait_for_input, wait_until_readable, wait_until_writable,
+    write_at_once,
 };
 
 #[cfg(unix)]
@@ -17,6 +18,7 @@ mod half {
     use anyhow::Context;
     use rustix::event::{poll, PollFd, PollFlags};
     use rustix::io::Errno;
+    use rustix::termios::{tcflush, QueueSelector};
 
     /// Reserves stdin and stdout for the protocol. Other output of this process and its children
     /// goes to stderr, and other reads of stdin find it empty.
@@ -34,6 +36,13 @@ mod half {
         }
         .context("cannot replace stdout")?;
         Ok((stdin.into(), stdout.into()))
+    }
+
+    /// Discards input of the terminal behind stdin that was typed, but not yet read. Does nothing
+    /// on Windows, which has no safe interface for this.
+    pub fn discard_typed() {
+        // Without a terminal, nothing was typed.
+        _ = tcflush(io::stdin(), QueueSelector::IFlush);
     }
 
     /// Duplicates a descriptor for this process alone; the copy survives a replaced original.
@@ -110,6 +119,8 @@ mod half {
         let stdout = io::stdout().as_handle().try_clone_to_owned().context("stdout is not open")?;
         Ok((stdin.into(), stdout.into()))
     }
+
+    pub fn discard_typed() {}
 
     pub fn wait_for_input(_stdin: &File, _stop: &PipeReader) -> bool {
         true

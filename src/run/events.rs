@@ -18,7 +18,7 @@ use super::connection::{HostConnection, HostMessage};
 use super::printer::REDRAWN_EVERY;
 use super::RunStop;
 use crate::os::hangup::LeaveReason;
-use crate::os::signals;
+use crate::os::{signals, stdio};
 
 /// An event.
 #[derive(Debug)]
@@ -154,9 +154,13 @@ impl RunEvents {
         self.deadline = Some(Instant::now() + limit);
     }
 
-    /// Reads lines from the terminal from now on. Returns false if its input has ended.
+    /// Reads lines from the terminal from now on, without those that were typed before: they answer
+    /// nothing that is asked now. Returns false if its input has ended.
     pub fn listen_to_terminal(&mut self) -> bool {
-        if self.typed.is_none() {
+        stdio::discard_typed();
+        if let Some(typed) = &mut self.typed {
+            while typed.try_recv().is_ok() {}
+        } else {
             let (sender, typed) = mpsc::unbounded_channel();
             self.typed = Some(typed);
             // A blocked read cannot be cancelled; the thread ends with the process.

@@ -6,7 +6,8 @@ use serde_json::json;
 
 use super::{fleeting, ran, run_of, summed_up, Ran};
 
-const AGENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/acp/agent.py");
+/// The scripted agent of the ACP tests.
+pub const AGENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/acp/agent.py");
 
 fn with_agent(arguments: &str, prompt: &str, more: &[&str]) -> (Ran, serde_json::Value) {
     let agent = format!("a=python3 {AGENT} {arguments}");

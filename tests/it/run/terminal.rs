@@ -10,6 +10,7 @@ use std::thread;
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{grantpt, openpt, ptsname, unlockpt, OpenptFlags};
 
+use super::agents::AGENT;
 use super::fleeting;
 use crate::support::HUNG;
 
@@ -94,6 +95,33 @@ fn person_sees_each_text_of_the_agent_in_one_line() {
     terminal.until("/x ⏎ 1: Harmless");
     terminal.enter("");
     assert_eq!(terminal.end().0, Some(11));
+}
+
+#[test]
+fn line_typed_before_a_question_is_no_answer_to_it() {
+    let agent = format!("a=python3 {AGENT}");
+    let mut terminal = Terminal::start(fleeting("ask_thrice").args(["--agent", &agent]));
+    terminal.until("Number 1");
+    terminal.enter("1\n1\n1");
+    for number in [2, 3] {
+        terminal.until(&format!("Number {number}"));
+        terminal.enter("4");
+    }
+    let (status, shown) = terminal.end();
+    assert_eq!(status, Some(11), "{shown}");
+    for outcome in ["1: yes", "2: no", "3: no"] {
+        assert!(shown.contains(outcome), "{shown}");
+    }
+}
+
+#[test]
+fn line_typed_before_the_first_question_is_no_answer_to_it() {
+    let mut terminal = Terminal::start(&mut fleeting("/ask rm"));
+    terminal.enter("1");
+    terminal.until("3: Reject");
+    terminal.enter("3");
+    let (status, shown) = terminal.end();
+    assert_eq!(status, Some(11), "{shown}");
 }
 
 #[test]
