@@ -292,10 +292,11 @@ impl<'a> RunDecisions<'a> {
     }
 
     /// Returns the entry of a decision that the host has refused; `None` if the action was no
-    /// decision. What still waits is decided again: a call is denied, a question declined.
+    /// decision. A call or question that still waits is decided again: denied or declined.
     ///
     /// # Errors
-    /// When a denial is refused that still has an effect.
+    /// When the host refuses the second decision about a call that still waits, or to decline a
+    /// question that does.
     pub fn was_refused(
         &mut self,
         number: i64,
@@ -317,7 +318,7 @@ impl<'a> RunDecisions<'a> {
             DecisionSummary::Question(_) => {
                 questions.iter().any(|it| key_of(it) == key).then(|| reason.to_owned())
             }
-            // Another client has decided first.
+            // Another client has decided first, or the call asks for something else.
             DecisionSummary::Permission(_) => None,
         };
         Some(match before {
