@@ -182,7 +182,7 @@ impl DecisionSubject<'_> {
 #[serde(untagged)]
 pub(super) enum SessionDecision {
     Set(bool),
-    /// The other scopes decide, even if the plugin is published with a decision for the session.
+    /// Decision of the other scopes, even if the plugin is published with one for the session.
     Unset,
 }
 
