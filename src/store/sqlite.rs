@@ -522,8 +522,8 @@ pub(super) fn last_key(connection: &Connection) -> Result<u64, StoreError> {
     let there = number(connection, there)?;
     match rows::number(connection, LAST_KEY) {
         Ok(stored) => Ok(there.max(stored.unwrap_or(0))),
-        Err(StoreError::Damaged(what)) => {
-            tracing::error!(what, "the last key is damaged: keys skip ahead, so that none is assigned twice");
+        Err(error) if error.is_damage() => {
+            tracing::error!(%error, "the last key is damaged: keys skip ahead, so that none is assigned twice");
             Ok(there.saturating_add(KEY_LEAP))
         }
         Err(error) => Err(error),

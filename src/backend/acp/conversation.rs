@@ -296,7 +296,12 @@ impl AcpConversation {
             }
         }
         // Report the remaining events; nothing follows them.
-        self.pending.push_back(Event::Left);
+        self.pending.push_back(if self.settings.is_opening() {
+            let reason = "the conversation was closed before it was open".to_owned();
+            Event::OpenFailed { kind: OpenFailure::Unavailable, reason }
+        } else {
+            Event::Left
+        });
         while let Some(event) = self.pending.pop_front() {
             reports.report(event).await;
         }

@@ -80,8 +80,9 @@ enum RepositoryWatches {
     /// Watches of which some have not started.
     Starting { channels: Vec<String>, started: BTreeSet<String> },
     /// Watches that have all started. `touched`: `file:` URIs of files that have changed since the
-    /// last refresh with files started; `None` if any file may have.
-    Reporting { channels: Vec<String>, touched: Option<BTreeSet<String>> },
+    /// last refresh with files started; `None` if any file may have. `is_incomplete`: a subfolder
+    /// may not be watched any more, so each refresh examines all files.
+    Reporting { channels: Vec<String>, touched: Option<BTreeSet<String>>, is_incomplete: bool },
 }
 
 /// Watching of a repository without subscribers.
@@ -325,7 +326,7 @@ impl ObservedRepository {
         let root = self.last().map(|last| last.root.as_str());
         // A change of the root can mean that a subfolder is not watched any more.
         if changes.iter().any(|(uri, _)| root.is_none_or(|root| root == uri)) {
-            self.watches.restart();
+            self.watches.note_incomplete();
         }
         self.watches.touch(changes.iter().map(|(uri, _)| uri));
         match &mut self.refresh {
@@ -370,10 +371,12 @@ impl RepositoryWatches {
         }
     }
 
-    /// Expects each watch to start again before its reports are complete.
-    fn restart(&mut self) {
-        let channels = self.replace(Vec::new());
-        self.replace(channels);
+    /// Notes that a subfolder may not be watched any more.
+    fn note_incomplete(&mut self) {
+        self.touch_all();
+        if let Self::Reporting { is_incomplete, .. } = self {
+            *is_incomplete = true;
+        }
     }
 
     /// Notes that a watch has started. Returns whether it is one of these.
@@ -385,7 +388,8 @@ impl RepositoryWatches {
         if let Self::Starting { channels, started } = self {
             started.insert(watch.to_owned());
             if started.len() == channels.len() {
-                *self = Self::Reporting { channels: std::mem::take(channels), touched: None };
+                let channels = std::mem::take(channels);
+                *self = Self::Reporting { channels, touched: None, is_incomplete: false };
             }
         }
         true
@@ -409,7 +413,7 @@ impl RepositoryWatches {
     /// Returns the files that have changed since the last call, `None` for all.
     fn take_touched(&mut self) -> Option<BTreeSet<String>> {
         match self {
-            Self::Reporting { touched, .. } => touched.replace(BTreeSet::new()),
+            Self::Reporting { touched, is_incomplete: false, .. } => touched.replace(BTreeSet::new()),
             _ => None,
         }
     }
@@ -584,7 +588,7 @@ mod tests {
         refresh(&mut without_files, false);
         assert!(!without_files.is_stale());
         let mut unwatched = reporting(&["w"]);
-        unwatched.watches.restart();
+        unwatched.replace_watches(vec!["x".to_owned()]);
         for (at, (mut observed, has_subscriber, is_current)) in [
             (reporting(&["w"]), true, true),
             (unwatched, true, false),
@@ -684,9 +688,9 @@ mod tests {
                 observed.set_due();
                 assert_eq!((at, refresh(&mut observed, true).is_none()), (at, examines_all));
             }
-            // After the start of all watches and of a refresh, each change is reported.
+            // After the start of other watches and of a refresh, each change is reported.
+            observed.replace_watches(vec!["v".to_owned(), "w".to_owned()]);
             observed.watch_started("v");
-            assert_eq!(observed.watches().len(), 2);
             assert_eq!(refresh(&mut observed, true), None);
             observed.watch_started("w");
             assert_eq!(refresh(&mut observed, true), None);

@@ -106,8 +106,7 @@ pub enum Event {
         event: TerminalEvent,
     },
     /// Close of the conversation between runs. A run that was started at the same time was not
-    /// received; the conversation is reopened for it, without notice to clients. A conversation
-    /// that is not open yet has failed to open.
+    /// received; the conversation is reopened for it, without notice to clients.
     Left,
     /// Unexpected loss of the backend, and of every run with it. The conversation is reopened for
     /// the next turn; an interrupted run can be resumed if the conversation's [`Handle`] says so.

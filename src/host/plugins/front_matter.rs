@@ -89,7 +89,10 @@ impl<'a> FrontMatter<'a> {
 fn outside_quotes(value: &str) -> impl Iterator<Item = (usize, char, char)> + '_ {
     let (mut quote, mut before) = (None, ' ');
     value.char_indices().filter_map(move |(at, character)| {
-        let before = std::mem::replace(&mut before, character);
+        // A backslash that is escaped escapes nothing.
+        let escapes = character == '\\' && before != '\\';
+        let before =
+            std::mem::replace(&mut before, if character == '\\' && !escapes { ' ' } else { character });
         match quote {
             Some('"') if before == '\\' => None,
             Some(open) => {
@@ -162,6 +165,7 @@ mod tests {
             ("**/*.{ts,{js,mjs}}, 'src/**'", &["**/*.{ts,{js,mjs}}", "src/**"]),
             (r#""*.ts", "*.js""#, &["*.ts", "*.js"]),
             (r#"["a,b", "*.{c,d}", 'e'] # f, g"#, &["a,b", "*.{c,d}", "e"]),
+            (r#""C:\\", b"#, &[r"C:\\", "b"]),
             ("don't, can't", &["don't", "can't"]),
             ("a} , b", &["a}", "b"]),
             ("\n  - \"a,b\" # c\n# d: e\n  - f", &["a,b", "f"]),

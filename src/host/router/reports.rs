@@ -15,7 +15,7 @@ use crate::host::chats::turns::Ending;
 use crate::host::chats::{calls, pending, reports};
 use crate::host::configuration::{directories, settings};
 use crate::host::effects::{
-    CallExtras, ChatKey, Event, OpenFailure, Output, PageUrl, Record, RunId, ToolGate, TurnEnd, TurnEvent,
+    CallExtras, ChatKey, Event, Output, PageUrl, Record, RunId, ToolGate, TurnEnd, TurnEvent,
 };
 use crate::host::facts::Fact;
 use crate::host::model::{AgentLink, Chat, RunPhase, Session, TitleBy};
@@ -80,10 +80,6 @@ impl Host {
                 );
             }
             Event::Described(news) => self.agents.agent_describes_itself(&mut self.ledger, step, key, *news),
-            Event::Left if chat.agent == AgentLink::Opening => {
-                let reason = "the agent closed the conversation before it was open";
-                self.agent_failed(step, key, OpenFailure::Unavailable.name(), reason);
-            }
             Event::Left => self.agent_closed(step, key),
             Event::Begins(cause) => self.agent_begins_turn(step, key, cause),
             Event::Background { id, command } => {
@@ -128,9 +124,13 @@ impl Host {
         }
     }
 
-    /// Restarts a run that started after the agent had closed its idle conversation.
+    /// Restarts a run that started after the agent had closed its idle conversation. Ignores the
+    /// end of an earlier conversation while the next one is being opened.
     pub(super) fn agent_closed(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        if !conversations::conversation_ended(&mut self.ledger, step, key) {
+        let chat = self.ledger.channels.chats.known(key);
+        if chat.is_none_or(|chat| chat.agent != AgentLink::Open)
+            || !conversations::conversation_ended(&mut self.ledger, step, key)
+        {
             return;
         }
         let fresh = self.ledger.fresh_run();

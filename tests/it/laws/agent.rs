@@ -154,7 +154,10 @@ impl Agent {
                 Event::Died { reason: "exit status 1".to_owned() }
             }
             // It has not heard of what runs.
-            Report::Left if self.unended.iter().all(|run| !self.spoken_of.contains(run)) => {
+            Report::Left
+                if self.state == State::Open
+                    && self.unended.iter().all(|run| !self.spoken_of.contains(run)) =>
+            {
                 self.close();
                 Event::Left
             }

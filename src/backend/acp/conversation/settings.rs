@@ -104,6 +104,11 @@ impl Settings {
         self.asked.as_ref().map(|asked| asked.until)
     }
 
+    /// Returns whether the opening of the conversation waits for the settings.
+    pub(super) fn is_opening(&self) -> bool {
+        self.opening.is_some()
+    }
+
     /// Returns whether the opening of the conversation, or a turn, waits for the settings.
     pub(super) fn are_waited_for(&self) -> bool {
         self.opening.is_some() || self.held.is_some()
@@ -288,8 +293,7 @@ impl AcpConversation {
             let Some(used) = self.running.lease() else {
                 // The agent is being stopped. An opening fails with the reason once the agent has
                 // ended; an open conversation requests the setting when it is opened again.
-                let is_opening = self.settings.opening.is_some();
-                return if is_opening { Next::Hear } else { Next::Leave };
+                return if self.settings.is_opening() { Next::Hear } else { Next::Leave };
             };
             let request = self.receiver.request(method, &params);
             let until = Instant::now() + self.agent.spec.start_limit;
