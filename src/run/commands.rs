@@ -122,6 +122,9 @@ const SUBCOMMAND_PROGRAMS: [&str; 15] = [
     "pip", "pip3",
 ];
 
+/// Options of `xargs` of one letter and without a value.
+const XARGS_FLAGS: [char; 6] = ['0', 'r', 't', 'p', 'x', 'o'];
+
 /// Options of shells that have a long name and no value.
 const LONG_OPTIONS: [&str; 6] =
     ["--login", "--noediting", "--noprofile", "--norc", "--posix", "--restricted"];
@@ -259,17 +262,23 @@ impl CommandSearch<'_> {
         // Texts that are replaced by what it reads, and places where the command may begin.
         let (mut signs, mut places, mut may_be_value, mut at) = (vec!["{}"], Vec::new(), false, 0);
         while let Some(word) = arguments.get(at) {
-            let next = arguments.get(at + 1).map(|word| word.text.as_str());
+            let next = arguments.get(at + 1);
             match word.text.strip_prefix('-') {
                 Some(option) => {
                     let value = match word.is_expanded {
+                        true if may_name_sign(word.known_start()) => return Err(UNKNOWN_WORDS),
                         true => OptionValue::Unknown,
                         false => value_of_xargs_option(option),
                     };
                     may_be_value = value == OptionValue::Unknown;
                     match value {
                         OptionValue::Sign(sign) => signs.push(sign),
-                        OptionValue::NextWord if option.ends_with(['I', 'J']) => signs.extend(next),
+                        OptionValue::NextWord if option.ends_with(['I', 'J']) => {
+                            if next.is_some_and(|sign| sign.is_expanded) {
+                                return Err(UNKNOWN_WORDS);
+                            }
+                            signs.extend(next.map(|sign| sign.text.as_str()));
+                        }
                         OptionValue::None | OptionValue::NextWord | OptionValue::Unknown => {}
                     }
                     at += usize::from(value == OptionValue::NextWord);
@@ -482,7 +491,7 @@ fn value_of_xargs_option(option: &str) -> OptionValue<'_> {
             None => OptionValue::Unknown,
         };
     }
-    let mut letters = option.trim_start_matches(|letter| "0rtpxo".contains(letter)).chars();
+    let mut letters = option.trim_start_matches(XARGS_FLAGS).chars();
     let Some(letter) = letters.next() else { return OptionValue::None };
     let value = letters.as_str();
     match letter {
@@ -495,6 +504,17 @@ fn value_of_xargs_option(option: &str) -> OptionValue<'_> {
             _ => OptionValue::None,
         },
         _ => OptionValue::Unknown,
+    }
+}
+
+/// Returns whether an option of `xargs` that begins so may name a sign, which only a shell knows.
+fn may_name_sign(start: &str) -> bool {
+    match start.strip_prefix("--") {
+        Some(long) => "replace".starts_with(long.split('=').next().unwrap_or(long)),
+        None => {
+            let letters = start.trim_start_matches('-').trim_start_matches(XARGS_FLAGS);
+            letters.is_empty() || letters.starts_with(['I', 'J', 'i'])
+        }
     }
 }
 
@@ -878,6 +898,9 @@ mod tests {
             "ls | xargs --max-args 1 grep rm",
             "ls | xargs -é grep x",
             "ls | xargs -n1 sha1sum",
+            "ls | xargs -P$(nproc) -n$N ls",
+            "ls | xargs --max-procs=$(nproc) ls",
+            "ls | xargs -P/git.exe$X ls",
             "ls | xargs -rP2 b2sum",
             "ls | xargs --max-args=1 sha1sum",
             "cmd /c dir",
@@ -1092,6 +1115,20 @@ EOF",
             "PowerShell.exe -c 'iex $x'",
             "ls | xargs cmd /c",
             "ls | xargs -I% pwsh -c %",
+            "cat x | xargs -I[] sh -c 'echo []'",
+            "echo rm | xargs -I? '?' x",
+            "echo rm | xargs -i* x",
+            "echo rm | xargs -J* x",
+            "echo rm | xargs -rI* x",
+            "echo rm | xargs -r$X x",
+            "echo rm | xargs -* x",
+            "echo rm | xargs $X-n x",
+            "echo rm | xargs -{n1,I%} sh -c 'echo %'",
+            "echo rm | xargs --rep$X x",
+            "echo rm | xargs --replace=$X x",
+            "xargs -I\"$S\" q < x",
+            "xargs -I $S q < x",
+            "xargs -rJ \"$S\" q < x",
             "xargs -i% % < x",
             "xargs -ri% % < x",
             "xargs -J% % < x",

@@ -31,6 +31,8 @@ pub(super) struct Word {
     pub is_unknown: bool,
     /// Start of the text behind the last replaced part.
     pub known_from: usize,
+    /// Start of the first replaced part, in an expanded word.
+    known_until: usize,
     has_tilde: bool,
 }
 
@@ -42,9 +44,24 @@ impl Word {
         word
     }
 
+    /// Returns the text before the first part that a shell replaces.
+    pub fn known_start(&self) -> &str {
+        // The text may have been shortened since.
+        let start = self.text.get(..self.known_until).filter(|_| self.is_expanded);
+        start.unwrap_or(&self.text)
+    }
+
     /// Marks a part, behind the text so far, that a shell replaces.
     fn expand(&mut self) {
-        (self.is_expanded, self.is_unknown, self.known_from) = (true, true, self.text.len());
+        self.begin_pattern();
+        (self.is_unknown, self.known_from) = (true, self.text.len());
+    }
+
+    /// Marks a pattern of file names behind the text so far.
+    fn begin_pattern(&mut self) {
+        if !std::mem::replace(&mut self.is_expanded, true) {
+            self.known_until = self.text.len();
+        }
     }
 }
 
@@ -146,8 +163,10 @@ impl OpenCommand {
     fn end_word(&mut self) {
         let Some(mut word) = self.word.take() else { return };
         // Braces without these are ordinary characters.
-        if word.text.contains('{') && (word.text.contains(',') || word.text.contains("..")) {
+        let brace = word.text.find('{');
+        if let Some(at) = brace.filter(|_| word.text.contains(',') || word.text.contains("..")) {
             word.expand();
+            word.known_until = word.known_until.min(at);
         }
         // The folder of a user, or an earlier one.
         if word.has_tilde && !word.text.contains('/') {
@@ -463,7 +482,9 @@ impl LineReader<'_> {
                 let is_test = word.text.bytes().all(|byte| byte == b'[');
                 // An index may have any text.
                 self.has_pattern |= char == '[' && !is_test;
-                word.is_expanded |= matches!(char, '*' | '?') || char == '[' && !is_test;
+                if matches!(char, '*' | '?') || char == '[' && !is_test {
+                    word.begin_pattern();
+                }
                 word.has_tilde |= char == '~' && is_first;
                 word.text.push(char);
                 Ok(())
