@@ -74,7 +74,10 @@ const SHELLS: [&str; 19] = [
 ];
 
 /// Shells of Windows, whose lines are no POSIX ones.
-const SHELLS_OF_WINDOWS: [&str; 3] = ["cmd", "powershell", "pwsh"];
+const SHELLS_OF_WINDOWS: [&str; 3] = [CMD, "powershell", "pwsh"];
+
+/// Shell of Windows whose words may end at a `/`.
+const CMD: &str = "cmd";
 
 /// Commands whose arguments contain another command.
 #[rustfmt::skip]
@@ -369,7 +372,9 @@ impl CommandSearch<'_> {
             }
             "." | "source" => arguments.iter().find(|word| word.text != "--").map_or(Ok(false), runs_file),
             name if SHELLS.contains(&name) => self.runs_in_shell(arguments, depth),
-            name if SHELLS_OF_WINDOWS.contains(&name) => runs_in_shell_of_windows(arguments, self.command),
+            name if SHELLS_OF_WINDOWS.contains(&name) => {
+                runs_in_shell_of_windows(name, arguments, self.command)
+            }
             _ => Ok(false),
         }
     }
@@ -565,25 +570,47 @@ fn certain_command(words: &[Word]) -> Option<usize> {
     }
 }
 
-/// Returns whether a shell of Windows runs a command. Each plain word may begin it: these shells
-/// have many commands that run another one.
-fn runs_in_shell_of_windows(arguments: &[Word], command: &[String]) -> Result<bool, Opaque> {
+/// Returns whether a shell of Windows of this name runs a command. Each plain word may begin it:
+/// these shells have many commands that run another one.
+fn runs_in_shell_of_windows(shell: &str, arguments: &[Word], command: &[String]) -> Result<bool, Opaque> {
     const READS: Opaque = "a shell of Windows in it reads its line by rules of its own";
-    let is_plain = |char: char| char.is_ascii_alphanumeric() || " -_./:=".contains(char);
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || " -_./".contains(char);
     let line = arguments.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ");
     if arguments.iter().any(|word| word.is_expanded) || !line.chars().all(is_plain) {
         return Err(READS);
     }
-    let words: Vec<Word> = read_line(&line, 0)?.commands.into_iter().flat_map(|it| it.words).collect();
-    let options = words.iter().filter_map(|word| word.text.strip_prefix(['-', '/']));
-    let options: Vec<String> = options.map(str::to_ascii_lowercase).collect();
+    let words_of = |line: &str| -> Result<Vec<Word>, Opaque> {
+        Ok(read_line(line, 0)?.commands.into_iter().flat_map(|it| it.words).collect())
+    };
+    let words = words_of(&line)?;
+    let options = options_of_windows(shell, &words);
     // An encoded command, or commands that it reads.
-    let is_opaque =
-        |it: &String| ["", "k", "/k"].contains(&it.as_str()) || it.starts_with('e') || it.starts_with("noe");
-    if options.len() == words.len() || options.iter().any(is_opaque) {
+    let is_opaque = |it: &String| it.is_empty() || it.starts_with(['e', 'k']) || it.starts_with("noe");
+    let is_option = |word: &Word| word.text.starts_with(['-', '/']);
+    if words.iter().all(is_option) || options.iter().any(is_opaque) {
         return Err(READS);
     }
-    Ok((0..words.len()).any(|at| begins_with(&words[at..], command)))
+    let mut apart = String::new();
+    if shell == CMD {
+        // A `/` or `.` may end the name of a command, and the line may follow `/c` at once.
+        apart = line.replace('/', " /").replace('.', " .");
+        for option in ["/c", "/C", "/r", "/R"] {
+            apart = apart.replace(option, &format!("{option} "));
+        }
+    }
+    let runs = |words: &[Word]| (0..words.len()).any(|at| begins_with(&words[at..], command));
+    Ok(runs(&words) || runs(&words_of(&apart)?))
+}
+
+/// Returns the options of a shell of Windows, in lower case and without the signs that begin them.
+fn options_of_windows(shell: &str, words: &[Word]) -> Vec<String> {
+    let options = words.iter().filter_map(|word| word.text.strip_prefix(['-', '/']));
+    let options = options.map(|option| option.trim_start_matches('/').to_ascii_lowercase());
+    match shell {
+        // They may follow each other in one word.
+        CMD => options.flat_map(|it| it.split('/').map(str::to_owned).collect::<Vec<_>>()).collect(),
+        _ => options.collect(),
+    }
 }
 
 /// Returns that a script runs nothing that a line shows, unless the file is one of open files.
@@ -847,6 +874,12 @@ mod tests {
             "cmd /c rm x",
             "CMD.EXE //C 'rm x'",
             "cmd /c start rm x",
+            "cmd /c rm/s/q x",
+            "cmd /c rm.x",
+            "cmd /crm x",
+            "cmd /Rrm x",
+            "cmd /s/crm/q x",
+            "cmd //crm/q x",
             "env A=1 pwsh -c rm x",
             "powershell -NoProfile -Command 'rm x'",
             "/mnt/c/Windows/System32/WindowsPowerShell/v1.0/powershell.exe -c rm",
@@ -906,6 +939,8 @@ mod tests {
             "cmd /c dir",
             "cmd /c 'git commit -m a'",
             "pwsh -NoProfile -Command 'git status --short'",
+            "cmd /q /c dir /b src/run",
+            "pwsh -c ls /usr/env",
             "go build ./cmd",
             "ls | xargs -ex rex x",
             "while read x; do echo $x; done < y",
@@ -948,6 +983,12 @@ mod tests {
         ] {
             assert_eq!(found(line, "rm"), Ok(false), "{line}");
         }
+    }
+
+    #[test]
+    fn options_that_are_joined_to_a_command_of_cmd_are_words() {
+        assert_eq!(found("cmd /c rd/s/q build", "rd /s"), Ok(true));
+        assert_eq!(found("cmd /c rd build", "rd /s"), Ok(false));
     }
 
     #[test]
@@ -1107,6 +1148,10 @@ EOF",
             "cmd",
             "cmd /c 'dir & r^m x'",
             "cmd /k dir < x",
+            "cmd /kdir",
+            "cmd /s/kdir",
+            "cmd /c del=x",
+            "pwsh -c Start-Process -FilePath:rm x",
             "pwsh -NoLogo",
             "pwsh -Command - x < x",
             "pwsh -c \"& ('r' + 'm') x\"",
