@@ -445,6 +445,14 @@ fn runs_its_input(words: &[Word]) -> bool {
                 (0..rest.len()).filter(|at| !is_option(&&rest[*at]) && !is_value(*at)).count() < 2
             }
             "at" | "batch" | "crontab" | "parallel" => true,
+            // A value of an option cannot be distinguished from a file.
+            name if SHELLS_OF_WINDOWS.contains(&name) => {
+                let takes_line = |option: &String| match name {
+                    CMD => option.starts_with(['c', 'r']),
+                    _ => ["command", "file"].iter().any(|it| it.starts_with(option)),
+                };
+                !options_of_windows(name, rest).iter().any(takes_line)
+            }
             name => SHELLS.contains(&name) && rest.iter().all(|word| is_option(&word)),
         }
     })
@@ -940,6 +948,9 @@ mod tests {
             "cmd /c 'git commit -m a'",
             "pwsh -NoProfile -Command 'git status --short'",
             "cmd /q /c dir /b src/run",
+            "echo x | pwsh -NoLogo -File x.ps1",
+            "echo x | pwsh -c sort",
+            "echo x | cmd /q/csort x",
             "pwsh -c ls /usr/env",
             "go build ./cmd",
             "ls | xargs -ex rex x",
@@ -1148,6 +1159,11 @@ EOF",
             "cmd",
             "cmd /c 'dir & r^m x'",
             "cmd /k dir < x",
+            "echo 'rm x' | pwsh -WorkingDirectory .",
+            "echo 'rm x' | pwsh -ConfigurationName x -WorkingDirectory .",
+            "echo 'rm x' | powershell -Version 5.1",
+            "echo 'rm x' | cmd /c cmd",
+            "cmd /q x < y",
             "cmd /kdir",
             "cmd /s/kdir",
             "cmd /c del=x",
