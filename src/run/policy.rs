@@ -28,10 +28,13 @@ const NOT_IN_WORDS: [char; 4] = ['\'', '"', '*', '?'];
 
 /// Kinds of tools, as ACP names them.
 const KINDS: [&str; 10] =
-    ["read", "edit", "delete", "move", "search", EXECUTE, "think", "fetch", "switch_mode", "other"];
+    ["read", "edit", "delete", MOVE, "search", EXECUTE, "think", "fetch", "switch_mode", "other"];
 
 /// Kind of tools that run commands.
 const EXECUTE: &str = "execute";
+
+/// Kind of tools that move files or folders.
+const MOVE: &str = "move";
 
 /// Kind of tools of VS Code whose input is a command line.
 const TERMINAL: &str = "terminal";
@@ -40,7 +43,7 @@ const TERMINAL: &str = "terminal";
 const LINE_MEMBER: &str = "command";
 
 /// Kinds of tools that change a folder with everything in it.
-const WHOLE: [&str; 2] = ["delete", "move"];
+const WHOLE: [&str; 2] = ["delete", MOVE];
 
 /// Reason for unknown files: a URI that is no file of this machine.
 const FOREIGN: &str = "the call names a file that is not one of this machine";
@@ -55,7 +58,7 @@ const UNNAMED: &str = "the call does not name its files";
 const WITHIN: &str = "a folder of the call may contain what the rule denies";
 
 /// Kinds of tools of which each call concerns a file.
-const OF_FILES: [&str; 4] = ["read", "edit", "delete", "move"];
+const OF_FILES: [&str; 4] = ["read", "edit", "delete", MOVE];
 
 /// Facts about a tool call that asks for permission, or for a confirmation of its result.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,6 +85,16 @@ impl PolicyRequest {
     /// Returns the absolute paths of the files that the call concerns.
     pub fn real_paths(&self) -> impl Iterator<Item = &PathBuf> {
         self.paths.iter().map(|path| &path.real)
+    }
+
+    /// Returns the new path of a file that the call moves into an existing folder, which itself
+    /// stays where it is; `None` if the call does anything else.
+    fn file_moved_into_folder(&self) -> Option<NamedPath> {
+        let [first, second] = self.paths.as_slice() else { return None };
+        let (file, folder) = if first.real.is_dir() { (second, first) } else { (first, second) };
+        let is_move = self.kind.as_deref() == Some(MOVE) && file.real.is_file() && folder.real.is_dir();
+        let name = file.named.file_name().filter(|_| is_move)?;
+        Some(NamedPath::at(&folder.named.join(name)))
     }
 }
 
@@ -338,12 +351,16 @@ enum RuleDenial {
 fn denied_path(pattern: &PathPattern, request: &PolicyRequest) -> RuleDenial {
     let is_whole = request.kind.as_deref().is_some_and(|kind| WHOLE.contains(&kind));
     let mut paths = request.paths.iter();
+    let moved = request.file_moved_into_folder();
     let may_be_within = || {
+        let has_folder = request.real_paths().any(|path| path.is_dir());
         // A folder need not exist where another one is moved to.
-        let has_folder = is_whole && request.real_paths().any(|path| path.is_dir());
-        has_folder && request.paths.iter().any(|path| pattern.may_be_within(path))
+        let is_folder = |path: &NamedPath| path.real.is_dir() || has_folder && !path.real.exists();
+        let is_within = |path: &NamedPath| is_folder(path) && pattern.may_be_within(path);
+        is_whole && moved.is_none() && request.paths.iter().any(is_within)
     };
-    match paths.any(|path| pattern.denies(path) || is_whole && pattern.is_above_pattern(path)) {
+    let denies = |path| pattern.denies(path) || is_whole && pattern.is_above_pattern(path);
+    match paths.any(denies) || moved.as_ref().is_some_and(|path| pattern.denies(path)) {
         true => RuleDenial::Yes,
         false => {
             let is_of_files = request.kind.as_deref().is_some_and(|kind| OF_FILES.contains(&kind));
@@ -483,6 +500,35 @@ mod tests {
             let judgement = policy.judge(&request).unwrap();
             assert_eq!(judgement.allowed, allowed, "{kind} {path}, denied: {denied}");
             assert_eq!(judgement.reason.is_some(), !allowed, "{kind} {path}, denied: {denied}");
+        }
+    }
+
+    #[test]
+    fn file_that_is_moved_into_a_folder_is_denied_by_its_new_path_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().canonicalize().unwrap();
+        for path in ["app/lib", "tmp", "src"] {
+            fs::create_dir_all(directory.join(path)).unwrap();
+        }
+        fs::write(directory.join("a.rs"), "").unwrap();
+        for (paths, denied, allowed) in [
+            (&["a.rs", "src"][..], "**/.env", true),
+            (&["a.rs", "src"], "*/.env", true),
+            (&["src", "a.rs"], "s*/a.rs", false),
+            (&["a.rs", "src"], "src/*.rs", false),
+            // Folders are moved, too, or may be.
+            (&["app", "src"], "**/.env", false),
+            (&["app", "new"], "new*/**/.env", false),
+            (&["a.rs", "app", "new"], "ap*/**/.env", false),
+            (&["a.rs", "app", "new"], "a.*/**/.env", true),
+            (&["a.rs", "new.rs"], "**/.env", true),
+        ] {
+            let mut policy = Policy::new(&directory, true);
+            policy.add(false, &format!("path={denied}")).unwrap();
+            let paths = paths.iter().map(|path| NamedPath::at(&directory.join(path))).collect();
+            let request = PolicyRequest { kind: Some(MOVE.to_owned()), paths, ..edit(&[]) };
+            let judgement = policy.judge(&request).unwrap();
+            assert_eq!(judgement.allowed, allowed, "{:?}, denied: {denied}", request.paths);
         }
     }
 
