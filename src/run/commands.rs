@@ -9,9 +9,10 @@ use super::lines::{has_substitution, read_line, LineCommand, ReadLine, Word};
 
 pub use super::lines::Opaque;
 
-/// Maximum number of words that a search examines; a word counts for each command that may contain
-/// it. Behind each `find -exec` and each unknown option of `xargs` may be all later ones, so
-/// without a limit the time would double with each of them. The limit bounds the recursion, too.
+/// Maximum number of words that a search examines; a word counts for each command whose arguments
+/// are examined and may contain it. Behind each `find -exec` and each unknown option of `xargs` may
+/// be all later ones, so without a limit the time would double with each of them. The limit bounds
+/// the recursion, too.
 const EXAMINED_WORDS_MAX: usize = 100_000;
 
 const TOO_MANY_WORDS: Opaque = "it has too many words in commands within commands";
@@ -36,6 +37,12 @@ const RESERVED: [&str; 18] = [
 const REDEFINING: [&str; 14] = [
     "alias", "coproc", "hash", "compgen", "complete", "repeat", "fc", "history", "emulate", "zmodload", "autoload",
     "zpty", "zargs", "enable",
+];
+
+/// Further commands whose arguments are examined.
+#[rustfmt::skip]
+const EXAMINED: [&str; 10] = [
+    "mapfile", "readarray", "jobs", "print", "git", "trap", "eval", "find", ".", "source",
 ];
 
 /// Commands that may evaluate a text with an index.
@@ -322,10 +329,21 @@ impl CommandSearch<'_> {
         value.map_or(Ok(false), |value| self.runs_line(value, depth))
     }
 
+    /// Returns whether the arguments of a command are examined.
+    fn examines_arguments(&self, program: &str) -> bool {
+        let name = name_of(program);
+        let lists = [&EXAMINED[..], &EVALUATING, &SHELLS, &SHELLS_OF_WINDOWS];
+        lists.iter().any(|names| names.contains(&name))
+            || self.command.first().is_some_and(|it| is_named(program, it))
+    }
+
     /// Returns whether a command runs another one, apart from those behind wrappers.
     fn runs_one(&mut self, words: &[Word], depth: usize) -> Result<bool, Opaque> {
-        self.count(words)?;
         let Some(first) = words.first().filter(|word| !word.is_expanded) else { return Ok(false) };
+        // Each word behind a wrapper may be a command, so the arguments of others are not counted.
+        if self.examines_arguments(&first.text) {
+            self.count(words)?;
+        }
         if begins_with(words, self.command) {
             return Ok(true);
         }
@@ -636,18 +654,23 @@ fn runs_file(file: &Word) -> Result<bool, Opaque> {
     }
 }
 
+/// Returns whether a program has the name of another one, in any case: some file systems do not
+/// distinguish it.
+fn is_named(program: &str, other: &str) -> bool {
+    let (run, name) = (name_of(program), name_of(other));
+    let is_same = |run: &str| run.eq_ignore_ascii_case(name);
+    is_same(run) || run.to_ascii_lowercase().strip_suffix(EXE).is_some_and(is_same)
+}
+
 /// Returns whether a command has the name and, in their order, the words of a rule. Words may be
 /// between them, except before the first argument of a program with subcommands.
 fn begins_with(words: &[Word], command: &[String]) -> bool {
     let [first, rest @ ..] = words else { return false };
     let [name, expected @ ..] = command else { return false };
-    // Some file systems do not distinguish case.
-    let (name, run) = (name_of(name), name_of(&first.text));
-    let is_same = |run: &str| run.eq_ignore_ascii_case(name);
-    let without_ending = |run: &str| run.to_ascii_lowercase().strip_suffix(EXE).is_some_and(is_same);
-    if !is_same(run) && !without_ending(run) {
+    if !is_named(&first.text, name) {
         return false;
     }
+    let name = name_of(name);
     let has_all = |rest: &[Word], expected: &[String]| {
         let mut rest = rest.iter();
         expected.iter().all(|expected| rest.any(|word| may_be(word, expected)))
@@ -1244,10 +1267,25 @@ EOF",
         for repeated in ["find -exec ", "xargs -Z ", "find -exec xargs -Z ", "sudo -x find -exec "] {
             assert!(found(&(repeated.repeat(40) + "ls"), "cp").is_err(), "{repeated}");
         }
-        for repeated in ["find -exec ", "xargs -Z ", "xargs ", "function f ", "sudo ", "ssh "] {
+        for repeated in ["find -exec ", "xargs -Z ", "xargs ", "function f ", "env -u find ", "ssh eval "] {
             assert!(found(&(repeated.repeat(20_000) + "ls"), "cp").is_err(), "{repeated}");
         }
+        assert!(found(&("env -u ".to_owned() + &"git ".repeat(20_000)), "git push").is_err());
         assert_eq!(found(&"ls a b c; ".repeat(10_000), "cp"), Ok(false));
+    }
+
+    #[test]
+    fn thousands_of_arguments_behind_a_wrapper_are_examined() {
+        for start in
+            ["env -u X prog", "strace -f prog", "parallel gzip :::", "sudo -u x prog", "xargs -Z prog"]
+        {
+            let line = start.to_owned() + &" a.rs".repeat(3_000);
+            assert_eq!(found(&line, "cp"), Ok(false), "{start}");
+            assert_eq!(found(&(line + " ; cp x"), "cp"), Ok(true), "{start}");
+        }
+        for wrapper in ["sudo ", "ssh "] {
+            assert_eq!(found(&(wrapper.repeat(20_000) + "ls"), "cp"), Ok(false), "{wrapper}");
+        }
     }
 
     #[test]
