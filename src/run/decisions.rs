@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::state::{
     ChatInputQuestion, ChatInputRequest, ConfirmationOption, ConfirmationOptionKind, ResponsePart,
-    ToolCallState,
+    ToolCallCancellationReason, ToolCallState,
 };
 use serde_json::{json, Value};
 
@@ -291,12 +291,32 @@ impl<'a> RunDecisions<'a> {
         self.sent.insert(number, (decision.key, decision.summary));
     }
 
+    /// Returns whether a permission for another request of a call was sent: the host may have taken
+    /// it for the current one. A call that is denied by now does not run.
+    fn has_allowed_other_request(&self, key: &DecisionKey, parts: &[ResponsePart]) -> bool {
+        let DecisionKey::Call { id, is_result, request } = key else { return false };
+        let allows_other = |(sent, summary): &(DecisionKey, DecisionSummary)| {
+            let DecisionKey::Call { id: sent, is_result: of_result, request: other } = sent else {
+                return false;
+            };
+            sent == id && of_result == is_result && other != request && !is_denial(summary)
+        };
+        let is_denied = |part: &ResponsePart| match part {
+            ResponsePart::ToolCall(part) if tool_call_id(&part.tool_call) == id => match &part.tool_call {
+                ToolCallState::Cancelled(call) => call.reason != ToolCallCancellationReason::Skipped,
+                _ => false,
+            },
+            _ => false,
+        };
+        self.sent.values().any(allows_other) && !parts.iter().any(is_denied)
+    }
+
     /// Returns the entry of a decision that the host has refused; `None` if the action was no
     /// decision. A call or question that still waits is decided again: denied or declined.
     ///
     /// # Errors
-    /// When the host refuses the second decision about a call that still waits, or to decline a
-    /// question that does.
+    /// When the host refuses the second decision about a call that still waits, to decline a
+    /// question that does, or to deny the new request of a call that was allowed before.
     pub fn was_refused(
         &mut self,
         number: i64,
@@ -306,8 +326,16 @@ impl<'a> RunDecisions<'a> {
         let (key, summary) = self.sent.remove(&number)?;
         self.decided.remove(&key);
         let (calls, questions) = self.waiting(parts);
+        let still_waits = calls.iter().any(|call| call.key() == key);
+        if is_denial(&summary) && !still_waits && self.has_allowed_other_request(&key, parts) {
+            let (DecisionKey::Call { id, .. } | DecisionKey::Question(id)) = key;
+            return Some(Err(format!(
+                "the call `{id}` was allowed, then asked for something that is denied, and the host \
+                 does not take the denial: {reason}"
+            )));
+        }
         let before = match &summary {
-            DecisionSummary::Permission(_) if calls.iter().any(|call| call.key() == key) => {
+            DecisionSummary::Permission(_) if still_waits => {
                 self.refused.insert(key.clone(), reason.to_owned())
             }
             // Before the refusal arrives, the same answers may be on their way again.
@@ -329,6 +357,11 @@ impl<'a> RunDecisions<'a> {
             }
         })
     }
+}
+
+/// Returns whether a decision denies a permission.
+fn is_denial(decision: &DecisionSummary) -> bool {
+    matches!(decision, DecisionSummary::Permission(permission) if !permission.allowed)
 }
 
 impl AskedCall {
@@ -448,6 +481,39 @@ mod tests {
         let DecisionStep::Send(decision) = &typed[0] else { panic!("{typed:?}") };
         let DecisionSummary::Permission(summary) = &decision.summary else { panic!("{decision:?}") };
         assert_eq!(serde_json::to_value(summary).unwrap()["command"], "rm y");
+    }
+
+    #[test]
+    fn refused_denial_of_a_call_that_was_allowed_before_is_an_error() {
+        let mut policy = Policy::new(Path::new("/repo"), true);
+        policy.add(false, "command=rm").unwrap();
+        let answers = Answers::default();
+        let refused = |commands: &[&str], state: Value| {
+            let mut decisions = RunDecisions::new(&policy, &answers);
+            for (command, number) in commands.iter().zip(1..) {
+                for step in decisions.decide("t", &waiting_call(command), || false) {
+                    if let DecisionStep::Send(decision) = step {
+                        decisions.was_sent(number, *decision);
+                    }
+                }
+            }
+            let mut parts = serde_json::to_value(waiting_call("rm x")).unwrap();
+            let call = parts[0]["toolCall"].as_object_mut().unwrap();
+            call.extend(state.as_object().unwrap().clone());
+            let parts: Vec<ResponsePart> = serde_json::from_value(parts).unwrap();
+            decisions.was_refused(commands.len() as i64, "it does not wait", &parts).unwrap()
+        };
+        let running = json!({ "status": "running", "confirmed": "user-action" });
+        let denied = json!({ "status": "cancelled", "reason": "denied" });
+        let cancelled = json!({ "status": "cancelled", "reason": "skipped" });
+        let why = refused(&["ls x", "rm x"], running.clone()).unwrap_err();
+        assert!(why.contains("`1` was allowed") && why.ends_with("it does not wait"), "{why}");
+        assert!(refused(&["ls x", "rm x"], denied).is_ok());
+        // It may have run until then.
+        assert!(refused(&["ls x", "rm x"], cancelled).is_err());
+        // Another client has decided first.
+        assert!(refused(&["rm y", "rm x"], running.clone()).is_ok());
+        assert!(refused(&["rm x"], running).is_ok());
     }
 
     #[test]
