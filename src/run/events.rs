@@ -155,7 +155,8 @@ impl RunEvents {
     }
 
     /// Reads lines from the terminal from now on, without those that were typed before: they answer
-    /// nothing that is asked now. Returns false if its input has ended.
+    /// nothing that is asked now. On Windows, lines that were typed before the first call are still
+    /// read. Returns false if the input of the terminal has ended.
     pub fn listen_to_terminal(&mut self) -> bool {
         stdio::discard_typed();
         if let Some(typed) = &mut self.typed {
