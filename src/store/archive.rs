@@ -233,7 +233,7 @@ impl Archive {
     /// Returns the number after which the next host's sequence begins; no client's cursor is above
     /// it.
     pub fn next_head(&self) -> Result<u64, StoreError> {
-        Ok(super::sqlite::last_reserved(&self.connection)?.max(self.marked))
+        Ok(super::numbers::last_reserved(&self.connection)?.max(self.marked))
     }
 
     /// Moves a session out of the trash and replaces its row and the rows of its chats.
@@ -253,7 +253,7 @@ impl Archive {
     /// Begins the import of a session, under new keys.
     pub fn begin_import(&mut self) -> Result<Import<'_>, ArchiveError> {
         let transaction = self.connection.transaction().map_err(StoreError::from)?;
-        let last_key = super::sqlite::last_key(&transaction)?;
+        let last_key = super::numbers::last_key(&transaction)?;
         let indexes_are_complete = OnceLock::new();
         let (session, chat, kept) = (None, None, HashMap::new());
         Ok(Import { transaction, indexes_are_complete, last_key, session, chat, kept })

@@ -19,6 +19,7 @@ pub mod folder;
 mod indexes;
 mod mark;
 pub mod memory;
+mod numbers;
 mod pack;
 pub mod reader;
 mod repair;

@@ -11,9 +11,9 @@ use rusqlite::types::Value;
 use rusqlite::{params, params_from_iter, Connection, ErrorCode, OptionalExtension};
 
 use super::errors::StoreError;
+use super::numbers::{last_key, last_reserved, KEY_LEAP, LAST_KEY};
 use super::rows::{self, signed};
 use super::schema::{self, pragma};
-use super::sqlite::{last_key, last_reserved, KEY_LEAP, LAST_KEY};
 use super::upgrade;
 use super::use_counts::{self, TextUses};
 

@@ -20,6 +20,7 @@ use rusqlite::{params, Connection, ErrorCode, OptionalExtension, TransactionBeha
 
 use super::errors::StoreError;
 use super::mark::{self, Mark};
+use super::numbers::{last_key, last_reserved, number, BLOCK, KEY_BLOCK, LAST_KEY};
 use super::rows::{self, signed, unsigned};
 use super::space::Due;
 use super::texts::Texts;
@@ -34,16 +35,6 @@ use crate::wire::channels::ChannelKind;
 
 /// Name of the database in the state folder.
 pub const FILE_NAME: &str = "sessions.sqlite";
-
-/// Number of sequence numbers reserved at once.
-const BLOCK: u64 = 1 << 20;
-
-/// Number of keys that a process may assign. Each process begins above those of the one before it:
-/// keys of terminals are in URIs, and no row has them.
-const KEY_BLOCK: u64 = 1 << 32;
-
-/// Jump of the keys when the last one cannot be read: the blocks of a million processes.
-pub(super) const KEY_LEAP: u64 = KEY_BLOCK << 20;
 
 /// Number of pages of the write-ahead log (16 MiB) from which on a commit is followed by a
 /// checkpoint, even if others wait. The process behind a killed one reads the whole log before it
@@ -62,14 +53,6 @@ const SLOW_FOR: Duration = Duration::from_secs(1);
 /// Ratio of the rest of that pause to the duration of the slow commit, so that such commits take a
 /// small share of the time.
 const SLOW_FOR_TIMES: u32 = 100;
-
-/// Number of the table `meta`: the highest purged key, or the one before the first key of the last
-/// process if that is higher.
-pub(super) const LAST_KEY: &str = "last_key";
-
-/// Jump of the sequence numbers when the last reservation cannot be read: further than any process
-/// gets.
-pub(super) const LEAP: u64 = 1 << 40;
 
 /// Only connection that writes.
 #[derive(Debug)]
@@ -493,43 +476,6 @@ pub fn refuse_emptied_database(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Returns the last reserved sequence number.
-pub(super) fn last_reserved(connection: &Connection) -> Result<u64, StoreError> {
-    let lost = match rows::number(connection, "reserved") {
-        Ok(Some(reserved)) => return Ok(reserved),
-        Err(StoreError::Damaged(what)) => what,
-        Err(error) => return Err(error),
-        Ok(None) => {
-            let sql = "SELECT EXISTS (SELECT 1 FROM lives) OR EXISTS (SELECT 1 FROM actions)
-                OR EXISTS (SELECT 1 FROM sessions)";
-            if number(connection, sql)? == 0 {
-                return Ok(0);
-            }
-            "the number `reserved` is missing".to_owned()
-        }
-    };
-    tracing::error!(lost, "the last reserved sequence number is damaged or missing: the sequence skips ahead, so that no number is assigned twice");
-    let known =
-        "SELECT max(ifnull((SELECT max(last) FROM actions), 0), ifnull((SELECT max(start) FROM lives), 0))";
-    Ok(number(connection, known)?.saturating_add(LEAP))
-}
-
-/// Returns the highest key of a session or chat, purged ones included, or the one before the first
-/// key of the last process if that is higher.
-pub(super) fn last_key(connection: &Connection) -> Result<u64, StoreError> {
-    let there =
-        "SELECT max(ifnull((SELECT max(key) FROM sessions), 0), ifnull((SELECT max(key) FROM chats), 0))";
-    let there = number(connection, there)?;
-    match rows::number(connection, LAST_KEY) {
-        Ok(stored) => Ok(there.max(stored.unwrap_or(0))),
-        Err(error) if error.is_damage() => {
-            tracing::error!(%error, "the last key is damaged: keys skip ahead, so that none is assigned twice");
-            Ok(there.saturating_add(KEY_LEAP))
-        }
-        Err(error) => Err(error),
-    }
-}
-
 fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Result<(), StoreError> {
     match record {
         Record::Session(row) => keep_session(connection, row),
@@ -606,10 +552,6 @@ fn horizon(connection: &Connection, window: &ReplayWindow) -> Result<Option<u64>
         bytes += unsigned(row.get(2)?);
     }
     Ok(None)
-}
-
-fn number(connection: &Connection, sql: &str) -> Result<u64, StoreError> {
-    Ok(connection.query_row(sql, [], |row| row.get(0)).map(unsigned)?)
 }
 
 /// Returns the current time in milliseconds since 1970.

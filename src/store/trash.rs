@@ -10,8 +10,8 @@ use rusqlite::{params, Connection, OptionalExtension};
 
 use super::check;
 use super::errors::{damaged_if, StoreError};
+use super::numbers::LAST_KEY;
 use super::rows::{self, signed, unsigned};
-use super::sqlite::LAST_KEY;
 use super::turns;
 use crate::host::effects::{ChannelId, ChatKey, SessionKey};
 
