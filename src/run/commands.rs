@@ -6,6 +6,8 @@
 //! an error. What a program or a script does is not visible in a line.
 
 use super::lines::{has_substitution, read_line, LineCommand, ReadLine, Word};
+use super::windows_shells::{self, SHELLS_OF_WINDOWS};
+use super::xargs::{self, OptionValue};
 
 pub use super::lines::Opaque;
 
@@ -80,12 +82,6 @@ const SHELLS: [&str; 19] = [
     "posh", "yash", "ksh93", "csh", "tcsh",
 ];
 
-/// Shells of Windows, whose lines are no POSIX ones.
-const SHELLS_OF_WINDOWS: [&str; 3] = [CMD, "powershell", "pwsh"];
-
-/// Shell of Windows whose words may end at a `/`.
-const CMD: &str = "cmd";
-
 /// Commands whose arguments contain another command.
 #[rustfmt::skip]
 const WRAPPERS: [&str; 63] = [
@@ -131,9 +127,6 @@ const SUBCOMMAND_PROGRAMS: [&str; 15] = [
     "git", "gh", "glab", "cargo", "docker", "podman", "kubectl", "helm", "go", "systemctl", "apt", "apt-get", "brew",
     "pip", "pip3",
 ];
-
-/// Options of `xargs` of one letter and without a value.
-const XARGS_FLAGS: [char; 6] = ['0', 'r', 't', 'p', 'x', 'o'];
 
 /// Options of shells that have a long name and no value.
 const LONG_OPTIONS: [&str; 6] =
@@ -276,9 +269,9 @@ impl CommandSearch<'_> {
             match word.text.strip_prefix('-') {
                 Some(option) => {
                     let value = match word.is_expanded {
-                        true if may_name_sign(word.known_start()) => return Err(UNKNOWN_WORDS),
+                        true if xargs::may_name_sign(word.known_start()) => return Err(UNKNOWN_WORDS),
                         true => OptionValue::Unknown,
-                        false => value_of_xargs_option(option),
+                        false => xargs::value_of_option(option),
                     };
                     may_be_value = value == OptionValue::Unknown;
                     match value {
@@ -391,7 +384,11 @@ impl CommandSearch<'_> {
             "." | "source" => arguments.iter().find(|word| word.text != "--").map_or(Ok(false), runs_file),
             name if SHELLS.contains(&name) => self.runs_in_shell(arguments, depth),
             name if SHELLS_OF_WINDOWS.contains(&name) => {
-                runs_in_shell_of_windows(name, arguments, self.command)
+                // These shells have many commands that run another one.
+                let readings = windows_shells::readings(name, arguments)?;
+                let begin =
+                    |words: &Vec<Word>| (0..words.len()).any(|at| begins_with(&words[at..], self.command));
+                Ok(readings.iter().any(begin))
             }
             _ => Ok(false),
         }
@@ -463,14 +460,7 @@ fn runs_its_input(words: &[Word]) -> bool {
                 (0..rest.len()).filter(|at| !is_option(&&rest[*at]) && !is_value(*at)).count() < 2
             }
             "at" | "batch" | "crontab" | "parallel" => true,
-            // A value of an option cannot be distinguished from a file.
-            name if SHELLS_OF_WINDOWS.contains(&name) => {
-                let takes_line = |option: &String| match name {
-                    CMD => option.starts_with(['c', 'r']),
-                    _ => ["command", "file"].iter().any(|it| it.starts_with(option)),
-                };
-                !options_of_windows(name, rest).iter().any(takes_line)
-            }
+            name if SHELLS_OF_WINDOWS.contains(&name) => windows_shells::reads_input(name, rest),
             name => SHELLS.contains(&name) && rest.iter().all(|word| is_option(&word)),
         }
     })
@@ -487,66 +477,6 @@ fn evaluates_hidden(read: &ReadLine) -> bool {
         |words: &[Word]| words.iter().any(|word| word.text.contains('[') && is_assignment(&word.text));
     let evaluates = |LineCommand { words, .. }: &LineCommand| compares(words) || has_index(words);
     read.has_hidden && (read.evaluates || read.commands.iter().any(evaluates))
-}
-
-/// Value of an option of `xargs`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum OptionValue<'a> {
-    /// None, or one that is part of the word.
-    None,
-    /// Text that is replaced by what `xargs` reads, part of the word.
-    Sign(&'a str),
-    NextWord,
-    /// The next word may be the value.
-    Unknown,
-}
-
-/// Returns the value of an option of `xargs`, given without its first `-`.
-fn value_of_xargs_option(option: &str) -> OptionValue<'_> {
-    #[rustfmt::skip]
-    const WITHOUT: [&str; 10] = [
-        "null", "no-run-if-empty", "verbose", "interactive", "exit", "open-tty", "show-limits", "replace", "eof",
-        "max-lines",
-    ];
-    #[rustfmt::skip]
-    const WITH: [&str; 6] = [
-        "max-args", "max-procs", "max-chars", "delimiter", "arg-file", "process-slot-var",
-    ];
-    if let Some(long) = option.strip_prefix('-') {
-        return match long.split_once('=') {
-            // Options may be shortened; no other one begins so.
-            Some((name, sign)) if "replace".starts_with(name) => OptionValue::Sign(sign),
-            Some(_) => OptionValue::None,
-            None if WITHOUT.contains(&long) => OptionValue::None,
-            None if WITH.contains(&long) => OptionValue::NextWord,
-            None => OptionValue::Unknown,
-        };
-    }
-    let mut letters = option.trim_start_matches(XARGS_FLAGS).chars();
-    let Some(letter) = letters.next() else { return OptionValue::None };
-    let value = letters.as_str();
-    match letter {
-        'i' => OptionValue::Sign(value),
-        'I' | 'J' if !value.is_empty() => OptionValue::Sign(value),
-        // Their value is part of the word, if there is one.
-        'e' | 'l' => OptionValue::None,
-        'I' | 'J' | 'n' | 'P' | 'L' | 's' | 'd' | 'a' | 'E' | 'R' | 'S' => match value {
-            "" => OptionValue::NextWord,
-            _ => OptionValue::None,
-        },
-        _ => OptionValue::Unknown,
-    }
-}
-
-/// Returns whether an option of `xargs` that begins so may name a sign, which only a shell knows.
-fn may_name_sign(start: &str) -> bool {
-    match start.strip_prefix("--") {
-        Some(long) => "replace".starts_with(long.split('=').next().unwrap_or(long)),
-        None => {
-            let letters = start.trim_start_matches('-').trim_start_matches(XARGS_FLAGS);
-            letters.is_empty() || letters.starts_with(['I', 'J', 'i'])
-        }
-    }
 }
 
 /// Returns whether a word may name an alias of git, in any case.
@@ -593,49 +523,6 @@ fn certain_command(words: &[Word]) -> Option<usize> {
             return Some(at);
         }
         at += 1;
-    }
-}
-
-/// Returns whether a shell of Windows of this name runs a command. Each plain word may begin it:
-/// these shells have many commands that run another one.
-fn runs_in_shell_of_windows(shell: &str, arguments: &[Word], command: &[String]) -> Result<bool, Opaque> {
-    const READS: Opaque = "a shell of Windows in it reads its line by rules of its own";
-    let is_plain = |char: char| char.is_ascii_alphanumeric() || " -_./".contains(char);
-    let line = arguments.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ");
-    if arguments.iter().any(|word| word.is_expanded) || !line.chars().all(is_plain) {
-        return Err(READS);
-    }
-    let words_of = |line: &str| -> Result<Vec<Word>, Opaque> {
-        Ok(read_line(line, 0)?.commands.into_iter().flat_map(|it| it.words).collect())
-    };
-    let words = words_of(&line)?;
-    let options = options_of_windows(shell, &words);
-    // An encoded command, or commands that it reads.
-    let is_opaque = |it: &String| it.is_empty() || it.starts_with(['e', 'k']) || it.starts_with("noe");
-    let is_option = |word: &Word| word.text.starts_with(['-', '/']);
-    if words.iter().all(is_option) || options.iter().any(is_opaque) {
-        return Err(READS);
-    }
-    let mut apart = String::new();
-    if shell == CMD {
-        // A `/` or `.` may end the name of a command, and the line may follow `/c` at once.
-        apart = line.replace('/', " /").replace('.', " .");
-        for option in ["/c", "/C", "/r", "/R"] {
-            apart = apart.replace(option, &format!("{option} "));
-        }
-    }
-    let runs = |words: &[Word]| (0..words.len()).any(|at| begins_with(&words[at..], command));
-    Ok(runs(&words) || runs(&words_of(&apart)?))
-}
-
-/// Returns the options of a shell of Windows, in lower case and without the signs that begin them.
-fn options_of_windows(shell: &str, words: &[Word]) -> Vec<String> {
-    let options = words.iter().filter_map(|word| word.text.strip_prefix(['-', '/']));
-    let options = options.map(|option| option.trim_start_matches('/').to_ascii_lowercase());
-    match shell {
-        // They may follow each other in one word.
-        CMD => options.flat_map(|it| it.split('/').map(str::to_owned).collect::<Vec<_>>()).collect(),
-        _ => options.collect(),
     }
 }
 

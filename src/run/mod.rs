@@ -42,6 +42,8 @@ pub mod patterns;
 pub mod policy;
 pub mod printer;
 pub mod summary;
+mod windows_shells;
+mod xargs;
 
 /// Reason to end a run before its turns are complete.
 #[derive(Debug)]
