@@ -21,14 +21,11 @@ use rustix::process::{
     set_parent_process_death_signal, waitpid, Pid, PidfdFlags, RawPid, Signal, WaitOptions,
 };
 
-use super::unix::{leave_group, ProcessTree};
+use super::unix::{kill_group, leave_group, ProcessTree, POLL_INTERVAL};
 use super::EXIT_GRACE;
 
 /// Time for a guard that is late: none, because the host finds what the guard has not ended yet.
 pub(super) const LATE_GUARD_WITHIN: Duration = Duration::ZERO;
-
-/// Interval between searches for remaining descendants.
-const SWEEP_INTERVAL: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct FoundProcess {
@@ -198,7 +195,7 @@ fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), give_up_
         } else if !none_before && last_new.elapsed() > give_up_after {
             return false;
         } else {
-            thread::sleep(SWEEP_INTERVAL);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }
@@ -239,10 +236,10 @@ pub(super) fn end(tree: ProcessTree) {
     thread::sleep(EXIT_GRACE);
     let are_all_found = tree.adopts && can_be_found();
     if !are_all_found {
-        // This kills the guard as well if it cannot leave the group. The host ends the remaining
-        // processes, as far as it finds them.
+        // The host ends the remaining processes, as far as it finds them.
         leave_group();
-        kill_process_group(tree.group, Signal::KILL).unwrap_or_default();
+        // The host waits for the guard only for a moment longer.
+        kill_group(tree.group, EXIT_GRACE / 2);
     }
     if kill(ours, || (), EXIT_GRACE) && are_all_found {
         // The reaping thread exits once it has reaped all of them.
@@ -295,7 +292,7 @@ mod tests {
         let top = RawPid::try_from(shell.id()).unwrap();
         assert!(can_be_found());
         while below(&Children::Listed, top).len() < 5 {
-            thread::sleep(SWEEP_INTERVAL);
+            thread::sleep(POLL_INTERVAL);
         }
         let all = below(&Children::Listed, top);
         assert_eq!(below(&Children::table(), top), all);
@@ -311,7 +308,7 @@ mod tests {
         let start = Instant::now();
         while !all.iter().all(gone) {
             assert!(start.elapsed() < Duration::from_secs(60), "{all:?}");
-            thread::sleep(SWEEP_INTERVAL);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 

@@ -19,10 +19,8 @@ use rustix::process::{
     getpid, kill_process, kill_process_group, test_kill_process, test_kill_process_group, Pid, RawPid, Signal,
 };
 
-use super::unix::{leave_group, ProcessTree};
+use super::unix::{kill_group, leave_group, ProcessTree, POLL_INTERVAL};
 use super::EXIT_GRACE;
-
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Interval between searches that find nothing new.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
@@ -249,8 +247,7 @@ pub(super) fn end(tree: ProcessTree) {
         thread::sleep(POLL_INTERVAL);
     }
     if !processes.kill() {
-        // Kills the guard as well if it could not leave the group.
-        kill_process_group(tree.group, Signal::KILL).unwrap_or_default();
+        kill_group(tree.group, KILL_WITHIN);
     }
 }
 

@@ -26,9 +26,11 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use rustix::process::{
-    getpgid, getpid, getppid, ioctl_tiocsctty, setpgid, setsid, wait, Pid, Signal, WaitOptions, WaitStatus,
+    getpgid, getpid, getppid, ioctl_tiocsctty, kill_process_group, setpgid, setsid, test_kill_process_group,
+    wait, Pid, Signal, WaitOptions, WaitStatus,
 };
 use tokio::signal::unix::{signal, SignalKind};
 
@@ -106,6 +108,9 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Option<(GuardRole, Option
 }
 
 const NOT_STARTED: i32 = 127;
+
+/// Interval between questions whether processes still exist.
+pub(in crate::os::process) const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 impl GuardReport {
     pub(super) fn line(&self) -> String {
@@ -219,6 +224,18 @@ pub(in crate::os::process) fn leave_group() -> bool {
     let host = getppid().filter(|parent| !parent.is_init());
     let other = host.and_then(|host| getpgid(Some(host)).ok());
     other.is_some_and(|other| setpgid(None, Some(other)).is_ok())
+}
+
+/// Kills a group that the guard has left, and waits until its processes have ended, for a limited
+/// time, because an unreaped process exists for ever. Kills the guard as well if it could not leave
+/// the group.
+pub(in crate::os::process) fn kill_group(group: Pid, within: Duration) {
+    // Fails if the group is empty.
+    kill_process_group(group, Signal::KILL).unwrap_or_default();
+    let start = Instant::now();
+    while start.elapsed() < within && test_kill_process_group(group).is_ok() {
+        thread::sleep(POLL_INTERVAL);
+    }
 }
 
 /// Starts a command with the guard's stdout and stderr, and closes the guard's own copies.

@@ -18,7 +18,7 @@ use super::linux as half;
 use super::portable as half;
 
 pub use self::guard::{arguments, run_if_asked, GUARD};
-pub(super) use self::guard::{leave_group, ProcessTree};
+pub(super) use self::guard::{kill_group, leave_group, ProcessTree, POLL_INTERVAL};
 pub use self::guards::{Guard, GuardProgram};
 pub use self::pipes::{AgentPipe, Control, Lifeline, OutputPipe};
 
