@@ -74,13 +74,14 @@ fn forget(connection: &Connection, is_gone: impl Fn(ChannelId) -> bool) -> Resul
     }
 }
 
-/// Stores this key as the last assigned one, unless a higher one is stored.
+/// Stores this key as the last assigned one, unless a higher one is stored. A damaged last key stays
+/// damaged: the next process skips ahead because of it.
 fn retire(connection: &Connection, key: u64) -> Result<(), StoreError> {
-    let last = rows::number(connection, LAST_KEY).ok().flatten();
-    if last.is_none_or(|last| last < key) {
-        rows::put_number(connection, LAST_KEY, key)?;
+    match rows::number(connection, LAST_KEY) {
+        Ok(last) if last.is_none_or(|last| last < key) => rows::put_number(connection, LAST_KEY, key),
+        Err(error) if !error.is_damage() => Err(error),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Time of removal of a session that is being purged in parts and cannot be restored.

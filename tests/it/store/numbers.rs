@@ -247,6 +247,24 @@ fn no_key_is_assigned_twice() {
     assert!(open(&path).1.last_key > after, "keys are assigned again behind a damaged number");
 }
 
+#[test]
+fn purge_keeps_a_damaged_last_key_as_it_is() {
+    let (_folder, path) = place();
+    let options = ahp_sidecar::store::StoreOptions { trash: std::time::Duration::ZERO, ..Default::default() };
+    let (mut writer, start) = super::Writer::open(&path, options).unwrap();
+    writer.commit(&[whole(7), vec![Record::SessionRemoved(SessionKey(7))]].concat()).unwrap();
+    rusqlite(&path, "UPDATE meta SET value = 3 WHERE name = 'last_key'");
+    while writer.tidy_some().unwrap() == ahp_sidecar::store::space::Due::Now {}
+    assert!(super::load(&reader(&path), 7).unwrap().is_none());
+    drop(writer);
+    let after = open(&path).1.last_key;
+    assert!(
+        after > start.last_key + (1 << 52),
+        "{after} after {}: the damage was not noticed",
+        start.last_key
+    );
+}
+
 /// Commits consecutive actions, each by itself.
 fn commit_singly(writer: &mut super::Writer, numbers: std::ops::RangeInclusive<u64>) {
     numbers.for_each(|seq| writer.commit(&actions([seq])).unwrap());
