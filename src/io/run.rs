@@ -20,7 +20,7 @@ use anyhow::bail;
 use tokio::sync::mpsc;
 use tokio::time::{timeout, Instant};
 
-use self::leaving::{CLOSE_WITHIN, UNSENT_REASON};
+use self::leaving::{Departure, CLOSE_WITHIN, UNSENT_REASON};
 pub use self::serving::{print_urls, serve, Exit, RunOptions, StateError};
 use self::serving::{scratch_in, shell_scripts};
 use super::configuration::Configuration;
@@ -46,10 +46,10 @@ use crate::backend::mcp::McpServer;
 use crate::backend::probe::ProbeResult;
 use crate::backend::AnsweredAgentSessions;
 use crate::backend::{Agents, Backend, Report};
-use crate::host::effects::KnownConversation;
+use crate::host::effects::{AgentDescription, KnownConversation};
 use crate::host::effects::{ClientMcp, ClientMessage, ConnectionId, Ids, Input, Now, Output, Timer};
 use crate::host::log::ReplayWindow;
-use crate::host::{self, AutomationRules, AutomationSettings, Host, NextRelease};
+use crate::host::{self, AutomationRules, AutomationSettings, Host, NextRelease, Start};
 use crate::os::hangup::LeaveReason;
 use crate::os::paths;
 use crate::versions::dialect::Dialect;
@@ -103,70 +103,79 @@ struct Sidecar {
     timers: Vec<(Instant, Timer)>,
     /// Time at which collected log records are sent to clients; `None` if none are pending.
     logs_due: Option<Instant>,
-    /// Set when only queued output is left to write.
-    done: Option<Exit>,
-    /// Error with which stdin has ended.
-    unreadable: Option<std::io::Error>,
-    /// Deadline for leaving; `None` until that was requested.
-    leave_by: Option<Instant>,
-    /// Deadline for the end of the agents; `None` until they were asked to stop.
-    agents_by: Option<Instant>,
-    /// Set by a second request to leave.
-    leaves_at_once: bool,
-    input_has_ended: bool,
-    /// Set when turns have had their time after the end of stdin, at once if they are cancelled.
-    drained: bool,
+    departure: Departure,
 }
 
-/// Agents, MCP servers, those of clients' plugins that are allowed, rules of automations, and
-/// whether the host goes on without clients.
-type Offered = (Vec<Box<dyn Backend>>, Vec<McpServer>, ClientMcp, Option<AutomationRules>, bool);
+/// Agents and rules that a process offers.
+struct Offered {
+    backends: Vec<Box<dyn Backend>>,
+    servers: Vec<McpServer>,
+    /// MCP servers of clients' plugins that are allowed.
+    client_mcp: ClientMcp,
+    /// Rules of automations; `None` if there are none.
+    automations: Option<AutomationRules>,
+    /// Set if the host goes on without clients.
+    stays: bool,
+}
 
 /// Returns the members of the next release that the core sends in this version, if any.
 fn next_release(version: Dialect) -> Option<NextRelease> {
     (version >= Dialect::V1_1_0).then_some(NextRelease { path_style: paths::STYLE })
 }
 
+fn core_config(
+    options: &RunOptions,
+    agents: Vec<AgentDescription>,
+    (client_mcp, automations): (ClientMcp, Option<AutomationSettings>),
+    start: Start,
+    has_store: bool,
+) -> host::Config {
+    host::Config {
+        server_info: ahp_types::commands::Implementation {
+            name: env!("CARGO_PKG_NAME").to_owned(),
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            title: None,
+        },
+        agents,
+        client_mcp,
+        automations,
+        next: next_release(Dialect::spoken(options.preview)),
+        root_schema: host::nothing_to_configure(),
+        replay_window: ReplayWindow::default(),
+        start,
+        limits: options.limits,
+        memory_budget: if has_store { options.memory_budget } else { usize::MAX },
+    }
+}
+
 impl Sidecar {
     fn new(
         options: RunOptions,
-        (backends, servers, client_mcp, automations, stays): Offered,
+        offered: Offered,
         opened: OpenedPersistence,
         leave_reasons: mpsc::UnboundedReceiver<LeaveReason>,
         join_requests: mpsc::UnboundedReceiver<JoinRequest>,
     ) -> (Self, Events) {
+        let Offered { backends, servers, client_mcp, automations, stays } = offered;
         let OpenedPersistence { persistence, start, events: committed, readers } = opened;
+        let has_store = !readers.is_empty();
         let (mut agents, reports) = Agents::new(backends);
         agents.offer_servers(servers);
         let described = agents.describe();
         let providers = described.iter().map(|agent| agent.info.provider.clone()).collect();
-        let host = Host::new(host::Config {
-            server_info: ahp_types::commands::Implementation {
-                name: env!("CARGO_PKG_NAME").to_owned(),
-                version: Some(env!("CARGO_PKG_VERSION").to_owned()),
-                title: None,
-            },
-            agents: described,
-            client_mcp,
-            // Nothing is sent by itself where nothing is stored.
-            automations: automations.filter(|_| !readers.is_empty()).map(|rules| AutomationSettings {
-                rules,
-                zones: time_zones::of_system(),
-                stays,
-            }),
-            next: next_release(Dialect::spoken(options.preview)),
-            root_schema: host::nothing_to_configure(),
-            replay_window: ReplayWindow::default(),
-            start,
-            limits: options.limits,
-            memory_budget: if readers.is_empty() { usize::MAX } else { options.memory_budget },
+        // Nothing is sent by itself where nothing is stored.
+        let automations = automations.filter(|_| has_store).map(|rules| AutomationSettings {
+            rules,
+            zones: time_zones::of_system(),
+            stays,
         });
+        let config = core_config(&options, described, (client_mcp, automations), start, has_store);
+        let host = Host::new(config);
         let (clock, ids): (_, Box<dyn Ids>) = if options.deterministic {
             (Clock::Fixed, Box::new(CountedIds::default()))
         } else {
             (Clock::Real(std::time::Instant::now()), Box::new(RandomIds))
         };
-        let has_store = !readers.is_empty();
         let (readers, read) = Readers::new(readers, options.limits);
         let (acceptor, links) = ConnectionAcceptor::new(options.outbox);
         let (directories, looked) = Directories::new();
@@ -224,13 +233,7 @@ impl Sidecar {
             upkeep: None,
             timers: Vec::new(),
             logs_due: None,
-            done: None,
-            unreadable: None,
-            leave_by: None,
-            agents_by: None,
-            leaves_at_once: false,
-            input_has_ended: false,
-            drained: false,
+            departure: Departure::default(),
         };
         (
             sidecar,
@@ -310,12 +313,12 @@ impl Sidecar {
         while !self.outputs.is_empty() {
             self.end_step();
         }
-        if (self.drained || self.idle().is_some()) && self.persistence.is_failing() {
+        if (self.departure.is_drained || self.idle().is_some()) && self.persistence.is_failing() {
             bail!(UNSENT_REASON);
         }
         self.start_resources();
         let written = self.links.iter().all(|link| link.outbox.bytes() == 0);
-        if self.input_has_ended && self.persistence.has_failed_for_good() && written {
+        if self.departure.input_has_ended && self.persistence.has_failed_for_good() && written {
             bail!("the store has failed for good: changes that were not yet sent to clients are lost");
         }
         Ok(self.finished())
@@ -330,14 +333,14 @@ impl Sidecar {
             reports: self.has_room_for_agents(),
             ptys: self.has_room_for_agents(),
             due: timers
-                .chain(self.leave_by)
+                .chain(self.departure.by)
                 .chain(over)
                 .chain(self.next_disconnect())
                 .chain(first_front)
                 .chain(self.logs_due)
                 .chain(held_back.map(Instant::from_std))
                 .min(),
-            unhandled_input: self.leave_by.is_none() && self.has_client_input(),
+            unhandled_input: !self.departure.has_begun() && self.has_client_input(),
         }
     }
 
@@ -389,8 +392,8 @@ impl Sidecar {
             LoopEvent::FrontJoins(join_request) => self.receive_join_request(*join_request),
             LoopEvent::Upkeep(news) => return Ok(self.receive_upkeep(news)),
             LoopEvent::Leave(loss) => return Ok(self.receive_leave_reason(loss)),
-            LoopEvent::TimerDue if self.leave_by.is_some_and(|by| by <= Instant::now()) => {
-                return Ok(Some(self.done.unwrap_or(Exit::Done)));
+            LoopEvent::TimerDue if self.departure.by.is_some_and(|by| by <= Instant::now()) => {
+                return Ok(Some(self.departure.done.unwrap_or(Exit::Done)));
             }
             LoopEvent::TimerDue => self.fire_timers(),
             LoopEvent::LogsPending => {
@@ -475,7 +478,7 @@ impl Sidecar {
         let mut due: Vec<(Instant, Timer)> = due;
         due.sort_by_key(|&(at, _)| at);
         for (_, timer) in due {
-            self.drained |= timer == Timer::Drain;
+            self.departure.is_drained |= timer == Timer::Drain;
             self.feed(Input::Timer(timer));
         }
     }
@@ -487,7 +490,7 @@ impl Sidecar {
             self.end_step();
             self.start_resources();
             let event = if self.waits_for_others() {
-                let (ptys, due) = (self.has_room_for_agents(), self.leave_by);
+                let (ptys, due) = (self.has_room_for_agents(), self.departure.by);
                 Some(events.next(Interests { ptys, due, ..Interests::default() }).await)
             } else {
                 tokio::task::yield_now().await;

@@ -74,8 +74,8 @@ fn forget(connection: &Connection, is_gone: impl Fn(ChannelId) -> bool) -> Resul
     }
 }
 
-/// Stores this key as the last assigned one, unless a higher one is stored. A damaged last key stays
-/// damaged: the next process skips ahead because of it.
+/// Stores this key as the last assigned one, unless a higher one is stored. A damaged one stays:
+/// the next process skips ahead because of it.
 fn retire(connection: &Connection, key: u64) -> Result<(), StoreError> {
     match rows::number(connection, LAST_KEY) {
         Ok(last) if last.is_none_or(|last| last < key) => rows::put_number(connection, LAST_KEY, key),

@@ -30,7 +30,7 @@ impl Sidecar {
     /// Handles queued input of clients that have room for the answers.
     pub(super) async fn receive_from_clients(&mut self, events: &mut Events) -> anyhow::Result<Option<Exit>> {
         for _ in 0..LINES_AT_ONCE {
-            if self.leave_by.is_some() {
+            if self.departure.has_begun() {
                 break;
             }
             let coming = self.in_flight_bytes();
@@ -111,9 +111,9 @@ impl Sidecar {
 
     /// Begins to shut down after the end of the client on stdin and stdout.
     pub(super) fn end_stdin(&mut self, how: Shutdown, failure: Option<std::io::Error>) {
-        self.unreadable = failure;
-        self.input_has_ended = true;
-        self.drained = how == Shutdown::Cancel;
+        self.departure.unreadable = failure;
+        self.departure.input_has_ended = true;
+        self.departure.is_drained = how == Shutdown::Cancel;
         self.feed(Input::Shutdown(how));
     }
 
@@ -123,7 +123,7 @@ impl Sidecar {
             self.take_up(reading);
         }
         self.resources.keep_from_clients(join_request.take_files());
-        if let Some(fronts) = self.fronts.as_mut().filter(|_| self.leave_by.is_none()) {
+        if let Some(fronts) = self.fronts.as_mut().filter(|_| !self.departure.has_begun()) {
             let with = FrontServices {
                 acceptor: &self.acceptor,
                 listeners: &self.listeners,
@@ -144,7 +144,7 @@ impl Sidecar {
                 ));
             }
             UpkeepEvent::Socket(listener) => {
-                if let Some(fronts) = self.fronts.as_mut().filter(|_| self.leave_by.is_none()) {
+                if let Some(fronts) = self.fronts.as_mut().filter(|_| !self.departure.has_begun()) {
                     fronts.listen_anew(listener);
                 }
             }

@@ -43,6 +43,32 @@ pub(super) fn file_system_timeout(how: Shutdown) -> Duration {
     }
 }
 
+/// Progress of the process towards its end.
+#[derive(Debug, Default)]
+pub(super) struct Departure {
+    /// Exit that follows as soon as queued output is written.
+    pub(super) done: Option<Exit>,
+    /// Error with which stdin has ended.
+    pub(super) unreadable: Option<std::io::Error>,
+    pub(super) input_has_ended: bool,
+    /// Set when turns have had their time after the end of stdin, at once if they are cancelled.
+    pub(super) is_drained: bool,
+    /// Deadline for the end of the loop; `None` until the process was asked to leave, or only a
+    /// blocked file system is left to wait for.
+    pub(super) by: Option<Instant>,
+    /// Deadline for the end of the agents; `None` until they were asked to stop.
+    pub(super) agents_by: Option<Instant>,
+    /// Set by a second request to leave.
+    is_immediate: bool,
+}
+
+impl Departure {
+    /// Returns whether no more input is handled.
+    pub(super) fn has_begun(&self) -> bool {
+        self.by.is_some()
+    }
+}
+
 impl Sidecar {
     /// Handles a reason to leave. Returns the exit if it follows at once.
     pub(super) fn receive_leave_reason(&mut self, loss: LeaveReason) -> Option<Exit> {
@@ -57,13 +83,13 @@ impl Sidecar {
     /// Begins to leave. Returns true for a second request, which ends the process at once.
     fn leave(&mut self, why: &str) -> bool {
         tracing::info!(why, "leaving");
-        if self.leave_by.is_some() {
-            self.leaves_at_once = true;
+        if self.departure.has_begun() {
+            self.departure.is_immediate = true;
             return true;
         }
         let now = Instant::now();
-        self.leave_by = Some(now + LEAVE_WITHIN);
-        self.agents_by = Some(now + AGENTS_WITHIN);
+        self.departure.by = Some(now + LEAVE_WITHIN);
+        self.departure.agents_by = Some(now + AGENTS_WITHIN);
         self.feed(Input::Shutdown(Shutdown::Cancel));
         // Runs while queued output is written.
         tokio::spawn(self.agents.stop());
@@ -74,12 +100,16 @@ impl Sidecar {
     pub(super) fn finished(&mut self) -> Option<Exit> {
         let written = self.links.iter().all(|link| link.outbox.bytes() == 0);
         let read = self.readers.as_ref().is_none_or(|readers| readers.is_idle());
-        let exit = self.done.or(self.idle()).filter(|_| self.persistence.is_settled() && read && written)?;
+        let exit = self
+            .departure
+            .done
+            .or(self.idle())
+            .filter(|_| self.persistence.is_settled() && read && written)?;
         if self.resources.is_idle() {
             return Some(exit);
         }
-        self.leave_by =
-            self.leave_by.or(Instant::now().checked_add(file_system_timeout(self.options.terms.on_eof)));
+        let limit = file_system_timeout(self.options.terms.on_eof);
+        self.departure.by = self.departure.by.or(Instant::now().checked_add(limit));
         None
     }
 
@@ -95,10 +125,10 @@ impl Sidecar {
 
     /// Stops agents, terminals and git with all their child processes.
     pub(super) async fn stop_agents(&mut self) {
-        if self.leaves_at_once {
+        if self.departure.is_immediate {
             return;
         }
-        let by = self.agents_by.unwrap_or_else(|| Instant::now() + AGENTS_WITHIN);
+        let by = self.departure.agents_by.unwrap_or_else(|| Instant::now() + AGENTS_WITHIN);
         // The guards end these processes even if this times out.
         let all = async { tokio::join!(self.agents.stop(), self.ptys.stop(), self.git.stop()) };
         if tokio::time::timeout_at(by, all).await.is_err() {
@@ -107,10 +137,10 @@ impl Sidecar {
     }
 
     pub(super) fn close_store(&mut self) {
-        if self.leaves_at_once {
+        if self.departure.is_immediate {
             return;
         }
-        let was_asked = self.leave_by.is_some();
+        let was_asked = self.departure.has_begun();
         self.persistence.close(if was_asked { CLOSE_IN_HASTE } else { CLOSE_WITHIN });
     }
 }

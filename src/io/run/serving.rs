@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use tokio::sync::mpsc;
 
-use super::Sidecar;
+use super::{Offered, Sidecar};
 use crate::backend::Backend;
 use crate::host::limits::Limits;
 use crate::io::configuration::Configuration;
@@ -124,12 +124,16 @@ pub fn serve(
         };
         let terms = options.terms.clone();
         let line_bytes_max = terms.line_bytes_max;
-        let automations = configuration.automations();
         let preview = options.preview.or(configuration.preview());
         let options = RunOptions { preview, ..options };
-        let client_mcp = configuration.client_mcp();
-        let agents = (backends, configuration.servers(), client_mcp, automations, stays);
-        let (mut sidecar, mut events) = Sidecar::new(options, agents, opened, leave_reasons, join_requests);
+        let offered = Offered {
+            backends,
+            servers: configuration.servers(),
+            client_mcp: configuration.client_mcp(),
+            automations: configuration.automations(),
+            stays,
+        };
+        let (mut sidecar, mut events) = Sidecar::new(options, offered, opened, leave_reasons, join_requests);
         sidecar.fronts = fronts;
         let left = tokio::select! {
             listens = sidecar.listen_to_others(&terms) => listens.map(|()| None),
@@ -152,7 +156,7 @@ pub fn serve(
             stdio::read_lines(stdin, line_bytes_max, lines, None).map_err(no_thread)?;
         }
         let exit = sidecar.run_to_the_end(events).await?;
-        match sidecar.unreadable {
+        match sidecar.departure.unreadable {
             None => Ok(exit),
             Some(error) => Err(error).context("stdin cannot be read"),
         }

@@ -246,7 +246,7 @@ impl Sidecar {
             }
             Output::Done { cut } => {
                 self.send_logs(None);
-                self.done = Some(if cut { Exit::Cut } else { Exit::Done });
+                self.departure.done = Some(if cut { Exit::Cut } else { Exit::Done });
             }
         }
     }
@@ -336,7 +336,7 @@ impl Sidecar {
     pub(super) fn settle(&mut self) {
         self.export_logs();
         self.feed(Input::BatchEnded);
-        if self.done.is_some() {
+        if self.departure.done.is_some() {
             self.feed(Input::Timer(Timer::Summaries));
         }
         self.end_step();
@@ -391,7 +391,7 @@ impl Sidecar {
         let mut over = Vec::new();
         let (now, is_failing) = (Instant::now(), self.persistence.is_failing());
         for link in self.links.iter_mut() {
-            if self.done.is_some() || link.closing {
+            if self.departure.done.is_some() || link.closing {
                 link.outbox.release();
             }
             link.write();

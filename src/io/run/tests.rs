@@ -175,13 +175,14 @@ impl World {
             guard: None,
         };
         let ((_, lost), (_, join_requests)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-        let (sidecar, events) = Sidecar::new(
-            options,
-            (vec![agent], Vec::new(), ClientMcp::None, None, false),
-            opened,
-            lost,
-            join_requests,
-        );
+        let offered = Offered {
+            backends: vec![agent],
+            servers: Vec::new(),
+            client_mcp: ClientMcp::None,
+            automations: None,
+            stays: false,
+        };
+        let (sidecar, events) = Sidecar::new(options, offered, opened, lost, join_requests);
         Self { sidecar, events, by_hand: None }
     }
 

@@ -58,14 +58,18 @@ async fn it_is_gone_within_two_seconds_whatever_goes_on() {
         world.sidecar.receive_leave_reason(LeaveReason::Asked("SIGTERM")).is_none(),
         "what is due is done before"
     );
-    let (leave_by, agents_by) = (world.sidecar.leave_by.unwrap(), world.sidecar.agents_by.unwrap());
+    let (leave_by, agents_by) =
+        (world.sidecar.departure.by.unwrap(), world.sidecar.departure.agents_by.unwrap());
     let now = Instant::now();
     assert!(leave_by <= now + LEAVE_WITHIN && agents_by <= now + AGENTS_WITHIN);
     world.settle().await;
-    assert_eq!((world.sidecar.leave_by, world.sidecar.agents_by), (Some(leave_by), Some(agents_by)));
+    assert_eq!(
+        (world.sidecar.departure.by, world.sidecar.departure.agents_by),
+        (Some(leave_by), Some(agents_by))
+    );
 
     // These times are up.
-    (world.sidecar.leave_by, world.sidecar.agents_by) = (Some(now), Some(now));
+    (world.sidecar.departure.by, world.sidecar.departure.agents_by) = (Some(now), Some(now));
     let leaves = async {
         while world.sidecar.turn(&mut world.events).await.unwrap().is_none() {
             talks.asks("ping", json!({ "channel": "ahp-root://" }));
