@@ -15,7 +15,8 @@
 //! [`transcripts`] (recording and replaying conversations), [`conform`] (judging hosts), [`trace`]
 //! (what takes how long),
 //! [`shapes`] (messages without their texts), [`bundle`] (one file for a bug report), [`listening`]
-//! and [`connect`] (connections of other programs, and of this one as a client).
+//! and [`connect`] (connections of other programs, and of this one as a client), `line_diff`
+//! (comparisons of texts).
 //! `src/FIRST_MESSAGE.md` follows one message through all of it, and `src/GLOSSARY.md` defines the
 //! terms.
 //!
@@ -39,6 +40,7 @@ pub mod help;
 pub mod host;
 pub mod installing;
 pub mod io;
+pub(crate) mod line_diff;
 pub mod listening;
 pub mod os;
 pub mod places;

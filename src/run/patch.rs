@@ -3,12 +3,7 @@
 //! Owns: the text of a patch for one file, with modes and binary contents.
 //! Never: reads a file, or runs git.
 
-use std::ops::Range;
-
-use imara_diff::{Algorithm, Diff, Hunk, InternedInput, Token};
-
-/// Number of unchanged lines around a change.
-const CONTEXT_LINES: u32 = 3;
+use crate::line_diff::push_unified;
 
 /// Mode of a regular file.
 pub const REGULAR: u32 = 0o100_644;
@@ -88,7 +83,7 @@ fn one_patch(path: &[u8], before: Option<&PatchSide>, after: Option<&PatchSide>)
         };
         let (old_name, new_name) = (name(before, &old_name), name(after, &new_name));
         patch.extend_from_slice(format!("--- {old_name}\n+++ {new_name}\n").as_bytes());
-        push_lines(&mut patch, &old, &new);
+        push_unified(&mut patch, &old, &new);
     }
     Some(patch)
 }
@@ -122,50 +117,6 @@ fn quoted(side: &str, path: &[u8]) -> String {
     }
     text.push('"');
     text
-}
-
-fn push_lines(patch: &mut Vec<u8>, old: &[u8], new: &[u8]) {
-    let lines = InternedInput::new(old, new);
-    let mut changed = Diff::compute(Algorithm::Histogram, &lines);
-    changed.postprocess_lines(&lines);
-    let hunks: Vec<Hunk> = changed.hunks().collect();
-    let is_near = |hunk: &Hunk, next: &Hunk| next.before.start - hunk.before.end <= 2 * CONTEXT_LINES;
-    for hunks in hunks.chunk_by(is_near) {
-        push_hunks(patch, hunks, &lines);
-    }
-}
-
-/// Appends adjacent changes as one hunk.
-fn push_hunks(patch: &mut Vec<u8>, hunks: &[Hunk], lines: &InternedInput<&[u8]>) {
-    let (Some(first), Some(last)) = (hunks.first(), hunks.last()) else { return };
-    // Context lines are the same on both sides.
-    let above = first.before.start.min(CONTEXT_LINES);
-    let below = (lines.before.len() as u32 - last.before.end).min(CONTEXT_LINES);
-    let side = |first: &Range<u32>, last: &Range<u32>| {
-        let (start, end) = (first.start - above, last.end + below);
-        // Line numbers start at 1; an empty side is given the number of the line before it.
-        format!("{},{}", if start == end { start } else { start + 1 }, end - start)
-    };
-    let (old, new) = (side(&first.before, &last.before), side(&first.after, &last.after));
-    patch.extend_from_slice(format!("@@ -{old} +{new} @@\n").as_bytes());
-    let mut push = |mark: u8, side: &[Token], range: Range<u32>| {
-        for line in &side[range.start as usize..range.end as usize] {
-            let line = lines.interner[*line];
-            patch.push(mark);
-            patch.extend_from_slice(line);
-            if !line.ends_with(b"\n") {
-                patch.extend_from_slice(b"\n\\ No newline at end of file\n");
-            }
-        }
-    };
-    let mut done = first.before.start - above;
-    for hunk in hunks {
-        push(b' ', &lines.before, done..hunk.before.start);
-        push(b'-', &lines.before, hunk.before.clone());
-        push(b'+', &lines.after, hunk.after.clone());
-        done = hunk.before.end;
-    }
-    push(b' ', &lines.before, done..done + below);
 }
 
 /// Appends a content as a literal: a zlib stream of stored blocks, in base 85.

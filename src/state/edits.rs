@@ -9,11 +9,11 @@ use std::collections::{BTreeSet, HashMap};
 use ahp_types::common::JsonObject;
 use ahp_types::state::{ContentRef, FileEditSide, ResponsePart, ToolCallState, ToolResultContent, Turn};
 use base64::prelude::{Engine, BASE64_STANDARD};
-use imara_diff::{Algorithm, Diff, InternedInput};
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::line_diff;
 use crate::wire::tool_calls::{KIND, LOCATIONS};
 
 /// Prefix of the data URI that holds a side of an edit in a state.
@@ -61,8 +61,8 @@ pub struct LineCounts {
 impl LineCounts {
     /// Compares two texts.
     pub fn between(before: &str, after: &str) -> Self {
-        let diff = Diff::compute(Algorithm::Myers, &InternedInput::new(before, after));
-        Self { added: diff.count_additions().into(), removed: diff.count_removals().into() }
+        let (added, removed) = line_diff::count(before, after);
+        Self { added: added.into(), removed: removed.into() }
     }
 }
 

@@ -4,7 +4,6 @@
 //! Never: opens a file. Attachments that the agent cannot accept are only named.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use agent_client_protocol_schema::v1::{
     AudioContent, BlobResourceContents, ContentBlock, ContentChunk, Diff, EmbeddedResource,
@@ -17,7 +16,6 @@ use ahp_types::state::{
     ToolResultTextContent, Turn,
 };
 use base64::prelude::{Engine, BASE64_STANDARD};
-use imara_diff::{Algorithm, Diff as LineDiff, Hunk, InternedInput, Token};
 use serde_json::value::RawValue;
 use serde_json::Value;
 
@@ -25,6 +23,7 @@ use super::extra_meta;
 use super::quirks::AgentQuirks;
 use crate::files::uris::path_of;
 use crate::host::effects::{Transcript, TranscriptOf};
+use crate::line_diff::push_unified;
 use crate::state::history::CompletedTurn;
 use crate::wire::text::{fence, last_bytes};
 
@@ -34,8 +33,6 @@ const TRANSCRIPT_BYTES_MAX: usize = 256 << 10;
 /// Maximum size of each side of a diff that is shown as text, in bytes. The thread that computes it
 /// serves all clients.
 const DIFF_BYTES_MAX: usize = 1 << 20;
-
-const DIFF_CONTEXT_LINES: u32 = 3;
 
 /// Content that an agent accepts in a prompt, by its capabilities and quirks.
 #[derive(Debug, Clone, Copy)]
@@ -347,49 +344,10 @@ fn diff_text(diff: &Diff) -> String {
     if old.len().max(new.len()) > DIFF_BYTES_MAX {
         return format!("{text}({} bytes, now {} bytes: too long to compare)\n", old.len(), new.len());
     }
-    let lines = InternedInput::new(old, new);
-    let mut changed = LineDiff::compute(Algorithm::Histogram, &lines);
-    changed.postprocess_lines(&lines);
-    let hunks: Vec<Hunk> = changed.hunks().collect();
-    let is_near = |hunk: &Hunk, next: &Hunk| next.before.start - hunk.before.end <= 2 * DIFF_CONTEXT_LINES;
-    for hunks in hunks.chunk_by(is_near) {
-        write_hunks(&mut text, hunks, &lines);
-    }
+    let mut changes = Vec::new();
+    push_unified(&mut changes, old.as_bytes(), new.as_bytes());
+    text.push_str(&String::from_utf8_lossy(&changes));
     text
-}
-
-/// Writes one hunk of adjacent changes, with context lines. (The printer of `imara_diff` gives the
-/// first hunk a wrong header if it starts 4 to 6 lines into the file.)
-fn write_hunks(text: &mut String, hunks: &[Hunk], lines: &InternedInput<&str>) {
-    let (Some(first), Some(last)) = (hunks.first(), hunks.last()) else { return };
-    // Context lines are the same on both sides.
-    let before = first.before.start.min(DIFF_CONTEXT_LINES);
-    let after = (lines.before.len() as u32 - last.before.end).min(DIFF_CONTEXT_LINES);
-    let side = |first: &Range<u32>, last: &Range<u32>| {
-        let (start, end) = (first.start - before, last.end + after);
-        // Line numbers start at 1; an empty side is given the number of the line before it.
-        format!("{},{}", if start == end { start } else { start + 1 }, end - start)
-    };
-    let (old, new) = (side(&first.before, &last.before), side(&first.after, &last.after));
-    text.push_str(&format!("@@ -{old} +{new} @@\n"));
-    let mut add_lines = |mark: char, side: &[Token], range: Range<u32>| {
-        for line in &side[range.start as usize..range.end as usize] {
-            let line = lines.interner[*line];
-            text.push(mark);
-            text.push_str(line);
-            if !line.ends_with('\n') {
-                text.push_str("\n\\ No newline at end of file\n");
-            }
-        }
-    };
-    let mut next = first.before.start - before;
-    for hunk in hunks {
-        add_lines(' ', &lines.before, next..hunk.before.start);
-        add_lines('-', &lines.before, hunk.before.clone());
-        add_lines('+', &lines.after, hunk.after.clone());
-        next = hunk.before.end;
-    }
-    add_lines(' ', &lines.before, next..next + after);
 }
 
 /// Returns a transcript of the turns and their attachments, for an agent without memory of them.
