@@ -49,7 +49,7 @@ pub(super) use changeset::Changeset;
 pub(super) use root::Root;
 #[cfg(test)]
 pub(super) use sample::Sample;
-pub(super) use terminal::{running_state, CommandCall, Pty, Terminal};
+pub(super) use terminal::{running_state, CommandCall, Pty, ReportedCommand, Terminal};
 pub(super) use watch::Watch;
 
 /// Behaviour in which kinds of channels differ. The defaults fit most kinds.

@@ -24,42 +24,50 @@ use crate::wire::terminals::{
     parse_terminal_uri, terminal_uri, OUTPUT_BYTES_KEPT, SCROLLBACK_BYTES_CUT, SCROLLBACK_BYTES_MAX,
 };
 
+/// Terminal with a chat or a pty. A shell of a client has a pty only, a command that the host runs
+/// has both, and a command that an agent runs has a chat only, as has restored output.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     pub(crate) channel: Channel,
     pub(crate) state: TerminalState,
-    /// Chat whose agent or user runs the command; `None` for shells of clients.
+    /// Chat whose agent or user runs the command.
     pub(crate) chat: Option<ChatKey>,
-    /// Interactive program; `None` for the output of an agent's command, and of a restored one.
     pub(crate) pty: Option<Pty>,
-    /// Agent's id of the terminal; `None` once the agent can no longer report on it.
-    pub(crate) name: Option<String>,
-    pub(crate) since: String,
-    /// Set if the agent can leave the command running in the background.
-    pub(crate) detaches: bool,
+    /// Command on which the chat's agent can still report; `None` once its conversation has ended.
+    pub(crate) reported: Option<ReportedCommand>,
     /// Set if a completed call has stored the exit status and output of the command.
     pub(crate) is_stored: bool,
     /// Set if earlier output was trimmed.
     pub(crate) is_cut: bool,
 }
 
+/// Command that an agent runs.
+#[derive(Debug)]
+pub(crate) struct ReportedCommand {
+    /// Agent's id of the terminal.
+    pub(crate) name: String,
+    pub(crate) since: String,
+    /// Set if the agent can leave the command running in the background.
+    pub(crate) detaches: bool,
+}
+
 /// Interactive program in a terminal.
 #[derive(Debug, Default)]
 pub(crate) struct Pty {
-    /// Request to answer when the program has started.
+    /// Request to answer when the shell has started.
     pub(crate) asked: Option<(ConnectionId, RequestId)>,
-    /// Id of the client that requested the terminal.
+    /// Id of the client that requested the shell; empty for a command.
     pub(crate) made_by: String,
     /// Number of input bytes that were not yet written to the program.
     pub(crate) pending_input_bytes: usize,
     /// Set once a client has subscribed.
     pub(crate) had_subscribers: bool,
-    /// Set once a client has set the title: the program cannot change it any more.
+    /// Set for a command, and once a client has set the title: the program cannot change it.
     pub(crate) is_named: bool,
     pub(crate) lines: u64,
     /// Running line: its id, and its start by the monotonic clock, in milliseconds.
     pub(crate) line: Option<(String, u64)>,
-    /// Tool call that shows the command.
+    /// Tool call that shows the running command; `None` for a shell, and for an ended command.
     pub(crate) call: Option<CommandCall>,
     /// Number of the running expiry timer, which starts without a first subscriber, or when the
     /// holder disconnects.
@@ -95,17 +103,7 @@ pub(crate) fn running_state(title: String, claim: TerminalClaim, is_pty: bool) -
 impl Terminal {
     /// Creates a terminal that belongs to no chat.
     pub(crate) fn new(channel: Channel, state: TerminalState) -> Self {
-        Self {
-            channel,
-            state,
-            chat: None,
-            pty: None,
-            name: None,
-            since: String::new(),
-            detaches: false,
-            is_stored: false,
-            is_cut: false,
-        }
+        Self { channel, state, chat: None, pty: None, reported: None, is_stored: false, is_cut: false }
     }
 
     pub(crate) fn runs(&self) -> bool {

@@ -35,7 +35,7 @@ use ahp_types::state::{
 use memchr::memmem;
 
 use crate::host::actions::Verdict;
-use crate::host::channels::{running_state, Terminal};
+use crate::host::channels::{running_state, ReportedCommand, Terminal};
 use crate::host::effects::{ChatKey, Command, TerminalEvent, TerminalKey};
 use crate::host::ledger::Ledger;
 use crate::host::model::{Channel, Session};
@@ -153,8 +153,8 @@ pub(super) fn settle_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
         let Some(terminal) = ledger.channels.terminals.remove(&key) else { continue };
         ledger.channels.by_uri.remove(&terminal.channel.uri);
         let chat = terminal.chat.and_then(|chat| ledger.channels.chats.known_mut(chat));
-        if let (Some(chat), Some(name), true) = (chat, terminal.name, terminal.is_stored) {
-            chat.stored_terminals.insert(name, key);
+        if let (Some(chat), Some(command), true) = (chat, terminal.reported, terminal.is_stored) {
+            chat.stored_terminals.insert(command.name, key);
         }
     }
 }
@@ -228,10 +228,9 @@ pub(super) fn terminal_reports(
 }
 
 fn find_terminal(ledger: &Ledger, chat: ChatKey, name: &str) -> Option<TerminalKey> {
+    let is_called = |it: &Terminal| it.reported.as_ref().is_some_and(|command| command.name == name);
     let mut terminals = ledger.channels.terminals.iter();
-    let found =
-        terminals.find(|(_, terminal)| terminal.chat == Some(chat) && terminal.name.as_deref() == Some(name));
-    found.map(|(key, _)| *key)
+    terminals.find(|(_, it)| it.chat == Some(chat) && is_called(it)).map(|(key, _)| *key)
 }
 
 /// Opens a terminal with a name that a chat's agent uses, for a call and with a title.
@@ -249,8 +248,8 @@ fn open_terminal(
     let state = running_state(title_of_line(&title), claim, false);
     // No client has an earlier state under the new URI.
     let channel = Channel::new(terminal_uri(&chat.channel.uri, number), ledger.head());
-    let (chat, name, since) = (Some(key), Some(name), step.timestamp());
-    let terminal = Terminal { chat, name, since, detaches, ..Terminal::new(channel, state) };
+    let reported = Some(ReportedCommand { name, since: step.timestamp(), detaches });
+    let terminal = Terminal { chat: Some(key), reported, ..Terminal::new(channel, state) };
     add_terminal(ledger, TerminalKey(number), terminal);
 }
 
@@ -351,7 +350,7 @@ pub(super) fn end_terminals_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: C
         // Terminals with a pty belong to the user, not to the agent.
         let terminal = ledger.channels.terminals.known_mut(key).filter(|it| it.pty.is_none());
         let Some(terminal) = terminal else { continue };
-        terminal.name = None;
+        terminal.reported = None;
         if terminal.runs() {
             let action = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
             ledger.sequence(step, key, action, None);
@@ -393,7 +392,7 @@ fn may_be_shown(ledger: &Ledger, terminal: &Terminal) -> bool {
     let Some(chat) = terminal.chat.and_then(|chat| ledger.channels.chats.known(chat)) else {
         return false;
     };
-    (terminal.name.is_some() && chat.run.is_some()) || is_shown(&chat.conversation, &terminal.channel.uri)
+    (terminal.reported.is_some() && chat.run.is_some()) || is_shown(&chat.conversation, &terminal.channel.uri)
 }
 
 /// Restores the requested terminals that calls of chats in memory show.
@@ -471,23 +470,23 @@ fn detach_command(
 ) -> Result<Verdict, Refusal> {
     let Some(terminal) = ledger.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
     let Some(chat) = terminal.chat else { return Ok(Verdict::Unchanged) };
-    let name = terminal.name.clone();
     if claimed.claim != claim_of(ledger, chat, None, None) {
         return Err(Refusal::OutputOfAgent("belongs to its agent, and can be claimed for its chat"));
     }
     if terminal.state.claim == claimed.claim {
         return Ok(Verdict::Unchanged);
     }
-    let Some(name) = name.filter(|_| terminal.runs()) else {
+    let Some(command) = terminal.reported.as_ref().filter(|_| terminal.runs()) else {
         return Err(Refusal::OutputOfAgent("has ended"));
     };
-    if !terminal.detaches {
+    if !command.detaches {
         return Err(Refusal::OutputOfAgent("does not go on without its call"));
     }
+    let name = command.name.clone();
     let work = BackgroundWork::Shell(BackgroundShellWork {
         id: terminal.channel.uri.clone(),
         label: terminal.state.title.clone(),
-        started_at: terminal.since.clone(),
+        started_at: command.since.clone(),
         meta: None,
         command: terminal.state.title.clone(),
         terminal: Some(terminal.channel.uri.clone()),

@@ -166,13 +166,10 @@ pub(super) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
     let grace = Duration::from_millis(ledger.limits.terminal_grace_ms);
     for key in keys {
         let is_gone = claims::is_claimant_disconnected(ledger, key);
-        let pty_of =
-            |terminal: &'_ Terminal| terminal.pty.as_ref().map(|pty| (pty.expiry_timer, pty.had_subscribers));
-        let Some((time, had_subscribers)) = ledger.channels.terminals.get(&key).and_then(pty_of) else {
-            continue;
-        };
-        let time = match (is_gone, time) {
-            (false, Some(_)) if had_subscribers => None,
+        let terminal = ledger.channels.terminals.get(&key);
+        let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_ref()) else { continue };
+        let time = match (is_gone, pty.expiry_timer) {
+            (false, Some(_)) if pty.had_subscribers => None,
             (true, None) => {
                 let number = ledger.fresh_key();
                 step.emit(Output::Timer(Timer::Terminal(key, number), grace));
@@ -269,8 +266,7 @@ pub(crate) fn evict_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
 /// Sends the list of terminals if it differs from the one last sent.
 pub(crate) fn send_terminal_list(ledger: &mut Ledger, step: &mut Step<'_>) {
     let has_started = |it: &Terminal| it.pty.as_ref().is_some_and(|pty| pty.asked.is_none());
-    let is_listed = |it: &&Terminal| it.is_shell() && has_started(it);
-    let listed = ledger.channels.terminals.values().filter(is_listed);
+    let listed = ledger.channels.terminals.values().filter(|it| it.is_shell() && has_started(it));
     let terminals: Vec<TerminalInfo> = listed
         .map(|terminal| TerminalInfo {
             resource: terminal.channel.uri.clone(),
