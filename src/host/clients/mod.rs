@@ -62,23 +62,23 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Starts absence timers where a client is active, unless another of its connections can send.
+    /// Starts absence timers where a client is active, unless another of its connections is present
+    /// there.
     pub(super) fn client_disconnected(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, client_id: &str) {
-        if ledger.presence.can_speak(client_id) {
-            return;
-        }
         ledger.touch(ChannelKind::Terminal);
         for session in sessions_with(ledger, client_id) {
-            self.await_client(ledger, step, session, client_id);
+            if !is_present(ledger, session, client_id) {
+                self.await_client(ledger, step, session, client_id);
+            }
         }
     }
 
-    /// Starts the absence timers of a restored session's active clients that are not connected.
+    /// Starts the absence timers of a restored session's active clients that are not present.
     pub(super) fn await_clients(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
         let Some(session) = ledger.channels.sessions.known(key) else { return };
         let active = session.state.active_clients.iter().map(|client| client.client_id.clone());
         for client in active.collect::<Vec<_>>() {
-            if !ledger.presence.can_speak(&client) {
+            if !is_present(ledger, key, &client) {
                 self.await_client(ledger, step, key, &client);
             }
         }
@@ -291,6 +291,19 @@ pub(super) fn offer_of_tools(
         .map_err(|why| Refusal::Member { member: "tools".to_owned(), problem: why.to_string() })?;
     let active_client = SessionActiveClient { tools, ..own.clone() };
     Ok(StateAction::SessionActiveClientSet(SessionActiveClientSetAction { active_client }))
+}
+
+/// Returns whether a connection of a client that can still send subscribes to a session or to a
+/// chat of it, and so receives calls of the client's tools.
+fn is_present(ledger: &Ledger, session: SessionKey, client_id: &str) -> bool {
+    let chats = ledger.channels.chats_in(session);
+    let subscribes = |connection| {
+        let contains = |channel| ledger.subscriptions.contains(connection, channel);
+        contains(session.into()) || chats.iter().any(|chat| contains((*chat).into()))
+    };
+    let mut connections = ledger.presence.connections_of(client_id);
+    connections
+        .any(|(connection, _)| !ledger.presence.leaving.contains(&connection) && subscribes(connection))
 }
 
 fn is_active(ledger: &Ledger, session: SessionKey, client_id: &str) -> bool {

@@ -14,6 +14,7 @@ use crate::host::effects::{Abilities, CallExtras, Command, ConnectionId, Output,
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
 use crate::host::locale::Language;
+use crate::host::model::Subscription;
 use crate::host::testing::{
     actions_in, commands_in, connect, outputs_of, start_turn, step_at, with_session, CHAT, ME, MY_ID, SESSION,
 };
@@ -59,6 +60,21 @@ fn absent_active_client_is_removed_unless_it_returns() {
     let outputs = outputs_of(|step| clients.absence_expired(&mut ledger, step, number));
     assert_eq!(actions_in(&outputs)[0], "session/activeClientRemoved");
     assert!(active(&ledger).is_empty());
+}
+
+#[test]
+fn connection_that_does_not_subscribe_to_the_session_does_not_keep_its_client_active() {
+    let (mut ledger, mut clients) = (with_session(), Clients::default());
+    activate(&mut ledger, &[MY_ID]);
+    connect(&mut ledger, OTHER, MY_ID);
+    lose(&mut ledger, &mut clients);
+    let mut ledger = with_session();
+    activate(&mut ledger, &[MY_ID]);
+    connect(&mut ledger, OTHER, MY_ID);
+    ledger.subscribe(OTHER, SESSION.into(), Subscription::default());
+    ledger.presence.connections.remove(&ME);
+    let outputs = outputs_of(|step| clients.client_disconnected(&mut ledger, step, MY_ID));
+    assert!(outputs.is_empty(), "{outputs:?}");
 }
 
 #[test]
