@@ -120,8 +120,12 @@ impl Terminal {
     }
 
     /// Returns the result of an ended command for the call that shows it. `None` for a command that
-    /// was detached: its call stores no result, so its channel cannot be restored exactly.
+    /// was detached: its call stores no result, so its channel cannot be restored exactly; and for a
+    /// shell, whose output is not stored.
     pub(crate) fn result(&self) -> Option<TerminalCommandResult> {
+        if self.is_shell() {
+            return None;
+        }
         let TerminalLifecycleState::Exited(exited) = &self.state.lifecycle else { return None };
         let TerminalClaim::Session(TerminalSessionClaim { tool_call_id: Some(_), .. }) = self.state.claim
         else {

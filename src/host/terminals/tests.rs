@@ -5,6 +5,7 @@
 
 use ahp_types::actions::{StateAction, TerminalInputAction};
 use ahp_types::commands::CreateTerminalParams;
+use ahp_types::state::ToolResultContent;
 use serde_json::json;
 
 use super::{claims, ptys};
@@ -15,7 +16,7 @@ use crate::host::model::Subscription;
 use crate::host::refusal::Refusal;
 use crate::host::terminals::scrollback::text_of;
 use crate::host::testing::{
-    actions_in, chat, connect, origin, outputs_of, start_turn, with_session, CHAT, ME, MY_ID,
+    actions_in, chat, connect, origin, outputs_of, start_turn, with_session, CHAT, ME, MY_ID, SESSION,
 };
 
 const OTHER: ConnectionId = ConnectionId(2);
@@ -104,4 +105,21 @@ fn terminal_ends_when_its_client_is_gone_for_the_grace_period() {
     let outputs = outputs_of(|step| ptys::terminal_expired(&mut ledger, step, key, number));
     assert!(matches!(outputs[..], [Output::Pty(_, PtyCommand::End), ..]), "{outputs:?}");
     assert!(only(&ledger).is_none());
+}
+
+#[test]
+fn output_of_a_clients_shell_is_not_the_result_of_a_call_that_shows_it() {
+    let mut ledger = with_session();
+    let (key, _) = create(&mut ledger);
+    let session = ledger.channels.sessions.get(&SESSION).unwrap().channel.uri.clone();
+    let terminal = ledger.channels.terminals.get_mut(&key).unwrap();
+    let claim = json!({ "kind": "session", "session": session, "chat": "c:/1", "toolCallId": "c" });
+    terminal.state.claim = serde_json::from_value(claim).unwrap();
+    let lifecycle = json!({ "status": "exited", "exitCode": 0 });
+    terminal.state.lifecycle = serde_json::from_value(lifecycle).unwrap();
+    let block = json!({ "type": "terminal", "resource": terminal.channel.uri, "title": "a shell" });
+    let content = vec![serde_json::from_value(block).unwrap()];
+    let placed = super::place_terminals(&ledger, CHAT, content);
+    let [ToolResultContent::Terminal(shown)] = &placed[..] else { panic!("no terminal is shown") };
+    assert_eq!(shown.result, None);
 }
