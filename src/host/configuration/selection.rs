@@ -7,6 +7,7 @@
 //! Never: overrides a selection that a message carries.
 
 use std::collections::BTreeSet;
+use std::mem::discriminant;
 
 use ahp_types::actions::{ActionOrigin, ChatDraftChangedAction, ChatTruncatedAction, StateAction};
 use ahp_types::state::{AgentInfo, AgentSelection, Message, ModelSelection};
@@ -27,6 +28,9 @@ use crate::state::reduce::Conversation;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{nesting_fits, read_json, read_json_at, to_json, TypeMismatch};
 use crate::wire::selection::{Selection, SelectionChange};
+
+/// Name of a chat's state in refusals, as far as its size is limited.
+pub(crate) const CHAT_WITHOUT_TURNS: &str = "the chat (without its turns)";
 
 /// Maximum JSON size of a selection in a session's summary, in bytes; a larger one is left out.
 pub(crate) const IN_SUMMARY_BYTES_MAX: usize = 4096;
@@ -49,8 +53,8 @@ pub(crate) struct PendingSelection {
 }
 
 /// Selects a model or an agent for a session: in the session's own chat, and with `for_all_chats`
-/// also in chats with the same selection. While a turn runs, the selection applies from the next
-/// turn on. Fails if the agent has no such model.
+/// also in chats with the same selection. While a turn runs, the latest selection applies from the
+/// next turn on. Fails if the agent has no such model, or if the chat would become too large.
 pub(crate) fn client_selects(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -69,6 +73,7 @@ pub(crate) fn client_selects(
     }
     let change = checked(agents, &session.state.provider, change)?;
     let Some(own) = ledger.channels.own_chat(key) else { return Err(Refusal::ChatGone) };
+    check_room(ledger, own, &asked)?;
     let before = ledger.channels.selected_in(own);
     let others: Vec<ChatKey> =
         ledger.channels.chats_in(key).into_iter().filter(|chat| *chat != own).collect();
@@ -84,6 +89,17 @@ pub(crate) fn client_selects(
     }
     select_when_idle(ledger, step, own, change, Some(asked));
     Ok(Verdict::Done)
+}
+
+/// Checks that a selection fits into a chat's draft, which the chat's turn may delay.
+fn check_room(ledger: &mut Ledger, key: ChatKey, asked: &PendingAction) -> Result<(), Refusal> {
+    let max = ledger.limits.state_bytes;
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return Ok(()) };
+    let there = chat.conversation.bytes_without_turns(true);
+    if there.saturating_add(asked.action.get().len()) > max {
+        return Err(Refusal::StateFull { what: CHAT_WITHOUT_TURNS, there, max });
+    }
+    Ok(())
 }
 
 /// Validates a selection and returns it in its saved form.
@@ -155,12 +171,18 @@ fn select_when_idle(
     asked: Option<PendingAction>,
 ) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
-    if chat.conversation.state().active_turn.is_some() {
-        chat.pending_selections.push(PendingSelection { change, asked });
-        ledger.chat_row_due(key);
-    } else {
-        select(ledger, step, key, &change, asked);
+    if chat.conversation.state().active_turn.is_none() {
+        return select(ledger, step, key, &change, asked);
     }
+    let is_same_member =
+        |pending: &mut PendingSelection| discriminant(&pending.change) == discriminant(&change);
+    let superseded: Vec<_> = chat.pending_selections.extract_if(.., is_same_member).collect();
+    chat.pending_selections.push(PendingSelection { change, asked });
+    ledger.chat_row_due(key);
+    superseded
+        .into_iter()
+        .filter_map(|pending| pending.asked)
+        .for_each(|asked| acknowledge(ledger, step, &asked));
 }
 
 /// Applies the delayed selections of a chat in which no turn runs.
@@ -184,9 +206,13 @@ fn select(
     if after != before {
         return put_into_draft(ledger, step, key, &after, asked.map(|asked| asked.origin));
     }
-    if let Some(PendingAction { connection, channel, action, origin }) = asked {
-        ledger.answer_action(step, connection, &channel, &action, &origin, None);
+    if let Some(asked) = asked {
+        acknowledge(ledger, step, &asked);
     }
+}
+
+fn acknowledge(ledger: &Ledger, step: &mut Step<'_>, asked: &PendingAction) {
+    ledger.answer_action(step, asked.connection, &asked.channel, &asked.action, &asked.origin, None);
 }
 
 fn put_into_draft(

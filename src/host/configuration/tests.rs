@@ -11,7 +11,7 @@ use serde_json::{json, value::RawValue};
 
 use super::selection::{self, PendingAction};
 use super::{directories, settings, values};
-use crate::host::effects::Command;
+use crate::host::effects::{Command, Output};
 use crate::host::ledger::Ledger;
 use crate::host::refusal::Refusal;
 use crate::host::testing::{
@@ -60,16 +60,29 @@ fn selection_takes_effect_when_no_turn_runs() {
     let (mut ledger, agents) = (with_session(), registry(&[agent("script", "")]));
     start_turn(&mut ledger, "t");
     let model = |ledger: &Ledger| ledger.channels.selected_in(CHAT).model;
-    let action = RawValue::from_string("{}".to_owned()).unwrap();
-    let asked =
-        PendingAction { connection: ME, channel: "ahp-session:/s".to_owned(), action, origin: origin() };
-    let change = SelectionChange::Model(json!({ "id": "large" }));
-    let outputs = outputs_of(|step| {
-        let selected =
-            selection::client_selects(&mut ledger, &agents, step, SESSION.into(), asked, &change, false);
-        assert!(selected.is_ok());
-    });
-    assert!(outputs.is_empty() && model(&ledger).is_none());
+    let select = |ledger: &mut Ledger, id: &str, text: &str| {
+        let action = RawValue::from_string(json!({ "text": text }).to_string()).unwrap();
+        let channel = "ahp-session:/s".to_owned();
+        let asked = PendingAction { connection: ME, channel, action, origin: origin() };
+        let (change, mut result) = (SelectionChange::Model(json!({ "id": id })), None);
+        let outputs = outputs_of(|step| {
+            let session = SESSION.into();
+            result = selection::client_selects(ledger, &agents, step, session, asked, &change, false).err();
+        });
+        (outputs, result)
+    };
+    let (outputs, refused) = select(&mut ledger, "small", "first");
+    assert!(outputs.is_empty() && refused.is_none() && model(&ledger).is_none());
+    let (outputs, refused) = select(&mut ledger, "large", "second");
+    assert!(matches!(&outputs[..], [Output::Frame(ME, _)]) && refused.is_none(), "{outputs:?}");
+    assert_eq!(
+        chat(&mut ledger).pending_selections.len(),
+        1,
+        "the first one is superseded, and acknowledged"
+    );
+    ledger.limits.state_bytes = 1000;
+    let (_, refused) = select(&mut ledger, "huge", &"x".repeat(1000));
+    assert!(matches!(refused, Some(Refusal::StateFull { .. })), "{refused:?}");
     chat(&mut ledger).run = None;
     let outputs = outputs_of(|step| selection::apply_pending_selections(&mut ledger, step, CHAT));
     assert_eq!(actions_in(&outputs), ["chat/draftChanged"]);

@@ -13,7 +13,7 @@ use crate::host::actions::Verdict;
 use crate::host::agents::{conversations, AgentRegistry};
 use crate::host::catalogue::ahead;
 use crate::host::clients::Clients;
-use crate::host::configuration::selection::PendingAction;
+use crate::host::configuration::selection::{PendingAction, CHAT_WITHOUT_TURNS};
 use crate::host::configuration::values::check_change;
 use crate::host::configuration::{directories, selection, settings};
 use crate::host::effects::{ChannelId, ChatKey, ConnectionId, DispatchMode, SessionKey};
@@ -291,12 +291,12 @@ pub(super) fn growing_member(
             // A draft replaces the previous one.
             let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
             let chat = ledger.channels.chats.known_mut(id.key.into())?;
-            return Some(("the chat (without its turns)", chat.conversation.bytes_without_turns(with_draft)));
+            return Some((CHAT_WITHOUT_TURNS, chat.conversation.bytes_without_turns(with_draft)));
         }
         (ChannelKind::Chat, StateAction::Unknown(_)) => {
             let Some(SteeringChange::Set { .. }) = SteeringChange::of(action) else { return None };
             let chat = ledger.channels.chats.known_mut(id.key.into())?;
-            return Some(("the chat (without its turns)", chat.conversation.bytes_without_turns(true)));
+            return Some((CHAT_WITHOUT_TURNS, chat.conversation.bytes_without_turns(true)));
         }
         _ => return None,
     };
