@@ -22,6 +22,7 @@ use clap::{Args, Subcommand};
 use crate::host::effects::SavedChat;
 use crate::host::rows::{self, ChatBody, SessionBody};
 use crate::os::stdio;
+use crate::state::steering::SteeringChange;
 use crate::store::archive::{Archive, ArchivedSession, SessionPiece};
 use crate::store::check::Extent;
 use crate::store::folder::{self, StateFolder};
@@ -112,7 +113,7 @@ pub fn run(sessions: &Sessions) -> Result<(), SessionsFailure> {
         sessions.verb,
         SessionsVerb::List(_) | SessionsVerb::Show { .. } | SessionsVerb::Export { .. }
     );
-    let (_folder, mut archive) =
+    let (_held, mut archive) =
         open(place.state_dir.as_deref(), read_only).map_err(SessionsFailure::Folder)?;
     let mut out = BufWriter::new(io::stdout().lock());
     let done = act(&sessions.verb, &mut archive, &mut out);
@@ -124,16 +125,18 @@ pub fn run(sessions: &Sessions) -> Result<(), SessionsFailure> {
 }
 
 /// Opens an existing state folder, locked unless `read_only` is set. A missing one is not created,
-/// since its path may be a typing error. With `read_only`, nothing in it is changed.
-pub(crate) fn open(asked: Option<&Path>, read_only: bool) -> anyhow::Result<(StateFolder, Archive)> {
+/// since its path may be a typing error. With `read_only`, nothing in it is changed, and hosts may
+/// use it meanwhile unless its schema is older.
+pub(crate) fn open(asked: Option<&Path>, read_only: bool) -> anyhow::Result<(Option<StateFolder>, Archive)> {
     let folder = folder::chosen(asked)?;
     let there = folder.join(sqlite::FILE_NAME);
     if !Archive::was_at(&there) {
         fs::metadata(&there).with_context(|| format!("there are no sessions in {}", folder.display()))?;
     }
     if read_only {
-        let folder = StateFolder::look_into(&folder)?;
-        return Ok((folder, Archive::look_into(&there)?));
+        let held = StateFolder::look_into(&folder)?;
+        let archive = Archive::look_into(&there)?;
+        return Ok((Some(held).filter(|_| archive.excludes_hosts()), archive));
     }
     let folder = StateFolder::hold_existing(&folder)?;
     let database = folder.private_file(sqlite::FILE_NAME)?;
@@ -141,7 +144,7 @@ pub(crate) fn open(asked: Option<&Path>, read_only: bool) -> anyhow::Result<(Sta
         sqlite::refuse_emptied_database(&database)?;
     }
     let archive = Archive::open(&database)?;
-    Ok((folder, archive))
+    Ok((Some(folder), archive))
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
@@ -236,7 +239,10 @@ fn up_to_date(chat: &SavedChat) -> anyhow::Result<ChatBody<'static>> {
     let mut body = ChatBody::read(&chat.row.body).map_err(Error::msg).with_context(name)?;
     for line in &chat.actions {
         let envelope = rows::read_action(line).map_err(Error::msg).with_context(name)?;
-        apply_action_to_chat(body.state.to_mut(), &envelope.action);
+        match SteeringChange::of(&envelope.action) {
+            Some(change) => drop(change.apply(&mut body.steering_messages)),
+            None => drop(apply_action_to_chat(body.state.to_mut(), &envelope.action)),
+        }
         rows::note_consumed(&mut body.consumed, &envelope);
     }
     Ok(body)

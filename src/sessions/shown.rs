@@ -46,7 +46,7 @@ fn show_damage(error: impl std::fmt::Display, out: &mut dyn Write, damage: &mut 
 }
 
 fn show_chat(salvaged: &Salvaged, out: &mut dyn Write, damage: &mut u32) -> anyhow::Result<()> {
-    let ChatBody { state: chat, context_turns, .. } = match up_to_date(&salvaged.chat) {
+    let ChatBody { state: chat, context_turns, steering_messages, .. } = match up_to_date(&salvaged.chat) {
         Ok(body) => body,
         Err(error) => {
             show_damage(format!("{error:#}"), out, damage)?;
@@ -68,6 +68,9 @@ fn show_chat(salvaged: &Salvaged, out: &mut dyn Write, damage: &mut u32) -> anyh
     if let Some(turn) = &chat.active_turn {
         writeln!(out, "\n-- {}, running", one_line(&turn.started_at))?;
         show_exchange(&turn.message, &turn.response_parts, out)?;
+    }
+    for waiting in chat.steering_message.iter().chain(&steering_messages) {
+        writeln!(out, "\n-- steering\n{}", quoted(&waiting.message.text))?;
     }
     for waiting in chat.queued_messages.iter().flatten() {
         writeln!(out, "\n-- queued\n{}", quoted(&waiting.message.text))?;

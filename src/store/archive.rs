@@ -77,6 +77,8 @@ pub struct Archive {
     connection: Connection,
     /// Last sequence number that may have been sent, as far as the mark beside the database knows.
     marked: u64,
+    /// Set if the database has an older schema, so that reading it locks the database.
+    is_older: bool,
 }
 
 impl Archive {
@@ -91,10 +93,11 @@ impl Archive {
         let transaction = connection.transaction()?;
         schema::migrate(&transaction)?;
         transaction.commit()?;
-        Ok(Self { connection, marked: mark.reserved() })
+        Ok(Self { connection, marked: mark.reserved(), is_older: false })
     }
 
-    /// Opens a database for reading. Nothing is changed, not even the schema of an older version.
+    /// Opens a database for reading: what it has now, whatever a host commits meanwhile. Nothing is
+    /// changed, not even the schema of an older version.
     pub fn look_into(path: &Path) -> Result<Self, StoreError> {
         let mark = Mark::read(path).map_err(mark::failed(path))?;
         schema::refuse_what_is_lost(path, mark)?;
@@ -102,7 +105,8 @@ impl Archive {
         if version == 0 {
             return Err(StoreError::Lost(path.display().to_string(), "contains no tables"));
         }
-        if version < schema::NEWEST {
+        let is_older = version < schema::NEWEST;
+        if is_older {
             if let Err(error) = bring_up_to_date(&connection, mark.reserved()) {
                 if !error.is_damage() {
                     return Err(error);
@@ -116,7 +120,15 @@ impl Archive {
                 schema::tolerate_damage(&connection)?;
             }
         }
-        Ok(Self { connection, marked: mark.reserved() })
+        if connection.is_autocommit() {
+            connection.execute_batch("BEGIN")?;
+        }
+        Ok(Self { connection, marked: mark.reserved(), is_older })
+    }
+
+    /// Returns whether no host may commit while this database is read.
+    pub fn excludes_hosts(&self) -> bool {
+        self.is_older
     }
 
     /// Returns the stored descriptions (JSON text) of all agents, by provider id.

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::{json, Value};
 
-use crate::support::{window_on, Process};
+use crate::support::{program, window_on, Process};
 use crate::windows::state;
 
 const SESSION: &str = "ahp-session:/1";
@@ -134,6 +134,12 @@ fn client_of_a_released_version_neither_sees_nor_uses_what_the_next_one_adds() {
     next.dispatch(listed("d", "Fourth"));
     next.actions_until("chat/steeringMessageSet");
     assert_eq!(next.follow()["steeringMessages"][0]["id"], "d");
+    for verb in ["export", "show"] {
+        let mut command = program();
+        command.args(["sessions", verb, SLOW, "--state-dir"]).arg(&folder);
+        let printed = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        assert!(printed.contains("Fourth"), "{verb}: {printed}");
+    }
     assert!(released.follow().get("steeringMessages").is_none());
     next.dispatch(json!({ "type": "chat/turnCancelled", "turnId": "t" }));
     next.actions_until("chat/turnCancelled");

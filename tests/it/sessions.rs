@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -547,6 +548,23 @@ fn state_folder_has_one_owner_and_readers_are_admitted() {
     host.child.kill().unwrap();
     host.wait();
     assert_eq!(state.list()[0][0], SESSION);
+}
+
+#[test]
+fn export_that_is_not_read_keeps_no_host_from_starting() {
+    let state = State::new();
+    state.run_host(&[hello(), create(SESSION), turn("t", &format!("/say {}", "x".repeat(1 << 20)))]);
+    let mut command = program();
+    command.args(["sessions", "export", SESSION, "--state-dir"]).arg(state.path()).stdout(Stdio::piped());
+    let mut export = command.spawn().unwrap();
+    let mut output = export.stdout.take().unwrap();
+    let mut first = [0];
+    output.read_exact(&mut first).unwrap();
+    state.run_host(&[hello(), turn("u", "more")]);
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    assert!(export.wait().unwrap().success());
+    assert!(rest.contains("\"t\"") && !rest.contains("\"u\""), "it shows one state of the session");
 }
 
 #[test]

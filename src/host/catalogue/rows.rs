@@ -86,7 +86,7 @@ pub struct ChatBody<'a> {
     pub(in crate::host) undelivered_steering: BTreeSet<String>,
     /// List of steering messages, which only clients of 1.1.0 have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(in crate::host) steering_messages: Vec<PendingMessage>,
+    pub(crate) steering_messages: Vec<PendingMessage>,
     pub(in crate::host) progress: BTreeMap<String, u64>,
     /// Number of stored turns before the chat's own, which only its agent knows.
     #[serde(default, skip_serializing_if = "is_zero")]

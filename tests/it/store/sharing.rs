@@ -4,9 +4,9 @@
 //! Never: looks at what a turn is; that is the core's.
 
 use ahp_sidecar::host::effects::{ChatKey, ChatRow, Record, SessionKey};
-use ahp_sidecar::store::archive::Archive;
+use ahp_sidecar::store::archive::{Archive, ArchiveError, SessionPiece};
 
-use super::{load, open, place, reader, session, turn_text, whole};
+use super::{chat, load, open, place, reader, session, turn, turn_text, whole};
 
 /// The session 2, whose chat begins with so many turns of that of the session 1.
 fn beginning_as_1(count: u64) -> Vec<Record> {
@@ -110,6 +110,25 @@ fn loaded_or_imported_session_still_shares_its_texts() {
     drop(archive);
     assert_eq!(counts(&path), (6, 3, 3));
     assert_eq!(load(&reader(&path), 1).unwrap().unwrap().chats, saved.chats);
+}
+
+#[test]
+fn archive_shows_one_state_while_a_host_commits() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    writer.commit(&whole(1)).unwrap();
+    let archive = Archive::look_into(&path).unwrap();
+    let mut turns = 0;
+    let walked: Result<(), ArchiveError> = archive.walk(SessionKey(1), &mut |piece| {
+        match piece {
+            SessionPiece::Chat(_) => writer.commit(&[turn(1, 3), chat(1, false, 9)]).unwrap(),
+            SessionPiece::Turn(_) => turns += 1,
+            SessionPiece::Session(_) => {}
+        }
+        Ok(())
+    });
+    walked.unwrap();
+    assert_eq!(turns, 3);
 }
 
 #[test]
