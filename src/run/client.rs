@@ -9,6 +9,7 @@ mod opening;
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ahp::reducers::{
@@ -32,6 +33,8 @@ use super::events::{RunEvent, RunEvents};
 use super::printer::Printer;
 use super::summary::{RunResult, RunSummary, TurnSummary, UsageSummary};
 use super::RunStop;
+use crate::files::uris::path_of;
+use crate::os::paths::canonical;
 
 /// Time for a cancelled turn to end.
 const CANCELLED_WITHIN: Duration = Duration::from_secs(5);
@@ -53,6 +56,8 @@ pub struct RunClient<'a> {
     printer: &'a mut Printer,
     summary: &'a mut RunSummary,
     client_id: String,
+    /// Folder that the agent works in, as far as it is known.
+    directory: PathBuf,
     root: Mirror<RootState>,
     session: Mirror<SessionState>,
     chat: Mirror<ChatState>,
@@ -129,8 +134,9 @@ impl<'a> RunClient<'a> {
             session: Mirror::new(),
             chat: Mirror::new(),
             changeset: Mirror::new(),
+            directory: job.directory.clone(),
             rejections: BTreeMap::new(),
-            decisions: RunDecisions::new(&job.policy, &job.answers),
+            decisions: RunDecisions::new(job.policy.clone(), &job.answers),
             cancels: None,
             is_cancelled_by_agent: false,
             has_cancelled: false,
@@ -290,7 +296,28 @@ impl<'a> RunClient<'a> {
         self.ask("ping", json!({ "channel": ROOT_RESOURCE_URI })).await.map(drop)
     }
 
+    /// Has relative paths of the rules and of calls count below the folder that the agent works in:
+    /// the first one of the chat, or else of the session.
+    ///
+    /// # Errors
+    /// When a rule has a relative path, and the chat has no folder of this machine.
+    fn follow_directory(&mut self) -> Result<(), RunStop> {
+        let chosen = self.chat.state.as_ref().and_then(|chat| chat.working_directories.as_ref());
+        let of_session = self.session.state.as_ref().and_then(|state| state.working_directories.as_ref());
+        let first = chosen.or(of_session).and_then(|folders| folders.first());
+        let directory = first.and_then(|uri| path_of(uri).ok());
+        let directory = directory.map(|path| canonical(&path).unwrap_or(path));
+        let policy = self.job.policy.below(directory.as_deref().unwrap_or(Path::new("")));
+        self.decisions.set_policy(policy.map_err(|error| RunStop::Usage(format!("{error:#}")))?);
+        if let Some(directory) = directory {
+            self.summary.directory = directory.display().to_string();
+            self.directory = directory;
+        }
+        Ok(())
+    }
+
     async fn run_turn(&mut self, prompt: &str) -> Result<(), RunStop> {
+        self.follow_directory()?;
         let turn = Uuid::new_v4().to_string();
         let start = Instant::now();
         let mut message = json!({ "text": prompt, "origin": { "kind": "user" } });

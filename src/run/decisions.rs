@@ -23,7 +23,7 @@ const ALLOW_ONCE: &str = "allow_once";
 /// Decisions of a run.
 #[derive(Debug)]
 pub struct RunDecisions<'a> {
-    policy: &'a Policy,
+    policy: Policy,
     answers: &'a Answers,
     /// Calls and questions that were decided.
     decided: BTreeSet<DecisionKey>,
@@ -100,7 +100,7 @@ struct CallVerdict {
 
 impl<'a> RunDecisions<'a> {
     /// Creates the decisions of a run by its rules and answers.
-    pub fn new(policy: &'a Policy, answers: &'a Answers) -> Self {
+    pub fn new(policy: Policy, answers: &'a Answers) -> Self {
         Self {
             policy,
             answers,
@@ -110,6 +110,11 @@ impl<'a> RunDecisions<'a> {
             refused: BTreeMap::new(),
             refused_answers: BTreeMap::new(),
         }
+    }
+
+    /// Decides by these rules from now on.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
     }
 
     /// Returns whether a person is asked at the moment.
@@ -469,7 +474,7 @@ mod tests {
     #[test]
     fn call_that_asks_for_something_else_is_asked_about_again() {
         let (policy, answers) = (Policy::new(Path::new("/repo"), false), Answers::default());
-        let mut decisions = RunDecisions::new(&policy, &answers);
+        let mut decisions = RunDecisions::new(policy, &answers);
         let (asked, _) = told(&decisions.decide("t", &waiting_call("rm x"), || true));
         assert!(asked.contains("rm x"), "{asked}");
         assert!(decisions.decide("t", &waiting_call("rm x"), || true).is_empty());
@@ -489,7 +494,7 @@ mod tests {
         policy.add(false, "command=rm").unwrap();
         let answers = Answers::default();
         let refused = |commands: &[&str], state: Value| {
-            let mut decisions = RunDecisions::new(&policy, &answers);
+            let mut decisions = RunDecisions::new(policy.clone(), &answers);
             for (command, number) in commands.iter().zip(1..) {
                 for step in decisions.decide("t", &waiting_call(command), || false) {
                     if let DecisionStep::Send(decision) = step {
@@ -521,7 +526,7 @@ mod tests {
         let mut policy = Policy::new(Path::new("/repo"), true);
         policy.add(false, "command=rm").unwrap();
         let answers = Answers::default();
-        let mut decisions = RunDecisions::new(&policy, &answers);
+        let mut decisions = RunDecisions::new(policy, &answers);
         let mut decide = |command: &str| told(&decisions.decide("t", &waiting_call(command), || false)).1;
         assert_eq!(decide("ls x"), [json!(true)]);
         assert!(decide("ls x").is_empty());

@@ -37,7 +37,7 @@ impl NamedPath {
     }
 
     /// Returns the path of a text, which may be a `file:` URI; a relative one is below the folder.
-    /// `None` if it names no file of this machine.
+    /// `None` if it names no file of this machine, or the folder is unknown (empty).
     pub fn of(text: &str, directory: &Path) -> Option<Self> {
         let path = match (scheme_of(text), text.strip_prefix(HOME)) {
             (Some(scheme), _) if scheme.eq_ignore_ascii_case("file") => path_of(text).ok()?,
@@ -45,7 +45,7 @@ impl NamedPath {
             (None, Some(rest)) => home()?.join(rest),
             (None, None) => PathBuf::from(text),
         };
-        Some(Self::at(&directory.join(path)))
+        Some(directory.join(path)).filter(|path| path.is_absolute()).map(|path| Self::at(&path))
     }
 }
 
@@ -57,7 +57,7 @@ fn scheme_of(text: &str) -> Option<&str> {
 }
 
 /// Pattern of paths in a rule.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PathPattern {
     /// Patterns of real paths, for grants.
     granted: Vec<GlobMatcher>,
@@ -73,7 +73,8 @@ impl PathPattern {
     /// Reads a pattern; a relative one is below the folder.
     ///
     /// # Errors
-    /// When it is no pattern, or has a `..` whose folder depends on a wildcard.
+    /// When it is no pattern, has a `..` whose folder depends on a wildcard, or is below an unknown
+    /// folder (empty).
     pub fn read(text: &str, directory: &Path) -> anyhow::Result<Self> {
         let (start, parts) = match text.strip_prefix(HOME) {
             _ if text.is_empty() => bail!("`path=` must be followed by a pattern"),
@@ -90,6 +91,9 @@ impl PathPattern {
             bail!("path={text}: `..` behind a wildcard leads to no certain folder");
         }
         let base = start.join(base.iter().collect::<PathBuf>());
+        if !base.is_absolute() {
+            bail!("path={text}: write an absolute path, because the folder of relative ones is unknown");
+        }
         let rest: Vec<_> = rest.iter().map(|part| part.as_os_str().to_string_lossy()).collect();
         let rest: Vec<&str> = rest.iter().map(AsRef::as_ref).collect();
         let bases = [without_dots(&base), behind_links(&base)];

@@ -45,8 +45,8 @@ const LINE_MEMBER: &str = "command";
 /// Kinds of tools that change a folder with everything in it.
 const WHOLE: [&str; 2] = ["delete", MOVE];
 
-/// Reason for unknown files: a URI that is no file of this machine.
-const FOREIGN: &str = "the call names a file that is not one of this machine";
+/// Reason for unknown files: a URI of another machine, or a relative path below an unknown folder.
+const FOREIGN: &str = "the call names a file that is not known to be one of this machine";
 
 /// Reason for unknown files: an input of which the run has not all, or that is too deep.
 const TOO_LARGE: &str = "the input of the call is too large to be examined";
@@ -110,8 +110,9 @@ pub struct Judgement {
 }
 
 /// Rules of a run.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Policy {
+    /// Folder of relative paths; empty if it is unknown.
     directory: PathBuf,
     allow: Vec<PermissionRule>,
     deny: Vec<PermissionRule>,
@@ -119,7 +120,7 @@ pub struct Policy {
 }
 
 /// Conditions that must all hold.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct PermissionRule {
     text: String,
     kind: Option<String>,
@@ -129,9 +130,21 @@ struct PermissionRule {
 }
 
 impl Policy {
-    /// Creates a policy without rules. Relative paths are below `directory`.
+    /// Creates a policy without rules. Relative paths are below `directory`; if that is empty, they
+    /// name no known file.
     pub fn new(directory: &Path, allow_all: bool) -> Self {
         Self { directory: directory.to_owned(), allow: Vec::new(), deny: Vec::new(), allow_all }
+    }
+
+    /// Returns the same rules with their relative paths below another folder.
+    ///
+    /// # Errors
+    /// When a rule has a relative path, and the folder is unknown.
+    pub fn below(&self, directory: &Path) -> anyhow::Result<Self> {
+        let mut policy = Self::new(directory, self.allow_all);
+        self.allow.iter().try_for_each(|rule| policy.add(true, &rule.text))?;
+        self.deny.iter().try_for_each(|rule| policy.add(false, &rule.text))?;
+        Ok(policy)
     }
 
     /// Adds the rules of a text, separated by `;`.
@@ -238,8 +251,8 @@ impl Policy {
         }
     }
 
-    /// Returns the files that a call names, and whether it names others that are not files of this
-    /// machine.
+    /// Returns the files that a call names, and whether it names others that are not known to be
+    /// files of this machine.
     fn paths(
         &self,
         of_input: Vec<String>,

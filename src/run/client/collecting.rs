@@ -26,10 +26,10 @@ impl RunClient<'_> {
                 Err(reason) => self.summary.changes_unknown = Some(reason),
             }
         }
-        let root = root_of(&self.job.directory);
+        let root = root_of(&self.directory).to_owned();
         let mut patch = Vec::new();
         let mut files = Vec::new();
-        for mut change in changes.files(root) {
+        for mut change in changes.files(&root) {
             if self.job.patch.is_some() {
                 let path = &change.summary.path;
                 let added = match change.is_inside {

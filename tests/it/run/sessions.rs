@@ -176,3 +176,62 @@ fn run_joins_the_host_of_an_editor_whatever_the_editor_has_told_it() {
     assert!(done.err.contains("other settings (the agent `a`)"), "{}", done.err);
     assert_eq!(editor.end(), Some(0));
 }
+
+/// A session of a folder, and a run that continues it from another folder.
+fn continued_from_elsewhere(state: &Path, project: &Path, prompt: &str) -> std::process::Command {
+    let (_, summary) = summed_up(kept(state, "one").arg("--dir").arg(project));
+    let mut command = kept(state, prompt);
+    command.current_dir(state).args(["--session", summary["session"].as_str().unwrap()]);
+    command
+}
+
+#[test]
+fn relative_paths_count_below_the_folder_of_the_session_wherever_it_is_continued() {
+    let (state, project) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let real = project.path().canonicalize().unwrap();
+    fs::create_dir_all(real.join(".github")).unwrap();
+    let ask = |path: &str| format!("/ask edit {{\"path\":\"{path}\"}}");
+    let absolute = format!("path={}/.github/**", real.display());
+    for (path, rules, status) in [
+        (".github/x.yml", &["--allow-all", "--deny", &absolute][..], 11),
+        (".github/x.yml", &["--allow-all", "--deny", "path=.github/**"], 11),
+        ("src/x", &["--allow-all", "--deny", "path=.github/**"], 0),
+        ("src/x", &["--allow", "path=src/**"], 0),
+        ("../src/x", &["--allow", "path=src/**"], 11),
+    ] {
+        let mut command = continued_from_elsewhere(state.path(), &real, &ask(path));
+        let (done, summary) = summed_up(command.args(rules));
+        assert_eq!(done.status, status, "{path} {rules:?}: {done:?}");
+        assert_eq!(summary["directory"], json!(real.to_str().unwrap()));
+    }
+}
+
+#[test]
+fn patch_of_a_session_that_is_continued_from_elsewhere_has_its_changes() {
+    let (state, project) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let patch = state.path().join("patch");
+    let mut command = continued_from_elsewhere(state.path(), project.path(), "/files new.txt=text");
+    let done = ran(command.args(["--allow-all", "--patch"]).arg(&patch));
+    assert_eq!(done.status, 0, "{done:?}");
+    let patch = fs::read_to_string(&patch).unwrap();
+    assert!(patch.contains("+++ b/new.txt"), "{patch}{done:?}");
+}
+
+#[test]
+fn relative_path_in_a_session_without_a_folder_is_never_allowed_by_a_path() {
+    let state = tempfile::tempdir().unwrap();
+    let mut editor = Window::open(state.path(), "editor");
+    let session = "ahp-session:/1";
+    editor.ask("createSession", json!({ "channel": session }));
+    let run = |rules: &[&str]| {
+        let mut command = kept(state.path(), "/ask edit {\"path\":\"x\"}");
+        ran(command.args(["--session", session]).args(rules))
+    };
+    assert_eq!(run(&["--allow-all"]).status, 0);
+    assert_eq!(run(&["--allow-all", "--deny", "path=/no/such"]).status, 11);
+    assert_eq!(run(&["--allow", "path=/**"]).status, 11);
+    let done = run(&["--allow-all", "--deny", "path=x"]);
+    assert_eq!(done.status, 2, "{done:?}");
+    assert!(done.err.contains("write an absolute path"), "{}", done.err);
+    assert_eq!(editor.end(), Some(0));
+}
