@@ -6,6 +6,8 @@
 //! Owns: which members of an input name files, contain patches or are a command with its arguments.
 //! Never: follows a path, or decides about a call.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::patched::names_in_patch;
@@ -112,6 +114,31 @@ const PATCH_WORDS: [&str; 12] = [
 /// Members with objects whose names are files, in lower case and without separators.
 const NAMES_ARE_FILES: [&str; 4] = ["changes", "filechanges", "files", "paths"];
 
+/// Ends of the names of members with a folder that a call works in, in lower case and without
+/// separators.
+const WORKING_ENDS: [&str; 10] = [
+    "cwd",
+    "pwd",
+    "workdir",
+    "workingdir",
+    "workingdirectory",
+    "workdirectory",
+    "currentdir",
+    "currentdirectory",
+    "root",
+    "workspace",
+];
+
+/// Words of members that name a folder below which other members of the input may be.
+const FOLDER_WORDS: [&str; 9] =
+    ["dir", "directory", "folder", "cwd", "root", "workspace", "project", "base", "parent"];
+
+/// Words of members that name a folder for the result of a call.
+const RESULT_WORDS: [&str; 7] = ["dst", "dest", "destination", "target", "to", "new", "output"];
+
+/// Maximum number of folders in an input below which its other files may be.
+const FOLDERS_MAX: usize = 8;
+
 /// Maximum depth of lists and objects in an input that are searched for files.
 const DEPTH_MAX: usize = 32;
 
@@ -191,6 +218,8 @@ fn joined(words: &Value) -> Option<String> {
 struct TextsOf {
     /// Set if texts in lists are files, and a member `name` of an object is one.
     files: bool,
+    /// Set if texts are folders below which other files of the input may be.
+    folders: bool,
     /// Set if texts may be patches.
     patches: bool,
 }
@@ -200,6 +229,10 @@ struct TextsOf {
 pub struct NamedFiles {
     /// Paths and URIs, as they are written.
     pub names: Vec<String>,
+    /// Folders that the call works in. Such a folder alone is no file that the call concerns.
+    pub working: BTreeSet<String>,
+    /// Members of `names` that are folders below which others may be.
+    pub folders: BTreeSet<String>,
     /// Set if a part of an input is too deep in it to be examined.
     pub is_too_deep: bool,
 }
@@ -207,7 +240,12 @@ pub struct NamedFiles {
 impl NamedFiles {
     /// Adds the files that an input names, also deeper in it and in patches.
     pub fn add(&mut self, input: &Value) {
-        self.search(input, DEPTH_MAX, TextsOf { files: false, patches: !input.is_object() });
+        self.search(input, DEPTH_MAX, TextsOf { patches: !input.is_object(), ..TextsOf::default() });
+    }
+
+    /// Returns whether a part of an input was not examined, or has more folders than are.
+    pub fn is_too_large(&self) -> bool {
+        self.is_too_deep || self.working.len() + self.folders.len() > FOLDERS_MAX
     }
 
     fn search(&mut self, value: &Value, depth: usize, texts: TextsOf) {
@@ -219,6 +257,10 @@ impl NamedFiles {
             Value::String(text) => {
                 if texts.files {
                     self.names.push(text.clone());
+                }
+                if texts.folders && !text.is_empty() {
+                    let folders = if texts.files { &mut self.folders } else { &mut self.working };
+                    folders.insert(text.clone());
                 }
                 if texts.patches {
                     self.names.extend(names_in_patch(text));
@@ -250,9 +292,12 @@ impl TextsOf {
         let ends = FILE_ENDS.iter().any(|end| joined.ends_with(end));
         let files = has(&FILE_WORDS) || FILE_NAMES.contains(&&*joined) || ends;
         let files = files || self.files && last == "name";
+        let is_working = WORKING_ENDS.iter().any(|end| joined.ends_with(end));
+        let is_folder = is_working || files && has(&FOLDER_WORDS) && !has(&RESULT_WORDS);
         let is_patch = has(&PATCH_WORDS) || PATCH_WORDS.contains(&&*joined);
         Self {
-            files: files && !names_none,
+            files: files && !names_none && !is_working,
+            folders: !names_none && (is_folder || self.folders && (files || last == "name")),
             patches: is_patch || self.patches && (!names_none || last == "text"),
         }
     }
@@ -327,6 +372,51 @@ mod tests {
             assert_eq!(files_in(json!({ "edits": [{ name: ["/x"] }] })), ["/x"], "{name}");
         }
         assert_eq!(files_in(json!({ "file": { "name": "/x", "size": "1" } })), ["/x"]);
+    }
+
+    #[test]
+    fn working_folder_is_one_below_which_files_are_and_no_file() {
+        for name in [
+            "cwd",
+            "CWD",
+            "pwd",
+            "shell_cwd",
+            "workdir",
+            "workDir",
+            "work_dir",
+            "working_dir",
+            "workingDir",
+            "working_directory",
+            "workingDirectory",
+            "working-directory",
+            "current_directory",
+            "currentDir",
+            "root",
+            "projectRoot",
+            "workspace",
+        ] {
+            let mut files = NamedFiles::default();
+            files.add(&json!({ name: "/x", "path": "y" }));
+            assert_eq!(
+                (files.names.join(" "), files.working),
+                ("y".to_owned(), ["/x".to_owned()].into()),
+                "{name}"
+            );
+        }
+        for name in ["dir", "directory", "dir_path", "folderPath", "projectPath", "base_path"] {
+            let mut files = NamedFiles::default();
+            files.add(&json!({ name: "/x" }));
+            assert_eq!(
+                (files.names.join(" "), files.folders),
+                ("/x".to_owned(), ["/x".to_owned()].into()),
+                "{name}"
+            );
+        }
+        for name in ["path", "file", "destination_folder", "target_dir", "directoryType"] {
+            let mut files = NamedFiles::default();
+            files.add(&json!({ name: "/x" }));
+            assert!(files.folders.is_empty() && files.working.is_empty(), "{name}");
+        }
     }
 
     #[test]

@@ -39,14 +39,19 @@ impl NamedPath {
     /// Returns the path of a text, which may be a `file:` URI; a relative one is below the folder.
     /// `None` if it names no file of this machine, or the folder is unknown (empty).
     pub fn of(text: &str, directory: &Path) -> Option<Self> {
-        let path = match (scheme_of(text), text.strip_prefix(HOME)) {
-            (Some(scheme), _) if scheme.eq_ignore_ascii_case("file") => path_of(text).ok()?,
-            (Some(_), _) => return None,
-            (None, Some(rest)) => home()?.join(rest),
-            (None, None) => PathBuf::from(text),
-        };
-        Some(directory.join(path)).filter(|path| path.is_absolute()).map(|path| Self::at(&path))
+        path_in(text, directory).map(|path| Self::at(&path))
     }
+}
+
+/// Returns the path of a text as [`NamedPath::of`] has it, in which no `..` or link is followed.
+pub fn path_in(text: &str, directory: &Path) -> Option<PathBuf> {
+    let path = match (scheme_of(text), text.strip_prefix(HOME)) {
+        (Some(scheme), _) if scheme.eq_ignore_ascii_case("file") => path_of(text).ok()?,
+        (Some(_), _) => return None,
+        (None, Some(rest)) => home()?.join(rest),
+        (None, None) => PathBuf::from(text),
+    };
+    Some(directory.join(path)).filter(|path| path.is_absolute())
 }
 
 /// Returns the scheme of a URI; `None` for a path.

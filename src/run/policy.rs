@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::commands::{plain_words, runs, SHELL};
 use super::inputs::{command_in, with_arguments, NamedCommand, NamedFiles};
-use super::patterns::{NamedPath, PathPattern};
+use super::patterns::{path_in, NamedPath, PathPattern};
 use crate::wire::text::plain;
 use crate::wire::tool_calls::{KIND, LOCATIONS, OMITTED, RAW_INPUT, TOOL_KIND};
 
@@ -77,8 +77,19 @@ pub struct PolicyRequest {
     pub hides_command: bool,
     /// Files that the call concerns, as far as it names them.
     pub paths: Vec<NamedPath>,
+    /// Other files that it may concern: the same names below its own folders.
+    pub elsewhere: Vec<PathsElsewhere>,
     /// Reason why it may concern other files, too.
     pub other_files: Option<&'static str>,
+}
+
+/// Files that a call concerns if its relative paths are below a folder that it names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PathsElsewhere {
+    folder: NamedPath,
+    /// Set if the folder is the one that the agent works in anyway.
+    is_own: bool,
+    paths: Vec<NamedPath>,
 }
 
 impl PolicyRequest {
@@ -88,9 +99,9 @@ impl PolicyRequest {
     }
 
     /// Returns the new path of a file that the call moves into an existing folder, which itself
-    /// stays where it is; `None` if the call does anything else.
-    fn file_moved_into_folder(&self) -> Option<NamedPath> {
-        let [first, second] = self.paths.as_slice() else { return None };
+    /// stays where it is, if it concerns these files; `None` if the call does anything else.
+    fn file_moved_into_folder(&self, paths: &[NamedPath]) -> Option<NamedPath> {
+        let [first, second] = paths else { return None };
         let (file, folder) = if first.real.is_dir() { (second, first) } else { (first, second) };
         let is_move = self.kind.as_deref() == Some(MOVE) && file.real.is_file() && folder.real.is_dir();
         let name = file.named.file_name().filter(|_| is_move)?;
@@ -237,8 +248,12 @@ impl Policy {
         let text = text.map(|text| Value::String(text.to_owned()));
         let mut named = NamedFiles::default();
         value.iter().chain(&text).chain(more).for_each(|input| named.add(input));
-        let is_large = is_cut || named.is_too_deep;
-        let (paths, has_foreign) = self.paths(named.names, member(LOCATIONS), edits);
+        let is_large = is_cut || named.is_too_large();
+        let others = paths_beside_input(member(LOCATIONS), edits);
+        let texts: Vec<&str> = named.names.iter().map(String::as_str).chain(others).collect();
+        let (paths, mut has_foreign) = paths_below(&self.directory, texts.iter().copied());
+        let elsewhere = if is_large { None } else { self.elsewhere(&named, &texts) };
+        has_foreign |= elsewhere.is_none();
         PolicyRequest {
             tool: tool.to_owned(),
             display_name: display_name.to_owned(),
@@ -247,34 +262,63 @@ impl Policy {
             command,
             hides_command,
             paths,
+            elsewhere: elsewhere.unwrap_or_default(),
             other_files: is_large.then_some(TOO_LARGE).or(has_foreign.then_some(FOREIGN)),
         }
     }
 
-    /// Returns the files that a call names, and whether it names others that are not known to be
-    /// files of this machine.
-    fn paths(
-        &self,
-        of_input: Vec<String>,
-        locations: Option<&Value>,
-        edits: Option<&FileEditCollection>,
-    ) -> (Vec<NamedPath>, bool) {
-        let locations = locations.and_then(Value::as_array).into_iter().flatten();
-        let of_locations = locations.filter_map(|location| location["path"].as_str());
-        let sides = edits.iter().flat_map(|edits| &edits.items).flat_map(|edit| [&edit.before, &edit.after]);
-        let of_edits = sides.flatten().map(|side| side.uri.as_str());
-        let (mut paths, mut has_foreign) = (Vec::new(), false);
-        let of_input = of_input.iter().map(String::as_str);
-        for text in of_input.chain(of_locations).chain(of_edits) {
-            match NamedPath::of(text, &self.directory) {
-                Some(path) => paths.push(path),
-                None => has_foreign = true,
+    /// Returns the files that a call concerns if its relative paths are below the folders that its
+    /// input names; `None` if one of these is not known to be one of this machine.
+    fn elsewhere(&self, named: &NamedFiles, texts: &[&str]) -> Option<Vec<PathsElsewhere>> {
+        let own = NamedPath::at(&self.directory);
+        let mut found = Vec::new();
+        let mut add = |folder: &Path, texts: &mut dyn Iterator<Item = &str>| {
+            let (paths, has_foreign) = paths_below(folder, texts);
+            let folder = NamedPath::at(folder);
+            let is_own = folder.real == own.real;
+            found.push(PathsElsewhere { folder, is_own, paths });
+            (!has_foreign).then_some(())
+        };
+        let mut starts = vec![self.directory.clone()];
+        for text in &named.working {
+            let folder = path_in(text, &self.directory)?;
+            add(&folder, &mut texts.iter().copied())?;
+            starts.push(folder);
+        }
+        for text in &named.folders {
+            for start in &starts {
+                let is_file = |text: &&str| !named.folders.contains(*text);
+                add(&path_in(text, start)?, &mut texts.iter().copied().filter(is_file))?;
             }
         }
-        paths.sort();
-        paths.dedup();
-        (paths, has_foreign)
+        Some(found)
     }
+}
+
+/// Returns what a call names beside its input: in locations and diffs.
+fn paths_beside_input<'a>(
+    locations: Option<&'a Value>,
+    edits: Option<&'a FileEditCollection>,
+) -> impl Iterator<Item = &'a str> {
+    let locations = locations.and_then(Value::as_array).into_iter().flatten();
+    let of_locations = locations.filter_map(|location| location["path"].as_str());
+    let sides = edits.into_iter().flat_map(|edits| &edits.items).flat_map(|edit| [&edit.before, &edit.after]);
+    of_locations.chain(sides.flatten().map(|side| side.uri.as_str()))
+}
+
+/// Returns the files of texts, and whether others are not known to be files of this machine.
+/// Relative ones are below the folder.
+fn paths_below<'a>(folder: &Path, texts: impl Iterator<Item = &'a str>) -> (Vec<NamedPath>, bool) {
+    let (mut paths, mut has_foreign) = (Vec::new(), false);
+    for text in texts {
+        match NamedPath::of(text, folder) {
+            Some(path) => paths.push(path),
+            None => has_foreign = true,
+        }
+    }
+    paths.sort();
+    paths.dedup();
+    (paths, has_foreign)
 }
 
 impl PermissionRule {
@@ -327,8 +371,15 @@ impl PermissionRule {
     /// Returns whether the rule covers everything that the request names.
     fn grants(&self, request: &PolicyRequest) -> bool {
         let paths = self.path.as_ref().is_none_or(|pattern| {
-            let all_match = request.paths.iter().all(|path| pattern.grants(path));
-            all_match && !request.paths.is_empty() && request.other_files.is_none()
+            let all_match = |paths: &[NamedPath]| paths.iter().all(|path| pattern.grants(path));
+            let all_match_elsewhere = request
+                .elsewhere
+                .iter()
+                .all(|it| all_match(&it.paths) && (it.is_own || pattern.grants(&it.folder)));
+            all_match(&request.paths)
+                && all_match_elsewhere
+                && !request.paths.is_empty()
+                && request.other_files.is_none()
         });
         let command = self.command.as_ref().is_none_or(|prefix| {
             let words = request.command.as_deref().and_then(plain_words);
@@ -362,25 +413,38 @@ enum RuleDenial {
 }
 
 fn denied_path(pattern: &PathPattern, request: &PolicyRequest) -> RuleDenial {
+    let of_names = denied_paths(pattern, request, &request.paths);
+    let is_of_files = request.kind.as_deref().is_some_and(|kind| OF_FILES.contains(&kind));
+    let unnamed = (request.paths.is_empty() && is_of_files).then_some(UNNAMED);
+    let unknown = request.other_files.or(unnamed).map(|why| RuleDenial::Perhaps(why.to_owned()));
+    let elsewhere = request.elsewhere.iter().map(|it| match pattern.denies(&it.folder) {
+        true => RuleDenial::Yes,
+        false => denied_paths(pattern, request, &it.paths),
+    });
+    let mut denials = vec![of_names];
+    denials.extend(elsewhere.chain(unknown));
+    match denials.contains(&RuleDenial::Yes) {
+        true => RuleDenial::Yes,
+        false => denials.into_iter().rfind(|denial| *denial != RuleDenial::No).unwrap_or(RuleDenial::No),
+    }
+}
+
+/// Returns whether a pattern covers one of the files that a call concerns if they are these.
+fn denied_paths(pattern: &PathPattern, request: &PolicyRequest, paths: &[NamedPath]) -> RuleDenial {
     let is_whole = request.kind.as_deref().is_some_and(|kind| WHOLE.contains(&kind));
-    let mut paths = request.paths.iter();
-    let moved = request.file_moved_into_folder();
+    let moved = request.file_moved_into_folder(paths);
     let may_be_within = || {
-        let has_folder = request.real_paths().any(|path| path.is_dir());
+        let has_folder = paths.iter().any(|path| path.real.is_dir());
         // A folder need not exist where another one is moved to.
         let is_folder = |path: &NamedPath| path.real.is_dir() || has_folder && !path.real.exists();
         let is_within = |path: &NamedPath| is_folder(path) && pattern.may_be_within(path);
-        is_whole && moved.is_none() && request.paths.iter().any(is_within)
+        is_whole && moved.is_none() && paths.iter().any(is_within)
     };
     let denies = |path| pattern.denies(path) || is_whole && pattern.is_above_pattern(path);
-    match paths.any(denies) || moved.as_ref().is_some_and(|path| pattern.denies(path)) {
+    match paths.iter().any(denies) || moved.as_ref().is_some_and(|path| pattern.denies(path)) {
         true => RuleDenial::Yes,
-        false => {
-            let is_of_files = request.kind.as_deref().is_some_and(|kind| OF_FILES.contains(&kind));
-            let unnamed = (request.paths.is_empty() && is_of_files).then_some(UNNAMED);
-            let why = request.other_files.or(unnamed).or_else(|| may_be_within().then_some(WITHIN));
-            why.map_or(RuleDenial::No, |why| RuleDenial::Perhaps(why.to_owned()))
-        }
+        false if may_be_within() => RuleDenial::Perhaps(WITHIN.to_owned()),
+        false => RuleDenial::No,
     }
 }
 
@@ -627,6 +691,92 @@ mod tests {
         let found = call(base("text", json!({ "acp.kind": "edit", "acp.locations": [{ "path": "/x/y" }] })));
         assert_eq!(found.real_paths().collect::<Vec<_>>(), [Path::new("/x/y")]);
         assert_eq!(found.command, None);
+    }
+
+    /// Names of members with the folder that a call works in.
+    const WORKING: [&str; 8] = [
+        "cwd",
+        "workdir",
+        "workDir",
+        "working_dir",
+        "workingDir",
+        "working_directory",
+        "workingDirectory",
+        "projectRoot",
+    ];
+
+    /// Returns the decision about a call of this kind with this input, in the folder `/repo`.
+    fn judged_input(kind: &str, input: &Value, allow: &[&str], deny: &[&str]) -> Option<bool> {
+        let call = json!({ "status": "pending-confirmation", "toolCallId": "1", "toolName": "t",
+            "displayName": "T", "invocationMessage": "Do", "toolInput": input.to_string(),
+            "_meta": { "acp.kind": kind } });
+        let policy = Policy::new(Path::new("/repo"), false);
+        judged(allow, deny, &policy.request_of(&serde_json::from_value(call).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn relative_path_is_denied_below_the_working_folder_of_its_call() {
+        let deny = ["path=.github/**"];
+        for name in WORKING.into_iter().chain(["directory", "dir_path", "projectPath"]) {
+            for (kind, input, allowed) in [
+                ("edit", json!({ "path": "x.yml", name: "/repo/.github" }), false),
+                ("edit", json!({ "path": "x.yml", name: ".github" }), false),
+                ("edit", json!({ "path": "x.yml", name: "file:///repo/.github" }), false),
+                ("edit", json!({ "path": ".github/x.yml", name: "/repo" }), false),
+                ("edit", json!({ "path": "../.github/x.yml", name: "src" }), false),
+                ("edit", json!({ "path": "github/../../.github/x", name: "/repo/src" }), false),
+                ("edit", json!({ "edits": [{ "path": "x.yml" }], "options": { name: ".github" } }), false),
+                ("edit", json!({ "input": "*** Begin Patch\n*** Update File: x\n", name: ".github" }), false),
+                ("edit", json!({ "path": "x.yml", name: "remote://host/x" }), false),
+                ("execute", json!({ "command": "ls", name: "/repo/.github" }), false),
+                ("edit", json!({ "path": "x.yml", name: "/repo/src" }), true),
+                ("edit", json!({ "path": "/repo/src/x.yml", name: "/repo" }), true),
+                ("execute", json!({ "command": "ls", name: "/repo" }), true),
+            ] {
+                assert_eq!(
+                    judged_input(kind, &input, &["kind=edit; kind=execute"], &deny),
+                    Some(allowed),
+                    "{input}"
+                );
+            }
+        }
+        for name in WORKING {
+            let unnamed = json!({ "text": "x", name: "/repo/src" });
+            assert_eq!(judged_input("edit", &unnamed, &["kind=edit"], &deny), Some(false), "{name}");
+            for (path, folder, allowed) in
+                [("a", "/repo", true), ("github/a", "/repo/x", true), (".", ".", false), ("..", "src", false)]
+            {
+                let input = json!({ "path": path, name: folder });
+                assert_eq!(judged_input("delete", &input, &["kind=delete"], &deny), Some(allowed), "{input}");
+            }
+        }
+    }
+
+    #[test]
+    fn relative_path_is_granted_only_if_it_matches_below_the_working_folder_too() {
+        for name in WORKING {
+            for (input, allowed) in [
+                (json!({ "path": "src/a", name: "/repo" }), true),
+                (json!({ "path": "src/a", name: "." }), true),
+                (json!({ "path": "src/a", name: "src/../" }), true),
+                (json!({ "path": "/repo/src/a", name: "/repo/src/b" }), true),
+                (json!({ "path": "src/a", name: "" }), true),
+                (json!({ "path": "src/a", name: null }), true),
+                (json!({ "path": "src/a", name: "/etc" }), false),
+                (json!({ "path": "src/a", name: "../" }), false),
+                (json!({ "path": "src/a", name: "~/x" }), false),
+                (json!({ "path": "src/a", name: "remote://host/repo" }), false),
+                (json!({ "path": "src/a", "x": [{ name: "/etc" }] }), false),
+                (json!({ name: "/repo/src/b" }), false),
+            ] {
+                let granted = judged_input("edit", &input, &["kind=edit path=src/**"], &[]);
+                assert_eq!(granted, allowed.then_some(true), "{input}");
+            }
+        }
+        let many: Vec<String> = (0..20).map(|number| format!("/repo/src/{number}")).collect();
+        let many = json!({ "path": "/repo/src/a", "cwd": many });
+        assert_eq!(judged_input("edit", &many, &["path=src/**"], &[]), None);
+        assert_eq!(judged_input("edit", &many, &["kind=edit"], &["path=/x"]), Some(false));
     }
 
     #[test]
