@@ -17,6 +17,9 @@ pub use super::lines::Opaque;
 /// the recursion, too.
 const EXAMINED_WORDS_MAX: usize = 100_000;
 
+/// Number of steps of comparisons that count as one examined word. A step concerns a character.
+const STEPS_PER_WORD: usize = 256;
+
 const TOO_MANY_WORDS: Opaque = "it has too many words in commands within commands";
 
 /// Characters by which a shell runs more than one command, or writes to a file.
@@ -199,7 +202,10 @@ impl CommandSearch<'_> {
         let hidden = evaluates_hidden(&read).then_some("a text in it is one that shells evaluate");
         let commands =
             read.commands.iter().map(|LineCommand { words, is_fed }| match self.runs_words(words, depth) {
-                Ok(false) if *is_fed && runs_its_input(words) => Err("a program in it runs what it reads"),
+                Ok(false) if *is_fed => match self.runs_its_input(words) {
+                    Ok(true) => Err("a program in it runs what it reads"),
+                    runs => runs,
+                },
                 runs => runs,
             });
         any(commands.chain(hidden.map(Err)))
@@ -209,6 +215,16 @@ impl CommandSearch<'_> {
     fn count(&mut self, words: &[Word]) -> Result<(), Opaque> {
         self.words_left = self.words_left.checked_sub(words.len()).ok_or(TOO_MANY_WORDS)?;
         Ok(())
+    }
+
+    /// Returns whether these words are the command of the rule, and counts the comparisons.
+    fn is_command(&mut self, words: &[Word]) -> Result<bool, Opaque> {
+        let mut steps = 0;
+        if begins_with(words, self.command, &mut steps) {
+            return Ok(true);
+        }
+        self.words_left = self.words_left.checked_sub(steps / STEPS_PER_WORD).ok_or(TOO_MANY_WORDS)?;
+        Ok(false)
     }
 
     fn runs_words(&mut self, words: &[Word], depth: usize) -> Result<bool, Opaque> {
@@ -258,6 +274,19 @@ impl CommandSearch<'_> {
         let takes_lines = |word: &Word| LINE_WRAPPERS.contains(&name_of(&word.text));
         let lines = words.iter().skip_while(|word| !takes_lines(word)).skip(1);
         any(lines.map(|word| self.runs_argument(&word.text, depth + 1)))
+    }
+
+    /// Returns whether a command that reads a text runs it.
+    fn runs_its_input(&mut self, words: &[Word]) -> Result<bool, Opaque> {
+        for (at, word) in words.iter().enumerate() {
+            let rest = &words[at + 1..];
+            match runs_its_input(name_of(&word.text), rest) {
+                Some(true) => return Ok(true),
+                Some(false) => self.count(rest)?,
+                None => {}
+            }
+        }
+        Ok(false)
     }
 
     /// Returns whether `xargs` with these arguments runs a command.
@@ -337,7 +366,7 @@ impl CommandSearch<'_> {
         if self.examines_arguments(&first.text) {
             self.count(words)?;
         }
-        if begins_with(words, self.command) {
+        if self.is_command(words)? {
             return Ok(true);
         }
         let arguments = &words[1..];
@@ -386,9 +415,8 @@ impl CommandSearch<'_> {
             name if SHELLS_OF_WINDOWS.contains(&name) => {
                 // These shells have many commands that run another one.
                 let readings = windows_shells::readings(name, arguments)?;
-                let begin =
-                    |words: &Vec<Word>| (0..words.len()).any(|at| begins_with(&words[at..], self.command));
-                Ok(readings.iter().any(begin))
+                let places = readings.iter().flat_map(|words| (0..words.len()).map(|at| &words[at..]));
+                any(places.map(|words| self.is_command(words)))
             }
             _ => Ok(false),
         }
@@ -446,23 +474,22 @@ fn write_name_in_lower_case(word: &mut Word) {
     }
 }
 
-/// Returns whether a command that reads a text runs it.
-fn runs_its_input(words: &[Word]) -> bool {
+/// Returns whether a program with these arguments runs a text that it reads; `None` if no program
+/// of this name does.
+fn runs_its_input(name: &str, rest: &[Word]) -> Option<bool> {
     let is_option = |word: &&Word| word.text.starts_with('-');
     let has_line = |rest: &[Word]| rest.iter().filter(is_option).any(|word| word.text.contains('c'));
-    (0..words.len()).any(|at| {
-        let rest = &words[at + 1..];
-        match name_of(&words[at].text) {
-            "su" | "runuser" | "newgrp" | "sg" | "script" => !has_line(rest),
-            "sudo" | "doas" => rest.iter().all(|word| is_option(&word)),
-            "ssh" => {
-                let is_value = |at: usize| at > 0 && is_option(&&rest[at - 1]);
-                (0..rest.len()).filter(|at| !is_option(&&rest[*at]) && !is_value(*at)).count() < 2
-            }
-            "at" | "batch" | "crontab" | "parallel" => true,
-            name if SHELLS_OF_WINDOWS.contains(&name) => windows_shells::reads_input(name, rest),
-            name => SHELLS.contains(&name) && rest.iter().all(|word| is_option(&word)),
+    Some(match name {
+        "su" | "runuser" | "newgrp" | "sg" | "script" => !has_line(rest),
+        "sudo" | "doas" => rest.iter().all(|word| is_option(&word)),
+        "ssh" => {
+            let is_value = |at: usize| at > 0 && is_option(&&rest[at - 1]);
+            (0..rest.len()).filter(|at| !is_option(&&rest[*at]) && !is_value(*at)).count() < 2
         }
+        "at" | "batch" | "crontab" | "parallel" => true,
+        name if SHELLS_OF_WINDOWS.contains(&name) => windows_shells::reads_input(name, rest),
+        name if SHELLS.contains(&name) => rest.iter().all(|word| is_option(&word)),
+        _ => return None,
     })
 }
 
@@ -550,17 +577,19 @@ fn is_named(program: &str, other: &str) -> bool {
 }
 
 /// Returns whether a command has the name and, in their order, the words of a rule. Words may be
-/// between them, except before the first argument of a program with subcommands.
-fn begins_with(words: &[Word], command: &[String]) -> bool {
+/// between them, except before the first argument of a program with subcommands. Adds the number of
+/// compared characters to `steps`.
+fn begins_with(words: &[Word], command: &[String], steps: &mut usize) -> bool {
     let [first, rest @ ..] = words else { return false };
     let [name, expected @ ..] = command else { return false };
     if !is_named(&first.text, name) {
         return false;
     }
     let name = name_of(name);
-    let has_all = |rest: &[Word], expected: &[String]| {
+    *steps += rest.iter().map(|word| 1 + word.text.len()).sum::<usize>();
+    let has_all = |rest: &[Word], expected: &[String], steps: &mut usize| {
         let mut rest = rest.iter();
-        expected.iter().all(|expected| rest.any(|word| may_be(word, expected)))
+        expected.iter().all(|expected| rest.any(|word| may_be(word, expected, steps)))
     };
     match expected {
         [subcommand, expected @ ..]
@@ -568,10 +597,11 @@ fn begins_with(words: &[Word], command: &[String]) -> bool {
         {
             // An alias may stand for any subcommand.
             let has_alias = name == "git" && rest.iter().any(names_alias);
-            let places = places_of_subcommand(name, rest).filter(|at| may_be(&rest[*at], subcommand));
-            has_alias || places.into_iter().any(|at| has_all(&rest[at + 1..], expected))
+            // Behind the first place are all words that are behind a later one.
+            let place = places_of_subcommand(name, rest).find(|at| may_be(&rest[*at], subcommand, steps));
+            has_alias || place.is_some_and(|at| has_all(&rest[at + 1..], expected, steps))
         }
-        _ => has_all(rest, expected),
+        _ => has_all(rest, expected, steps),
     }
 }
 
@@ -598,30 +628,38 @@ fn places_of_subcommand<'a>(name: &'a str, words: &'a [Word]) -> impl Iterator<I
 }
 
 /// Returns whether a shell may replace a word with this text, or it is that.
-fn may_be(word: &Word, text: &str) -> bool {
-    word.is_unknown || word.text == text || word.is_expanded && may_match(&word.text, text)
+fn may_be(word: &Word, text: &str, steps: &mut usize) -> bool {
+    word.is_unknown || word.text == text || word.is_expanded && may_match(&word.text, text, steps)
 }
 
-/// Returns whether a pattern of file names may match a text.
-fn may_match(pattern: &str, text: &str) -> bool {
+/// Returns whether a pattern of file names may match a text. Adds about the product of both lengths
+/// to `steps`, at most.
+fn may_match(pattern: &str, text: &str, steps: &mut usize) -> bool {
     if pattern.contains('[') {
         return true;
     }
-    let mut rest = pattern.chars();
-    match rest.next() {
-        None => text.is_empty(),
-        Some('*') => {
-            // Several are as one, so that the search stays short.
-            let rest = rest.as_str().trim_start_matches('*').chars();
-            let ends = text.char_indices().map(|(at, _)| at).chain([text.len()]);
-            ends.into_iter().any(|at| may_match(rest.as_str(), &text[at..]))
-        }
-        Some(char) => {
-            let mut others = text.chars();
-            others.next().is_some_and(|other| char == '?' || char == other)
-                && may_match(rest.as_str(), others.as_str())
+    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (mut at, mut place) = (0, 0);
+    // The place behind the last `*`, and the end of what that stands for. An earlier `*` need not
+    // stand for more: the last one can.
+    let mut star = None;
+    while let Some(char) = text.get(place) {
+        *steps += 1;
+        match (pattern.get(at), &mut star) {
+            (Some('*'), _) => {
+                at += 1;
+                star = Some((at, place));
+            }
+            (Some(expected), _) if *expected == '?' || expected == char => (at, place) = (at + 1, place + 1),
+            (_, Some((behind, end))) => {
+                *end += 1;
+                (at, place) = (*behind, *end);
+            }
+            (_, None) => return false,
         }
     }
+    *steps += pattern.len() - at;
+    pattern[at..].iter().all(|char| *char == '*')
 }
 
 /// Returns whether a program of this name may run its arguments as a command or a line.
@@ -1159,6 +1197,53 @@ EOF",
         }
         assert!(found(&("env -u ".to_owned() + &"git ".repeat(20_000)), "git push").is_err());
         assert_eq!(found(&"ls a b c; ".repeat(10_000), "cp"), Ok(false));
+    }
+
+    /// Returns the result of a search, and how many words it has counted.
+    fn counted(line: &str, command: &str) -> (Result<bool, Opaque>, usize) {
+        let command: Vec<String> = command.split(' ').map(str::to_owned).collect();
+        let mut search = CommandSearch { command: &command, words_left: EXAMINED_WORDS_MAX };
+        let found = search.runs_line(line, 0);
+        (found, EXAMINED_WORDS_MAX - search.words_left)
+    }
+
+    #[test]
+    fn pattern_is_compared_in_steps_of_the_product_of_both_lengths() {
+        let text = "--force-with-lease-of-the-branch";
+        for (pattern, matches) in [
+            ("*?".repeat(14) + "Z", false),
+            ("*?".repeat(14) + "h", true),
+            ("*-".repeat(8) + "*", false),
+            ("*-".repeat(7) + "*", true),
+            ("*".repeat(40), true),
+            ("?".repeat(40), false),
+            ("-*h*h".to_owned(), true),
+            ("*".to_owned() + text, true),
+            (String::new(), false),
+        ] {
+            let mut steps = 0;
+            assert_eq!(may_match(&pattern, text, &mut steps), matches, "{pattern}");
+            assert!(steps <= (pattern.len() + 1) * (text.len() + 1), "{pattern}: {steps}");
+        }
+        assert!(may_match("", "", &mut 0) && may_match("**", "", &mut 0) && !may_match("?", "", &mut 0));
+    }
+
+    #[test]
+    fn comparisons_with_thousands_of_patterns_are_counted() {
+        let word = "*?".repeat(14) + "Z ";
+        let rule = "git push --force-with-lease-of-the-branch";
+        assert_eq!(counted(&format!("git push {word}"), rule), (Ok(false), 6));
+        let (found, count) = counted(&format!("git push {}", word.repeat(10_000)), rule);
+        assert!(found == Ok(false) && count < 80_000, "{found:?} {count}");
+        let (found, count) = counted(&format!("docker {}", "-a p* ".repeat(10_000)), "docker push x");
+        assert!(found == Ok(false) && count < 50_000, "{found:?} {count}");
+        // Each of these could be the command, so that all later words are compared with each.
+        for line in ["pwsh git", "env -u git", "ssh -t git"] {
+            let line = line.to_owned() + &" git".repeat(20_000);
+            assert_eq!(counted(&line, "git push").0, Err(TOO_MANY_WORDS), "{line:.20}");
+        }
+        let fed = "ssh h ls ".repeat(20_000) + "< x";
+        assert_eq!(counted(&fed, "cp").0, Err(TOO_MANY_WORDS));
     }
 
     #[test]
