@@ -75,6 +75,8 @@ pub struct RunClient<'a> {
     leaves_at_once: bool,
     /// Set if the host has asked for a login.
     needs_login: bool,
+    /// Set if the session was disposed of: no action on its channels follows.
+    is_disposed: bool,
 }
 
 /// State of a channel, with its URI and the number of the last action in it.
@@ -142,6 +144,7 @@ impl<'a> RunClient<'a> {
             has_cancelled: false,
             leaves_at_once: false,
             needs_login: false,
+            is_disposed: false,
         }
     }
 
@@ -245,6 +248,8 @@ impl<'a> RunClient<'a> {
             HostMessage::Action(envelope, text) => (envelope, text),
             HostMessage::Notice(method, params) => {
                 self.needs_login |= method == "auth/required";
+                self.is_disposed |=
+                    method == "root/sessionRemoved" && params["session"] == self.session.channel;
                 if let Some(progress) = params["message"].as_str().filter(|_| method == "root/progress") {
                     self.printer.note(progress);
                 }
@@ -274,6 +279,20 @@ impl<'a> RunClient<'a> {
         }
         if of_session || of_chat {
             self.printer.action(&envelope.action, text);
+        }
+    }
+
+    /// Checks that the session exists, and the chat once it was opened.
+    ///
+    /// # Errors
+    /// When another client has disposed of one of them.
+    fn check_not_disposed(&self) -> Result<(), RunStop> {
+        let chats = self.session.state.iter().flat_map(|state| &state.chats);
+        let has_chat =
+            self.chat.state.is_none() || chats.map(|chat| &chat.resource).any(|it| *it == self.chat.channel);
+        match self.is_disposed || !has_chat {
+            true => Err(RunStop::Disposed),
+            false => Ok(()),
         }
     }
 
@@ -340,6 +359,7 @@ impl<'a> RunClient<'a> {
             if let Some(ended) = self.ended_turn(&turn) {
                 break ended;
             }
+            self.check_not_disposed()?;
             if let Some(loss) = self.printer.loss().filter(|_| !self.has_cancelled) {
                 self.cancel(&turn, loss.stop()).await?;
             }

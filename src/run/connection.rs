@@ -148,6 +148,11 @@ impl HostConnection {
                     let error = json!({ "code": METHOD_NOT_FOUND, "message": format!("no `{method}` here") });
                     self.send(&json!({ "jsonrpc": "2.0", "id": id, "error": error })).await?;
                 }
+                (None, None) => {
+                    let why =
+                        message.error.map_or("it sends an answer without an id".to_owned(), |it| it.message);
+                    return Err(RunStop::Failed(anyhow!("the host refuses a message of the run: {why}")));
+                }
                 (None, id) => {
                     let id = id.and_then(|id| id.as_u64()).unwrap_or_default();
                     let answer = message.error.map_or(Ok(message.result.unwrap_or_default()), Err);

@@ -45,6 +45,9 @@ pub mod summary;
 mod windows_shells;
 mod xargs;
 
+/// Text of [`RunStop::Disposed`].
+const DISPOSED: &str = "the session or its chat was disposed of by another client";
+
 /// Reason to end a run before its turns are complete.
 #[derive(Debug)]
 pub enum RunStop {
@@ -56,6 +59,8 @@ pub enum RunStop {
     ReaderGone,
     /// Reason why the output of the run could not be written.
     Output(anyhow::Error),
+    /// Disposal of the session or its chat by another client.
+    Disposed,
     /// Cancellation by another client.
     CancelledElsewhere,
     /// Cancellation for which no client has asked directly.
@@ -94,6 +99,7 @@ impl RunStop {
                 let why = "the reader of stdout is gone, so the turn was cancelled";
                 (RunResult::Cancelled, None, failure("readerGone", why.to_owned()))
             }
+            Self::Disposed => (RunResult::Cancelled, None, failure("disposed", DISPOSED.to_owned())),
             Self::CancelledElsewhere => {
                 let why = "the turn was cancelled by another client";
                 (RunResult::Cancelled, None, failure("cancelled", why.to_owned()))

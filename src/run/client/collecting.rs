@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{Mirror, RunClient};
 use crate::run::changes::{named_in, root_of, RunChanges};
 use crate::run::patch::{patch_of, PatchSide};
-use crate::run::RunStop;
+use crate::run::{RunStop, DISPOSED};
 use crate::wire::changesets::{changeset_uri, ChangesetScope};
 
 impl RunClient<'_> {
@@ -70,6 +70,9 @@ impl RunClient<'_> {
             Err(error) => return Ok(Err(error.message)),
         }
         loop {
+            if self.check_not_disposed().is_err() {
+                return Ok(Err(DISPOSED.to_owned()));
+            }
             match self.changeset.state.as_ref().map(|state| &state.status) {
                 Some(ChangesetStatus::Ready) | None => break,
                 Some(ChangesetStatus::Error) => break,

@@ -27,6 +27,12 @@ impl RunClient<'_> {
         let (state, seen) = match self.subscribe(&session).await? {
             Ok((SnapshotState::Session(state), seen)) => (*state, seen),
             Ok(_) => return Err(RunStop::Usage(format!("--session: `{session}` is no session"))),
+            Err(error)
+                if self.job.session == ChosenSession::New
+                    && error.code == ahp_error_codes::SESSION_NOT_FOUND =>
+            {
+                return Err(RunStop::Disposed);
+            }
             Err(error) => return Err(RunStop::Usage(format!("--session: {}", error.message))),
         };
         self.summary.session = Some(session.clone());
@@ -39,6 +45,7 @@ impl RunClient<'_> {
         }
         self.session.set(&session, seen, state);
         let chat = loop {
+            self.check_not_disposed()?;
             let Some(state) = &self.session.state else { return Err(anyhow!("no session").into()) };
             match state.lifecycle {
                 SessionLifecycle::Creating => {}

@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{json, Value};
 
-use super::{fleeting, kept, ran, summed_up};
-use crate::process::wait_until;
-use crate::windows::send;
+use super::{fleeting, kept, ran, ran_with_input, summed_up};
+use crate::process::{wait_until, wait_until_idle};
+use crate::windows::{send, Window};
 
 /// A run whose turn is at work.
 fn at_work(command: &mut Command) -> (Child, BufReader<std::process::ChildStdout>) {
@@ -147,5 +147,67 @@ fn signal_before_the_host_answers_ends_the_run_with_a_summary() {
         assert!(err.contains("SIGINT"), "{prompt}: {err}");
         let summary: Value = serde_json::from_str(&std::fs::read_to_string(&summary).unwrap()).unwrap();
         assert_eq!((&summary["result"], &summary["exitStatus"]), (&"cancelled".into(), &130.into()));
+    }
+}
+
+#[test]
+fn prompt_that_the_host_does_not_take_is_a_failure() {
+    let prompt = "x".repeat((64 << 20) + 1);
+    let done = ran_with_input(fleeting("-").args(["--timeout", "60"]), &prompt);
+    assert_eq!((done.status, done.out.as_str()), (1, ""), "{}", done.err);
+    assert!(done.err.contains("the host refuses a message of the run: "), "{}", done.err);
+}
+
+/// Returns the next session that another client is told of.
+fn next_session(editor: &mut Window) -> String {
+    let added = editor.process.until(|message| message["method"] == "root/sessionAdded").pop().unwrap();
+    added["params"]["summary"]["resource"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn run_whose_session_is_disposed_of_while_it_is_created_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut editor = Window::open(folder.path(), "editor");
+    editor.ask("subscribe", json!({ "channel": "ahp-root://" }));
+    let mut command = kept(folder.path(), "Hello");
+    // Without an end, the time limit ends the run.
+    command.args(["--set", "openMs=600000", "--timeout", "60"]).stderr(Stdio::piped());
+    let mut run = command.spawn().unwrap();
+    let session = next_session(&mut editor);
+    wait_until_idle(run.id());
+    editor.ask("disposeSession", json!({ "channel": session }));
+    let (status, err) = rest(&mut run);
+    assert_eq!(status, Some(130), "{err}");
+    assert!(err.contains("disposed of by another client"), "{err}");
+    assert_eq!(editor.end(), Some(0));
+}
+
+#[test]
+fn run_whose_session_or_chat_is_disposed_of_between_two_turns_ends() {
+    for method in ["disposeSession", "disposeChat"] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut editor = Window::open(folder.path(), "editor");
+        editor.ask("subscribe", json!({ "channel": "ahp-root://" }));
+        let mut command = kept(folder.path(), "/say at work\n/say more\n/sleep 2000");
+        let (mut run, _out) = at_work(command.args(["--then", "/say after", "--timeout", "60"]));
+        let session = next_session(&mut editor);
+        let state = editor.ask("subscribe", json!({ "channel": session }));
+        let chat = state["result"]["snapshot"]["state"]["defaultChat"].as_str().unwrap().to_owned();
+        // The run learns of the end of its turn and of the disposal at once.
+        send(Signal::STOP, run.id());
+        let is_running = |editor: &mut Window| {
+            let state = editor.ask("subscribe", json!({ "channel": chat }));
+            !state["result"]["snapshot"]["state"]["activeTurn"].is_null()
+        };
+        wait_until("the turn ends", || !is_running(&mut editor));
+        // The last chat of a session cannot be disposed of alone.
+        editor.ask("createChat", json!({ "channel": session, "chat": "ahp-chat:/other" }));
+        let channel = if method == "disposeChat" { &chat } else { &session };
+        editor.ask(method, json!({ "channel": channel }));
+        send(Signal::CONT, run.id());
+        let (status, err) = rest(&mut run);
+        assert_eq!(status, Some(130), "{method}: {err}");
+        assert!(err.contains("disposed of by another client"), "{method}: {err}");
+        assert_eq!(editor.end(), Some(0));
     }
 }
