@@ -3,7 +3,7 @@
 //! Owns: following links and `..` in both, and what a pattern covers.
 //! Never: decides about a call.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{is_separator, Component, Path, PathBuf};
 
 use anyhow::{bail, Context};
 use globset::{GlobBuilder, GlobMatcher};
@@ -157,13 +157,23 @@ fn comparable(path: &Path) -> PathBuf {
 
 /// Returns the pattern for parts below a folder, in which no character is a wildcard.
 fn matcher(base: &Path, parts: &[&str], ignores_case: bool) -> anyhow::Result<GlobMatcher> {
-    let base = globset::escape(&base.to_string_lossy());
-    let whole = match parts {
-        [] => base,
-        parts => format!("{}/{}", base.trim_end_matches('/'), parts.join("/")),
-    };
+    let whole = below_folder(&base.to_string_lossy(), parts, is_separator('\\'));
     let glob = GlobBuilder::new(&whole).literal_separator(true).case_insensitive(ignores_case).build();
     Ok(glob.with_context(|| format!("path={}", parts.join("/")))?.compile_matcher())
+}
+
+/// Returns the text of the pattern for parts below a folder. A `\` in the name of the folder is a
+/// separator or an ordinary character.
+fn below_folder(folder: &str, parts: &[&str], is_separator: bool) -> String {
+    let folder = globset::escape(folder);
+    let folder = if is_separator { folder } else { folder.replace('\\', r"\\") };
+    match parts {
+        [] => folder,
+        parts => {
+            let is_end = |char: char| char == '/' || is_separator && char == '\\';
+            format!("{}/{}", folder.trim_end_matches(is_end), parts.join("/"))
+        }
+    }
 }
 
 /// Returns the path without `..`, as if it had no links.
@@ -270,6 +280,28 @@ mod tests {
         }
         for wrong in ["", "[", "src/*/../x", "file:///repo/x"] {
             assert!(PathPattern::read(wrong, Path::new(FOLDER)).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn pattern_below_the_root_of_a_drive_has_one_separator() {
+        for (folder, is_separator, pattern) in [
+            (r"D:\", true, "D:/src/**"),
+            (r"D:\a", true, r"D:\a/src/**"),
+            (r"\\host\share\", true, r"\\host\share/src/**"),
+            ("/", false, "/src/**"),
+            (r"/a\", false, r"/a\\/src/**"),
+        ] {
+            assert_eq!(below_folder(folder, &["src", "**"], is_separator), pattern, "{folder}");
+        }
+    }
+
+    #[test]
+    fn backslash_in_the_name_of_the_folder_is_a_plain_character() {
+        for folder in [r"/a\b", r"/a\"].map(Path::new) {
+            let pattern = PathPattern::read("src/*", folder).unwrap();
+            let path = NamedPath::of("src/x", folder).unwrap();
+            assert!(pattern.grants(&path) && pattern.denies(&path), "{folder:?}");
         }
     }
 
