@@ -218,7 +218,11 @@ impl AskedField {
                 let is_free = asked.allow_freeform_input == Some(true);
                 let freely = answer.freeform_values.iter().flatten().find(|_| is_free);
                 let chosen = freely.unwrap_or(&answer.value);
-                if freely.is_none() && !asked.options.iter().any(|option| option.id == *chosen) {
+                let is_offered = asked.options.iter().any(|option| option.id == *chosen);
+                if chosen.is_empty() && !is_offered && !self.is_required {
+                    return Ok(None);
+                }
+                if freely.is_none() && !is_offered {
                     return Err(format!("must be one of {}", ids(&asked.options)));
                 }
                 Ok(Some(json!(chosen)))
@@ -399,6 +403,17 @@ mod tests {
             assert_eq!(content_of(&fields, &answers), Err(format!("The answer to `{id}` {why}.")));
         }
         assert_eq!(content_of(&fields, &json!({})), Err("`name` must be answered.".to_owned()));
+    }
+
+    #[test]
+    fn choice_that_is_left_empty_is_no_answer_unless_it_is_required_or_offered() {
+        let properties = json!({ "size": { "type": "string", "enum": ["s", "l"] } });
+        let empty = json!({ "size": "=" });
+        assert_eq!(content_of(&form(&properties, &[]), &empty), Ok(json!({})));
+        let refused = "The answer to `size` must be one of s, l.".to_owned();
+        assert_eq!(content_of(&form(&properties, &["size"]), &empty), Err(refused));
+        let properties = json!({ "size": { "type": "string", "enum": ["", "l"] } });
+        assert_eq!(content_of(&form(&properties, &[]), &empty), Ok(json!({ "size": "" })));
     }
 
     #[test]
