@@ -87,7 +87,8 @@ impl ShellScripts {
     }
 
     /// Returns the start parameters with which this shell sends `nonce`. `None` for a shell without
-    /// a script, and if the script cannot be written.
+    /// a script, if the script cannot be written, and if a path to be named is not UTF-8: a shell
+    /// that is given another path would leave out the user's own files.
     pub fn start(&self, program: &Path, nonce: &str) -> Option<ShellStart> {
         let name = program.file_stem()?.to_str()?;
         let (file, first, text) = match name {
@@ -97,7 +98,11 @@ impl ShellScripts {
                 ("bash.sh", format!("__ahp=({nonce})\n{login}"), include_str!("integration/bash.sh"))
             }
             "zsh" => {
-                let users = std::env::var("ZDOTDIR").ok();
+                let users = std::env::var_os("ZDOTDIR").map(|users| users.into_string()).transpose();
+                let Ok(users) = users else {
+                    tracing::warn!("a shell will not report its commands: `ZDOTDIR` is not UTF-8");
+                    return None;
+                };
                 let users = users.map(|users| format!("__ahp_zdotdir='{}'\n", users.replace('\'', "'\\''")));
                 let first = format!("__ahp_word={nonce}\n{}", users.unwrap_or_default());
                 // The shell looks for a file of this name.
@@ -111,6 +116,10 @@ impl ShellScripts {
             }
             _ => return None,
         };
+        if self.folder.to_str().is_none() {
+            tracing::warn!("a shell will not report its commands: the path of the state folder is not UTF-8");
+            return None;
+        }
         let script = match self.put(file, &[&first, text]) {
             Ok(script) => script,
             Err(error) => {
@@ -298,6 +307,18 @@ mod tests {
             drop(start);
             assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
         }
+    }
+
+    #[test]
+    fn shell_whose_script_has_a_path_that_is_not_utf_8_is_left_as_it_is() {
+        use std::os::unix::ffi::OsStrExt;
+        let outer = tempfile::tempdir().unwrap();
+        let state = outer.path().join(std::ffi::OsStr::from_bytes(b"st\xffate"));
+        let scripts = ShellScripts::in_folder(&state);
+        for shell in ["bash", "zsh", "fish", "pwsh"] {
+            assert!(scripts.start(Path::new(shell), "secret").is_none(), "{shell}");
+        }
+        assert!(!state.exists());
     }
 
     #[test]

@@ -4,12 +4,14 @@
 //! its end with the host.
 //! Never: depends on how what is printed is cut into actions.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 
 use serde_json::{json, Value};
 
 use super::terminal::{installed, make_home, Shell, TERMINAL};
-use crate::support::skipped;
+use crate::support::{sidecar_on, skipped};
 
 #[test]
 fn shell_runs_in_a_terminal_until_it_exits() {
@@ -156,6 +158,28 @@ fn code_of(shell: &mut Shell, line: &str) -> Option<i64> {
         told["type"] == "terminal/commandFinished" && told["commandId"] == begun["commandId"]
     });
     ended["exitCode"].as_i64()
+}
+
+/// Paths that are not UTF-8 cannot be named in the scripts: then shells run as they are.
+#[test]
+fn shells_read_user_files_whatever_bytes_their_paths_have() {
+    let name = OsStr::from_bytes(b"st\xffate");
+    for (shell, file) in [("bash", ".bashrc"), ("zsh", ".zshrc")] {
+        let Some(shell) = installed(shell) else { continue };
+        let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(home.path().join(file), "PS1='<mi''ne> '; echo re''ad\n").unwrap();
+        let mut shown = Shell::start_as(&folder.path().join(name), "odd-state", shell, home.path()).open();
+        shown.until_shown("read\r\n");
+    }
+    let Some(zsh) = installed("zsh") else { return };
+    let (folder, outer) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let users = outer.path().join(name);
+    fs::create_dir(&users).unwrap();
+    fs::write(users.join(".zshrc"), "PS1='<mi''ne> '; echo re''ad\n").unwrap();
+    let mut command = sidecar_on(folder.path());
+    command.env("ZDOTDIR", &users);
+    let mut shown = Shell::start_by(command, "odd-zdotdir", zsh, outer.path()).open();
+    shown.until_shown("read\r\n");
 }
 
 #[test]
