@@ -26,7 +26,7 @@ use super::repository::{NoRepository, Repository};
 use super::{checkpoints, commit, contents, incomparable, reverting, status, steps};
 use crate::files::folders::PathRefusal;
 use crate::files::uris::{overlap, path_of};
-use crate::host::effects::{GitJob, GitReport, GitWork};
+use crate::host::effects::{GitJob, GitReport, GitWork, RevertOutcome};
 use crate::os::{facts, private};
 use crate::sync::lock;
 
@@ -246,9 +246,10 @@ fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: GitToFind<'_>, limi
         };
         let place = JobPlace::of(&job.job);
         let number = job.number;
+        let after_panic = report_after_panic(&job.job.work);
         let done =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer(job, folder, git, limits)));
-        let report = done.unwrap_or_else(|_| GitReport::Failed(PANICKED.to_owned()));
+        let report = done.unwrap_or(after_panic);
         {
             let mut jobs = lock(jobs);
             if let Some(at) = jobs.running.iter().position(|running| *running == place) {
@@ -263,6 +264,17 @@ fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: GitToFind<'_>, limi
             // The host is gone, and the guard ends this process.
             return;
         }
+    }
+}
+
+/// Returns the report for work that may have panicked midway.
+fn report_after_panic(work: &GitWork) -> GitReport {
+    match work {
+        GitWork::Revert { files, reported, .. } => {
+            let unknown = RevertOutcome::Unknown(PANICKED.to_owned());
+            GitReport::Reverted(vec![unknown; files.len() + reported.len()])
+        }
+        _ => GitReport::Failed(PANICKED.to_owned()),
     }
 }
 

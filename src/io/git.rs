@@ -227,16 +227,28 @@ impl GitQueue {
                 };
                 // The process that has it hangs. It is ended, and the next job starts another.
                 self.process.take_if(|running| Some(running.number) == *process);
-                self.outcome(number, GitReport::Failed(why)).into_iter().collect()
+                self.fail(number, why).into_iter().collect()
             }
             GitProcessEvent::Ended(process) => {
                 self.process.take_if(|running| running.number == process);
                 let its = self.waiting.iter().filter(|(_, job)| job.process == Some(process));
                 let lost: Vec<u64> = its.map(|(number, _)| *number).collect();
-                let failed = || GitReport::Failed("the process that runs git has ended".to_owned());
-                lost.into_iter().filter_map(|number| self.outcome(number, failed())).collect()
+                let why = "the process that runs git has ended";
+                lost.into_iter().filter_map(|number| self.fail(number, why.to_owned())).collect()
             }
         }
+    }
+
+    /// Ends a job that has no report.
+    fn fail(&mut self, number: u64, why: String) -> Option<GitOutcome> {
+        let report = match self.waiting.get(&number)? {
+            // The process may have begun it.
+            WaitingGitJob { by: GitJobOrigin::Reverter { taken, .. }, process: Some(_) } => {
+                GitReport::Reverted(vec![RevertOutcome::Unknown(why); taken.files.len()])
+            }
+            _ => GitReport::Failed(why),
+        };
+        self.outcome(number, report)
     }
 
     fn outcome(&mut self, number: u64, report: GitReport) -> Option<GitOutcome> {
@@ -292,7 +304,7 @@ fn in_order(taken: &RevertRequest, outcomes: Vec<RevertOutcome>) -> Vec<RevertOu
     let mut of_git = of_git.into_iter();
     let each =
         taken.files.iter().map(|file| if file.git.is_some() { of_git.next() } else { of_calls.next() });
-    each.map(|outcome| outcome.unwrap_or(RevertOutcome::Refused("git did not report the outcome".to_owned())))
+    each.map(|outcome| outcome.unwrap_or(RevertOutcome::Unknown("git did not report the outcome".to_owned())))
         .collect()
 }
 

@@ -259,7 +259,10 @@ impl Resources {
             }));
             let panicked = |_| {
                 let error = RpcError::internal("an internal error occurred while the request was handled; the log of the host has the details");
-                failed(asked, failing, error)
+                match failing {
+                    Some(taken) => reverted(asked, taken, RevertOutcome::Unknown(error.message)),
+                    None => failed(asked, None, error),
+                }
             };
             send(&answers, ResourceAnswer { connection, answer: answered.unwrap_or_else(panicked), job });
         };
@@ -292,12 +295,15 @@ fn taken_by(resource: &Resource) -> Option<Box<RevertRequest>> {
 /// Makes the outcome of a failed request: an input for the core if it was to revert files.
 fn failed(id: RequestId, taken: Option<Box<RevertRequest>>, error: RpcError) -> JobOutcome {
     match taken {
-        Some(taken) => {
-            let outcomes = vec![RevertOutcome::Refused(error.message); taken.files.len()];
-            JobOutcome::Core(id, Box::new(Input::Reverted { request: taken, outcomes }))
-        }
+        Some(taken) => reverted(id, taken, RevertOutcome::Refused(error.message)),
         None => JobOutcome::Frame(Frame::Error { id: Some(id), error }),
     }
+}
+
+/// Makes the outcome of a revert with the same result for each file.
+fn reverted(id: RequestId, taken: Box<RevertRequest>, each: RevertOutcome) -> JobOutcome {
+    let outcomes = vec![each; taken.files.len()];
+    JobOutcome::Core(id, Box::new(Input::Reverted { request: taken, outcomes }))
 }
 
 fn bytes_of(resource: &Resource) -> usize {

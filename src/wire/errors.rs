@@ -160,6 +160,14 @@ impl RpcError {
         Self::new(ahp::CONFLICT, format!("all files stay as they are: {files}"))
     }
 
+    /// Reports an interrupted revert; `files` names the unsure and skipped ones with the reasons.
+    pub fn partly_reverted(files: &str) -> Self {
+        Self::new(
+            rpc::INTERNAL_ERROR,
+            format!("some files may have been changed, and can be changed back: {files}"),
+        )
+    }
+
     /// Reports an agent that needs tokens for these resources.
     pub fn auth_required(agent: &str, resources: &[ProtectedResourceMetadata]) -> Self {
         let needed = needed(resources);

@@ -133,6 +133,7 @@ fn every_error_code_is_listed() {
         RpcError::conflict(""),
         RpcError::not_committed(""),
         RpcError::files_have_changed(""),
+        RpcError::partly_reverted(""),
         RpcError::of_client("", RpcError::conflict("")),
         RpcError::auth_required("", &[]),
         RpcError::provider_not_found(""),

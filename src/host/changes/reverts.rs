@@ -2,8 +2,9 @@
 //!
 //! A revert is an edit like those of agents, made by the host and saved with the session. A revert
 //! loses no content: the previous content is stored with the calls or by git, and the revert is
-//! recorded before it is made. If the host ends before it knows the outcome, the files are still in
-//! the changeset; reverting them again finds them with the wanted content.
+//! recorded before it is made. If the host or the work ends before the outcome is known, the files
+//! can be restored, and their changes are still in the changeset; reverting them again finds them
+//! with the wanted content.
 //!
 //! Owns: the expected and the wanted content of each file, and the record of reverted files.
 //! Never: touches a file.
@@ -139,7 +140,7 @@ impl Changes {
         let RevertRequest { session, restores, root, files, left, untouched, .. } = request;
         let begun_at = files.first().map(|file| file.reverted.edit.at);
         let mut refused = left;
-        let mut done = Vec::new();
+        let (mut done, mut unsure, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
         for (file, outcome) in files.into_iter().zip(outcomes) {
             match outcome {
                 RevertOutcome::Done { bytes, mode } => {
@@ -156,17 +157,19 @@ impl Changes {
                 RevertOutcome::Already => {
                     let is_untouched =
                         !restores && !was_started_before(ledger, session, &file.reverted, begun_at);
-                    let mut reverted = file.reverted;
-                    reverted.is_untouched = is_untouched;
-                    done.push(reverted);
+                    done.push(RevertedFile { is_untouched, ..file.reverted });
                 }
                 RevertOutcome::Refused(why) => {
                     refused.push(format!("`{}`: {why}", file.reverted.edit.diff.file))
                 }
+                RevertOutcome::Unknown(why) => {
+                    unknown.push(format!("`{}`: {why}", file.reverted.edit.diff.file));
+                    unsure.push(file.reverted);
+                }
             }
         }
         done.extend(untouched);
-        let is_empty = done.is_empty();
+        let is_empty = done.is_empty() && unknown.is_empty();
         if let Some(session) = ledger.channels.sessions.get_mut(&session) {
             let is_settled = |file: &RevertedFile| match restores {
                 true => done.contains(file),
@@ -175,7 +178,7 @@ impl Changes {
             session.reverted.retain(|file| !is_settled(file));
         }
         if !restores {
-            record_reverts(ledger, session, done, step.now.unix_ms);
+            record_reverts(ledger, session, (done, unsure), step.now.unix_ms);
         }
         if ledger.channels.sessions.contains_key(&session) {
             ledger.mark_dirty(session.into());
@@ -188,21 +191,36 @@ impl Changes {
         let files = list_of_files(&refused);
         let outcome = match is_empty {
             true => Err(RpcError::files_have_changed(&files)),
+            false if !unknown.is_empty() => {
+                unknown.extend(refused);
+                Err(RpcError::partly_reverted(&list_of_files(&unknown)))
+            }
             false => Ok((!refused.is_empty()).then(|| format!("some files stay as they are: {files}"))),
         };
         self.finish_operation(ledger, step, session, outcome);
     }
 }
 
-/// Records reverted files, except those whose turns have been removed meanwhile.
-fn record_reverts(ledger: &mut Ledger, session: SessionKey, mut done: Vec<RevertedFile>, now_ms: i64) {
+/// Records reverted files, and those that may have been, except those whose turns have been removed
+/// meanwhile.
+fn record_reverts(
+    ledger: &mut Ledger,
+    session: SessionKey,
+    (mut done, mut unsure): (Vec<RevertedFile>, Vec<RevertedFile>),
+    now_ms: i64,
+) {
     if !ledger.channels.sessions.contains_key(&session) {
         return;
     }
     let at = edits::edit_time(ledger, session, now_ms);
     done.retain(|file| edits::has_places(ledger, file));
+    unsure.retain(|file| edits::has_places(ledger, file));
     for file in &mut done {
         (file.edit.at, file.is_unsure) = (at, false);
+    }
+    // They are restored together.
+    for file in &mut unsure {
+        file.edit.at = at;
     }
     let Some(session) = ledger.channels.sessions.known_mut(session) else { return };
     // Drops the unconfirmed records of a previous process for files that are now known to be
@@ -210,7 +228,7 @@ fn record_reverts(ledger: &mut Ledger, session: SessionKey, mut done: Vec<Revert
     let known: BTreeSet<_> = done.iter().map(|file| (file.scope.as_str(), file.change())).collect();
     session.reverted.retain(|file| !file.is_unsure || !known.contains(&(file.scope.as_str(), file.change())));
     drop(known);
-    session.reverted.extend(done);
+    session.reverted.extend(done.into_iter().chain(unsure));
     let mut times: BTreeSet<i64> = session.reverted.iter().map(|file| file.edit.at).collect();
     times.pop_last();
     for time in times {

@@ -32,8 +32,8 @@ pub struct RevertedFile {
     /// Permissions of the file, if the revert removed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::host) mode: Option<u32>,
-    /// Set if the host ended before it learned whether the revert was made. The file can be
-    /// restored, and its change stays visible.
+    /// Set if it is not known whether the revert was made, since the host or the work ended before.
+    /// The file can be restored, and its change stays visible.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(in crate::host) is_unsure: bool,
     /// Set if the file had the wanted content already: the change is hidden; restoring writes

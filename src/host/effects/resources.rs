@@ -143,6 +143,8 @@ pub enum RevertOutcome {
     Already,
     /// The file was skipped; with the reason for people.
     Refused(String),
+    /// The work has failed, and may have changed the file before; with the reason for people.
+    Unknown(String),
 }
 
 /// Requested change of files, with the params of the protocol.

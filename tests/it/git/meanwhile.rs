@@ -130,6 +130,37 @@ fn discard_of_250_files_needs_few_git_processes() {
     }
 }
 
+#[test]
+fn discard_during_which_the_git_process_is_killed_can_be_restored() {
+    let names: Vec<String> = (0..600).map(|number| format!("f{number}")).collect();
+    let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "old\n")).collect();
+    let repository = Repository::with(&files);
+    // The process is killed between two batches of files: the first one has been reverted.
+    let script = format!(
+        "cd '{}'\ncase \" $* \" in *' cat-file --batch '*) if [ ! -e '{}' ] && grep -q old f*; then touch '{1}'; kill -9 $PPID; fi;; esac\nexec $GIT \"$@\"",
+        repository.root.display(),
+        repository.home.join("killed").display()
+    );
+    let path = instead_of_git(&repository, &script);
+    let mut talk = Talk::open(&repository, &[("PATH", &path)]);
+    talk.create(SESSION, &repository.root);
+    for name in &names {
+        repository.write(name, format!("new {name}\n"));
+    }
+    talk.wait_until_known();
+    let answer = talk.invoke("uncommitted", "discard-changes", None);
+    let reverted = names.iter().filter(|name| repository.read(name) == "old\n").count();
+    assert!(reverted > 0 && reverted < names.len(), "{reverted}");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("may have been changed"), "{answer}");
+    let answer = talk.invoke("uncommitted", "restore-changes", None);
+    assert_eq!(answer["result"], json!({}), "{answer}");
+    for name in &names {
+        assert_eq!(repository.read(name), format!("new {name}\n"));
+    }
+    let offered = talk.changeset("uncommitted")["operations"].clone();
+    assert!(!offered.to_string().contains("restore-changes"), "{offered}");
+}
+
 /// Begins a turn that has changed `a`, and a discard of a changeset, which goes on only once the
 /// returned path exists. Then a second turn begins that changes `b`.
 fn turn_beside_a_discard(repository: &Repository, scope: &str) -> (Talk, PathBuf) {
