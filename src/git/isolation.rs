@@ -85,8 +85,9 @@ const LINKED: [&str; 10] = [
     "git-crypt",
 ];
 
-/// Maximum size of a `HEAD`, in bytes: the name of a branch or the id of a commit.
-const HEAD_BYTES_MAX: u64 = 64 << 10;
+/// Maximum size of the file of a ref, `HEAD` included, in bytes: the name of a ref or the id of a
+/// commit.
+pub const REF_BYTES_MAX: u64 = 64 << 10;
 
 /// Maximum number of git directories retained for reuse.
 const SPARE_MAX: usize = 16;
@@ -229,12 +230,16 @@ fn shared_indexes_of(own: &Path) -> io::Result<BTreeSet<OsString>> {
 
 /// Returns the content of `HEAD` of a git directory. Old versions of git made it a symbolic link.
 pub fn head_of(git_dir: &Path) -> io::Result<Vec<u8>> {
-    let path = git_dir.join("HEAD");
-    match fs::read_link(&path) {
+    ref_in(&git_dir.join("HEAD"))
+}
+
+/// Returns the content of a file of a ref, up to [`REF_BYTES_MAX`].
+pub fn ref_in(file: &Path) -> io::Result<Vec<u8>> {
+    match fs::read_link(file) {
         Ok(target) if target.starts_with("refs") => {
             Ok([b"ref: ", target.as_os_str().as_encoded_bytes(), b"\n"].concat())
         }
-        _ => read_regular(&path, HEAD_BYTES_MAX),
+        _ => read_regular(file, REF_BYTES_MAX),
     }
 }
 

@@ -13,11 +13,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::index::Scratch;
-use super::isolation::{branch_in, head_of, GitDirs, IsolatedGitDir};
+use super::isolation::{branch_in, head_of, ref_in, GitDirs, IsolatedGitDir, REF_BYTES_MAX};
 use super::large::FileLimits;
 use super::program::{Deadline, Git, GitError, GitRun};
 use super::settings::{
-    files_of_the_user, path_in, read_all, read_regular, GitSetting, GitSettings, IncludedFor,
+    files_of_the_user, path_in, read_all, read_config, read_regular, GitSetting, GitSettings, IncludedFor,
 };
 use crate::files::uris::{path_of, uri_of};
 use crate::os::paths::{canonical, from_bytes, home, with_slashes};
@@ -141,7 +141,8 @@ impl Repository {
         files.push(common.join("config"));
         files.extend(format.has_own_settings.then(|| own.join("config.worktree")));
         let settings = read_all(&files, included_for).map_err(NoRepository::Unusable)?;
-        must_be_regular(&own, &common, branch_in(&head), &settings)?;
+        must_be_regular(&own, &common, &settings)?;
+        must_lead_to_a_commit(&own, &common, &head)?;
         let origin = GitDirs { own: &own, common: &common };
         let mut copied = format.copied.clone();
         copied.extend(of_the_user.iter().filter(|setting| is_of_filter(git, setting)).cloned());
@@ -297,28 +298,51 @@ fn quoted(path: &Path) -> OsString {
 const READ_WHOLE: [&str; 5] =
     ["packed-refs", "shallow", "info/exclude", "info/attributes", "objects/info/alternates"];
 
+/// Maximum number of refs that name each other, from `HEAD` on; git follows as many.
+const REF_STEPS_MAX: usize = 5;
+
 /// Settings that name files which git reads to their ends.
 const FILES_NAMED: [&str; 2] = ["core.attributesfile", "core.excludesfile"];
 
 /// Refuses a repository with a device or a pipe where git reads a file: git would read without end,
 /// or block.
-fn must_be_regular(
-    own: &Path,
-    common: &Path,
-    branch: Option<&str>,
-    settings: &GitSettings,
-) -> Result<(), NoRepository> {
+fn must_be_regular(own: &Path, common: &Path, settings: &GitSettings) -> Result<(), NoRepository> {
     let of_git = READ_WHOLE.iter().map(|name| common.join(name));
     let of_own = ["index", "info/sparse-checkout"].map(|name| own.join(name));
-    let branch = branch.map(|branch| common.join("refs/heads").join(branch));
     let named = FILES_NAMED.iter().filter_map(|key| path_in(settings.get(key)?));
-    for path in of_git.chain(of_own).chain(branch).chain(named) {
-        let is_other = |known: &fs::Metadata| !known.is_file() && !known.is_dir();
-        if fs::metadata(&path).is_ok_and(|known| is_other(&known)) {
+    for path in of_git.chain(of_own).chain(named) {
+        if fs::metadata(&path).is_ok_and(|known| !known.is_file() && !known.is_dir()) {
             return unusable(format!("`{}` is not a regular file", path.display()));
         }
     }
     Ok(())
+}
+
+/// Refuses a repository in which git would read without end, or much, to find the checked-out
+/// commit: `head` may name a ref, which may name another one.
+fn must_lead_to_a_commit(own: &Path, common: &Path, head: &[u8]) -> Result<(), NoRepository> {
+    let mut content = head.to_vec();
+    for _ in 0..REF_STEPS_MAX {
+        let Some(name) = content.strip_prefix(b"ref:") else { return Ok(()) };
+        let name = from_bytes(name.trim_ascii()).into_owned();
+        let mut next = None;
+        // Few refs are in the git directory of one working tree.
+        for file in [common.join(&name), own.join(&name)] {
+            match fs::metadata(&file) {
+                Ok(known) if !known.is_file() && !known.is_dir() => {
+                    return unusable(format!("`{}` is not a regular file", file.display()));
+                }
+                Ok(known) if known.is_file() && known.len() > REF_BYTES_MAX => {
+                    return unusable(format!("the ref `{}` has more than 64 KiB", file.display()));
+                }
+                _ => next = next.or(ref_in(&file).ok()),
+            }
+        }
+        // The ref is in a file with others, or not there.
+        let Some(next) = next else { return Ok(()) };
+        content = next;
+    }
+    unusable(format!("more than {REF_STEPS_MAX} refs name each other, from `HEAD` on"))
 }
 
 #[derive(PartialEq, Eq)]
@@ -443,12 +467,16 @@ struct Format {
 impl Format {
     /// Reads the format. Like git, it ignores files that the configuration includes.
     fn of(own: &Path, common: &Path) -> Result<Self, NoRepository> {
-        let read = |path: PathBuf| match fs::metadata(&path) {
-            Ok(known) if known.is_file() => GitSettings::parse(&fs::read(&path)?).map_err(|line| {
-                let path = path.display();
-                NoRepository::Unusable(format!("its configuration `{path}`: line {line} cannot be read"))
-            }),
-            _ => Ok(GitSettings::default()),
+        let read = |path: PathBuf| {
+            let failed = |why: &dyn std::fmt::Display| {
+                NoRepository::Unusable(format!("its configuration `{}`: {why}", path.display()))
+            };
+            match read_config(&path) {
+                Ok(text) => GitSettings::parse(&text)
+                    .map_err(|line| failed(&format_args!("line {line} cannot be read"))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(GitSettings::default()),
+                Err(error) => Err(failed(&error)),
+            }
         };
         let shared = read(common.join("config"))?;
         let version = shared.get("core.repositoryformatversion").unwrap_or(b"0");

@@ -418,13 +418,22 @@ fn content_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied
         )
     };
-    match read_regular(path, FILE_BYTES_MAX + 1) {
-        Ok(text) if text.len() as u64 > FILE_BYTES_MAX => {
-            Err(io::Error::other(format!("it has more than {} MiB", FILE_BYTES_MAX >> 20)))
-        }
+    match read_config(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if is_nothing(error.kind()) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// Reads a configuration file.
+///
+/// # Errors
+/// When it is no regular file, cannot be read, or is too large.
+pub fn read_config(path: &Path) -> io::Result<Vec<u8>> {
+    let text = read_regular(path, FILE_BYTES_MAX + 1)?;
+    match text.len() as u64 > FILE_BYTES_MAX {
+        true => Err(io::Error::other(format!("it has more than {} MiB", FILE_BYTES_MAX >> 20))),
+        false => Ok(text),
     }
 }
 

@@ -27,7 +27,7 @@ use super::{checkpoints, commit, contents, incomparable, reverting, status, step
 use crate::files::folders::PathRefusal;
 use crate::files::uris::{overlap, path_of};
 use crate::host::effects::{GitJob, GitReport, GitWork, RevertOutcome};
-use crate::os::{facts, private};
+use crate::os::{facts, limits, private};
 use crate::sync::lock;
 
 /// Maximum number of concurrent jobs of one kind.
@@ -41,6 +41,11 @@ const OTHERS_WITHIN: Duration = Duration::from_millis(1500);
 
 /// Time limit for finishing one commit of an earlier worker.
 const RECOVERY_WITHIN: Duration = Duration::from_secs(5);
+
+/// Maximum memory that this process, or one run of git, allocates, in bytes. Git reads refs, ignore
+/// rules and other files of a repository to their ends, whatever their size. In a repository with
+/// millions of files or commits it needs 1 to 2 GiB; its packs are mapped, and do not count.
+const MEMORY_BYTES_MAX: u64 = 4 << 30;
 
 const PANICKED: &str = "the git worker failed because of a bug in it; the host's log has the details";
 
@@ -129,9 +134,10 @@ impl Jobs {
 }
 
 /// Runs the jobs that arrive on stdin until it closes. Temporary files are made in `folder`,
-/// contents of files are checkpointed within `limits`, and git runs only the named `filters` of the
-/// user's configuration.
-pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Result<()> {
+/// contents of files are checkpointed within `file_limits`, and git runs only the named `filters`
+/// of the user's configuration.
+pub fn run(folder: PathBuf, file_limits: FileLimits, filters: &[String]) -> io::Result<()> {
+    limits::limit_memory(MEMORY_BYTES_MAX);
     let folder_lock = wait_for_others(&folder);
     match &folder_lock {
         Ok(Some(_)) => {
@@ -150,7 +156,7 @@ pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Resul
         let filters = Arc::clone(&filters);
         thread::Builder::new()
             .name("git".to_owned())
-            .spawn(move || work(&shared, &folder, (&git, &filters), limits))?;
+            .spawn(move || work(&shared, &folder, (&git, &filters), file_limits))?;
     }
     for line in io::stdin().lock().lines() {
         let NumberedJob { number, job } = serde_json::from_slice(line?.as_bytes())?;

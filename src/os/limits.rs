@@ -1,12 +1,13 @@
 //! Limits of this process, and whether an error comes from one.
 //!
-//! Owns: the soft limit of open files, and the errors by which the system reports that a limit is
-//! reached.
-//! Never: decides how many files are enough, or passes a raised limit on to child processes, some
-//! of which close every possible descriptor, one by one.
+//! Owns: the soft limits of open files and of memory, and the errors by which the system reports
+//! that a limit is reached.
+//! Never: decides how much is enough, or passes a raised limit on to child processes, some of
+//! which close every possible descriptor, one by one.
 
 pub use half::{
-    are_files_exhausted, current, files_up_to, limit_behind, lower, placeholder, raise, NumberedFile,
+    are_files_exhausted, current, files_up_to, limit_behind, limit_memory, lower, placeholder, raise,
+    NumberedFile,
 };
 
 #[cfg(unix)]
@@ -66,6 +67,16 @@ mod half {
         }
     }
 
+    /// Limits the memory that this process, and each of its child processes, can allocate, in
+    /// bytes. Files that are mapped to be read do not count.
+    pub fn limit_memory(bytes: u64) {
+        let limits = getrlimit(Resource::Data);
+        let current = limits.current.map_or(bytes, |given| given.min(bytes));
+        if let Err(error) = setrlimit(Resource::Data, Rlimit { current: Some(current), ..limits }) {
+            tracing::warn!(%error, "the memory of this process cannot be limited");
+        }
+    }
+
     /// Returns the number of files that were open when `newest` was opened, including it. A new
     /// file gets the lowest free number, so all lower numbers were in use.
     pub fn files_up_to(newest: &impl NumberedFile) -> u64 {
@@ -108,6 +119,8 @@ mod half {
     }
 
     pub fn lower(_: u64) {}
+
+    pub fn limit_memory(_: u64) {}
 
     pub fn files_up_to(_: &impl NumberedFile) -> u64 {
         0

@@ -6,7 +6,7 @@
 //! Never: tries programs: `walk` does.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use ahp_sidecar::git::repository::{NoRepository, Repository as Found};
 use ahp_sidecar::git::settings::GitSettings;
 use rustix::fs::{mkfifoat, Mode, CWD};
 
-use super::{uri, Repository};
+use super::{instead_of_git, uri, Repository, Talk, SESSION};
 
 /// Returns why the repository of a folder of this one is not used; `None` where it is, and an empty
 /// text where there is none.
@@ -49,6 +49,52 @@ fn device_or_pipe_in_place_of_a_file_of_git_is_refused_at_once() {
             assert!(why.contains(name) && why.contains("not a regular file"), "{why}");
         }
     }
+}
+
+#[test]
+fn ref_without_end_behind_the_branch_is_refused_at_once() {
+    for is_device in [true, false] {
+        let repository = Repository::with(&[("a", "1\n")]);
+        repository.write(".git/refs/heads/main", "ref: refs/heads/x\n");
+        let next = repository.path(".git/refs/heads/x");
+        match is_device {
+            true => symlink("/dev/zero", &next).unwrap(),
+            false => File::create(&next).unwrap().set_len(50 << 30).unwrap(),
+        }
+        let why = refusal(&repository, ".").unwrap_or_else(|| panic!("it is used: {is_device}"));
+        assert!(why.contains("refs/heads/x"), "{why}");
+    }
+}
+
+#[test]
+fn branch_that_names_another_branch_is_used_and_a_circle_of_branches_is_not() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    repository.git(&["branch", "other"]);
+    repository.git(&["symbolic-ref", "refs/heads/main", "refs/heads/other"]);
+    assert_eq!(refusal(&repository, "."), None);
+    repository.write(".git/refs/heads/other", "ref: refs/heads/main\n");
+    assert!(refusal(&repository, ".").unwrap().contains("refs name each other"));
+}
+
+#[test]
+fn configuration_of_a_gibibyte_is_refused_at_once() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let config = repository.path(".git/config");
+    File::options().write(true).open(&config).unwrap().set_len(1 << 30).unwrap();
+    let why = refusal(&repository, ".").unwrap();
+    assert!(why.contains(".git/config") && why.contains("more than 16 MiB"), "{why}");
+}
+
+#[test]
+fn memory_of_git_is_limited() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let found = repository.home.join("limit");
+    let path = instead_of_git(&repository, &format!("ulimit -d > '{}'\nexec $GIT \"$@\"", found.display()));
+    let mut talk = Talk::open(&repository, &[("PATH", &path)]);
+    talk.create(SESSION, &repository.root);
+    talk.wait_until_known();
+    let limit: u64 = fs::read_to_string(found).unwrap().trim().parse().unwrap();
+    assert!(limit <= 4 << 20, "{limit} KiB");
 }
 
 #[test]
