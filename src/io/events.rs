@@ -53,8 +53,8 @@ pub enum LoopEvent {
     WatchesStarted(ConnectionId, StartedWatches),
     /// Changes of watched files.
     Changed(WatchReport),
-    /// Start of the core's own watch on this channel.
-    OwnWatchStarted(String),
+    /// Start of the core's own watch on this channel, or its failure.
+    OwnWatch(String, bool),
     /// Report of a program in a terminal.
     Pty(PtyReport),
     /// Event of the process that runs git.
@@ -134,7 +134,7 @@ impl Events {
             Some((reason, findings)) = self.directories.recv() => LoopEvent::DirectoriesFound(reason, findings),
             Some(answered) = self.resources.recv() => LoopEvent::Resource(answered),
             Some((connection, begun)) = self.watches.begun.recv() => LoopEvent::WatchesStarted(connection, begun),
-            Some(channel) = self.watches.begun_own.recv() => LoopEvent::OwnWatchStarted(channel),
+            Some((channel, has_begun)) = self.watches.begun_own.recv() => LoopEvent::OwnWatch(channel, has_begun),
             Some(report) = self.watches.reports.recv(), if wants.reports => LoopEvent::Changed(report),
             Some(report) = self.ptys.recv(), if wants.ptys => LoopEvent::Pty(report),
             Some(news) = self.git.recv() => LoopEvent::Git(news),

@@ -373,7 +373,8 @@ impl Sidecar {
                 self.receive_job(answered.connection, answered.answer);
             }
             LoopEvent::WatchesStarted(connection, begun) => self.receive_watches(connection, begun),
-            LoopEvent::OwnWatchStarted(channel) => self.feed(Input::Watches(channel)),
+            LoopEvent::OwnWatch(channel, true) => self.feed(Input::Watches(channel)),
+            LoopEvent::OwnWatch(channel, false) => self.feed(Input::WatchFailed(channel)),
             LoopEvent::Changed(Watched { watch, changes }) => {
                 self.feed(Input::FilesChanged { watch, changes })
             }

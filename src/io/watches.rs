@@ -66,6 +66,8 @@ impl Drop for WatchLease {
 #[derive(Debug)]
 enum WatchCommand {
     Begin(Vec<String>, oneshot::Sender<StartedWatches>),
+    /// Begins a watch of the core.
+    BeginOwn(String, oneshot::Sender<Result<(), WatchRefusal>>),
     Release(String),
     Stop,
 }
@@ -101,7 +103,7 @@ pub struct Watches {
     /// Set if there is no thread.
     engine: Option<Engine>,
     begun: mpsc::UnboundedSender<(ConnectionId, StartedWatches)>,
-    begun_own: mpsc::UnboundedSender<String>,
+    begun_own: mpsc::UnboundedSender<(String, bool)>,
     /// `None` once the thread runs.
     reports: Option<mpsc::Sender<WatchReport>>,
 }
@@ -111,8 +113,8 @@ pub struct Watches {
 pub struct WatchEvents {
     /// Results of starting watches for a connection's message.
     pub begun: mpsc::UnboundedReceiver<(ConnectionId, StartedWatches)>,
-    /// Channels of watches that were started for the core itself.
-    pub begun_own: mpsc::UnboundedReceiver<String>,
+    /// Channels of watches for the core itself, and whether each has started.
+    pub begun_own: mpsc::UnboundedReceiver<(String, bool)>,
     /// Changes of watched files.
     pub reports: mpsc::Receiver<WatchReport>,
 }
@@ -142,7 +144,7 @@ impl Watches {
                 tracing::debug!("watches that have begun were dropped: the host has left");
             }
         };
-        match self.request(channels.clone()) {
+        match self.request(|reply| WatchCommand::Begin(channels.clone(), reply)) {
             Some(replied) => {
                 let silent = failed("the file system does not answer");
                 tokio::spawn(async move {
@@ -156,29 +158,32 @@ impl Watches {
 
     /// Starts a watch for the core, which gets an event. Must be called inside a tokio runtime.
     pub fn begin_own(&mut self, channel: String) {
-        let Some(replied) = self.request(vec![channel]) else { return };
         let begun_own = self.begun_own.clone();
-        tokio::spawn(async move {
-            for (channel, begun) in replied.await.unwrap_or_default() {
-                match begun {
-                    Ok(lease) => {
-                        lease.hand_over();
-                        if begun_own.send(channel).is_err() {
-                            tracing::debug!("a watch was dropped: the host has left");
-                        }
-                    }
-                    Err(refused) => tracing::info!(
-                        why = refused.error.message,
-                        "a repository is not watched, so its changes are shown at the next refresh"
-                    ),
-                }
+        let replied = self.request(|reply| WatchCommand::BeginOwn(channel.clone(), reply));
+        let send = move |has_begun| {
+            if begun_own.send((channel, has_begun)).is_err() {
+                tracing::debug!("a watch was dropped: the host has left");
             }
+        };
+        let Some(replied) = replied else { return send(false) };
+        tokio::spawn(async move {
+            let Ok(begun) = replied.await else { return };
+            if let Err(refused) = &begun {
+                tracing::info!(
+                    why = refused.error.message,
+                    "a repository is not watched, so its changes are shown at the next refresh"
+                );
+            }
+            send(begun.is_ok());
         });
     }
 
-    /// Sends a request for watches to the thread, which is started if necessary. Returns the
+    /// Sends a command with a reply to the thread, which is started if necessary. Returns the
     /// receiver of the reply; `None` if no files can be watched.
-    fn request(&mut self, channels: Vec<String>) -> Option<oneshot::Receiver<StartedWatches>> {
+    fn request<T>(
+        &mut self,
+        command: impl FnOnce(oneshot::Sender<T>) -> WatchCommand,
+    ) -> Option<oneshot::Receiver<T>> {
         let (reply, replied) = oneshot::channel();
         let watcher = Arc::clone(self.watcher.as_ref()?);
         if self.engine.is_none() {
@@ -187,7 +192,7 @@ impl Watches {
                 return None;
             }
         }
-        watcher.send(WatchCommand::Begin(channels, reply));
+        watcher.send(command(reply));
         if let Some(engine) = &mut self.engine {
             obey(engine, &watcher);
         }
@@ -202,7 +207,7 @@ impl Watches {
         }
     }
 
-    /// Releases a watch of the core.
+    /// Releases a watch of the core, even one that could not begin.
     pub fn release(&self, channel: String) {
         if let Some(watcher) = &self.watcher {
             watcher.send(WatchCommand::Release(channel));
@@ -276,6 +281,8 @@ fn obey(engine: &mut Engine, watcher: &Arc<WatcherQueue>) -> bool {
                 // An undelivered reply drops its leases, which releases the watches.
                 drop(reply.send(channels.into_iter().map(begin).collect()));
             }
+            // The core releases the watch, whether it has begun or not.
+            WatchCommand::BeginOwn(channel, reply) => drop(reply.send(engine.begin_own(&channel))),
             WatchCommand::Release(channel) => engine.release(&channel),
             WatchCommand::Stop => return false,
         }

@@ -51,6 +51,9 @@ impl From<RpcError> for WatchRefusal {
 pub struct Engine {
     system: Box<dyn System + Send>,
     watches: BTreeMap<String, WatchedFolder>,
+    /// Number of requests of the host that have failed, by channel. Each is released like one that
+    /// has not, and must take no watch from others.
+    failed: BTreeMap<String, usize>,
     own: Arc<[HostFile]>,
     report: SystemReport,
     /// Maximum number of entries that are polled.
@@ -79,8 +82,9 @@ impl Engine {
 
     /// Creates the engine. `polled_entries_max` limits the files and folders of one polled watch.
     pub fn new(system: Box<dyn System + Send>, own: Arc<[HostFile]>, polled_entries_max: usize) -> Self {
-        let (watches, report) = (BTreeMap::new(), SystemReport::default());
-        Self { system, watches, own, report, polled_entries_max, entries_max: ENTRIES_MAX, no_room: None }
+        let (watches, failed, report) = (BTreeMap::new(), BTreeMap::new(), SystemReport::default());
+        let (entries_max, no_room) = (ENTRIES_MAX, None);
+        Self { system, watches, failed, own, report, polled_entries_max, entries_max, no_room }
     }
 
     /// Creates the engine for a system whose notifications fail because of `trouble`.
@@ -154,8 +158,23 @@ impl Engine {
         Ok(())
     }
 
+    /// Begins a watch for the host, which releases it even if it could not begin.
+    ///
+    /// # Errors
+    /// When the path cannot be watched.
+    pub fn begin_own(&mut self, channel: &str) -> Result<(), WatchRefusal> {
+        self.begin(channel).inspect_err(|_| *self.failed.entry(channel.to_owned()).or_default() += 1)
+    }
+
     /// Drops one request for a watch.
     pub fn release(&mut self, channel: &str) {
+        if let Some(failed) = self.failed.get_mut(channel) {
+            *failed -= 1;
+            if *failed == 0 {
+                self.failed.remove(channel);
+            }
+            return;
+        }
         let Some(watch) = self.watches.get_mut(channel) else { return };
         watch.wanted -= 1;
         if watch.wanted > 0 {

@@ -367,6 +367,24 @@ fn no_more_folders_are_watched_than_may_be() {
     assert_eq!(all, [vec![c.clone()], vec![(uri_of(&top), Updated), c]]);
 }
 
+#[test]
+fn release_of_a_watch_that_could_not_begin_leaves_that_of_another_session() {
+    let (folder, top) = folder();
+    ["a", "b", "c"].iter().for_each(|file| make(&top, file));
+    let channel = all_below(&top).channel();
+    let mut engine = Engine::new(Box::new(NoNotifier), Arc::default(), 3);
+    assert!(engine.begin_own(&channel).is_err());
+    ["a", "b"].iter().for_each(|file| fs::remove_file(top.join(file)).unwrap());
+    engine.begin_own(&channel).unwrap();
+    engine.release(&channel);
+    let mut scene = Scene { _folder: folder, top, engine, channel };
+    make(&scene.top, "d");
+    assert_eq!(scene.changes_below(), changes(&[("d", Added)]));
+    scene.engine.release(&scene.channel);
+    fs::remove_file(scene.top.join("d")).unwrap();
+    assert_eq!(scene.changes_below(), changes(&[]));
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn watch_that_grows_too_large_is_reported_with_each_notified_change() {

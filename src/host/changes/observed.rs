@@ -77,8 +77,8 @@ enum RepositoryWatches {
     /// No watches: changes are not noticed.
     #[default]
     Off,
-    /// Watches of which some have not started.
-    Starting { channels: Vec<String>, started: BTreeSet<String> },
+    /// Watches of which some have not started. `has_failed`: one of them could not start.
+    Starting { channels: Vec<String>, started: BTreeSet<String>, has_failed: bool },
     /// Watches that have all started. `touched`: `file:` URIs of files that have changed since the
     /// last refresh with files started; `None` if any file may have. `is_incomplete`: a subfolder
     /// may not be watched any more, so each refresh examines all files.
@@ -316,6 +316,20 @@ impl ObservedRepository {
         }
     }
 
+    /// Notes that a watch could not start.
+    pub(super) fn watch_failed(&mut self, watch: &str) {
+        self.watches.note_failed(watch);
+    }
+
+    /// Takes the watches if one of them could not start, so that all can be requested again.
+    /// Returns their channels.
+    pub(super) fn take_failed_watches(&mut self) -> Vec<String> {
+        match self.watches {
+            RepositoryWatches::Starting { has_failed: true, .. } => self.replace_watches(Vec::new()),
+            _ => Vec::new(),
+        }
+    }
+
     /// Notes changes that a watch has reported. With a subscriber they delay a refresh, else the
     /// status is stale. Returns whether the caller has to start the timer of the delay.
     pub(super) fn note_changes(
@@ -363,7 +377,7 @@ impl RepositoryWatches {
     fn replace(&mut self, channels: Vec<String>) -> Vec<String> {
         let next = match channels.is_empty() {
             true => Self::Off,
-            false => Self::Starting { channels, started: BTreeSet::new() },
+            false => Self::Starting { channels, started: BTreeSet::new(), has_failed: false },
         };
         match std::mem::replace(self, next) {
             Self::Off => Vec::new(),
@@ -385,7 +399,7 @@ impl RepositoryWatches {
             return false;
         }
         self.touch_all();
-        if let Self::Starting { channels, started } = self {
+        if let Self::Starting { channels, started, .. } = self {
             started.insert(watch.to_owned());
             if started.len() == channels.len() {
                 let channels = std::mem::take(channels);
@@ -393,6 +407,13 @@ impl RepositoryWatches {
             }
         }
         true
+    }
+
+    /// Notes that a watch could not start, if it is one of these.
+    fn note_failed(&mut self, watch: &str) {
+        if let Self::Starting { channels, started, has_failed } = self {
+            *has_failed |= channels.iter().any(|channel| channel == watch) && !started.contains(watch);
+        }
     }
 
     fn touch<'a>(&mut self, uris: impl Iterator<Item = &'a String>) {

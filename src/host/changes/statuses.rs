@@ -130,6 +130,8 @@ impl RepositoryStatuses {
         let Some(repository) = self.all.get_mut(&session) else {
             return self.request_refresh(ledger, session);
         };
+        // A watch that could not start is tried again.
+        self.released.extend(repository.take_failed_watches());
         if repository.subscribe() {
             ledger.note_edited(session, false);
         }
@@ -207,6 +209,13 @@ impl RepositoryStatuses {
             repository.watch_started(watch);
         }
         self.needs_sync = true;
+    }
+
+    /// Notes that a watch could not start, so that changes of its repositories are not noticed.
+    pub(in crate::host) fn repository_watch_failed(&mut self, watch: &str) {
+        for repository in self.all.values_mut() {
+            repository.watch_failed(watch);
+        }
     }
 
     /// Delays a refresh after changes of a watched repository; marks others as stale.

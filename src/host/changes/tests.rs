@@ -307,6 +307,46 @@ fn operation_after_a_failed_refresh_looks_again() {
     assert_eq!(settle(&mut changes, &mut ledger).len(), 1);
 }
 
+#[test]
+fn watch_that_could_not_start_is_tried_again_with_the_next_subscriber() {
+    let (mut changes, mut ledger) = changes(1000);
+    changes.statuses.request_refresh(&mut ledger, SESSION);
+    changes.statuses.status_of(SESSION).unwrap();
+    let asked = settle(&mut changes, &mut ledger);
+    report(&mut changes, &mut ledger, asked[0].0, GitReport::Status(Box::new(status_with(&[]))));
+    let mut due = settle(&mut changes, &mut ledger);
+    let uri = "ahp-session:/s/changeset/uncommitted".to_owned();
+    changes.restore_changesets(&mut ledger, [&uri]);
+    let channel = ledger.find(&uri).unwrap();
+    ledger.subscribe(ME, channel, Subscription::default());
+    let mut subscribe = |changes: &mut Changes, ledger: &mut Ledger| -> Vec<String> {
+        changes.statuses.status_subscribed(ledger, channel);
+        let mut sent = Vec::new();
+        loop {
+            for (number, ..) in std::mem::take(&mut due) {
+                let seen = GitReport::Status(Box::new(status_with(&[])));
+                report(changes, ledger, number, seen);
+            }
+            let outputs = outputs_of(|step| changes.settle(ledger, step));
+            sent.extend(outputs.iter().filter_map(|output| match output {
+                Output::Watch(watch) => Some(format!("+{watch}")),
+                Output::Unwatch(watch) => Some(format!("-{watch}")),
+                _ => None,
+            }));
+            due = jobs(outputs);
+            if due.is_empty() {
+                return sent;
+            }
+        }
+    };
+    let sent = subscribe(&mut changes, &mut ledger);
+    let watch = sent[0].strip_prefix('+').unwrap();
+    changes.statuses.repository_watch_failed(watch);
+    assert_eq!(subscribe(&mut changes, &mut ledger), [format!("-{watch}"), format!("+{watch}")]);
+    changes.statuses.repository_watch_started(watch);
+    assert_eq!(subscribe(&mut changes, &mut ledger), [""; 0]);
+}
+
 /// Returns a status in which these files are not committed.
 fn status_with(files: &[&str]) -> RepositoryStatus {
     let file = |name: &&str| FileDiff {

@@ -127,6 +127,8 @@ pub enum Input {
     },
     /// A watch that the core itself has requested has started; its channel.
     Watches(String),
+    /// A watch that the core itself has requested could not start; its channel.
+    WatchFailed(String),
     /// Watched files have changed.
     FilesChanged {
         /// Channel of the watch.

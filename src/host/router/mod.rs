@@ -145,6 +145,7 @@ impl Host {
                 automation_steps::begin_run(self, step, run, findings)
             }
             Input::Watches(watch) => self.changes.statuses.repository_watch_started(&watch),
+            Input::WatchFailed(watch) => self.changes.statuses.repository_watch_failed(&watch),
             Input::FilesChanged { watch, changes } => {
                 self.changes.statuses.repository_changed(&self.ledger, step, &watch, &changes);
                 watches::send_file_changes(&self.ledger, step, &watch, changes);
