@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,6 +31,12 @@ pub const UNTRACKED_MAX: usize = 2000;
 
 /// Maximum number of files that are checkpointed by name only; with more, the checkpoint fails.
 const NAMES_MAX: usize = 10_000;
+
+/// Maximum size of an index that is copied, in bytes: that of some 10 million files.
+const INDEX_BYTES_MAX: u64 = 1 << 30;
+
+/// Number of bytes of an index that are copied before the deadline is checked again.
+const COPIED_AT_ONCE: u64 = 16 << 20;
 
 /// Maximum number of attempts to add files that change while they are read.
 pub const TRIES: usize = 3;
@@ -147,7 +153,20 @@ impl<'a> CopiedIndex<'a> {
         match settings::open_followed(&repository.own.join("index")) {
             Ok(mut theirs) => {
                 let mut copy = File::create(&path)?;
-                io::copy(&mut theirs, &mut copy)?;
+                if theirs.metadata()?.len() > INDEX_BYTES_MAX {
+                    return Err(GitError::Beyond(
+                        "the index of the repository has more than 1 GiB".to_owned(),
+                    ));
+                }
+                let mut left = INDEX_BYTES_MAX;
+                loop {
+                    let copied = io::copy(&mut (&mut theirs).take(left.min(COPIED_AT_ONCE)), &mut copy)?;
+                    left -= copied;
+                    if copied < COPIED_AT_ONCE {
+                        break;
+                    }
+                    repository.until.check()?;
+                }
                 // Git decides by the index's modification time whether a file may have changed
                 // since.
                 copy.set_modified(theirs.metadata()?.modified()?)?;

@@ -10,20 +10,27 @@ use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
+use ahp_sidecar::git::index::CopiedIndex;
 use ahp_sidecar::git::isolation::is_allowed;
-use ahp_sidecar::git::program::{Deadline, Git};
+use ahp_sidecar::git::program::{Deadline, Git, GitError};
 use ahp_sidecar::git::repository::{NoRepository, Repository as Found};
 use ahp_sidecar::git::settings::GitSettings;
 use rustix::fs::{mkfifoat, Mode, CWD};
 
 use super::{instead_of_git, uri, Repository, Talk, SESSION};
 
+fn in_time() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+fn find_git() -> Git {
+    Git::find(Some(OsStr::new(super::PATH)), in_time()).unwrap()
+}
+
 /// Returns why the repository of a folder of this one is not used; `None` where it is, and an empty
 /// text where there is none.
 fn refusal(repository: &Repository, folder: &str) -> Option<String> {
-    let until = Deadline::after(Duration::from_secs(60));
-    let git = Git::find(Some(OsStr::new(super::PATH)), until).unwrap();
-    match Found::find(&git, &[uri(&repository.path(folder))], &repository.state, until) {
+    match Found::find(&find_git(), &[uri(&repository.path(folder))], &repository.state, in_time()) {
         Ok(_) => None,
         Err(NoRepository::None) => Some(String::new()),
         Err(NoRepository::Unusable(why)) => Some(why),
@@ -83,6 +90,23 @@ fn configuration_of_a_gibibyte_is_refused_at_once() {
     File::options().write(true).open(&config).unwrap().set_len(1 << 30).unwrap();
     let why = refusal(&repository, ".").unwrap();
     assert!(why.contains(".git/config") && why.contains("more than 16 MiB"), "{why}");
+}
+
+#[test]
+fn huge_index_is_not_copied_and_copying_one_ends_at_the_deadline() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let git = find_git();
+    let find = || Found::find(&git, &[uri(&repository.root)], &repository.state, in_time()).unwrap();
+    let index = File::options().write(true).open(repository.path(".git/index")).unwrap();
+    index.set_len(100 << 20).unwrap();
+    let mut late = find();
+    late.until = Deadline::after(Duration::ZERO);
+    assert!(matches!(CopiedIndex::new(&late), Err(GitError::Late(_))));
+    index.set_len((1 << 30) + 1).unwrap();
+    let found = find();
+    let error = CopiedIndex::new(&found).unwrap_err();
+    assert!(error.to_string().contains("more than 1 GiB"), "{error}");
+    assert_eq!(fs::metadata(found.scratch.path.join("index")).unwrap().len(), 0);
 }
 
 #[test]
