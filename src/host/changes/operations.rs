@@ -229,8 +229,8 @@ impl Changes {
     }
 
     /// Returns the files of a repository status as this client sees them, if it is subscribed and
-    /// offered the operation. `None` while another operation is unfinished, whose outcome the
-    /// client cannot know.
+    /// offered the operation. `None` while an operation other than a discard is unfinished, whose
+    /// outcome the client cannot know. A discard on these files only removes some of them.
     fn files_shown_to_client(
         &self,
         ledger: &Ledger,
@@ -241,7 +241,7 @@ impl Changes {
         let mut offered = changeset.state.operations.iter().flatten();
         let session = &ledger.channels.sessions.known(changeset.session)?.channel.uri;
         let sees = shows_status(&changeset.scope)
-            && !self.has_operations_in(ledger, session)
+            && self.operations_in(ledger, session).all(|operation| operation.operation_id == DISCARD)
             && matches!(changeset.state.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing)
             && offered.any(|operation| operation.id == params.operation_id)
             && changeset.channel.subscribers.contains(&connection);
@@ -318,11 +318,21 @@ impl Changes {
 
     /// Returns whether the session with this URI has an unfinished operation.
     pub(in crate::host) fn has_operations_in(&self, ledger: &Ledger, uri: &str) -> bool {
+        self.operations_in(ledger, uri).next().is_some()
+    }
+
+    /// Returns the unfinished operations of the session with this URI.
+    fn operations_in<'a>(
+        &'a self,
+        ledger: &Ledger,
+        uri: &'a str,
+    ) -> impl Iterator<Item = &'a InvokeChangesetOperationParams> {
         let operations = &self.operations;
         let is_of =
-            |pending: &PendingOperation| pending.changeset().is_some_and(|(session, _)| session == uri);
-        operations.pending.iter().any(is_of)
-            || ledger.find_session(uri).is_some_and(|key| operations.running.contains_key(&key))
+            move |pending: &&PendingOperation| pending.changeset().is_some_and(|(session, _)| session == uri);
+        let pending = operations.pending.iter().filter(is_of).map(|pending| &pending.params);
+        let running = ledger.find_session(uri).and_then(|key| operations.running.get(&key));
+        pending.chain(running.map(|running| &running.params))
     }
 
     /// Validates an operation and returns its first step. Fails if the changeset does not offer it.

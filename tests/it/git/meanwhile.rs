@@ -161,16 +161,56 @@ fn discard_during_which_the_git_process_is_killed_can_be_restored() {
     assert!(!offered.to_string().contains("restore-changes"), "{offered}");
 }
 
-/// Begins a turn that has changed `a`, and a discard of a changeset, which goes on only once the
-/// returned path exists. Then a second turn begins that changes `b`.
-fn turn_beside_a_discard(repository: &Repository, scope: &str) -> (Talk, PathBuf) {
+#[test]
+fn file_changed_behind_a_queued_discard_is_not_overwritten() {
+    let repository = Repository::with(&[("a", "old\n"), ("b", "old\n"), ("c", "old\n")]);
+    for name in ["a", "b", "c"] {
+        repository.write(name, "new\n");
+    }
+    let (path, here, open) = git_that_waits(&repository);
+    let mut talk = Talk::open(&repository, &[("PATH", &path)]);
+    talk.create(SESSION, &repository.root);
+    talk.wait_until_known();
+    assert_eq!(talk.changeset("uncommitted")["status"], "ready");
+    let channel = format!("{SESSION}/changeset/uncommitted");
+    let shown = talk.follow(&channel);
+    assert_eq!(shown["files"].as_array().unwrap().len(), 3, "{shown}");
+    let mut discard = |id: &str, target: Value| {
+        let params = json!({ "channel": channel, "operationId": "discard-changes", "target": target });
+        let method = "invokeChangesetOperation";
+        let invoked = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        talk.process.say(&invoked.to_string());
+    };
+    let a = uri(&repository.path("a"));
+    discard("one", json!({ "kind": "resource", "resource": a }));
+    wait_until("git is started", || here.exists());
+    discard("all", Value::Null);
+    talk.ask("ping", &json!({ "channel": "ahp-root://" }));
+    repository.write("b", "newer\n");
+    fs::write(&open, "").unwrap();
+    let mut heard = talk.process.until(|message| message["id"] == "all");
+    let answer = heard.pop().unwrap();
+    assert!(message_of(&answer).contains("it has changed since you saw it"), "{answer}");
+    let contents = ["a", "b", "c"].map(|name| repository.read(name));
+    assert_eq!(contents, ["old\n", "newer\n", "old\n"]);
+}
+
+/// Returns a search path with a git that waits in a discard until a file exists; the file by which
+/// it says that it waits; and that file.
+fn git_that_waits(repository: &Repository) -> (String, PathBuf, PathBuf) {
     let (here, open) = (repository.home.join("here"), repository.home.join("open"));
     let script = format!(
         "case \" $* \" in *' ls-tree '*) touch '{}'; while [ ! -e '{}' ]; do sleep 0.01; done;; esac\nexec $GIT \"$@\"",
         here.display(),
         open.display()
     );
-    let path = instead_of_git(repository, &script);
+    (instead_of_git(repository, &script), here, open)
+}
+
+/// Begins a turn that has changed `a`, and a discard of a changeset, which goes on only once the
+/// returned path exists. Then a second turn begins that changes `b`.
+fn turn_beside_a_discard(repository: &Repository, scope: &str) -> (Talk, PathBuf) {
+    let (path, here, open) = git_that_waits(repository);
     let mut talk = Talk::open(repository, &[("PATH", &path)]);
     talk.create(SESSION, &repository.root);
     talk.turn("t1", "/files a=new", || {});
