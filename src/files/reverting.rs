@@ -60,9 +60,13 @@ pub fn revert_text(
     }
     let if_match = found.as_ref().map(|(_, etag, _)| etag.as_str());
     match (wanted, if_match) {
-        (Some(text), _) => {
-            let (create_only, whole) = (if_match.is_none(), WriteRequest::whole(text.as_bytes()));
-            folders.put(path, &WriteRequest { create_only, if_match, mode, ..whole })?;
+        (Some(text), Some(_)) => {
+            folders.put(path, &WriteRequest { if_match, mode, ..WriteRequest::whole(text.as_bytes()) })?;
+            Ok(RevertedText::Done { mode: None })
+        }
+        (Some(text), None) => {
+            // The parent folder may have been removed with the file.
+            folders.create(path, text.as_bytes(), mode)?;
             Ok(RevertedText::Done { mode: None })
         }
         (None, Some(version)) => {
@@ -70,5 +74,23 @@ pub fn revert_text(
             Ok(RevertedText::Done { mode: found.map(|(.., mode)| mode) })
         }
         (None, None) => Ok(RevertedText::Already),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn file_removed_with_its_folders_is_created_with_them() {
+        let top = tempfile::tempdir().unwrap();
+        let folders = Folders::new(vec![top.path().to_owned()]);
+        let path = top.path().join("a/b/file");
+        let reverted = revert_text(&folders, &path, (None, Some("text")), Some(0o640)).unwrap();
+        assert_eq!(reverted, RevertedText::Done { mode: None });
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+        assert_eq!(facts::at(&path).unwrap().mode & PERMISSIONS, 0o640);
     }
 }
