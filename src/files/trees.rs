@@ -112,14 +112,16 @@ impl Folders {
             return Err(PathRefusal::Changed);
         }
         let aside = temporary_name();
-        let _remembered = self.remember(TemporaryName::Aside, &place, &aside, name);
+        let remembered = self.remember(TemporaryName::Aside, &place, &aside, name);
         put_aside(&place.folder, name, &aside)?;
-        let now = place.folder.facts_of(&aside)?;
         let facts = |known: &Facts| (known.identity, known.size, known.modified);
-        if facts(&now) != facts(&known) {
-            return put_back(&place, &aside, name, PathRefusal::Changed);
-        }
-        Ok(place.folder.remove(&aside)?)
+        let remove = || -> Result<(), PathRefusal> {
+            if facts(&place.folder.facts_of(&aside)?) != facts(&known) {
+                return Err(PathRefusal::Changed);
+            }
+            Ok(place.folder.remove(&aside)?)
+        };
+        remove().or_else(|refusal| put_back(&place, &aside, name, (remembered, refusal)))
     }
 
     /// Moves a file, a link or a folder. Replaces the target, unless that is a folder that is not
@@ -160,21 +162,21 @@ impl Folders {
         there: &OsString,
     ) -> Result<(), PathRefusal> {
         let aside = temporary_name();
-        let _remembered = self.remember(TemporaryName::Aside, source, &aside, name);
+        let remembered = self.remember(TemporaryName::Aside, source, &aside, name);
         match put_aside(&source.folder, name, &aside) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             put => put?,
         }
-        let now = source.folder.facts_of(&aside)?;
-        if now.identity != known.identity {
-            return put_back(source, &aside, name, PathRefusal::Changed);
-        }
-        // No effect again, unless the two names denote the same entry (for example on a file system
-        // that ignores case), or the other name has been removed.
-        if let Err(refusal) = put_in_place(&source.folder, &aside, &target.folder, there, false) {
-            return put_back(source, &aside, name, refusal);
-        }
-        remove_if_there(&source.folder, &aside)
+        let take = || -> Result<(), PathRefusal> {
+            if source.folder.facts_of(&aside)?.identity != known.identity {
+                return Err(PathRefusal::Changed);
+            }
+            // No effect again, unless the two names denote the same entry (for example on a file
+            // system that ignores case), or the other name has been removed.
+            put_in_place(&source.folder, &aside, &target.folder, there, false)?;
+            remove_if_there(&source.folder, &aside)
+        };
+        take().or_else(|refusal| put_back(source, &aside, name, (remembered, refusal)))
     }
 
     /// Moves to another file system. The source gets a temporary name first, so that no process
@@ -188,7 +190,7 @@ impl Folders {
         only_if_free: bool,
     ) -> Result<(), PathRefusal> {
         let aside = temporary_name();
-        let _remembered = self.remember(TemporaryName::Aside, source, &aside, name);
+        let remembered = self.remember(TemporaryName::Aside, source, &aside, name);
         match put_aside(&source.folder, name, &aside) {
             // A folder in a lower layer of an overlay cannot be renamed: it is copied, and removed
             // as far as it is unchanged.
@@ -197,10 +199,8 @@ impl Folders {
             }
             put => put?,
         }
-        match self.move_what_is_aside(source, &aside, target, there, only_if_free) {
-            Ok(()) => Ok(()),
-            Err(refusal) => put_back(source, &aside, name, refusal),
-        }
+        let moved = self.move_what_is_aside(source, &aside, target, there, only_if_free);
+        moved.or_else(|refusal| put_back(source, &aside, name, (remembered, refusal)))
     }
 
     fn move_what_is_aside(

@@ -8,6 +8,7 @@ use std::io::{self, ErrorKind};
 
 use super::walk::is_empty;
 use crate::files::folders::{PathRefusal, ResolvedPath};
+use crate::files::unfinished::UnfinishedNote;
 use crate::os::facts::Facts;
 use crate::os::walk::{is_unsupported, Folder};
 
@@ -85,16 +86,18 @@ pub(super) fn put_aside(folder: &Folder, name: &OsString, aside: &OsString) -> i
 }
 
 /// Gives an entry its name back, unless that is taken, and returns `why`, the reason of the
-/// failure.
+/// failure. If the entry cannot get it, its record is kept, so that the next host tries again.
 pub(super) fn put_back(
     place: &ResolvedPath,
     aside: &OsString,
     name: &OsString,
-    why: PathRefusal,
+    (remembered, why): (Option<UnfinishedNote>, PathRefusal),
 ) -> Result<(), PathRefusal> {
     match rename_back(&place.folder, aside, name) {
         Ok(()) => Err(why),
+        Err(refusal) if refusal.is_missing() => Err(why),
         Err(error) => {
+            remembered.into_iter().for_each(UnfinishedNote::keep);
             let left = place.path.with_file_name(aside);
             tracing::warn!(%error, "`{}` was renamed to be moved or removed, which failed, and cannot get its name back: it is at `{}`", place.path.display(), left.display());
             Err(PathRefusal::Partly(
@@ -121,4 +124,36 @@ pub(in crate::files) fn rename_back(
 
 pub(super) fn of_destination(refusal: PathRefusal) -> PathRefusal {
     PathRefusal::Destination(refusal.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::files::folders::{FinalLink, Folders, MissingFolders};
+    use crate::files::unfinished::{TemporaryName, Unfinished};
+
+    #[test]
+    fn record_of_an_entry_is_kept_if_the_entry_cannot_get_its_name_back() {
+        let top = tempfile::tempdir().unwrap();
+        let (notes, work) = (top.path().join("notes"), top.path().join("work"));
+        fs::create_dir(&work).unwrap();
+        let (unfinished, _) = Unfinished::open(notes.clone()).unwrap();
+        let folders = Folders::new(vec![work.clone()]).remembering(Some(unfinished));
+        let path = work.join("file");
+        fs::write(&path, "mine").unwrap();
+        let (name, aside) = (OsString::from("file"), OsString::from(".1.tmp"));
+        let Ok(place) = folders.find(&path, MissingFolders::Fails, FinalLink::Itself) else { panic!() };
+        for is_taken in [false, true] {
+            let remembered = folders.remember(TemporaryName::Aside, &place, &aside, &name);
+            put_aside(&place.folder, &name, &aside).unwrap();
+            if is_taken {
+                fs::write(&path, "of somebody else").unwrap();
+            }
+            put_back(&place, &aside, &name, (remembered, PathRefusal::Changed)).unwrap_err();
+            assert_eq!(fs::read_dir(&notes).unwrap().count(), usize::from(is_taken));
+            assert_eq!(work.join(&aside).exists(), is_taken);
+        }
+    }
 }
