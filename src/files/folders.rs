@@ -419,10 +419,15 @@ impl Folders {
         self.must_not_be_one_of_own(&folder.facts()?)
     }
 
-    /// Refuses to move or remove a working folder, a folder above one, or a link to one.
+    /// Refuses to move or remove a working folder, a folder above one, or a link to one, by any
+    /// name that the file system takes for it.
     pub(super) fn must_hold_no_top(&self, place: &ResolvedPath) -> Result<(), PathRefusal> {
-        let mut tops = self.folders.iter().flat_map(|folder| folder.links.iter().chain([&folder.real]));
-        match tops.any(|top| top.starts_with(&place.path)) {
+        let tops = || self.folders.iter().flat_map(|folder| folder.links.iter().chain([&folder.real]));
+        let is_named = tops().any(|top| top.starts_with(&place.path));
+        let known = place.name.as_ref().and_then(|name| place.folder.facts_of(name).ok());
+        let known = known.filter(|known| matches!(known.kind, FileKind::Folder | FileKind::Link));
+        let identity_at = |path: &Path| facts::at(path).ok().map(|known| known.identity);
+        match is_named || known.is_some_and(|known| leads_to(known.identity, tops(), identity_at)) {
             true => Err(PathRefusal::Unfit(
                 "the folder, or one below it, is a working directory of a session".to_owned(),
             )),
@@ -488,6 +493,15 @@ impl PathWalk<'_> {
     }
 }
 
+/// Returns whether one of these paths is the entry of this identity, or below it.
+fn leads_to<'a>(
+    entry: Identity,
+    mut paths: impl Iterator<Item = &'a PathBuf>,
+    identity_at: impl Fn(&Path) -> Option<Identity>,
+) -> bool {
+    paths.any(|path| path.ancestors().any(|above| identity_at(above) == Some(entry)))
+}
+
 /// Returns the links on the way of an absolute path, and last its target, even if that is missing.
 fn links_and_target(path: &Path) -> Vec<PathBuf> {
     let mut ways = Vec::new();
@@ -550,5 +564,24 @@ pub(super) fn must_be_file(known: &Facts) -> Result<(), PathRefusal> {
         FileKind::Folder => Err(PathRefusal::NotAFile("a folder")),
         FileKind::Link => Err(PathRefusal::NotAFile("a link that was put there just now")),
         FileKind::Other => Err(PathRefusal::NotAFile("a device, a pipe or a socket")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folder_above_a_path_is_found_by_its_identity() {
+        let numbers = [("/", 1), ("/home", 2), ("/home/Work", 3), ("/home/Work/a", 4), ("/home/other", 5)];
+        let identity_at = |path: &Path| {
+            let found = numbers.iter().find(|(name, _)| Path::new(name) == path);
+            found.map(|(_, number)| (7, *number))
+        };
+        let tops = ["/home/Work/a", "/gone"].map(PathBuf::from);
+        let found: Vec<u64> =
+            (1..=6).filter(|number| leads_to((7, *number), tops.iter(), identity_at)).collect();
+        assert_eq!(found, [1, 2, 3, 4]);
+        assert!(!leads_to((8, 4), tops.iter(), identity_at));
     }
 }
