@@ -21,7 +21,9 @@ use std::path::Path;
 
 use self::copying::{copy_file, CopyRecord, CopySource, Copying, CreatedCopy};
 pub(super) use self::names::rename_back;
-use self::names::{is_another_name, must_be_replaceable, of_destination, put_aside, put_back, put_in_place};
+use self::names::{
+    is_another_name, is_same_entry, must_be_replaceable, of_destination, put_aside, put_back, put_in_place,
+};
 use self::walk::{deeper, names_in, Mount, Tally};
 use super::facts::etag;
 use super::folders::{must_be_file, FinalLink, Folders, MissingFolders, PathRefusal, ResolvedPath};
@@ -135,6 +137,8 @@ impl Folders {
         let name = name_of(&source)?;
         self.must_not_be_own(&source)?;
         self.must_hold_no_top(&source)?;
+        // An entry is not in its own way, which only a file system that ignores case can ask.
+        let only_if_free = only_if_free && !is_same_entry(&source, name, &target)?;
         let there = self.free_or_replaceable(&target, only_if_free).map_err(of_destination)?;
         must_be_on_a_disk(&source.folder)?;
         must_be_on_a_disk(&target.folder)?;

@@ -58,6 +58,26 @@ pub(super) fn is_another_name(
     Ok(!known.is_folder() && known.links > 1 && known.identity == other.identity && !is_one_name)
 }
 
+/// Returns whether the target is the source's entry under another name.
+pub(super) fn is_same_entry(
+    source: &ResolvedPath,
+    name: &OsString,
+    target: &ResolvedPath,
+) -> io::Result<bool> {
+    let Some(there) = target.name.as_ref().filter(|there| *there != name) else { return Ok(false) };
+    if source.folder.facts()?.identity != target.folder.facts()?.identity {
+        return Ok(false);
+    }
+    let known = [source.folder.facts_of(name).ok(), target.folder.facts_of(there).ok()];
+    Ok(matches!(known, [Some(one), Some(other)] if has_one_entry(&one, &other)))
+}
+
+/// Returns whether the facts under two names in one folder are of one entry, since the file has no
+/// other one.
+fn has_one_entry(one: &Facts, other: &Facts) -> bool {
+    one.identity == other.identity && (one.is_folder() || one.links == 1)
+}
+
 /// Refuses before anything is copied if the target could not be replaced in the end.
 pub(super) fn must_be_replaceable(
     by_folder: bool,
@@ -133,6 +153,24 @@ mod tests {
     use super::*;
     use crate::files::folders::{FinalLink, Folders, MissingFolders};
     use crate::files::unfinished::{TemporaryName, Unfinished};
+    use crate::os::facts;
+
+    #[test]
+    fn names_are_of_one_entry_unless_they_are_hard_links() {
+        let top = tempfile::tempdir().unwrap();
+        let [file, folder] = ["file", "folder"].map(|name| top.path().join(name));
+        fs::write(&file, "x").unwrap();
+        fs::create_dir_all(folder.join("below")).unwrap();
+        let [is_file, is_folder] = [&file, &folder].map(|path| facts::at(path).unwrap());
+        assert!(has_one_entry(&is_file, &is_file) && has_one_entry(&is_folder, &is_folder));
+        assert!(!has_one_entry(&is_file, &is_folder));
+        fs::hard_link(&file, top.path().join("other")).unwrap();
+        let is_file = facts::at(&file).unwrap();
+        assert!(!has_one_entry(&is_file, &is_file));
+        let folders = Folders::new(vec![top.path().to_owned()]);
+        let refused = folders.rename(&file, &top.path().join("other"), true).unwrap_err();
+        assert!(matches!(refused, PathRefusal::Destination(why) if matches!(*why, PathRefusal::Exists)));
+    }
 
     #[test]
     fn record_of_an_entry_is_kept_if_the_entry_cannot_get_its_name_back() {
