@@ -69,7 +69,7 @@ mod half {
 /// Unix without a path to the file of a running program: the host keeps a link to its own.
 #[cfg(all(unix, any(feature = "portable", not(target_os = "linux"))))]
 mod half {
-    use std::fs;
+    use std::fs::{self, File};
     use std::io;
     use std::os::unix::process::CommandExt;
     use std::path::{Path, PathBuf};
@@ -100,25 +100,55 @@ mod half {
     pub fn keep(folder: &Path) -> io::Result<Option<PathBuf>> {
         remove_left_behind(folder)?;
         let link = std::path::absolute(folder)?.join(format!("{LINK}{}", std::process::id()));
-        let program = std::env::current_exe()?;
-        // A link cannot lead to another file system.
-        fs::hard_link(&program, &link).or_else(|_| fs::copy(&program, &link).map(drop))?;
+        link_or_copy(&std::env::current_exe()?, &link)?;
         // This process keeps one program only.
         KEPT.set(link.clone()).unwrap_or_default();
         Ok(Some(link))
     }
 
-    /// Removes the links of processes that were killed.
+    /// Makes a new name for a program, or a copy of it: a link cannot lead to another file system.
+    fn link_or_copy(program: &Path, link: &Path) -> io::Result<()> {
+        if fs::hard_link(program, link).is_ok() {
+            return Ok(());
+        }
+        let mut program = File::open(program)?;
+        // An existing file may be a link to the program, which must not be emptied.
+        let mut copy = File::create_new(link)?;
+        io::copy(&mut program, &mut copy)?;
+        copy.set_permissions(program.metadata()?.permissions())
+    }
+
+    /// Removes the links of processes that were killed, also of one that had the id of this one.
     fn remove_left_behind(folder: &Path) -> io::Result<()> {
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
             let name = entry.file_name();
             let process = name.to_str().and_then(|name| name.strip_prefix(LINK)?.parse().ok());
-            if process.is_some_and(|process| !private::process_exists(process)) {
+            let is_over = |process| process == std::process::id() || !private::process_exists(process);
+            if process.is_some_and(is_over) {
                 fs::remove_file(entry.path())?;
             }
         }
         Ok(())
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn program_is_not_emptied_through_a_link_with_the_id_of_this_process() {
+            let folder = tempfile::tempdir().unwrap();
+            let [program, link] =
+                ["installed", &format!("{LINK}{}", std::process::id())].map(|name| folder.path().join(name));
+            fs::write(&program, "program").unwrap();
+            fs::hard_link(&program, &link).unwrap();
+            link_or_copy(&program, &link).unwrap_err();
+            assert_eq!(fs::read_to_string(&program).unwrap(), "program");
+            remove_left_behind(folder.path()).unwrap();
+            link_or_copy(&program, &link).unwrap();
+            assert_eq!(fs::read_to_string(&link).unwrap(), "program");
+        }
     }
 }
 
