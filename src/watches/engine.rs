@@ -12,7 +12,7 @@ use ahp_types::state::ResourceChangeType;
 use super::changes::PathChanges;
 use super::path_resolution;
 use super::system::{NoNotifier, Notifier, System, SystemReport, WatchTrouble};
-use super::tree::WatchedTree;
+use super::tree::{EntryBudget, WatchedTree};
 use crate::files::folders::HostFile;
 use crate::files::uris::path_of;
 use crate::os::paths;
@@ -21,6 +21,9 @@ use crate::wire::watches::Watched;
 
 /// Maximum number of files and folders in one watch.
 pub const ENTRIES_MAX: usize = 100_000;
+
+/// Maximum number of files and folders in all watches together; each takes some 250 bytes.
+const ALL_ENTRIES_MAX: usize = 500_000;
 
 /// Changes that one watch reports.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,6 +62,7 @@ pub struct Engine {
     /// Maximum number of entries that are polled.
     polled_entries_max: usize,
     entries_max: usize,
+    budget: Arc<EntryBudget>,
     /// Setting whose limit is exhausted, so that the system reports no changes.
     no_room: Option<&'static str>,
 }
@@ -80,11 +84,16 @@ impl Engine {
         Self { entries_max, ..self }
     }
 
+    #[cfg(test)]
+    pub(super) fn with_entries_in_all(self, max: usize) -> Self {
+        Self { budget: EntryBudget::new(max), ..self }
+    }
+
     /// Creates the engine. `polled_entries_max` limits the files and folders of one polled watch.
     pub fn new(system: Box<dyn System + Send>, own: Arc<[HostFile]>, polled_entries_max: usize) -> Self {
         let (watches, failed, report) = (BTreeMap::new(), BTreeMap::new(), SystemReport::default());
-        let (entries_max, no_room) = (ENTRIES_MAX, None);
-        Self { system, watches, failed, own, report, polled_entries_max, entries_max, no_room }
+        let (entries_max, budget, no_room) = (ENTRIES_MAX, EntryBudget::new(ALL_ENTRIES_MAX), None);
+        Self { system, watches, failed, own, report, polled_entries_max, entries_max, budget, no_room }
     }
 
     /// Creates the engine for a system whose notifications fail because of `trouble`.
@@ -128,13 +137,13 @@ impl Engine {
             &watched,
             &path,
             own(),
-            entries_max,
+            (entries_max, &self.budget),
             &mut *self.system,
         ) {
             Ok(tree) => (tree, !self.system.notifies()),
             Err(WatchTrouble::NoRoom(setting)) => {
-                let polled =
-                    WatchedTree::begin(&watched, &path, own(), self.polled_entries_max, &mut NoNotifier);
+                let limits = (self.polled_entries_max, &self.budget);
+                let polled = WatchedTree::begin(&watched, &path, own(), limits, &mut NoNotifier);
                 let tree = polled.map_err(|_| WatchRefusal {
                     error: failed(&watched.uri, &WatchTrouble::NoRoom(setting)),
                     lacks_room: true,
@@ -148,7 +157,7 @@ impl Engine {
             }
             Err(trouble) => {
                 let no_room = self.no_room.filter(|_| matches!(trouble, WatchTrouble::Entries(_)));
-                let lacks_room = matches!(trouble, WatchTrouble::Folders(_));
+                let lacks_room = matches!(trouble, WatchTrouble::Folders(_) | WatchTrouble::AllEntries(_));
                 let error = failed(&watched.uri, &no_room.map_or(trouble, WatchTrouble::NoRoom));
                 return Err(WatchRefusal { error, lacks_room });
             }
@@ -219,7 +228,8 @@ impl Engine {
                 watch.tree.rescan_paths(&report.touched, &mut *self.system, &mut watch.changes);
             }
             if matches!(watch.tree.trouble(), Some(WatchTrouble::NoRoom(_))) {
-                watch.fall_back_to_polling(channel, &self.own, self.polled_entries_max, &mut *self.system);
+                let limits = (self.polled_entries_max, &self.budget);
+                watch.fall_back_to_polling(channel, &self.own, limits, &mut *self.system);
             }
             watch.report_incomplete();
         }
@@ -263,13 +273,13 @@ impl WatchedFolder {
         &mut self,
         channel: &str,
         own: &Arc<[HostFile]>,
-        max: usize,
+        limits: (usize, &Arc<EntryBudget>),
         system: &mut dyn System,
     ) {
         let Some((watched, path)) = Watched::from_channel(channel).zip(path_of(&self.uri).ok()) else {
             return;
         };
-        if let Ok(tree) = WatchedTree::begin(&watched, &path, Arc::clone(own), max, &mut NoNotifier) {
+        if let Ok(tree) = WatchedTree::begin(&watched, &path, Arc::clone(own), limits, &mut NoNotifier) {
             self.tree.end(system);
             self.is_polled = true;
             let trouble = std::mem::replace(&mut self.tree, tree).take_trouble();
@@ -304,6 +314,9 @@ fn failed(uri: &str, trouble: &WatchTrouble) -> RpcError {
         )),
         WatchTrouble::Entries(max) => RpcError::invalid_params(format_args!(
             "`{uri}`: there are more than {max} files and folders; exclude some"
+        )),
+        WatchTrouble::AllEntries(max) => RpcError::invalid_params(format_args!(
+            "`{uri}`: all clients together can watch at most {max} files and folders; exclude some"
         )),
         WatchTrouble::TooLong => RpcError::invalid_params(format_args!("`{uri}` is longer than any path")),
         WatchTrouble::NoRoom(setting) => RpcError::unavailable(format_args!(

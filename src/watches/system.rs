@@ -22,8 +22,10 @@ pub enum WatchTrouble {
     Own,
     /// Exhausted limit of watched folders.
     Folders(usize),
-    /// Exhausted limit of files and folders.
+    /// Exhausted limit of files and folders in one watch.
     Entries(usize),
+    /// Exhausted limit of files and folders in all watches together.
+    AllEntries(usize),
     /// Path that is longer than the system allows.
     TooLong,
     /// Exhausted limit of the system, with the setting that raises it.

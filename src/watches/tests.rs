@@ -368,6 +368,29 @@ fn no_more_folders_are_watched_than_may_be() {
 }
 
 #[test]
+fn watches_share_a_limit_of_files_and_folders() {
+    let (folder, top) = folder();
+    ["a", "b", "c"].iter().for_each(|file| make(&top, file));
+    let channels = ["1", "2", "3"].map(|name| {
+        let excludes = patterns(&[name]);
+        Watched { excludes, ..all_below(&top) }.channel()
+    });
+    let mut engine = Engine::new(Box::new(NoNotifier), Arc::default(), ENTRIES_MAX).with_entries_in_all(8);
+    engine.begin(&channels[0]).unwrap();
+    engine.begin(&channels[1]).unwrap();
+    let refused = engine.begin(&channels[2]).unwrap_err();
+    assert_eq!((refused.error.code, refused.lacks_room), (-32602, true));
+    assert!(refused.error.message.contains("at most 8 files and folders"), "{}", refused.error);
+    engine.release(&channels[1]);
+    engine.begin(&channels[2]).unwrap();
+    engine.release(&channels[2]);
+    let mut scene = Scene { _folder: folder, top, engine, channel: channels[0].clone() };
+    ["d", "e", "f", "g", "h"].iter().for_each(|file| make(&scene.top, file));
+    let found = scene.changes_below();
+    assert_eq!((found.len(), &found[0]), (5, &(String::new(), Updated)), "{found:?}");
+}
+
+#[test]
 fn release_of_a_watch_that_could_not_begin_leaves_that_of_another_session() {
     let (folder, top) = folder();
     ["a", "b", "c"].iter().for_each(|file| make(&top, file));

@@ -13,6 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use ahp_types::state::ResourceChangeType;
@@ -64,6 +65,21 @@ struct WatchProperties {
     /// Set if versions of files are stored, so that a scan alone detects changed files.
     knows_versions: bool,
     entries_max: usize,
+    budget: Arc<EntryBudget>,
+}
+
+/// Number of files and folders in all watches together, and its maximum.
+#[derive(Debug)]
+pub struct EntryBudget {
+    used: AtomicUsize,
+    max: usize,
+}
+
+impl EntryBudget {
+    /// Creates an unused budget.
+    pub fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { used: AtomicUsize::new(0), max })
+    }
 }
 
 #[derive(Debug)]
@@ -123,7 +139,7 @@ impl WatchedTree {
         watched: &Watched,
         path: &Path,
         own: Arc<[HostFile]>,
-        entries_max: usize,
+        (entries_max, budget): (usize, &Arc<EntryBudget>),
         system: &mut dyn System,
     ) -> Result<Self, WatchTrouble> {
         let resolution = PathResolution::follow(path, &own);
@@ -134,8 +150,8 @@ impl WatchedTree {
             return Err(trouble);
         }
         let (recursive, globs, knows_versions) = (watched.recursive, Globs::of(watched), !system.notifies());
-        let how =
-            WatchProperties { root: resolution.root, recursive, globs, own, knows_versions, entries_max };
+        let (root, budget) = (resolution.root, Arc::clone(budget));
+        let how = WatchProperties { root, recursive, globs, own, knows_versions, entries_max, budget };
         let mut tree = Self {
             path: path.to_owned(),
             steps: BTreeMap::new(),
@@ -416,12 +432,18 @@ impl Scan<'_> {
 
     /// Adds an entry with its content, and reports it. `None` at the limit of entries.
     fn add_entry(&mut self, path: &Path, seen: ObservedEntry) -> Option<KnownEntry> {
-        if *self.entries >= self.how.entries_max {
-            *self.trouble = Some(WatchTrouble::Entries(self.how.entries_max));
+        let WatchProperties { entries_max, budget, .. } = self.how;
+        let is_full = *self.entries >= *entries_max;
+        if is_full || budget.used.load(Ordering::Relaxed) >= budget.max {
+            *self.trouble = Some(match is_full {
+                true => WatchTrouble::Entries(*entries_max),
+                false => WatchTrouble::AllEntries(budget.max),
+            });
             *self.is_partial = true;
             return None;
         }
         *self.entries += 1;
+        budget.used.fetch_add(1, Ordering::Relaxed);
         self.report(path, ResourceChangeType::Added);
         if !seen.is_folder {
             return Some(KnownEntry::Leaf(seen.version));
@@ -550,7 +572,7 @@ impl Scan<'_> {
             self.report(path, ResourceChangeType::Deleted);
             return self.forget(path, known);
         }
-        *self.entries -= 1;
+        self.uncount();
         if let KnownEntry::Folder(KnownFolder { entries: Some(entries), .. }) = known {
             self.system.release(&self.path_of(path));
             for (name, known) in entries {
@@ -559,9 +581,14 @@ impl Scan<'_> {
         }
     }
 
+    fn uncount(&mut self) {
+        *self.entries -= 1;
+        self.how.budget.used.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Ends the registrations of an entry and its content.
     fn forget(&mut self, path: &Path, known: KnownEntry) {
-        *self.entries -= 1;
+        self.uncount();
         if let KnownEntry::Folder(KnownFolder { entries: Some(entries), .. }) = known {
             self.system.release(&self.path_of(path));
             for (name, known) in entries {
