@@ -23,9 +23,11 @@ const BEHIND_TEXT: &[u8] = b"\"},\"serverSeq\":";
 /// Maximum length of a delta's line behind its text, in bytes.
 const TAIL_BYTES_MAX: usize = BEHIND_TEXT.len() + 20 + 1 + LINE_TAIL.len();
 
-/// Returns the envelope in an action's line, as JSON text.
+/// Returns the envelope in an action's line, as JSON text; empty if the action was emptied, because
+/// its channel was purged.
 pub fn envelope_of(line: &Bytes) -> Bytes {
-    line.slice(LINE_HEAD.len()..line.len() - LINE_TAIL.len())
+    let end = line.len().saturating_sub(LINE_TAIL.len());
+    line.slice(LINE_HEAD.len().min(end)..end)
 }
 
 /// Returns an action's JSON text, which is equal for equal actions. Types of streamed actions

@@ -127,3 +127,23 @@ fn terminals_after_a_restart_have_uris_of_their_own() {
         assert!(state["content"].to_string().contains(text), "{uri}: {state}");
     }
 }
+
+#[test]
+fn client_returning_after_a_purge_gets_snapshots() {
+    let folder = tempdir().unwrap();
+    let mut client = Client::of(Process::start_on(folder.path(), &["--trash-days", "0"]));
+    client.create(SAME);
+    client.create(GONE);
+    let cursor = client.about("subscribe", ROOT)["result"]["snapshot"]["fromSeq"].take();
+    has_a_turn(&mut client, GONE);
+    let disposed = client.about("disposeSession", GONE);
+    assert_eq!(disposed["error"], Value::Null, "{disposed}");
+    client.end();
+
+    let mut client = Client::before_the_handshake(Process::start_on(folder.path(), &[]));
+    let params =
+        json!({ "channel": ROOT, "clientId": "me", "lastSeenServerSeq": cursor, "subscriptions": [ROOT] });
+    let answer = client.ask("reconnect", params);
+    assert_eq!(answer["result"]["type"], "snapshot", "{answer}");
+    assert_eq!(client.sessions(), [SAME]);
+}

@@ -117,13 +117,14 @@ impl Missed {
 
 impl Catalogue {
     /// Returns the sessions that are new or have actions after `cursor`. `past` holds earlier
-    /// actions from the store; its sessions are taken out.
+    /// actions from the store; its sessions are taken out. `None` if a purged session is among them,
+    /// whose URI is no longer known.
     pub(in crate::host) fn missed_since(
         &self,
         ledger: &Ledger,
         cursor: u64,
         past: Option<&mut Past>,
-    ) -> Missed {
+    ) -> Option<Missed> {
         let mut missed = Missed::default();
         let (past, kept) = match past {
             Some(past) => (past.actions.as_slice(), std::mem::take(&mut past.sessions)),
@@ -147,7 +148,7 @@ impl Catalogue {
                 }
                 // Other channels of the session have URIs of their own.
                 None if is_gone(&key) && target.session().is_some() => {
-                    missed.removed.extend(channel_of(line));
+                    missed.removed.insert(channel_of(line)?);
                 }
                 None if self.evicted.0.contains_key(&key) => {
                     dropped.insert(key);
@@ -171,7 +172,7 @@ impl Catalogue {
         for session in dropped.iter().filter_map(|key| self.evicted.0.get(key)) {
             missed.add_stored(&session.kept, cursor);
         }
-        missed
+        Some(missed)
     }
 }
 

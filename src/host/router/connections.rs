@@ -128,11 +128,15 @@ impl Host {
             })
         });
         let mut past = step.past.take();
-        let missed = cursor.filter(|_| wanted.contains(&ChannelId::ROOT));
-        let missed = missed.map(|cursor| self.catalogue.missed_since(&self.ledger, cursor, past.as_mut()));
+        let missed = match cursor.filter(|_| wanted.contains(&ChannelId::ROOT)) {
+            Some(cursor) => self.catalogue.missed_since(&self.ledger, cursor, past.as_mut()),
+            None => Some(Missed::default()),
+        };
         let head = b"{\"type\":\"replay\",\"actions\":[";
-        let replay = cursor.and_then(|cursor| self.ledger.replay(head, cursor, past, &wanted));
-        if let Some(mut result) = replay {
+        let replay = cursor.zip(missed).and_then(|(cursor, missed)| {
+            self.ledger.replay(head, cursor, past, &wanted).map(|result| (result, missed))
+        });
+        if let Some((mut result, missed)) = replay {
             let bytes = result.len() - head.len();
             tracing::info!(
                 client = params.client_id,
@@ -142,7 +146,7 @@ impl Host {
             result.extend_from_slice(b"],\"missing\":");
             result.extend_from_slice(&to_json(&missing));
             result.push(b'}');
-            let missed = missed.unwrap_or_default().of_subscriptions(wanted.clone());
+            let missed = missed.of_subscriptions(wanted.clone());
             resubscribe(&mut self.ledger, &mut self.clients, &mut self.changes, connection, wanted);
             let states = States { json: result, kinds: Vec::new() };
             return Ok((Subscribed::States(states), missed));

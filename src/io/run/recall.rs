@@ -273,7 +273,7 @@ impl Sidecar {
                 FailureAnswer::Whole(output) => self.carry_out(output),
                 FailureAnswer::Refused(connection, frame, method) => {
                     self.send_frame(connection, &frame);
-                    if method == Method::Initialize {
+                    if matches!(method, Method::Initialize | Method::Reconnect) {
                         // The client may try again.
                         self.feed(Input::NotAdmitted(connection));
                     }

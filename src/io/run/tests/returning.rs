@@ -6,6 +6,8 @@
 use serde_json::json;
 
 use super::{actions, folder, turn, World, SESSION};
+use crate::io::persistence::CommitEvent;
+use crate::io::store_failure::StoreFailure;
 use crate::wire::uris::default_chat_of;
 
 #[tokio::test]
@@ -56,4 +58,30 @@ async fn changes_of_sessions_outside_memory_are_sent_on_reconnect() {
         about("root/sessionAdded", named).is_none() && about("root/sessionSummaryChanged", new).is_none()
     );
     assert!(!messages.iter().any(|message| message.to_string().contains("ahp-session:/same")));
+}
+
+#[tokio::test]
+async fn client_whose_reconnect_failed_with_the_store_may_initialize() {
+    let folder = folder();
+    let mut world = World::on(folder.path()).await;
+    let mut maker = world.client("maker", "1.0.0").await;
+    world.ask(&mut maker, "createSession", json!({ "channel": SESSION })).await;
+    let mut back = world.open(false);
+    world.settle().await;
+    let mut commits = Vec::new();
+    maker.dispatches(SESSION, json!({ "type": "session/titleChanged", "title": "another" }));
+    world.go_on_without_store(&mut commits).await;
+    let params = json!({ "clientId": "maker", "lastSeenServerSeq": 0, "subscriptions": ["ahp-root://"] });
+    let asked = back.asks("reconnect", params);
+    world.go_on_without_store(&mut commits).await;
+    let reason = "the disk is full".to_owned();
+    let failure = StoreFailure { reason, is_long: true, is_for_good: false };
+    world.sidecar.receive_commit_event(CommitEvent::Failing(failure));
+    world.go_on_without_store(&mut commits).await;
+    let refused = back.answer_to(asked);
+    assert_eq!(refused["error"]["code"], -32603, "{refused}");
+    let asked = back.asks("initialize", json!({ "clientId": "maker", "protocolVersions": ["1.0.0"] }));
+    world.go_on_without_store(&mut commits).await;
+    let answer = back.answer_to(asked);
+    assert!(answer["result"].is_object(), "{answer}");
 }
