@@ -5,9 +5,10 @@
 //! Never: counts how often that happened; the store does.
 
 use ahp_sidecar::host::effects::{
-    ConnectionId, Event, Frame, Input, Output, Record, SavedChat, SavedSession,
+    ConnectionId, Event, Frame, Input, Output, Record, SavedChat, SavedSession, Timer,
 };
 use ahp_sidecar::host::LoadedSession;
+use ahp_sidecar::wire::action_lines::envelope_line;
 use serde_json::{json, Value};
 
 use crate::support::core::{opened, said, Core, CHAT, SESSION};
@@ -114,4 +115,25 @@ fn quarantined_session_can_be_disposed_of() {
         outputs.iter().any(|output| matches!(output, Output::Record(Record::SessionRemoved(_)))),
         "{outputs:?}"
     );
+}
+
+#[test]
+fn row_of_a_turn_that_has_ended_is_saved_again() {
+    let mut saved = saved();
+    let row = &saved.chats[0].row;
+    let cancelled = br#"{"duration":1,"turnId":"t1","type":"chat/turnCancelled"}"#;
+    let line = envelope_line(CHAT, cancelled, row.as_of + 1, None, None);
+    saved.chats[0].actions.push(line);
+    saved.deaths = 0;
+    let key = saved.row.key;
+    let mut host = host();
+    let outputs =
+        host.feed_and_save(Input::Restored(Box::new(LoadedSession::of(saved, &Default::default()))));
+    assert!(sequenced(&outputs, "chat/error").is_empty(), "{outputs:?}");
+    let is_idle = |output: &Output| matches!(output, Output::Record(Record::Chat(row)) if !row.running);
+    assert!(outputs.iter().any(is_idle), "{outputs:?}");
+    let survives =
+        |output: &Output| matches!(output, Output::Timer(Timer::Recovered(session), _) if *session == key);
+    assert!(outputs.iter().any(survives), "{outputs:?}");
+    assert_eq!(state(&mut host, SESSION)["status"], state(&mut host, CHAT)["status"]);
 }

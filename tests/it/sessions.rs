@@ -13,9 +13,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use ahp_types::state::SessionStatus;
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
+use crate::keeping::{Client, ROOT};
 use crate::support::{copy_program, is_kept_program, program, shell, sidecar_on, Process, NO_HOME};
 
 const SESSION: &str = "ahp-session:/s";
@@ -669,4 +671,42 @@ fn sessions_command_checks_usage_and_tolerates_a_closed_pipe() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
     assert_eq!(output.status.code(), Some(0));
+}
+
+/// Returns the only listed session.
+fn only_listed(client: &mut Client) -> Value {
+    let mut answer = client.about("listSessions", ROOT);
+    let items = answer["result"]["items"].as_array_mut().unwrap();
+    assert_eq!(items.len(), 1, "{items:?}");
+    items.remove(0)
+}
+
+fn has_status(item: &Value, status: SessionStatus) -> bool {
+    item["status"].as_u64().unwrap() & u64::from(status.bits()) != 0
+}
+
+#[test]
+fn session_disposed_of_during_a_turn_is_restored_idle_and_not_quarantined() {
+    let state = State::new();
+    let mut client = Client::start(&state.path());
+    client.create(SESSION);
+    client.state(CHAT);
+    client.start_turn(CHAT, "t", "/say words\n/hang");
+    client.until("chat/responsePart");
+    client.dispatch(SESSION, json!({ "type": "session/titleChanged", "title": "mine" }));
+    let disposed = client.about("disposeSession", SESSION);
+    assert_eq!(disposed["error"], Value::Null, "{disposed}");
+    client.end();
+    state.printed(&["restore", SESSION]);
+    for start in 0..4 {
+        let mut client = Client::of(state.serve(&["--quarantine-after", "1"]));
+        let item = only_listed(&mut client);
+        for item in [&item, &item["chats"][0]] {
+            assert!(has_status(item, SessionStatus::Idle), "start {start}: {item}");
+        }
+        assert_eq!(item["title"], "mine");
+        let turns = client.state(CHAT)["turns"].take();
+        assert_eq!((turns.as_array().unwrap().len(), &turns[0]["state"]), (1, &"cancelled".into()));
+        client.end();
+    }
 }

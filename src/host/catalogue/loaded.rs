@@ -14,7 +14,7 @@ use ahp_types::state::{Annotation, SessionState, SessionSummary};
 
 use crate::host::agents::AgentRegistry;
 use crate::host::catalogue::rows::{ChatBody, SessionBody};
-use crate::host::catalogue::{row_of, rows};
+use crate::host::catalogue::{row_of, rows, sync_chat};
 use crate::host::channels::annotations_summary;
 use crate::host::chats::turns::{self, is_begun_by_agent, Ending};
 use crate::host::configuration::selection::PendingSelection;
@@ -87,6 +87,8 @@ pub(in crate::host) struct LoadedChat {
     pub(in crate::host) chat: Chat,
     /// Set if the running turn exceeded its size limit and was cut.
     pub(in crate::host) is_cut: bool,
+    /// Set if the row says that a turn runs, although a later action has ended it.
+    pub(in crate::host) has_ended: bool,
 }
 
 impl LoadedSession {
@@ -138,10 +140,7 @@ pub(in crate::host) fn end_interrupted_turn(
     run.phase = RunPhase::Over;
     run.interrupted = true;
     chat.run = Some(run);
-    let session = chat.session;
-    // Outputs are held until the recovery is committed, so the timer implies survival.
-    let survived = if deaths > 0 { Timer::Trial(session) } else { Timer::Recovered(session) };
-    step.emit(Output::Timer(survived, RECOVERED_AFTER));
+    note_recovery(step, chat.session, deaths);
     let ending = if cut {
         limits::too_large(ledger)
     } else if deaths > 0 {
@@ -160,6 +159,22 @@ pub(in crate::host) fn end_interrupted_turn(
         Ending::Failed { kind: "interrupted".to_owned(), message, resumable }
     };
     turns::end_turn_without_advance(ledger, step, key, ending, None);
+}
+
+/// Saves a chat whose row says that a turn runs, although a later action has ended it: disposing of
+/// a session once left such rows.
+pub(in crate::host) fn save_ended_turn(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, deaths: u32) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    note_recovery(step, chat.session, deaths);
+    ledger.chat_row_due(key);
+    sync_chat(ledger, step, key);
+}
+
+/// Has the process note that it survived the end of an interrupted turn. Outputs are held until the
+/// recovery is committed, so the timer implies survival.
+fn note_recovery(step: &mut Step<'_>, session: SessionKey, deaths: u32) {
+    let survived = if deaths > 0 { Timer::Trial(session) } else { Timer::Recovered(session) };
+    step.emit(Output::Timer(survived, RECOVERED_AFTER));
 }
 
 fn abandoned_turn_message(deaths: u32) -> String {
@@ -249,6 +264,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
     drop(actions);
     let is_cut = conversation.cut_active_turn(turn_bytes_max) || sifted;
     let key = row.key;
+    let has_ended = row.running && conversation.state().active_turn.is_none();
     let pending_selections =
         body.selecting.into_iter().map(|change| PendingSelection { change, asked: None });
     let chat = Chat {
@@ -274,5 +290,5 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         queue_held: true,
         ..Chat::new(Channel::new(row.uri, body.born_at), row.session, conversation)
     };
-    Ok(LoadedChat { key, chat, is_cut })
+    Ok(LoadedChat { key, chat, is_cut, has_ended })
 }

@@ -156,6 +156,10 @@ impl Ledger {
         self.dirty.insert(target);
     }
 
+    pub(super) fn is_dirty(&self, target: ChannelId) -> bool {
+        self.dirty.contains(&target)
+    }
+
     /// Excludes the row of a channel from the next save.
     pub(super) fn mark_clean(&mut self, target: ChannelId) {
         self.dirty.remove(&target);

@@ -11,7 +11,7 @@ use ahp_types::notifications::SessionRemovedParams;
 use crate::host::agents::{conversations, AgentRegistry};
 use crate::host::catalogue::sessions::NewSession;
 use crate::host::catalogue::summaries::Summaries;
-use crate::host::catalogue::{ahead, Catalogue};
+use crate::host::catalogue::{ahead, save, Catalogue};
 use crate::host::changes::Changes;
 use crate::host::effects::{ConnectionId, Frame, Listed, Output, Page, Record};
 use crate::host::ledger::Ledger;
@@ -20,6 +20,8 @@ use crate::host::{annotations, automations, catalogue, clients, Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::RequestId;
+
+use super::persistence;
 
 impl Host {
     /// Disposes of a session that was made ahead and had no subscribers for too long.
@@ -49,8 +51,16 @@ impl Host {
             None if self.ledger.why_unreadable(&params.channel).is_none() => return Ok(()),
             _ => return Err(self.ledger.not_found(&params.channel)),
         };
-        for chat in self.ledger.channels.chats_in(key) {
+        let chats = self.ledger.channels.chats_in(key);
+        for &chat in &chats {
             self.end_chat(step, chat);
+            // A session that is restored from the trash has no interrupted turn.
+            save::save_chat(&mut self.ledger, step, chat);
+        }
+        if self.ledger.is_dirty(key.into()) {
+            persistence::save_session(&mut self.ledger, &self.changes, step, key);
+        }
+        for chat in chats {
             let Some(uri) = self.ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone())
             else {
                 continue;

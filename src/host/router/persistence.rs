@@ -56,8 +56,9 @@ impl Host {
             self.changes.statuses.restore_status(key, status);
         }
         self.catalogue.evicted.remove(key);
-        let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
-        for LoadedChat { key, mut chat, is_cut } in chats {
+        let keys: Vec<(ChatKey, bool, bool)> =
+            chats.iter().map(|it| (it.key, it.is_cut, it.has_ended)).collect();
+        for LoadedChat { key, mut chat, is_cut, .. } in chats {
             if is_cut {
                 // A cut chat cannot be replayed from older cursors.
                 chat.channel.born_at = self.ledger.head() + 1;
@@ -76,10 +77,13 @@ impl Host {
         // No conversation is open, and the configuration may have changed.
         self.plugins.follow_session(&mut self.ledger, &mut self.relays, step, key);
         customizations::refresh_session(&mut self.ledger, step, key);
-        for (chat, is_cut) in keys {
+        for (chat, is_cut, has_ended) in keys {
             background::background_work_lost(&mut self.ledger, step, chat);
             canvases::canvases_lost(&mut self.ledger, step, chat);
             loaded::end_interrupted_turn(&mut self.ledger, &self.agents, step, chat, is_cut, deaths);
+            if has_ended {
+                loaded::save_ended_turn(&mut self.ledger, step, chat, deaths);
+            }
         }
         self.changes.checkpoints.checkpoint_imported(&mut self.ledger, step, key);
         // Before anything else: a message may continue the turn that has ended.
