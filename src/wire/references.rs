@@ -17,7 +17,7 @@ use super::members::visit_members;
 use super::methods::Method;
 use super::rpc::Incoming;
 use super::terminals::parse_terminal_uri;
-use super::uris::{canonical_file, parse_content_uri};
+use super::uris::{canonical_file, default_chat_of, parse_content_uri};
 use super::watches::is_watch;
 
 /// Maximum number of chats attached to a message.
@@ -106,8 +106,10 @@ impl MessageReferences {
             Some(Method::CreateSession) => {
                 let several = members.read::<Vec<String>>("workingDirectories").into_iter().flatten();
                 named.add_directories(several.chain(members.read("workingDirectory")));
-                // No other channel may have the URI of its annotations.
-                named.channels.extend(members.read::<String>("channel").map(|uri| annotations_uri(&uri)));
+                // No other channel may have the URI of its annotations, or of its default chat.
+                let uri = members.read::<String>("channel");
+                named.channels.extend(uri.iter().map(|uri| annotations_uri(uri)));
+                named.channels.extend(uri.iter().map(|uri| default_chat_of(uri)));
                 // Source of a fork, up to 0.8.0.
                 named.channels.extend(members.inside("fork").read::<String>("session"));
             }
@@ -233,7 +235,10 @@ mod tests {
         assert_eq!(named("authenticate", json!({ "resource": "a" })).channels, set(&[]));
         assert_eq!(named("disposeSession", json!({ "session": "a" })).channels, set(&["a"]));
         let forked = json!({ "channel": "a", "fork": { "session": "b", "turnId": "c" } });
-        assert_eq!(named("createSession", forked).channels, set(&["a", "a/annotations", "b"]));
+        assert_eq!(
+            named("createSession", forked).channels,
+            set(&["a", "a/annotations", "ahp-chat://default/YQ", "b"])
+        );
         let old = json!({ "action": { "type": "session/turnStarted", "session": "a" } });
         assert_eq!(named("dispatchAction", old).channels, set(&["a"]));
         assert_eq!(named("ping", json!({ "channel": "a" })), MessageReferences::default());

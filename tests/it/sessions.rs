@@ -710,3 +710,28 @@ fn session_disposed_of_during_a_turn_is_restored_idle_and_not_quarantined() {
         client.end();
     }
 }
+
+#[test]
+fn new_session_cannot_take_the_uri_of_a_stored_chat() {
+    let (state, other) = (State::new(), "ahp-session:/other");
+    let mut client = Client::start(&state.path());
+    client.create(SESSION);
+    client.create(other);
+    let second = client.ask("createChat", json!({ "channel": SESSION, "chat": "ahp-chat:/second" }));
+    assert_eq!(second["error"], Value::Null, "{second}");
+    client.dispatch(
+        SESSION,
+        json!({ "type": "session/defaultChatChanged", "defaultChat": "ahp-chat:/second" }),
+    );
+    let destination = json!({ "kind": "session", "session": other });
+    let moved = client.ask("moveChat", json!({ "channel": CHAT, "destination": destination }));
+    assert_eq!(moved["result"]["session"], other, "{moved}");
+    client.about("disposeSession", SESSION);
+    client.end();
+
+    let mut client = Client::start(&state.path());
+    let refused = client.about("createSession", SESSION);
+    assert_eq!(refused["error"]["code"], -32003, "{refused}");
+    assert_eq!(client.state(other)["chats"].as_array().unwrap().len(), 2);
+    client.end();
+}

@@ -30,9 +30,19 @@ impl Host {
     /// once, with an error that is resumable if its agent can resume.
     pub(in crate::host) fn restore(&mut self, step: &mut Step<'_>, loaded: LoadedSession) {
         let LoadedSession { key, uris, deaths, made } = loaded;
-        if self.catalogue.disposed.contains(key)
-            || uris.iter().any(|uri| self.ledger.channels.by_uri.contains_key(uri))
-        {
+        if self.catalogue.disposed.contains(key) || self.ledger.channels.sessions.contains_key(&key) {
+            return;
+        }
+        let is_taken = |uri: &&String| self.ledger.channels.by_uri.contains_key(*uri);
+        if let Some(taken) = uris.iter().find(is_taken) {
+            tracing::error!(
+                session = uris[0],
+                taken,
+                "a session is left out: another channel has a URI of it"
+            );
+            let reason = format!("another channel has the URI `{taken}`");
+            let left_out: Vec<String> = uris.iter().filter(|uri| !is_taken(uri)).cloned().collect();
+            self.ledger.note_unreadable(left_out.into_iter().map(|uri| (uri, reason.clone())));
             return;
         }
         let (LoadedHeader { mut session, annotations, repository }, chats) = match made {
