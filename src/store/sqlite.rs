@@ -296,6 +296,10 @@ impl Writer {
     fn write(&mut self, records: &[Record], reserve_up_to: Option<u64>) -> Result<(), StoreError> {
         let transaction = self.connection.transaction()?;
         let mut written = Vec::new();
+        // Before the records: a purge among them empties the actions of what it removes.
+        for pack in pack::packs(records) {
+            rows::put_actions(&transaction, &pack)?;
+        }
         for record in records {
             match record {
                 Record::Turn(chat, place, turn) => {
@@ -303,9 +307,6 @@ impl Writer {
                 }
                 record => keep(&transaction, record, &self.options)?,
             }
-        }
-        for pack in pack::packs(records) {
-            rows::put_actions(&transaction, &pack)?;
         }
         if let Some(up_to) = reserve_up_to {
             rows::put_number(&transaction, "reserved", up_to)?;

@@ -159,3 +159,16 @@ fn deleted_session_leaves_no_content_in_the_log_and_no_gap_in_its_numbers() {
     writer.commit(&[Record::ChatRemoved { key: ChatKey(1002), uri: "ahp-chat:/2".to_owned() }]).unwrap();
     assert_eq!(lines(), sizes([0, 0, 30, 0]));
 }
+
+#[test]
+fn last_actions_of_what_is_deleted_in_the_same_commit_are_emptied() {
+    let (_folder, path) = place();
+    let mut writer = with_trash(&path, Duration::ZERO);
+    writer.commit(&[whole(1), whole(2)].concat()).unwrap();
+    let late = |seq, key| action(ChatKey(key).into(), seq, 30);
+    let chat_removed = Record::ChatRemoved { key: ChatKey(1002), uri: "ahp-chat:/2".to_owned() };
+    writer.commit(&[late(1, 1001), REMOVED, late(2, 1002), chat_removed]).unwrap();
+    let actions = reader(&path).actions_since(0).unwrap().unwrap();
+    let sizes: Vec<usize> = actions.iter().map(|(_, action)| action.line.len()).collect();
+    assert_eq!(sizes, [0, 0]);
+}
