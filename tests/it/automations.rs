@@ -15,6 +15,7 @@ use ahp_sidecar::host::effects::{
     Output, Record, RunId, Shutdown, TextKind, Timer, ToolGate, TurnEnd, TurnEvent,
 };
 use ahp_sidecar::host::{Findings, Start};
+use ahp_sidecar::wire::uris::default_chat_of;
 use serde_json::{json, Value};
 
 use crate::support::core::Core;
@@ -647,4 +648,32 @@ fn run_beyond_its_time_limit_fails_and_its_agent_is_stopped() {
         (&lifecycle["status"], &lifecycle["error"]["errorType"]),
         (&json!("failed"), &json!("timeLimit"))
     );
+}
+
+#[test]
+fn message_queued_in_the_chat_of_a_run_starts_when_the_run_was_cut_off() {
+    let cancel = |working: &mut Working| {
+        let (uri, cancel) = (working.uri.clone(), json!({ "type": "automationRun/cancelRequested" }));
+        assert_eq!(working.world.dispatch(ME, &uri, cancel), None);
+    };
+    let time_out = |working: &mut Working| {
+        working.world.feed(Input::Timer(Timer::AutomationRun(working.key)));
+    };
+    for cut_off in [cancel as fn(&mut Working), time_out] {
+        let mut working = Working::new();
+        let session = working.state()["primarySession"].take();
+        let chat = default_chat_of(session.as_str().unwrap());
+        assert_eq!(working.world.pend(ME, &chat, "queued", "q", "next"), None);
+        cut_off(&mut working);
+        // The agent lets the turn end; one whose conversation was closed starts anew.
+        working.world.report(working.chat, working.run, TurnEvent::Ended(TurnEnd::Cancelled));
+        working.world.agent(working.chat, Event::Opened);
+        let run = working.world.started();
+        assert_ne!(run, working.run);
+        let state = working.world.state(ME, &chat);
+        assert_eq!(
+            (&state["activeTurn"]["message"]["text"], &state["queuedMessages"]),
+            (&"next".into(), &Value::Null)
+        );
+    }
 }

@@ -6,7 +6,8 @@
 
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    AgentDescription, ChatKey, Command, ConnectionId, Event, Output, Record, RunId, TurnEnd, TurnEvent,
+    AgentDescription, ChatKey, Command, ConnectionId, Event, Input, Output, Record, RunId, Shutdown, TurnEnd,
+    TurnEvent,
 };
 use serde_json::{json, Value};
 
@@ -238,4 +239,26 @@ fn queue_length_is_limited() {
     chat.queue("one more");
     let [set, removed] = ["chat/pendingMessageSet", "chat/pendingMessageRemoved"];
     assert_eq!(chat.happened().1, [set, set, removed, removed, set]);
+}
+
+#[test]
+fn message_queued_behind_the_turn_of_a_leaving_client_starts_when_it_has_left() {
+    for others_stay in [true, false] {
+        let mut chat = Chat::new();
+        let leaves = ConnectionId(2);
+        chat.world.arrive(leaves, "leaves");
+        chat.world.start(leaves, CHAT, "t1", "go");
+        let first = chat.world.started();
+        chat.queue("q");
+        if !others_stay {
+            chat.world.feed(Input::Closed(CLIENT));
+        }
+        chat.happened();
+        chat.world.feed(Input::Ended { connection: leaves, how: Shutdown::Cancel, expected: None });
+        chat.report(first, TurnEvent::Ended(TurnEnd::Cancelled));
+        assert!(!chat.happened().1.contains(&"chat/turnStarted".to_owned()), "its client is still there");
+        chat.world.feed(Input::BatchEnded);
+        let started = chat.happened().1.contains(&"chat/turnStarted".to_owned());
+        assert_eq!(started, others_stay);
+    }
 }

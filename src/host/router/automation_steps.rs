@@ -11,6 +11,7 @@ use crate::host::actions::Verdict;
 use crate::host::agents::conversations;
 use crate::host::automations::runs::{self, Outcome};
 use crate::host::catalogue::sessions::{create_session, NewSession};
+use crate::host::chats::turns::Ending;
 use crate::host::chats::{pending, turns};
 use crate::host::configuration::directories::are_checked;
 use crate::host::configuration::selection;
@@ -145,7 +146,9 @@ pub(super) fn cancel_run(
     let is_cancel = matches!(action, StateAction::AutomationRunCancelRequested(_));
     match (&run.state.lifecycle, runs::chat_of(&host.ledger, key)) {
         _ if !is_cancel => {}
-        (AutomationRunLifecycle::Running(_), Some(chat)) => host.cancel_turn(step, chat),
+        (AutomationRunLifecycle::Running(_), Some(chat)) => {
+            host.end_turn(step, chat, Ending::Cancelled { meta: None }, None);
+        }
         (lifecycle, _) if runs::is_active(lifecycle) => {
             runs::end(&mut host.ledger, step, key, Outcome::Cancelled);
         }
@@ -162,5 +165,6 @@ pub(super) fn run_timed_out(host: &mut Host, step: &mut Step<'_>, key: Automatio
     if let Some(chat) = chat {
         host.cancel_turn(step, chat);
         conversations::close_conversation(&mut host.ledger, step, chat);
+        host.take_next_queued(step, chat);
     }
 }

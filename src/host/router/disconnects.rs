@@ -151,10 +151,17 @@ impl Host {
         }
         for connection in over {
             let cut = self.clients.disconnects.get(&connection).is_some_and(|disconnect| disconnect.cut);
+            let waiting = self.clients.chats_waiting_for(&self.ledger, connection);
             step.emit(Output::Disconnected { connection, cut });
             self.close_connection(step, connection);
             self.clients.disconnects.remove(&connection);
             self.ledger.presence.leaving.remove(&connection);
+            // Another client may have queued a message. If none is left, the queue waits for one.
+            if self.ledger.presence.has_clients() {
+                for chat in waiting {
+                    self.take_next_queued(step, chat);
+                }
+            }
         }
     }
 
