@@ -61,6 +61,15 @@ pub fn plain_session(uri: &str) -> Option<(&str, String)> {
     (!provider.starts_with("ahp-")).then(|| (provider, format!("{SESSION_SCHEME}{path}")))
 }
 
+/// Returns the URI with `ahp-session:` in place of a provider, of a session or of a chat whose URI
+/// contains that of a session; `None` if there is no other scheme in it.
+pub fn plain_form(uri: &str) -> Option<String> {
+    match session_of_chat(uri) {
+        Some((before, session)) => plain_session(&session).map(|(_, plain)| chat_of(before, &plain)),
+        None => plain_session(uri).map(|(_, plain)| plain),
+    }
+}
+
 /// Escapes a name as a segment of a URI's path.
 pub fn encode_segment(name: &str) -> String {
     percent_encode(name.as_bytes(), ESCAPED_IN_SEGMENT).to_string()

@@ -13,11 +13,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use ahp_sidecar::wire::annotations::annotations_uri;
 use ahp_types::state::SessionStatus;
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
-use crate::keeping::{Client, ROOT};
+use crate::keeping::{chat_of, Client, ROOT};
 use crate::support::{copy_program, is_kept_program, program, shell, sidecar_on, Process, NO_HOME};
 
 const SESSION: &str = "ahp-session:/s";
@@ -734,4 +735,51 @@ fn new_session_cannot_take_the_uri_of_a_stored_chat() {
     assert_eq!(refused["error"]["code"], -32003, "{refused}");
     assert_eq!(client.state(other)["chats"].as_array().unwrap().len(), 2);
     client.end();
+}
+
+#[test]
+fn provider_uri_of_a_session_means_the_same_in_every_request_after_a_restart() {
+    let (session, chat) = ("script:/s", chat_of("script:/s"));
+    let move_to = json!({ "kind": "session", "session": session });
+    let requests = [
+        ("subscribe", json!({ "channel": session })),
+        ("subscribe", json!({ "channel": chat })),
+        ("subscribe", json!({ "channel": annotations_uri(session) })),
+        ("unsubscribe", json!({ "channel": session })),
+        ("reconnect", json!({ "clientId": "me", "lastSeenServerSeq": -1, "subscriptions": [session, chat] })),
+        ("completions", json!({ "channel": session, "kind": "userMessage", "text": "/", "offset": 1 })),
+        ("createSession", json!({ "channel": session })),
+        ("createChat", json!({ "channel": session, "chat": "ahp-chat:/second" })),
+        ("moveChat", json!({ "channel": "ahp-chat:/second", "destination": move_to })),
+        ("disposeChat", json!({ "channel": chat })),
+        ("disposeSession", json!({ "channel": session })),
+    ];
+    let outcomes = |restarts: bool| {
+        let state = State::new();
+        let mut client = Client::start(&state.path());
+        client.create(SESSION);
+        client.state(CHAT);
+        client.turn(CHAT, "t", "/say words");
+        let mut outcomes = Vec::new();
+        for (method, params) in &requests {
+            if restarts {
+                client.end();
+                client = Client::start(&state.path());
+            }
+            let mut params = params.clone();
+            if params["channel"].is_null() {
+                params["channel"] = ROOT.into();
+            }
+            let answer = client.ask(method, params);
+            let snapshots = answer["result"]["snapshots"].as_array().map(Vec::len);
+            outcomes.push((*method, answer["error"]["code"].clone(), snapshots));
+        }
+        outcomes.push(("listed", client.sessions().into(), None));
+        client.end();
+        outcomes
+    };
+    let expected = outcomes(false);
+    assert_eq!(expected[6].1, -32003, "the URI is taken");
+    assert_eq!(expected.last().unwrap().1, json!([]));
+    assert_eq!(outcomes(true), expected);
 }

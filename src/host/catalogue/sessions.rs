@@ -104,8 +104,7 @@ pub(in crate::host) fn create_session(
 
 /// Checks that a new session can have this URI.
 pub(in crate::host) fn check_new_uri(ledger: &Ledger, uri: &str) -> Result<(), RpcError> {
-    let is_known =
-        |uri: &str| ledger.channels.by_uri.contains_key(uri) || ledger.why_unreadable(uri).is_some();
+    let is_known = |uri: &str| ledger.find(uri).is_some() || ledger.why_unreadable(uri).is_some();
     let taken = |uri: &str| is_known(uri) || is_root(uri);
     if taken(uri) || taken(&default_chat_of(uri)) || taken(&annotations_uri(uri)) {
         return Err(RpcError::session_already_exists(uri));

@@ -35,6 +35,7 @@ use crate::host::limits::Limits;
 use crate::host::{Config, NextRelease};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
+use crate::wire::uris;
 
 pub(super) use presence::{Connection, Presence};
 pub(super) use rows::{RowNote, UNSAVED_BYTES_MAX, UNSAVED_TIMES};
@@ -136,7 +137,7 @@ impl Ledger {
 
     /// Returns the error for a URI that has no channel in memory.
     pub(super) fn not_found(&self, uri: &str) -> RpcError {
-        match self.unreadable.get(uri) {
+        match self.why_unreadable(uri) {
             Some(reason) => RpcError::unavailable(format_args!("`{uri}` cannot be read: {reason}")),
             None => RpcError::channel_not_found(uri),
         }
@@ -183,7 +184,7 @@ impl Ledger {
 
     /// Returns why a session or chat cannot be read; `None` if it is not known to be unreadable.
     pub(super) fn why_unreadable(&self, uri: &str) -> Option<&String> {
-        self.unreadable.get(uri)
+        self.unreadable.get(uri).or_else(|| self.unreadable.get(&uris::plain_form(uri)?))
     }
 
     pub(super) fn note_unreadable(&mut self, unreadable: impl IntoIterator<Item = (String, String)>) {

@@ -10,6 +10,7 @@ use crate::host::{Host, LoadedSession};
 use crate::state::history::CompletedTurn;
 use crate::state::texts::TurnText;
 use crate::wire::references::{MessageReferences, ReferencedTurns};
+use crate::wire::uris;
 use crate::wire::watches::WATCHES_MAX;
 
 /// Maximum bytes of texts that are prefetched where it is not known which of them are needed.
@@ -23,10 +24,15 @@ fn newest_first(chat: &Chat) -> impl Iterator<Item = &CompletedTurn> {
 }
 
 impl Host {
-    /// Returns the URIs that a message names and that are not in memory.
+    /// Returns the URIs that a message names and that are not in memory. The store knows channels by
+    /// their own URIs only.
     pub fn absent_channels(&self, references: &MessageReferences) -> Vec<String> {
         let uris = references.channels.union(&references.attached);
-        uris.filter(|uri| self.ledger.find(uri).is_none()).cloned().collect()
+        let absent = uris.filter(|uri| self.ledger.find(uri).is_none());
+        let mut absent: Vec<String> =
+            absent.flat_map(|uri| uris::plain_form(uri).into_iter().chain([uri.clone()])).collect();
+        absent.retain(|uri| !self.ledger.channels.by_uri.contains_key(uri));
+        absent
     }
 
     /// Returns the cursor of a `reconnect` if it is older than the actions in memory.
