@@ -285,7 +285,7 @@ fn load_from(
     }
     let trial = trials::of(connection, key)?;
     let deaths = match trial.verdict {
-        TrialVerdict::TakeUp => 0,
+        TrialVerdict::TakeUp | TrialVerdict::Unreadable => 0,
         TrialVerdict::EndForGood => trial.deaths,
         TrialVerdict::LeaveAlone => return Err(StoreError::LeftAlone(trial.deaths)),
     };
@@ -400,10 +400,12 @@ fn page_of(
     Ok(Some(listed))
 }
 
-/// Returns a session's summary, which says so if the session is not restored any more.
+/// Returns a session's summary, which says so if the session cannot be restored, or is not restored
+/// any more.
 fn as_listed(connection: &Connection, key: SessionKey, summary: rows::Summary) -> Result<Bytes, StoreError> {
-    let is_left_alone = trials::of(connection, key)?.verdict == TrialVerdict::LeaveAlone;
-    Ok(if is_left_alone { summary_of_abandoned_session(&summary.json) } else { summary.json })
+    let verdict = trials::of(connection, key)?.verdict;
+    let has_failed = matches!(verdict, TrialVerdict::LeaveAlone | TrialVerdict::Unreadable);
+    Ok(if has_failed { summary_of_abandoned_session(&summary.json) } else { summary.json })
 }
 
 /// Returns all sessions with the time of their removal and their summary: listed ones first, newest

@@ -489,6 +489,7 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::Progress(chat, progress) => rows::put_progress(connection, *chat, *progress),
         Record::Trial(session) => trials::begin(connection, *session),
         Record::Recovered(session) => trials::pause(connection, *session),
+        Record::Unreadable(session) => trials::skip(connection, *session),
         Record::Survived(session) => trials::end(connection, *session),
         Record::Client { id, version } => clients::put(connection, id, version),
         Record::Channel(row) => channels::put(connection, row),

@@ -19,7 +19,12 @@ pub(super) enum TrialVerdict {
     EndForGood,
     /// Do not restore the session, because ending the turn has ended the process as often.
     LeaveAlone,
+    /// Restore the session if it is readable, which it was not at the start of this process.
+    Unreadable,
 }
+
+/// Stored form of [`TrialVerdict::Unreadable`], until the next process judges anew.
+const UNREADABLE: u32 = 3;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trial {
@@ -58,8 +63,16 @@ pub(super) fn begin(connection: &Connection, session: SessionKey) -> Result<(), 
 /// Stores that the interrupted turn of a session was ended. Earlier counts stay, because the turn
 /// may be resumed.
 pub(super) fn pause(connection: &Connection, session: SessionKey) -> Result<(), StoreError> {
-    let sql = "UPDATE trials SET open = 0 WHERE session = ?1";
-    connection.prepare_cached(sql)?.execute(params![signed(session.0)])?;
+    let sql = "UPDATE trials SET open = 0, given_up = iif(given_up = ?2, 0, given_up) WHERE session = ?1";
+    connection.prepare_cached(sql)?.execute(params![signed(session.0), UNREADABLE])?;
+    Ok(())
+}
+
+/// Stores that a session could not be read, so that its turn was not ended, and the process goes
+/// on.
+pub(super) fn skip(connection: &Connection, session: SessionKey) -> Result<(), StoreError> {
+    let sql = "UPDATE trials SET open = 0, given_up = ?2 WHERE session = ?1";
+    connection.prepare_cached(sql)?.execute(params![signed(session.0), UNREADABLE])?;
     Ok(())
 }
 
@@ -79,6 +92,7 @@ pub(super) fn of(connection: &Connection, session: SessionKey) -> Result<Trial, 
     let verdict = match given_up {
         0 => TrialVerdict::TakeUp,
         1 => TrialVerdict::EndForGood,
+        UNREADABLE => TrialVerdict::Unreadable,
         _ => TrialVerdict::LeaveAlone,
     };
     Ok(Trial { deaths, verdict })

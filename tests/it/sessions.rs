@@ -6,6 +6,7 @@
 // The lints let tests panic, but not what they share.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -735,6 +736,30 @@ fn new_session_cannot_take_the_uri_of_a_stored_chat() {
     assert_eq!(refused["error"]["code"], -32003, "{refused}");
     assert_eq!(client.state(other)["chats"].as_array().unwrap().len(), 2);
     client.end();
+}
+
+#[test]
+fn session_with_a_damaged_interrupted_turn_is_listed_as_failed_for_one_reason() {
+    let state = State::new();
+    let mut client = Client::start(&state.path());
+    client.create(SESSION);
+    client.state(CHAT);
+    client.start_turn(CHAT, "t", "/say words\n/hang");
+    client.until("chat/responsePart");
+    client.kill();
+    state.damage("UPDATE actions SET sum = 0 WHERE kind = 'chat'");
+    let mut reasons = BTreeSet::new();
+    for start in 0..4 {
+        let mut client = Client::of(state.serve(&["--quarantine-after", "1"]));
+        let item = only_listed(&mut client);
+        for item in [&item, &item["chats"][0]] {
+            assert!(has_status(item, SessionStatus::Error), "start {start}: {item}");
+            assert!(!has_status(item, SessionStatus::InProgress), "start {start}: {item}");
+        }
+        reasons.insert(client.about("subscribe", CHAT)["error"]["message"].to_string());
+        client.end();
+    }
+    assert_eq!(reasons.len(), 1, "{reasons:?}");
 }
 
 #[test]

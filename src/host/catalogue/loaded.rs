@@ -103,6 +103,11 @@ impl LoadedSession {
         Self { key: row.key, uris, deaths, made }
     }
 
+    /// Returns whether the rows are valid.
+    pub fn is_readable(&self) -> bool {
+        self.made.is_ok()
+    }
+
     /// Returns the session's key in the store.
     pub fn key(&self) -> SessionKey {
         self.key

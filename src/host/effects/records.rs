@@ -63,6 +63,9 @@ pub enum Record {
     /// End of the interrupted turn without a crash. The failure count stays, because a client may
     /// ask to resume the turn.
     Recovered(SessionKey),
+    /// Failure to read a session with an interrupted turn: the process does not end by it, and the
+    /// list shows the session as failed.
+    Unreadable(SessionKey),
     /// End of the resumed turn without a crash: the failure count is reset.
     Survived(SessionKey),
     /// Protocol version of a client, stored for its reconnect.
@@ -204,8 +207,9 @@ pub struct ListPosition {
     pub key: SessionKey,
 }
 
-/// Returns the listed summary of a session that the store does not load because resuming its turn
-/// has crashed the host too often: the session and its chats failed, and nothing runs.
+/// Returns the listed summary of a session that the store does not load, because resuming its turn
+/// has crashed the host too often, or the turn cannot be read: the session and its chats failed, and
+/// nothing runs.
 pub fn summary_of_abandoned_session(summary: &[u8]) -> Bytes {
     let mut summary: Value = serde_json::from_slice(summary).unwrap_or_default();
     let chats = summary["chats"].as_array_mut().map(std::mem::take).unwrap_or_default();

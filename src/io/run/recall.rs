@@ -72,9 +72,15 @@ impl Sidecar {
         match read {
             Some(Ok(Some(saved))) => {
                 let loaded = LoadedSession::of(saved, &self.options.limits);
+                if !loaded.is_readable() {
+                    self.outputs.push(Output::Record(Record::Unreadable(key)));
+                }
                 self.feed(Input::Restored(Box::new(loaded)));
             }
-            Some(Err(error)) => tracing::error!(%error, key = key.0, "an interrupted session cannot be read"),
+            Some(Err(error)) => {
+                tracing::error!(%error, key = key.0, "an interrupted session cannot be read");
+                self.outputs.push(Output::Record(Record::Unreadable(key)));
+            }
             Some(Ok(None)) | None => {}
         }
     }
