@@ -159,6 +159,7 @@ impl Sidecar {
         let Offered { backends, servers, client_mcp, automations, stays } = offered;
         let OpenedPersistence { persistence, start, events: committed, readers } = opened;
         let has_store = !readers.is_empty();
+        let last_key = start.last_key;
         let (mut agents, reports) = Agents::new(backends);
         agents.offer_servers(servers);
         let described = agents.describe();
@@ -172,7 +173,8 @@ impl Sidecar {
         let config = core_config(&options, described, (client_mcp, automations), start, has_store);
         let host = Host::new(config);
         let (clock, ids): (_, Box<dyn Ids>) = if options.deterministic {
-            (Clock::Fixed, Box::new(CountedIds::default()))
+            // The store may have the ids of earlier processes.
+            (Clock::Fixed, Box::new(CountedIds(last_key)))
         } else {
             (Clock::Real(std::time::Instant::now()), Box::new(RandomIds))
         };

@@ -47,9 +47,9 @@ impl Ids for RandomIds {
     }
 }
 
-/// Source of deterministic ids: `id-1`, `id-2` …
-#[derive(Debug, Default)]
-pub struct CountedIds(u64);
+/// Source of deterministic ids: `id-1`, `id-2` …, counted from the number after this one.
+#[derive(Debug)]
+pub struct CountedIds(pub u64);
 
 impl Ids for CountedIds {
     fn fresh(&mut self) -> String {

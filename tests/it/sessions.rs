@@ -763,6 +763,27 @@ fn session_with_a_damaged_interrupted_turn_is_listed_as_failed_for_one_reason() 
 }
 
 #[test]
+fn deterministic_ids_are_not_reused_by_the_next_process() {
+    let state = State::new();
+    let mut uris = BTreeSet::from([SESSION.to_owned()]);
+    for chat in ["ahp-chat:/a", "ahp-chat:/b"] {
+        let mut client = Client::of(state.serve(&["--deterministic"]));
+        if uris.len() == 1 {
+            client.create(SESSION);
+        }
+        client.ask("createChat", json!({ "channel": SESSION, "chat": chat }));
+        let destination = json!({ "kind": "newSession" });
+        let moved = client.ask("moveChat", json!({ "channel": chat, "destination": destination }));
+        let uri = moved["result"]["session"].as_str().unwrap_or_else(|| panic!("{moved}"));
+        uris.insert(uri.to_owned());
+        client.end();
+    }
+    assert_eq!(uris.len(), 3, "{uris:?}");
+    let mut client = Client::start(&state.path());
+    assert!(client.sessions().into_iter().eq(uris));
+}
+
+#[test]
 fn provider_uri_of_a_session_means_the_same_in_every_request_after_a_restart() {
     let (session, chat) = ("script:/s", chat_of("script:/s"));
     let move_to = json!({ "kind": "session", "session": session });
