@@ -237,6 +237,9 @@ pub(in crate::host) fn envelope_for_clients(line: &ActionLine, envelope: Bytes) 
     }
 }
 
+/// Maximum size of the contents of edits that a chat retains after their call, in bytes.
+pub(super) const PREVIEW_BYTES_MAX: usize = 16 << 20;
+
 impl Chat {
     /// Retains the contents of edits that await approval until the next turn starts. An approved
     /// edit is no longer part of the state, yet clients may still fetch its contents.
@@ -244,6 +247,10 @@ impl Chat {
         match action {
             StateAction::ChatTurnStarted(_) | StateAction::ChatTurnResume(_) => self.previews.clear(),
             StateAction::ChatToolCallReady(ready) => {
+                // Calls that still wait have their contents in the state.
+                if self.previews.values().map(String::len).sum::<usize>() > PREVIEW_BYTES_MAX {
+                    self.previews.clear();
+                }
                 let mut edits = ready.edits.clone();
                 edits.each(&mut |shown| {
                     let ShownContent::Side(_, of) = shown else { return };

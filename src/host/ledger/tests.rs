@@ -9,6 +9,7 @@ use ahp_types::actions::{
 use ahp_types::state::{Annotation, AnnotationOrigin};
 use serde_json::json;
 
+use super::contents::PREVIEW_BYTES_MAX;
 use super::log::ReplayWindow;
 use super::Ledger;
 use crate::host::catalogue::idle;
@@ -190,4 +191,29 @@ fn contents_of_edits_that_await_approval_are_held_and_counted() {
     }
     assert_eq!(chat(&mut ledger).previews.values().collect::<Vec<_>>(), [&inline]);
     assert!(counted(&ledger) > before + (1 << 20));
+}
+
+#[test]
+fn contents_of_edits_that_await_approval_are_limited_within_a_turn() {
+    let mut ledger = with_session();
+    start_turn(&mut ledger, "t");
+    let side = |uri: &str| json!({ "uri": "file:///f", "content": { "uri": uri } });
+    for number in 0..40 {
+        let call = format!("c{number}");
+        let start = json!({ "type": "chat/toolCallStart", "turnId": "t", "toolCallId": call,
+            "toolName": "edit", "displayName": "edit" });
+        let inline = format!("{INLINE}{number:04}{}", "A".repeat(1 << 20));
+        let edit = json!({ "before": side("file:///f"), "after": side(&inline) });
+        let ready = json!({ "type": "chat/toolCallReady", "turnId": "t", "toolCallId": call,
+            "invocationMessage": "edit", "edits": { "items": [edit] } });
+        let refused = json!({ "type": "chat/toolCallConfirmed", "turnId": "t", "toolCallId": call,
+            "approved": false, "reason": "denied" });
+        for action in [start, ready, refused] {
+            let action = serde_json::from_value(action).unwrap();
+            outputs_of(|step| ledger.sequence(step, CHAT, action, None));
+        }
+        assert!(chat(&mut ledger).previews.values().any(|content| *content == inline), "the latest one");
+    }
+    let held: usize = chat(&mut ledger).previews.values().map(String::len).sum();
+    assert!(held <= PREVIEW_BYTES_MAX, "{held}");
 }
