@@ -6,8 +6,8 @@
 
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    AgentDescription, ChatKey, Command, ConnectionId, Event, Input, Output, Record, RunId, Shutdown, TurnEnd,
-    TurnEvent,
+    AgentDescription, ChatKey, Command, ConnectionId, Event, Handle, Input, Output, Record, RunId, Shutdown,
+    TurnEnd, TurnEvent,
 };
 use serde_json::{json, Value};
 
@@ -261,4 +261,24 @@ fn message_queued_behind_the_turn_of_a_leaving_client_starts_when_it_has_left() 
         let started = chat.happened().1.contains(&"chat/turnStarted".to_owned());
         assert_eq!(started, others_stay);
     }
+}
+
+#[test]
+fn late_handle_of_a_closed_conversation_is_not_resumed() {
+    let handle = |name: &str| Event::Handle(Some(Handle { name: name.to_owned(), resumes: true }));
+    let opened_with = |chat: &Chat| {
+        let opened = chat.world.commands().rev().find_map(|command| match command {
+            Command::Open(open) => Some(open.handle.clone()),
+            _ => None,
+        });
+        opened.expect("a conversation was opened")
+    };
+    let mut chat = Chat::new();
+    let run = chat.start("t1");
+    chat.world.agent(chat.key, handle("first"));
+    chat.report(run, TurnEvent::Ended(TurnEnd::Complete));
+    chat.dispatch(json!({ "type": "chat/truncated" }));
+    chat.world.agent(chat.key, handle("first"));
+    chat.world.start(CLIENT, CHAT, "t2", "go");
+    assert_eq!(opened_with(&chat), None);
 }

@@ -63,7 +63,8 @@ impl Host {
             Event::OpenFailed { kind, reason } => self.agent_failed(step, key, kind.name(), &reason),
             Event::Died { reason } => self.agent_failed(step, key, "agentDied", &reason),
             Event::Handle(handle) => {
-                if chat.handle != handle {
+                // A conversation that was closed may report until it learns that.
+                if chat.handle != handle && chat.agent != AgentLink::Closed {
                     chat.handle = handle;
                     self.ledger.chat_row_due(key);
                 }
