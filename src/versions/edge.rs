@@ -565,6 +565,15 @@ mod tests {
         fed
     }
 
+    /// Returns the id of a client's request, of this JSON text.
+    fn parsed_id(json: &str) -> RequestId {
+        let line = format!(r#"{{"jsonrpc":"2.0","id":{json},"method":"ping"}}"#);
+        match Incoming::parse(&line.into()) {
+            Incoming::Request { id, .. } => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn initialize(client_id: &str) -> Value {
         let version = Dialect::NEWEST.name();
         json!({ "channel": uris::ROOT, "protocolVersions": [version], "clientId": client_id })
@@ -665,14 +674,51 @@ mod tests {
         assert_eq!(told["params"]["channel"], "ahp-root:/", "{told}");
     }
 
-    #[test]
-    fn session_that_a_window_subscribes_to_by_its_provider_keeps_that_name() {
-        let mut edges = Edges::new(vec!["script".to_owned()]);
+    /// Opens a connection of a window of an editor.
+    fn window(edges: &mut Edges) {
         edges.open(ONE, None);
         let mut params = initialize("c");
         params["clientInfo"] = json!({ "name": "vscode-editor-window", "version": "1" });
-        ask(&mut edges, Method::Initialize, &params);
+        ask(edges, Method::Initialize, &params);
         edges.peers.entry(ONE).or_default().open = true;
+    }
+
+    #[test]
+    fn names_of_sessions_are_learned_only_where_the_core_writes_them() {
+        let mut edges = Edges::new(vec!["script".to_owned()]);
+        window(&mut edges);
+        let session = |provider: &str| json!({ "resource": "ahp-session:/1", "provider": provider });
+        let result =
+            |method: Method, value: Value| Frame::result(parsed_id("1"), method, value.to_string().into());
+        let action = |channel: &str, action: Value| {
+            let params = json!({ "channel": channel, "action": action, "serverSeq": 1 });
+            Frame::Answer(notification_line("action", params.to_string().as_bytes()))
+        };
+        let chat = uris::default_chat_of("ahp-session:/1");
+        let other = session("other");
+        let snapshot = json!({ "resource": "ahp-session:/1", "state": { "provider": "other" } });
+        let foreign = [
+            action(&chat, json!({ "type": "chat/toolCallStart", "_meta": { "acp.meta": other } })),
+            action(uris::ROOT, json!({ "type": "root/configChanged", "config": { "x": other } })),
+            // Answer of another client that serves files.
+            result(Method::ResourceRead, json!({ "items": [other], "snapshot": snapshot })),
+            Frame::Notification {
+                method: "root/progress",
+                params: json!({ "summary": other }).to_string().into(),
+            },
+        ];
+        let listed = result(Method::ListSessions, json!({ "items": [session("script")] }));
+        for frame in [listed].iter().chain(&foreign) {
+            edges.down(ONE, frame, &mut Vec::new());
+            let called = edges.peers[&ONE].quirks.called("ahp-session:/1", &edges.spelling);
+            assert_eq!(called.as_deref(), Some("script:/1"), "{frame:?}");
+        }
+    }
+
+    #[test]
+    fn session_that_a_window_subscribes_to_by_its_provider_keeps_that_name() {
+        let mut edges = Edges::new(vec!["script".to_owned()]);
+        window(&mut edges);
         let chat = uris::default_chat_of("script:/1");
         ask(&mut edges, Method::Subscribe, &json!({ "channel": chat }));
         let quirks = edges.peers[&ONE].quirks;

@@ -8,11 +8,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use memchr::memmem;
 use percent_encoding::{utf8_percent_encode, NON_ALPHANUMERIC};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::node::{text, Object};
-use crate::host::effects::DeltaRun;
+use crate::host::effects::{DeltaRun, Frame};
 use crate::wire::annotations::session_of_subchannel;
+use crate::wire::channels::ChannelKind;
+use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, Incoming, Params};
 use crate::wire::uris::{self, SESSION_SCHEME};
 
@@ -238,20 +241,16 @@ const ENCODED_SCHEME: &str = "YWhwLXNlc3Npb246";
 
 impl Quirks {
     /// Adjusts a line for a client with these quirks.
-    pub fn apply(self, line: &mut Bytes, spelling: &mut ProviderNames) {
+    pub fn apply(self, line: &mut Bytes, spelling: &ProviderNames) {
         let has = |text: &str| memmem::find(line, text.as_bytes()).is_some();
         let has_files = self.remote_files && (has("\"defaultDirectory\":") || may_name_changed_file(line));
-        let has_sessions = self.sessions_by_provider && (names_sessions(line) || has("\"provider\":"));
+        let has_sessions = self.sessions_by_provider && names_sessions(line);
         if !has_files && !has_sessions {
             return;
         }
         let Ok(mut message) = serde_json::from_slice::<Value>(line) else { return };
         if let Some(result) = message.get_mut("result").and_then(Value::as_object_mut) {
             self.leave_out(result);
-        }
-        if self.sessions_by_provider {
-            spelling.learn(&message);
-            spelling.forget_removed(&message);
         }
         self.apply_to_value(&mut message, spelling);
         *line = line_of(&message);
@@ -302,6 +301,47 @@ impl Quirks {
 
 fn names_sessions(text: &[u8]) -> bool {
     [SESSION_SCHEME, ENCODED_SCHEME].iter().any(|what| memmem::find(text, what.as_bytes()).is_some())
+}
+
+#[derive(Deserialize, Default)]
+struct Listed {
+    items: Vec<ListedSession>,
+}
+
+#[derive(Deserialize)]
+struct ListedSession {
+    resource: String,
+    provider: String,
+}
+
+/// Result with one state, or with several.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Shown {
+    snapshot: Option<Snapshot>,
+    snapshots: Vec<Snapshot>,
+}
+
+#[derive(Deserialize)]
+struct Snapshot {
+    resource: String,
+    state: ShownState,
+}
+
+#[derive(Deserialize)]
+struct ShownState {
+    /// `None` if the channel is no session.
+    provider: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    summary: ListedSession,
+}
+
+#[derive(Deserialize)]
+struct Removed {
+    session: String,
 }
 
 /// Providers of sessions, for [`Quirk::SessionsByProvider`].
@@ -375,30 +415,43 @@ impl ProviderNames {
         }
     }
 
-    fn learn(&mut self, value: &Value) {
-        match value {
-            Value::Array(items) => items.iter().for_each(|item| self.learn(item)),
-            Value::Object(members) => {
-                let of_state = members.get("state").and_then(|state| state.get("provider"));
-                let provider = members.get("provider").or(of_state).and_then(Value::as_str);
-                if let (Some(session), Some(provider)) = (text(members, "resource"), provider) {
-                    self.note(session, provider);
+    /// Notes the sessions that a frame adds or removes. Reads only what the core itself writes:
+    /// the rest of a frame may be data of agents and clients.
+    pub fn learn(&mut self, frame: &Frame) {
+        match frame {
+            Frame::Result { method: Method::ListSessions, result, .. } => {
+                let listed: Listed = serde_json::from_slice(result).unwrap_or_default();
+                listed.items.iter().for_each(|session| self.note(&session.resource, &session.provider));
+            }
+            Frame::Result { result, states, .. } if states.contains(&ChannelKind::Session) => {
+                let shown: Shown = serde_json::from_slice(result).unwrap_or_default();
+                for Snapshot { resource, state } in shown.snapshot.iter().chain(&shown.snapshots) {
+                    if let Some(provider) = &state.provider {
+                        self.note(resource, provider);
+                    }
                 }
-                members.values().for_each(|member| self.learn(member));
+            }
+            Frame::Notification { method: "root/sessionAdded", params } => {
+                if let Ok(Added { summary }) = serde_json::from_slice(params) {
+                    self.note(&summary.resource, &summary.provider);
+                }
+            }
+            Frame::Notification { method: "root/sessionRemoved", params } => {
+                if let Ok(Removed { session }) = serde_json::from_slice(params) {
+                    self.forget_removed(session);
+                }
             }
             _ => {}
         }
     }
 
     /// Notes a removed session, and drops the oldest one.
-    fn forget_removed(&mut self, message: &Value) {
-        if message.get("method").and_then(Value::as_str) != Some("root/sessionRemoved") {
+    fn forget_removed(&mut self, removed: String) {
+        // Each of several clients is notified.
+        if self.removed.contains(&removed) {
             return;
         }
-        let removed = message.pointer("/params/session").and_then(Value::as_str);
-        // Each of several clients is notified.
-        let Some(removed) = removed.filter(|uri| !self.removed.iter().any(|it| it == uri)) else { return };
-        self.removed.push_back(removed.to_owned());
+        self.removed.push_back(removed);
         if self.removed.len() > REMOVED_MAX {
             let longest_ago = self.removed.pop_front().unwrap_or_default();
             self.providers.remove(&longest_ago);
@@ -435,8 +488,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::wire::rpc::RequestId;
 
-    fn respelled(spelling: &mut ProviderNames, message: &Value) -> Value {
+    fn respelled(spelling: &ProviderNames, message: &Value) -> Value {
         let mut line = (message.to_string() + "\n").into();
         Quirks { sessions_by_provider: true, ..Quirks::default() }.apply(&mut line, spelling);
         serde_json::from_slice(&line).unwrap()
@@ -458,39 +512,41 @@ mod tests {
             { "resource": "ahp-session:/2", "provider": "script" },
             { "resource": "script:/2", "provider": "script" },
         ] } });
-        assert_eq!(respelled(&mut spelling, &listed), told);
+        let result = listed["result"].to_string().into();
+        spelling.learn(&Frame::result(RequestId::inner(1), Method::ListSessions, result));
+        assert_eq!(respelled(&spelling, &listed), told);
         let action = |channel: &str, text: &str| json!({ "params": { "channel": channel, "action": { "text": text }, "serverSeq": 1 } });
-        assert_eq!(
-            respelled(&mut spelling, &action(&chat, "ahp-session:/1")),
-            action(&theirs, "ahp-session:/1")
-        );
+        assert_eq!(respelled(&spelling, &action(&chat, "ahp-session:/1")), action(&theirs, "ahp-session:/1"));
         let fork = |session: &str| action(&uris::chat_of("ahp-chat://f/", session), "");
-        assert_eq!(respelled(&mut spelling, &fork("ahp-session:/1")), fork("script:/1"));
+        assert_eq!(respelled(&spelling, &fork("ahp-session:/1")), fork("script:/1"));
         let unknown = action("ahp-session:/3", "");
-        assert_eq!(respelled(&mut spelling, &unknown), unknown);
+        assert_eq!(respelled(&spelling, &unknown), unknown);
     }
 
     #[test]
     fn what_sessions_are_called_is_forgotten_some_time_after_they_are_removed() {
         let mut spelling = ProviderNames::default();
         let uri = |number: usize| format!("ahp-session:/{number}");
-        let removed = |number: usize| {
-            let params = json!({ "channel": "ahp-root://", "session": uri(number) });
-            json!({ "jsonrpc": "2.0", "method": "root/sessionRemoved", "params": params })
+        let notified =
+            |method, params: &Value| Frame::Notification { method, params: params.to_string().into() };
+        let added = |number: usize| {
+            let summary = json!({ "resource": uri(number), "provider": "script" });
+            notified("root/sessionAdded", &json!({ "channel": "ahp-root://", "summary": summary }))
         };
         for number in 0..10 * REMOVED_MAX {
-            let summary = json!({ "resource": uri(number), "provider": "script" });
-            respelled(&mut spelling, &json!({ "params": { "summary": summary } }));
+            spelling.learn(&added(number));
+            let removed = json!({ "channel": "ahp-root://", "session": uri(number) });
             // Two clients are notified, each in the same words.
             for _ in 0..2 {
-                let told = respelled(&mut spelling, &removed(number));
+                spelling.learn(&notified("root/sessionRemoved", &removed));
+                let told = respelled(&spelling, &json!({ "params": removed }));
                 assert_eq!(told["params"]["session"], format!("script:/{number}"));
             }
         }
         assert_eq!(spelling.providers.len(), REMOVED_MAX);
         // A session that exists again is not removed any more.
         let last = 10 * REMOVED_MAX - 1;
-        respelled(&mut spelling, &json!({ "params": { "resource": uri(last), "provider": "script" } }));
+        spelling.learn(&added(last));
         assert!(spelling.knows(&uri(last)) && !spelling.removed.contains(&uri(last)));
     }
 
@@ -516,7 +572,7 @@ mod tests {
         let told = |message: &str| {
             let mut line = format!("{message}\n").into();
             let remote = Quirks { remote_files: true, ..Quirks::default() };
-            remote.apply(&mut line, &mut ProviderNames::default());
+            remote.apply(&mut line, &ProviderNames::default());
             String::from_utf8(line.to_vec()).unwrap()
         };
         let result = r#"{"id":1,"result":{"defaultDirectory":"file:///","protocolVersion":"0.9.0"}}"#;
@@ -534,10 +590,10 @@ mod tests {
         let told = |file: Value| json!({ "params": { "action": { "files": [file] } } });
         let (kept, shown) = ("ahp-content:/x.1/before/w/a%20b", "ahp-content:/w/a%20b?x.1/before");
         let remote = Quirks { remote_files: true, ..Quirks::default() };
-        let mut spelling = ProviderNames::default();
+        let spelling = ProviderNames::default();
         let mut value = told(file("file:///w/a%20b", kept, "file:///w/a%20b"));
         let mut line = format!("{value}\n").into();
-        remote.apply(&mut line, &mut spelling);
+        remote.apply(&mut line, &spelling);
         let asked = "ahp-file:/w/a%20b?0a%2F";
         assert_eq!(
             serde_json::from_slice::<Value>(&line).unwrap(),

@@ -121,7 +121,7 @@ impl DeferredMessage {
     /// Passes the line to `take` in pieces, until that returns false. `holds` receives the number
     /// of bytes that are in memory for this line alone.
     pub fn write(self, take: &mut dyn FnMut(Bytes) -> bool, holds: &dyn Fn(usize)) {
-        let (has, mut spelling) = self.quirks.unwrap_or_default();
+        let (has, spelling) = self.quirks.unwrap_or_default();
         match self.content {
             Content::States(id, mut states, version) => {
                 if states.method == Method::Initialize {
@@ -141,7 +141,7 @@ impl DeferredMessage {
             }
             Content::Translated(write) => {
                 let Some(DetachedLine { mut line, apart }) = write() else { return };
-                has.apply(&mut line, &mut spelling);
+                has.apply(&mut line, &spelling);
                 holds(line.len());
                 apart.write(line, &mut |turn| has.apply_to_text(apart.translated(turn), &spelling), take);
             }

@@ -36,6 +36,9 @@ impl Edges {
     /// Translates a frame to messages, in order. Large ones are not written.
     pub fn translate_frame(&mut self, connection: ConnectionId, frame: &Frame, outgoing: &mut Vec<Outgoing>) {
         let before = outgoing.len();
+        if self.peers.get(&connection).is_some_and(|peer| peer.quirks.sessions_by_provider) {
+            self.spelling.learn(frame);
+        }
         self.translate_down(connection, frame, outgoing);
         self.apply_quirks(connection, &mut outgoing[before..]);
     }
@@ -89,7 +92,7 @@ impl Edges {
         }
         for outgoing in outgoing {
             match outgoing {
-                Outgoing::Line(line) => has.apply(line, &mut self.spelling),
+                Outgoing::Line(line) => has.apply(line, &self.spelling),
                 Outgoing::Deltas(run, _) => has.apply_to_deltas(run, &self.spelling),
                 Outgoing::Unwritten(unwritten) => unwritten.apply_quirks(has, &mut self.spelling),
             }
