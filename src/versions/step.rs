@@ -51,6 +51,8 @@ pub struct IncomingAction {
     pub action: Object,
     /// Meaning of the action for the core.
     pub mode: DispatchMode,
+    /// Session that the channel must be a chat of; `None` if the channel can be any.
+    pub session: Option<String>,
 }
 
 impl IncomingAction {
@@ -124,6 +126,8 @@ pub struct Context<'a> {
     pub active: &'a [Value],
     /// Working directories of that session before the action; empty if unknown.
     pub directories: &'a [Value],
+    /// Set if the first chat of that session is in another session.
+    pub is_first_chat_elsewhere: bool,
     /// Set if clients of this version know that a session has chats.
     pub knows_chats: bool,
     /// Names of sessions for clients of this version.

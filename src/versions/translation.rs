@@ -44,6 +44,8 @@ pub struct VersionTranslation {
 #[derive(Debug, Default, Clone)]
 struct SessionFacts {
     is_read: bool,
+    /// Set if its first chat is in another session, or was deleted.
+    is_first_chat_elsewhere: bool,
     /// Active clients.
     active: Vec<Value>,
     /// Working directories.
@@ -174,6 +176,7 @@ impl VersionTranslation {
                 chat: self.chats.get(&about),
                 at_end: None,
                 is_read: facts.is_some_and(|facts| facts.is_read),
+                is_first_chat_elsewhere: facts.is_some_and(|facts| facts.is_first_chat_elsewhere),
                 active: facts.map(|facts| facts.active.as_slice()).unwrap_or_default(),
                 directories: facts.map(|facts| facts.directories.as_slice()).unwrap_or_default(),
                 knows_chats: !self.dialect.has_turns_in_sessions(),
@@ -214,6 +217,7 @@ impl VersionTranslation {
                     let list = |name| state.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
                     let facts = SessionFacts {
                         is_read: status & u64::from(SessionStatus::IsRead.bits()) != 0,
+                        is_first_chat_elsewhere: !lists_first_chat(&state, channel),
                         active: list("activeClients"),
                         directories: list("workingDirectories"),
                     };
@@ -361,7 +365,7 @@ impl VersionTranslation {
         match serde_json::from_slice::<Change>(&envelope_of(line)) {
             Ok(change) => {
                 if let Some(facts) = self.sessions.get_mut(&change.channel) {
-                    facts.follow(&change.action);
+                    facts.follow(&change.channel, &change.action);
                 }
                 if let Some(chat) = self.chats.get_mut(&change.channel) {
                     chat.apply(&change.action);
@@ -377,11 +381,19 @@ impl VersionTranslation {
 }
 
 impl SessionFacts {
-    /// Applies an action; that of an active client is applied before its translation.
-    fn follow(&mut self, action: &StateAction) {
+    /// Applies an action on the session; that of an active client is applied before its
+    /// translation.
+    fn follow(&mut self, session: &str, action: &StateAction) {
+        let is_first_chat = |chat: &str| chat == uris::default_chat_of(session);
         let directories = &mut self.directories;
         match action {
             StateAction::SessionIsReadChanged(a) => self.is_read = a.is_read,
+            StateAction::SessionChatAdded(a) if is_first_chat(&a.summary.resource) => {
+                self.is_first_chat_elsewhere = false;
+            }
+            StateAction::SessionChatRemoved(a) if is_first_chat(&a.chat) => {
+                self.is_first_chat_elsewhere = true;
+            }
             StateAction::SessionWorkingDirectorySet(a)
                 if !directories.iter().any(|one| *one == a.directory) =>
             {
@@ -395,6 +407,13 @@ impl SessionFacts {
             _ => {}
         }
     }
+}
+
+/// Returns whether the state of a session lists the chat that the session began with.
+pub fn lists_first_chat(state: &Object, session: &str) -> bool {
+    let chat = uris::default_chat_of(session);
+    let chats = state.get("chats").and_then(Value::as_array);
+    chats.into_iter().flatten().any(|row| row["resource"] == *chat)
 }
 
 /// Replaces one of the directories, as the official reducers do.

@@ -9,6 +9,7 @@ use super::node::{self, Node, Object};
 use super::step::{
     Context, IncomingAction, IncomingCall, OutgoingAction, OutgoingState, StepFacts, VersionStep,
 };
+use super::translation::lists_first_chat;
 use crate::wire::annotations::parse_annotations_uri;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
@@ -75,10 +76,13 @@ impl VersionStep for V0_3_0 {
         }
     }
 
-    fn call_up(&self, call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
+    fn call_up(&self, call: &mut IncomingCall, context: &mut Context<'_>) -> Result<(), RpcError> {
         let channel = node::text(&call.params, "channel").unwrap_or_default();
         match call.method.as_str() {
             "createChat" | "disposeChat" => return Err(RpcError::method_not_found(&call.method)),
+            "fetchTurns" | "completions" if context.is_first_chat_elsewhere => {
+                return Err(RpcError::channel_not_found(channel));
+            }
             "fetchTurns" | "completions" => {
                 let chat = uris::default_chat_of(channel);
                 call.params.insert("channel".to_owned(), chat.into());
@@ -106,7 +110,9 @@ impl VersionStep for V0_3_0 {
             return;
         };
         let name = format!("chat/{name}");
-        incoming.channel = uris::default_chat_of(&incoming.channel);
+        let session = std::mem::take(&mut incoming.channel);
+        incoming.channel = uris::default_chat_of(&session);
+        incoming.session = Some(session);
         incoming.action.insert("type".to_owned(), name.into());
         // The origin of a message may have any form.
         for message in node::objects_in(&mut incoming.action, "message") {
@@ -128,12 +134,14 @@ impl VersionStep for V0_3_0 {
             .into_iter()
             .partition(|outgoing| outgoing.kind == ChannelKind::Chat);
         for outgoing in rest.iter_mut().filter(|outgoing| outgoing.kind == ChannelKind::Session) {
+            let has_first_chat = lists_first_chat(&outgoing.state, &outgoing.channel);
             for member in ["chats", "defaultChat"] {
                 outgoing.state.remove(member);
             }
             outgoing.state.insert("turns".to_owned(), json!([]));
             let chat = uris::default_chat_of(&outgoing.channel);
-            let Some(chat) = chats.iter_mut().find(|outgoing| outgoing.channel == chat) else { continue };
+            let chat = chats.iter_mut().find(|outgoing| outgoing.channel == chat);
+            let Some(chat) = chat.filter(|_| has_first_chat) else { continue };
             for member in CONVERSATION {
                 let value = chat.state.remove(member);
                 outgoing.state.extend(value.map(|value| (member.to_owned(), value)));
@@ -168,9 +176,8 @@ impl VersionStep for V0_3_0 {
         let Some(name) = outgoing.name().strip_prefix("chat/").map(str::to_owned) else {
             return vec![outgoing];
         };
-        let Some(session) =
-            uris::session_of_default_chat(&outgoing.channel).filter(|_| MOVED.contains(&name.as_str()))
-        else {
+        let is_shown = MOVED.contains(&name.as_str()) && !context.is_first_chat_elsewhere;
+        let Some(session) = uris::session_of_default_chat(&outgoing.channel).filter(|_| is_shown) else {
             return Vec::new();
         };
         outgoing.action.insert("type".to_owned(), format!("session/{name}").into());

@@ -14,6 +14,7 @@ use super::step::{
     self, Context, IncomingAction, IncomingCall, OutgoingAction, OutgoingNotice, OutgoingState, StepFacts,
     VersionStep,
 };
+use super::translation::lists_first_chat;
 use crate::host::effects::DispatchMode;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
@@ -126,7 +127,9 @@ impl VersionStep for V0_4_0 {
             // The selection comes from the chat, as it does for actions; the list's may differ.
             summary.retain(|member, _| !matches!(member.as_str(), "model" | "agent"));
             let chat = uris::default_chat_of(&outgoing.channel);
-            if let Some((_, choice)) = choices.iter().find(|(channel, _)| *channel == chat) {
+            let choice = choices.iter().find(|(channel, _)| *channel == chat);
+            if let Some((_, choice)) = choice.filter(|_| lists_first_chat(&outgoing.state, &outgoing.channel))
+            {
                 summary.extend(choice.model.clone().map(|model| ("model".to_owned(), model)));
                 summary.extend(choice.agent.clone().map(|agent| ("agent".to_owned(), agent)));
             }
@@ -142,7 +145,9 @@ impl VersionStep for V0_4_0 {
             "session/activeClientSet" | "session/activeClientRemoved" => {
                 vec![active_client_now(outgoing.channel, context)]
             }
-            "chat/draftChanged" | "chat/turnStarted" | "chat/truncated" => {
+            "chat/draftChanged" | "chat/turnStarted" | "chat/truncated"
+                if !context.is_first_chat_elsewhere =>
+            {
                 let mut all = match context.at_end {
                     Some(chat) => choice_in(&outgoing.channel, chat),
                     None => choice_change(&outgoing, context.chat),

@@ -106,8 +106,13 @@ pub(in crate::host) fn create_session(
 pub(in crate::host) fn check_new_uri(ledger: &Ledger, uri: &str) -> Result<(), RpcError> {
     let is_known = |uri: &str| ledger.find(uri).is_some() || ledger.why_unreadable(uri).is_some();
     let taken = |uri: &str| is_known(uri) || is_root(uri);
-    if taken(uri) || taken(&default_chat_of(uri)) || taken(&annotations_uri(uri)) {
+    if taken(uri) || taken(&annotations_uri(uri)) {
         return Err(RpcError::session_already_exists(uri));
+    }
+    // The first chat of a session that was disposed of may be in another one.
+    let chat = default_chat_of(uri);
+    if taken(&chat) {
+        return Err(RpcError::session_already_exists(&chat));
     }
     if parse_changeset_uri(uri).is_some() {
         return Err(RpcError::invalid_params("`channel`: a session cannot have the URI of a changeset"));

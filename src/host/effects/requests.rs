@@ -33,8 +33,9 @@ pub enum InternalRequest {
     /// Creates a chat, as `createChat` does with these params. A first message that names no model
     /// or agent is for the selected ones.
     CreateChat(Params, Selection),
-    /// Dispatches an action, as `dispatchAction` does with these params.
-    Dispatch(Params, DispatchMode),
+    /// Dispatches an action, as `dispatchAction` does with these params. If a session is given, the
+    /// action is refused unless its channel is a chat of that session.
+    Dispatch(Params, DispatchMode, Option<String>),
     /// Notes the abilities of the client.
     Note(Abilities),
 }

@@ -30,7 +30,8 @@ use crate::wire::rpc::json_bytes;
 use super::kinds;
 
 impl Host {
-    /// Carries out a client's action, or sends the client the reason for its rejection.
+    /// Carries out a client's action, or sends the client the reason for its rejection. With a
+    /// `session`, the channel must be a chat of that session.
     ///
     /// # Errors
     /// When `params` are not a valid envelope. An invalid action in a valid envelope is answered by
@@ -41,6 +42,7 @@ impl Host {
         connection: ConnectionId,
         params: DispatchActionParams,
         mode: &DispatchMode,
+        session: Option<&str>,
     ) -> Result<(), RpcError> {
         // "Server MUST silently ignore the action (no echo)": chat and session channel pages.
         let target = self.ledger.find(&params.channel);
@@ -54,6 +56,11 @@ impl Host {
         let verdict = match (target, self.ledger.failing()) {
             (None, _) => Err(Refusal::SessionUnreadable(unreadable.cloned().unwrap_or_default())),
             (_, Some(failing)) => Err(Refusal::NothingIsKept(failing.reason.clone())),
+            (Some(target), None)
+                if session.is_some_and(|session| !is_chat_of(&self.ledger, target, session)) =>
+            {
+                Err(Refusal::NoChatOfSession(params.channel.clone()))
+            }
             (Some(target), None) => {
                 let asked = PendingAction {
                     connection,
@@ -124,6 +131,11 @@ impl Host {
         }
         Ok(verdict)
     }
+}
+
+fn is_chat_of(ledger: &Ledger, target: ChannelId, session: &str) -> bool {
+    let chat = target.chat().and_then(|key| ledger.channels.chats.known(key));
+    chat.is_some_and(|chat| ledger.find_session(session) == Some(chat.session))
 }
 
 /// Checks that a client adds or removes only itself as an active client.

@@ -159,8 +159,8 @@ impl Host {
                 self.create_chat(step, connection, params.read()?, Some(&selection))?;
                 Answer::Json(NULL)
             }
-            InternalRequest::Dispatch(params, mode) => {
-                self.dispatch_action(step, connection, params.read()?, &mode)?;
+            InternalRequest::Dispatch(params, mode, session) => {
+                self.dispatch_action(step, connection, params.read()?, &mode, session.as_deref())?;
                 Answer::Json(NULL)
             }
         };
@@ -293,9 +293,9 @@ impl Host {
             Method::FetchAutomationRuns => {
                 runs::fetch_runs(&self.ledger, &params.read()?).map(|()| Answer::Json(EMPTY))
             }
-            Method::DispatchAction => {
-                self.dispatch_action(step, connection, params.read()?, &DispatchMode::Plain).map(nothing)
-            }
+            Method::DispatchAction => self
+                .dispatch_action(step, connection, params.read()?, &DispatchMode::Plain, None)
+                .map(nothing),
         }
     }
 }

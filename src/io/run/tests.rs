@@ -17,6 +17,7 @@ mod sharing;
 mod stalling;
 mod syncing;
 mod texts;
+mod versions;
 
 use std::io;
 use std::path::Path;

@@ -186,16 +186,18 @@ impl Edges {
                 return Ok(());
             }
         };
-        let mut incoming = IncomingAction { channel, action, mode: DispatchMode::Plain };
+        let mut incoming = IncomingAction { channel, action, mode: DispatchMode::Plain, session: None };
         let (chain, mut context) = translation.context(&incoming.channel.clone(), &peer.client_id);
         chain.action_up(&mut incoming, &mut context);
         peer.note(params);
         call.params.insert("channel".to_owned(), incoming.channel.into());
         call.params.insert("action".to_owned(), Value::Object(incoming.action));
         let params = params_of(&call.params);
-        fed.push(match incoming.mode {
-            DispatchMode::Plain => message_of(id, call.method, params).into(),
-            mode => ClientMessage::Internal(id, Box::new(InternalRequest::Dispatch(params, mode))),
+        fed.push(match (incoming.mode, incoming.session) {
+            (DispatchMode::Plain, None) => message_of(id, call.method, params).into(),
+            (mode, session) => {
+                ClientMessage::Internal(id, Box::new(InternalRequest::Dispatch(params, mode, session)))
+            }
         });
         Ok(())
     }

@@ -1,0 +1,122 @@
+//! Clients of older versions beside those of the newest one.
+//!
+//! Owns: what they see of chats that move, of channels with several names and of resumed turns.
+//! Never: repeats what the transcripts of each version show.
+
+use serde_json::{json, Value};
+
+use super::{turn, Client, World, SESSION};
+use crate::wire::uris::default_chat_of;
+
+const OTHER: &str = "ahp-session:/other";
+const SECOND: &str = "ahp-chat:/second";
+
+/// Returns the ids of the completed turns in a snapshot that answers a `subscribe`.
+fn turns(answer: &Value) -> Vec<&str> {
+    let turns = answer["result"]["snapshot"]["state"]["turns"].as_array();
+    let turns = turns.unwrap_or_else(|| panic!("no turns: {answer}"));
+    turns.iter().filter_map(|turn| turn["id"].as_str()).collect()
+}
+
+/// Returns the actions that a client received, each without its channel and numbers.
+fn actions_of(client: &mut Client) -> Vec<Value> {
+    let messages = client.looks().into_iter().filter(|message| message["method"] == "action");
+    messages.map(|mut message| message["params"]["action"].take()).collect()
+}
+
+async fn subscribe(world: &mut World, client: &mut Client, channel: &str) -> Value {
+    let answer = world.ask(client, "subscribe", json!({ "channel": channel })).await;
+    assert_eq!(answer["error"], Value::Null, "{channel}");
+    answer
+}
+
+/// Moves the first chat of a session, which has the turn `first`, to another session. Returns the
+/// client that did so.
+async fn first_chat_moved(world: &mut World, before: &mut [&mut Client]) -> Client {
+    let mut newest = world.client("newest", "1.0.0").await;
+    for session in [SESSION, OTHER] {
+        world.ask(&mut newest, "createSession", json!({ "channel": session })).await;
+    }
+    let chat = default_chat_of(SESSION);
+    world.ask(&mut newest, "createChat", json!({ "channel": SESSION, "chat": SECOND })).await;
+    newest.dispatches(&chat, turn("first", "/say one"));
+    world.settle().await;
+    for client in before {
+        assert_eq!(turns(&subscribe(world, client, SESSION).await), ["first"]);
+    }
+    newest.dispatches(SESSION, json!({ "type": "session/defaultChatChanged", "defaultChat": SECOND }));
+    world.settle().await;
+    let destination = json!({ "kind": "session", "session": OTHER });
+    let moved =
+        world.ask(&mut newest, "moveChat", json!({ "channel": chat, "destination": destination })).await;
+    assert_eq!(moved["error"], Value::Null, "{moved}");
+    newest
+}
+
+#[tokio::test]
+async fn session_is_no_conversation_before_0_4_0_while_its_first_chat_is_elsewhere() {
+    let mut world = World::in_memory();
+    let mut old = world.client("old", "0.3.0").await;
+    let mut newest = first_chat_moved(&mut world, &mut [&mut old]).await;
+    let chat = default_chat_of(SESSION);
+    let mut late = world.client("late", "0.3.0").await;
+    assert_eq!(turns(&subscribe(&mut world, &mut late, SESSION).await), [""; 0]);
+    let fetched = world.ask(&mut late, "fetchTurns", json!({ "channel": SESSION })).await;
+    assert_eq!(fetched["error"]["code"], -32001, "{fetched}");
+    let mut stranger = world.client("stranger", "0.3.0").await;
+    let message = json!({ "text": "/say two", "origin": { "kind": "user" } });
+    let started =
+        json!({ "type": "session/turnStarted", "session": SESSION, "turnId": "second", "message": message });
+    for client in [&mut late, &mut stranger] {
+        client.dispatches(SESSION, started.clone());
+        world.settle().await;
+        let echo = client.looks().into_iter().find(|message| message["method"] == "action").expect("an echo");
+        assert!(echo["params"]["rejectionReason"].is_string(), "{echo}");
+        assert_eq!(echo["params"]["action"], started);
+    }
+    for client in [&mut old, &mut late] {
+        actions_of(client);
+    }
+    newest.dispatches(&chat, turn("third", "/say three"));
+    world.settle().await;
+    for client in [&mut old, &mut late] {
+        assert_eq!(actions_of(client), [Value::Null; 0]);
+    }
+    assert_eq!(turns(&subscribe(&mut world, &mut newest, &chat).await), ["first", "third"]);
+    // Once it is back, the session is a conversation again.
+    let destination = json!({ "kind": "session", "session": SESSION });
+    world.ask(&mut newest, "moveChat", json!({ "channel": chat, "destination": destination })).await;
+    newest.dispatches(&chat, turn("fourth", "/say four"));
+    world.settle().await;
+    let types: Vec<_> = actions_of(&mut late).iter().map(|action| action["type"].clone()).collect();
+    assert!(types.contains(&json!("session/turnStarted")), "{types:?}");
+    assert_eq!(turns(&subscribe(&mut world, &mut late, SESSION).await), ["first", "third", "fourth"]);
+}
+
+#[tokio::test]
+async fn draft_of_a_chat_that_has_moved_selects_nothing_in_its_former_session() {
+    let mut world = World::in_memory();
+    let newest = first_chat_moved(&mut world, &mut []).await;
+    let chat = default_chat_of(SESSION);
+    let mut old = world.client("old", "0.4.0").await;
+    for channel in [SESSION, &chat] {
+        subscribe(&mut world, &mut old, channel).await;
+    }
+    let draft = json!({ "text": "", "origin": { "kind": "user" }, "model": { "id": "fast" } });
+    newest.dispatches(&chat, json!({ "type": "chat/draftChanged", "draft": draft }));
+    world.settle().await;
+    assert_eq!(actions_of(&mut old), [Value::Null; 0]);
+    let state = subscribe(&mut world, &mut old, SESSION).await;
+    assert_eq!(state["result"]["snapshot"]["state"]["summary"]["model"], Value::Null, "{state}");
+}
+
+#[tokio::test]
+async fn session_whose_chat_is_in_use_elsewhere_names_that_chat_when_it_cannot_be_created() {
+    let mut world = World::in_memory();
+    let mut newest = first_chat_moved(&mut world, &mut []).await;
+    world.ask(&mut newest, "disposeSession", json!({ "channel": SESSION })).await;
+    let created = world.ask(&mut newest, "createSession", json!({ "channel": SESSION })).await;
+    assert_eq!(created["error"]["code"], -32003, "{created}");
+    let message = format!("`{}` is already in use", default_chat_of(SESSION));
+    assert_eq!(created["error"]["message"], message);
+}
