@@ -91,6 +91,8 @@ struct EdgeConnection {
     subscribed: BTreeMap<String, u64>,
     /// Channels that the client needs in addition, such as default chats, with numbers as above.
     implied: BTreeMap<String, u64>,
+    /// Other names by which the client has subscribed to channels, with the core's names.
+    aliases: BTreeMap<String, String>,
     /// Requests in flight, by the number of the first request to the core.
     batches: BTreeMap<u64, RequestBatch>,
     /// Actions in flight by `clientSeq`, as the client sent them.

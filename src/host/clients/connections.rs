@@ -5,7 +5,7 @@
 //! Never: changes a channel's state. Snapshot and registration are one step, so later output to a
 //! client is exactly what its snapshot lacks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::host::clients::{Clients, KnownClient};
 use crate::host::effects::{ConnectionId, LargeStates, LARGE_BYTES};
@@ -80,6 +80,13 @@ impl Clients {
         }
         Ok(before)
     }
+}
+
+/// Returns the core's names of those of these URIs that are other names of a channel.
+pub(crate) fn core_names<'a>(ledger: &'a Ledger, uris: &'a [String]) -> BTreeMap<&'a str, &'a str> {
+    let name_of = |uri: &String| Some(ledger.channels.get(ledger.find(uri)?)?.uri.as_str());
+    let named = uris.iter().filter_map(|uri| Some((uri.as_str(), name_of(uri)?)));
+    named.filter(|(uri, name)| uri != name).collect()
 }
 
 /// Resolves URIs to distinct channels; also returns URIs without one, or beyond the watch limit.

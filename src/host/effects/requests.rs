@@ -24,6 +24,8 @@ pub enum InternalRequest {
     /// Answers the states of these channels. Unlike requests of the protocol that answer a state,
     /// no subscription begins and no window moves.
     Preview(Vec<String>),
+    /// Answers the core's names of those of these URIs that are other names of a channel.
+    Names(Vec<String>),
     /// Answers the summaries of these sessions, or of all, if they are in memory. The answer is
     /// immediate, whereas `listSessions` reads the store and cannot name sessions.
     Summaries(Option<Vec<String>>),

@@ -6,6 +6,7 @@
 use ahp_types::commands::{
     ListAutomationTriggerDefinitionsParams, ListAutomationTriggerDefinitionsResult, RunAutomationResult,
 };
+use serde_json::json;
 
 use crate::host::agents::adoption::completion_request;
 use crate::host::automations::runs;
@@ -126,7 +127,7 @@ impl Host {
         // The nearest method determines which connections may send the request, and when.
         let method = match &request {
             InternalRequest::Note(_) => Method::Ping,
-            InternalRequest::Preview(_) => Method::Subscribe,
+            InternalRequest::Preview(_) | InternalRequest::Names(_) => Method::Subscribe,
             InternalRequest::Summaries(_) => Method::ListSessions,
             InternalRequest::CreateSession(..) => Method::CreateSession,
             InternalRequest::CreateChat(..) => Method::CreateChat,
@@ -141,6 +142,10 @@ impl Host {
             InternalRequest::Preview(uris) => {
                 let (targets, _) = clients::connections::resolve(&self.ledger, &uris);
                 Answer::States(self.ledger.states_of(Method::Reconnect, &targets, 0).into())
+            }
+            InternalRequest::Names(uris) => {
+                let names = clients::connections::core_names(&self.ledger, &uris);
+                Answer::Json(to_json(&json!({ "names": names })).into())
             }
             InternalRequest::Summaries(uris) => {
                 let summaries = catalogue::sessions::summaries_in_memory(&self.ledger, uris.as_deref());

@@ -12,7 +12,6 @@ use super::{unsubscribe, CoreAnswer, DeferredMessage, EdgeConnection, Edges, Req
 use crate::host::effects::ConnectionId;
 use crate::versions::names::SessionNames;
 use crate::versions::node::{self, Object};
-use crate::versions::quirks::called_otherwise;
 use crate::versions::step::Reply;
 use crate::versions::translation::{FoundState, VersionTranslation};
 use crate::versions::Outgoing;
@@ -27,6 +26,18 @@ pub(super) struct SubscribeRequest {
     pub(super) channels: Vec<String>,
     implied: Vec<String>,
     unsubscribed: BTreeSet<String>,
+}
+
+impl SubscribeRequest {
+    /// Replaces other names of channels by the core's.
+    fn rename(&mut self, names: &HashMap<String, String>) {
+        let core_name = |uri: String| names.get(&uri).cloned().unwrap_or(uri);
+        let (mut seen, channels, implied) =
+            (BTreeSet::new(), std::mem::take(&mut self.channels), std::mem::take(&mut self.implied));
+        self.channels = channels.into_iter().map(core_name).filter(|uri| seen.insert(uri.clone())).collect();
+        self.implied = implied.into_iter().map(core_name).filter(|uri| seen.insert(uri.clone())).collect();
+        self.unsubscribed = std::mem::take(&mut self.unsubscribed).into_iter().map(core_name).collect();
+    }
 }
 
 impl Edges {
@@ -81,19 +92,15 @@ impl Edges {
         let mut request = None;
         if subscribes && !fetches {
             let mut meant = self.meant(connection, inner, &batch, &found, &summaries)?;
-            let peer = self.peers.get(&connection);
-            let by_provider = peer.is_some_and(|peer| peer.quirks.sessions_by_provider);
-            for uri in meant.channels.iter_mut().filter(|_| by_provider) {
-                // The client named it by its provider, before it was sent to the client.
-                let is_told = |uri: &str| found.iter().any(|found| found.channel == uri);
-                if let Some(other) = called_otherwise(uri).filter(|other| !is_told(uri) && is_told(other)) {
-                    *uri = other;
-                }
-            }
+            let names: HashMap<String, String> = rest.iter().flat_map(ReceivedAnswer::names).collect();
+            meant.rename(&names);
             for found in &mut found {
                 found.summary = summaries.remove(&found.channel);
             }
             self.take_up(connection, &batch.method, &meant, &missing, &mut found);
+            let peer = self.peers.entry(connection).or_default();
+            peer.aliases.extend(names);
+            peer.aliases.retain(|_, name| peer.subscribed.contains_key(name));
             request = Some(meant);
         }
         let RequestBatch { id, method, reply, .. } = batch;

@@ -5,7 +5,7 @@
 //! by turn, so that a long chat is not in memory as a whole.
 //! Never: changes the state of a connection or of a version's translation; that was done before.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use bytes::{Bytes, BytesMut};
@@ -264,6 +264,20 @@ impl ReceivedAnswer {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Returns the core's names of channels, by other names (`InternalRequest::Names`).
+    pub(super) fn names(&self) -> HashMap<String, String> {
+        #[derive(Deserialize, Default)]
+        #[serde(default)]
+        struct Names {
+            names: HashMap<String, String>,
+        }
+        let names = match &self.result {
+            CoreResult::Read(value) => Names::deserialize(value),
+            CoreResult::Text(text) => serde_json::from_slice(text),
+        };
+        names.unwrap_or_default().names
     }
 
     /// Returns the requested channels that do not exist.

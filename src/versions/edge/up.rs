@@ -95,15 +95,21 @@ impl Edges {
             // Names of the sessions in memory; the store's were looked up
             // (`MessageReferences::sessions`).
             let request = Box::new(InternalRequest::Summaries(None));
-            requests.push(ClientMessage::Internal(Some(inner), request));
+            requests.push(ClientMessage::Internal(Some(inner.clone()), request));
         } else if dialect.has_summaries_in_states() {
             let sessions: Vec<String> = requested.iter().filter(|uri| is_session(uri)).cloned().collect();
             if !sessions.is_empty() {
                 let request = Box::new(InternalRequest::Summaries(Some(sessions)));
-                requests.push(ClientMessage::Internal(Some(inner), request));
+                requests.push(ClientMessage::Internal(Some(inner.clone()), request));
             }
         }
-        let peeked = node::text(&call.params, "channel").filter(|_| fetches).map(str::to_owned);
+        if !requested.is_empty() {
+            let all = requested.iter().chain(&implied).cloned().collect();
+            requests
+                .push(ClientMessage::Internal(Some(inner.clone()), Box::new(InternalRequest::Names(all))));
+        }
+        let peeked = node::text(&call.params, "channel").filter(|_| fetches);
+        let peeked = peeked.map(|chat| peer.aliases.get(chat).cloned().unwrap_or_else(|| chat.to_owned()));
         let batch = RequestBatch {
             id,
             method: call.method,
@@ -134,18 +140,23 @@ impl Edges {
         fed: &mut Vec<ClientMessage>,
     ) -> bool {
         let peer = self.peers.entry(connection).or_default();
-        let Some(channel) = node::text(&call.params, "channel") else { return false };
-        peer.subscribed.remove(channel);
-        let chat = uris::default_chat_of(channel);
+        let Some(named) = node::text(&call.params, "channel") else { return false };
+        let channel = peer.aliases.remove(named).unwrap_or_else(|| named.to_owned());
+        peer.subscribed.remove(&channel);
+        let chat = uris::default_chat_of(&channel);
         let mut is_asked_for = false;
-        for batch in
-            peer.batches.values_mut().filter(|batch| batch.requested.iter().any(|uri| uri == channel))
-        {
-            is_asked_for |= batch.implied.contains(&chat);
-            batch.unsubscribed.extend([channel.to_owned(), chat.clone()]);
+        for batch in peer.batches.values_mut() {
+            // A request in flight has the client's name.
+            for name in
+                [named, &channel].into_iter().filter(|name| batch.requested.iter().any(|uri| uri == name))
+            {
+                let chat = uris::default_chat_of(name);
+                is_asked_for |= batch.implied.contains(&chat);
+                batch.unsubscribed.extend([name.to_owned(), chat]);
+            }
         }
         let is_heard_by_all = channel == uris::ROOT && peer.dialect.notifies_everybody();
-        if peer.implied.contains_key(channel) || is_heard_by_all {
+        if peer.implied.contains_key(&channel) || is_heard_by_all {
             return true;
         }
         if (peer.implied.remove(&chat).is_some() || is_asked_for) && !peer.subscribed.contains_key(&chat) {

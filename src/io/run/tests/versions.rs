@@ -6,6 +6,7 @@
 use serde_json::{json, Value};
 
 use super::{turn, Client, World, SESSION};
+use crate::wire::annotations::annotations_uri;
 use crate::wire::uris::default_chat_of;
 
 const OTHER: &str = "ahp-session:/other";
@@ -119,4 +120,75 @@ async fn session_whose_chat_is_in_use_elsewhere_names_that_chat_when_it_cannot_b
     assert_eq!(created["error"]["code"], -32003, "{created}");
     let message = format!("`{}` is already in use", default_chat_of(SESSION));
     assert_eq!(created["error"]["message"], message);
+}
+
+#[tokio::test]
+async fn channel_subscribed_to_by_another_name_has_its_state_and_actions_in_every_version() {
+    let mut world = World::in_memory();
+    let mut newest = world.client("newest", "1.0.0").await;
+    world.ask(&mut newest, "createSession", json!({ "channel": SESSION })).await;
+    let (alias, chat) = ("script:/s", default_chat_of(SESSION));
+    subscribe(&mut world, &mut newest, &chat).await;
+    newest.dispatches(&chat, turn("t", "/terminal words"));
+    world.settle().await;
+    let received = Value::from(newest.looks()).to_string();
+    let terminal = received.split('"').find(|word| word.starts_with("ahp-terminal:")).expect("a terminal");
+    for version in ["0.9.0", "0.5.0", "0.4.0"] {
+        let channels = [
+            (alias.to_owned(), SESSION.to_owned()),
+            (default_chat_of(alias), chat.clone()),
+            (annotations_uri(alias), annotations_uri(SESSION)),
+            (format!("{alias}/changeset/session"), format!("{SESSION}/changeset/session")),
+            (terminal.replace(":/", ":///"), terminal.to_owned()),
+        ];
+        let mut one_by_one = world.client(&format!("{version} one by one"), version).await;
+        for (alias, name) in &channels {
+            let answer = subscribe(&mut world, &mut one_by_one, alias).await;
+            assert_eq!(answer["result"]["snapshot"]["resource"], **name, "{version}: {answer}");
+        }
+        let mut at_once = world.open(false);
+        let aliases: Vec<&String> = channels.iter().map(|(alias, _)| alias).collect();
+        let params =
+            json!({ "clientId": version, "protocolVersions": [version], "initialSubscriptions": aliases });
+        let welcome = world.ask(&mut at_once, "initialize", params).await;
+        let snapshots = welcome["result"]["snapshots"].as_array().unwrap();
+        let resources: Vec<_> = snapshots.iter().map(|snapshot| &snapshot["resource"]).collect();
+        let names: Vec<_> = channels.iter().map(|(_, name)| name).collect();
+        assert_eq!(resources, names, "{version}: {welcome}");
+        for client in [&mut one_by_one, &mut at_once] {
+            client.looks();
+            let renamed = json!({ "type": "session/titleChanged", "title": format!("for {version}") });
+            newest.dispatches(SESSION, renamed.clone());
+            world.settle().await;
+            assert_eq!(actions_of(client), [renamed], "{version}");
+            newest.dispatches(SESSION, json!({ "type": "session/titleChanged", "title": "" }));
+            world.settle().await;
+            client.looks();
+            // The subscription ends under the name under which it began.
+            client.sends(&[json!({ "method": "unsubscribe", "params": { "channel": alias } })]);
+            newest.dispatches(SESSION, json!({ "type": "session/titleChanged", "title": version }));
+            world.settle().await;
+            assert_eq!(actions_of(client), [Value::Null; 0], "{version}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn session_subscribed_to_by_another_name_has_its_conversation_before_0_4_0() {
+    let mut world = World::in_memory();
+    let mut newest = world.client("newest", "1.0.0").await;
+    world.ask(&mut newest, "createSession", json!({ "channel": SESSION })).await;
+    for version in ["0.3.0", "0.2.0"] {
+        let mut old = world.client(version, version).await;
+        let answer = subscribe(&mut world, &mut old, "script:/s").await;
+        assert_eq!(answer["result"]["snapshot"]["resource"], SESSION, "{version}: {answer}");
+        newest.dispatches(&default_chat_of(SESSION), turn(version, "/say one"));
+        world.settle().await;
+        let types: Vec<_> = actions_of(&mut old).iter().map(|action| action["type"].clone()).collect();
+        assert!(types.contains(&json!("session/turnComplete")), "{version}: {types:?}");
+        old.sends(&[json!({ "method": "unsubscribe", "params": { "channel": "script:/s" } })]);
+        newest.dispatches(&default_chat_of(SESSION), turn(&format!("{version}, again"), "/say two"));
+        world.settle().await;
+        assert_eq!(actions_of(&mut old), [Value::Null; 0], "{version}");
+    }
 }
