@@ -74,6 +74,8 @@ struct EdgeConnection {
     answer: Value,
     /// Set once the handshake is over.
     open: bool,
+    /// Id of the core's `initialize` in flight.
+    begins: Option<RequestId>,
     /// Set while a later message may show that another version is meant.
     doubtful: bool,
     /// Set once the assumption was logged.
@@ -369,7 +371,8 @@ impl Edges {
             other => return fed.push(other.into()),
         };
         let served = method.served();
-        let begins = id.is_some() && served == Some(Method::Initialize) && !peer.open;
+        let begins =
+            id.is_some() && served == Some(Method::Initialize) && !peer.open && peer.begins.is_none();
         let returns = id.is_some() && served == Some(Method::Reconnect);
         let subscribes = begins || returns || served == Some(Method::Subscribe);
         if !subscribes && peer.is_plain() {
@@ -408,6 +411,12 @@ impl Edges {
             }
         }
         let peer = self.peers.entry(connection).or_default();
+        if begins {
+            peer.begins = fed.iter().skip(first).find_map(|message| match message {
+                ClientMessage::Protocol(Incoming::Request { id, .. }) => Some(id.clone()),
+                _ => None,
+            });
+        }
         let abilities = peer.dialect.abilities();
         if std::mem::replace(&mut peer.abilities, abilities) != abilities {
             let note = || ClientMessage::Internal(None, Box::new(InternalRequest::Note(abilities)));
@@ -576,6 +585,13 @@ mod tests {
         }
     }
 
+    fn id_of_request(message: &ClientMessage) -> Option<RequestId> {
+        match message {
+            ClientMessage::Protocol(Incoming::Request { id, .. }) => Some(id.clone()),
+            _ => None,
+        }
+    }
+
     fn initialize(client_id: &str) -> Value {
         let version = Dialect::NEWEST.name();
         json!({ "channel": uris::ROOT, "protocolVersions": [version], "clientId": client_id })
@@ -617,6 +633,22 @@ mod tests {
         let fed = ask(&mut edges, Method::Reconnect, &reconnect(""));
         assert!(matches!(&fed[0], ClientMessage::Protocol(Incoming::Malformed { .. })), "{fed:?}");
         assert_eq!(edges.peers[&ONE].dialect, Dialect::NEWEST);
+    }
+
+    #[test]
+    fn second_initialize_in_flight_does_not_change_the_version_of_the_first() {
+        let mut edges = Edges::new(vec!["script".to_owned()]);
+        edges.open(ONE, None);
+        let mut first = initialize("a");
+        first["protocolVersions"] = json!(["0.4.0"]);
+        let fed = ask(&mut edges, Method::Initialize, &first);
+        ask(&mut edges, Method::Initialize, &initialize("b"));
+        assert_eq!((edges.peers[&ONE].dialect, edges.is_stranger("b")), (Dialect::V0_4_0, true));
+        // After a refusal, the next one is the first again.
+        let id = fed.iter().find_map(id_of_request).expect("it goes to the core");
+        edges.down(ONE, &Frame::Error { id: Some(id), error: RpcError::unknown_client() }, &mut Vec::new());
+        ask(&mut edges, Method::Initialize, &initialize("b"));
+        assert_eq!((edges.peers[&ONE].dialect, edges.is_stranger("b")), (Dialect::NEWEST, false));
     }
 
     #[test]

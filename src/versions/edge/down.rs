@@ -101,6 +101,9 @@ impl Edges {
 
     fn translate_down(&mut self, connection: ConnectionId, frame: &Frame, outgoing: &mut Vec<Outgoing>) {
         let peer = self.peers.entry(connection).or_default();
+        if frame.answers().is_some_and(|id| peer.begins.as_ref() == Some(id)) {
+            peer.begins = None;
+        }
         let inner = match frame {
             Frame::Result { id, .. } | Frame::Error { id: Some(id), .. } => id.inner_number(),
             _ => None,
