@@ -143,6 +143,7 @@ impl Dialect {
             sees_questions: self > Self::Draft,
             // Some answer with an error.
             answers_requests: self >= Self::V0_5_2,
+            resumes_turns: self >= Self::V0_9_0,
         }
     }
 

@@ -75,19 +75,21 @@ pub enum DispatchMode {
     OfferingTools(Value),
 }
 
-/// Abilities of a connection's client. Requests and questions go only to clients that can handle
-/// them.
+/// Abilities of a connection's client. Requests, questions and resumed turns go only to clients
+/// that can handle them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
     /// Set if the client can show questions, so that its user can answer them.
     pub sees_questions: bool,
     /// Set if the client answers requests.
     pub answers_requests: bool,
+    /// Set if the client can resume a turn; others are sent the turn anew.
+    pub resumes_turns: bool,
 }
 
 impl Default for Abilities {
     fn default() -> Self {
-        Self { sees_questions: true, answers_requests: true }
+        Self { sees_questions: true, answers_requests: true, resumes_turns: true }
     }
 }
 

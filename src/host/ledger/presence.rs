@@ -40,6 +40,11 @@ impl Presence {
         all.filter(move |(_, client)| client.client_id.as_deref() == Some(client_id))
     }
 
+    /// Returns whether the client of a connection can resume a turn.
+    pub(in crate::host) fn resumes_turns(&self, connection: ConnectionId) -> bool {
+        self.connections.get(&connection).is_none_or(|client| client.abilities.resumes_turns)
+    }
+
     /// Returns whether any client can still send.
     pub(in crate::host) fn has_clients(&self) -> bool {
         self.speakers().next().is_some()

@@ -1,7 +1,8 @@
 //! Windows: the completed turns of a chat that each subscription holds.
 //!
 //! Owns: cutting states down to a window, the cursors and pages of `fetchTurns`, and loading the
-//! turns that a client must hold to apply an action that names an older turn, live or in a replay.
+//! turns that a client must hold to apply an action that names an older turn, live or in a replay,
+//! or an older version's form of it.
 //! Never: changes a channel's state. Loaded turns go to one connection only, with the `serverSeq`
 //! it was last sent: they are no change, so they are neither numbered nor logged.
 //!
@@ -141,15 +142,29 @@ impl Ledger {
     /// Sends subscribers the turns that they lack and need to apply an action, before sequencing
     /// it.
     pub(super) fn send_turns_before(&mut self, step: &mut Step<'_>, target: ChannelId, action: &StateAction) {
-        let StateAction::ChatTruncated(ChatTruncatedAction { turn_id: Some(named) }) = action else { return };
         let Some(key) = target.chat() else { return };
         let Some(chat) = self.channels.chats.known(key) else { return };
         let turns = chat.conversation.history();
-        let (turn_count, at) = (turns.len(), turns.position_of(named));
+        // Clients that cannot resume are sent the last turn anew, behind the one before it.
+        let (at, resumes) = match action {
+            StateAction::ChatTruncated(ChatTruncatedAction { turn_id: Some(named) }) => {
+                (turns.position_of(named), false)
+            }
+            StateAction::ChatTurnResume(_) => match turns.len().checked_sub(2) {
+                Some(at) => (Some(at), true),
+                None => return,
+            },
+            _ => return,
+        };
+        let turn_count = turns.len();
         for connection in chat.channel.subscribers.clone() {
+            if resumes && self.presence.resumes_turns(connection) {
+                continue;
+            }
             let window = self.subscriptions.get(connection, target).map(|subscription| subscription.window);
             if let Some(missing) = window.and_then(|window| window.missing_turns(at, turn_count)) {
-                self.load(step, connection, key, 0..missing);
+                let first = at.filter(|_| resumes && window != Some(Window::Unknown)).unwrap_or(0);
+                self.load(step, connection, key, first..missing);
             }
         }
     }

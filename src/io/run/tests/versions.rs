@@ -192,3 +192,97 @@ async fn session_subscribed_to_by_another_name_has_its_conversation_before_0_4_0
         assert_eq!(actions_of(&mut old), [Value::Null; 0], "{version}");
     }
 }
+
+/// Makes a chat with the turns `t0` to `t3`, and `t4`, which can be resumed.
+async fn chat_to_resume(world: &mut World) -> Client {
+    let mut newest = world.client("newest", "1.0.0").await;
+    world.ask(&mut newest, "createSession", json!({ "channel": SESSION })).await;
+    for number in 0..4 {
+        newest.dispatches(&default_chat_of(SESSION), turn(&format!("t{number}"), "/say x"));
+        world.settle().await;
+    }
+    fail(world, &newest, "t4").await;
+    newest
+}
+
+async fn fail(world: &mut World, newest: &Client, id: &str) {
+    newest.dispatches(&default_chat_of(SESSION), turn(id, "/say One\n/error-resumable no\n/say Two"));
+    world.settle().await;
+}
+
+async fn resume(world: &mut World, newest: &Client, id: &str) {
+    newest.dispatches(&default_chat_of(SESSION), json!({ "type": "chat/turnResume", "turnId": id }));
+    world.settle().await;
+}
+
+/// A client's mirror of the chat: the turns that it has after each of its messages.
+struct Mirror {
+    client: Client,
+    turns: Vec<String>,
+}
+
+impl Mirror {
+    async fn of(world: &mut World, mut client: Client, window: usize) -> Self {
+        let params = json!({ "channel": default_chat_of(SESSION), "view": { "turns": window } });
+        let answer = world.ask(&mut client, "subscribe", params).await;
+        let turns = turns(&answer).into_iter().map(str::to_owned).collect();
+        Self { client, turns }
+    }
+
+    /// Applies the actions received, as the reducer of the official crates does.
+    fn update(&mut self) -> &[String] {
+        for action in actions_of(&mut self.client) {
+            let id = action["turnId"].as_str().unwrap_or_default();
+            match action["type"].as_str() {
+                Some("chat/turnsLoaded") => {
+                    let loaded = action["turns"].as_array().unwrap();
+                    let mut all: Vec<_> =
+                        loaded.iter().map(|turn| turn["id"].as_str().unwrap().to_owned()).collect();
+                    all.retain(|turn| !self.turns.contains(turn));
+                    all.append(&mut self.turns);
+                    self.turns = all;
+                }
+                Some("chat/truncated") if id.is_empty() => self.turns.clear(),
+                Some("chat/truncated") => {
+                    let kept = self.turns.iter().position(|turn| turn == id);
+                    self.turns.truncate(kept.map_or(usize::MAX, |at| at + 1));
+                }
+                Some("chat/turnComplete" | "chat/error") => self.turns.push(id.to_owned()),
+                _ => {}
+            }
+        }
+        &self.turns
+    }
+}
+
+#[tokio::test]
+async fn resumed_turn_replaces_itself_in_every_window_of_versions_that_cannot_resume() {
+    for windows in [&[1][..], &[1, 2], &[2, 1]] {
+        let mut world = World::in_memory();
+        let newest = chat_to_resume(&mut world).await;
+        let mut mirrors = Vec::new();
+        for (number, window) in windows.iter().enumerate() {
+            let client = world.client(&number.to_string(), "0.8.0").await;
+            mirrors.push(Mirror::of(&mut world, client, *window).await);
+        }
+        resume(&mut world, &newest, "t4").await;
+        for mirror in &mut mirrors {
+            let turns = mirror.update();
+            assert!(
+                turns.ends_with(&["t3".to_owned(), "t4".to_owned()]) && turns.len() == 2,
+                "{windows:?}: {turns:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn client_whose_version_can_resume_gets_no_further_turns_for_a_resume() {
+    let mut world = World::in_memory();
+    let newest = chat_to_resume(&mut world).await;
+    let client = world.client("0.9.0", "0.9.0").await;
+    let mut mirror = Mirror::of(&mut world, client, 1).await;
+    resume(&mut world, &newest, "t4").await;
+    let actions = actions_of(&mut mirror.client);
+    assert!(actions.iter().all(|action| action["type"] != "chat/turnsLoaded"), "{actions:?}");
+}
