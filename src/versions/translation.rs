@@ -18,7 +18,7 @@ use super::names::SessionNames;
 use super::node::{self, Object};
 use super::step::{Context, OutgoingAction, OutgoingNotice};
 use crate::host::effects::{ActionLine, ChannelSnapshot, DeltaRun, LoadedTurns};
-use crate::state::history::History;
+use crate::state::history::{CompletedTurn, History};
 use crate::state::reduce::Conversation;
 use crate::wire::action_lines::envelope_of;
 use crate::wire::channels::ChannelKind;
@@ -230,8 +230,15 @@ impl VersionTranslation {
 
     fn note_chat(&mut self, channel: &str, chat: Conversation) {
         // A chat that is known with at least these turns is current: all actions are applied to it.
+        // With other turns, it is a former chat of this URI, which was disposed of.
         let is_part = chat.state().turns_next_cursor.is_some();
-        let holds_more = |known: &Conversation| known.history().len() >= chat.history().len();
+        let holds_more = |known: &Conversation| {
+            let (known, sent) = (known.history().turns(), chat.history().turns());
+            let of_known = known.len().checked_sub(sent.len()).and_then(|start| known.get(start..));
+            let ids =
+                |turns: &[CompletedTurn]| turns.iter().map(|turn| turn.id().to_owned()).collect::<Vec<_>>();
+            of_known.is_some_and(|known| ids(known) == ids(sent))
+        };
         if is_part && self.chats.get(channel).is_some_and(holds_more) {
             return;
         }

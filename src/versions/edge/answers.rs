@@ -101,6 +101,9 @@ impl Edges {
             let peer = self.peers.entry(connection).or_default();
             peer.aliases.extend(names);
             peer.aliases.retain(|_, name| peer.subscribed.contains_key(name));
+            if batch.method != "subscribe" {
+                self.sweep();
+            }
             request = Some(meant);
         }
         let RequestBatch { id, method, reply, .. } = batch;

@@ -286,3 +286,34 @@ async fn client_whose_version_can_resume_gets_no_further_turns_for_a_resume() {
     let actions = actions_of(&mut mirror.client);
     assert!(actions.iter().all(|action| action["type"] != "chat/turnsLoaded"), "{actions:?}");
 }
+
+#[tokio::test]
+async fn chat_left_out_of_a_reconnect_is_translated_from_its_next_snapshot() {
+    let mut world = World::in_memory();
+    let newest = chat_to_resume(&mut world).await;
+    let old = world.client("old", "0.8.0").await;
+    let Mirror { client: mut old, .. } = Mirror::of(&mut world, old, 3).await;
+    let params = json!({ "clientId": "old", "lastSeenServerSeq": 0, "subscriptions": ["ahp-root://"] });
+    let answer = world.ask(&mut old, "reconnect", params).await;
+    assert_eq!(answer["error"], Value::Null, "{answer}");
+    fail(&mut world, &newest, "t5").await;
+    let mut mirror = Mirror::of(&mut world, old, 2).await;
+    resume(&mut world, &newest, "t5").await;
+    assert_eq!(mirror.update(), ["t4", "t5"]);
+}
+
+#[tokio::test]
+async fn chat_that_has_the_uri_of_a_former_one_is_translated_from_its_own_snapshot() {
+    let mut world = World::in_memory();
+    let mut newest = chat_to_resume(&mut world).await;
+    let old = world.client("old", "0.8.0").await;
+    let Mirror { client: old, .. } = Mirror::of(&mut world, old, 3).await;
+    world.ask(&mut newest, "disposeSession", json!({ "channel": SESSION })).await;
+    world.ask(&mut newest, "createSession", json!({ "channel": SESSION })).await;
+    newest.dispatches(&default_chat_of(SESSION), turn("u0", "/say x"));
+    world.settle().await;
+    fail(&mut world, &newest, "u1").await;
+    let mut mirror = Mirror::of(&mut world, old, 1).await;
+    resume(&mut world, &newest, "u1").await;
+    assert_eq!(mirror.update(), ["u0", "u1"]);
+}
