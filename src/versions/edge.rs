@@ -168,10 +168,14 @@ impl EdgeConnection {
         !self.dialect.has_summaries_in_states() || self.subscribed.contains_key(channel)
     }
 
-    /// Replaces the client's name of the root channel by the core's, and remembers it.
-    fn root_up(&mut self, uri: &mut String) {
+    /// Replaces the client's name of the root channel by the core's. If the message subscribes,
+    /// the client receives messages under that name from now on.
+    fn root_up(&mut self, uri: &mut String, subscribes: bool) {
         if uris::is_root(uri) || OLD_ROOTS.contains(&uri.as_str()) {
-            self.root = Some(std::mem::replace(uri, uris::ROOT.to_owned())).filter(|it| it != uris::ROOT);
+            let named = std::mem::replace(uri, uris::ROOT.to_owned());
+            if subscribes {
+                self.root = Some(named).filter(|it| it != uris::ROOT);
+            }
         }
     }
 
@@ -698,6 +702,8 @@ mod tests {
         let mut params = initialize("c");
         params["initialSubscriptions"] = json!(["ahp-root:/"]);
         ask(&mut edges, Method::Initialize, &params);
+        // Only a subscription names the channel for messages to the client.
+        ask(&mut edges, Method::ListSessions, &json!({ "channel": uris::ROOT }));
         let origin = json!({ "clientId": "c", "clientSeq": 1 });
         let action = json!({ "type": "root/configChanged", "config": {} });
         let envelope = json!({ "channel": uris::ROOT, "action": action, "serverSeq": 1, "origin": origin });

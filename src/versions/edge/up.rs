@@ -33,8 +33,9 @@ impl Edges {
         let params = &mut call.params;
         let peer = self.peers.entry(connection).or_default();
         let Some(translation) = self.translations.get_mut(&peer.dialect) else { return Ok(()) };
+        let subscribes = matches!(call.method.as_str(), "initialize" | "reconnect" | "subscribe");
         for member in ["channel", "resource", "initialSubscriptions", "subscriptions"] {
-            node::texts_in(params, member).for_each(|uri| peer.root_up(uri));
+            node::texts_in(params, member).for_each(|uri| peer.root_up(uri, subscribes));
         }
         let client_names = spelled_in(params);
         let channel = node::text(&call.params, "channel").unwrap_or_default().to_owned();
@@ -185,7 +186,7 @@ impl Edges {
         let (chain, mut context) = translation.context("", &peer.client_id);
         chain.call_up(&mut call, &mut context)?;
         let mut channel = node::text(&call.params, "channel").unwrap_or_default().to_owned();
-        peer.root_up(&mut channel);
+        peer.root_up(&mut channel, false);
         let action = match call.params.remove("action") {
             Some(Value::Object(action)) => action,
             // The core refuses a value that is no action.
