@@ -565,8 +565,11 @@ fn unsubscribe(channel: &str) -> Incoming {
 
 #[cfg(test)]
 mod tests {
+    use ahp_types::state::SnapshotState;
+
     use super::*;
-    use crate::host::effects::Frame;
+    use crate::host::effects::{ChannelSnapshot, Frame};
+    use crate::state::history::CompletedTurn;
     use crate::wire::methods::CLIENT_ID_BYTES_MAX;
     use crate::wire::rpc::notification_line;
 
@@ -752,6 +755,48 @@ mod tests {
             edges.down(ONE, frame, &mut Vec::new());
             let called = edges.peers[&ONE].quirks.called("ahp-session:/1", &edges.spelling);
             assert_eq!(called.as_deref(), Some("script:/1"), "{frame:?}");
+        }
+    }
+
+    #[test]
+    fn request_id_that_looks_like_a_placeholder_of_turns_comes_back() {
+        let chat = "ahp-chat:/1";
+        let state = json!({ "resource": chat, "title": "", "status": 1, "modifiedAt": "2026-01-01T00:00:00Z", "turns": [] });
+        let turns =
+            ["a", "b"].map(|id| CompletedTurn::from_stored(format!(r#"{{"id":"{id}"}}"#).into()).unwrap());
+        for (version, method) in [("0.9.0", "subscribe"), ("0.5.0", "fetchTurns")] {
+            let mut edges = Edges::new(vec!["script".to_owned()]);
+            edges.open(ONE, None);
+            let mut params = initialize("c");
+            params["protocolVersions"] = json!([version]);
+            ask(&mut edges, Method::Initialize, &params);
+            let id = parsed_id(r#""turns apart 0, 0""#);
+            let params = Params::from_json(json!({ "channel": chat, "limit": 9 }).to_string());
+            let mut fed = Vec::new();
+            edges.up(ONE, Incoming::Request { id, method: method.into(), params }, &mut fed);
+            let snapshot = ChannelSnapshot {
+                kind: ChannelKind::Chat,
+                channel: chat.to_owned(),
+                state: SnapshotState::Chat(serde_json::from_value(state.clone()).unwrap()),
+                beside: Object::default(),
+                turns: turns.to_vec(),
+                from_seq: 1,
+            };
+            let states = LargeStates {
+                method: Method::Subscribe,
+                members: Object::default(),
+                states: vec![snapshot],
+                bytes: 1,
+            };
+            let mut outgoing = Vec::new();
+            let inner = fed.iter().find_map(id_of_request).expect("it goes to the core");
+            edges.translate_states(ONE, inner.clone(), states, &mut outgoing);
+            // No channel has another name.
+            let names = Frame::result(inner, Method::Subscribe, Bytes::from_static(b"{}"));
+            edges.translate_frame(ONE, &names, &mut outgoing);
+            let line = outgoing.remove(0).now();
+            let answer: Value = serde_json::from_slice(&line).unwrap();
+            assert_eq!(answer["id"], "turns apart 0, 0", "{answer}");
         }
     }
 

@@ -330,16 +330,16 @@ impl AnswerParts {
         translation: &mut VersionTranslation,
         peer: &EdgeConnection,
     ) -> Result<(Value, DetachedTurns), RpcError> {
-        let Self { method, reply, request, result, missing, found, .. } = self;
+        let Self { id, method, reply, request, result, missing, found } = self;
         let result = result.into_value();
-        let mut apart = DetachedTurns::new(translation.chain(), &[]);
+        let mut apart = DetachedTurns::new(translation.chain(), &[id.as_json().to_vec()]);
         let (method, mut result) = match (&reply, &request) {
             (Reply::Turns { before, limit }, _) => {
                 ("fetchTurns", page_of_turns(found, before.as_deref(), *limit, &mut apart)?)
             }
             (Reply::Same, Some(request)) => {
                 let outgoing_states;
-                (outgoing_states, apart) = DetachedTurns::of_states(translation.chain(), found, &result);
+                (outgoing_states, apart) = DetachedTurns::of_states(translation.chain(), found, &id, &result);
                 (
                     method.as_str(),
                     with_states(translation, peer, &method, request, result, &missing, outgoing_states),

@@ -14,7 +14,7 @@ use crate::versions::chain::Chain;
 use crate::versions::node::Node;
 use crate::versions::step::OutgoingState;
 use crate::versions::translation::{CoreState, FoundState};
-use crate::wire::rpc::{sorted, to_json};
+use crate::wire::rpc::{sorted, to_json, RequestId};
 
 /// Member of a state with its completed turns.
 const TURNS: &str = "turns";
@@ -45,10 +45,11 @@ impl DetachedTurns {
     }
 
     /// Prepares states for the steps. All completed turns of a chat but the last, which steps may
-    /// need, become a placeholder. `rest` is sent in the same line.
+    /// need, become a placeholder. The `id` and the `rest` are sent in the same line.
     pub(super) fn of_states(
         chain: Chain,
         found: Vec<FoundState>,
+        id: &RequestId,
         rest: &Value,
     ) -> (Vec<OutgoingState>, Self) {
         let (mut outgoing_states, earlier): (Vec<OutgoingState>, Vec<_>) =
@@ -57,7 +58,7 @@ impl DetachedTurns {
             return (outgoing_states, Self::new(chain, &[]));
         }
         let of_shot = |outgoing: &OutgoingState| [to_json(&outgoing.state), to_json(&outgoing.summary)];
-        let others = outgoing_states.iter().flat_map(of_shot).chain([to_json(rest)]);
+        let others = outgoing_states.iter().flat_map(of_shot).chain([to_json(rest), id.as_json().to_vec()]);
         let mut apart = Self::new(chain, &others.collect::<Vec<_>>());
         for (outgoing, turns) in outgoing_states.iter_mut().zip(earlier) {
             let word = apart.set(&outgoing.channel, turns);
