@@ -121,8 +121,12 @@ impl Deadline {
     /// Returns a deadline after half of the remaining time.
     #[must_use]
     pub fn half(self) -> Self {
-        let half = self.at.saturating_duration_since(Instant::now()) / 2;
-        Self { at: Instant::now() + half, ..self }
+        Self { at: Instant::now() + self.left() / 2, ..self }
+    }
+
+    /// Returns the remaining time.
+    pub fn left(&self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
     }
 
     /// Checks that there is time left.

@@ -5,7 +5,8 @@
 //!
 //! Owns: which jobs run concurrently. For the same directories, at most one checkpoint and one
 //! other job run at once; in all, at most two of each kind. A job that changes files runs while no
-//! other job has directories in, above or below its own. Other jobs queue.
+//! other job has directories in, above or below its own. Other jobs queue, and fail when their
+//! deadline passes.
 //! Never: starts a job past its deadline.
 
 use std::collections::VecDeque;
@@ -32,6 +33,10 @@ use crate::sync::lock;
 
 /// Maximum number of concurrent jobs of one kind.
 const AT_ONCE: usize = 2;
+
+/// Number of threads: one for each running job, and one that reports queued jobs past their
+/// deadline.
+const THREADS: usize = 2 * AT_ONCE + 1;
 
 /// Time for uninterruptible steps after the host has ended; shorter than the guard's grace period.
 const EXIT_WITHIN: Duration = Duration::from_millis(400);
@@ -71,6 +76,7 @@ pub struct JobReport {
 struct WaitingJob {
     number: u64,
     job: GitJob,
+    place: JobPlace,
     until: Deadline,
 }
 
@@ -117,19 +123,49 @@ struct Jobs {
 }
 
 impl Jobs {
+    fn add(&mut self, NumberedJob { number, job }: NumberedJob) {
+        let until = Deadline::after(Duration::from_millis(job.within_ms));
+        self.waiting.push_back(WaitingJob { number, place: JobPlace::of(&job), job, until });
+    }
+
+    /// Takes a job that may run now, or whose deadline has passed.
     fn take(&mut self) -> Option<WaitingJob> {
-        let places: Vec<JobPlace> = self.waiting.iter().map(|waiting| JobPlace::of(&waiting.job)).collect();
-        let may_run = |at: &usize| {
-            let place = &places[*at];
+        let places = || self.waiting.iter().map(|waiting| &waiting.place);
+        let may_run = |at: usize, place: &JobPlace| {
             let of_kind = self.running.iter().filter(|running| running.keeps == place.keeps).count();
             // A job does not overtake one that it would have to wait for.
-            let mut before = self.running.iter().chain(&places[..*at]);
+            let mut before = self.running.iter().chain(places().take(at));
             of_kind < AT_ONCE && !before.any(|other| place.conflicts_with(other))
         };
-        let next = (0..places.len()).find(may_run)?;
+        let is_next = |(at, job): (usize, &WaitingJob)| job.until.left().is_zero() || may_run(at, &job.place);
+        let next = self.waiting.iter().enumerate().position(is_next)?;
         let job = self.waiting.remove(next)?;
-        self.running.push(JobPlace::of(&job.job));
+        self.running.push(job.place.clone());
         Some(job)
+    }
+
+    fn end(&mut self, place: &JobPlace) {
+        if let Some(at) = self.running.iter().position(|running| running == place) {
+            self.running.swap_remove(at);
+        }
+    }
+}
+
+/// Waits for the next job to answer. Returns `None` when the process is to end.
+fn next_job((jobs, bell): &(Mutex<Jobs>, Condvar)) -> Option<WaitingJob> {
+    let mut jobs = lock(jobs);
+    loop {
+        if jobs.is_over {
+            return None;
+        }
+        if let Some(job) = jobs.take() {
+            // Others may be ready, too: the end of one job can free several.
+            bell.notify_one();
+            return Some(job);
+        }
+        let left = jobs.waiting.iter().map(|job| job.until.left()).min();
+        let woken = bell.wait_timeout(jobs, left.unwrap_or(Duration::MAX));
+        jobs = woken.unwrap_or_else(PoisonError::into_inner).0;
     }
 }
 
@@ -151,7 +187,7 @@ pub fn run(folder: PathBuf, file_limits: FileLimits, filters: &[String]) -> io::
     let folder = Arc::new(folder);
     let git = Arc::new(Mutex::new(None));
     let filters: Arc<[String]> = filters.into();
-    for _ in 0..2 * AT_ONCE {
+    for _ in 0..THREADS {
         let (shared, folder, git) = (Arc::clone(&shared), Arc::clone(&folder), Arc::clone(&git));
         let filters = Arc::clone(&filters);
         thread::Builder::new()
@@ -159,11 +195,10 @@ pub fn run(folder: PathBuf, file_limits: FileLimits, filters: &[String]) -> io::
             .spawn(move || work(&shared, &folder, (&git, &filters), file_limits))?;
     }
     for line in io::stdin().lock().lines() {
-        let NumberedJob { number, job } = serde_json::from_slice(line?.as_bytes())?;
-        let until = Deadline::after(Duration::from_millis(job.within_ms));
+        let job = serde_json::from_slice(line?.as_bytes())?;
         let (jobs, bell) = &*shared;
-        lock(jobs).waiting.push_back(WaitingJob { number, job, until });
-        bell.notify_all();
+        lock(jobs).add(job);
+        bell.notify_one();
     }
     lock(&shared.0).is_over = true;
     steps::stop_within(EXIT_WITHIN);
@@ -236,33 +271,14 @@ fn remove_old(folder: &Path) {
 type GitToFind<'a> = (&'a Mutex<Option<Git>>, &'a Arc<[String]>);
 
 fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: GitToFind<'_>, limits: FileLimits) {
-    let (jobs, bell) = shared;
-    loop {
-        let job = {
-            let mut jobs = lock(jobs);
-            loop {
-                if jobs.is_over {
-                    return;
-                }
-                match jobs.take() {
-                    Some(job) => break job,
-                    None => jobs = bell.wait(jobs).unwrap_or_else(PoisonError::into_inner),
-                }
-            }
-        };
-        let place = JobPlace::of(&job.job);
-        let number = job.number;
-        let after_panic = report_after_panic(&job.job.work);
-        let done =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer(job, folder, git, limits)));
+    while let Some(WaitingJob { number, job, place, until }) = next_job(shared) {
+        let after_panic = report_after_panic(&job.work);
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            answer((job, until), folder, git, limits)
+        }));
         let report = done.unwrap_or(after_panic);
-        {
-            let mut jobs = lock(jobs);
-            if let Some(at) = jobs.running.iter().position(|running| *running == place) {
-                jobs.running.swap_remove(at);
-            }
-            bell.notify_all();
-        }
+        lock(&shared.0).end(&place);
+        shared.1.notify_one();
         let mut line = crate::wire::rpc::to_json(&JobReport { number, report });
         line.push(b'\n');
         let mut stdout = io::stdout().lock();
@@ -285,12 +301,14 @@ fn report_after_panic(work: &GitWork) -> GitReport {
 }
 
 fn answer(
-    waiting: WaitingJob,
+    (job, until): (GitJob, Deadline),
     folder: &Path,
     (git, filters): GitToFind<'_>,
     limits: FileLimits,
 ) -> GitReport {
-    let WaitingJob { job, until, .. } = waiting;
+    if let Err(late) = until.check() {
+        return GitReport::Failed(format!("{late}: an earlier job is not finished"));
+    }
     let known = lock(git).clone();
     let git = match known.map_or_else(|| Git::find(std::env::var_os("PATH").as_deref(), until), Ok) {
         Ok(found) => {
@@ -372,10 +390,15 @@ fn do_in(repository: &mut Repository, work: GitWork) -> Result<GitReport, GitErr
         GitWork::Commit { message, shown, staged_retained: (namespace, number) } => {
             commit::commit(repository, &message, &shown, (&namespace, number))?
         }
-        GitWork::Read { content, file } => {
-            let content = contents::content_of(repository, &content, &file)?;
-            GitReport::Content(BASE64_STANDARD.encode(content))
-        }
+        GitWork::Read { content, file } => match contents::content_of(repository, &content, &file) {
+            Ok(content) => GitReport::Content(Some(BASE64_STANDARD.encode(content))),
+            // Git's answer about an object that is no longer in the repository.
+            Err(GitError::Beyond(why) | GitError::Failed { trouble: why, status: Some(_) }) => {
+                tracing::debug!(why, "a content cannot be read");
+                GitReport::Content(None)
+            }
+            Err(error) => return Err(error),
+        },
         GitWork::Revert { files, reported, below, own, checkpoint_first, bytes_retained } => {
             if let Some((namespace, number)) = checkpoint_first {
                 checkpoints::checkpoint(repository, (&namespace, number), None)?;
@@ -419,6 +442,31 @@ mod tests {
         for other in ["file:///a/b", "file:///a/b+cd", "file:///b"] {
             assert!(!changes.conflicts_with(&look(other)), "{other}");
         }
+    }
+
+    #[test]
+    fn queued_job_past_its_deadline_fails_while_the_job_before_it_continues() {
+        let shared = (Mutex::new(Jobs::default()), Condvar::new());
+        let add = |number, within_ms, work| {
+            let job = GitJob { directories: vec!["file:///a".to_owned()], within_ms, work };
+            lock(&shared.0).add(NumberedJob { number, job });
+        };
+        let staged_retained = (String::new(), 1);
+        add(1, 60_000, GitWork::Commit { message: String::new(), shown: Vec::new(), staged_retained });
+        add(2, 100, GitWork::RemoveCheckpoints { namespace: String::new() });
+        add(3, 60_000, GitWork::RemoveCheckpoints { namespace: String::new() });
+        let commit = next_job(&shared).unwrap();
+        let late = next_job(&shared).unwrap();
+        assert_eq!((commit.number, late.number), (1, 2));
+        assert!(commit.until.check().is_ok());
+        let no_git = (&Mutex::new(None), &Arc::from([]));
+        let report = answer((late.job, late.until), Path::new("/"), no_git, FileLimits::default());
+        assert!(matches!(&report, GitReport::Failed(why) if why.contains("100 ms")), "{report:?}");
+        let mut jobs = lock(&shared.0);
+        jobs.end(&late.place);
+        assert!(jobs.take().is_none(), "the commit still runs");
+        jobs.end(&commit.place);
+        assert_eq!(jobs.take().map(|job| job.number), Some(3));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio::process::ChildStdout;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::resources::{content_frame, JobOutcome};
+use super::resources::{content_frame, JobOutcome, ResourceAnswer};
 use crate::backend::acp::process::Process;
 use crate::files::folders::HostFile;
 use crate::git::worker::{JobReport, NumberedJob};
@@ -52,10 +52,25 @@ pub enum GitProcessEvent {
 enum GitJobOrigin {
     /// The core, with the number of its job.
     Core(u64),
-    /// A client that reads content, or only its metadata (`encoding` is `None`).
-    Reader { connection: ConnectionId, id: RequestId, uri: String, encoding: Option<Option<ContentEncoding>> },
+    /// Client that reads content.
+    Reader(ContentReader),
     /// A client that reverts files.
     Reverter { connection: ConnectionId, id: RequestId, taken: Box<RevertRequest> },
+}
+
+/// Client's request for a content, or only for its metadata.
+#[derive(Debug)]
+pub struct ContentReader {
+    /// Connection that has sent the request.
+    pub connection: ConnectionId,
+    /// Id of the request.
+    pub id: RequestId,
+    /// Number of its job in the queue of requests about files.
+    pub job: u64,
+    /// URI by which the client names the content.
+    pub uri: String,
+    /// Requested encoding, `Some(None)` if the client has no preference; `None` for metadata.
+    pub encoding: Option<Option<ContentEncoding>>,
 }
 
 /// Outcome of a job.
@@ -64,7 +79,7 @@ pub enum GitOutcome {
     /// Input for the core.
     Core(Input),
     /// Answer to a client's request.
-    Client(ConnectionId, JobOutcome),
+    Client(ResourceAnswer),
 }
 
 /// Job without a report.
@@ -122,12 +137,30 @@ impl GitQueue {
         (Self { program, process, waiting, last, news, stop, running }, receiver)
     }
 
+    /// Creates an empty queue that starts no process.
+    #[cfg(test)]
+    pub fn without_program() -> (Self, mpsc::UnboundedReceiver<GitProcessEvent>) {
+        Self::new(GitProgram {
+            guard: None,
+            is_on: true,
+            folder: PathBuf::new(),
+            checkpoint_file_bytes_max: 0,
+            filters: Vec::new(),
+        })
+    }
+
     /// Queues a job of the core. Must be called inside a tokio runtime.
     pub fn ask(&mut self, number: u64, job: GitJob) {
         self.send(GitJobOrigin::Core(number), job);
     }
 
-    /// Queues a client's request if git has to handle it. Returns any other request. `own` are the
+    /// Queues a read of a content in the repository of the folder `root`.
+    pub fn read(&mut self, reader: ContentReader, root: String, work: GitWork) {
+        let job = GitJob { directories: vec![root], within_ms: READ_WITHIN_MS, work };
+        self.send(GitJobOrigin::Reader(reader), job);
+    }
+
+    /// Queues a client's revert if git has to handle it. Returns any other request. `own` are the
     /// files of the host, which clients may not change.
     pub fn take(
         &mut self,
@@ -137,12 +170,6 @@ impl GitQueue {
         own: &[HostFile],
     ) -> Option<Resource> {
         match resource {
-            Resource::GitContent { uri, root, content, file, encoding } => {
-                let work = GitWork::Read { content, file };
-                let job = GitJob { directories: vec![root], within_ms: READ_WITHIN_MS, work };
-                self.send(GitJobOrigin::Reader { connection, id, uri, encoding }, job);
-                None
-            }
             Resource::Revert { request: taken, below } => {
                 let Some(root) = taken.root.clone() else {
                     return Some(Resource::Revert { request: taken, below });
@@ -254,20 +281,22 @@ impl GitQueue {
     fn outcome(&mut self, number: u64, report: GitReport) -> Option<GitOutcome> {
         Some(match self.waiting.remove(&number)?.by {
             GitJobOrigin::Core(number) => GitOutcome::Core(Input::Git(number, report)),
-            GitJobOrigin::Reader { connection, id, uri, encoding } => {
+            GitJobOrigin::Reader(ContentReader { connection, id, job, uri, encoding }) => {
                 let content = match report {
-                    GitReport::Content(content) => BASE64_STANDARD.decode(content).ok(),
-                    GitReport::Failed(why) | GitReport::Unusable(why) => {
-                        tracing::debug!(why, "a content cannot be read");
-                        None
-                    }
-                    _ => None,
+                    GitReport::Content(content) => Ok(content),
+                    GitReport::Failed(why) | GitReport::Unusable(why) => Err(RpcError::unavailable(why)),
+                    _ => Ok(None),
                 };
+                let content = content.and_then(|content| {
+                    let content = content.and_then(|content| BASE64_STANDARD.decode(content).ok());
+                    content.ok_or_else(|| RpcError::resource_not_found(&uri))
+                });
                 let frame = match content {
-                    Some(content) => content_frame(id, &uri, content, encoding),
-                    None => Frame::Error { id: Some(id), error: RpcError::resource_not_found(&uri) },
+                    Ok(content) => content_frame(id, &uri, content, encoding),
+                    Err(error) => Frame::Error { id: Some(id), error },
                 };
-                GitOutcome::Client(connection, JobOutcome::Frame(frame))
+                let answer = JobOutcome::Frame(frame);
+                GitOutcome::Client(ResourceAnswer { connection, answer, job: Some(job) })
             }
             GitJobOrigin::Reverter { connection, id, taken } => {
                 let outcomes = match report {
@@ -278,7 +307,8 @@ impl GitQueue {
                     _ => vec![RevertOutcome::Refused("there is no repository".to_owned()); taken.files.len()],
                 };
                 let input = Input::Reverted { request: taken, outcomes };
-                GitOutcome::Client(connection, JobOutcome::Core(id, Box::new(input)))
+                let answer = JobOutcome::Core(id, Box::new(input));
+                GitOutcome::Client(ResourceAnswer { connection, answer, job: None })
             }
         })
     }
@@ -362,18 +392,12 @@ async fn read_reports(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::effects::GitContent;
+    use crate::io::resources::{Resources, WritableFolders};
 
     #[test]
     fn end_of_a_process_fails_its_own_jobs_and_ends_no_other_process() {
-        let folder = PathBuf::new();
-        let program = GitProgram {
-            guard: None,
-            is_on: true,
-            folder,
-            checkpoint_file_bytes_max: 0,
-            filters: Vec::new(),
-        };
-        let (mut queue, _events) = GitQueue::new(program);
+        let (mut queue, _events) = GitQueue::without_program();
         let (lines, _queue) = mpsc::unbounded_channel();
         let end = CancellationToken::new().drop_guard();
         queue.process = Some(RunningGit { number: 5, lines, _end: end });
@@ -398,6 +422,41 @@ mod tests {
         assert_eq!(jobs(queue.handle(late)), [6]);
         assert!(queue.process.is_none());
         assert_eq!(jobs(queue.handle(GitProcessEvent::Ended(5))), [4]);
+    }
+
+    #[tokio::test]
+    async fn contents_are_read_four_at_a_time_and_fail_each_with_its_own_reason() {
+        let (mut queue, _events) = GitQueue::without_program();
+        let (lines, mut sent) = mpsc::unbounded_channel();
+        let end = CancellationToken::new().drop_guard();
+        queue.process = Some(RunningGit { number: 0, lines, _end: end });
+        let (mut resources, _answers) = Resources::new(WritableFolders::default());
+        for number in 0..200 {
+            let content = GitContent { blob: "1".to_owned(), mode: 0o100_644 };
+            let (uri, root, file) = (String::new(), "file:///a".to_owned(), "file:///a/b".to_owned());
+            let read = Resource::GitContent { uri, root, content, file, encoding: None };
+            resources.take(ConnectionId(1), RequestId::inner(number), read);
+        }
+        let mut running: Vec<u64> = Vec::new();
+        let mut error_code_after = |report| {
+            resources.start(&mut queue, |_| true);
+            while let Ok(line) = sent.try_recv() {
+                running.push(serde_json::from_slice::<NumberedJob>(&line).unwrap().number);
+            }
+            assert_eq!(running.len(), 4);
+            let number = running.remove(0);
+            let mut outcomes = queue.handle(GitProcessEvent::Reported(JobReport { number, report }));
+            let Some(GitOutcome::Client(answered)) = outcomes.pop() else { panic!("an answer") };
+            resources.answered(&answered);
+            match answered.answer {
+                JobOutcome::Frame(Frame::Error { error, .. }) => Some(error.code),
+                _ => None,
+            }
+        };
+        assert_eq!(error_code_after(GitReport::Content(Some("YQ==".to_owned()))), None);
+        assert_eq!(error_code_after(GitReport::Content(None)), Some(-32008));
+        assert_eq!(error_code_after(GitReport::NoRepository), Some(-32008));
+        assert_eq!(error_code_after(GitReport::Failed("it is late".to_owned())), Some(-32603));
     }
 
     #[tokio::test]

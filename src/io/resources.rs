@@ -1,7 +1,8 @@
 //! The `resource*` methods: reading and changing files of this machine, and reading `data:` URIs.
 //!
 //! Owns: the threads for these jobs, a few at a time, because a file system may block for long or
-//! forever; and their order: a client's jobs on the same files run in order, unless both only read.
+//! forever; which contents git reads now; and their order: a client's jobs on the same files run in
+//! order, unless both only read.
 //! Never: decides what may be read or changed; [`reading`] and [`changing`] do.
 
 mod changing;
@@ -18,9 +19,12 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::completions;
+use super::git::{ContentReader, GitQueue};
 use crate::files::folders::HostFile;
 use crate::files::uris::{overlap, path_of};
-use crate::host::effects::{Change, ConnectionId, Frame, Input, Resource, RevertOutcome, RevertRequest};
+use crate::host::effects::{
+    Change, ConnectionId, Frame, GitWork, Input, Resource, RevertOutcome, RevertRequest,
+};
 use crate::watches::engine;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -46,6 +50,8 @@ const CONSIDERED_MAX: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JobLane {
     Reads,
+    /// Reads of contents by git.
+    Contents,
     /// Writes of files and creation of folders.
     Writes,
     /// Moves, copies and removals of trees, which may take long.
@@ -53,12 +59,12 @@ enum JobLane {
 }
 
 impl JobLane {
-    const ALL: [Self; 3] = [Self::Reads, Self::Writes, Self::Trees];
+    const ALL: [Self; 4] = [Self::Reads, Self::Contents, Self::Writes, Self::Trees];
 
     fn of(resource: &Resource) -> Self {
         match resource {
+            Resource::GitContent { .. } => Self::Contents,
             Resource::Read { .. }
-            | Resource::GitContent { .. }
             | Resource::List { .. }
             | Resource::Resolve { .. }
             | Resource::Watch(_)
@@ -74,7 +80,7 @@ impl JobLane {
 
     fn at_once(self) -> usize {
         match self {
-            Self::Reads => 4,
+            Self::Reads | Self::Contents => 4,
             Self::Writes => 1,
             Self::Trees => 2,
         }
@@ -88,8 +94,8 @@ pub struct ResourceAnswer {
     pub connection: ConnectionId,
     /// Outcome to send or feed to the core.
     pub answer: JobOutcome,
-    /// Number of the job; `None` if it was not started.
-    job: Option<u64>,
+    /// Number of the job; `None` if it was not queued here, or not started.
+    pub job: Option<u64>,
 }
 
 /// Outcome of a request.
@@ -214,8 +220,9 @@ impl Resources {
 
     /// Starts queued jobs within the limits of their lanes. Reads start only if `has_room` says
     /// that their connection has room for the answer.
-    pub fn start(&mut self, mut has_room: impl FnMut(ConnectionId) -> bool) {
+    pub fn start(&mut self, git: &mut GitQueue, mut has_room: impl FnMut(ConnectionId) -> bool) {
         for lane in JobLane::ALL {
+            let is_read = matches!(lane, JobLane::Reads | JobLane::Contents);
             while self.running.iter().filter(|running| running.lane == lane).count() < lane.at_once() {
                 let mut looked_at: BTreeMap<ConnectionId, usize> = BTreeMap::new();
                 let mut of_lane = self.waiting.iter().enumerate().filter(|(_, job)| job.lane == lane);
@@ -223,13 +230,13 @@ impl Resources {
                     let count = looked_at.entry(job.connection).or_default();
                     *count += 1;
                     *count <= CONSIDERED_MAX
-                        && (lane != JobLane::Reads || has_room(job.connection))
+                        && (!is_read || has_room(job.connection))
                         && !self.must_wait(*at, job)
                 });
                 let next = next.map(|(at, _)| at);
                 let Some(job) = next.and_then(|at| self.waiting.remove(at)) else { break };
                 self.waiting_bytes -= bytes_of(&job.resource);
-                self.begin(job);
+                self.begin(job, git);
             }
         }
     }
@@ -242,8 +249,16 @@ impl Resources {
             || before.any(|other| other.about.touches(&job.about))
     }
 
-    fn begin(&mut self, job: ResourceJob) {
+    fn begin(&mut self, job: ResourceJob, git: &mut GitQueue) {
         let ResourceJob { number, connection, id, resource, lane, about } = job;
+        self.running.push(RunningJob { number, lane, about });
+        let resource = match resource {
+            Resource::GitContent { uri, root, content, file, encoding } => {
+                let reader = ContentReader { connection, id, job: number, uri, encoding };
+                return git.read(reader, root, GitWork::Read { content, file });
+            }
+            resource => resource,
+        };
         let job = Some(number);
         let (answers, writable, asked) = (self.answers.clone(), Arc::clone(&self.writable), id.clone());
         // The core is always answered, even after a panic.
@@ -266,7 +281,6 @@ impl Resources {
             };
             send(&answers, ResourceAnswer { connection, answer: answered.unwrap_or_else(panicked), job });
         };
-        self.running.push(RunningJob { number, lane, about });
         if let Err(error) = thread::Builder::new().name("resource".to_owned()).spawn(work) {
             let error = RpcError::internal(format_args!("no thread to work with a file or folder: {error}"));
             let answer = failed(id, of_core, error);
@@ -438,12 +452,13 @@ mod tests {
     #[test]
     fn what_one_client_has_to_wait_for_is_nothing_to_wait_for_to_another_one() {
         let (mut resources, _answered) = Resources::new(WritableFolders::default());
+        let (mut git, _events) = GitQueue::without_program();
         let read = || Resource::Read { uri: "file:///nothing/here".to_owned(), encoding: None };
         for number in 1..=MANY {
             resources.take(HINDERED, RequestId::inner(number), read());
         }
         resources.take(FREE, RequestId::inner(1), read());
-        resources.start(|connection| connection == FREE);
+        resources.start(&mut git, |connection| connection == FREE);
         assert!(!resources.waiting.iter().any(|job| job.connection == FREE), "it was not begun");
 
         // A copy of a large folder, and many changes in it.
@@ -453,7 +468,7 @@ mod tests {
             resources.take(HINDERED, RequestId::inner(number), write("file:///copied/file"));
         }
         resources.take(FREE, RequestId::inner(2), write("file:///elsewhere/file"));
-        resources.start(|connection| connection == FREE);
+        resources.start(&mut git, |connection| connection == FREE);
         assert!(!resources.waiting.iter().any(|job| job.connection == FREE), "it was not begun");
         let waits = resources.waiting.iter().filter(|job| job.connection == HINDERED);
         assert_eq!(waits.count() as u64, 2 * MANY);

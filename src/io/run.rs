@@ -35,7 +35,7 @@ use super::listen::listeners::Listeners;
 use super::persistence::{OpenedPersistence, Persistence};
 use super::ptys::Ptys;
 use super::readers::Readers;
-use super::resources::{JobOutcome, Resources, WritableFolders};
+use super::resources::{JobOutcome, ResourceAnswer, Resources, WritableFolders};
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::states::StateWriters;
 use super::telemetry::COLLECTED_FOR;
@@ -47,7 +47,7 @@ use crate::backend::probe::ProbeResult;
 use crate::backend::AnsweredAgentSessions;
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{AgentDescription, KnownConversation};
-use crate::host::effects::{ClientMcp, ClientMessage, ConnectionId, Ids, Input, Now, Output, Timer};
+use crate::host::effects::{ClientMcp, ClientMessage, Ids, Input, Now, Output, Timer};
 use crate::host::log::ReplayWindow;
 use crate::host::{self, AutomationRules, AutomationSettings, Host, NextRelease, Start};
 use crate::os::hangup::LeaveReason;
@@ -370,10 +370,7 @@ impl Sidecar {
             LoopEvent::DirectoriesFound(CheckFor::Run(run), findings) => {
                 self.feed(Input::DirectoriesChecked(run, findings))
             }
-            LoopEvent::Resource(answered) => {
-                self.resources.answered(&answered);
-                self.receive_job(answered.connection, answered.answer);
-            }
+            LoopEvent::Resource(answered) => self.receive_answer(answered),
             LoopEvent::WatchesStarted(connection, begun) => self.receive_watches(connection, begun),
             LoopEvent::OwnWatch(channel, true) => self.feed(Input::Watches(channel)),
             LoopEvent::OwnWatch(channel, false) => self.feed(Input::WatchFailed(channel)),
@@ -416,7 +413,7 @@ impl Sidecar {
     fn start_resources(&mut self) {
         let coming = self.in_flight_bytes();
         let links = &mut self.links;
-        self.resources.start(|connection| {
+        self.resources.start(&mut self.git, |connection| {
             links.get_mut(connection).is_none_or(|link| link.outbox.has_room_for_clients(coming))
         });
     }
@@ -427,8 +424,10 @@ impl Sidecar {
         }
     }
 
-    fn receive_job(&mut self, connection: ConnectionId, outcome: JobOutcome) {
-        match outcome {
+    fn receive_answer(&mut self, answered: ResourceAnswer) {
+        self.resources.answered(&answered);
+        let connection = answered.connection;
+        match answered.answer {
             JobOutcome::Frame(frame) => self.answer(connection, &frame),
             // The core is always answered, even if the connection is closed.
             JobOutcome::Core(id, input) => self.feed_answer(connection, &id, *input),
@@ -438,7 +437,7 @@ impl Sidecar {
     fn receive_git(&mut self, outcome: GitOutcome) {
         match outcome {
             GitOutcome::Core(input) => self.feed(input),
-            GitOutcome::Client(connection, outcome) => self.receive_job(connection, outcome),
+            GitOutcome::Client(answered) => self.receive_answer(answered),
         }
     }
 

@@ -244,8 +244,8 @@ pub enum GitReport {
     Compared(Vec<FileDiff<GitContent>>),
     /// Status of the repository.
     Status(Box<RepositoryStatus>),
-    /// Requested content, in base64.
-    Content(String),
+    /// Requested content, in base64; `None` if the repository does not have it.
+    Content(Option<String>),
     /// Outcome for each file; [`ReportedFile`]s come last.
     Reverted(Vec<RevertOutcome>),
     /// Commit that was made.

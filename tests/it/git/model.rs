@@ -390,7 +390,7 @@ impl<'a> Asker<'a> {
         }
         let work = GitWork::Read { content: content.clone(), file: file.to_owned() };
         match self.ask(work) {
-            GitReport::Content(text) => {
+            GitReport::Content(Some(text)) => {
                 let bytes = BASE64_STANDARD.decode(text).unwrap();
                 (content.mode, if is_beyond(&bytes) { BEYOND.to_vec() } else { bytes })
             }
