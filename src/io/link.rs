@@ -513,13 +513,14 @@ impl Link {
     /// Returns the number of bytes in memory for this connection alone: output that the backlog
     /// does not count, and input that is not handled.
     pub fn own_bytes(&self) -> usize {
+        let held = self.held.as_ref().map_or(0, |held| held.message.bytes());
         let behind = match &self.writing {
             Some(writing) => writing.write.held() + writing.behind_bytes,
             None => 0,
         };
         let received = &self.received;
         let waiting = received.unfinished.load(Ordering::Relaxed) + received.complete.load(Ordering::Relaxed);
-        self.outbox.own() + behind + waiting + self.unhandled_bytes
+        self.outbox.own() + behind + held + waiting + self.unhandled_bytes
     }
 
     /// Returns the number of bytes in memory for this connection, including those that it shares.

@@ -34,13 +34,13 @@ pub use changing::WritableFolders;
 /// Maximum number of queued requests of all clients.
 const WAITING_MAX: usize = 1024;
 
-/// Maximum size of the data in queued requests of all clients, in bytes.
+/// Maximum size of the queued requests of all clients, in bytes.
 const WAITING_BYTES_MAX: usize = 256 << 20;
 
 /// Number of requests that each client may always queue, even if the queue is full.
 const ASSURED: usize = 64;
 
-/// Size of the data that each client may always queue, in bytes.
+/// Size of the requests that each client may always queue, in bytes.
 const ASSURED_BYTES: usize = 32 << 20;
 
 /// Maximum number of queued requests per client that are considered for the next start.
@@ -116,13 +116,18 @@ struct ResourceJob {
     resource: Resource,
     lane: JobLane,
     about: JobPaths,
+    /// Size in memory, in bytes.
+    bytes: usize,
 }
 
 #[derive(Debug)]
 struct RunningJob {
     number: u64,
+    connection: ConnectionId,
     lane: JobLane,
     about: JobPaths,
+    /// Size in memory, in bytes.
+    bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -153,6 +158,10 @@ impl JobPaths {
                 Self { paths, changes: true }
             }
         }
+    }
+
+    fn bytes(&self) -> usize {
+        self.paths.iter().map(|path| path.as_os_str().len()).sum()
     }
 
     /// Returns whether the two jobs must not run at the same time.
@@ -196,8 +205,8 @@ impl Resources {
 
     /// Queues a request for [`Resources::start`], or answers it with an error if the queue is full.
     pub fn take(&mut self, connection: ConnectionId, id: RequestId, resource: Resource) {
-        let lane = JobLane::of(&resource);
-        let bytes = bytes_of(&resource);
+        let (lane, about) = (JobLane::of(&resource), JobPaths::of(&resource));
+        let bytes = id.as_json().len() + bytes_of(&resource) + about.bytes();
         if !self.has_room_for(connection, bytes) {
             let error = RpcError::unavailable("too many requests about files wait already");
             let answer = failed(id, taken_by(&resource), error);
@@ -205,8 +214,8 @@ impl Resources {
         }
         self.waiting_bytes += bytes;
         self.last_number += 1;
-        let (number, about) = (self.last_number, JobPaths::of(&resource));
-        self.waiting.push_back(ResourceJob { number, connection, id, resource, lane, about });
+        let number = self.last_number;
+        self.waiting.push_back(ResourceJob { number, connection, id, resource, lane, about, bytes });
     }
 
     fn has_room_for(&self, connection: ConnectionId, bytes: usize) -> bool {
@@ -214,8 +223,15 @@ impl Resources {
             return true;
         }
         let own = || self.waiting.iter().filter(|job| job.connection == connection);
-        let own_bytes: usize = own().map(|job| bytes_of(&job.resource)).sum();
+        let own_bytes: usize = own().map(|job| job.bytes).sum();
         own().count() < ASSURED && own_bytes.saturating_add(bytes) <= ASSURED_BYTES
+    }
+
+    /// Returns the size of a connection's queued and running requests, in bytes.
+    pub fn bytes_of(&self, connection: ConnectionId) -> usize {
+        let waiting = self.waiting.iter().filter(|job| job.connection == connection).map(|job| job.bytes);
+        let running = self.running.iter().filter(|job| job.connection == connection).map(|job| job.bytes);
+        waiting.chain(running).sum()
     }
 
     /// Starts queued jobs within the limits of their lanes. Reads start only if `has_room` says
@@ -235,7 +251,7 @@ impl Resources {
                 });
                 let next = next.map(|(at, _)| at);
                 let Some(job) = next.and_then(|at| self.waiting.remove(at)) else { break };
-                self.waiting_bytes -= bytes_of(&job.resource);
+                self.waiting_bytes -= job.bytes;
                 self.begin(job, git);
             }
         }
@@ -250,8 +266,8 @@ impl Resources {
     }
 
     fn begin(&mut self, job: ResourceJob, git: &mut GitQueue) {
-        let ResourceJob { number, connection, id, resource, lane, about } = job;
-        self.running.push(RunningJob { number, lane, about });
+        let ResourceJob { number, connection, id, resource, lane, about, bytes } = job;
+        self.running.push(RunningJob { number, connection, lane, about, bytes });
         let resource = match resource {
             Resource::GitContent { uri, root, content, file, encoding } => {
                 let reader = ContentReader { connection, id, job: number, uri, encoding };
@@ -293,6 +309,15 @@ impl Resources {
         self.running.retain(|running| answered.job != Some(running.number));
     }
 
+    /// Makes all later reads of files wait.
+    #[cfg(test)]
+    pub fn occupy_reads(&mut self) {
+        for _ in 0..JobLane::Reads.at_once() {
+            let (number, connection, lane, bytes) = (0, ConnectionId(u32::MAX), JobLane::Reads, 0);
+            self.running.push(RunningJob { number, connection, lane, about: JobPaths::default(), bytes });
+        }
+    }
+
     /// Returns whether no job runs or is queued.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
@@ -320,13 +345,30 @@ fn reverted(id: RequestId, taken: Box<RevertRequest>, each: RevertOutcome) -> Jo
     JobOutcome::Core(id, Box::new(Input::Reverted { request: taken, outcomes }))
 }
 
+/// Returns the size of the texts of a request, in bytes.
 fn bytes_of(resource: &Resource) -> usize {
+    let all = |texts: &[String]| texts.iter().map(String::len).sum::<usize>();
     match resource {
-        Resource::Change { change, .. } => match &**change {
-            Change::Write(write) => write.data.len(),
-            _ => 0,
-        },
-        _ => 0,
+        Resource::Read { uri, .. } | Resource::List { uri } => uri.len(),
+        Resource::Resolve { uri, content, .. } => uri.len() + content.as_ref().map_or(0, String::len),
+        Resource::GitContent { uri, root, file, .. } => uri.len() + root.len() + file.len(),
+        Resource::Watch(watched) => watched.channel().len(),
+        Resource::Files(query) => query.typed.len() + all(&query.directories),
+        Resource::Revert { request, below } => {
+            let texts = request.files.iter().flat_map(|file| [&file.now, &file.wanted]);
+            texts.flatten().flatten().map(String::len).sum::<usize>() + all(below)
+        }
+        Resource::Change { change, below } => {
+            let texts = match &**change {
+                Change::Write(write) => write.uri.len() + write.data.len(),
+                Change::Mkdir(mkdir) => mkdir.uri.len(),
+                Change::Delete(delete) => delete.uri.len(),
+                Change::Move(moved) => moved.source.len() + moved.destination.len(),
+                Change::Copy(copy) => copy.source.len() + copy.destination.len(),
+                Change::Ask(asked) => asked.uri.len(),
+            };
+            texts + all(below)
+        }
     }
 }
 
@@ -446,7 +488,8 @@ mod tests {
             resources.take(FREE, RequestId::inner(0), Resource::Change { change, below });
             answered.try_recv().is_err()
         };
-        assert!(written(ASSURED_BYTES) && !written(1));
+        // The name of the file counts, too.
+        assert!(written(ASSURED_BYTES - 1000) && !written(1000));
     }
 
     #[test]
@@ -463,7 +506,8 @@ mod tests {
 
         // A copy of a large folder, and many changes in it.
         let about = JobPaths { paths: vec!["/copied".into()], changes: true };
-        resources.running.push(RunningJob { number: 0, lane: JobLane::Trees, about });
+        let (number, connection, lane, bytes) = (0, HINDERED, JobLane::Trees, 0);
+        resources.running.push(RunningJob { number, connection, lane, about, bytes });
         for number in 1..=MANY {
             resources.take(HINDERED, RequestId::inner(number), write("file:///copied/file"));
         }

@@ -22,7 +22,8 @@ use super::methods::Method;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct RequestId(IdText);
 
-/// Text of an id. Nearly all are short and copied, without reference counts of their line.
+/// Text of an id, copied, so that a pending request does not keep its line in memory. Nearly all
+/// are short.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum IdText {
     /// Length of the text, and the text padded with zeros.
@@ -34,8 +35,8 @@ enum IdText {
 const SHORT_ID_MAX: usize = 30;
 
 impl RequestId {
-    fn in_line(line: &Bytes, text: &[u8]) -> Self {
-        Self::short(text).unwrap_or_else(|| Self(IdText::Long(line.slice_ref(text))))
+    fn of(text: &[u8]) -> Self {
+        Self::short(text).unwrap_or_else(|| Self(IdText::Long(Bytes::copy_from_slice(text))))
     }
 
     fn short(text: &[u8]) -> Option<Self> {
@@ -54,8 +55,7 @@ impl RequestId {
 
     /// Makes the id of a request that no client has sent. It is not JSON, so no client can send it.
     pub fn inner(number: u64) -> Self {
-        let text = Bytes::from(format!("~{number}"));
-        Self::in_line(&text, &text)
+        Self::of(format!("~{number}").as_bytes())
     }
 
     /// Returns the number of such an id.
@@ -203,6 +203,19 @@ impl Incoming {
         }
     }
 
+    /// Returns the size of the message in memory, in bytes.
+    pub fn bytes(&self) -> usize {
+        let id_bytes = |id: &Option<RequestId>| id.as_ref().map_or(0, |id| id.as_json().len());
+        match self {
+            Self::Request { id, params, .. } => id.as_json().len() + params.as_json().len(),
+            Self::Notification { params, .. } => params.as_json().len(),
+            Self::Response(ClientReply { id, result, error }) => {
+                id_bytes(id) + result.iter().chain(error).map(Bytes::len).sum::<usize>()
+            }
+            Self::Malformed { id, .. } => id_bytes(id),
+        }
+    }
+
     /// Returns whether the message contains no names that must be looked up, whatever its params.
     pub fn names_nothing(&self) -> bool {
         match self {
@@ -253,7 +266,7 @@ impl MessageMembers<'_> {
         let slice = |text: &[u8]| line.slice_ref(text);
         // Only strings and numbers are ids. An error about another id has the id null.
         let is_id = |text: &&[u8]| matches!(text.first(), Some(b'"' | b'-' | b'0'..=b'9'));
-        let id = self.id.filter(is_id).map(|text| RequestId::in_line(line, text));
+        let id = self.id.filter(is_id).map(|text| RequestId::of(text));
         let malformed = |id, why: &str| Incoming::Malformed { id, error: RpcError::invalid_request(why) };
         let method = match self.method {
             Some(text) => match MethodName::from_json(text) {
@@ -477,6 +490,15 @@ mod tests {
 
     fn parse(line: &str) -> Incoming {
         Incoming::parse(&Bytes::copy_from_slice(line.as_bytes()))
+    }
+
+    #[test]
+    fn long_id_does_not_keep_its_line_in_memory() {
+        let uuid = "\"123e4567-e89b-12d3-a456-426614174000\"";
+        let line = Bytes::from(format!(r#"{{"jsonrpc":"2.0","id":{uuid},"method":"ping"}}"#));
+        let Incoming::Request { id, .. } = Incoming::parse(&line) else { panic!("a request") };
+        assert!(line.is_unique());
+        assert_eq!(id.as_json(), uuid.as_bytes());
     }
 
     fn code_and_id(line: &str) -> (i32, Option<String>) {

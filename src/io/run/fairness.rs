@@ -66,11 +66,8 @@ impl Sidecar {
         let (total, mut bytes) = (self.options.outbox.total, self.bytes_of_clients());
         while bytes > total {
             let links = self.links.iter().filter(|link| link.on_close == OnClose::Close);
-            let Some(largest) = links.max_by_key(|link| link.held_bytes()) else { return };
-            let (connection, of_largest) = (largest.id, largest.held_bytes());
-            if of_largest == 0 {
-                return;
-            }
+            let sizes = links.map(|link| (link.held_bytes() + self.queued_bytes(link), link.id));
+            let Some((of_largest, connection)) = sizes.max().filter(|(bytes, _)| *bytes > 0) else { return };
             tracing::warn!(
                 connection = connection.0,
                 bytes = of_largest,
@@ -88,8 +85,15 @@ impl Sidecar {
     }
 
     /// Returns the bytes queued for clients, or received and not handled. Shared bytes count once.
+    /// Requests whose connection is closed do not count: no disconnect would free their memory.
     fn bytes_of_clients(&self) -> usize {
-        self.acceptor.backlog().bytes() + self.links.iter().map(Link::own_bytes).sum::<usize>()
+        let own = self.links.iter().map(|link| link.own_bytes() + self.queued_bytes(link));
+        self.acceptor.backlog().bytes() + own.sum::<usize>()
+    }
+
+    /// Returns the size of a connection's requests that wait for a thread, or that one handles.
+    fn queued_bytes(&self, link: &Link) -> usize {
+        self.resources.bytes_of(link.id)
     }
 
     /// Disconnects a client with this reason, and drops its queued output.

@@ -211,3 +211,36 @@ async fn unhandled_messages_count_until_they_are_handled() {
     world.settle().await;
     assert!(held(&world) < 1000, "it was heard");
 }
+
+#[tokio::test]
+async fn client_whose_queued_requests_hold_too_much_is_disconnected() {
+    let limits = OutboxLimits { total: 4 << 20, ..OutboxLimits::default() };
+    let mut world = World::with(Persistence::in_memory(), limits);
+    world.sidecar.begin().unwrap();
+    world.sidecar.resources.occupy_reads();
+    let mut floods = world.client("floods", "1.0.0").await;
+    let other = world.client("other", "1.0.0").await;
+    let uri = format!("data:,{}", "x".repeat(1 << 20));
+    for _ in 0..3 {
+        floods.asks("resourceRead", json!({ "channel": "ahp-root://", "uri": uri }));
+        world.settle().await;
+    }
+    assert!(!floods.chunks.is_closed(), "there is room for three");
+    floods.asks("resourceRead", json!({ "channel": "ahp-root://", "uri": uri }));
+    world.settle().await;
+    assert!(floods.chunks.is_closed() && !other.chunks.is_closed());
+}
+
+#[tokio::test]
+async fn message_counts_until_its_lookup_is_done() {
+    let folder = folder();
+    let mut world = World::on(folder.path()).await;
+    let mut client = world.client("waits", "1.0.0").await;
+    let held = |world: &World| world.sidecar.links.iter().map(Link::own_bytes).sum::<usize>();
+    let params = json!({ "channel": "ahp-session:/unknown", "_meta": { "x": "x".repeat(1000) } });
+    client.asks("subscribe", params);
+    world.settle().await;
+    assert!(held(&world) > 1000, "it waits for the store");
+    world.deliver_next().await;
+    assert!(held(&world) < 1000, "it is handled");
+}
