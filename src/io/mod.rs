@@ -3,12 +3,13 @@
 //! Owns: connections ([`link`]); their transports ([`stdio`], [`sockets`], `control_frames`),
 //! listeners ([`listen`]), fronts ([`fronts`], [`hello`]) and handshakes (`half_open`); output
 //! queues ([`outbox`], [`backlog`]), large answers (`states`) and answers made elsewhere
-//! (`unanswered`); commits ([`persistence`]), reads ([`readers`]) and the messages that wait for
-//! them (`held`), also while commits fail ([`store_failure`]); files ([`resources`], `completions`,
-//! [`watches`]) and working directories (`directories`); git ([`git`]) and terminals ([`ptys`]);
-//! time and ids ([`sources`]), time zones (`time_zones`), the log ([`log`]), also as records for
-//! clients ([`telemetry`]), open files ([`descriptors`]), changes under a
-//! running host ([`upkeep`], [`configuration`]); all events ([`events`]), and the loop ([`run`]).
+//! (`unanswered`); jobs that wait for threads ([`queue`]); commits ([`persistence`]), reads
+//! ([`readers`]) and the messages that wait for them (`held`), also while commits fail
+//! ([`store_failure`]); files ([`resources`], `completions`, [`watches`]) and working directories
+//! (`directories`); git ([`git`]) and terminals ([`ptys`]); time and ids ([`sources`]), time zones
+//! (`time_zones`), the log ([`log`]), also as records for clients ([`telemetry`]), open files
+//! ([`descriptors`]), changes under a running host ([`upkeep`], [`configuration`]); all events
+//! ([`events`]), and the loop ([`run`]).
 //! Never: makes a decision of the protocol.
 #![doc = include_str!("README.md")]
 
@@ -30,6 +31,7 @@ pub mod log;
 pub mod outbox;
 pub mod persistence;
 pub mod ptys;
+pub mod queue;
 pub mod readers;
 pub mod resources;
 pub mod run;

@@ -1,7 +1,7 @@
 //! Reads from the store for clients.
 //!
 //! Owns: the reading threads, which also build sessions from what they read, so that a long chat, a
-//! long list or old actions delay only the requesting client.
+//! long list or old actions delay only the requesting client; and the queue for them.
 //! Never: decides what to read, or interprets the result.
 
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
 use super::held::Tick;
+use super::queue::{FairQueue, QueuedJob};
 use crate::backend::AnsweredAgentSessions;
 use crate::host;
 use crate::host::effects::{
@@ -30,6 +31,9 @@ use crate::versions::dialect::Dialect;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::RequestId;
+
+/// Number of jobs that each thread may have, so that it goes on while the loop is busy.
+const JOBS_PER_THREAD: usize = 2;
 
 /// Request for what a message needs from the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -112,6 +116,17 @@ pub struct ReadJob {
     task: Task,
 }
 
+impl QueuedJob for ReadJob {
+    fn bytes(&self) -> usize {
+        let texts = match &self.task {
+            Task::List(ListRequest { id, .. }) => id.as_json().len(),
+            // The held message, or the answer of an agent, has its texts.
+            Task::Recall(_) | Task::Conversations(_) => 0,
+        };
+        size_of::<Self>() + texts
+    }
+}
+
 #[derive(Debug)]
 enum Task {
     Recall(ReadRequest),
@@ -125,10 +140,14 @@ pub struct Readers {
     /// Readers of the threads, before the threads start.
     at_rest: Vec<Reader>,
     limits: Limits,
+    waiting: FairQueue<ReadJob>,
+    /// Connection whose job was given to the threads last.
+    last_served: Option<ConnectionId>,
     jobs: Sender<ReadJob>,
     to_do: Arc<Mutex<Receiver<ReadJob>>>,
     results: UnboundedSender<(ConnectionId, FinishedRead)>,
     running: usize,
+    running_max: usize,
 }
 
 impl Task {
@@ -170,7 +189,18 @@ impl Readers {
     ) -> (Self, UnboundedReceiver<(ConnectionId, FinishedRead)>) {
         let (jobs, to_do) = channel();
         let (results, receiver) = unbounded_channel();
-        (Self { at_rest, limits, jobs, to_do: Arc::new(Mutex::new(to_do)), results, running: 0 }, receiver)
+        let readers = Self {
+            running_max: JOBS_PER_THREAD * at_rest.len(),
+            at_rest,
+            limits,
+            waiting: FairQueue::default(),
+            last_served: None,
+            jobs,
+            to_do: Arc::new(Mutex::new(to_do)),
+            results,
+            running: 0,
+        };
+        (readers, receiver)
     }
 
     /// Returns a reader for use before the threads begin.
@@ -216,14 +246,34 @@ impl Readers {
     }
 
     fn read(&mut self, job: ReadJob) {
-        self.running += 1;
-        // Cannot fail: `self` holds the receiver.
-        self.jobs.send(job).unwrap_or_default();
+        self.waiting.push(job.connection, job);
+        self.start();
+    }
+
+    fn start(&mut self) {
+        while self.running < self.running_max {
+            let Some(job) = self.waiting.take(&mut self.last_served, |_, _| Some(0)) else { return };
+            self.running += 1;
+            // Cannot fail: `self` holds the receiver.
+            self.jobs.send(job).unwrap_or_default();
+        }
     }
 
     /// Notes that a result has arrived.
     pub fn answered(&mut self) {
         self.running = self.running.saturating_sub(1);
+        self.start();
+    }
+
+    /// Drops the queued reads of a closed connection, except those that the answer of an agent
+    /// waits for: the core must receive it.
+    pub fn connection_closed(&mut self, connection: ConnectionId) {
+        self.waiting.retain(connection, |job| matches!(job.task, Task::Conversations(_)));
+    }
+
+    /// Returns the size of a connection's queued reads, in bytes.
+    pub fn bytes_of(&self, connection: ConnectionId) -> usize {
+        self.waiting.bytes_of(connection)
     }
 
     /// Returns whether no read is pending.

@@ -8,7 +8,6 @@
 mod changing;
 mod reading;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +19,7 @@ use tokio::sync::mpsc;
 
 use super::completions;
 use super::git::{ContentReader, GitQueue};
+use super::queue::{FairQueue, QueuedJob};
 use crate::files::folders::HostFile;
 use crate::files::uris::{overlap, path_of};
 use crate::host::effects::{
@@ -120,6 +120,12 @@ struct ResourceJob {
     bytes: usize,
 }
 
+impl QueuedJob for ResourceJob {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
 #[derive(Debug)]
 struct RunningJob {
     number: u64,
@@ -177,8 +183,9 @@ fn named<const COUNT: usize>(uris: [&String; COUNT]) -> Vec<PathBuf> {
 /// Queued and running jobs.
 #[derive(Debug)]
 pub struct Resources {
-    waiting: VecDeque<ResourceJob>,
-    waiting_bytes: usize,
+    waiting: FairQueue<ResourceJob>,
+    /// Connection whose job was started last, by lane.
+    last_served: [Option<ConnectionId>; JobLane::ALL.len()],
     running: Vec<RunningJob>,
     last_number: u64,
     writable: Arc<WritableFolders>,
@@ -189,8 +196,15 @@ impl Resources {
     /// Creates an empty queue, and the receiver of the answers.
     pub fn new(writable: WritableFolders) -> (Self, mpsc::UnboundedReceiver<ResourceAnswer>) {
         let (answers, answered) = mpsc::unbounded_channel();
-        let (waiting, writable) = (VecDeque::new(), Arc::new(writable));
-        (Self { waiting, waiting_bytes: 0, running: Vec::new(), last_number: 0, writable, answers }, answered)
+        let resources = Self {
+            waiting: FairQueue::default(),
+            last_served: Default::default(),
+            running: Vec::new(),
+            last_number: 0,
+            writable: Arc::new(writable),
+            answers,
+        };
+        (resources, answered)
     }
 
     /// Returns the files of the host that clients may not change.
@@ -212,57 +226,56 @@ impl Resources {
             let answer = failed(id, taken_by(&resource), error);
             return send(&self.answers, ResourceAnswer { connection, answer, job: None });
         }
-        self.waiting_bytes += bytes;
         self.last_number += 1;
         let number = self.last_number;
-        self.waiting.push_back(ResourceJob { number, connection, id, resource, lane, about, bytes });
+        let job = ResourceJob { number, connection, id, resource, lane, about, bytes };
+        self.waiting.push(connection, job);
     }
 
     fn has_room_for(&self, connection: ConnectionId, bytes: usize) -> bool {
-        if self.waiting.len() < WAITING_MAX && self.waiting_bytes.saturating_add(bytes) <= WAITING_BYTES_MAX {
-            return true;
-        }
-        let own = || self.waiting.iter().filter(|job| job.connection == connection);
-        let own_bytes: usize = own().map(|job| job.bytes).sum();
-        own().count() < ASSURED && own_bytes.saturating_add(bytes) <= ASSURED_BYTES
+        let fits = |queued: usize, max: usize| queued.saturating_add(bytes) <= max;
+        (self.waiting.count() < WAITING_MAX && fits(self.waiting.bytes(), WAITING_BYTES_MAX))
+            || (self.waiting.of(connection).count() < ASSURED
+                && fits(self.waiting.bytes_of(connection), ASSURED_BYTES))
+    }
+
+    /// Drops the queued reads of a closed connection. Changes are still made: the host has accepted
+    /// them.
+    pub fn connection_closed(&mut self, connection: ConnectionId) {
+        self.waiting.retain(connection, |job| job.about.changes);
     }
 
     /// Returns the size of a connection's queued and running requests, in bytes.
     pub fn bytes_of(&self, connection: ConnectionId) -> usize {
-        let waiting = self.waiting.iter().filter(|job| job.connection == connection).map(|job| job.bytes);
         let running = self.running.iter().filter(|job| job.connection == connection).map(|job| job.bytes);
-        waiting.chain(running).sum()
+        self.waiting.bytes_of(connection) + running.sum::<usize>()
     }
 
-    /// Starts queued jobs within the limits of their lanes. Reads start only if `has_room` says
-    /// that their connection has room for the answer.
+    /// Starts queued jobs within the limits of their lanes; connections take turns. Reads start only
+    /// if `has_room` says that their connection has room for the answer.
     pub fn start(&mut self, git: &mut GitQueue, mut has_room: impl FnMut(ConnectionId) -> bool) {
         for lane in JobLane::ALL {
             let is_read = matches!(lane, JobLane::Reads | JobLane::Contents);
             while self.running.iter().filter(|running| running.lane == lane).count() < lane.at_once() {
-                let mut looked_at: BTreeMap<ConnectionId, usize> = BTreeMap::new();
-                let mut of_lane = self.waiting.iter().enumerate().filter(|(_, job)| job.lane == lane);
-                let next = of_lane.find(|(at, job)| {
-                    let count = looked_at.entry(job.connection).or_default();
-                    *count += 1;
-                    *count <= CONSIDERED_MAX
-                        && (!is_read || has_room(job.connection))
-                        && !self.must_wait(*at, job)
+                let running = &self.running;
+                let next = self.waiting.take(&mut self.last_served[lane as usize], |connection, jobs| {
+                    if is_read && !has_room(connection) {
+                        return None;
+                    }
+                    // A job waits for running ones and earlier ones of its client. Queued jobs of
+                    // other clients do not count: their client may not read.
+                    let must_wait = |at: usize, job: &ResourceJob| {
+                        running.iter().any(|running| running.about.touches(&job.about))
+                            || jobs.iter().take(at).any(|before| before.about.touches(&job.about))
+                    };
+                    let of_lane = jobs.iter().enumerate().filter(|(_, job)| job.lane == lane);
+                    let mut considered = of_lane.take(CONSIDERED_MAX);
+                    considered.find(|(at, job)| !must_wait(*at, job)).map(|(at, _)| at)
                 });
-                let next = next.map(|(at, _)| at);
-                let Some(job) = next.and_then(|at| self.waiting.remove(at)) else { break };
-                self.waiting_bytes -= job.bytes;
+                let Some(job) = next else { break };
                 self.begin(job, git);
             }
         }
-    }
-
-    /// Returns whether a job must wait for a running one or an earlier one of its client. Jobs of
-    /// other clients do not count: they may be blocked because their client does not read.
-    fn must_wait(&self, at: usize, job: &ResourceJob) -> bool {
-        let mut before = self.waiting.iter().take(at).filter(|other| other.connection == job.connection);
-        self.running.iter().any(|running| running.about.touches(&job.about))
-            || before.any(|other| other.about.touches(&job.about))
     }
 
     fn begin(&mut self, job: ResourceJob, git: &mut GitQueue) {
@@ -320,7 +333,7 @@ impl Resources {
 
     /// Returns whether no job runs or is queued.
     pub fn is_idle(&self) -> bool {
-        self.running.is_empty() && self.waiting.is_empty()
+        self.running.is_empty() && self.waiting.count() == 0
     }
 }
 
@@ -447,6 +460,7 @@ fn method_of(change: &Change) -> Method {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::effects::GitContent;
     use ahp_types::commands::ResourceWriteParams;
     use serde_json::json;
 
@@ -479,7 +493,9 @@ mod tests {
         }
         assert!(refused(&mut resources, FREE));
         let (mut resources, mut answered) = Resources::new(WritableFolders::default());
-        resources.waiting_bytes = WAITING_BYTES_MAX;
+        resources.take(HINDERED, RequestId::inner(0), read());
+        let full = resources.waiting.take(&mut None, |_, _| Some(0)).unwrap();
+        resources.waiting.push(HINDERED, ResourceJob { bytes: WAITING_BYTES_MAX, ..full });
         let mut written = |bytes: usize| {
             let Resource::Change { mut change, below } = write("file:///x") else { unreachable!() };
             if let Change::Write(write) = &mut *change {
@@ -502,7 +518,7 @@ mod tests {
         }
         resources.take(FREE, RequestId::inner(1), read());
         resources.start(&mut git, |connection| connection == FREE);
-        assert!(!resources.waiting.iter().any(|job| job.connection == FREE), "it was not begun");
+        assert_eq!(resources.waiting.of(FREE).count(), 0, "it was not begun");
 
         // A copy of a large folder, and many changes in it.
         let about = JobPaths { paths: vec!["/copied".into()], changes: true };
@@ -513,8 +529,37 @@ mod tests {
         }
         resources.take(FREE, RequestId::inner(2), write("file:///elsewhere/file"));
         resources.start(&mut git, |connection| connection == FREE);
-        assert!(!resources.waiting.iter().any(|job| job.connection == FREE), "it was not begun");
-        let waits = resources.waiting.iter().filter(|job| job.connection == HINDERED);
-        assert_eq!(waits.count() as u64, 2 * MANY);
+        assert_eq!(resources.waiting.of(FREE).count(), 0, "it was not begun");
+        assert_eq!(resources.waiting.of(HINDERED).count() as u64, 2 * MANY);
+    }
+
+    #[test]
+    fn connections_take_turns_and_a_closed_one_only_finishes_its_changes() {
+        let (mut resources, _answered) = Resources::new(WritableFolders::default());
+        let (mut git, _events) = GitQueue::without_program();
+        let read = || {
+            let content = GitContent { blob: "1".to_owned(), mode: 0o100_644 };
+            let (uri, root, file) = (String::new(), "file:///a".to_owned(), "file:///a/b".to_owned());
+            Resource::GitContent { uri, root, content, file, encoding: None }
+        };
+        for number in 0..MANY {
+            resources.take(HINDERED, RequestId::inner(number), read());
+        }
+        resources.start(&mut git, |_| true);
+        for number in 0..3 {
+            resources.take(FREE, RequestId::inner(number), read());
+        }
+        let started: Vec<ConnectionId> = (0..6)
+            .map(|_| {
+                resources.running.remove(0);
+                resources.start(&mut git, |_| true);
+                resources.running.last().unwrap().connection
+            })
+            .collect();
+        assert_eq!(started, [FREE, HINDERED, FREE, HINDERED, FREE, HINDERED]);
+        resources.take(HINDERED, RequestId::inner(MANY), write("file:///x"));
+        resources.connection_closed(HINDERED);
+        let lanes: Vec<JobLane> = resources.waiting.of(HINDERED).map(|job| job.lane).collect();
+        assert_eq!(lanes, [JobLane::Writes]);
     }
 }

@@ -93,7 +93,8 @@ impl Sidecar {
 
     /// Returns the size of a connection's requests that wait for a thread, or that one handles.
     fn queued_bytes(&self, link: &Link) -> usize {
-        self.resources.bytes_of(link.id)
+        let reads = self.readers.as_ref().map_or(0, |readers| readers.bytes_of(link.id));
+        self.resources.bytes_of(link.id) + reads
     }
 
     /// Disconnects a client with this reason, and drops its queued output.

@@ -206,8 +206,7 @@ impl Sidecar {
     /// Removes a connection to which nothing more can be sent.
     pub(super) fn lose(&mut self, connection: ConnectionId, failure: Option<String>) {
         let Some(link) = self.links.remove(connection) else { return };
-        self.edges.close(connection);
-        self.agents.connection_closed(connection);
+        self.connection_closed(connection);
         if !link.has_departed {
             let (how, expected) = (link.terms.on_eof, link.terms.returns_within);
             self.feed(Input::Ended { connection, how, expected });
@@ -215,6 +214,14 @@ impl Sidecar {
         self.feed(Input::Closed(connection));
         // The client is gone, so its front need not wait for the end of the host.
         self.send_exit(&link, failure, false);
+    }
+
+    /// Ends what is done for a connection that was removed.
+    pub(super) fn connection_closed(&mut self, connection: ConnectionId) {
+        self.edges.close(connection);
+        self.agents.connection_closed(connection);
+        self.resources.connection_closed(connection);
+        self.readers.iter_mut().for_each(|readers| readers.connection_closed(connection));
     }
 
     pub(super) fn send_exit(&mut self, link: &Link, failure: Option<String>, waits: bool) {

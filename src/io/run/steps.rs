@@ -404,8 +404,7 @@ impl Sidecar {
         }
         for connection in over {
             let Some(link) = self.links.remove(connection) else { continue };
-            self.edges.close(connection);
-            self.agents.connection_closed(connection);
+            self.connection_closed(connection);
             if !link.closing {
                 // A deadline has ended it before the core has closed it.
                 self.feed(Input::Closed(connection));

@@ -140,3 +140,31 @@ async fn list_that_waits_for_a_commit_is_sent_after_the_end_of_input() {
     world.settle().await;
     assert_eq!((lists.answers(), lists.chunks.is_closed()), (vec![id], true));
 }
+
+#[tokio::test]
+async fn lists_of_one_client_do_not_delay_the_reads_of_another() {
+    let folder = folder();
+    let (mut world, mut other, mut lists) = with_three(&folder).await;
+    for _ in 0..20 {
+        lists.asks("listSessions", json!({}));
+        world.settle().await;
+    }
+    let id = other.asks("listSessions", json!({}));
+    world.settle().await;
+    let mut before = 0;
+    while !other.answers().contains(&id) {
+        world.deliver_next().await;
+        before += 1;
+    }
+    assert!(before <= 6, "it was the {before}th of 21");
+
+    // The rest is dropped with its connection.
+    world.sidecar.give_up(lists.id, String::new());
+    world.settle().await;
+    let mut after = 0;
+    while let Some(job) = world.next_job() {
+        world.deliver_late(world.read(job)).await;
+        after += 1;
+    }
+    assert!(after <= 4, "{after} lists were read for nobody");
+}
