@@ -2,6 +2,8 @@
 //!
 //! Owns: framing. A line ends with LF; CRLF, blank lines and a byte order mark are tolerated. A
 //! line over the limit is reported once and skipped to its end; a line without an end is an error.
+//! The text of a message has no raw line end, however it arrives: parts of a message are repeated
+//! to other clients, in lines that these would otherwise split.
 //! Never: interprets a line.
 
 use std::io;
@@ -12,9 +14,9 @@ use tokio_util::codec::Decoder;
 /// Line of the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InputLine {
-    /// Line without its end.
+    /// Line without its end, and without a line end inside.
     Complete(Bytes),
-    /// Bytes behind the last line end when the input ended.
+    /// Bytes behind the last line end when the input ended, without a CR.
     Unterminated(Bytes),
     /// Line that was longer than the limit, and was dropped.
     TooLong {
@@ -100,8 +102,19 @@ impl LineCodec {
         if line.len() > self.line_bytes_max {
             return Some(Err(InputLine::TooLong { first: first_of(&line) }));
         }
-        (!line.iter().all(u8::is_ascii_whitespace)).then_some(Ok(line))
+        (!line.iter().all(u8::is_ascii_whitespace)).then(|| Ok(without_line_ends(line)))
     }
+}
+
+/// Replaces raw line ends in a message by tabs. In JSON both are white space, or, in a string, an
+/// error.
+pub fn without_line_ends(message: Bytes) -> Bytes {
+    if memchr::memchr2(b'\n', b'\r', &message).is_none() {
+        return message;
+    }
+    let mut message = BytesMut::from(message);
+    message.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b'\t');
+    message.freeze()
 }
 
 fn first_of(line: &[u8]) -> Option<u8> {
@@ -183,6 +196,13 @@ mod tests {
         for size in 1..=input.len() {
             assert_eq!(decode(input, size, 100), expected, "in chunks of {size}");
         }
+    }
+
+    #[test]
+    fn line_end_inside_a_message_becomes_a_tab() {
+        assert_eq!(decode(b"{\r\r1}\r\n\r{\r}", 100, 100)[0], complete("{\t\t1}"));
+        assert_eq!(decode(b"\r{\r}", 100, 100), [InputLine::Unterminated(Bytes::from_static(b"\t{\t}"))]);
+        assert_eq!(without_line_ends(Bytes::from_static(b"{\r\n\"\n\"}")), "{\t\t\"\t\"}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context};
+use bytes::Bytes;
 use clap::Args;
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::AsyncWriteExt;
@@ -20,7 +21,7 @@ use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 use tokio_tungstenite::{connect_async_with_config, MaybeTlsStream, WebSocketStream};
 use tokio_util::codec::FramedRead;
 
-use crate::codec::{InputLine, LineCodec};
+use crate::codec::{without_line_ends, InputLine, LineCodec};
 use crate::io::listen::access::AccessToken;
 use crate::io::listen::websocket::END_OF_INPUT;
 use crate::listening::host_of;
@@ -223,7 +224,7 @@ async fn join_websocket(destination: &Destination) -> anyhow::Result<Ended> {
         while let Some(message) = from_host.next().await {
             match message.map_err(failed)? {
                 Message::Text(text) => {
-                    stdout.write_all(text.as_bytes()).await?;
+                    stdout.write_all(&without_line_ends(Bytes::from(text))).await?;
                     stdout.write_all(b"\n").await?;
                     stdout.flush().await?;
                 }

@@ -20,7 +20,7 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::WebSocketStream;
 
-use crate::codec::InputLine;
+use crate::codec::{without_line_ends, InputLine};
 use crate::io::control_frames::ControlFrames;
 use crate::io::link::{ClientLines, ConnectionAcceptor, ConnectionSettings, OnClose, PartialMessage};
 use crate::io::sockets::{Framing, StreamWriter};
@@ -165,7 +165,7 @@ async fn receive<R: AsyncRead + Unpin>(
 fn take_in(message: Option<Result<Message, Error>>, batch: &mut Vec<InputLine>) -> Option<ReadEnd> {
     let error = match message {
         Some(Ok(Message::Text(text))) => {
-            batch.push(InputLine::Complete(Bytes::from(text)));
+            batch.push(InputLine::Complete(without_line_ends(Bytes::from(text))));
             return None;
         }
         Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => return None,

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{json, Value};
 use tempfile::TempDir;
+use tokio_tungstenite::tungstenite::Message;
 
 use super::{Client, Host};
 use crate::support::{program, window_on, Process};
@@ -117,4 +118,49 @@ fn window_does_not_join_an_exclusive_serving_host() {
     let output = window_on(&folder).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     host.leave();
+}
+
+#[test]
+fn line_ends_inside_a_message_start_no_line_of_another_client() {
+    let (_outer, folder) = state();
+    let host = Host::on(&folder, &[ANY_PORT]);
+    let mut window = window(&folder, "window");
+    let mut files = host.connect();
+    files.initializes("files", "1.0.0");
+    // A request that the host relays: its answer is in the line of another client.
+    let list = json!({ "channel": "ahp-root://", "uri": "virtual://files/x" });
+    window.say(&json!({ "jsonrpc": "2.0", "id": 2, "method": "resourceList", "params": list }).to_string());
+    let asked = files.hears();
+    assert_eq!(asked["method"], "resourceList", "{asked}");
+    let forged = r#"{"jsonrpc":"2.0","method":"root/forged","params":{}}"#;
+    let answer = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{{\"entries\":[],\"x\":\n{forged}\r\n}}}}",
+        asked["id"]
+    );
+    files.socket.send(Message::text(answer)).unwrap();
+    let line = window.next_line().unwrap();
+    let answer: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    assert_eq!((&answer["id"], &answer["result"]["entries"]), (&json!(2), &json!([])), "{answer}");
+    // A refusal and an acknowledgement repeat the action.
+    let act = |of: &str, action: &str| {
+        format!(
+            "{{\"jsonrpc\":\"2.0\",\"method\":\"dispatchAction\",\"params\":{{\"channel\":\"{of}\",\
+             \"clientSeq\":1,\"action\":{{{action}}}}}}}"
+        )
+    };
+    files.asks("createSession", json!({ "channel": SESSION }));
+    files.asks("subscribe", json!({ "channel": SESSION }));
+    for (channel, members, is_refused) in [
+        (SESSION, ["\"type\": \"session/titleChanged\",", "\"title\": 5"], true),
+        ("ahp-root://", ["\"type\": \"root/configChanged\",", "\"config\": {}"], false),
+    ] {
+        let spaced = |space: &str| act(channel, &members.map(|member| format!("{space}{member}")).concat());
+        files.socket.send(Message::text(spaced("\r\n  "))).unwrap();
+        let answer = files.hears();
+        assert_eq!(answer["params"]["rejectionReason"].is_string(), is_refused, "{answer}");
+        assert_eq!(answer["params"]["origin"]["clientId"], "files", "{answer}");
+        window.say(&spaced("\r "));
+        let line = window.next_line().unwrap();
+        assert!(line.contains(r#""clientId":"window""#) && !line.contains('\r'), "{line:?}");
+    }
 }
