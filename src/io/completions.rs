@@ -3,16 +3,22 @@
 //! Owns: the search in the working directories of a chat, without ignored files, and the ranking.
 //! Never: follows a link, so it stays inside these directories; searches without a limit.
 
+mod ignored;
+
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirEntry, FileType};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ahp_types::commands::{CompletionItem, CompletionsResult};
 use ahp_types::state::{MessageAttachment, MessageResourceAttachment};
-use ignore::WalkBuilder;
 
+use self::ignored::IgnorePatterns;
 use crate::files::uris::{path_of, uri_of};
 use crate::host::effects::FileCompletionQuery;
+use crate::os::paths::canonical;
 
 const OFFERED_MAX: usize = 50;
 
@@ -48,7 +54,7 @@ pub(super) fn find(meant: &FileCompletionQuery) -> CompletionsResult {
         };
         if !directories.iter().enumerate().any(has_it) {
             let share = VISITED_MAX / directories.len();
-            list(directory, share, until, |path| found.extend(fit(&typed, of, directory, path)));
+            list(directory, share, until, |below| found.extend(fit(&typed, of, directory, below)));
         }
     }
     found.sort_by(|one, other| (one.rank, one.of, &one.below).cmp(&(other.rank, other.of, &other.below)));
@@ -81,34 +87,77 @@ pub(super) fn find(meant: &FileCompletionQuery) -> CompletionsResult {
     CompletionsResult { items: found.iter().map(item).collect() }
 }
 
-/// Calls `show` with each file in a directory, up to `entries_max` entries and the deadline.
+/// Calls `show` with the path of each file in a directory, up to `entries_max` entries, of which the
+/// directory is one, and the deadline. Paths are relative to the directory.
 fn list(directory: &Path, entries_max: usize, until: Instant, mut show: impl FnMut(&Path)) {
-    let walk = WalkBuilder::new(directory)
-        .follow_links(false)
-        .hidden(false)
-        .require_git(false)
-        .filter_entry(|entry| !OF_VERSION_CONTROL.iter().any(|name| entry.file_name() == *name))
-        .sort_by_file_name(Ord::cmp)
-        .build();
-    for entry in walk.take(entries_max) {
+    let root = match canonical(directory) {
+        Ok(root) => root,
+        Err(error) => return note_unreadable(&error),
+    };
+    let mut patterns = IgnorePatterns::above(&root, until);
+    let mut left = entries_max.saturating_sub(1);
+    // Folders that are not searched to their ends, each in the one before. Recursion would need a
+    // stack of the size that a repository chooses.
+    let mut open = Vec::new();
+    let mut next = Some(root.clone());
+    loop {
+        if let Some(folder) = next.take() {
+            let entries = entries_of(&folder, &mut left);
+            patterns.enter(&folder, |name| entries.contains_key(OsStr::new(name)));
+            open.push((folder, entries.into_iter()));
+        }
+        let Some((folder, entries)) = open.last_mut() else { return };
+        let Some((name, kind)) = entries.next() else {
+            open.pop();
+            patterns.leave();
+            continue;
+        };
         if Instant::now() > until {
             tracing::debug!(directory = %directory.display(), "a completion offers only some of the files, because the search took too long");
             return;
         }
-        match entry {
-            Ok(entry) if entry.file_type().is_some_and(|kind| kind.is_file()) => show(entry.path()),
-            Ok(_) => {}
-            Err(error) => {
-                tracing::debug!(%error, "a file is left out of a completion, because its metadata cannot be read")
+        let path = folder.join(&name);
+        if OF_VERSION_CONTROL.iter().any(|it| name == *it) || patterns.ignores(&path, kind.is_dir()) {
+            continue;
+        }
+        if kind.is_dir() {
+            next = Some(path);
+        } else if let Ok(below) = path.strip_prefix(&root) {
+            if kind.is_file() {
+                show(below);
             }
         }
     }
 }
 
-/// Returns the file with its rank if it matches `typed`, which must be lower case.
-fn fit(typed: &str, of: usize, directory: &Path, path: &Path) -> Option<FileMatch> {
-    let below = path.strip_prefix(directory).ok()?.to_string_lossy().into_owned();
-    let name = name_of(path);
+/// Returns the entries of a folder by name, at most `left`, which is reduced by their number.
+fn entries_of(folder: &Path, left: &mut usize) -> BTreeMap<OsString, FileType> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries.take(*left),
+        Err(error) => {
+            note_unreadable(&error);
+            return BTreeMap::new();
+        }
+    };
+    let known = |entry: io::Result<DirEntry>| {
+        let entry = entry?;
+        Ok((entry.file_name(), entry.file_type()?))
+    };
+    let entries = entries.map(known).filter_map(|entry| entry.map_err(|error| note_unreadable(&error)).ok());
+    let entries: BTreeMap<_, _> = entries.collect();
+    *left -= entries.len();
+    entries
+}
+
+fn note_unreadable(error: &io::Error) {
+    tracing::debug!(%error, "a file is left out of a completion, because its metadata cannot be read");
+}
+
+/// Returns the file at the path `below` a directory with its rank if it matches `typed`, which must
+/// be lower case.
+fn fit(typed: &str, of: usize, directory: &Path, below: &Path) -> Option<FileMatch> {
+    let (name, path) = (name_of(below), directory.join(below));
+    let below = below.to_string_lossy().into_owned();
     let (small_name, small_path) = (name.to_lowercase(), below.to_lowercase());
     let how = if small_name.starts_with(typed) {
         0
@@ -122,7 +171,7 @@ fn fit(typed: &str, of: usize, directory: &Path, path: &Path) -> Option<FileMatc
         return None;
     };
     let depth = below.matches('/').count();
-    Some(FileMatch { rank: (how, depth), below, name, path: path.to_owned(), of })
+    Some(FileMatch { rank: (how, depth), below, name, path, of })
 }
 
 fn name_of(path: &Path) -> String {
@@ -206,6 +255,26 @@ mod tests {
         found.sort();
         assert_eq!(found, [".gitignore", "kept.txt", "kept.yml"]);
         assert_eq!(labels(&[&folder.path().join("nowhere")], ""), [""; 0]);
+    }
+
+    #[test]
+    fn search_reaches_the_deepest_folder_and_leaves_the_inner_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut deepest = folder.path().to_owned();
+        fs::write(deepest.join("z.o"), "").unwrap();
+        // Longer paths cannot be opened.
+        while deepest.as_os_str().len() < 4000 {
+            deepest.push("d");
+        }
+        fs::create_dir_all(&deepest).unwrap();
+        fs::write(deepest.join("last"), "").unwrap();
+        fs::write(folder.path().join("d/.gitignore"), "*.o\n").unwrap();
+        fs::write(folder.path().join("d/made.o"), "").unwrap();
+        let mut seen = Vec::new();
+        list(folder.path(), 10_000, Instant::now() + Duration::from_secs(3600), |below| {
+            seen.push(name_of(below));
+        });
+        assert_eq!(seen, [".gitignore", "last", "z.o"]);
     }
 
     #[test]

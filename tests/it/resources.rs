@@ -4,10 +4,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{json, Value};
 
-use crate::support::Process;
+use crate::support::{shell, sidecar, Process};
 
 /// Opens a connection.
 fn opened() -> Process {
@@ -194,4 +195,44 @@ fn system_errors_are_mapped_to_error_codes() {
         assert_eq!(code(method, &inside, more), Some(-32009), "{method}");
     }
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+#[test]
+fn hostile_ignore_file_neither_blocks_nor_ends_the_host() {
+    let endless = |path: &Path| std::os::unix::fs::symlink("/dev/zero", path).unwrap();
+    let silent = |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    let giant = |path: &Path| fs::write(path, "*.txt\n".repeat(1 << 20)).unwrap();
+    let hostile: [(&str, &dyn Fn(&Path)); 3] =
+        [("endless", &endless), ("silent", &silent), ("giant", &giant)];
+    for name in [".gitignore", ".ignore", ".git/info/exclude", "../.gitignore"] {
+        for (kind, make) in hostile {
+            let outer = tempfile::tempdir().unwrap();
+            let folder = outer.path().join("folder");
+            fs::create_dir_all(folder.join(".git/info")).unwrap();
+            let file = folder.join("kept.txt");
+            fs::write(&file, "text").unwrap();
+            make(&folder.join(name));
+            // A host that reads without an end must not take all memory of this machine.
+            let mut process = Process::spawn(shell("ulimit -v 4000000; exec \"$@\"", &sidecar()));
+            process.say(
+                r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"clientId":"me","protocolVersions":["1.0.0"]}}"#,
+            );
+            process.next();
+            let session = json!({ "channel": "ahp-session:/s", "workingDirectories": [on(&folder)["uri"]] });
+            assert_eq!(ask(&mut process, "createSession", &session)["result"], Value::Null);
+            // More of them than threads that read.
+            for id in 100..108 {
+                let typed = json!({ "channel": "ahp-session:/s", "kind": "userMessage", "text": "#kept",
+                    "offset": 5 });
+                let request = json!({ "jsonrpc": "2.0", "id": id, "method": "completions", "params": typed });
+                process.say(&request.to_string());
+            }
+            for _ in 100..108 {
+                let offered = process.next_within(Duration::from_secs(20));
+                let offered = offered.unwrap_or_else(|| panic!("{name} is {kind}: nothing is offered"));
+                assert_eq!(offered["result"]["items"][0]["insertText"], "#kept.txt", "{name} is {kind}");
+            }
+            assert_eq!(ask(&mut process, "resourceRead", &on(&file))["result"]["data"], "text");
+        }
+    }
 }
