@@ -150,11 +150,14 @@ async fn receive<R: AsyncRead + Unpin>(
             let Some(next) = socket.next().now_or_never() else { break };
             end = take_in(next, &mut batch);
         }
-        if !batch.is_empty() && !lines.send(Ok(batch)).await {
-            return ReadEnd::Disconnected;
+        if !batch.is_empty() {
+            if !lines.send(Ok(batch)).await {
+                return ReadEnd::Disconnected;
+            }
+            // The client is not to blame for the wait until the loop has taken the batch. Control
+            // frames alone are no batch: they may arrive between the parts of a message.
+            socket.get_mut().deadline = None;
         }
-        // The client is not to blame for the wait until the loop has taken the batch.
-        socket.get_mut().deadline = None;
         if let Some(end) = end {
             return end;
         }

@@ -2,6 +2,9 @@
 
 use serde_json::json;
 use std::io::Write;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tokio_tungstenite::tungstenite::protocol::frame::{Frame, FrameHeader};
 use tokio_tungstenite::tungstenite::Message;
@@ -106,4 +109,28 @@ fn client_with_the_largest_message_is_closed_at_the_total_limit_and_may_return()
     let log = host.leave();
     let told = log.iter().filter(|line| line.contains("all connections together exceed")).count();
     assert_eq!(told, 1, "{log:?}");
+}
+
+#[test]
+fn pings_do_not_extend_the_time_for_an_unfinished_message() {
+    let host = Host::start(&["--message-timeout", "1"]);
+    let mut client = host.connect();
+    client.initializes("one", "1.0.0");
+    let part = Frame::message(b"{".to_vec(), OpCode::Data(Data::Text), false);
+    client.socket.send(Message::Frame(part)).unwrap();
+    let mut stream = client.socket.get_ref().0.try_clone().unwrap();
+    let (closed_now, is_closed) = channel();
+    // Longer than the time for a message, by far.
+    let pings = thread::spawn(move || {
+        (0..200).all(|_| {
+            let ping = [0x89, 0x81, 0, 0, 0, 0, b'p'];
+            // The host may have closed the connection.
+            stream.write_all(&ping).ok();
+            is_closed.recv_timeout(Duration::from_millis(50)).is_err()
+        })
+    });
+    let (code, _) = closed(&mut client);
+    closed_now.send(()).unwrap_or_default();
+    assert_eq!(code, CloseCode::Policy);
+    assert!(!pings.join().unwrap(), "the connection is closed only when the pings have ended");
 }
