@@ -53,6 +53,12 @@ fn main() -> ExitCode {
     // A signal that comes while the run starts is one of the run.
     let caught = run::is_asked_for(std::env::args_os()).then(run::catch_signals);
     let cli = Cli::parse();
+    use CliCommand::{Conform, Connect, Record, Replay};
+    // Agents and shells must not inherit a client's token. The host that the other commands here
+    // start may be `connect`.
+    if !matches!(cli.command, Some(Connect(_) | Record(_) | Replay(_) | Conform(_))) {
+        std::env::remove_var(connect::TOKEN_VARIABLE);
+    }
     let limited = match &cli.command {
         Some(CliCommand::RelayClientTools | CliCommand::RunGit { .. } | CliCommand::Help { .. }) => Ok(()),
         None | Some(CliCommand::Serve(_)) => expect(descriptors::expect_for_host()),
@@ -317,8 +323,6 @@ fn equipped(
     options: RunOptions,
     (source, reading): ReadAgents,
 ) -> (RunOptions, EquippedAgents, Option<KeptProgram>) {
-    // Programs of the host must not inherit a client's token.
-    std::env::remove_var(connect::TOKEN_VARIABLE);
     let kept = keep_program(&options);
     let guard = this_program(limits::raise());
     let guards = guard.clone();

@@ -118,3 +118,26 @@ fn token_file_readable_by_others_is_refused_with_the_remedy() {
         }
     }
 }
+
+#[test]
+fn agents_that_commands_start_do_not_inherit_the_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let (environment, state) = (folder.path().join("environment"), folder.path().join("state"));
+    let agent = format!("x=/bin/sh -c 'env > {}'", environment.display());
+    let bundle = folder.path().join("bundle.json");
+    for arguments in [
+        &["agents", "check"][..],
+        &["agents", "logout", "x"],
+        &["agents", "delete-session", "x", "s"],
+        &["debug-bundle", bundle.to_str().unwrap(), "--state-dir", state.to_str().unwrap()],
+    ] {
+        let mut command = program();
+        command.args(arguments).args(["--agent", &agent]).env("AHP_SIDECAR_TOKEN", "a-token-of-a-client");
+        // The agent ends at once, which most of them report.
+        let output = command.env("PATH", "/usr/bin:/bin").output().unwrap();
+        let inherited =
+            fs::read_to_string(&environment).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        assert!(inherited.contains("PATH=") && !inherited.contains("AHP_SIDECAR_TOKEN"), "{arguments:?}");
+        fs::remove_file(&environment).unwrap();
+    }
+}
