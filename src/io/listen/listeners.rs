@@ -149,10 +149,7 @@ impl Registry {
         let Some(folder) = &self.state_folder else { return Ok(()) };
         let urls = self.listeners.iter().map(|there| &there.url).chain(bound.iter().map(|new| &new.url));
         let listening = urls.cloned().collect();
-        let put_up = ListenNotice { process: std::process::id(), listening }.publish(folder)?;
-        if let Some(before) = self.posted.replace(put_up) {
-            before.was_replaced();
-        }
+        self.posted = Some(ListenNotice { process: std::process::id(), listening }.publish(folder)?);
         Ok(())
     }
 }

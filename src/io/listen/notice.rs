@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::os::facts::{self, Facts};
 use crate::os::private;
 
 const FILE: &str = "listening.json";
@@ -40,9 +41,14 @@ impl ListenNotice {
     }
 }
 
-/// File that publishes a listener, for its owner only, since it holds the token. Removed on drop.
+/// File that publishes a listener, for its owner only, since it holds the token. Removed on drop,
+/// unless another file has replaced it: a newer one, or that of another host.
 #[derive(Debug)]
-pub struct PublishedFile(Option<PathBuf>);
+pub struct PublishedFile {
+    path: PathBuf,
+    /// Facts about the file once it was written; its name may have changed since.
+    written: Facts,
+}
 
 impl PublishedFile {
     pub(super) fn write(path: PathBuf, content: &[u8]) -> io::Result<Self> {
@@ -53,22 +59,42 @@ impl PublishedFile {
             _ => Err(error),
         })?;
         private::options().write(true).create_new(true).open(&new)?.write_all(content)?;
+        let written = facts::at(&new)?;
         fs::rename(&new, &path)?;
-        Ok(Self(Some(path)))
+        Ok(Self { path, written })
     }
 
-    /// Keeps the file on drop: a newer value has replaced its content and removes it.
-    pub(super) fn was_replaced(mut self) {
-        self.0 = None;
+    fn is_present(&self) -> bool {
+        // The system may give the inode of a removed file to a new one.
+        let key = |facts: &Facts| (facts.identity, facts.modified);
+        facts::at(&self.path).is_ok_and(|present| key(&present) == key(&self.written))
     }
 }
 
 impl Drop for PublishedFile {
     fn drop(&mut self) {
-        let Some(path) = &self.0 else { return };
-        if let Err(error) = fs::remove_file(path) {
-            let path = path.display();
+        let path = self.path.display();
+        if !self.is_present() {
+            tracing::debug!(%path, "the file that tells of a listener was replaced or removed");
+        } else if let Err(error) = fs::remove_file(&self.path) {
             tracing::debug!(%error, %path, "the file that tells of a listener cannot be removed");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_file_that_another_host_has_replaced_is_not_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let notice = |process| ListenNotice { process, listening: vec![format!("unix:/{process}")] };
+        let first = notice(1).publish(folder.path()).unwrap();
+        let second = notice(2).publish(folder.path()).unwrap();
+        drop(first);
+        assert_eq!(ListenNotice::read(folder.path()).unwrap(), Some(notice(2)));
+        drop(second);
+        assert_eq!(ListenNotice::read(folder.path()).unwrap(), None);
     }
 }
