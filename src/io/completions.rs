@@ -18,7 +18,7 @@ use ahp_types::state::{MessageAttachment, MessageResourceAttachment};
 use self::ignored::IgnorePatterns;
 use crate::files::uris::{path_of, uri_of};
 use crate::host::effects::FileCompletionQuery;
-use crate::os::paths::canonical;
+use crate::os::paths::{canonical, with_slashes};
 
 const OFFERED_MAX: usize = 50;
 
@@ -157,7 +157,7 @@ fn note_unreadable(error: &io::Error) {
 /// be lower case.
 fn fit(typed: &str, of: usize, directory: &Path, below: &Path) -> Option<FileMatch> {
     let (name, path) = (name_of(below), directory.join(below));
-    let below = below.to_string_lossy().into_owned();
+    let below = with_slashes(below).to_string_lossy().into_owned();
     let (small_name, small_path) = (name.to_lowercase(), below.to_lowercase());
     let how = if small_name.starts_with(typed) {
         0
