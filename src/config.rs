@@ -160,8 +160,8 @@ impl ConfigurationSeen {
 pub struct ConfigurationReading {
     /// State of the file, for comparison.
     pub seen: ConfigurationSeen,
-    /// Version of the file, taken before it was read; `None` if it is no regular file.
-    pub stamp: Option<Stamp>,
+    /// Versions of the file and the files that it names, taken before they were read.
+    pub stamps: Stamps,
     /// Agents of the flags, then those of the file by name; or the error in the file.
     pub agents: Result<Vec<AgentSpec>, String>,
     /// MCP servers of the file; none if it has an error.
@@ -172,10 +172,22 @@ pub struct ConfigurationReading {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp(Facts);
 
+/// Versions of files by their paths; `None` for one that is no regular file.
+pub type Stamps = BTreeMap<PathBuf, Option<Stamp>>;
+
 impl Stamp {
     /// Returns the version of a regular file; `None` if there is none.
     pub fn of(file: &Path) -> Option<Self> {
         facts::behind(file).ok().filter(Facts::is_file).map(Self)
+    }
+
+    /// Returns the versions of these files.
+    pub fn of_all(files: impl IntoIterator<Item = PathBuf>) -> Stamps {
+        let with_version = |file: PathBuf| {
+            let stamp = Self::of(&file);
+            (file, stamp)
+        };
+        files.into_iter().map(with_version).collect()
     }
 }
 
@@ -202,7 +214,7 @@ impl AgentSource {
 
     /// Reads the file. Blocks as long as its file system does.
     pub fn read(&self) -> ConfigurationReading {
-        let stamp = self.file().and_then(Stamp::of);
+        let mut stamps = Stamp::of_all(self.file.clone());
         let (sum, of_file) = self.read_file();
         let described = |agents: &Vec<AgentSpec>| {
             agents.iter().map(|agent| (agent.name.clone(), format!("{agent:?}"))).collect()
@@ -211,7 +223,8 @@ impl AgentSource {
             Ok(mut content) => (Ok(std::mem::take(&mut content.agents)), content),
             Err(error) => (Err(error), FileContent::default()),
         };
-        let FileContent { servers, client_mcp, automations, preview, .. } = content;
+        let FileContent { servers, client_mcp, automations, preview, named, .. } = content;
+        stamps.extend(named);
         let seen = ConfigurationSeen {
             file: self.file.clone(),
             sum,
@@ -223,7 +236,7 @@ impl AgentSource {
         };
         let agents = of_file.map(|of_file| self.of_flags.iter().cloned().chain(of_file).collect());
         let agents = agents.map_err(|error| format!("{error:#}"));
-        ConfigurationReading { seen, stamp, agents, servers }
+        ConfigurationReading { seen, stamps, agents, servers }
     }
 
     /// Reads the content. Also returns the path of the file, and the words that introduce an error
@@ -297,6 +310,8 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
 struct FileContent {
     agents: Vec<AgentSpec>,
     servers: Vec<McpServer>,
+    /// Versions of the files of other programs that it names, taken before they were read.
+    named: Stamps,
     /// MCP servers of clients' plugins that agents may have.
     client_mcp: ClientMcp,
     /// Rules of automations; `None` if they are off.
@@ -310,6 +325,8 @@ struct FileContent {
 fn from_file(text: &str, path: &Path) -> anyhow::Result<FileContent> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let file = parsed(text)?;
+    let mcp_files = file.mcp_files.iter().map(|file| folder.join(file));
+    let named = Stamp::of_all(mcp_files);
     let servers = mcp::servers(&file.mcp, &file.mcp_files, (text, path));
     let agents = file.agents.into_iter().map(|(name, mut agent)| {
         let place = format!("[agents.{name}]");
@@ -325,7 +342,7 @@ fn from_file(text: &str, path: &Path) -> anyhow::Result<FileContent> {
         bail!("`preview`: `{name}` is no version that can be previewed; there is {}", known.join(", "));
     }
     let (client_mcp, automations, preview) = (file.client_mcp, file.automations, file.preview);
-    Ok(FileContent { agents, servers, client_mcp, automations, preview })
+    Ok(FileContent { agents, servers, named, client_mcp, automations, preview })
 }
 
 fn parsed(text: &str) -> anyhow::Result<File> {

@@ -104,9 +104,13 @@ impl Configuration {
         self.file.take()
     }
 
-    /// Returns whether a front has read other content of the same file.
+    /// Returns whether a front has read other content of the same file, or of the files with MCP
+    /// servers that it names.
     pub fn is_other_content(&self, front: &ConfigurationSeen) -> bool {
-        front.file.is_some() && front.sum != self.seen.sum && front.has_same_file(&self.seen)
+        // The servers of an invalid file are unknown.
+        let has_other_servers = front.agents.is_some() && front.servers != self.seen.servers;
+        let is_other = front.sum != self.seen.sum || has_other_servers;
+        front.file.is_some() && is_other && front.has_same_file(&self.seen)
     }
 
     /// Returns the differences for a front that uses another file. The same file is reread instead.
@@ -247,5 +251,18 @@ mod tests {
         assert_eq!(differ[1..], ["the agent `a`", "the agent `b`"]);
         assert!(differ[0].contains("other.toml") && differ[0].contains("config.toml"), "{differ:?}");
         assert_eq!(configuration.differences(&read("[agents.")).len(), 2);
+    }
+
+    #[test]
+    fn changed_file_with_mcp_servers_is_other_content() {
+        let (folder, source, mut configuration) = started("mcp_files = ['mcp.json']");
+        assert!(!configuration.is_other_content(&source.read().seen));
+        let servers = r#"{ "mcpServers": { "one": { "command": "one" } } }"#;
+        std::fs::write(folder.path().join("mcp.json"), servers).unwrap();
+        let front = source.read().seen;
+        assert!(configuration.is_other_content(&front) && configuration.outdated(&front).is_some());
+        assert!(configuration.take_up(source.read()).is_some());
+        assert!(!configuration.is_other_content(&front));
+        assert_eq!(configuration.servers().len(), 1);
     }
 }

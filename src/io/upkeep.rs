@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::config::{AgentSource, ConfigurationReading, ConfigurationSeen, Stamp};
+use crate::config::{AgentSource, ConfigurationReading, ConfigurationSeen, Stamp, Stamps};
 use crate::os::facts::{self, Identity};
 use crate::os::private;
 use crate::os::sockets::{self, LocalListener};
@@ -65,14 +65,14 @@ pub struct SocketFile {
     is_in_trouble: bool,
 }
 
-/// Configuration file as it was last read.
+/// Configuration file, and the files that it names, as they were last read.
 #[derive(Debug)]
 pub struct ConfigurationFile {
     source: AgentSource,
     seen: ConfigurationSeen,
-    stamp: Option<Stamp>,
-    /// Stamp of a newer version that is not read yet.
-    pending: Option<Option<Stamp>>,
+    stamps: Stamps,
+    /// Stamps of newer versions that are not read yet.
+    pending: Option<Stamps>,
 }
 
 impl SocketFile {
@@ -181,18 +181,18 @@ pub fn bind(path: &Path) -> io::Result<LocalListener> {
 impl ConfigurationFile {
     /// Starts from the first reading of the file.
     pub fn new(source: AgentSource, reading: &ConfigurationReading) -> Self {
-        Self { source, seen: reading.seen.clone(), stamp: reading.stamp, pending: None }
+        Self { source, seen: reading.seen.clone(), stamps: reading.stamps.clone(), pending: None }
     }
 
-    /// Reads the file if it has changed, and has not changed again since the last check.
+    /// Reads the files if one has changed, and none has changed again since the last check.
     fn look(&mut self) -> Option<ConfigurationReading> {
-        let stamp = self.source.file().and_then(Stamp::of);
-        if stamp == self.stamp {
+        let stamps = Stamp::of_all(self.stamps.keys().cloned());
+        if stamps == self.stamps {
             self.pending = None;
             return None;
         }
-        if self.pending != Some(stamp) {
-            self.pending = Some(stamp);
+        if self.pending.as_ref() != Some(&stamps) {
+            self.pending = Some(stamps);
             return None;
         }
         let before = self.seen.clone();
@@ -207,14 +207,14 @@ impl ConfigurationFile {
             let agents = Err("it is not a regular file, so it is read only when the host starts".to_owned());
             ConfigurationReading {
                 seen: ConfigurationSeen { agents: None, ..self.seen.clone() },
-                stamp: None,
+                stamps: Stamp::of_all(self.stamps.keys().cloned()),
                 agents,
                 servers: Vec::new(),
             }
         } else {
             self.source.read()
         };
-        (self.seen, self.stamp, self.pending) = (reading.seen.clone(), reading.stamp, None);
+        (self.seen, self.stamps, self.pending) = (reading.seen.clone(), reading.stamps.clone(), None);
         reading
     }
 
@@ -280,9 +280,9 @@ fn run_upkeep(
             Ok(reply) => {
                 // If the front has given up, the next check reports the change.
                 if let Some(configuration) = &mut configuration {
-                    let before = (configuration.seen.clone(), configuration.stamp);
+                    let before = (configuration.seen.clone(), configuration.stamps.clone());
                     if reply.send(configuration.read()).is_err() {
-                        (configuration.seen, configuration.stamp) = before;
+                        (configuration.seen, configuration.stamps) = before;
                     }
                 }
             }
@@ -319,6 +319,23 @@ mod tests {
         fs::remove_file(&path).unwrap();
         assert!(file.look().is_none());
         assert!(file.look().unwrap().agents.is_err(), "one that was named must exist");
+    }
+
+    #[test]
+    fn file_that_the_configuration_names_is_read_again_when_it_has_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, named) = (folder.path().join("config.toml"), folder.path().join("mcp.json"));
+        fs::write(&path, "mcp_files = ['mcp.json']").unwrap();
+        let source = AgentSource::new(&[], Some(&path), None).unwrap();
+        let mut file = ConfigurationFile::new(source.clone(), &source.read());
+        assert!(file.look().is_none() && !file.is_pending());
+        for name in ["one", "other"] {
+            let servers = format!("{{ \"mcpServers\": {{ \"{name}\": {{ \"command\": \"x\" }} }} }}");
+            fs::write(&named, servers).unwrap();
+            assert!(file.look().is_none() && file.is_pending());
+            assert_eq!(file.look().unwrap().servers[0].name, name);
+            assert!(file.look().is_none() && !file.is_pending());
+        }
     }
 
     #[test]
