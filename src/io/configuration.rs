@@ -34,7 +34,8 @@ pub struct Configuration {
     agents: Vec<AgentSpec>,
     /// MCP servers in force.
     servers: Vec<McpServer>,
-    /// Last reading of the file, but with the agents in force if that reading has failed.
+    /// Last reading of the file, but with the agents in force if that reading has failed, and with
+    /// the settings that a host reads only when it starts.
     seen: ConfigurationSeen,
     /// Reason why the last reading of the file was not applied, for people.
     outdated: Option<String>,
@@ -116,9 +117,9 @@ impl Configuration {
     /// Returns the differences for a front that uses another file. The same file is reread instead.
     pub fn differences(&self, front: &ConfigurationSeen) -> Vec<String> {
         let plugins = (front.client_mcp != self.seen.client_mcp).then(|| "`client_mcp`".to_owned());
-        let preview = (front.preview != self.seen.preview).then(|| "`preview`".to_owned());
+        let at_start = self.differences_at_start(front);
         let has_same_lists = front.agents == self.seen.agents && front.servers == self.seen.servers;
-        let is_equal = has_same_lists && plugins.is_none() && preview.is_none();
+        let is_equal = has_same_lists && plugins.is_none() && at_start.is_empty();
         if front.has_same_file(&self.seen) || is_equal {
             return Vec::new();
         }
@@ -132,15 +133,33 @@ impl Configuration {
         let differ = differ.into_iter().map(|name| format!("the agent `{name}`"));
         let servers = super::hello::differences(&front.servers, &self.seen.servers);
         let servers = servers.into_iter().map(|name| format!("the MCP server `{name}`"));
-        std::iter::once(file).chain(differ).chain(servers).chain(plugins).chain(preview).collect()
+        std::iter::once(file).chain(differ).chain(servers).chain(plugins).chain(at_start).collect()
     }
 
-    /// Returns the reason why a front that uses this file does not get its agents, for people.
+    /// Returns the settings that a host reads only when it starts and that differ for a front.
+    fn differences_at_start(&self, front: &ConfigurationSeen) -> Vec<String> {
+        let automations = (front.automations != self.seen.automations).then(|| "`automations`".to_owned());
+        let preview = (front.preview != self.seen.preview).then(|| "`preview`".to_owned());
+        automations.into_iter().chain(preview).collect()
+    }
+
+    /// Returns the reason why a front that uses this file does not get its agents or other settings,
+    /// for people.
     pub fn outdated(&self, front: &ConfigurationSeen) -> Option<String> {
         if !front.has_same_file(&self.seen) {
             return None;
         }
-        self.outdated.clone().or_else(|| self.is_other_content(front).then(|| OTHER_CONTENT.to_owned()))
+        let differ = self.differences_at_start(front);
+        let restart = || {
+            format!(
+                "the configuration file has changed, but a host reads {} only when it starts: end the host with all \
+                 its windows, so that the next one reads the file",
+                differ.join(" and ")
+            )
+        };
+        let outdated = self.outdated.clone();
+        let outdated = outdated.or_else(|| self.is_other_content(front).then(|| OTHER_CONTENT.to_owned()));
+        outdated.or_else(|| (!differ.is_empty()).then(restart))
     }
 
     /// Applies a new reading. Returns the agents in order, or `None` if neither they nor the MCP
@@ -158,7 +177,9 @@ impl Configuration {
             }
         };
         let allowed_before = self.seen.client_mcp;
-        (self.seen, self.outdated) = (reading.seen, None);
+        let (automations, preview) = (self.seen.automations, self.seen.preview.take());
+        self.seen = ConfigurationSeen { automations, preview, ..reading.seen };
+        self.outdated = None;
         let before = std::mem::replace(&mut self.agents, agents);
         let servers_before = std::mem::replace(&mut self.servers, reading.servers);
         let is_same = before == self.agents && servers_before == self.servers;
@@ -264,5 +285,24 @@ mod tests {
         assert!(configuration.take_up(source.read()).is_some());
         assert!(!configuration.is_other_content(&front));
         assert_eq!(configuration.servers().len(), 1);
+    }
+
+    #[test]
+    fn settings_that_a_host_reads_when_it_starts_are_named_where_they_differ() {
+        let (folder, source, mut configuration) = started("");
+        let other = folder.path().join("other.toml");
+        std::fs::write(&other, "[automations]").unwrap();
+        let front = AgentSource::new(&[], Some(&other), None).unwrap().read().seen;
+        assert_eq!(configuration.differences(&front)[1..], ["`automations`"]);
+        for (text, named) in [("[automations]", "`automations`"), ("preview = '1.1'", "`preview`")] {
+            std::fs::write(folder.path().join("config.toml"), text).unwrap();
+            assert!(configuration.take_up(source.read()).is_none());
+            let why = configuration.outdated(&source.read().seen).unwrap();
+            assert!(why.contains(named), "{why}");
+        }
+        assert_eq!(configuration.automations(), None);
+        std::fs::write(folder.path().join("config.toml"), "").unwrap();
+        assert!(configuration.take_up(source.read()).is_none());
+        assert_eq!(configuration.outdated(&source.read().seen), None);
     }
 }
