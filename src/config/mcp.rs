@@ -29,7 +29,7 @@ const SERVERS_MAX: usize = 100;
 const EDITOR_FOLDERS: [&str; 2] = [".vscode", ".cursor"];
 
 /// Reads the servers of a configuration file with this text, then those of the named files. Of
-/// servers with one name, the first one counts.
+/// servers with one name, the first one counts. An unusable file is a server with the reason.
 pub(super) fn servers(
     entries: &BTreeMap<String, Toml>,
     files: &[PathBuf],
@@ -48,9 +48,23 @@ pub(super) fn servers(
     }
     for file in files {
         let file = folder.join(file);
-        for server in servers_of_file(&file) {
-            if all.iter().all(|known| known.name != server.name) {
-                all.push(server);
+        let is_new = |all: &[McpServer], name: &str| all.iter().all(|known| known.name != name);
+        match servers_of_file(&file) {
+            Ok(servers) => {
+                for server in servers {
+                    if is_new(&all, &server.name) {
+                        all.push(server);
+                    }
+                }
+            }
+            Err(why) => {
+                // Files in several folders may have one name.
+                let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let names = [name, file.display().to_string()];
+                // A file that is named twice is shown once.
+                if let Some(name) = names.iter().find(|name| is_new(&all, name)) {
+                    all.push(ServerEntry::broken(&why).named(name, &uri_of(&file), None));
+                }
             }
         }
     }
@@ -240,24 +254,15 @@ fn ranges(text: &str) -> BTreeMap<String, TextRange> {
     servers.map(|(name, entry)| (name.get_ref().to_string(), range(name.span(), entry.span()))).collect()
 }
 
-/// Reads the servers of a file of another program. If the file is unusable, the only server is one
-/// that has its name and the reason.
-fn servers_of_file(path: &Path) -> Vec<McpServer> {
-    let uri = uri_of(path);
-    let broken = |why: anyhow::Error| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        vec![ServerEntry::broken(&why).named(&name, &uri, None)]
-    };
-    let entries = match entries_of_file(path) {
-        Ok(entries) => entries,
-        Err(why) => return broken(why),
-    };
-    let base = base_of(path);
+/// Reads the servers of a file of another program.
+fn servers_of_file(path: &Path) -> anyhow::Result<Vec<McpServer>> {
+    let entries = entries_of_file(path)?;
+    let (uri, base) = (uri_of(path), base_of(path));
     let server = |(name, entry): (&String, &Json)| {
         let read = check_name(name).and_then(|()| entry_of_json(entry, &base));
         read.unwrap_or_else(|why| ServerEntry::broken(&why)).named(name, &uri, None)
     };
-    entries.iter().map(server).collect()
+    Ok(entries.iter().map(server).collect())
 }
 
 fn entries_of_file(path: &Path) -> anyhow::Result<serde_json::Map<String, Json>> {
@@ -527,5 +532,24 @@ mod tests {
         }
         let missing = servers(&BTreeMap::new(), &["no/such.json".into()], ("", Path::new("/etc/c.toml")));
         assert!(missing[0].transport.as_ref().unwrap_err().contains("cannot be read"), "{missing:?}");
+    }
+
+    #[test]
+    fn each_unusable_file_is_a_server_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("config.toml");
+        for (name, text) in [("a", "{"), ("b", "{}")] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+            std::fs::write(folder.path().join(name).join("mcp.json"), text).unwrap();
+        }
+        let files = ["a/mcp.json", "b/mcp.json", "c/mcp.json"].map(PathBuf::from);
+        let all = servers(&BTreeMap::new(), &files, ("", &config));
+        let whys = ["not JSON", "neither `mcpServers` nor `servers`", "cannot be read"];
+        assert_eq!(all.len(), whys.len(), "{all:?}");
+        for (server, why) in all.iter().zip(whys) {
+            assert!(server.transport.as_ref().unwrap_err().contains(why), "{all:?}");
+        }
+        let names: BTreeSet<&str> = all.iter().map(|server| server.name.as_str()).collect();
+        assert_eq!(names.len(), all.len(), "{names:?}");
     }
 }
