@@ -201,11 +201,10 @@ impl Subscriber for LogSubscriber {
         event.record(&mut entry);
         let line = one_line(redact(&entry.text).as_bytes());
         let who = self.log.log_readers.interested_readers(meta, entry.connection);
-        if *meta.level() <= Level::WARN && !self.log.is_new(&line, &who) {
-            return;
-        }
+        let (is_new, who) =
+            if *meta.level() <= Level::WARN { self.log.note(&line, who) } else { (true, who) };
         self.log.log_readers.send(&who, &line);
-        if self.writes(meta) {
+        if is_new && self.writes(meta) {
             self.log.exports.note(event, entry.connection);
             self.log.forward(line);
         }
@@ -274,6 +273,7 @@ struct Repeated {
     /// Number of repetitions not yet written.
     count: u64,
     since: Instant,
+    /// Readers that have received the warning.
     who: Vec<u32>,
 }
 
@@ -290,21 +290,24 @@ impl Repeated {
 }
 
 impl Repeats {
-    /// Records a line. Returns false if it repeats a recent one and must not be written.
-    fn note(&mut self, line: &[u8], who: &[u32], now: Instant) -> bool {
+    /// Records a line. Returns false if it repeats a recent one and must not be written, and the
+    /// readers among these that have not received it.
+    fn note(&mut self, line: &[u8], mut who: Vec<u32>, now: Instant) -> (bool, Vec<u32>) {
         let text = line.iter().position(|byte| *byte == b' ').map_or(line, |at| &line[at..]);
         if let Some(repeated) = self.0.iter_mut().find(|repeated| repeated.text == text) {
             repeated.count += 1;
-            return false;
+            who.retain(|reader| !repeated.who.contains(reader));
+            repeated.who.extend(&who);
+            return (false, who);
         }
         if self.0.len() < REMEMBERED_MAX {
-            self.0.push_back(Repeated { text: text.to_vec(), count: 0, since: now, who: who.to_vec() });
+            self.0.push_back(Repeated { text: text.to_vec(), count: 0, since: now, who: who.clone() });
         } else if let Some(at) = self.0.iter().position(|repeated| repeated.count == 0) {
             // Repeated warnings are retained until their count is written.
             self.0.remove(at);
-            self.0.push_back(Repeated { text: text.to_vec(), count: 0, since: now, who: who.to_vec() });
+            self.0.push_back(Repeated { text: text.to_vec(), count: 0, since: now, who: who.clone() });
         }
-        true
+        (true, who)
     }
 
     /// Returns when the next count is due, if any.
@@ -332,12 +335,13 @@ impl LogState {
 }
 
 impl Log {
-    /// Records a warning. Returns whether to write it, rather than only count it.
-    fn is_new(&self, line: &[u8], who: &[u32]) -> bool {
+    /// Records a warning. Returns whether to write it, rather than only count it, and the readers to
+    /// send it to.
+    fn note(&self, line: &[u8], who: Vec<u32>) -> (bool, Vec<u32>) {
         let now = Instant::now();
         let mut repeats = self.state.repeats();
         let counted: Vec<_> = repeats.take_due(now);
-        let (was_waiting, is_new) = (repeats.due().is_some(), repeats.note(line, who, now));
+        let (was_waiting, noted) = (repeats.due().is_some(), repeats.note(line, who, now));
         let wakes = !was_waiting && repeats.due().is_some();
         drop(repeats);
         self.write_counts(counted);
@@ -345,7 +349,7 @@ impl Log {
             // Wakes the thread, which has a deadline now.
             self.forward(Vec::new());
         }
-        is_new
+        noted
     }
 
     fn write_counts(&self, counts: Vec<(Vec<u8>, Vec<u32>)>) {
@@ -510,27 +514,37 @@ mod tests {
     fn warning_that_repeats_is_written_once_and_then_counted() {
         let (mut repeats, begin) = (Repeats::default(), Instant::now());
         let at = |seconds| begin + Duration::from_secs(seconds);
-        assert!(repeats.note(b"10:00 WARN a\n", &[1], begin) && repeats.due().is_none());
-        assert!(repeats.note(b"10:01 WARN b\n", &[], begin));
+        assert_eq!(repeats.note(b"10:00 WARN a\n", vec![1], begin), (true, vec![1]));
+        assert!(repeats.due().is_none() && repeats.note(b"10:01 WARN b\n", vec![], begin).0);
         for second in 1..=20 {
-            assert!(!repeats.note(b"10:02 WARN a\n", &[1], at(second)));
+            assert_eq!(repeats.note(b"10:02 WARN a\n", vec![1], at(second)), (false, vec![]));
         }
         assert_eq!((repeats.due(), repeats.take_due(at(29))), (Some(at(30)), Vec::new()));
         let counted = (b"(20 more times within 30 s: WARN a)\n".to_vec(), vec![1]);
         assert_eq!(repeats.take_due(at(30)), [counted]);
-        assert!(!repeats.note(b"10:03 WARN a\n", &[1], at(31)), "it is counted anew");
-        assert!(repeats.note(b"10:03 WARN b\n", &[], at(31)), "it was not repeated for long enough");
+        assert!(!repeats.note(b"10:03 WARN a\n", vec![1], at(31)).0, "it is counted anew");
+        assert!(repeats.note(b"10:03 WARN b\n", vec![], at(31)).0, "it was not repeated for long enough");
         assert_eq!(repeats.take_all(), [(b"(once more within 1 s: WARN a)\n".to_vec(), vec![1])]);
+    }
+
+    #[test]
+    fn warning_that_repeats_is_sent_once_to_a_later_reader() {
+        let (mut repeats, now) = (Repeats::default(), Instant::now());
+        assert_eq!(repeats.note(b"10:00 WARN a\n", vec![1], now), (true, vec![1]));
+        assert_eq!(repeats.note(b"10:01 WARN a\n", vec![1, 2], now), (false, vec![2]));
+        assert_eq!(repeats.note(b"10:02 WARN a\n", vec![2], now), (false, vec![]));
+        assert_eq!(repeats.take_all(), [(b"(2 more times within 1 s: WARN a)\n".to_vec(), vec![1, 2])]);
     }
 
     #[test]
     fn distinct_warnings_take_bounded_memory() {
         let (mut repeats, now) = (Repeats::default(), Instant::now());
-        assert!(repeats.note(b"0 WARN first\n", &[], now) && !repeats.note(b"0 WARN first\n", &[], now));
+        let mut is_new = |line: &str| repeats.note(line.as_bytes(), vec![], now).0;
+        assert!(is_new("0 WARN first\n") && !is_new("0 WARN first\n"));
         for number in 0..1000 {
-            assert!(repeats.note(format!("0 WARN {number}\n").as_bytes(), &[], now));
+            assert!(is_new(&format!("0 WARN {number}\n")));
         }
         assert_eq!(repeats.0.len(), REMEMBERED_MAX);
-        assert!(!repeats.note(b"0 WARN first\n", &[], now), "one that repeats is remembered");
+        assert!(!repeats.note(b"0 WARN first\n", vec![], now).0, "one that repeats is remembered");
     }
 }
