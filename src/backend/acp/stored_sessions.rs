@@ -16,6 +16,7 @@ use anyhow::{anyhow, bail, Context};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::agent::{Agent, AgentLease, DedicatedProcess, RunningAgent};
@@ -29,6 +30,7 @@ use crate::host::effects::{
     AgentSession, AgentSessionsAnswer, AgentSessionsFailure, AgentSessionsQuery, OpenFailure,
     ReadAgentSession, Tokens,
 };
+use crate::os::paths::canonical;
 use crate::wire::text;
 
 /// Maximum number of listed sessions.
@@ -200,7 +202,11 @@ async fn list(
         let page: ListSessionsResponse =
             serde_json::from_str(page.get()).context("its answer to `session/list` is invalid")?;
         let before = sessions.len();
-        for session in page.sessions {
+        let page_sessions = match directory {
+            Some(directory) => of_directory(page.sessions, directory).await?,
+            None => page.sessions,
+        };
+        for session in page_sessions {
             let id = &*session.session_id.0;
             let is_usable = !id.is_empty() && id.len() <= ID_BYTES_MAX && !id.contains(char::is_control);
             if is_usable && sessions.len() < SESSIONS_MAX && ids.insert(id.to_owned()) {
@@ -216,6 +222,26 @@ async fn list(
         }
     }
     Ok(sessions)
+}
+
+/// Returns the sessions of a folder, and those without a folder: an agent may list others, too.
+async fn of_directory(mut sessions: Vec<SessionInfo>, directory: &Path) -> anyhow::Result<Vec<SessionInfo>> {
+    let is_other = |cwd: &Path| cwd.is_absolute() && cwd != directory;
+    if !sessions.iter().any(|session| is_other(&session.cwd)) {
+        return Ok(sessions);
+    }
+    let directory = directory.to_owned();
+    let compared = spawn_blocking(move || {
+        // Another path may lead to the folder.
+        let real = canonical(&directory).ok();
+        let is_it = |cwd: &Path| {
+            !cwd.is_absolute() || cwd == directory || real.is_some() && canonical(cwd).ok() == real
+        };
+        sessions.retain(|session| is_it(&session.cwd));
+        sessions
+    });
+    let compared = timeout(LIST_TIME_MAX, compared).await.context("the file system does not answer")?;
+    compared.context("the folders of the sessions cannot be compared")
 }
 
 /// Reads a session: what the agent lists about it, and the turns that it replays.

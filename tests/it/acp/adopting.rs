@@ -551,3 +551,26 @@ fn plugins_of_the_client_that_adopts_a_session_are_fetched() {
     watched.process.until(|message| message["method"] == "resourceList");
     watched.leave();
 }
+
+#[test]
+fn session_keeps_its_folder_if_the_agent_lists_those_of_all_folders() {
+    let (folder, current) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let cwd = folder.path().to_str().unwrap().to_owned();
+    let here = current.path().join(".");
+    let sessions = json!([
+        { "id": OTHER, "cwd": cwd, "title": "Other", "history": history(), "ignores_cwd": true },
+        { "id": "here", "cwd": here, "title": "Here", "history": [] },
+    ]);
+    let adopting = Adopting::in_folder(folder, &["list", "load"], &sessions, &[]);
+    let (_, listed, _) = adopting.command(&["sessions", "a0", "--dir", current.path().to_str().unwrap()]);
+    let ids: Vec<&str> = listed.lines().map(|line| line.split('\t').next().unwrap()).collect();
+    assert_eq!(ids, ["here"], "{listed}");
+    let mut command = adopting.agents(&["adopt", "a0", OTHER]);
+    let Output { status, stdout, stderr } = command.current_dir(current.path()).output().unwrap();
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    let uri = String::from_utf8(stdout).unwrap().trim_end().to_owned();
+    let mut watched = adopting.host();
+    let state = watched.state_of(&uri);
+    assert_eq!(state["workingDirectories"], json!([format!("file://{cwd}")]), "{state}");
+    watched.leave();
+}

@@ -1367,7 +1367,7 @@ def remember():
 def elsewhere():
     """The sessions of the file, each with `id`, `cwd`, `title`, `updatedAt`, and `history`: its updates, or `die`, or
     `silence`, or a number of turns that are made up. Those with `hangs_at` stop at a place of the history, which they
-    note."""
+    note. With `ignores_cwd` all sessions are listed, whatever folder is asked for."""
     if not OPTIONS.elsewhere:
         return {}
     with open(OPTIONS.elsewhere) as file:
@@ -1381,7 +1381,7 @@ def list_sessions(params):
         while True:
             time.sleep(60)
     all = list(elsewhere().values()) + [{"id": id, "cwd": said[0]} for id, said in SESSIONS.items() if id not in elsewhere()]
-    if params.get("cwd"):
+    if params.get("cwd") and not any(it.get("ignores_cwd") for it in elsewhere().values()):
         all = [it for it in all if it["cwd"] == params["cwd"]]
     start = int(params.get("cursor") or 0)
     shown = [
