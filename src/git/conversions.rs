@@ -65,7 +65,7 @@ pub fn attributes<'a>(
 }
 
 /// Prefix of the pointer files that LFS stores in place of contents.
-const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+pub const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
 /// Returns whether these bytes are a pointer that a configured filter would replace with the file's
 /// content.

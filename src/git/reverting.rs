@@ -18,6 +18,7 @@ use super::large::{not_checkpointed, version_in, Versions, WantedContents};
 use super::program::GitError;
 use super::repository::Repository;
 use super::scan::StatusScope;
+use super::settings::read_regular;
 use super::steps;
 use crate::files::facts::etag;
 use crate::files::folders::{Folders, HostFile, PathRefusal, WorkFolder};
@@ -371,7 +372,9 @@ fn make(
 /// and the content at the time of the commit is not known. A file that is a pointer already is not
 /// refused.
 fn must_not_be_for_a_filter(repository: &Repository, path: &Path, content: &[u8]) -> Result<(), String> {
-    if fs::read(path).is_ok_and(|found| conversions::is_pointer(&found)) {
+    if read_regular(path, conversions::POINTER.len() as u64)
+        .is_ok_and(|found| conversions::is_pointer(&found))
+    {
         return Ok(());
     }
     let below = path.strip_prefix(&repository.root).unwrap_or(path);
