@@ -87,8 +87,8 @@ pub(super) fn find(meant: &FileCompletionQuery) -> CompletionsResult {
     CompletionsResult { items: found.iter().map(item).collect() }
 }
 
-/// Calls `show` with the path of each file in a directory, up to `entries_max` entries, of which the
-/// directory is one, and the deadline. Paths are relative to the directory.
+/// Calls `show` with the path of each file in a directory, up to `entries_max` entries, of which
+/// the directory is one, and the deadline. Paths are relative to the directory.
 fn list(directory: &Path, entries_max: usize, until: Instant, mut show: impl FnMut(&Path)) {
     let root = match canonical(directory) {
         Ok(root) => root,

@@ -143,8 +143,8 @@ impl Configuration {
         automations.into_iter().chain(preview).collect()
     }
 
-    /// Returns the reason why a front that uses this file does not get its agents or other settings,
-    /// for people.
+    /// Returns the reason why a front that uses this file does not get its agents or other
+    /// settings, for people.
     pub fn outdated(&self, front: &ConfigurationSeen) -> Option<String> {
         if !front.has_same_file(&self.seen) {
             return None;

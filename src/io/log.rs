@@ -335,8 +335,8 @@ impl LogState {
 }
 
 impl Log {
-    /// Records a warning. Returns whether to write it, rather than only count it, and the readers to
-    /// send it to.
+    /// Records a warning. Returns whether to write it, rather than only count it, and the readers
+    /// to send it to.
     fn note(&self, line: &[u8], who: Vec<u32>) -> (bool, Vec<u32>) {
         let now = Instant::now();
         let mut repeats = self.state.repeats();

@@ -251,8 +251,8 @@ impl Resources {
         self.waiting.bytes_of(connection) + running.sum::<usize>()
     }
 
-    /// Starts queued jobs within the limits of their lanes; connections take turns. Reads start only
-    /// if `has_room` says that their connection has room for the answer.
+    /// Starts queued jobs within the limits of their lanes; connections take turns. Reads start
+    /// only if `has_room` says that their connection has room for the answer.
     pub fn start(&mut self, git: &mut GitQueue, mut has_room: impl FnMut(ConnectionId) -> bool) {
         for lane in JobLane::ALL {
             let is_read = matches!(lane, JobLane::Reads | JobLane::Contents);

@@ -266,7 +266,7 @@ impl MessageMembers<'_> {
         let slice = |text: &[u8]| line.slice_ref(text);
         // Only strings and numbers are ids. An error about another id has the id null.
         let is_id = |text: &&[u8]| matches!(text.first(), Some(b'"' | b'-' | b'0'..=b'9'));
-        let id = self.id.filter(is_id).map(|text| RequestId::of(text));
+        let id = self.id.filter(is_id).map(RequestId::of);
         let malformed = |id, why: &str| Incoming::Malformed { id, error: RpcError::invalid_request(why) };
         let method = match self.method {
             Some(text) => match MethodName::from_json(text) {

@@ -4,7 +4,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::{json, Value};
 
@@ -199,11 +198,10 @@ fn system_errors_are_mapped_to_error_codes() {
 
 #[test]
 fn hostile_ignore_file_neither_blocks_nor_ends_the_host() {
-    let endless = |path: &Path| std::os::unix::fs::symlink("/dev/zero", path).unwrap();
-    let silent = |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
-    let giant = |path: &Path| fs::write(path, "*.txt\n".repeat(1 << 20)).unwrap();
-    let hostile: [(&str, &dyn Fn(&Path)); 3] =
-        [("endless", &endless), ("silent", &silent), ("giant", &giant)];
+    let endless: fn(&Path) = |path| std::os::unix::fs::symlink("/dev/zero", path).unwrap();
+    let silent: fn(&Path) = |path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    let giant: fn(&Path) = |path| fs::write(path, "*.txt\n".repeat(1 << 20)).unwrap();
+    let hostile = [("endless", endless), ("silent", silent), ("giant", giant)];
     for name in [".gitignore", ".ignore", ".git/info/exclude", "../.gitignore"] {
         for (kind, make) in hostile {
             let outer = tempfile::tempdir().unwrap();
@@ -228,8 +226,7 @@ fn hostile_ignore_file_neither_blocks_nor_ends_the_host() {
                 process.say(&request.to_string());
             }
             for _ in 100..108 {
-                let offered = process.next_within(Duration::from_secs(20));
-                let offered = offered.unwrap_or_else(|| panic!("{name} is {kind}: nothing is offered"));
+                let offered = process.next();
                 assert_eq!(offered["result"]["items"][0]["insertText"], "#kept.txt", "{name} is {kind}");
             }
             assert_eq!(ask(&mut process, "resourceRead", &on(&file))["result"]["data"], "text");

@@ -117,8 +117,8 @@ impl Missed {
 
 impl Catalogue {
     /// Returns the sessions that are new or have actions after `cursor`. `past` holds earlier
-    /// actions from the store; its sessions are taken out. `None` if a purged session is among them,
-    /// whose URI is no longer known.
+    /// actions from the store; its sessions are taken out. `None` if a purged session is among
+    /// them, whose URI is no longer known.
     pub(in crate::host) fn missed_since(
         &self,
         ledger: &Ledger,

@@ -120,8 +120,8 @@ impl Terminal {
     }
 
     /// Returns the result of an ended command for the call that shows it. `None` for a command that
-    /// was detached: its call stores no result, so its channel cannot be restored exactly; and for a
-    /// shell, whose output is not stored.
+    /// was detached: its call stores no result, so its channel cannot be restored exactly; and for
+    /// a shell, whose output is not stored.
     pub(crate) fn result(&self) -> Option<TerminalCommandResult> {
         if self.is_shell() {
             return None;

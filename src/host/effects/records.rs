@@ -208,8 +208,8 @@ pub struct ListPosition {
 }
 
 /// Returns the listed summary of a session that the store does not load, because resuming its turn
-/// has crashed the host too often, or the turn cannot be read: the session and its chats failed, and
-/// nothing runs.
+/// has crashed the host too often, or the turn cannot be read: the session and its chats failed,
+/// and nothing runs.
 pub fn summary_of_abandoned_session(summary: &[u8]) -> Bytes {
     let mut summary: Value = serde_json::from_slice(summary).unwrap_or_default();
     let chats = summary["chats"].as_array_mut().map(std::mem::take).unwrap_or_default();

@@ -24,8 +24,8 @@ fn newest_first(chat: &Chat) -> impl Iterator<Item = &CompletedTurn> {
 }
 
 impl Host {
-    /// Returns the URIs that a message names and that are not in memory. The store knows channels by
-    /// their own URIs only.
+    /// Returns the URIs that a message names and that are not in memory. The store knows channels
+    /// by their own URIs only.
     pub fn absent_channels(&self, references: &MessageReferences) -> Vec<String> {
         let uris = references.channels.union(&references.attached);
         let absent = uris.filter(|uri| self.ledger.find(uri).is_none());

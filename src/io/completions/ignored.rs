@@ -1,8 +1,8 @@
 //! Ignore files of the folders that a completion searches.
 //!
-//! Owns: reading them as files of a repository that somebody else has made: regular and small, with
-//! few patterns; and the precedence of their patterns: those of `.ignore` files come first, then
-//! those of `.gitignore`, `info/exclude` and git's settings of the user; of one kind, those of the
+//! Owns: reading them as files of a repository that may be hostile: regular and small, with few
+//! patterns; and the precedence of their patterns: those of `.ignore` files come first, then those
+//! of `.gitignore`, `info/exclude` and git's settings of the user; of one kind, those of the
 //! innermost folder.
 //! Never: follows a link to an ignore file, waits for a writer of one, or reads one after the
 //! deadline.
