@@ -12,7 +12,7 @@ use ahp_types::state::{
     ErrorInfo, ErrorResponsePart, Message, MessageKind, MessageOrigin, ResponsePart, Turn, TurnState,
 };
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::Deserialize;
 
 use super::edits::TurnEdits;
@@ -131,6 +131,16 @@ impl CompletedTurn {
             message: Message,
         }
         self.read_as().map(|Begun { message }| message)
+    }
+
+    /// Returns whether the turn ended before any response to its message.
+    pub fn is_unanswered(&self) -> bool {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Response {
+            response_parts: Vec<IgnoredAny>,
+        }
+        self.read_as().is_some_and(|Response { response_parts }| response_parts.is_empty())
     }
 
     fn read_as<T: DeserializeOwned>(&self) -> Option<T> {

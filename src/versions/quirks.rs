@@ -304,7 +304,7 @@ fn names_sessions(text: &[u8]) -> bool {
 }
 
 #[derive(Deserialize, Default)]
-struct Listed {
+struct ListedPage {
     items: Vec<ListedSession>,
 }
 
@@ -420,7 +420,7 @@ impl ProviderNames {
     pub fn learn(&mut self, frame: &Frame) {
         match frame {
             Frame::Result { method: Method::ListSessions, result, .. } => {
-                let listed: Listed = serde_json::from_slice(result).unwrap_or_default();
+                let listed: ListedPage = serde_json::from_slice(result).unwrap_or_default();
                 listed.items.iter().for_each(|session| self.note(&session.resource, &session.provider));
             }
             Frame::Result { result, states, .. } if states.contains(&ChannelKind::Session) => {

@@ -278,6 +278,20 @@ fn agent_receives_the_latest_command_lines_up_to_the_limit() {
 }
 
 #[test]
+fn command_line_is_attached_again_after_a_turn_that_failed_without_an_answer() {
+    let mut chat = Chat::new(Limits::default());
+    chat.ran("t1", "!echo x", "printed");
+    for turn in ["t2", "t3"] {
+        chat.actions();
+        chat.start(turn, "fix it");
+        let (run, _, attached) = chat.agent_prompt().unwrap();
+        assert!(attached.len() == 1 && attached[0].text.contains("printed"), "{turn}: {attached:?}");
+        let failed = TurnEnd::Failed { kind: "failed".into(), message: "busy".into(), resumable: false };
+        chat.world.report(chat.key, run, TurnEvent::Ended(failed));
+    }
+}
+
+#[test]
 fn agent_receives_a_command_line_that_fills_the_limit_alone() {
     // What is printed is fenced with more backticks than it has, on both of its sides and those of
     // the line.

@@ -32,6 +32,9 @@ use crate::wire::selection::{Selection, SelectionChange};
 /// Name of a chat's state in refusals, as far as its size is limited.
 pub(crate) const CHAT_WITHOUT_TURNS: &str = "the chat (without its turns)";
 
+/// Number of selections that a chat delays; of more, those that a later one replaces are dropped.
+const PENDING_SELECTIONS_MAX: usize = 8;
+
 /// Maximum JSON size of a selection in a session's summary, in bytes; a larger one is left out.
 pub(crate) const IN_SUMMARY_BYTES_MAX: usize = 4096;
 
@@ -53,8 +56,8 @@ pub(crate) struct PendingSelection {
 }
 
 /// Selects a model or an agent for a session: in the session's own chat, and with `for_all_chats`
-/// also in chats with the same selection. While a turn runs, the latest selection applies from the
-/// next turn on. Fails if the agent has no such model, or if the chat would become too large.
+/// also in chats with the same selection. While a turn runs, the selection applies from the next
+/// turn on. Fails if the agent has no such model, or if the chat would become too large.
 pub(crate) fn client_selects(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
@@ -91,11 +94,13 @@ pub(crate) fn client_selects(
     Ok(Verdict::Done)
 }
 
-/// Checks that a selection fits into a chat's draft, which the chat's turn may delay.
+/// Checks that a selection fits into a chat's state, with those that are delayed.
 fn check_room(ledger: &mut Ledger, key: ChatKey, asked: &PendingAction) -> Result<(), Refusal> {
     let max = ledger.limits.state_bytes;
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return Ok(()) };
-    let there = chat.conversation.bytes_without_turns(true);
+    let pending = chat.pending_selections.iter().filter_map(|pending| pending.asked.as_ref());
+    let there = pending.map(|asked| asked.action.get().len()).sum::<usize>();
+    let there = there.saturating_add(chat.conversation.bytes_without_turns(true));
     if there.saturating_add(asked.action.get().len()) > max {
         return Err(Refusal::StateFull { what: CHAT_WITHOUT_TURNS, there, max });
     }
@@ -174,15 +179,23 @@ fn select_when_idle(
     if chat.conversation.state().active_turn.is_none() {
         return select(ledger, step, key, &change, asked);
     }
-    let is_same_member =
-        |pending: &mut PendingSelection| discriminant(&pending.change) == discriminant(&change);
-    let superseded: Vec<_> = chat.pending_selections.extract_if(.., is_same_member).collect();
     chat.pending_selections.push(PendingSelection { change, asked });
+    let superseded = superseded(&chat.pending_selections);
+    let superseded = superseded.map(|place| chat.pending_selections.remove(place));
     ledger.chat_row_due(key);
-    superseded
-        .into_iter()
-        .filter_map(|pending| pending.asked)
-        .for_each(|asked| acknowledge(ledger, step, &asked));
+    if let Some(asked) = superseded.and_then(|pending| pending.asked) {
+        acknowledge(ledger, step, &asked);
+    }
+}
+
+/// Returns the place of the first selection that a later one replaces, if there are too many.
+fn superseded(pending: &[PendingSelection]) -> Option<usize> {
+    let member = |place: usize| pending.get(place).map(|pending| discriminant(&pending.change));
+    let mut places = 0..pending.len();
+    places.find(|place| {
+        pending.len() > PENDING_SELECTIONS_MAX
+            && (place + 1..pending.len()).any(|later| member(later) == member(*place))
+    })
 }
 
 /// Applies the delayed selections of a chat in which no turn runs.

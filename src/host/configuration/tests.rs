@@ -73,13 +73,14 @@ fn selection_takes_effect_when_no_turn_runs() {
     };
     let (outputs, refused) = select(&mut ledger, "small", "first");
     assert!(outputs.is_empty() && refused.is_none() && model(&ledger).is_none());
-    let (outputs, refused) = select(&mut ledger, "large", "second");
-    assert!(matches!(&outputs[..], [Output::Frame(ME, _)]) && refused.is_none(), "{outputs:?}");
-    assert_eq!(
-        chat(&mut ledger).pending_selections.len(),
-        1,
-        "the first one is superseded, and acknowledged"
-    );
+    for count in 2..=8 {
+        let (outputs, refused) = select(&mut ledger, "large", "next");
+        assert!(outputs.is_empty() && refused.is_none(), "{count}");
+    }
+    let (outputs, _) = select(&mut ledger, "large", "last");
+    assert!(matches!(&outputs[..], [Output::Frame(ME, _)]), "the first one is acknowledged: {outputs:?}");
+    assert_eq!(chat(&mut ledger).pending_selections.len(), 8);
+    chat(&mut ledger).pending_selections.drain(1..);
     ledger.limits.state_bytes = 1000;
     let (_, refused) = select(&mut ledger, "huge", &"x".repeat(1000));
     assert!(matches!(refused, Some(Refusal::StateFull { .. })), "{refused:?}");

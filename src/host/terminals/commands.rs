@@ -137,13 +137,14 @@ pub(crate) fn set_waits_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key:
     }
 }
 
-/// Returns the transcript of the commands that the user has run since the agent's last message.
+/// Returns the transcript of the commands that the user has run since the agent's last answer: it
+/// may not have received the message of a turn without one.
 pub(crate) fn transcript_of_commands(chat: &Chat) -> Option<Transcript> {
     let (mut newest_first, mut bytes, mut cut) = (Vec::new(), 0, false);
     for turn in chat.conversation.history().turns().iter().rev() {
         let Some(ran) = finished_command_in(turn) else {
             // An own turn of the agent sends it no transcript.
-            if turn.message().is_some_and(|message| is_begun_by_agent(&message)) {
+            if turn.is_unanswered() || turn.message().is_some_and(|message| is_begun_by_agent(&message)) {
                 continue;
             }
             break;
