@@ -1,7 +1,7 @@
 //! Commands that the host runs for an agent: each under its own guard, with its output on a screen.
 //!
 //! The host runs exactly the program that the agent names, without adding a shell. A name without a
-//! folder is looked up only in the absolute folders of the search path, so that a file in a
+//! separator is looked up only in the absolute folders of the search path, so that a file in a
 //! workspace cannot pose as a program. A relative path is relative to the command's working
 //! directory.
 //!
@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{is_separator, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub struct Launch {
     /// Request of the agent; [`Self::directory`] replaces its working directory.
     pub create: CreateTerminalRequest,
     pub directory: PathBuf,
-    /// Search path for a program named without a folder.
+    /// Search path for a program named without a separator.
     pub search_path: OsString,
 }
 
@@ -64,7 +64,7 @@ impl Launch {
             .folder(&self.directory)
             .map_err(|refusal| RequestError::of_path(&self.directory, refusal))?;
         let program = &self.create.command;
-        let path = if Path::new(program).components().count() > 1 {
+        let path = if program.contains(is_separator) {
             self.directory.join(program)
         } else {
             search(program, &self.search_path)
@@ -228,6 +228,8 @@ fn stage_of(news: GuardReport) -> CommandStage {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
