@@ -46,6 +46,9 @@ fn hunks<T: AsRef<[u8]> + std::hash::Hash + Eq>(algorithm: Algorithm, lines: &In
         let start = before.iter().zip(after).take_while(same).count();
         let rest = before[start..].iter().rev().zip(after[start..].iter().rev());
         let end = rest.take_while(same).count();
+        if start == before.len() && start == after.len() {
+            return Vec::new();
+        }
         let changed = |side: &[Token]| start as u32..(side.len() - end) as u32;
         return vec![Hunk { before: changed(before), after: changed(after) }];
     }
@@ -136,6 +139,7 @@ mod tests {
         assert!(examined(&lines.before, &lines.after) > 1_000_000_000);
         let hunks = hunks(Algorithm::Myers, &lines);
         assert!(matches!(hunks.as_slice(), [hunk] if hunk.before.start > 0 && hunk.before.end < 100_002));
+        assert_eq!(count(&before, &before), (0, 0));
         let (added, removed) = count(&before, &after);
         assert!(added == removed && (99_900..=100_000).contains(&added), "{added} and {removed}");
     }

@@ -392,8 +392,10 @@ fn do_in(repository: &mut Repository, work: GitWork) -> Result<GitReport, GitErr
         }
         GitWork::Read { content, file } => match contents::content_of(repository, &content, &file) {
             Ok(content) => GitReport::Content(Some(BASE64_STANDARD.encode(content))),
-            // Git's answer about an object that is no longer in the repository.
-            Err(GitError::Beyond(why) | GitError::Failed { trouble: why, status: Some(_) }) => {
+            // Git's answer about an object that is no longer in the repository, or too large.
+            Err(GitError::Beyond(why) | GitError::Failed { trouble: why, status: Some(_) })
+                if !why.to_lowercase().contains("out of memory") =>
+            {
                 tracing::debug!(why, "a content cannot be read");
                 GitReport::Content(None)
             }

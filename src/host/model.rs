@@ -219,6 +219,8 @@ pub(super) struct Chat {
     pub(super) attached: Attached,
     /// Contents of edits that awaited approval in the running or latest turn, by content id.
     pub(super) previews: BTreeMap<String, String>,
+    /// Size of these contents, in bytes; one that several calls have counts for each of them.
+    pub(super) preview_bytes: usize,
     /// File edits reported by the calls of the running turn, by call id.
     pub(super) call_edits: HashMap<String, Vec<CallEdit>>,
     /// Progress as last reported by the agent, by turn that runs or can be resumed.
@@ -263,6 +265,7 @@ impl Chat {
             following: BTreeSet::new(),
             attached: Attached::default(),
             previews: BTreeMap::new(),
+            preview_bytes: 0,
             call_edits: HashMap::new(),
             progress: Default::default(),
             handle: None,

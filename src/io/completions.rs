@@ -87,8 +87,8 @@ pub(super) fn find(meant: &FileCompletionQuery) -> CompletionsResult {
     CompletionsResult { items: found.iter().map(item).collect() }
 }
 
-/// Calls `show` with the path of each file in a directory, up to `entries_max` entries, of which
-/// the directory is one, and the deadline. Paths are relative to the directory.
+/// Calls `show` with the path of each file in a directory, up to `entries_max` entries that are not
+/// ignored, of which the directory is one, and the deadline. Paths are relative to the directory.
 fn list(directory: &Path, entries_max: usize, until: Instant, mut show: impl FnMut(&Path)) {
     let root = match canonical(directory) {
         Ok(root) => root,
@@ -118,6 +118,7 @@ fn list(directory: &Path, entries_max: usize, until: Instant, mut show: impl FnM
         }
         let path = folder.join(&name);
         if OF_VERSION_CONTROL.iter().any(|it| name == *it) || patterns.ignores(&path, kind.is_dir()) {
+            left += 1;
             continue;
         }
         if kind.is_dir() {
@@ -257,6 +258,7 @@ mod tests {
         assert_eq!(labels(&[&folder.path().join("nowhere")], ""), [""; 0]);
     }
 
+    #[cfg(target_os = "linux")]
     #[test]
     fn search_reaches_the_deepest_folder_and_leaves_the_inner_ones() {
         let folder = tempfile::tempdir().unwrap();
@@ -288,5 +290,11 @@ mod tests {
         list(folder.path(), 11, Instant::now() + WITHIN, |_| seen += 1);
         assert_eq!(seen, 10);
         list(folder.path(), 11, Instant::now() - WITHIN, |_| panic!("too late"));
+        // Ignored ones do not count.
+        write(folder.path(), &["ignored/one", "ignored/two"]);
+        fs::write(folder.path().join(".gitignore"), "0*\n1*\n2*\n3*\n4*\n").unwrap();
+        let mut seen = 0;
+        list(folder.path(), 70, Instant::now() + WITHIN, |_| seen += 1);
+        assert_eq!(seen, 13);
     }
 }

@@ -108,8 +108,9 @@ impl Configuration {
     /// Returns whether a front has read other content of the same file, or of the files with MCP
     /// servers that it names.
     pub fn is_other_content(&self, front: &ConfigurationSeen) -> bool {
-        // The servers of an invalid file are unknown.
-        let has_other_servers = front.agents.is_some() && front.servers != self.seen.servers;
+        // The servers of an invalid file are unknown, and they have the path by which it was read.
+        let is_comparable = front.agents.is_some() && front.file == self.seen.file;
+        let has_other_servers = is_comparable && front.servers != self.seen.servers;
         let is_other = front.sum != self.seen.sum || has_other_servers;
         front.file.is_some() && is_other && front.has_same_file(&self.seen)
     }

@@ -234,9 +234,11 @@ impl Resources {
 
     fn has_room_for(&self, connection: ConnectionId, bytes: usize) -> bool {
         let fits = |queued: usize, max: usize| queued.saturating_add(bytes) <= max;
-        (self.waiting.count() < WAITING_MAX && fits(self.waiting.bytes(), WAITING_BYTES_MAX))
-            || (self.waiting.of(connection).count() < ASSURED
-                && fits(self.waiting.bytes_of(connection), ASSURED_BYTES))
+        let is_assured = self.waiting.of(connection).count() < ASSURED
+            && fits(self.waiting.bytes_of(connection), ASSURED_BYTES)
+            // Changes of closed connections are still made, so connections may have any number.
+            && fits(self.waiting.bytes(), 2 * WAITING_BYTES_MAX);
+        is_assured || self.waiting.count() < WAITING_MAX && fits(self.waiting.bytes(), WAITING_BYTES_MAX)
     }
 
     /// Drops the queued reads of a closed connection. Changes are still made: the host has accepted

@@ -12,7 +12,7 @@ use ahp_types::state::{
     ErrorInfo, ErrorResponsePart, Message, MessageKind, MessageOrigin, ResponsePart, Turn, TurnState,
 };
 use bytes::Bytes;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use serde::Deserialize;
 
 use super::edits::TurnEdits;
@@ -133,14 +133,20 @@ impl CompletedTurn {
         self.read_as().map(|Begun { message }| message)
     }
 
-    /// Returns whether the turn ended before any response to its message.
+    /// Returns whether the turn ended before any response to its message, except an error.
     pub fn is_unanswered(&self) -> bool {
+        #[derive(Deserialize)]
+        struct Part {
+            kind: String,
+        }
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Response {
-            response_parts: Vec<IgnoredAny>,
+            response_parts: Vec<Part>,
         }
-        self.read_as().is_some_and(|Response { response_parts }| response_parts.is_empty())
+        let response = self.read_as();
+        response
+            .is_some_and(|Response { response_parts }| response_parts.iter().all(|part| part.kind == "error"))
     }
 
     fn read_as<T: DeserializeOwned>(&self) -> Option<T> {

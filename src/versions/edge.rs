@@ -93,7 +93,8 @@ struct EdgeConnection {
     subscribed: BTreeMap<String, u64>,
     /// Channels that the client needs in addition, such as default chats, with numbers as above.
     implied: BTreeMap<String, u64>,
-    /// Other names by which the client has subscribed to channels, with the core's names.
+    /// Names by which the client last subscribed to channels, if they are not the core's, with
+    /// those.
     aliases: BTreeMap<String, String>,
     /// Requests in flight, by the number of the first request to the core.
     batches: BTreeMap<u64, RequestBatch>,
@@ -113,6 +114,9 @@ enum CoreAnswer {
     Large(Box<LargeStates>),
 }
 
+/// Maximum length of another name of a channel that is remembered, in bytes.
+const ALIAS_BYTES_MAX: usize = 4096;
+
 /// A client's request, with the requests that the core receives in its place.
 #[derive(Debug)]
 struct RequestBatch {
@@ -120,7 +124,7 @@ struct RequestBatch {
     /// Method name that the core received.
     method: String,
     reply: Reply,
-    /// Channels that the client asked for, by the core's names.
+    /// Channels that the client asked for: by its own names until the answer, then by the core's.
     requested: Vec<String>,
     /// Client's names of the channels that it asked for.
     client_names: Vec<String>,
@@ -136,6 +140,17 @@ struct RequestBatch {
 }
 
 impl EdgeConnection {
+    /// Notes other names of channels with those of the core. One name of each channel that the
+    /// client receives is known, so that their number is limited, and no long one, because a channel
+    /// has endless names.
+    fn note_aliases(&mut self, names: HashMap<String, String>) {
+        for (alias, name) in names.into_iter().filter(|(alias, _)| alias.len() <= ALIAS_BYTES_MAX) {
+            self.aliases.retain(|_, known| *known != name);
+            self.aliases.insert(alias, name);
+        }
+        self.aliases.retain(|_, name| self.subscribed.contains_key(name) || self.implied.contains_key(name));
+    }
+
     /// Returns whether nothing needs translation, not even the name of the root channel.
     fn is_plain(&self) -> bool {
         self.dialect == self.newest && self.root.is_none()

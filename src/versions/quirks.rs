@@ -317,7 +317,7 @@ struct ListedSession {
 /// Result with one state, or with several.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Shown {
+struct ShownStates {
     snapshot: Option<Snapshot>,
     snapshots: Vec<Snapshot>,
 }
@@ -424,7 +424,7 @@ impl ProviderNames {
                 listed.items.iter().for_each(|session| self.note(&session.resource, &session.provider));
             }
             Frame::Result { result, states, .. } if states.contains(&ChannelKind::Session) => {
-                let shown: Shown = serde_json::from_slice(result).unwrap_or_default();
+                let shown: ShownStates = serde_json::from_slice(result).unwrap_or_default();
                 for Snapshot { resource, state } in shown.snapshot.iter().chain(&shown.snapshots) {
                     if let Some(provider) = &state.provider {
                         self.note(resource, provider);

@@ -68,6 +68,9 @@ struct WatchProperties {
     budget: Arc<EntryBudget>,
 }
 
+/// Number of parts of the budget of which each watch is assured one.
+const ASSURED_PARTS: usize = 250;
+
 /// Number of files and folders in all watches together, and its maximum.
 #[derive(Debug)]
 pub struct EntryBudget {
@@ -79,6 +82,12 @@ impl EntryBudget {
     /// Creates an unused budget.
     pub fn new(max: usize) -> Arc<Self> {
         Arc::new(Self { used: AtomicUsize::new(0), max })
+    }
+
+    /// Returns whether a watch of this many entries may have no more. Small watches may always: one
+    /// client's large ones must not end those of others.
+    fn is_used_up_for(&self, entries: usize) -> bool {
+        entries >= self.max / ASSURED_PARTS && self.used.load(Ordering::Relaxed) >= self.max
     }
 }
 
@@ -434,7 +443,7 @@ impl Scan<'_> {
     fn add_entry(&mut self, path: &Path, seen: ObservedEntry) -> Option<KnownEntry> {
         let WatchProperties { entries_max, budget, .. } = self.how;
         let is_full = *self.entries >= *entries_max;
-        if is_full || budget.used.load(Ordering::Relaxed) >= budget.max {
+        if is_full || budget.is_used_up_for(*self.entries) {
             *self.trouble = Some(match is_full {
                 true => WatchTrouble::Entries(*entries_max),
                 false => WatchTrouble::AllEntries(budget.max),

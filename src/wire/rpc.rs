@@ -250,6 +250,9 @@ fn no_object(line: &[u8]) -> RpcError {
     }
 }
 
+/// Size of a line up to which its parts share its memory, in bytes.
+const LINE_BYTES_SHARED: usize = 4096;
+
 /// Members of a JSON-RPC message, as JSON text; of a repeated member, the last one counts.
 #[derive(Default)]
 struct MessageMembers<'a> {
@@ -263,7 +266,11 @@ struct MessageMembers<'a> {
 
 impl MessageMembers<'_> {
     fn classify(self, line: &Bytes) -> Incoming {
-        let slice = |text: &[u8]| line.slice_ref(text);
+        // A small part of a long line must not keep the rest of it in memory.
+        let slice = |text: &[u8]| match line.len() > LINE_BYTES_SHARED && text.len() < line.len() / 2 {
+            true => Bytes::copy_from_slice(text),
+            false => line.slice_ref(text),
+        };
         // Only strings and numbers are ids. An error about another id has the id null.
         let is_id = |text: &&[u8]| matches!(text.first(), Some(b'"' | b'-' | b'0'..=b'9'));
         let id = self.id.filter(is_id).map(RequestId::of);

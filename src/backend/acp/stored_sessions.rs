@@ -230,6 +230,7 @@ async fn of_directory(mut sessions: Vec<SessionInfo>, directory: &Path) -> anyho
     if !sessions.iter().any(|session| is_other(&session.cwd)) {
         return Ok(sessions);
     }
+    let certain: Vec<_> = sessions.iter().filter(|session| !is_other(&session.cwd)).cloned().collect();
     let directory = directory.to_owned();
     let compared = spawn_blocking(move || {
         // Another path may lead to the folder.
@@ -240,7 +241,10 @@ async fn of_directory(mut sessions: Vec<SessionInfo>, directory: &Path) -> anyho
         sessions.retain(|session| is_it(&session.cwd));
         sessions
     });
-    let compared = timeout(LIST_TIME_MAX, compared).await.context("the file system does not answer")?;
+    let Ok(compared) = timeout(LIST_TIME_MAX, compared).await else {
+        tracing::warn!("sessions of an agent are left out: the file system of their folders does not answer");
+        return Ok(certain);
+    };
     compared.context("the folders of the sessions cannot be compared")
 }
 

@@ -23,9 +23,8 @@ impl Chat {
     fn memory_bytes(&self) -> usize {
         let conversation = &self.conversation;
         let context = self.context.len() * INDEX_BYTES;
-        let previews: usize = self.previews.values().map(String::len).sum();
         let turns = conversation.history().held_bytes() + conversation.turn_bytes();
-        self.saved.row_bytes + context + previews + turns
+        self.saved.row_bytes + context + self.preview_bytes + turns
     }
 }
 

@@ -109,7 +109,7 @@ impl Clients {
     pub(super) fn absence_expired(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, number: u64) {
         let Some((session, client_id)) = self.absences.remove(&number) else { return };
         // The session may have been removed by now.
-        if ledger.channels.sessions.contains_key(&session) {
+        if ledger.channels.sessions.contains_key(&session) && !is_present(ledger, session, &client_id) {
             self.remove_active_client(ledger, step, session, &client_id, None);
         }
     }

@@ -26,7 +26,7 @@ use crate::host::Step;
 use crate::state::history::empty_message;
 use crate::state::reduce::Conversation;
 use crate::wire::errors::RpcError;
-use crate::wire::rpc::{nesting_fits, read_json, read_json_at, to_json, TypeMismatch};
+use crate::wire::rpc::{json_bytes, nesting_fits, read_json, read_json_at, to_json, TypeMismatch};
 use crate::wire::selection::{Selection, SelectionChange};
 
 /// Name of a chat's state in refusals, as far as its size is limited.
@@ -98,8 +98,8 @@ pub(crate) fn client_selects(
 fn check_room(ledger: &mut Ledger, key: ChatKey, asked: &PendingAction) -> Result<(), Refusal> {
     let max = ledger.limits.state_bytes;
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return Ok(()) };
-    let pending = chat.pending_selections.iter().filter_map(|pending| pending.asked.as_ref());
-    let there = pending.map(|asked| asked.action.get().len()).sum::<usize>();
+    let pending = chat.pending_selections.iter().map(|pending| json_bytes(&pending.change));
+    let there = pending.sum::<usize>();
     let there = there.saturating_add(chat.conversation.bytes_without_turns(true));
     if there.saturating_add(asked.action.get().len()) > max {
         return Err(Refusal::StateFull { what: CHAT_WITHOUT_TURNS, there, max });

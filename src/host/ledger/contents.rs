@@ -10,6 +10,8 @@
 //! A content URI consists of the chat and a hash of the content, so it is identical wherever the
 //! content appears and after a restart. The side and the path of the file follow, for display.
 
+use std::collections::BTreeMap;
+
 use ahp_types::actions::{ActionEnvelope, ChatToolCallContentChangedAction, StateAction};
 use ahp_types::state::{
     ChatState, FileEditCollection, FileEditSide, ResponsePart, SessionInputRequest, SnapshotState,
@@ -237,7 +239,8 @@ pub(in crate::host) fn envelope_for_clients(line: &ActionLine, envelope: Bytes) 
     }
 }
 
-/// Maximum size of the contents of edits that a chat retains after their call, in bytes.
+/// Maximum size of the contents of edits that a chat retains after their call, in bytes, unless one
+/// call has more.
 pub(super) const PREVIEW_BYTES_MAX: usize = 16 << 20;
 
 impl Chat {
@@ -245,19 +248,24 @@ impl Chat {
     /// edit is no longer part of the state, yet clients may still fetch its contents.
     pub(in crate::host) fn note_previews(&mut self, action: &StateAction) {
         match action {
-            StateAction::ChatTurnStarted(_) | StateAction::ChatTurnResume(_) => self.previews.clear(),
+            StateAction::ChatTurnStarted(_) | StateAction::ChatTurnResume(_) => {
+                (self.previews, self.preview_bytes) = Default::default();
+            }
             StateAction::ChatToolCallReady(ready) => {
-                // Calls that still wait have their contents in the state.
-                if self.previews.values().map(String::len).sum::<usize>() > PREVIEW_BYTES_MAX {
-                    self.previews.clear();
-                }
-                let mut edits = ready.edits.clone();
+                let (mut edits, mut new) = (ready.edits.clone(), BTreeMap::new());
                 edits.each(&mut |shown| {
                     let ShownContent::Side(_, of) = shown else { return };
                     if of.content.uri.starts_with(INLINE) {
-                        self.previews.insert(id_of(&of.content.uri), std::mem::take(&mut of.content.uri));
+                        new.insert(id_of(&of.content.uri), std::mem::take(&mut of.content.uri));
                     }
                 });
+                let bytes: usize = new.values().map(String::len).sum();
+                // Calls that still wait have their contents in the state.
+                if self.preview_bytes + bytes > PREVIEW_BYTES_MAX {
+                    (self.previews, self.preview_bytes) = Default::default();
+                }
+                self.previews.append(&mut new);
+                self.preview_bytes += bytes;
             }
             _ => {}
         }

@@ -213,7 +213,7 @@ fn contents_of_edits_that_await_approval_are_limited_within_a_turn() {
             outputs_of(|step| ledger.sequence(step, CHAT, action, None));
         }
         assert!(chat(&mut ledger).previews.values().any(|content| *content == inline), "the latest one");
+        let held: usize = chat(&mut ledger).previews.values().map(String::len).sum();
+        assert!(held <= PREVIEW_BYTES_MAX, "{held}");
     }
-    let held: usize = chat(&mut ledger).previews.values().map(String::len).sum();
-    assert!(held <= PREVIEW_BYTES_MAX, "{held}");
 }

@@ -166,5 +166,10 @@ pub(super) fn run_timed_out(host: &mut Host, step: &mut Step<'_>, key: Automatio
         host.cancel_turn(step, chat);
         conversations::close_conversation(&mut host.ledger, step, chat);
         host.take_next_queued(step, chat);
+        // A session that was still being created is created by its next turn.
+        let begun = host.ledger.channels.chats.known(chat).filter(|chat| chat.run.is_some());
+        if let Some(session) = begun.map(|chat| chat.session) {
+            conversations::open_session_if_closed(&mut host.ledger, &host.agents, step, session);
+        }
     }
 }

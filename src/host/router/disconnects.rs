@@ -156,7 +156,7 @@ impl Host {
             self.close_connection(step, connection);
             self.clients.disconnects.remove(&connection);
             self.ledger.presence.leaving.remove(&connection);
-            // Another client may have queued a message. If none is left, the queue waits for one.
+            // Another client may have queued a message.
             if self.ledger.presence.has_clients() {
                 for chat in waiting {
                     self.take_next_queued(step, chat);

@@ -137,11 +137,14 @@ pub(crate) fn set_waits_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key:
     }
 }
 
+/// Maximum number of turns that are searched for commands since the agent's last answer.
+const TURNS_SEARCHED_MAX: usize = 200;
+
 /// Returns the transcript of the commands that the user has run since the agent's last answer: it
 /// may not have received the message of a turn without one.
 pub(crate) fn transcript_of_commands(chat: &Chat) -> Option<Transcript> {
     let (mut newest_first, mut bytes, mut cut) = (Vec::new(), 0, false);
-    for turn in chat.conversation.history().turns().iter().rev() {
+    for turn in chat.conversation.history().turns().iter().rev().take(TURNS_SEARCHED_MAX) {
         let Some(ran) = finished_command_in(turn) else {
             // An own turn of the agent sends it no transcript.
             if turn.is_unanswered() || turn.message().is_some_and(|message| is_begun_by_agent(&message)) {

@@ -99,8 +99,7 @@ impl Edges {
             }
             self.take_up(connection, &batch.method, &meant, &missing, &mut found);
             let peer = self.peers.entry(connection).or_default();
-            peer.aliases.extend(names);
-            peer.aliases.retain(|_, name| peer.subscribed.contains_key(name));
+            peer.note_aliases(names);
             if batch.method != "subscribe" {
                 self.sweep();
             }
