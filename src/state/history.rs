@@ -133,7 +133,7 @@ impl CompletedTurn {
         self.read_as().map(|Begun { message }| message)
     }
 
-    /// Returns whether the turn ended before any response to its message, except an error.
+    /// Returns whether the turn was cancelled or failed before any other response to its message.
     pub fn is_unanswered(&self) -> bool {
         #[derive(Deserialize)]
         struct Part {
@@ -141,12 +141,13 @@ impl CompletedTurn {
         }
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Response {
+        struct Ended {
+            state: TurnState,
             response_parts: Vec<Part>,
         }
-        let response = self.read_as();
-        response
-            .is_some_and(|Response { response_parts }| response_parts.iter().all(|part| part.kind == "error"))
+        self.read_as().is_some_and(|Ended { state, response_parts }| {
+            state != TurnState::Complete && response_parts.iter().all(|part| part.kind == "error")
+        })
     }
 
     fn read_as<T: DeserializeOwned>(&self) -> Option<T> {
