@@ -1,12 +1,12 @@
 //! A chat's conversation with an agent: one ACP session.
 //!
-//! In reading order: this file (commands, prompts, cancellation), `opening`, `ending` (of turns),
-//! `settings` (of the session), `resuming` (an interrupted turn), `updates` (messages of the
-//! agent), `notices` (of the agent, about the conversation), `own_turns` (turns that the agent
-//! begins by itself), `steering` and `user_messages` (of the user during a turn), `requests` (of
-//! the agent), `questions` and `forms` (for the user), `attachments` (that the agent refuses),
-//! `workspace` (files and terminals), `servers` (MCP servers of the operator), `client_tools`
-//! (calls that run on clients).
+//! In reading order: this file (commands, prompts, cancellation), `opening`, `run` (the running
+//! turn), `ending` (of turns), `settings` (of the session), `resuming` (an interrupted turn),
+//! `updates` (messages of the agent), `notices` (of the agent, about the conversation),
+//! `own_turns` (turns that the agent begins by itself), `steering` and `user_messages` (of the user
+//! during a turn), `requests` (of the agent), `questions` and `forms` (for the user), `attachments`
+//! (that the agent refuses), `workspace` (files and terminals), `servers` (MCP servers of the
+//! operator), `client_tools` (calls that run on clients).
 //!
 //! Owns: one prompt at a time.
 //! Never: waits without receiving cancellations.
@@ -21,6 +21,7 @@ mod own_turns;
 mod questions;
 mod requests;
 mod resuming;
+mod run;
 mod servers;
 mod settings;
 mod steering;
@@ -30,44 +31,41 @@ mod workspace;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_client_protocol_schema::v1::{
     CancelNotification, CloseSessionRequest, ContentBlock, PromptRequest, SessionId,
 };
 use ahp_types::common::JsonObject;
-use ahp_types::state::{Message, UsageInfo};
+use ahp_types::state::Message;
 use anyhow::Context;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
-use tokio_util::sync::CancellationToken;
 
-use self::attachments::SentAttachments;
+use self::attachments::Prompt;
 use self::client_tools::ClientTools;
-use self::notices::Compactions;
 pub(super) use self::opening::refused;
-use self::own_turns::{OwnRun, OwnTurns};
+use self::own_turns::OwnTurns;
 pub(super) use self::questions::page_to_open;
-use self::questions::Questions;
 pub(super) use self::requests::too_early_answer;
+use self::run::{Origin, PromptRun};
 use self::servers::{GivenServers, ReadServers};
 use self::settings::Settings;
-use self::steering::Steering;
 use self::user_messages::UserMessages;
 use self::workspace::UnattachedCommand;
-use super::agent::{Agent, AgentLease, DedicatedProcess, RunningAgent};
+use super::agent::{Agent, DedicatedProcess, RunningAgent};
 use super::calls::Calls;
 use super::edits::{with_edits, EditLookup};
 use super::errors::RequestError;
 use super::files::Files;
 use super::folder_servers::OpenInFolder;
 use super::login;
-use super::peer::{PausableTimeout, PeerMessage, PeerReceiver};
+use super::peer::{PeerMessage, PeerReceiver};
 use super::terminals::Terminals;
 use crate::backend::{HostLine, ReportPermit, ReportSender};
 use crate::host::effects::{
-    ChatKey, Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens, Transcript, TurnEnd,
-    TurnEvent,
+    ChatKey, Command, Event, OpenConversation, OpenFailure, RunId, Tokens, Transcript, TurnEnd, TurnEvent,
 };
 
 /// Notice to the user that the agent received the conversation so far as text.
@@ -163,74 +161,12 @@ struct AcpConversation {
     pending: VecDeque<Event>,
     /// Set once a prompt has succeeded: the agent knows the session, or has known it.
     is_known: bool,
-    /// Attachments of the running turn's message; `None` if all of them are text.
-    sent_attachments: Option<SentAttachments>,
     edit_lookup: EditLookup,
-}
-
-struct PromptRun {
-    id: RunId,
-    /// Request id of the unanswered prompt; `None` if the agent works by itself.
-    prompt: Option<u64>,
-    /// State of a turn that the agent began by itself; `None` for a prompt.
-    own: Option<OwnRun>,
-    /// Lease that keeps the agent running; `None` if it was being stopped when the run began.
-    _use: Option<AgentLease>,
-    /// End of the time limit; `None` without a limit.
-    deadline: Option<Instant>,
-    /// Deadline for the agent to end the cancelled run; `None` if it is not cancelled.
-    cancelled: Option<Instant>,
-    timeout: PausableTimeout,
-    /// Set if the run was cancelled because its deadline had passed.
-    overdue: bool,
-    /// End of the run, effective once everything that the agent sent before its answer is handled.
-    answered: Option<TurnEnd>,
-    /// Notifies requests of the run about its cancellation.
-    cancelling: CancellationToken,
-    usage: UsageInfo,
-    has_refused: bool,
-    questions: Questions,
-    steering: Steering,
-    user_messages: UserMessages,
-    /// Kind and message id of the last text, which the next text may continue.
-    speaking: Option<(TextKind, Option<String>)>,
-    compactions: Compactions,
-    /// Set once part of the answer was reported, or an action.
-    has_reported: bool,
 }
 
 enum Next {
     Hear,
     Leave,
-}
-
-impl PromptRun {
-    fn new(id: RunId, used: Option<AgentLease>, deadline: Option<Instant>, prompt: Option<u64>) -> Self {
-        Self {
-            id,
-            prompt,
-            own: None,
-            _use: used,
-            deadline,
-            cancelled: None,
-            timeout: PausableTimeout::default(),
-            overdue: false,
-            answered: None,
-            cancelling: CancellationToken::new(),
-            usage: UsageInfo::default(),
-            has_refused: false,
-            questions: Questions::default(),
-            steering: Steering::default(),
-            user_messages: UserMessages::default(),
-            speaking: None,
-            compactions: Compactions::default(),
-            has_reported: false,
-        }
-    }
-
-    fn goes_on(&self) -> bool {
-        self.cancelled.is_none() && self.answered.is_none()
-    }
 }
 
 impl AcpConversation {
@@ -334,8 +270,7 @@ impl AcpConversation {
 
     /// Returns the time at which the run needs attention even if no message arrives.
     fn deadline(&self) -> Option<Instant> {
-        let run = self.run.as_ref()?;
-        let limit = run.cancelled.or(run.deadline).filter(|_| run.answered.is_none());
+        let limit = self.run.as_ref()?.deadline();
         limit.into_iter().chain(self.silent_at()).min()
     }
 
@@ -386,11 +321,11 @@ impl AcpConversation {
     }
 
     fn start(&mut self, run: RunId, message: &Message, attached: &[Transcript]) -> Next {
-        let blocks = self.blocks_of(None, message, attached);
-        self.begin(run, blocks)
+        let prompt = self.prompt_of(None, message, attached);
+        self.begin(run, prompt)
     }
 
-    fn begin(&mut self, run: RunId, request: Vec<ContentBlock>) -> Next {
+    fn begin(&mut self, run: RunId, mut prompt: Prompt) -> Next {
         let login = &self.running.login;
         if login.is_needed() && (login.can_be_helped(&self.tokens) || self.running.end_for_login(0)) {
             // Opening the session again logs in, or starts the agent anew.
@@ -417,44 +352,37 @@ impl AcpConversation {
         if let Some(selection) = self.selection.take() {
             blocks.push(format!("{ABOUT}\n\n{selection}").as_str().into());
         }
-        if let Some(sent) = &mut self.sent_attachments {
-            sent.without.splice(..0, blocks.iter().cloned());
-        }
-        blocks.extend(request);
+        prompt.prepend(blocks);
+        let Prompt { blocks, attachments } = prompt;
         let user_messages = UserMessages::of_prompt(&blocks);
-        let prompt = self.prompt(blocks);
+        let request = send_prompt(&self.receiver, &self.session, blocks);
         self.own_turns.prompted = true;
         self.is_new = false;
-        let deadline = self.agent.spec.turn_limit.map(|limit| Instant::now() + limit);
-        let run = PromptRun::new(run, Some(used), deadline, Some(prompt));
-        self.run = Some(PromptRun { user_messages, ..run });
+        let origin = Origin::Prompt { request, attachments };
+        let mut run = PromptRun::new(run, origin, Some(used), self.agent.spec.turn_limit);
+        run.user_messages = user_messages;
+        self.run = Some(run);
         self.replay_held()
     }
 
-    fn prompt(&self, blocks: Vec<ContentBlock>) -> u64 {
-        self.receiver.request("session/prompt", &PromptRequest::new(self.session.clone(), blocks))
-    }
-
     fn cancel(&mut self) {
-        self.withdraw();
+        self.withdraw(None);
         // Further events of the run are of no interest.
         self.pending.retain(|event| !matches!(event, Event::Turn(..)));
         self.edit_lookup = EditLookup::Idle;
         self.end_cancelled_own_turn();
     }
 
-    /// Asks the agent to cancel its work.
-    fn withdraw(&mut self) {
-        let limit = self.agent.spec.cancel_limit;
-        let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
-        run.cancelled = Some(Instant::now() + limit);
-        run.cancelling.cancel();
-        let answered = run.answered.as_mut().map(|end| *end = TurnEnd::Cancelled);
+    /// Asks the agent to cancel its work. `exceeded` is the time limit that the turn has exceeded.
+    fn withdraw(&mut self, exceeded: Option<Duration>) {
+        let Some(run) = self.run.as_mut().filter(|run| !run.is_cancelled()) else { return };
+        let is_working = run.goes_on();
+        run.cancel(self.agent.spec.cancel_limit, exceeded);
         self.terminals.kill_those_of(run.id);
         self.refuse_all_held();
         self.answer_unanswered(true);
         self.refuse_client_tools("the turn was cancelled");
-        if answered.is_none() {
+        if is_working {
             self.receiver.notify("session/cancel", &CancelNotification::new(self.session.clone()));
         }
     }
@@ -467,16 +395,10 @@ impl AcpConversation {
             return self.settle();
         }
         let Some(run) = &mut self.run else { return Next::Hear };
-        if run.cancelled.is_none() {
-            run.overdue = true;
-            self.withdraw();
+        if !run.is_cancelled() {
+            self.withdraw(self.agent.spec.turn_limit);
             self.end_cancelled_own_turn();
-            return Next::Hear;
-        }
-        let limit = self.agent.spec.cancel_limit;
-        let more = run.timeout.extend(&self.running.connection, limit, true);
-        run.cancelled = Some(Instant::now() + more.unwrap_or(limit));
-        if more.is_none() {
+        } else if !run.extend_cancelled(&self.running.connection, self.agent.spec.cancel_limit) {
             tracing::warn!(
                 agent = self.agent.spec.name,
                 "the agent is stopped: it did not cancel its turn in time"
@@ -519,7 +441,7 @@ impl AcpConversation {
                 self.send_to_host(events);
             }
             PeerMessage::Answer(id, answer) => {
-                if self.run.as_ref().is_some_and(|run| run.prompt == Some(id) && run.answered.is_none()) {
+                if self.run.as_ref().is_some_and(|run| run.is_prompt(id) && !run.is_answered()) {
                     if self.has_forgotten(&answer) {
                         // The turn starts again when the session has been resumed.
                         self.run = None;
@@ -536,8 +458,8 @@ impl AcpConversation {
             }
             PeerMessage::Called(called) => self.handle_tool_call(*called),
             PeerMessage::Drained(id) => {
-                let run = self.run.as_mut().filter(|run| run.prompt == Some(id));
-                if let Some(end) = run.and_then(|run| run.answered.take()) {
+                let run = self.run.as_ref().filter(|run| run.is_prompt(id) && run.is_answered());
+                if let Some(end) = run.and_then(PromptRun::outcome) {
                     self.end(end);
                     return self.settle();
                 }
@@ -548,7 +470,7 @@ impl AcpConversation {
 
     fn queue_event(&mut self, event: TurnEvent) {
         self.show_user_message();
-        let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
+        let Some(run) = self.run.as_mut().filter(|run| !run.is_cancelled()) else { return };
         run.has_reported |= !matches!(event, TurnEvent::Usage(_) | TurnEvent::Activity(_));
         let of_terminals = self.calls.terminal_events_for(&event);
         let event = Event::Turn(run.id, event);
@@ -574,4 +496,9 @@ impl AcpConversation {
             self.receiver.request("session/close", &CloseSessionRequest::new(self.session.clone()));
         }
     }
+}
+
+/// Sends a prompt. Returns the id of the request.
+fn send_prompt(receiver: &PeerReceiver, session: &SessionId, blocks: Vec<ContentBlock>) -> u64 {
+    receiver.request("session/prompt", &PromptRequest::new(session.clone(), blocks))
 }

@@ -10,7 +10,8 @@ use ahp_types::state::Message;
 use serde_json::value::RawValue;
 use serde_json::Value;
 
-use super::{AcpConversation, Next};
+use super::run::Origin;
+use super::{send_prompt, AcpConversation, Next};
 use crate::backend::acp::content::{self, PromptSupport};
 use crate::backend::acp::login;
 use crate::backend::acp::peer::AgentError;
@@ -23,23 +24,39 @@ const TRANSIENT: [&str; 6] = ["overloaded", "timeout", "timed", "unavailable", "
 /// Words behind which a number is a status of HTTP, as it is where a sentence begins.
 const BEFORE_STATUS: [&str; 4] = ["status", "code", "http", "error"];
 
-/// Prompt with attachments that are not text.
+/// Content of a prompt, with what is sent if the agent refuses its attachments.
+pub(super) struct Prompt {
+    pub(super) blocks: Vec<ContentBlock>,
+    /// Attachments that are not text; `None` if there are none.
+    pub(super) attachments: Option<SentAttachments>,
+}
+
+/// Attachments of a prompt that are not text.
 #[derive(Debug)]
 pub(super) struct SentAttachments {
     /// The prompt with these attachments replaced by their names.
-    pub(super) without: Vec<ContentBlock>,
+    without: Vec<ContentBlock>,
     names: String,
     is_sent_again: bool,
 }
 
+impl Prompt {
+    pub(super) fn prepend(&mut self, blocks: Vec<ContentBlock>) {
+        if let Some(sent) = &mut self.attachments {
+            sent.without.splice(..0, blocks.iter().cloned());
+        }
+        self.blocks.splice(..0, blocks);
+    }
+}
+
 impl AcpConversation {
-    /// Returns the blocks of a message, after an optional text of the host.
-    pub(super) fn blocks_of(
-        &mut self,
+    /// Returns the prompt for a message, after an optional text of the host.
+    pub(super) fn prompt_of(
+        &self,
         before: Option<String>,
         message: &Message,
         attached: &[Transcript],
-    ) -> Vec<ContentBlock> {
+    ) -> Prompt {
         let only_text = self.agent.history().without_attachments.contains(&self.chat);
         let takes = PromptSupport { only_text, ..self.running.prompt_support() };
         let prompt = |takes| {
@@ -47,12 +64,12 @@ impl AcpConversation {
             words.into_iter().chain(content::prompt(message, attached, takes)).collect::<Vec<_>>()
         };
         let blocks = prompt(takes);
-        self.sent_attachments = blocks.iter().any(content::is_binary).then(|| SentAttachments {
+        let attachments = blocks.iter().any(content::is_binary).then(|| SentAttachments {
             without: prompt(PromptSupport { only_text: true, ..takes }),
             names: content::binaries(message, takes).join(", "),
             is_sent_again: false,
         });
-        blocks
+        Prompt { blocks, attachments }
     }
 
     /// Sends the message again without its attachments if the agent has failed because of them;
@@ -65,43 +82,29 @@ impl AcpConversation {
         if login::is_required(failure) || is_transient(failure) {
             return None;
         }
-        let (run, prompt) = self
-            .run
-            .as_ref()
-            .filter(|run| !run.has_reported && run.cancelled.is_none())
-            .map(|run| (run.id, run.prompt))?;
-        let sent = self.sent_attachments.as_mut()?;
+        let run = self.run.as_mut().filter(|run| run.is_untouched())?;
+        let Origin::Prompt { request, attachments: Some(sent) } = &mut run.origin else { return None };
         let agent = &self.agent.spec.name;
         if !sent.is_sent_again {
             sent.is_sent_again = true;
-            tracing::warn!(agent, %failure, ?prompt, "the agent has rejected a message with attachments; it is sent again without them");
+            tracing::warn!(agent, %failure, prompt = request, "the agent has rejected a message with attachments; it is sent again without them");
             let notice = format!(
                 "The agent rejected the message with its attachments ({}): {failure}. The message was sent again \
                  without them.",
                 sent.names
             );
-            self.pending.push_back(Event::Turn(run, TurnEvent::Notice(text::message(&notice))));
+            self.pending.push_back(Event::Turn(run.id, TurnEvent::Notice(text::message(&notice))));
             let without = std::mem::take(&mut sent.without);
-            let prompt = self.prompt(without);
-            if let Some(run) = &mut self.run {
-                run.prompt = Some(prompt);
-            }
+            *request = send_prompt(&self.receiver, &self.session, without);
             return Some(Next::Hear);
         }
         tracing::warn!(agent, %failure, "a new session of the agent is opened: rejected attachments have made the present one unusable");
-        self.sent_attachments = None;
         self.agent.history().without_attachments.insert(self.chat);
         self.close();
         // The turn starts again in a new session, which gets the transcript.
         self.run = None;
         self.pending.push_back(Event::Handle(None));
         Some(Next::Leave)
-    }
-
-    /// Drops the record of a completed turn's attachments.
-    pub(super) fn attachments_are_settled(&mut self) {
-        self.sent_attachments = None;
-        self.agent.history().without_attachments.remove(&self.chat);
     }
 }
 

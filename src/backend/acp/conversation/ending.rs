@@ -4,11 +4,11 @@
 //! Never: ends a turn twice, or begins one.
 
 use agent_client_protocol_schema::v1::{PromptResponse, StopReason};
-use anyhow::{bail, Context};
+use anyhow::bail;
 use serde_json::value::RawValue;
 use serde_json::Value;
 
-use super::{updates, AcpConversation, Next};
+use super::{updates, AcpConversation, Next, PromptRun};
 use crate::backend::acp::errors::code;
 use crate::backend::acp::peer::AgentError;
 use crate::backend::acp::{extra_meta, login};
@@ -20,7 +20,7 @@ impl AcpConversation {
     pub(super) fn has_forgotten(&self, answer: &Result<Box<RawValue>, AgentError>) -> bool {
         let Err(failure) = answer else { return false };
         let refused = matches!(failure.code, code::RESOURCE_NOT_FOUND | code::INVALID_PARAMS);
-        let untouched = self.run.as_ref().is_some_and(|run| !run.has_reported && run.cancelled.is_none());
+        let untouched = self.run.as_ref().is_some_and(PromptRun::is_untouched);
         if self.is_known && refused && untouched {
             tracing::info!(agent = self.agent.spec.name, %failure, "the agent no longer knows its session: the session is resumed, loaded or created again");
             return true;
@@ -56,29 +56,11 @@ impl AcpConversation {
                 resumable: false,
             },
         };
-        let was_cancelled = self.run.as_ref().is_some_and(|run| run.cancelled.is_some());
-        self.finish_after_drain(if was_cancelled { self.end_of_cancelled() } else { end });
-    }
-
-    /// Ends the turn once all messages sent before the answer are handled. Some agents answer
-    /// before the rest of their output, which must neither be lost nor count for the next turn.
-    fn finish_after_drain(&mut self, end: TurnEnd) {
         self.answer_unanswered(true);
+        // The turn ends once all messages sent before the answer are handled. Some agents answer
+        // before the rest of their output, which must neither be lost nor count for the next turn.
         if let Some(run) = &mut self.run {
-            run.answered = Some(end);
-        }
-    }
-
-    /// Returns the outcome of a run that was cancelled, by the user or by its time limit.
-    pub(super) fn end_of_cancelled(&self) -> TurnEnd {
-        let limit = self.agent.spec.turn_limit.filter(|_| self.run.as_ref().is_some_and(|run| run.overdue));
-        match limit {
-            Some(limit) => TurnEnd::Failed {
-                kind: "turnTimedOut".to_owned(),
-                message: format!("the turn exceeded its time limit of {limit:?}"),
-                resumable: false,
-            },
-            None => TurnEnd::Cancelled,
+            run.note_answer(end);
         }
     }
 
@@ -112,7 +94,8 @@ impl AcpConversation {
         self.answer_unanswered(true);
         self.refuse_client_tools("the turn has ended");
         self.check_client_tools();
-        self.attachments_are_settled();
+        // The next message with attachments is sent as it is.
+        self.agent.history().without_attachments.remove(&self.chat);
         self.show_alone();
         let cancelled = matches!(end, TurnEnd::Cancelled);
         let events = self.calls.end_turn(cancelled);
@@ -131,13 +114,11 @@ impl AcpConversation {
             // Answers to the agent's held requests could not be received.
             self.own_turns.drop_held();
         }
-        let answered = self.run.as_mut().and_then(|run| run.answered.take());
-        match &self.run {
-            Some(run) if run.cancelled.is_some() => self.end(self.end_of_cancelled()),
+        match self.run.as_ref().and_then(PromptRun::outcome) {
+            Some(end) => self.end(end),
             // The own turn has no open calls or questions.
-            Some(_) if self.silent_at().is_some() => self.end(TurnEnd::Complete),
-            Some(_) => self.end(answered.with_context(|| how)?),
-            None if self.settings.are_waited_for() => bail!(how),
+            None if self.silent_at().is_some() => self.end(TurnEnd::Complete),
+            None if self.run.is_some() || self.settings.are_waited_for() => bail!(how),
             None => {
                 tracing::info!(agent = self.agent.spec.name, how, "the agent has ended while no turn ran")
             }

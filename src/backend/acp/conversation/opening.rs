@@ -161,7 +161,6 @@ impl AcpConversation {
             own_turns: OwnTurns::default(),
             pending: VecDeque::new(),
             is_known: false,
-            sent_attachments: None,
             edit_lookup: EditLookup::Idle,
         };
         conversation.client_tools_are_offered();

@@ -16,8 +16,9 @@ use serde_json::value::RawValue;
 use serde_json::{json, Value};
 use tokio::time::Instant;
 
+use super::run::{Origin, PromptRun};
 use super::updates::UpdateMembers;
-use super::{questions, AcpConversation, Next, PromptRun};
+use super::{questions, AcpConversation, Next};
 use crate::backend::acp::agent::AgentLease;
 use crate::backend::acp::peer::{AgentRequest, PeerMessage};
 use crate::host::effects::{Event, RunId, TurnCause, TurnEnd, TurnEvent};
@@ -197,7 +198,7 @@ impl AcpConversation {
     /// can be held. The last place stays free: if all were taken, the agent would not be read, and
     /// the run would never end.
     fn holds_behind_answer(&self) -> bool {
-        let is_over = self.run.as_ref().is_some_and(|run| run.answered.is_some() && run.cancelled.is_none());
+        let is_over = self.run.as_ref().is_some_and(|run| run.is_answered() && !run.is_cancelled());
         is_over && self.own_turns.held.len() + 1 < HELD_MAX
     }
 
@@ -216,10 +217,9 @@ impl AcpConversation {
             return Next::Hear;
         }
         let used = self.own_turns.used.take();
-        let deadline = self.agent.spec.turn_limit.map(|limit| Instant::now() + limit);
         let reports_end = self.running.quirks.ends_own_turns;
-        let own = Some(OwnRun { last_message_at: Instant::now(), reports_end });
-        self.run = Some(PromptRun { own, ..PromptRun::new(run, used, deadline, None) });
+        let origin = Origin::Own(OwnRun { last_message_at: Instant::now(), reports_end });
+        self.run = Some(PromptRun::new(run, origin, used, self.agent.spec.turn_limit));
         self.replay_held()
     }
 
@@ -296,7 +296,7 @@ impl AcpConversation {
 
     /// Restarts the silence of an own turn, after a message in either direction.
     pub(super) fn note_activity(&mut self) {
-        if let Some(own) = self.run.as_mut().and_then(|run| run.own.as_mut()) {
+        if let Some(PromptRun { origin: Origin::Own(own), .. }) = &mut self.run {
             own.last_message_at = Instant::now();
         }
     }
@@ -304,8 +304,8 @@ impl AcpConversation {
     /// Returns the time at which an own turn is over if no message arrives before; `None` if no own
     /// turn runs, or if a call or question is open in it.
     pub(super) fn silent_at(&self) -> Option<Instant> {
-        let run = self.run.as_ref().filter(|run| run.cancelled.is_none())?;
-        let own = run.own.as_ref()?;
+        let run = self.run.as_ref().filter(|run| !run.is_cancelled())?;
+        let Origin::Own(own) = &run.origin else { return None };
         let runs_alone = self.alone.iter().any(|alone| alone.screen.ending().is_none());
         let is_open = self.calls.any_open() || !run.questions.is_empty() || !run.compactions.is_empty();
         if is_open || runs_alone || !self.pending.is_empty() {
@@ -320,12 +320,12 @@ impl AcpConversation {
 
     /// Ends a cancelled own turn, since there is no prompt that the agent would answer.
     pub(super) fn end_cancelled_own_turn(&mut self) {
-        let is_own = self.run.as_ref().is_some_and(|run| run.own.is_some() && run.cancelled.is_some());
-        if is_own {
+        let own = self.run.as_ref().filter(|run| run.is_own());
+        if let Some(end) = own.and_then(PromptRun::outcome) {
             let now = Instant::now();
             let at_most = now + self.agent.spec.cancel_limit;
             self.own_turns.cancelled = Some(CancelledOwnTurn { silent: now + SILENCE, at_most });
-            self.end(self.end_of_cancelled());
+            self.end(end);
         }
     }
 
@@ -333,7 +333,7 @@ impl AcpConversation {
     pub(super) fn notified(&mut self, method: &str, params: &RawValue) -> Next {
         match method {
             START_TURN => self.reports_end(),
-            END_TURN if self.run.as_ref().is_some_and(|run| run.own.is_some()) => {
+            END_TURN if self.run.as_ref().is_some_and(PromptRun::is_own) => {
                 self.end(TurnEnd::Complete);
                 return self.settle();
             }
@@ -349,12 +349,12 @@ impl AcpConversation {
     /// Answers an agent that asks whether it may begin an own turn.
     pub(super) fn answer_begin_request(&mut self, request: &AgentRequest) {
         self.reports_end();
-        let accepted = self.run.as_ref().is_some_and(|run| run.own.is_some());
+        let accepted = self.run.as_ref().is_some_and(PromptRun::is_own);
         self.receiver.answer(request, Ok(json!({ "accepted": accepted })));
     }
 
     fn reports_end(&mut self) {
-        if let Some(own) = self.run.as_mut().and_then(|run| run.own.as_mut()) {
+        if let Some(PromptRun { origin: Origin::Own(own), .. }) = &mut self.run {
             own.reports_end = true;
         }
     }
@@ -376,7 +376,7 @@ impl AcpConversation {
             // Claude does not report which one has ended.
             self.background_has_ended(|_| true);
         }
-        self.run.as_ref().is_some_and(|run| run.own.is_some())
+        self.run.as_ref().is_some_and(PromptRun::is_own)
     }
 
     /// Extends the time in which messages may follow a cancelled own turn, for one that belongs to

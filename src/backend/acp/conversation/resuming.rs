@@ -50,9 +50,9 @@ impl AcpConversation {
         if self.is_new && self.transcript.is_none() {
             self.pending.push_back(Event::Turn(run, TurnEvent::Notice(TOLD_ANEW.to_owned())));
         }
-        let blocks = self.blocks_of(Some(interrupted(so_far)), message, attached);
+        let prompt = self.prompt_of(Some(interrupted(so_far)), message, attached);
         self.calls.rename_reused_ids(so_far);
-        self.begin(run, blocks)
+        self.begin(run, prompt)
     }
 }
 

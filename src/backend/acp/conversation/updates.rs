@@ -83,7 +83,7 @@ impl PlainChunk<'_> {
 
 impl AcpConversation {
     pub(super) fn updated(&mut self, raw: &RawValue) {
-        let runs = self.run.as_ref().is_some_and(|run| run.cancelled.is_none());
+        let runs = self.run.as_ref().is_some_and(|run| !run.is_cancelled());
         if runs && self.take_plain_text(raw) {
             return;
         }

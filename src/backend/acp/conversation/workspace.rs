@@ -114,7 +114,7 @@ impl AcpConversation {
     fn running_turn(&self) -> Result<(RunId, CancellationToken), RequestError> {
         match &self.run {
             Some(run) if run.goes_on() => Ok((run.id, run.cancelling.clone())),
-            Some(run) if run.cancelled.is_some() => Err(RequestError::TurnCancelled),
+            Some(run) if run.is_cancelled() => Err(RequestError::TurnCancelled),
             _ => Err(RequestError::NoTurnRuns),
         }
     }
