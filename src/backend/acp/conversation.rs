@@ -23,6 +23,7 @@ mod requests;
 mod resuming;
 mod run;
 mod servers;
+mod session;
 mod settings;
 mod steering;
 mod updates;
@@ -39,7 +40,6 @@ use agent_client_protocol_schema::v1::{
 use ahp_types::common::JsonObject;
 use ahp_types::state::Message;
 use anyhow::Context;
-use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
@@ -51,6 +51,7 @@ pub(super) use self::questions::page_to_open;
 pub(super) use self::requests::too_early_answer;
 use self::run::{Origin, PromptRun};
 use self::servers::{GivenServers, ReadServers};
+use self::session::{AcpSession, Introduction};
 use self::settings::Settings;
 use self::user_messages::UserMessages;
 use self::workspace::UnattachedCommand;
@@ -88,11 +89,11 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: HostLine)
     };
     let described = Event::Described(Box::new(agent.self_description()));
     match opened {
-        Ok((mut conversation, used)) => {
+        Ok((mut conversation, used, early)) => {
             conversation.pending.push_back(described);
             conversation.pending.extend(conversation.servers.report());
             conversation.open_with(config, had_a_name, used);
-            for update in std::mem::take(&mut conversation.early) {
+            for update in early {
                 conversation.updated(&update);
             }
             let ended = conversation.serve(commands, reports).await;
@@ -125,21 +126,8 @@ struct AcpConversation {
     running: Arc<RunningAgent>,
     _own: Option<DedicatedProcess>,
     receiver: PeerReceiver,
-    session: SessionId,
-    /// Updates of the session received before the conversation was set up; handled after that.
-    early: Vec<Box<RawValue>>,
-    /// Conversation so far, which the agent does not remember: sent before the next prompt.
-    transcript: Option<String>,
-    /// Selected part that the conversation is about; `None` once the agent has received it.
-    selection: Option<String>,
-    /// Set if the agent has just created the session, and so knows nothing of the chat.
-    is_new: bool,
-    /// Set if the agent lacks the conversation so far, until its first event in a turn: only then
-    /// the host gets the session's id.
-    unnamed: bool,
+    session: AcpSession,
     tokens: Tokens,
-    /// Set if the working folders have changed since the agent last received them.
-    moved: bool,
     settings: Settings,
     calls: Calls,
     /// Members of the session's info other than its title.
@@ -159,8 +147,6 @@ struct AcpConversation {
     own_turns: OwnTurns,
     /// Events to report, in order. The agent is not read while there are any.
     pending: VecDeque<Event>,
-    /// Set once a prompt has succeeded: the agent knows the session, or has known it.
-    is_known: bool,
     edit_lookup: EditLookup,
 }
 
@@ -312,7 +298,7 @@ impl AcpConversation {
             }
             Command::WorkIn { directories } => {
                 // The agent receives its folders only when the session is opened or resumed.
-                self.moved = true;
+                self.session.moved = true;
                 self.work_in(&directories);
             }
             command => tracing::debug!(?command, "a command of the host was ignored: its turn is over"),
@@ -331,12 +317,13 @@ impl AcpConversation {
             // Opening the session again logs in, or starts the agent anew.
             return Next::Leave;
         }
-        let must_reopen = !self.moved && (self.must_reopen_for_tools() || self.must_reopen_for_servers());
+        let must_reopen =
+            !self.session.moved && (self.must_reopen_for_tools() || self.must_reopen_for_servers());
         if must_reopen {
             self.leave_for_reopening();
             return Next::Leave;
         }
-        if self.moved {
+        if self.session.moved {
             self.close();
             return Next::Leave;
         }
@@ -345,19 +332,18 @@ impl AcpConversation {
             return Next::Leave;
         };
         let mut blocks: Vec<ContentBlock> = Vec::new();
-        if let Some(transcript) = self.transcript.take() {
+        let Introduction { transcript, selection } = self.session.note_prompt();
+        if let Some(transcript) = transcript {
             blocks.push(transcript.as_str().into());
             self.pending.push_back(Event::Turn(run, TurnEvent::Notice(TOLD_ANEW.to_owned())));
         }
-        if let Some(selection) = self.selection.take() {
+        if let Some(selection) = selection {
             blocks.push(format!("{ABOUT}\n\n{selection}").as_str().into());
         }
         prompt.prepend(blocks);
         let Prompt { blocks, attachments } = prompt;
         let user_messages = UserMessages::of_prompt(&blocks);
-        let request = send_prompt(&self.receiver, &self.session, blocks);
-        self.own_turns.prompted = true;
-        self.is_new = false;
+        let request = send_prompt(&self.receiver, &self.session.id, blocks);
         let origin = Origin::Prompt { request, attachments };
         let mut run = PromptRun::new(run, origin, Some(used), self.agent.spec.turn_limit);
         run.user_messages = user_messages;
@@ -383,7 +369,7 @@ impl AcpConversation {
         self.answer_unanswered(true);
         self.refuse_client_tools("the turn was cancelled");
         if is_working {
-            self.receiver.notify("session/cancel", &CancelNotification::new(self.session.clone()));
+            self.receiver.notify("session/cancel", &CancelNotification::new(self.session.id.clone()));
         }
     }
 
@@ -410,7 +396,7 @@ impl AcpConversation {
 
     /// Closes the session, to open it again.
     fn leave_for_reopening(&mut self) {
-        if self.is_new {
+        if self.session.is_new() {
             // The session has no turns, so a new one is equivalent.
             self.pending.push_back(Event::Handle(None));
         }
@@ -474,7 +460,7 @@ impl AcpConversation {
         run.has_reported |= !matches!(event, TurnEvent::Usage(_) | TurnEvent::Activity(_));
         let of_terminals = self.calls.terminal_events_for(&event);
         let event = Event::Turn(run.id, event);
-        if std::mem::take(&mut self.unnamed) {
+        if std::mem::take(&mut self.session.unnamed) {
             self.name();
         }
         self.pending.extend(of_terminals);
@@ -490,10 +476,10 @@ impl AcpConversation {
     fn close(&mut self) {
         self.answer_unanswered(true);
         if self.run.as_ref().is_some_and(PromptRun::goes_on) {
-            self.receiver.notify("session/cancel", &CancelNotification::new(self.session.clone()));
+            self.receiver.notify("session/cancel", &CancelNotification::new(self.session.id.clone()));
         }
         if self.running.capabilities.session_capabilities.close.is_some() {
-            self.receiver.request("session/close", &CloseSessionRequest::new(self.session.clone()));
+            self.receiver.request("session/close", &CloseSessionRequest::new(self.session.id.clone()));
         }
     }
 }

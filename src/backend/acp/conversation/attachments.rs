@@ -95,7 +95,7 @@ impl AcpConversation {
             );
             self.pending.push_back(Event::Turn(run.id, TurnEvent::Notice(text::message(&notice))));
             let without = std::mem::take(&mut sent.without);
-            *request = send_prompt(&self.receiver, &self.session, without);
+            *request = send_prompt(&self.receiver, &self.session.id, without);
             return Some(Next::Hear);
         }
         tracing::warn!(agent, %failure, "a new session of the agent is opened: rejected attachments have made the present one unusable");

@@ -126,7 +126,7 @@ impl AcpConversation {
     /// Returns whether the session can be closed and opened again without loss.
     pub(super) fn reopening_loses_nothing(&self) -> bool {
         let closes = self.running.capabilities.session_capabilities.close.is_some();
-        self.is_new || closes && self.can_be_taken_up() && !self.own_turns.has_background()
+        self.session.is_new() || closes && self.can_be_taken_up() && !self.own_turns.has_background()
     }
 
     pub(super) fn handle_tool_event(&mut self, event: Option<ToolServerEvent>) -> Next {

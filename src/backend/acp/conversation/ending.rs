@@ -21,7 +21,7 @@ impl AcpConversation {
         let Err(failure) = answer else { return false };
         let refused = matches!(failure.code, code::RESOURCE_NOT_FOUND | code::INVALID_PARAMS);
         let untouched = self.run.as_ref().is_some_and(PromptRun::is_untouched);
-        if self.is_known && refused && untouched {
+        if self.session.is_known() && refused && untouched {
             tracing::info!(agent = self.agent.spec.name, %failure, "the agent no longer knows its session: the session is resumed, loaded or created again");
             return true;
         }
@@ -32,7 +32,7 @@ impl AcpConversation {
         let end = match answer {
             Ok(answer) => {
                 self.agent.history().deaths = 0;
-                self.is_known = true;
+                self.session.note_success();
                 match serde_json::from_str::<PromptResponse>(answer.get()) {
                     Ok(answer) => self.apply_prompt_answer(answer),
                     Err(error) => {

@@ -24,6 +24,7 @@ use super::client_tools::ClientTools;
 use super::own_turns::OwnTurns;
 use super::requests::too_early_answer;
 use super::servers::{GivenServers, ReadServers};
+use super::session::{AcpSession, Introduction};
 use super::settings::{is_of_session, Settings};
 use super::AcpConversation;
 use crate::backend::acp::agent::{Agent, AgentLease, DedicatedProcess, RunningAgent};
@@ -54,13 +55,14 @@ struct NotResumed(String);
 struct OtherServers;
 
 impl AcpConversation {
-    /// Opens the conversation, and logs in if the agent requires it and tokens are available.
+    /// Opens the conversation, and logs in if the agent requires it and tokens are available. Also
+    /// returns the updates of the session received meanwhile.
     pub(super) async fn open(
         agent: &Arc<Agent>,
         open: &OpenConversation,
         reports: &ReportSender,
         servers: &ReadServers,
-    ) -> anyhow::Result<(Self, AgentLease)> {
+    ) -> anyhow::Result<(Self, AgentLease, Vec<Box<RawValue>>)> {
         // Each remedy for a missing login, or for a session that cannot be resumed, is tried once.
         let attempts = 1 + login::METHODS_MAX + RESUME_METHODS;
         let (mut failure, mut attempt) = (None, 0);
@@ -114,7 +116,7 @@ impl AcpConversation {
         used: AgentLease,
         own: Option<DedicatedProcess>,
         read: &ReadServers,
-    ) -> anyhow::Result<(Self, AgentLease)> {
+    ) -> anyhow::Result<(Self, AgentLease, Vec<Box<RawValue>>)> {
         let running = used.running();
         let mut receiver = running.connection.listen();
         let (cwd, others) = directories(agent, open)?;
@@ -130,8 +132,7 @@ impl AcpConversation {
             false => None,
         };
         let params = NewSessionRequest::new(&cwd).additional_directories(others).mcp_servers(servers);
-        let OpenedSession { session, is_new, settings, transcript, early } =
-            open_session(agent, open, &running, &mut receiver, params).await?;
+        let (session, settings, early) = open_session(agent, open, &running, &mut receiver, params).await?;
         let mut conversation = Self {
             files: Files::new(folders, receiver.connection().clone()),
             terminals: Terminals::new(cwd),
@@ -146,49 +147,30 @@ impl AcpConversation {
             _own: own,
             receiver,
             session,
-            early,
-            is_new,
-            selection: open.selection.clone().filter(|_| is_new),
             tokens: open.tokens.clone(),
-            unnamed: false,
-            moved: false,
             settings,
-            transcript,
             calls: Calls::default(),
             session_info: JsonObject::new(),
             unknown_updates: JsonObject::new(),
             run: None,
             own_turns: OwnTurns::default(),
             pending: VecDeque::new(),
-            is_known: false,
             edit_lookup: EditLookup::Idle,
         };
         conversation.client_tools_are_offered();
-        Ok((conversation, used))
+        Ok((conversation, used, early))
     }
 }
 
-/// Session that an agent has resumed, copied or made.
-struct OpenedSession {
-    session: SessionId,
-    /// Set if the agent did not resume the session of the conversation.
-    is_new: bool,
-    settings: Settings,
-    /// Text of the conversation, for an agent that does not know it.
-    transcript: Option<String>,
-    /// Messages about the session that came before the answer.
-    early: Vec<Box<RawValue>>,
-}
-
 /// Resumes the session of a conversation, or copies its source, or makes a new one, which `params`
-/// describe.
+/// describe. Also returns the updates of the session that came before the answer.
 async fn open_session(
     agent: &Agent,
     open: &OpenConversation,
     running: &RunningAgent,
     receiver: &mut PeerReceiver,
     mut params: NewSessionRequest,
-) -> anyhow::Result<OpenedSession> {
+) -> anyhow::Result<(AcpSession, Settings, Vec<Box<RawValue>>)> {
     let can = &running.capabilities.session_capabilities;
     if can.additional_directories.is_none() {
         params.additional_directories.clear();
@@ -214,9 +196,11 @@ async fn open_session(
             .mcp_servers(servers.clone());
         taken_up = fork(agent, receiver, &request, &mut early).await?;
     }
+    let selection = open.selection.clone();
     if let Some((session, answer)) = taken_up {
         let settings = Settings::of_session(&mut early, &answer);
-        return Ok(OpenedSession { session, is_new, settings, transcript: None, early });
+        let introduction = is_new.then_some(Introduction { transcript: None, selection });
+        return Ok((AcpSession::new(session, introduction), settings, early));
     }
     let answer = ask(receiver, "session/new", &params, agent.spec.start_limit, &mut early).await?;
     let answer = answer.map_err(|failure| refused("session/new", &failure))?;
@@ -225,7 +209,8 @@ async fn open_session(
     let session = made.session_id;
     let settings = Settings::of_session(&mut Vec::new(), &answer);
     let early = receiver.subscribe(&session.0);
-    Ok(OpenedSession { session, is_new, settings, transcript: transcript_so_far(open).await?, early })
+    let introduction = Introduction { transcript: transcript_so_far(open).await?, selection };
+    Ok((AcpSession::new(session, Some(introduction)), settings, early))
 }
 
 /// Resumes a session by the method that preserves most of it. Returns the answer; `None` if the

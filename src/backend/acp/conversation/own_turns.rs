@@ -74,9 +74,6 @@ pub(super) struct OwnTurns {
     background: VecDeque<BackgroundWork>,
     /// Lease that keeps the agent running while background commands run.
     needed: Option<AgentLease>,
-    /// Set once the agent received a prompt in this conversation. Earlier messages replay an
-    /// earlier conversation.
-    pub(super) prompted: bool,
 }
 
 /// Command that runs in the background, by the id of the call that started it.
@@ -406,7 +403,7 @@ impl AcpConversation {
     /// Returns the cause of the turn that a message needs; `None` if it needs none.
     fn needs_turn(&self, message: &PeerMessage) -> Option<TurnCause> {
         match message {
-            PeerMessage::Update(raw) if self.own_turns.prompted => {
+            PeerMessage::Update(raw) if self.session.was_prompted() => {
                 let sign: UpdateMembers<'_> = serde_json::from_str(raw.get()).ok()?;
                 let needs = match &*sign.session_update {
                     "agent_message_chunk" | "agent_thought_chunk" => has_content(&sign),

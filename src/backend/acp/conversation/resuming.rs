@@ -18,8 +18,7 @@ impl AcpConversation {
     /// Queues the first events of a conversation that has just been opened.
     pub(super) fn introduce(&mut self, had_a_name: bool) {
         self.pending.push_back(Event::Opened);
-        self.unnamed = self.transcript.is_some();
-        if !self.unnamed {
+        if !self.session.unnamed {
             self.name();
         } else if had_a_name {
             self.pending.push_back(Event::Handle(None));
@@ -28,7 +27,7 @@ impl AcpConversation {
 
     /// Reports the handle by which the host can open this conversation again.
     pub(super) fn name(&mut self) {
-        let handle = Handle { name: self.session.to_string(), resumes: self.can_be_taken_up() };
+        let handle = Handle { name: self.session.id.to_string(), resumes: self.can_be_taken_up() };
         self.pending.push_back(Event::Handle(Some(handle)));
     }
 
@@ -47,7 +46,7 @@ impl AcpConversation {
     ) -> Next {
         // The agent has no memory of the conversation. The transcript, if there is one, causes the
         // same notice when the prompt is sent.
-        if self.is_new && self.transcript.is_none() {
+        if self.session.is_new() && !self.session.has_transcript() {
             self.pending.push_back(Event::Turn(run, TurnEvent::Notice(TOLD_ANEW.to_owned())));
         }
         let prompt = self.prompt_of(Some(interrupted(so_far)), message, attached);

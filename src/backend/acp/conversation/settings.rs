@@ -207,11 +207,11 @@ impl AcpConversation {
     /// conversation is open.
     pub(super) fn open_with(&mut self, config: JsonObject, had_a_name: bool, used: AgentLease) {
         let starting = &self.agent.spec.config;
-        let defaults = self.is_new.then(|| self.settings.options.schema(Some(starting)));
+        let defaults = self.session.is_new().then(|| self.settings.options.schema(Some(starting)));
         let capabilities = Some(self.running.abilities());
         self.describe(SelfDescription { config: defaults, capabilities, ..SelfDescription::default() });
         self.settings.wanted = config;
-        if self.is_new && !had_a_name {
+        if self.session.is_new() && !had_a_name {
             for (id, value) in &self.agent.spec.config {
                 if !self.settings.wanted.contains_key(id) {
                     self.settings.starting.insert(id.clone());
@@ -287,7 +287,8 @@ impl AcpConversation {
             return Next::Hear;
         }
         if let Some((id, value)) = self.settings.next() {
-            let Some((method, params)) = self.settings.options.request(&self.session.0, &id, &value) else {
+            let Some((method, params)) = self.settings.options.request(&self.session.id.0, &id, &value)
+            else {
                 return Next::Hear;
             };
             let Some(used) = self.running.lease() else {
@@ -338,7 +339,7 @@ impl AcpConversation {
         }
         let models = self.settings.options.models(&self.agent.spec.name);
         let known = self.settings.models_sent.as_ref();
-        if known.map_or(!models.is_empty() || self.is_new, |known| *known != models) {
+        if known.map_or(!models.is_empty() || self.session.is_new(), |known| *known != models) {
             self.settings.models_sent = Some(models.clone());
             self.describe(SelfDescription { models: Some(models), ..SelfDescription::default() });
         }

@@ -52,7 +52,7 @@ impl AcpConversation {
         }
         // An agent that is idle by then must not begin a turn by itself.
         let params = json!({
-            "sessionId": self.session, "prompt": prompt,
+            "sessionId": self.session.id, "prompt": prompt,
             "_meta": { "steering": { "idleBehavior": "promptRequired" } },
         });
         let request = self.receiver.request(METHOD, &params);
