@@ -14,6 +14,7 @@
 mod attachments;
 mod client_tools;
 mod ending;
+mod events;
 mod forms;
 mod notices;
 mod opening;
@@ -30,7 +31,6 @@ mod updates;
 mod user_messages;
 mod workspace;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +45,7 @@ use tokio::time::{sleep_until, Instant};
 
 use self::attachments::Prompt;
 use self::client_tools::ClientTools;
+use self::events::EventQueue;
 pub(super) use self::opening::refused;
 use self::own_turns::OwnTurns;
 pub(super) use self::questions::page_to_open;
@@ -57,14 +58,13 @@ use self::user_messages::UserMessages;
 use self::workspace::UnattachedCommand;
 use super::agent::{Agent, DedicatedProcess, RunningAgent};
 use super::calls::Calls;
-use super::edits::{with_edits, EditLookup};
 use super::errors::RequestError;
 use super::files::Files;
 use super::folder_servers::OpenInFolder;
 use super::login;
 use super::peer::{PeerMessage, PeerReceiver};
 use super::terminals::Terminals;
-use crate::backend::{HostLine, ReportPermit, ReportSender};
+use crate::backend::{HostLine, ReportSender};
 use crate::host::effects::{
     ChatKey, Command, Event, OpenConversation, OpenFailure, RunId, Tokens, Transcript, TurnEnd, TurnEvent,
 };
@@ -90,8 +90,8 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: HostLine)
     let described = Event::Described(Box::new(agent.self_description()));
     match opened {
         Ok((mut conversation, used, early)) => {
-            conversation.pending.push_back(described);
-            conversation.pending.extend(conversation.servers.report());
+            conversation.events.push(described);
+            conversation.events.extend(conversation.servers.report());
             conversation.open_with(config, had_a_name, used);
             for update in early {
                 conversation.updated(&update);
@@ -145,9 +145,7 @@ struct AcpConversation {
     own_calls: u64,
     run: Option<PromptRun>,
     own_turns: OwnTurns,
-    /// Events to report, in order. The agent is not read while there are any.
-    pending: VecDeque<Event>,
-    edit_lookup: EditLookup,
+    events: EventQueue,
 }
 
 enum Next {
@@ -162,7 +160,7 @@ impl AcpConversation {
         reports: ReportSender,
     ) -> anyhow::Result<()> {
         loop {
-            self.report_what_there_is_room_for(&reports);
+            self.events.report_what_there_is_room_for(&reports, &self.calls);
             let deadline = self.deadline();
             let setting = self.settings.deadline();
             let background = self.own_turns.background_until();
@@ -175,16 +173,10 @@ impl AcpConversation {
                     }
                     Some(command) => self.obey(command),
                 },
-                found = self.edit_lookup.found(), if self.edit_lookup.is_running() => {
-                    self.edit_lookup = EditLookup::Done;
-                    if let Some(event) = self.pending.pop_front() {
-                        self.pending.push_front(with_edits(event, found));
-                    }
-                    Next::Hear
-                }
-                room = reports.reserve(), if !self.pending.is_empty() && !self.edit_lookup.is_running() => {
+                () = self.events.edits_found() => Next::Hear,
+                room = reports.reserve(), if self.events.is_ready() => {
                     let Some(room) = room else { return Ok(()) };
-                    self.report_next(room);
+                    self.events.report_next(room, &self.calls);
                     Next::Hear
                 }
                 () = self.terminals.settled(), if !self.terminals.are_quiet() => {
@@ -195,7 +187,7 @@ impl AcpConversation {
                     self.done(done);
                     Next::Hear
                 }
-                () = self.terminals.due(), if self.pending.is_empty() && !self.terminals.are_quiet() => {
+                () = self.terminals.due(), if self.events.is_empty() && !self.terminals.are_quiet() => {
                     self.show_terminals();
                     Next::Hear
                 }
@@ -218,40 +210,16 @@ impl AcpConversation {
             }
         }
         // Report the remaining events; nothing follows them.
-        self.pending.push_back(if self.settings.is_opening() {
+        self.events.push(if self.settings.is_opening() {
             let reason = "the conversation was closed before it was open".to_owned();
             Event::OpenFailed { kind: OpenFailure::Unavailable, reason }
         } else {
             Event::Left
         });
-        while let Some(event) = self.pending.pop_front() {
+        while let Some(event) = self.events.pop() {
             reports.report(event).await;
         }
         Ok(())
-    }
-
-    /// Reports events for which there is room, without another iteration of the loop. That suffices
-    /// for most text.
-    fn report_what_there_is_room_for(&mut self, reports: &ReportSender) {
-        while !self.pending.is_empty() && !self.edit_lookup.is_running() {
-            let Some(room) = reports.try_reserve() else { return };
-            self.report_next(room);
-        }
-    }
-
-    fn report_next(&mut self, room: ReportPermit<'_>) {
-        let changes = match (self.pending.front(), &self.edit_lookup) {
-            (Some(Event::Turn(_, event)), EditLookup::Idle) => self.calls.changes(event),
-            _ => None,
-        };
-        if let Some((diffs, phase)) = changes {
-            self.edit_lookup = EditLookup::begin(diffs, phase);
-            return;
-        }
-        self.edit_lookup = EditLookup::Idle;
-        if let Some(event) = self.pending.pop_front() {
-            room.report(event);
-        }
     }
 
     /// Returns the time at which the run needs attention even if no message arrives.
@@ -335,7 +303,7 @@ impl AcpConversation {
         let Introduction { transcript, selection } = self.session.note_prompt();
         if let Some(transcript) = transcript {
             blocks.push(transcript.as_str().into());
-            self.pending.push_back(Event::Turn(run, TurnEvent::Notice(TOLD_ANEW.to_owned())));
+            self.events.push(Event::Turn(run, TurnEvent::Notice(TOLD_ANEW.to_owned())));
         }
         if let Some(selection) = selection {
             blocks.push(format!("{ABOUT}\n\n{selection}").as_str().into());
@@ -354,8 +322,7 @@ impl AcpConversation {
     fn cancel(&mut self) {
         self.withdraw(None);
         // Further events of the run are of no interest.
-        self.pending.retain(|event| !matches!(event, Event::Turn(..)));
-        self.edit_lookup = EditLookup::Idle;
+        self.events.drop_turn_events();
         self.end_cancelled_own_turn();
     }
 
@@ -398,7 +365,7 @@ impl AcpConversation {
     fn leave_for_reopening(&mut self) {
         if self.session.is_new() {
             // The session has no turns, so a new one is equivalent.
-            self.pending.push_back(Event::Handle(None));
+            self.events.push(Event::Handle(None));
         }
         self.close();
     }
@@ -463,8 +430,8 @@ impl AcpConversation {
         if std::mem::take(&mut self.session.unnamed) {
             self.name();
         }
-        self.pending.extend(of_terminals);
-        self.pending.push_back(event);
+        self.events.extend(of_terminals);
+        self.events.push(event);
     }
 
     fn send_to_host(&mut self, events: Vec<TurnEvent>) {

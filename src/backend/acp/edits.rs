@@ -43,7 +43,9 @@ pub enum EditPhase {
 }
 
 /// Search for the file edits of the next event.
+#[derive(Default)]
 pub enum EditLookup {
+    #[default]
     Idle,
     Running(Pin<Box<dyn Future<Output = Vec<FileEdit>> + Send>>),
     Done,

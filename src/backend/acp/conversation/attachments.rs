@@ -93,7 +93,7 @@ impl AcpConversation {
                  without them.",
                 sent.names
             );
-            self.pending.push_back(Event::Turn(run.id, TurnEvent::Notice(text::message(&notice))));
+            self.events.push(Event::Turn(run.id, TurnEvent::Notice(text::message(&notice))));
             let without = std::mem::take(&mut sent.without);
             *request = send_prompt(&self.receiver, &self.session.id, without);
             return Some(Next::Hear);
@@ -103,7 +103,7 @@ impl AcpConversation {
         self.close();
         // The turn starts again in a new session, which gets the transcript.
         self.run = None;
-        self.pending.push_back(Event::Handle(None));
+        self.events.push(Event::Handle(None));
         Some(Next::Leave)
     }
 }

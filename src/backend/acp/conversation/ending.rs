@@ -44,7 +44,7 @@ impl AcpConversation {
             }
             Err(failure) if login::is_required(&failure) => {
                 self.agent.require_login(&self.running);
-                self.pending.push_back(Event::LoginRequired);
+                self.events.push(Event::LoginRequired);
                 let why = login::LoginRequired(failure.to_string());
                 let message = format!("{why}. {}", self.running.login.advice());
                 let resumable = self.can_be_taken_up();
@@ -99,10 +99,10 @@ impl AcpConversation {
         self.show_alone();
         let cancelled = matches!(end, TurnEnd::Cancelled);
         let events = self.calls.end_turn(cancelled);
-        self.pending.extend(events);
+        self.events.extend(events);
         if let Some(mut run) = self.run.take() {
-            self.pending.extend(run.steering.unanswered(run.id));
-            self.pending.push_back(Event::Turn(run.id, TurnEvent::Ended(end)));
+            self.events.extend(run.steering.unanswered(run.id));
+            self.events.push(Event::Turn(run.id, TurnEvent::Ended(end)));
             self.retry_turn_request();
         }
     }

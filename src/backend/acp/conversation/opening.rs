@@ -21,6 +21,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::client_tools::ClientTools;
+use super::events::EventQueue;
 use super::own_turns::OwnTurns;
 use super::requests::too_early_answer;
 use super::servers::{GivenServers, ReadServers};
@@ -30,7 +31,6 @@ use super::AcpConversation;
 use crate::backend::acp::agent::{Agent, AgentLease, DedicatedProcess, RunningAgent};
 use crate::backend::acp::calls::Calls;
 use crate::backend::acp::content;
-use crate::backend::acp::edits::EditLookup;
 use crate::backend::acp::files::Files;
 use crate::backend::acp::login;
 use crate::backend::acp::peer::{AgentError, PeerMessage, PeerReceiver};
@@ -154,8 +154,7 @@ impl AcpConversation {
             unknown_updates: JsonObject::new(),
             run: None,
             own_turns: OwnTurns::default(),
-            pending: VecDeque::new(),
-            edit_lookup: EditLookup::Idle,
+            events: EventQueue::default(),
         };
         conversation.client_tools_are_offered();
         Ok((conversation, used, early))

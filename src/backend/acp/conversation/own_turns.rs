@@ -148,7 +148,7 @@ impl OwnTurns {
 impl AcpConversation {
     /// Returns whether the agent's next message may be read.
     pub(super) fn may_receive(&self) -> bool {
-        self.pending.is_empty() && self.own_turns.has_room() && !self.own_turns.has_ended
+        self.events.is_empty() && self.own_turns.has_room() && !self.own_turns.has_ended
     }
 
     /// Holds a message that needs a turn if none is open, and asks the host for one; otherwise
@@ -210,7 +210,7 @@ impl AcpConversation {
     /// Begins the run of a turn that the host has opened for the agent's own work.
     pub(super) fn begin_own(&mut self, run: RunId) -> Next {
         if !self.own_turns.asked {
-            self.pending.push_back(Event::Turn(run, TurnEvent::Ended(TurnEnd::Complete)));
+            self.events.push(Event::Turn(run, TurnEvent::Ended(TurnEnd::Complete)));
             return Next::Hear;
         }
         let used = self.own_turns.used.take();
@@ -244,7 +244,7 @@ impl AcpConversation {
         if self.own_turns.needed.is_none() {
             self.own_turns.needed = self.running.lease();
         }
-        self.pending.push_back(Event::Background { id: call, command: Some(command) });
+        self.events.push(Event::Background { id: call, command: Some(command) });
     }
 
     /// Ends the oldest background command that `is_it` matches.
@@ -252,7 +252,7 @@ impl AcpConversation {
         let background = &mut self.own_turns.background;
         let at = background.iter().position(is_it);
         if let Some(BackgroundWork { call, .. }) = at.and_then(|at| background.remove(at)) {
-            self.pending.push_back(Event::Background { id: call, command: None });
+            self.events.push(Event::Background { id: call, command: None });
         }
         if self.own_turns.background.is_empty() {
             self.own_turns.needed = None;
@@ -305,7 +305,7 @@ impl AcpConversation {
         let Origin::Own(own) = &run.origin else { return None };
         let runs_alone = self.alone.iter().any(|alone| alone.screen.ending().is_none());
         let is_open = self.calls.any_open() || !run.questions.is_empty() || !run.compactions.is_empty();
-        if is_open || runs_alone || !self.pending.is_empty() {
+        if is_open || runs_alone || !self.events.is_empty() {
             return None;
         }
         Some(own.last_message_at + if own.reports_end { SILENCE_BEFORE_END } else { SILENCE })
@@ -396,7 +396,7 @@ impl AcpConversation {
         if !self.own_turns.asked && !self.settings.are_waited_for() {
             self.own_turns.asked = true;
             self.own_turns.used = self.running.lease();
-            self.pending.push_back(Event::Begins(cause));
+            self.events.push(Event::Begins(cause));
         }
     }
 

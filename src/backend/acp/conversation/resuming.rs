@@ -17,18 +17,18 @@ const SO_FAR_BYTES_MAX: usize = 64 << 10;
 impl AcpConversation {
     /// Queues the first events of a conversation that has just been opened.
     pub(super) fn introduce(&mut self, had_a_name: bool) {
-        self.pending.push_back(Event::Opened);
+        self.events.push(Event::Opened);
         if !self.session.unnamed {
             self.name();
         } else if had_a_name {
-            self.pending.push_back(Event::Handle(None));
+            self.events.push(Event::Handle(None));
         }
     }
 
     /// Reports the handle by which the host can open this conversation again.
     pub(super) fn name(&mut self) {
         let handle = Handle { name: self.session.id.to_string(), resumes: self.can_be_taken_up() };
-        self.pending.push_back(Event::Handle(Some(handle)));
+        self.events.push(Event::Handle(Some(handle)));
     }
 
     /// Returns whether the agent can resume or load this conversation later.
@@ -47,7 +47,7 @@ impl AcpConversation {
         // The agent has no memory of the conversation. The transcript, if there is one, causes the
         // same notice when the prompt is sent.
         if self.session.is_new() && !self.session.has_transcript() {
-            self.pending.push_back(Event::Turn(run, TurnEvent::Notice(TOLD_ANEW.to_owned())));
+            self.events.push(Event::Turn(run, TurnEvent::Notice(TOLD_ANEW.to_owned())));
         }
         let prompt = self.prompt_of(Some(interrupted(so_far)), message, attached);
         self.calls.rename_reused_ids(so_far);

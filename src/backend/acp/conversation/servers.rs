@@ -129,7 +129,7 @@ impl AcpConversation {
             self.leave_for_reopening();
             return Next::Leave;
         }
-        self.pending.push_back(Event::McpServers(self.servers.reports.clone()));
+        self.events.push(Event::McpServers(self.servers.reports.clone()));
         Next::Hear
     }
 
@@ -158,7 +158,7 @@ impl AcpConversation {
         let why = text.map(str::to_owned).or(update.title);
         let why = text::message(why.as_deref().unwrap_or("the agent could not start it"));
         report.problem = Some(secrets::redact(&why).into_owned());
-        self.pending.push_back(Event::McpServers(self.servers.reports.clone()));
+        self.events.push(Event::McpServers(self.servers.reports.clone()));
         true
     }
 }

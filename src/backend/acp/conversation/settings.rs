@@ -225,7 +225,7 @@ impl AcpConversation {
     }
 
     fn describe(&mut self, news: SelfDescription) {
-        self.pending.push_back(Event::Described(Box::new(news)));
+        self.events.push(Event::Described(Box::new(news)));
     }
 
     /// Returns a command if it can be carried out now, else the next step.
@@ -260,8 +260,8 @@ impl AcpConversation {
         match command {
             Command::Cancel { run } if run == held.run => {
                 self.settings.held = None;
-                self.pending.retain(|event| !matches!(event, Event::Turn(..)));
-                self.pending.push_back(Event::Turn(run, TurnEvent::Ended(TurnEnd::Cancelled)));
+                self.events.drop_turn_events();
+                self.events.push(Event::Turn(run, TurnEvent::Ended(TurnEnd::Cancelled)));
                 self.retry_turn_request();
                 Err(Next::Hear)
             }
@@ -323,7 +323,7 @@ impl AcpConversation {
 
     fn report_refused_settings(&mut self, run: RunId) {
         for notice in std::mem::take(&mut self.settings.refused) {
-            self.pending.push_back(Event::Turn(run, TurnEvent::Notice(notice)));
+            self.events.push(Event::Turn(run, TurnEvent::Notice(notice)));
         }
     }
 
@@ -335,7 +335,7 @@ impl AcpConversation {
         if unconfirmed || settings.last_sent.as_ref() != Some(&now) {
             settings.last_sent = Some(now.clone());
             let (config, acknowledged) = (Box::new(now), settings.acknowledged);
-            self.pending.push_back(Event::Configured { config, spreads, acknowledged });
+            self.events.push(Event::Configured { config, spreads, acknowledged });
         }
         let models = self.settings.options.models(&self.agent.spec.name);
         let known = self.settings.models_sent.as_ref();
@@ -378,7 +378,7 @@ impl AcpConversation {
         let limit = self.agent.spec.start_limit;
         let settings = &mut self.settings;
         if let Some(asked) = &mut settings.asked {
-            let is_listening = self.pending.is_empty() && self.own_turns.has_room();
+            let is_listening = self.events.is_empty() && self.own_turns.has_room();
             if let Some(more) = asked.timeout.extend(&self.running.connection, limit, is_listening) {
                 asked.until = Instant::now() + more;
                 return Next::Hear;

@@ -172,14 +172,14 @@ impl AcpConversation {
     /// Stores a note about the conversation for which the protocol has no member.
     pub(super) fn note(&mut self, name: &str, value: Option<Value>) {
         let value = value.map(extra_meta::kept);
-        self.pending.push_back(Event::Note { name: name.to_owned(), value });
+        self.events.push(Event::Note { name: name.to_owned(), value });
     }
 
     /// Applies the session's info: the title is reported, and each other member is stored until its
     /// next value.
     fn apply_session_info(&mut self, info: SessionInfoUpdate, raw: &RawValue) {
         if let MaybeUndefined::Value(title) = info.title {
-            self.pending.push_back(Event::Title(title));
+            self.events.push(Event::Title(title));
         }
         let Some(Value::Object(mut more)) = unplaced(raw) else { return };
         more.remove("title");
@@ -215,7 +215,7 @@ impl AcpConversation {
         for id in over {
             self.note_background(id);
         }
-        self.pending.extend(self.calls.terminal_events(true));
+        self.events.extend(self.calls.terminal_events(true));
         self.answer_unanswered(false);
     }
 

@@ -162,7 +162,7 @@ impl AcpConversation {
     /// refer to them.
     pub(super) fn show_terminals(&mut self) {
         let is_due = self.terminals.mark_sent();
-        self.pending.extend(self.calls.terminal_events(is_due));
+        self.events.extend(self.calls.terminal_events(is_due));
         if is_due {
             let events = self.calls.screens_changed();
             self.send_to_host(events);
