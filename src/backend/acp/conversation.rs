@@ -37,7 +37,6 @@ use std::time::Duration;
 use agent_client_protocol_schema::v1::{
     CancelNotification, CloseSessionRequest, ContentBlock, PromptRequest, SessionId,
 };
-use ahp_types::common::JsonObject;
 use ahp_types::state::Message;
 use anyhow::Context;
 use tokio::sync::mpsc;
@@ -54,16 +53,14 @@ use self::run::{Origin, PromptRun};
 use self::servers::{GivenServers, ReadServers};
 use self::session::{AcpSession, Introduction};
 use self::settings::Settings;
+use self::updates::UpdateNotes;
 use self::user_messages::UserMessages;
-use self::workspace::UnattachedCommand;
+use self::workspace::Workspace;
 use super::agent::{Agent, DedicatedProcess, RunningAgent};
 use super::calls::Calls;
 use super::errors::RequestError;
-use super::files::Files;
-use super::folder_servers::OpenInFolder;
 use super::login;
 use super::peer::{PeerMessage, PeerReceiver};
-use super::terminals::Terminals;
 use crate::backend::{HostLine, ReportSender};
 use crate::host::effects::{
     ChatKey, Command, Event, OpenConversation, OpenFailure, RunId, Tokens, Transcript, TurnEnd, TurnEvent,
@@ -130,19 +127,10 @@ struct AcpConversation {
     tokens: Tokens,
     settings: Settings,
     calls: Calls,
-    /// Members of the session's info other than its title.
-    session_info: JsonObject,
-    /// Latest update of each unknown kind.
-    unknown_updates: JsonObject,
-    files: Files,
-    terminals: Terminals,
+    notes: UpdateNotes,
+    workspace: Workspace,
     client_tools: ClientTools,
     servers: GivenServers,
-    _in_folder: Option<OpenInFolder>,
-    /// Commands to show at the end of the turn, unless a call has shown them before.
-    alone: Vec<UnattachedCommand>,
-    /// Number of shown writes without a call of the agent; each gets a call of the host's own.
-    own_calls: u64,
     run: Option<PromptRun>,
     own_turns: OwnTurns,
     events: EventQueue,
@@ -179,19 +167,19 @@ impl AcpConversation {
                     self.events.report_next(room, &self.calls);
                     Next::Hear
                 }
-                () = self.terminals.settled(), if !self.terminals.are_quiet() => {
+                () = self.workspace.terminals.settled(), if !self.workspace.terminals.are_quiet() => {
                     self.answer_settled();
                     Next::Hear
                 }
-                Some(done) = self.files.done() => {
+                Some(done) = self.workspace.files.done() => {
                     self.done(done);
                     Next::Hear
                 }
-                () = self.terminals.due(), if self.events.is_empty() && !self.terminals.are_quiet() => {
+                () = self.workspace.terminals.due(), if self.events.is_empty() && !self.workspace.terminals.are_quiet() => {
                     self.show_terminals();
                     Next::Hear
                 }
-                message = self.receiver.recv(), if self.may_receive() && self.files.have_room() => match message {
+                message = self.receiver.recv(), if self.may_receive() && self.workspace.files.have_room() => match message {
                     Some(message) => self.receive(message),
                     None if self.own_turns.note_agent_end() => Next::Hear,
                     None => self.agent_has_ended().await?,
@@ -261,13 +249,13 @@ impl AcpConversation {
             Command::Tokens(tokens) => self.tokens = tokens,
             Command::McpServers { servers, restart } => return self.change_servers(servers, restart),
             Command::Background { terminal } => {
-                self.terminals.let_go_on(&terminal);
+                self.workspace.terminals.let_go_on(&terminal);
                 self.answer_settled();
             }
             Command::WorkIn { directories } => {
                 // The agent receives its folders only when the session is opened or resumed.
                 self.session.moved = true;
-                self.work_in(&directories);
+                self.workspace.work_in(&directories);
             }
             command => tracing::debug!(?command, "a command of the host was ignored: its turn is over"),
         }
@@ -331,7 +319,7 @@ impl AcpConversation {
         let Some(run) = self.run.as_mut().filter(|run| !run.is_cancelled()) else { return };
         let is_working = run.goes_on();
         run.cancel(self.agent.spec.cancel_limit, exceeded);
-        self.terminals.kill_those_of(run.id);
+        self.workspace.terminals.kill_those_of(run.id);
         self.refuse_all_held();
         self.answer_unanswered(true);
         self.refuse_client_tools("the turn was cancelled");
@@ -389,7 +377,7 @@ impl AcpConversation {
             PeerMessage::Withdrawn(request) if self.question_was_withdrawn(&request) => {}
             PeerMessage::Withdrawn(request) => {
                 let events = self.calls.withdrawn(&request);
-                self.terminals.withdrawn(&request);
+                self.workspace.terminals.withdrawn(&request);
                 self.receiver.answer(&request, Err(RequestError::Withdrawn));
                 self.send_to_host(events);
             }

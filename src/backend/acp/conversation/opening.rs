@@ -13,7 +13,6 @@ use agent_client_protocol_schema::v1::{
     ForkSessionRequest, ForkSessionResponse, LoadSessionRequest, NewSessionRequest, NewSessionResponse,
     SessionId,
 };
-use ahp_types::common::JsonObject;
 use anyhow::{anyhow, bail, Context};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -27,6 +26,8 @@ use super::requests::too_early_answer;
 use super::servers::{GivenServers, ReadServers};
 use super::session::{AcpSession, Introduction};
 use super::settings::{is_of_session, Settings};
+use super::updates::UpdateNotes;
+use super::workspace::Workspace;
 use super::AcpConversation;
 use crate::backend::acp::agent::{Agent, AgentLease, DedicatedProcess, RunningAgent};
 use crate::backend::acp::calls::Calls;
@@ -124,23 +125,21 @@ impl AcpConversation {
         let mut client_tools = ClientTools::new(agent, open.client_tools.clone()).await;
         running.connection.hide(read.secrets());
         let can = &running.capabilities.mcp_capabilities;
-        let given = GivenServers::new(read, can, &cwd, &agent.spec.environment);
+        let mut given = GivenServers::new(read, can, &cwd, &agent.spec.environment);
         let shares = running.quirks.shares_servers;
         let servers: Vec<_> = client_tools.servers(shares).into_iter().chain(given.entries()).collect();
-        let in_folder = match shares {
-            true => Some(running.servers.open(&cwd, &servers).ok_or(OtherServers)?),
-            false => None,
-        };
+        if shares {
+            given.in_folder = Some(running.servers.open(&cwd, &servers).ok_or(OtherServers)?);
+        }
         let params = NewSessionRequest::new(&cwd).additional_directories(others).mcp_servers(servers);
         let (session, settings, early) = open_session(agent, open, &running, &mut receiver, params).await?;
         let mut conversation = Self {
-            files: Files::new(folders, receiver.connection().clone()),
-            terminals: Terminals::new(cwd),
+            workspace: Workspace::new(
+                Files::new(folders, receiver.connection().clone()),
+                Terminals::new(cwd),
+            ),
             client_tools,
             servers: given,
-            _in_folder: in_folder,
-            alone: Vec::new(),
-            own_calls: 0,
             agent: Arc::clone(agent),
             chat,
             running,
@@ -150,8 +149,7 @@ impl AcpConversation {
             tokens: open.tokens.clone(),
             settings,
             calls: Calls::default(),
-            session_info: JsonObject::new(),
-            unknown_updates: JsonObject::new(),
+            notes: UpdateNotes::default(),
             run: None,
             own_turns: OwnTurns::default(),
             events: EventQueue::default(),

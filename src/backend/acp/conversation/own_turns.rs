@@ -62,18 +62,22 @@ const GEMINI_MODE: &str = "[MODE_UPDATE]";
 pub(super) struct OwnTurns {
     /// Messages to handle in the next turn, in order.
     held: VecDeque<PeerMessage>,
-    /// Set once the host was asked for a turn.
-    asked: bool,
-    /// Lease that keeps the agent running until the turn begins.
-    used: Option<AgentLease>,
-    /// Set if the agent has ended; the held messages are handled first.
-    has_ended: bool,
+    /// Turn that the host was asked for, until a turn begins.
+    asked: Option<AskedTurn>,
     /// Last own turn, if it was cancelled: further messages belong to it.
     cancelled: Option<CancelledOwnTurn>,
     /// Commands that the agent has left running in the background, oldest first.
     background: VecDeque<BackgroundWork>,
     /// Lease that keeps the agent running while background commands run.
     needed: Option<AgentLease>,
+}
+
+#[derive(Debug)]
+struct AskedTurn {
+    /// Lease that keeps the agent running; `None` if it was being stopped.
+    used: Option<AgentLease>,
+    /// Set if the agent has ended; the held messages are handled first.
+    agent_has_ended: bool,
 }
 
 /// Command that runs in the background, by the id of the call that started it.
@@ -122,8 +126,7 @@ impl OwnTurns {
     /// Notes that the agent has ended. Returns whether a turn must begin first, for its held
     /// messages.
     pub(super) fn note_agent_end(&mut self) -> bool {
-        self.has_ended = self.asked;
-        self.asked
+        self.asked.as_mut().map(|asked| asked.agent_has_ended = true).is_some()
     }
 
     pub(super) fn drop_held(&mut self) {
@@ -148,7 +151,8 @@ impl OwnTurns {
 impl AcpConversation {
     /// Returns whether the agent's next message may be read.
     pub(super) fn may_receive(&self) -> bool {
-        self.events.is_empty() && self.own_turns.has_room() && !self.own_turns.has_ended
+        let agent_has_ended = self.own_turns.asked.as_ref().is_some_and(|asked| asked.agent_has_ended);
+        self.events.is_empty() && self.own_turns.has_room() && !agent_has_ended
     }
 
     /// Holds a message that needs a turn if none is open, and asks the host for one; otherwise
@@ -209,11 +213,10 @@ impl AcpConversation {
 
     /// Begins the run of a turn that the host has opened for the agent's own work.
     pub(super) fn begin_own(&mut self, run: RunId) -> Next {
-        if !self.own_turns.asked {
+        let Some(AskedTurn { used, .. }) = self.own_turns.asked.take() else {
             self.events.push(Event::Turn(run, TurnEvent::Ended(TurnEnd::Complete)));
             return Next::Hear;
-        }
-        let used = self.own_turns.used.take();
+        };
         let reports_end = self.running.quirks.ends_own_turns;
         let origin = Origin::Own(OwnRun { last_message_at: Instant::now(), reports_end });
         self.run = Some(PromptRun::new(run, origin, used, self.agent.spec.turn_limit));
@@ -221,9 +224,7 @@ impl AcpConversation {
     }
 
     pub(super) fn replay_held(&mut self) -> Next {
-        self.own_turns.asked = false;
-        self.own_turns.used = None;
-        self.own_turns.has_ended = false;
+        self.own_turns.asked = None;
         self.own_turns.cancelled = None;
         for message in std::mem::take(&mut self.own_turns.held) {
             if matches!(self.receive(message), Next::Leave) {
@@ -303,9 +304,8 @@ impl AcpConversation {
     pub(super) fn silent_at(&self) -> Option<Instant> {
         let run = self.run.as_ref().filter(|run| !run.is_cancelled())?;
         let Origin::Own(own) = &run.origin else { return None };
-        let runs_alone = self.alone.iter().any(|alone| alone.screen.ending().is_none());
         let is_open = self.calls.any_open() || !run.questions.is_empty() || !run.compactions.is_empty();
-        if is_open || runs_alone || !self.events.is_empty() {
+        if is_open || self.workspace.has_command_alone() || !self.events.is_empty() {
             return None;
         }
         Some(own.last_message_at + if own.reports_end { SILENCE_BEFORE_END } else { SILENCE })
@@ -393,9 +393,8 @@ impl AcpConversation {
     fn ask_for_turn(&mut self, cause: TurnCause) {
         // Agents that give no cause continue because a background command has ended.
         let cause = if self.own_turns.has_background() { TurnCause::Background } else { cause };
-        if !self.own_turns.asked && !self.settings.are_waited_for() {
-            self.own_turns.asked = true;
-            self.own_turns.used = self.running.lease();
+        if self.own_turns.asked.is_none() && !self.settings.are_waited_for() {
+            self.own_turns.asked = Some(AskedTurn { used: self.running.lease(), agent_has_ended: false });
             self.events.push(Event::Begins(cause));
         }
     }

@@ -19,6 +19,7 @@ use serde_json::Value;
 use tokio::task::spawn_blocking;
 
 use super::{AcpConversation, Next};
+use crate::backend::acp::folder_servers::OpenInFolder;
 use crate::backend::acp::peer::PeerMessage;
 use crate::backend::acp::program;
 use crate::backend::mcp::{McpServer, McpTransport, SecretText};
@@ -50,6 +51,8 @@ pub(super) struct GivenServers {
     reports: Vec<McpServerReport>,
     /// Ids of the servers, by name.
     names: BTreeMap<String, String>,
+    /// Entry of the session among those in its folder, for an agent that shares servers.
+    pub(super) in_folder: Option<OpenInFolder>,
     /// Set if the agent should have other servers than those with which the session was opened.
     is_out_of_date: bool,
 }

@@ -21,6 +21,15 @@ use crate::backend::acp::{calls, content, extra_meta};
 use crate::host::effects::{CallExtras, Event, TextKind, TurnEvent};
 use crate::wire::text;
 
+/// Updates of the session for which the protocol has no place.
+#[derive(Default)]
+pub(super) struct UpdateNotes {
+    /// Members of the session's info other than its title.
+    info: JsonObject,
+    /// Latest update of each unknown kind.
+    unknown: JsonObject,
+}
+
 #[derive(Deserialize)]
 struct AnyUpdate {
     #[serde(rename = "sessionUpdate")]
@@ -186,17 +195,17 @@ impl AcpConversation {
         if more.is_empty() {
             return;
         }
-        extra_meta::add(&mut self.session_info, more);
-        self.session_info.retain(|_, value| !value.is_null());
-        let info = Some(self.session_info.clone()).filter(|info| !info.is_empty());
+        extra_meta::add(&mut self.notes.info, more);
+        self.notes.info.retain(|_, value| !value.is_null());
+        let info = Some(self.notes.info.clone()).filter(|info| !info.is_empty());
         self.note(extra_meta::SESSION_INFO, info.map(Value::Object));
     }
 
     /// Stores an update of an unknown kind in place of the last one of its kind.
     fn keep_unknown_update(&mut self, raw: &RawValue) {
         let Ok(AnyUpdate { kind, rest }) = serde_json::from_str(raw.get()) else { return };
-        extra_meta::add(&mut self.unknown_updates, [(kind, Value::Object(rest))].into_iter().collect());
-        self.note(extra_meta::UPDATES, Some(Value::Object(self.unknown_updates.clone())));
+        extra_meta::add(&mut self.notes.unknown, [(kind, Value::Object(rest))].into_iter().collect());
+        self.note(extra_meta::UPDATES, Some(Value::Object(self.notes.unknown.clone())));
     }
 
     pub(super) fn send_call_events(&mut self, events: Vec<TurnEvent>) {

@@ -27,22 +27,36 @@ use tokio_util::sync::CancellationToken;
 use super::AcpConversation;
 use crate::backend::acp::calls::CallReport;
 use crate::backend::acp::errors::RequestError;
-use crate::backend::acp::files::{FileAnswer, FileChange, FileOutcome, FileRequest};
+use crate::backend::acp::files::{FileAnswer, FileChange, FileOutcome, FileRequest, Files};
 use crate::backend::acp::peer::AgentRequest;
 use crate::backend::acp::terminals::screen::Screen;
-use crate::backend::acp::terminals::{Answered, Launch};
+use crate::backend::acp::terminals::{Answered, Launch, Terminals};
 use crate::files::uris::path_of;
 use crate::host::effects::RunId;
 
+/// The agent's files and commands.
+pub(super) struct Workspace {
+    pub(super) files: Files,
+    pub(super) terminals: Terminals,
+    /// Commands to show at the end of the turn, unless a call has shown them before.
+    alone: Vec<UnattachedCommand>,
+    /// Number of shown writes without a call of the agent; each gets a call of the host's own.
+    own_calls: u64,
+}
+
 /// Command that was started while the agent had no open call.
-pub(super) struct UnattachedCommand {
+struct UnattachedCommand {
     name: String,
     title: String,
     input: Value,
-    pub(super) screen: Arc<Screen>,
+    screen: Arc<Screen>,
 }
 
-impl AcpConversation {
+impl Workspace {
+    pub(super) fn new(files: Files, terminals: Terminals) -> Self {
+        Self { files, terminals, alone: Vec::new(), own_calls: 0 }
+    }
+
     pub(super) fn work_in(&mut self, directories: &[String]) {
         let folders: Vec<PathBuf> = directories.iter().filter_map(|uri| path_of(uri).ok()).collect();
         if let Some(first) = folders.first() {
@@ -51,6 +65,18 @@ impl AcpConversation {
         self.files.work_in(folders);
     }
 
+    /// Returns whether a command runs that no call has started.
+    pub(super) fn has_command_alone(&self) -> bool {
+        self.alone.iter().any(|alone| alone.screen.ending().is_none())
+    }
+
+    fn next_own_call(&mut self) -> String {
+        self.own_calls += 1;
+        format!("fs/write_text_file {}", self.own_calls)
+    }
+}
+
+impl AcpConversation {
     pub(super) fn handle_workspace_request(
         &mut self,
         request: AgentRequest,
@@ -81,9 +107,9 @@ impl AcpConversation {
                 let (_, cancelled) = self.running_turn()?;
                 let write: WriteTextFileRequest = parsed(params)?;
                 let path = write.path.clone();
-                let call = (!self.calls.any_open()).then(|| self.next_own_call());
+                let call = (!self.calls.any_open()).then(|| self.workspace.next_own_call());
                 let asked = FileRequest::Write { write, call: call.clone(), cancelled };
-                self.files.ask(request.clone(), asked)?;
+                self.workspace.files.ask(request.clone(), asked)?;
                 // A refused request has no call, since nothing would end it.
                 if let Some(call) = call {
                     self.show_write(call, &path);
@@ -92,22 +118,24 @@ impl AcpConversation {
             }
             "terminal/create" => {
                 self.running_turn()?;
-                FileRequest::Find(Box::new(self.terminals.launch(parsed(params)?, &self.agent.commands)?))
+                FileRequest::Find(Box::new(
+                    self.workspace.terminals.launch(parsed(params)?, &self.agent.commands)?,
+                ))
             }
             "terminal/output" | "terminal/wait_for_exit" | "terminal/kill" | "terminal/release" => {
                 // These requests have no params other than the terminal.
                 let asked: TerminalOutputRequest = parsed(params)?;
                 let name = &*asked.terminal_id.0;
                 return match method {
-                    "terminal/output" => self.terminals.output(name),
-                    "terminal/wait_for_exit" => self.terminals.wait_for_exit(request, name),
-                    "terminal/kill" => self.terminals.kill(request, name),
-                    _ => self.terminals.release(request, name),
+                    "terminal/output" => self.workspace.terminals.output(name),
+                    "terminal/wait_for_exit" => self.workspace.terminals.wait_for_exit(request, name),
+                    "terminal/kill" => self.workspace.terminals.kill(request, name),
+                    _ => self.workspace.terminals.release(request, name),
                 };
             }
             _ => return Err(RequestError::MethodNotServed),
         };
-        self.files.ask(request.clone(), asked).map(|()| None)
+        self.workspace.files.ask(request.clone(), asked).map(|()| None)
     }
 
     /// Returns the turn in which changes are allowed, and the token of its cancellation.
@@ -140,20 +168,20 @@ impl AcpConversation {
 
     fn start_command(&mut self, request: &AgentRequest, launch: &Launch) -> Result<(), RequestError> {
         let (run, _) = self.running_turn()?;
-        let (name, screen) = self.terminals.start(request, launch, run, &self.agent.commands)?;
+        let (name, screen) = self.workspace.terminals.start(request, launch, run, &self.agent.commands)?;
         tracing::info!(agent = self.agent.spec.name, name, "a command runs for the agent: {}", screen.title);
         self.calls.screens.add(name.clone(), Arc::clone(&screen));
         if !self.calls.any_open() {
             let Launch { create, directory, .. } = launch;
             let input = json!({ "command": create.command, "args": create.args, "cwd": directory });
-            self.alone.push(UnattachedCommand { name, title: screen.title.clone(), input, screen });
+            self.workspace.alone.push(UnattachedCommand { name, title: screen.title.clone(), input, screen });
         }
         Ok(())
     }
 
     /// Answers the requests about terminals that no longer wait.
     pub(super) fn answer_settled(&mut self) {
-        for (request, answer) in self.terminals.answers() {
+        for (request, answer) in self.workspace.terminals.answers() {
             self.receiver.answer(&request, answer);
         }
     }
@@ -161,17 +189,12 @@ impl AcpConversation {
     /// Reports the output of commands: to the subscribers of their terminals, and in the calls that
     /// refer to them.
     pub(super) fn show_terminals(&mut self) {
-        let is_due = self.terminals.mark_sent();
+        let is_due = self.workspace.terminals.mark_sent();
         self.events.extend(self.calls.terminal_events(is_due));
         if is_due {
             let events = self.calls.screens_changed();
             self.send_to_host(events);
         }
-    }
-
-    fn next_own_call(&mut self) -> String {
-        self.own_calls += 1;
-        format!("fs/write_text_file {}", self.own_calls)
     }
 
     /// Shows a write that belongs to no call of the agent as a call of its own.
@@ -210,7 +233,7 @@ impl AcpConversation {
     /// Shows commands that belong to no call of the agent as calls of their own, at the end of a
     /// turn.
     pub(super) fn show_alone(&mut self) {
-        for UnattachedCommand { name, title, input, screen } in std::mem::take(&mut self.alone) {
+        for UnattachedCommand { name, title, input, screen } in std::mem::take(&mut self.workspace.alone) {
             if screen.is_shown.load(Ordering::Relaxed) {
                 continue;
             }
