@@ -1,12 +1,12 @@
 //! A chat's conversation with an agent: one ACP session.
 //!
-//! In reading order: this file (commands, prompts, cancellation), `opening`, `run` (the running
-//! turn), `ending` (of turns), `settings` (of the session), `resuming` (an interrupted turn),
-//! `updates` (messages of the agent), `notices` (of the agent, about the conversation),
-//! `own_turns` (turns that the agent begins by itself), `steering` and `user_messages` (of the user
-//! during a turn), `requests` (of the agent), `questions` and `forms` (for the user), `attachments`
-//! (that the agent refuses), `workspace` (files and terminals), `servers` (MCP servers of the
-//! operator), `client_tools` (calls that run on clients).
+//! In reading order: this file (commands, prompts, cancellation), `opening`, `session` (of ACP),
+//! `events` (for the host), `run` (the running turn), `ending` (of turns), `settings` (of the
+//! session), `resuming` (an interrupted turn), `updates` (messages of the agent), `notices` (of the
+//! agent, about the conversation), `own_turns` (turns that the agent begins by itself), `steering`
+//! and `user_messages` (of the user during a turn), `requests` (of the agent), `questions` and
+//! `forms` (for the user), `attachments` (that the agent refuses), `workspace` (files and
+//! terminals), `servers` (MCP servers of the operator), `client_tools` (calls that run on clients).
 //!
 //! Owns: one prompt at a time.
 //! Never: waits without receiving cancellations.
@@ -49,7 +49,7 @@ pub(super) use self::opening::refused;
 use self::own_turns::OwnTurns;
 pub(super) use self::questions::page_to_open;
 pub(super) use self::requests::too_early_answer;
-use self::run::{Origin, PromptRun};
+use self::run::{PromptRun, RunOrigin};
 use self::servers::{GivenServers, ReadServers};
 use self::session::{AcpSession, Introduction};
 use self::settings::Settings;
@@ -300,7 +300,7 @@ impl AcpConversation {
         let Prompt { blocks, attachments } = prompt;
         let user_messages = UserMessages::of_prompt(&blocks);
         let request = send_prompt(&self.receiver, &self.session.id, blocks);
-        let origin = Origin::Prompt { request, attachments };
+        let origin = RunOrigin::Prompt { request, attachments };
         let mut run = PromptRun::new(run, origin, Some(used), self.agent.spec.turn_limit);
         run.user_messages = user_messages;
         self.run = Some(run);

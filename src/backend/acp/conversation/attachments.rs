@@ -10,7 +10,7 @@ use ahp_types::state::Message;
 use serde_json::value::RawValue;
 use serde_json::Value;
 
-use super::run::Origin;
+use super::run::RunOrigin;
 use super::{send_prompt, AcpConversation, Next};
 use crate::backend::acp::content::{self, PromptSupport};
 use crate::backend::acp::login;
@@ -83,7 +83,7 @@ impl AcpConversation {
             return None;
         }
         let run = self.run.as_mut().filter(|run| run.is_untouched())?;
-        let Origin::Prompt { request, attachments: Some(sent) } = &mut run.origin else { return None };
+        let RunOrigin::Prompt { request, attachments: Some(sent) } = &mut run.origin else { return None };
         let agent = &self.agent.spec.name;
         if !sent.is_sent_again {
             sent.is_sent_again = true;

@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use serde_json::{json, Value};
 use tokio::time::Instant;
 
-use super::run::{Origin, PromptRun};
+use super::run::{PromptRun, RunOrigin};
 use super::updates::UpdateMembers;
 use super::{questions, AcpConversation, Next};
 use crate::backend::acp::agent::AgentLease;
@@ -126,7 +126,9 @@ impl OwnTurns {
     /// Notes that the agent has ended. Returns whether a turn must begin first, for its held
     /// messages.
     pub(super) fn note_agent_end(&mut self) -> bool {
-        self.asked.as_mut().map(|asked| asked.agent_has_ended = true).is_some()
+        let Some(asked) = &mut self.asked else { return false };
+        asked.agent_has_ended = true;
+        true
     }
 
     pub(super) fn drop_held(&mut self) {
@@ -218,7 +220,7 @@ impl AcpConversation {
             return Next::Hear;
         };
         let reports_end = self.running.quirks.ends_own_turns;
-        let origin = Origin::Own(OwnRun { last_message_at: Instant::now(), reports_end });
+        let origin = RunOrigin::Own(OwnRun { last_message_at: Instant::now(), reports_end });
         self.run = Some(PromptRun::new(run, origin, used, self.agent.spec.turn_limit));
         self.replay_held()
     }
@@ -294,7 +296,7 @@ impl AcpConversation {
 
     /// Restarts the silence of an own turn, after a message in either direction.
     pub(super) fn note_activity(&mut self) {
-        if let Some(PromptRun { origin: Origin::Own(own), .. }) = &mut self.run {
+        if let Some(PromptRun { origin: RunOrigin::Own(own), .. }) = &mut self.run {
             own.last_message_at = Instant::now();
         }
     }
@@ -303,7 +305,7 @@ impl AcpConversation {
     /// turn runs, or if a call or question is open in it.
     pub(super) fn silent_at(&self) -> Option<Instant> {
         let run = self.run.as_ref().filter(|run| !run.is_cancelled())?;
-        let Origin::Own(own) = &run.origin else { return None };
+        let RunOrigin::Own(own) = &run.origin else { return None };
         let is_open = self.calls.any_open() || !run.questions.is_empty() || !run.compactions.is_empty();
         if is_open || self.workspace.has_command_alone() || !self.events.is_empty() {
             return None;
@@ -351,7 +353,7 @@ impl AcpConversation {
     }
 
     fn reports_end(&mut self) {
-        if let Some(PromptRun { origin: Origin::Own(own), .. }) = &mut self.run {
+        if let Some(PromptRun { origin: RunOrigin::Own(own), .. }) = &mut self.run {
             own.reports_end = true;
         }
     }

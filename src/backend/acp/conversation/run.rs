@@ -22,10 +22,10 @@ use crate::host::effects::{RunId, TextKind, TurnEnd};
 
 pub(super) struct PromptRun {
     pub(super) id: RunId,
-    pub(super) origin: Origin,
+    pub(super) origin: RunOrigin,
     /// Lease that keeps the agent running; `None` if it was being stopped when the run began.
     _use: Option<AgentLease>,
-    phase: Phase,
+    phase: AnswerPhase,
     /// Notifies requests of the run about its cancellation.
     pub(super) cancelling: CancellationToken,
     pub(super) usage: UsageInfo,
@@ -41,14 +41,14 @@ pub(super) struct PromptRun {
 }
 
 /// Beginning of a run.
-pub(super) enum Origin {
+pub(super) enum RunOrigin {
     /// Prompt of the host, by its request id; `attachments` is `None` if all of them are text.
     Prompt { request: u64, attachments: Option<SentAttachments> },
     /// Work that the agent began by itself.
     Own(OwnRun),
 }
 
-enum Phase {
+enum AnswerPhase {
     /// The agent works, until the end of the time limit if there is one.
     Working { deadline: Option<Instant> },
     /// The agent has answered; the run ends once everything sent before the answer is handled.
@@ -65,7 +65,7 @@ enum Phase {
 impl PromptRun {
     pub(super) fn new(
         id: RunId,
-        origin: Origin,
+        origin: RunOrigin,
         used: Option<AgentLease>,
         turn_limit: Option<Duration>,
     ) -> Self {
@@ -73,7 +73,7 @@ impl PromptRun {
             id,
             origin,
             _use: used,
-            phase: Phase::Working { deadline: turn_limit.map(|limit| Instant::now() + limit) },
+            phase: AnswerPhase::Working { deadline: turn_limit.map(|limit| Instant::now() + limit) },
             cancelling: CancellationToken::new(),
             usage: UsageInfo::default(),
             has_refused: false,
@@ -88,25 +88,25 @@ impl PromptRun {
 
     /// Returns whether this is the run of the prompt with this request id.
     pub(super) fn is_prompt(&self, id: u64) -> bool {
-        matches!(self.origin, Origin::Prompt { request, .. } if request == id)
+        matches!(self.origin, RunOrigin::Prompt { request, .. } if request == id)
     }
 
     /// Returns whether the agent began the run by itself.
     pub(super) fn is_own(&self) -> bool {
-        matches!(self.origin, Origin::Own(_))
+        matches!(self.origin, RunOrigin::Own(_))
     }
 
     pub(super) fn goes_on(&self) -> bool {
-        matches!(self.phase, Phase::Working { .. })
+        matches!(self.phase, AnswerPhase::Working { .. })
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        matches!(self.phase, Phase::Cancelled { .. })
+        matches!(self.phase, AnswerPhase::Cancelled { .. })
     }
 
     /// Returns whether the agent has answered the prompt, also of a cancelled run.
     pub(super) fn is_answered(&self) -> bool {
-        matches!(self.phase, Phase::Answered(_) | Phase::Cancelled { deadline: None, .. })
+        matches!(self.phase, AnswerPhase::Answered(_) | AnswerPhase::Cancelled { deadline: None, .. })
     }
 
     /// Returns whether the agent has neither reported anything in the run nor must cancel it.
@@ -118,22 +118,22 @@ impl PromptRun {
     /// limit.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Working { deadline } | Phase::Cancelled { deadline, .. } => deadline,
-            Phase::Answered(_) => None,
+            AnswerPhase::Working { deadline } | AnswerPhase::Cancelled { deadline, .. } => deadline,
+            AnswerPhase::Answered(_) => None,
         }
     }
 
     /// Cancels the run. `limit` is the time in which the agent must answer, if it has not.
     pub(super) fn cancel(&mut self, limit: Duration, exceeded: Option<Duration>) {
         let deadline = self.goes_on().then(|| Instant::now() + limit);
-        self.phase = Phase::Cancelled { deadline, timeout: PausableTimeout::default(), exceeded };
+        self.phase = AnswerPhase::Cancelled { deadline, timeout: PausableTimeout::default(), exceeded };
         self.cancelling.cancel();
     }
 
     /// Sets the next deadline of a cancelled run. Returns whether the agent had no chance to meet
     /// the last one, because the host did not read its output.
     pub(super) fn extend_cancelled(&mut self, connection: &AgentConnection, limit: Duration) -> bool {
-        let Phase::Cancelled { deadline, timeout, .. } = &mut self.phase else { return true };
+        let AnswerPhase::Cancelled { deadline, timeout, .. } = &mut self.phase else { return true };
         let more = timeout.extend(connection, limit, true);
         *deadline = Some(Instant::now() + more.unwrap_or(limit));
         more.is_some()
@@ -142,18 +142,18 @@ impl PromptRun {
     /// Notes the agent's answer, which does not change the outcome of a cancelled run.
     pub(super) fn note_answer(&mut self, end: TurnEnd) {
         match &mut self.phase {
-            Phase::Cancelled { deadline, .. } => *deadline = None,
-            phase => *phase = Phase::Answered(end),
+            AnswerPhase::Cancelled { deadline, .. } => *deadline = None,
+            phase => *phase = AnswerPhase::Answered(end),
         }
     }
 
     /// Returns the outcome of the run; `None` while the agent works on it.
     pub(super) fn outcome(&self) -> Option<TurnEnd> {
         match &self.phase {
-            Phase::Working { .. } => None,
-            Phase::Answered(end) => Some(end.clone()),
-            Phase::Cancelled { exceeded: None, .. } => Some(TurnEnd::Cancelled),
-            Phase::Cancelled { exceeded: Some(limit), .. } => Some(TurnEnd::Failed {
+            AnswerPhase::Working { .. } => None,
+            AnswerPhase::Answered(end) => Some(end.clone()),
+            AnswerPhase::Cancelled { exceeded: None, .. } => Some(TurnEnd::Cancelled),
+            AnswerPhase::Cancelled { exceeded: Some(limit), .. } => Some(TurnEnd::Failed {
                 kind: "turnTimedOut".to_owned(),
                 message: format!("the turn exceeded its time limit of {limit:?}"),
                 resumable: false,

@@ -7,7 +7,7 @@ use agent_client_protocol_schema::v1::SessionId;
 
 pub(super) struct AcpSession {
     pub(super) id: SessionId,
-    progress: Progress,
+    progress: SessionProgress,
     /// Set if the agent lacks the conversation so far, until its first event in a turn: only then
     /// the host gets the session's id.
     pub(super) unnamed: bool,
@@ -24,7 +24,7 @@ pub(super) struct Introduction {
     pub(super) selection: Option<String>,
 }
 
-enum Progress {
+enum SessionProgress {
     /// The agent has created the session for this conversation, which has had no prompt.
     New(Introduction),
     /// The agent has resumed or loaded the session, which has had no prompt since.
@@ -38,39 +38,44 @@ impl AcpSession {
     /// Creates the record of an opened session; without an introduction if it was resumed.
     pub(super) fn new(id: SessionId, introduction: Option<Introduction>) -> Self {
         let unnamed = introduction.as_ref().is_some_and(|it| it.transcript.is_some());
-        Self { id, progress: introduction.map_or(Progress::Resumed, Progress::New), unnamed, moved: false }
+        Self {
+            id,
+            progress: introduction.map_or(SessionProgress::Resumed, SessionProgress::New),
+            unnamed,
+            moved: false,
+        }
     }
 
     pub(super) fn is_new(&self) -> bool {
-        matches!(self.progress, Progress::New(_))
+        matches!(self.progress, SessionProgress::New(_))
     }
 
     /// Returns whether the next prompt tells the agent the conversation so far.
     pub(super) fn has_transcript(&self) -> bool {
-        matches!(&self.progress, Progress::New(first) if first.transcript.is_some())
+        matches!(&self.progress, SessionProgress::New(first) if first.transcript.is_some())
     }
 
     /// Returns whether the agent received a prompt in this conversation. Earlier messages replay an
     /// earlier conversation.
     pub(super) fn was_prompted(&self) -> bool {
-        matches!(self.progress, Progress::Prompted | Progress::Known)
+        matches!(self.progress, SessionProgress::Prompted | SessionProgress::Known)
     }
 
     pub(super) fn is_known(&self) -> bool {
-        matches!(self.progress, Progress::Known)
+        matches!(self.progress, SessionProgress::Known)
     }
 
     /// Notes a prompt. Returns the texts that must precede it.
     pub(super) fn note_prompt(&mut self) -> Introduction {
-        match std::mem::replace(&mut self.progress, Progress::Prompted) {
-            Progress::New(introduction) => return introduction,
-            Progress::Known => self.progress = Progress::Known,
-            Progress::Resumed | Progress::Prompted => {}
+        match std::mem::replace(&mut self.progress, SessionProgress::Prompted) {
+            SessionProgress::New(introduction) => return introduction,
+            SessionProgress::Known => self.progress = SessionProgress::Known,
+            SessionProgress::Resumed | SessionProgress::Prompted => {}
         }
         Introduction::default()
     }
 
     pub(super) fn note_success(&mut self) {
-        self.progress = Progress::Known;
+        self.progress = SessionProgress::Known;
     }
 }
