@@ -150,6 +150,28 @@ fn client_tool_call_is_shown_once_whatever_updates_the_agent_sends() {
 }
 
 #[test]
+fn client_tool_called_again_by_a_resumed_turn_runs_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = memory(folder.path());
+    let script = r#"client silent look {"x":1}"#;
+    let resumes = ["--can", "resume", "--memory", memory.to_str().unwrap(), "--goes-on", script];
+    let mut watched = begun(&[&["--mcp", "always"], &resumes[..]].concat());
+    watched.begin("t1", &format!("{script}\nkill"));
+    let (first, _) = watched.call();
+    watched.carry_out(&default_chat_of(SESSION), "t1", &first, "before");
+    let ending = watched.ending("t1");
+    assert_eq!(ending["part"]["resumable"], true, "{ending}");
+    watched.heard.clear();
+    watched.dispatch(json!({ "type": "chat/turnResume", "turnId": "t1" }));
+    let (second, _) = watched.call();
+    assert_ne!(first["toolCallId"], second["toolCallId"]);
+    watched.carry_out(&default_chat_of(SESSION), "t1", &second, SEEN);
+    assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
+    assert_eq!(watched.answer_text(), format!("got {SEEN}"));
+    watched.leave();
+}
+
+#[test]
 fn client_tool_call_with_a_permission_runs_after_approval() {
     for how in ["claude", "codex", "zed", "gemini", "qwen"] {
         let mut watched = begun(&["--mcp", "always"]);

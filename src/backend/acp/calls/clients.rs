@@ -77,9 +77,14 @@ impl Calls {
         Some((*id).clone())
     }
 
+    /// Adds a call that the agent has not reported, under an id that is new in the turn, also if
+    /// the turn was resumed.
     fn show(&mut self, tool: &str) -> String {
+        let is_free = |id: &String| {
+            !self.calls.contains_key(id) && self.renamed.iter().all(|(own, name)| own != id && name != id)
+        };
         let mut names = (1_u64..).map(|number| format!("client-tool {number}"));
-        let id = names.find(|id| !self.calls.contains_key(id)).unwrap_or_default();
+        let id = names.find(is_free).unwrap_or_default();
         let client_tool = Some(tool.to_owned());
         let call = TrackedCall { client_tool, is_sent: true, unclaimed: true, ..TrackedCall::default() };
         self.calls.insert(id.clone(), call);
