@@ -414,9 +414,10 @@ impl AcpConversation {
         let Some(run) = self.run.as_mut().filter(|run| !run.is_cancelled()) else { return };
         run.has_reported |= !matches!(event, TurnEvent::Usage(_) | TurnEvent::Activity(_));
         let of_terminals = self.calls.terminal_events_for(&event);
+        let is_own = run.is_own();
         let event = Event::Turn(run.id, event);
-        if std::mem::take(&mut self.session.unnamed) {
-            self.name();
+        if !is_own {
+            self.note_introduced();
         }
         self.events.extend(of_terminals);
         self.events.push(event);

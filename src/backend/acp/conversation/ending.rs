@@ -38,6 +38,9 @@ impl AcpConversation {
                     Err(error) => {
                         // The answer ends the turn, although its stop reason is unknown.
                         tracing::warn!(agent = self.agent.spec.name, %error, "the agent's answer to `session/prompt` is invalid: {answer}");
+                if self.run.as_ref().is_some_and(|run| !run.is_cancelled()) {
+                    self.note_introduced();
+                }
                         TurnEnd::Complete
                     }
                 }

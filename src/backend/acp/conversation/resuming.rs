@@ -18,7 +18,7 @@ impl AcpConversation {
     /// Queues the first events of a conversation that has just been opened.
     pub(super) fn introduce(&mut self, had_a_name: bool) {
         self.events.push(Event::Opened);
-        if !self.session.unnamed {
+        if !self.session.has_transcript() {
             self.name();
         } else if had_a_name {
             self.events.push(Event::Handle(None));
@@ -29,6 +29,13 @@ impl AcpConversation {
     pub(super) fn name(&mut self) {
         let handle = Handle { name: self.session.id.to_string(), resumes: self.can_be_taken_up() };
         self.events.push(Event::Handle(Some(handle)));
+    }
+
+    /// Notes that the agent has received the prompt, and so the conversation so far.
+    pub(super) fn note_introduced(&mut self) {
+        if self.session.note_introduced() {
+            self.name();
+        }
     }
 
     /// Returns whether the agent can resume or load this conversation later.

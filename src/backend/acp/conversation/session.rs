@@ -8,14 +8,14 @@ use agent_client_protocol_schema::v1::SessionId;
 pub(super) struct AcpSession {
     pub(super) id: SessionId,
     progress: SessionProgress,
-    /// Set if the agent lacks the conversation so far, until its first event in a turn: only then
-    /// the host gets the session's id.
-    pub(super) unnamed: bool,
+    /// Texts that the agent lacks, until its first event or success in a turn. If there is a
+    /// transcript, only then the host gets the session's id.
+    introduction: Introduction,
     /// Set if the working folders have changed since the agent last received them.
     pub(super) moved: bool,
 }
 
-/// Texts for the agent before the first prompt of a new session.
+/// Texts for the agent before the first prompt of a new session that the agent does not refuse.
 #[derive(Default)]
 pub(super) struct Introduction {
     /// Conversation so far, if the agent does not know it.
@@ -26,7 +26,7 @@ pub(super) struct Introduction {
 
 enum SessionProgress {
     /// The agent has created the session for this conversation, which has had no prompt.
-    New(Introduction),
+    New,
     /// The agent has resumed or loaded the session, which has had no prompt since.
     Resumed,
     Prompted,
@@ -37,22 +37,17 @@ enum SessionProgress {
 impl AcpSession {
     /// Creates the record of an opened session; without an introduction if it was resumed.
     pub(super) fn new(id: SessionId, introduction: Option<Introduction>) -> Self {
-        let unnamed = introduction.as_ref().is_some_and(|it| it.transcript.is_some());
-        Self {
-            id,
-            progress: introduction.map_or(SessionProgress::Resumed, SessionProgress::New),
-            unnamed,
-            moved: false,
-        }
+        let progress = introduction.as_ref().map_or(SessionProgress::Resumed, |_| SessionProgress::New);
+        Self { id, progress, introduction: introduction.unwrap_or_default(), moved: false }
     }
 
     pub(super) fn is_new(&self) -> bool {
-        matches!(self.progress, SessionProgress::New(_))
+        matches!(self.progress, SessionProgress::New)
     }
 
     /// Returns whether the next prompt tells the agent the conversation so far.
     pub(super) fn has_transcript(&self) -> bool {
-        matches!(&self.progress, SessionProgress::New(first) if first.transcript.is_some())
+        self.introduction.transcript.is_some()
     }
 
     /// Returns whether the agent received a prompt in this conversation. Earlier messages replay an
@@ -66,13 +61,17 @@ impl AcpSession {
     }
 
     /// Notes a prompt. Returns the texts that must precede it.
-    pub(super) fn note_prompt(&mut self) -> Introduction {
-        match std::mem::replace(&mut self.progress, SessionProgress::Prompted) {
-            SessionProgress::New(introduction) => return introduction,
-            SessionProgress::Known => self.progress = SessionProgress::Known,
-            SessionProgress::Resumed | SessionProgress::Prompted => {}
+    pub(super) fn note_prompt(&mut self) -> &Introduction {
+        if !self.is_known() {
+            self.progress = SessionProgress::Prompted;
         }
-        Introduction::default()
+        &self.introduction
+    }
+
+    /// Drops the texts that preceded the prompt: the agent has received them. Returns whether it
+    /// lacked the conversation so far until now.
+    pub(super) fn note_introduced(&mut self) -> bool {
+        std::mem::take(&mut self.introduction).transcript.is_some()
     }
 
     pub(super) fn note_success(&mut self) {
