@@ -127,6 +127,18 @@ fn refused_prompt_ends_the_turn_with_its_error_and_the_next_turn_works() {
 }
 
 #[test]
+fn message_refused_as_invalid_leaves_the_agent_its_session() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    watched.turn("t1", "say ok");
+    watched.begin("t2", "error -32602 the message is too long");
+    assert_eq!(watched.ending("t2")["type"], "chat/error");
+    let said = watched.turn("t3", "remembers");
+    assert!(said.contains("| say ok | error -32602"), "{said}");
+    watched.leave();
+}
+
+#[test]
 fn agent_that_lost_a_session_receives_the_history() {
     // It says that it can load, and remembers nothing.
     let mut watched = Setting::with(&["--can", "load"]).start();

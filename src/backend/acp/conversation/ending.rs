@@ -19,7 +19,12 @@ impl AcpConversation {
     /// prompt.
     pub(super) fn has_forgotten(&self, answer: &Result<Box<RawValue>, AgentError>) -> bool {
         let Err(failure) = answer else { return false };
-        let refused = matches!(failure.code, code::RESOURCE_NOT_FOUND | code::INVALID_PARAMS);
+        let refused = match failure.code {
+            code::RESOURCE_NOT_FOUND => true,
+            // The message may be invalid instead.
+            code::INVALID_PARAMS => names_session(failure),
+            _ => false,
+        };
         let untouched = self.run.as_ref().is_some_and(PromptRun::is_untouched);
         if self.session.is_known() && refused && untouched {
             tracing::info!(agent = self.agent.spec.name, %failure, "the agent no longer knows its session: the session is resumed, loaded or created again");
@@ -130,6 +135,12 @@ impl AcpConversation {
     }
 }
 
+/// Returns whether an error is about the session, by its message or its data.
+fn names_session(failure: &AgentError) -> bool {
+    let data = failure.data.as_ref().map(Value::to_string).unwrap_or_default();
+    [&failure.message, &data].iter().any(|text| text.to_lowercase().contains("session"))
+}
+
 fn ending(reason: StopReason) -> TurnEnd {
     let (kind, message) = match reason {
         StopReason::Cancelled => return TurnEnd::Cancelled,
@@ -141,4 +152,23 @@ fn ending(reason: StopReason) -> TurnEnd {
         _ => return TurnEnd::Complete,
     };
     TurnEnd::Failed { kind: kind.to_owned(), message: message.to_owned(), resumable: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn invalid_params_are_about_the_session_if_the_message_or_the_data_names_it() {
+        let failure = |message: &str, data| {
+            names_session(&AgentError { code: code::INVALID_PARAMS, message: message.to_owned(), data })
+        };
+        assert!(failure("Invalid params", Some(json!("Unknown sessionId: x"))));
+        assert!(failure("Invalid params", Some(json!({ "sessionId": "x" }))));
+        assert!(failure("Session not found", None));
+        assert!(!failure("Invalid params", Some(json!("the message exceeds 1000 tokens"))));
+        assert!(!failure("the message is too long", None));
+    }
 }
