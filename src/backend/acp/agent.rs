@@ -192,6 +192,18 @@ impl RunningAgent {
         self.leases().is_superseded = true;
     }
 
+    /// Has the agent's next users start another process. Ends this one, with a reason for its
+    /// current users, but only with its last lease if it has more than `users` leases.
+    pub fn replace(&self, users: usize, why: &'static str) {
+        let mut uses = self.leases();
+        if uses.count > users {
+            uses.is_superseded = true;
+            return;
+        }
+        drop(uses);
+        self.end(why);
+    }
+
     /// Ends the agent, with a reason for its current users.
     pub fn end(&self, why: &'static str) {
         self.leases().ended_by_us.get_or_insert(why);

@@ -335,7 +335,7 @@ impl Login {
 
 impl RunningAgent {
     /// Logs in to the agent if it needs a login and these tokens allow one; reports what it waits
-    /// for. Returns false if the agent is being ended and must be restarted. Errors if the login
+    /// for. Returns false if another process of the agent must be started. Errors if the login
     /// fails.
     pub async fn log_in(&self, tokens: &Tokens, reports: &ReportSender) -> anyhow::Result<bool> {
         let _only_one = match self.login.at_work.try_lock() {
@@ -352,7 +352,8 @@ impl RunningAgent {
             // A login may have been done elsewhere. The caller holds one lease.
             None => Ok(!self.end_for_login(1)),
             Some(LoginStep::StartAnew) => {
-                self.end("it was restarted to log in");
+                // Turns of others go on in this process.
+                self.replace(1, "it was restarted to log in");
                 Ok(false)
             }
             Some(LoginStep::Ask(asked)) => {

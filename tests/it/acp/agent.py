@@ -812,6 +812,20 @@ def set_setting(session, name, value):
     return {"result": {"configOptions": options_of(session)}}
 
 
+def step_serve_logged_out(session, rest):
+    """Is logged out, and serves other sessions until the test lets it go on."""
+    LOGGED_IN[0] = False
+    text(session, "serves")
+    told = os.path.join(SESSIONS[session][0], "turn-has-ended")
+    while not os.path.exists(told):
+        if is_heard_soon(0.01):
+            message = listen()
+            if "id" in message and "method" in message:
+                say(id=message["id"], **answer(message))
+    os.remove(told)
+    text(session, " and goes on")
+
+
 def step_set_at_end(session, rest):
     """Serves other sessions and ignores a cancellation; answers changes of settings only once its input has ended."""
     late = []

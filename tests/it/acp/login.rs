@@ -424,6 +424,28 @@ fn login_methods_of_an_agent_are_restored_by_the_next_host() {
 }
 
 #[test]
+fn token_in_a_variable_leaves_running_turns_in_the_old_process() {
+    let mut watched = Setting::with(&["--login", "in"]).start();
+    watched.session();
+    watched.begin("t1", "serve_logged_out");
+    watched.action_where(|action| action["part"]["content"] == "serves");
+    watched.failed_session("first");
+    watched.push(KEY, GOOD_KEY);
+    let second = "ahp-session:/second";
+    watched.create(second, "a0");
+    watched.subscribe(second);
+    assert_eq!(watched.turn_in(&default_chat_of(second), "o1", "variable AGENT_KEY"), "24 characters");
+    assert_eq!(watched.agent_count(), 2);
+    watched.heard.clear();
+    watched.release_agent();
+    assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
+    assert_eq!(watched.answer_text(), " and goes on");
+    // The first session goes on in the other process, too.
+    assert_eq!(watched.turn("t2", "variable AGENT_KEY"), "24 characters");
+    watched.leave();
+}
+
+#[test]
 fn token_for_an_agent_is_in_no_log() {
     let folder = tempfile::tempdir().unwrap();
     let mut setting = Setting::with(&["--login", "out"]);
