@@ -2,11 +2,12 @@
 //!
 //! Owns: one record per call, whichever of the three messages mentions the call first; pending
 //! permission requests, by the agent's request ids. `call` is one call and its events; `clients`
-//! has the calls that clients carry out.
+//! has the calls that clients carry out, and `past` those of ended turns.
 //! Never: changes a call of an ended turn, unless the agent starts it again.
 
 mod call;
 mod clients;
+mod past;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{to_raw_value, RawValue};
 use serde_json::{json, Value};
 
+use self::past::PastCalls;
 use super::client_tools::OfferedTools;
 use super::edits::EditPhase;
 use super::extra_meta;
@@ -28,32 +30,15 @@ use super::terminals::Screens;
 use crate::host::effects::{BackgroundCommand, Event, PermissionKind, PermissionOption, ToolGate, TurnEvent};
 use crate::wire::tool_calls::tool_call_id;
 
-/// Maximum number of remembered call ids of ended turns.
-const PAST_MAX: usize = 10_000;
-
-/// Maximum number of remembered calls that the agent may continue after their turns.
-const LEFT_OPEN_MAX: usize = 100;
-
 #[derive(Debug, Default)]
 pub struct Calls {
     pub screens: Screens,
     calls: BTreeMap<String, TrackedCall>,
-    /// Calls of ended turns, by the agent's ids.
-    past: BTreeMap<String, PastCall>,
-    /// Number of calls of ended turns so far.
-    ended: u64,
+    past: PastCalls,
     /// Calls that have another name in the turn than the agent's, by that.
     renamed: BTreeMap<String, String>,
     offered: Arc<OfferedTools>,
     own_terminals: u64,
-}
-
-#[derive(Debug)]
-struct PastCall {
-    /// Position among the calls of all ended turns.
-    number: u64,
-    /// Call that was open when the agent ended its turn: the agent may go on with it in another.
-    left_open: Option<Box<TrackedCall>>,
 }
 
 #[derive(Debug, Default)]
@@ -211,13 +196,12 @@ impl Calls {
     pub fn updated(&mut self, report: CallReport) -> Vec<TurnEvent> {
         let id = &*report.update.tool_call_id.0;
         let has_content = report.more.content.is_some();
-        if let Some(past) = self.past.get_mut(id) {
-            let Some(call) = past.left_open.take_if(|call| has_content || call.changes_files()) else {
-                tracing::debug!(id, "an update of a tool call was ignored: its turn is over");
-                return Vec::new();
-            };
-            self.past.remove(id);
-            self.calls.insert(id.to_owned(), *call);
+        if !self.may_go_on(id, has_content) {
+            tracing::debug!(id, "an update of a tool call was ignored: its turn is over");
+            return Vec::new();
+        }
+        if let Some(call) = self.past.remove(id) {
+            self.calls.insert(id.to_owned(), call);
         }
         let id = self.current_id(&report);
         let status = report.update.fields.status;
@@ -320,7 +304,7 @@ impl Calls {
     /// left open and has new content or file changes.
     pub fn may_go_on(&self, id: &str, has_content: bool) -> bool {
         let may = |call: &TrackedCall| has_content || call.changes_files();
-        self.past.get(id).is_none_or(|past| past.left_open.as_deref().is_some_and(may))
+        self.past.get(id).is_none_or(|left_open| left_open.is_some_and(may))
     }
 
     /// Ends the turn; returns the events that close the agent's own terminals. A cancelled turn
@@ -333,17 +317,10 @@ impl Calls {
         }
         let (renamed, calls) = (std::mem::take(&mut self.renamed), std::mem::take(&mut self.calls));
         for (id, call) in calls {
-            self.ended += 1;
             let is_open = !cancelled && call.may_be_left_open();
-            let (number, left_open) = (self.ended, is_open.then(|| Box::new(call.left())));
             let own = renamed.iter().find(|(_, name)| **name == id).map(|(own, _)| own.clone());
-            self.past.insert(own.unwrap_or(id), PastCall { number, left_open });
+            self.past.add(own.unwrap_or(id), is_open.then(|| call.left()));
         }
-        let first = first_of_latest(self.past.values(), PAST_MAX);
-        self.past.retain(|_, past| past.number >= first);
-        let open = self.past.values().filter(|past| past.left_open.is_some());
-        let first = first_of_latest(open, LEFT_OPEN_MAX);
-        self.past.values_mut().filter(|past| past.number < first).for_each(|past| past.left_open = None);
         self.screens.end_turn();
         events
     }
@@ -418,15 +395,9 @@ impl Calls {
     }
 }
 
-/// Returns the number of the oldest call among the latest ones, `max` of them at most.
-fn first_of_latest<'a>(calls: impl Iterator<Item = &'a PastCall>, max: usize) -> u64 {
-    let mut numbers: Vec<u64> = calls.map(|call| call.number).collect();
-    numbers.sort_unstable();
-    numbers.get(numbers.len().saturating_sub(max)).copied().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
+    use super::past::{LEFT_OPEN_MAX, PAST_MAX};
     use super::*;
 
     fn report(id: &str, status: &str) -> CallReport {
@@ -451,7 +422,7 @@ mod tests {
         assert!(!calls.may_go_on("z", true) && !calls.may_go_on("b1", true));
         turn(&mut calls, ["a".to_owned()], "completed");
         assert!(calls.may_go_on("z", true) && !calls.may_go_on("b1", true) && !calls.may_go_on("a", true));
-        assert_eq!(calls.past.len(), PAST_MAX);
+        assert_eq!(calls.past.ids.len(), PAST_MAX);
     }
 
     #[test]

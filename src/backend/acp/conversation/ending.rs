@@ -38,14 +38,14 @@ impl AcpConversation {
             Ok(answer) => {
                 self.agent.history().deaths = 0;
                 self.session.note_success();
+                if self.run.as_ref().is_some_and(|run| !run.is_cancelled()) {
+                    self.note_introduced();
+                }
                 match serde_json::from_str::<PromptResponse>(answer.get()) {
                     Ok(answer) => self.apply_prompt_answer(answer),
                     Err(error) => {
                         // The answer ends the turn, although its stop reason is unknown.
                         tracing::warn!(agent = self.agent.spec.name, %error, "the agent's answer to `session/prompt` is invalid: {answer}");
-                if self.run.as_ref().is_some_and(|run| !run.is_cancelled()) {
-                    self.note_introduced();
-                }
                         TurnEnd::Complete
                     }
                 }
