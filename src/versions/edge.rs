@@ -140,9 +140,8 @@ struct RequestBatch {
 }
 
 impl EdgeConnection {
-    /// Notes other names of channels with those of the core. One name of each channel that the
-    /// client receives is known, so that their number is limited, and no long one, because a channel
-    /// has endless names.
+    /// Notes other names of channels with those of the core. Of each channel that the client
+    /// receives one name is known, which is not too long: a channel has endless names.
     fn note_aliases(&mut self, names: HashMap<String, String>) {
         for (alias, name) in names.into_iter().filter(|(alias, _)| alias.len() <= ALIAS_BYTES_MAX) {
             self.aliases.retain(|_, known| *known != name);
