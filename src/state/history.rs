@@ -133,7 +133,7 @@ impl CompletedTurn {
         self.read_as().map(|Begun { message }| message)
     }
 
-    /// Returns whether the turn was cancelled or failed before any other response to its message.
+    /// Returns whether the turn was cancelled or failed before any response of the agent.
     pub fn is_unanswered(&self) -> bool {
         #[derive(Deserialize)]
         struct Part {
@@ -146,7 +146,8 @@ impl CompletedTurn {
             response_parts: Vec<Part>,
         }
         self.read_as().is_some_and(|Ended { state, response_parts }| {
-            state != TurnState::Complete && response_parts.iter().all(|part| part.kind == "error")
+            let is_answer = |part: &Part| !matches!(&*part.kind, "error" | "systemNotification");
+            state != TurnState::Complete && !response_parts.iter().any(is_answer)
         })
     }
 

@@ -192,6 +192,11 @@ impl RunningAgent {
         self.leases().is_superseded = true;
     }
 
+    /// Returns whether new sessions get another process than this one.
+    pub fn is_superseded(&self) -> bool {
+        self.leases().is_superseded
+    }
+
     /// Has the agent's next users start another process. Ends this one, with a reason for its
     /// current users, but only with its last lease if it has more than `users` leases.
     pub fn replace(&self, users: usize, why: &'static str) {

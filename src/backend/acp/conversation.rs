@@ -269,7 +269,8 @@ impl AcpConversation {
 
     fn begin(&mut self, run: RunId, mut prompt: Prompt) -> Next {
         let login = &self.running.login;
-        if login.is_needed() && (login.can_be_helped(&self.tokens) || self.running.end_for_login(0)) {
+        let is_left = || self.running.is_superseded() || self.running.end_for_login(0);
+        if login.is_needed() && (login.can_be_helped(&self.tokens) || is_left()) {
             // Opening the session again logs in, or starts the agent anew.
             return Next::Leave;
         }

@@ -10,6 +10,7 @@ use ahp_types::state::{AutomationRunLifecycle, AutomationSessionOrigin, Message,
 use crate::host::actions::Verdict;
 use crate::host::agents::conversations;
 use crate::host::automations::runs::{self, Outcome};
+use crate::host::catalogue::chats::reopen_session;
 use crate::host::catalogue::sessions::{create_session, NewSession};
 use crate::host::chats::turns::Ending;
 use crate::host::chats::{pending, turns};
@@ -166,10 +167,9 @@ pub(super) fn run_timed_out(host: &mut Host, step: &mut Step<'_>, key: Automatio
         host.cancel_turn(step, chat);
         conversations::close_conversation(&mut host.ledger, step, chat);
         host.take_next_queued(step, chat);
-        // A session that was still being created is created by its next turn.
-        let begun = host.ledger.channels.chats.known(chat).filter(|chat| chat.run.is_some());
-        if let Some(session) = begun.map(|chat| chat.session) {
-            conversations::open_session_if_closed(&mut host.ledger, &host.agents, step, session);
+        // Turns wait for a session that is being created, so its creation goes on.
+        if let Some(session) = host.ledger.channels.chats.known(chat).map(|chat| chat.session) {
+            reopen_session(&mut host.ledger, &host.agents, step, session);
         }
     }
 }

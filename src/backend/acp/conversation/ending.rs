@@ -21,8 +21,8 @@ impl AcpConversation {
         let Err(failure) = answer else { return false };
         let refused = match failure.code {
             code::RESOURCE_NOT_FOUND => true,
-            // The message may be invalid instead.
-            code::INVALID_PARAMS => names_session(failure),
+            // The message may be invalid instead: a session that cannot be resumed is kept then.
+            code::INVALID_PARAMS => names_session(failure) || self.can_be_taken_up(),
             _ => false,
         };
         let untouched = self.run.as_ref().is_some_and(PromptRun::is_untouched);
