@@ -683,6 +683,16 @@ fn only_listed(client: &mut Client) -> Value {
     items.remove(0)
 }
 
+/// Starts a host with one session, whose turn has shown something and goes on.
+fn with_running_turn(state: &State) -> Client {
+    let mut client = Client::start(&state.path());
+    client.create(SESSION);
+    client.state(CHAT);
+    client.start_turn(CHAT, "t", "/say words\n/hang");
+    client.until("chat/responsePart");
+    client
+}
+
 fn has_status(item: &Value, status: SessionStatus) -> bool {
     item["status"].as_u64().unwrap() & u64::from(status.bits()) != 0
 }
@@ -690,11 +700,7 @@ fn has_status(item: &Value, status: SessionStatus) -> bool {
 #[test]
 fn session_disposed_of_during_a_turn_is_restored_idle_and_not_quarantined() {
     let state = State::new();
-    let mut client = Client::start(&state.path());
-    client.create(SESSION);
-    client.state(CHAT);
-    client.start_turn(CHAT, "t", "/say words\n/hang");
-    client.until("chat/responsePart");
+    let mut client = with_running_turn(&state);
     client.dispatch(SESSION, json!({ "type": "session/titleChanged", "title": "mine" }));
     let disposed = client.about("disposeSession", SESSION);
     assert_eq!(disposed["error"], Value::Null, "{disposed}");
@@ -741,11 +747,7 @@ fn new_session_cannot_take_the_uri_of_a_stored_chat() {
 #[test]
 fn session_with_a_damaged_interrupted_turn_is_listed_as_failed_for_one_reason() {
     let state = State::new();
-    let mut client = Client::start(&state.path());
-    client.create(SESSION);
-    client.state(CHAT);
-    client.start_turn(CHAT, "t", "/say words\n/hang");
-    client.until("chat/responsePart");
+    let client = with_running_turn(&state);
     client.kill();
     state.damage("UPDATE actions SET sum = 0 WHERE kind = 'chat'");
     let mut reasons = BTreeSet::new();

@@ -180,7 +180,8 @@ fn select_when_idle(
         return select(ledger, step, key, &change, asked);
     }
     chat.pending_selections.push(PendingSelection { change, asked });
-    let superseded = superseded(&chat.pending_selections);
+    let is_full = chat.pending_selections.len() > PENDING_SELECTIONS_MAX;
+    let superseded = superseded(&chat.pending_selections).filter(|_| is_full);
     let superseded = superseded.map(|place| chat.pending_selections.remove(place));
     ledger.chat_row_due(key);
     if let Some(asked) = superseded.and_then(|pending| pending.asked) {
@@ -188,14 +189,11 @@ fn select_when_idle(
     }
 }
 
-/// Returns the place of the first selection that a later one replaces, if there are too many.
+/// Returns the place of the first selection that a later one replaces.
 fn superseded(pending: &[PendingSelection]) -> Option<usize> {
-    let member = |place: usize| pending.get(place).map(|pending| discriminant(&pending.change));
-    let mut places = 0..pending.len();
-    places.find(|place| {
-        pending.len() > PENDING_SELECTIONS_MAX
-            && (place + 1..pending.len()).any(|later| member(later) == member(*place))
-    })
+    let members: Vec<_> = pending.iter().map(|pending| discriminant(&pending.change)).collect();
+    let mut places = members.iter().enumerate();
+    places.position(|(place, member)| members.iter().skip(place + 1).any(|later| later == member))
 }
 
 /// Applies the delayed selections of a chat in which no turn runs.

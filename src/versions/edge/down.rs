@@ -12,6 +12,7 @@ use serde_json::{json, Value};
 use super::{CoreAnswer, DeferredMessage, EdgeConnection, Edges, RequestBatch};
 use crate::host::effects::{ConnectionId, Frame, LargeStates, LoadedTurns};
 use crate::versions::node::{self, Object};
+use crate::versions::quirks::Quirks;
 use crate::versions::step::OutgoingNotice;
 use crate::versions::translation::{self, Origin, VersionTranslation};
 use crate::versions::Outgoing;
@@ -36,11 +37,12 @@ impl Edges {
     /// Translates a frame to messages, in order. Large ones are not written.
     pub fn translate_frame(&mut self, connection: ConnectionId, frame: &Frame, outgoing: &mut Vec<Outgoing>) {
         let before = outgoing.len();
-        if self.peers.get(&connection).is_some_and(|peer| peer.quirks.sessions_by_provider) {
+        self.translate_down(connection, frame, outgoing);
+        let has = self.quirks_of(connection);
+        if has.sessions_by_provider {
             self.spelling.learn(frame);
         }
-        self.translate_down(connection, frame, outgoing);
-        self.apply_quirks(connection, &mut outgoing[before..]);
+        self.apply_quirks(has, &mut outgoing[before..]);
     }
 
     /// Translates an answer with large states.
@@ -63,7 +65,7 @@ impl Edges {
                 peer.answer.clone(),
             ))));
         }
-        self.apply_quirks(connection, &mut outgoing[before..]);
+        self.apply_quirks(self.quirks_of(connection), &mut outgoing[before..]);
     }
 
     /// Translates loaded turns, which take long to write.
@@ -82,11 +84,14 @@ impl Edges {
             let unwritten = DeferredMessage::translated_turns(turns, translation.detach());
             behind_return(peer).unwrap_or(outgoing).push(Outgoing::Unwritten(Box::new(unwritten)));
         }
-        self.apply_quirks(connection, &mut outgoing[before..]);
+        self.apply_quirks(self.quirks_of(connection), &mut outgoing[before..]);
     }
 
-    fn apply_quirks(&mut self, connection: ConnectionId, outgoing: &mut [Outgoing]) {
-        let has = self.peers.get(&connection).map(|peer| peer.quirks).unwrap_or_default();
+    fn quirks_of(&self, connection: ConnectionId) -> Quirks {
+        self.peers.get(&connection).map(|peer| peer.quirks).unwrap_or_default()
+    }
+
+    fn apply_quirks(&mut self, has: Quirks, outgoing: &mut [Outgoing]) {
         if !has.remote_files && !has.sessions_by_provider {
             return;
         }
@@ -101,9 +106,7 @@ impl Edges {
 
     fn translate_down(&mut self, connection: ConnectionId, frame: &Frame, outgoing: &mut Vec<Outgoing>) {
         let peer = self.peers.entry(connection).or_default();
-        if frame.answers().is_some_and(|id| peer.begins.as_ref() == Some(id)) {
-            peer.begins = None;
-        }
+        peer.begins.take_if(|id| frame.answers() == Some(id));
         let inner = match frame {
             Frame::Result { id, .. } | Frame::Error { id: Some(id), .. } => id.inner_number(),
             _ => None,
