@@ -43,6 +43,9 @@ pub struct LineCodec {
     line_bytes_max: usize,
     /// Number of bytes at the start of the buffer that contain no line end.
     scanned: usize,
+    /// Number of bytes at the start of the buffer that contain no CR. Few lines have one, so all
+    /// lines of a buffer are searched at once.
+    without_cr: usize,
     /// Number of skipped bytes while inside a line that was reported as too long.
     skipped: Option<usize>,
 }
@@ -61,7 +64,7 @@ const SLACK: usize = BYTE_ORDER_MARK.len() + 1;
 impl LineCodec {
     /// Creates a decoder of lines of up to `line_bytes_max` bytes.
     pub fn new(line_bytes_max: usize) -> Self {
-        Self { line_bytes_max, scanned: 0, skipped: None }
+        Self { line_bytes_max, scanned: 0, without_cr: 0, skipped: None }
     }
 
     /// Skips the received part of a line that is too long; returns the report on it, if that is
@@ -71,7 +74,7 @@ impl LineCodec {
         let first = first_of(buffer);
         // A new buffer, so that the memory is freed.
         *buffer = BytesMut::new();
-        self.scanned = 0;
+        (self.scanned, self.without_cr) = (0, 0);
         let was_reported = self.skipped.replace(skipped).is_some();
         Ok((!was_reported).then_some(InputLine::TooLong { first }))
     }
@@ -91,8 +94,17 @@ impl LineCodec {
         Err(io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
+    /// Returns whether a CR is among the first `end` bytes of the buffer.
+    fn has_cr(&mut self, buffer: &[u8], end: usize) -> bool {
+        if self.without_cr < end {
+            let found = memchr::memchr(b'\r', &buffer[self.without_cr..]);
+            self.without_cr = found.map_or(buffer.len(), |at| self.without_cr + at);
+        }
+        self.without_cr < end
+    }
+
     /// Returns the content of a line; `None` if it is blank.
-    fn content(&self, mut line: Bytes) -> Option<Result<Bytes, InputLine>> {
+    fn content(&self, mut line: Bytes, has_cr: bool) -> Option<Result<Bytes, InputLine>> {
         if line.starts_with(BYTE_ORDER_MARK) {
             line.advance(BYTE_ORDER_MARK.len());
         }
@@ -102,7 +114,8 @@ impl LineCodec {
         if line.len() > self.line_bytes_max {
             return Some(Err(InputLine::TooLong { first: first_of(&line) }));
         }
-        (!line.iter().all(u8::is_ascii_whitespace)).then(|| Ok(without_line_ends(line)))
+        (!line.iter().all(u8::is_ascii_whitespace))
+            .then(|| Ok(if has_cr { without_line_ends(line) } else { line }))
     }
 }
 
@@ -136,13 +149,15 @@ impl Decoder for LineCodec {
                 return Ok(None);
             };
             self.line_bytes_with(end)?;
+            let has_cr = self.has_cr(buffer, end);
             self.scanned = 0;
+            self.without_cr = self.without_cr.saturating_sub(end + 1);
             let mut line = buffer.split_to(end + 1).freeze();
             if self.skipped.take().is_some() {
                 continue;
             }
             line.truncate(end);
-            match self.content(line) {
+            match self.content(line, has_cr) {
                 Some(Ok(line)) => return Ok(Some(InputLine::Complete(line))),
                 Some(Err(too_long)) => return Ok(Some(too_long)),
                 None => {}
@@ -155,8 +170,10 @@ impl Decoder for LineCodec {
             return Ok(Some(line));
         }
         let rest = std::mem::take(buffer).freeze();
-        self.scanned = 0;
-        Ok(self.content(rest).map(|line| line.map_or_else(|too_long| too_long, InputLine::Unterminated)))
+        (self.scanned, self.without_cr) = (0, 0);
+        Ok(self
+            .content(rest, true)
+            .map(|line| line.map_or_else(|too_long| too_long, InputLine::Unterminated)))
     }
 }
 
@@ -200,7 +217,10 @@ mod tests {
 
     #[test]
     fn line_end_inside_a_message_becomes_a_tab() {
-        assert_eq!(decode(b"{\r\r1}\r\n\r{\r}", 100, 100)[0], complete("{\t\t1}"));
+        let expected = [complete("{\t\t1}"), complete("2"), complete("{\t3}"), complete("4")];
+        for size in [1, 2, 3, 7, 100] {
+            assert_eq!(decode(b"{\r\r1}\r\n2\n{\r3}\n4\n", size, 100), expected, "in chunks of {size}");
+        }
         assert_eq!(decode(b"\r{\r}", 100, 100), [InputLine::Unterminated(Bytes::from_static(b"\t{\t}"))]);
         assert_eq!(without_line_ends(Bytes::from_static(b"{\r\n\"\n\"}")), "{\t\t\"\t\"}");
     }

@@ -247,3 +247,44 @@ fn up_to_date(chat: &SavedChat) -> anyhow::Result<ChatBody<'static>> {
     }
     Ok(body)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{json, Value};
+
+    use super::*;
+    use crate::host::effects::{ChatKey, ChatRow, SessionKey};
+    use crate::wire::rpc::notification_line;
+
+    #[test]
+    fn chat_is_shown_with_steering_messages_since_its_row() {
+        let chat = "ahp-chat:/c";
+        let state = json!({ "resource": chat, "title": "", "status": 1,
+            "modifiedAt": "2026-01-01T00:00:00Z", "turns": [] });
+        let body = json!({ "state": state, "bornAt": 0, "titleBy": "user", "removedTurns": [],
+            "consumed": [], "progress": {} });
+        let line = |(number, action): (usize, &Value)| {
+            let envelope = json!({ "channel": chat, "action": action, "serverSeq": number });
+            notification_line("action", envelope.to_string().as_bytes())
+        };
+        let message = json!({ "text": "steer", "origin": { "kind": "user" } });
+        let set = |id: &str| {
+            let steering = json!({ "id": id, "message": message });
+            json!({ "type": "chat/steeringMessageSet", "steeringMessage": steering })
+        };
+        let actions = [set("a"), set("b"), json!({ "type": "chat/steeringMessageRemoved", "id": "a" })];
+        let row = ChatRow {
+            key: ChatKey(2),
+            session: SessionKey(1),
+            uri: chat.to_owned(),
+            running: true,
+            as_of: 0,
+            body: body.to_string().into(),
+        };
+        let actions = actions.iter().enumerate().map(line).collect();
+        let saved = SavedChat { row, turns: Vec::new(), actions, sifted: false, progress: None };
+        let body = up_to_date(&saved).unwrap();
+        let listed: Vec<_> = body.steering_messages.iter().map(|listed| listed.id.as_str()).collect();
+        assert_eq!(listed, ["b"]);
+    }
+}

@@ -252,8 +252,9 @@ fn purge_keeps_a_damaged_last_key_as_it_is() {
     let (_folder, path) = place();
     let options = ahp_sidecar::store::StoreOptions { trash: std::time::Duration::ZERO, ..Default::default() };
     let (mut writer, start) = super::Writer::open(&path, options).unwrap();
-    writer.commit(&[whole(7), vec![Record::SessionRemoved(SessionKey(7))]].concat()).unwrap();
+    writer.commit(&whole(7)).unwrap();
     rusqlite(&path, "UPDATE meta SET value = 3 WHERE name = 'last_key'");
+    writer.commit(&[Record::SessionRemoved(SessionKey(7))]).unwrap();
     while writer.tidy_some().unwrap() == ahp_sidecar::store::space::Due::Now {}
     assert!(super::load(&reader(&path), 7).unwrap().is_none());
     drop(writer);
