@@ -3,10 +3,10 @@
 //! Jobs and reports are lines of JSON on its pipes, each with a number. A guard ends the process,
 //! and all programs it runs, when the host ends.
 //!
-//! Owns: which jobs run concurrently. For the same directories, at most one checkpoint and one
-//! other job run at once; in all, at most two of each kind. A job that changes files runs while no
-//! other job has directories in, above or below its own. Other jobs queue, and fail when their
-//! deadline passes.
+//! Owns: which jobs run concurrently. For directories of which one contains the other, at most one
+//! checkpoint runs at once, for the same directories at most one other job, and in all at most two
+//! of each kind. A job that changes files runs while no other job has directories in, above or
+//! below its own. Other jobs queue, and fail when their deadline passes.
 //! Never: starts a job past its deadline.
 
 use std::collections::VecDeque;
@@ -108,7 +108,8 @@ impl JobPlace {
 
     /// Returns whether one of the two jobs must wait for the other.
     fn conflicts_with(&self, other: &Self) -> bool {
-        if self.changes || other.changes {
+        // Checkpoints of one repository may name its folder and a folder in it.
+        if self.changes || other.changes || (self.keeps && other.keeps) {
             return overlap(&self.directories, &other.directories);
         }
         self.keeps == other.keeps && self.directories == other.directories
@@ -444,6 +445,19 @@ mod tests {
         for other in ["file:///a/b", "file:///a/b+cd", "file:///b"] {
             assert!(!changes.conflicts_with(&look(other)), "{other}");
         }
+    }
+
+    #[test]
+    fn checkpoints_of_a_repository_and_of_a_folder_in_it_are_taken_one_after_the_other() {
+        let checkpoint = |directory| {
+            let (namespace, since, reported) = (String::new(), Vec::new(), Vec::new());
+            place(directory, GitWork::Checkpoint { namespace, number: 1, last: None, since, reported })
+        };
+        let look = place("file:///a", GitWork::Status { base: None, files: false, touched: None });
+        assert!(checkpoint("file:///a").conflicts_with(&checkpoint("file:///a/b")));
+        assert!(checkpoint("file:///a/b").conflicts_with(&checkpoint("file:///a")));
+        assert!(!checkpoint("file:///a").conflicts_with(&checkpoint("file:///b")));
+        assert!(!checkpoint("file:///a").conflicts_with(&look));
     }
 
     #[test]

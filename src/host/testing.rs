@@ -91,21 +91,26 @@ pub(super) fn with_session() -> Ledger {
     let mut ledger =
         Ledger::at_start(&Config { start: Start { last_key: 9, ..Start::default() }, ..config() });
     connect(&mut ledger, ME, MY_ID);
-    let (uri, now) = ("ahp-session:/s".to_owned(), "1970-01-01T00:00:00.000Z".to_owned());
+    add_session(&mut ledger, "ahp-session:/s", (SESSION, CHAT));
+    ledger
+}
+
+/// Adds a session of the agent `script` to a ledger, and its chat, which is open.
+pub(super) fn add_session(ledger: &mut Ledger, uri: &str, (session_key, chat_key): (SessionKey, ChatKey)) {
+    let (uri, now) = (uri.to_owned(), "1970-01-01T00:00:00.000Z".to_owned());
     let state = empty_chat(default_chat_of(&uri), "Chat", &now);
     let row = row_of(&state);
     let channel = Channel::new(state.resource.clone(), 0);
-    let mut chat = Chat::new(channel, SESSION, Conversation::new(state, History::default()));
+    let mut chat = Chat::new(channel, session_key, Conversation::new(state, History::default()));
     chat.agent = AgentLink::Open;
     let state = creating_session(&uri, "script".to_owned(), None, row);
     let config = serde_json::Map::new().into_iter().collect();
     let channel = Channel::new(uri, 0);
     let session = Session::new(channel, state, (now.clone(), now), config, TitleBy::Nobody);
-    ledger.channels.by_uri.insert(chat.channel.uri.clone(), CHAT.into());
-    ledger.channels.by_uri.insert(session.channel.uri.clone(), SESSION.into());
-    ledger.channels.chats.insert(CHAT, chat);
-    ledger.channels.sessions.insert(SESSION, session);
-    ledger
+    ledger.channels.by_uri.insert(chat.channel.uri.clone(), chat_key.into());
+    ledger.channels.by_uri.insert(session.channel.uri.clone(), session_key.into());
+    ledger.channels.chats.insert(chat_key, chat);
+    ledger.channels.sessions.insert(session_key, session);
 }
 
 /// Adds a client that can speak.

@@ -677,3 +677,14 @@ fn message_queued_in_the_chat_of_a_run_starts_when_the_run_was_cut_off() {
         );
     }
 }
+
+#[test]
+fn session_whose_run_timed_out_while_its_agent_opened_serves_later_turns() {
+    let mut working = Working::starting();
+    let session = working.state()["primarySession"].take();
+    let chat = default_chat_of(session.as_str().unwrap());
+    working.world.feed(Input::Timer(Timer::AutomationRun(working.key)));
+    working.world.agent(working.chat, Event::Opened);
+    working.world.start(ME, &chat, "later", "go on");
+    working.world.started();
+}

@@ -36,8 +36,8 @@ const COMPARISONS_IN_FLIGHT_MAX: usize = 4;
 /// Purpose of a git job in flight.
 #[derive(Debug)]
 pub(in crate::host) enum JobPurpose {
-    /// Checkpoint before a run, which waits for it.
-    BeforeTurn(ChatKey, RunId),
+    /// Checkpoint before a run, which waits for it; with what the turn overlaps since the request.
+    BeforeTurn { chat: ChatKey, run: RunId, overlaps: bool, overlaps_others: bool },
     /// Checkpoint after a turn, compared with the checkpoints in `since`.
     AfterTurn { session: SessionKey, chat: String, turn: String, since: Vec<Checkpoint> },
     /// Checkpoint after a revert, compared with the checkpoints in `since`.
@@ -62,7 +62,7 @@ pub(in crate::host) enum JobPurpose {
 pub(in crate::host) struct Checkpoints {
     /// Time limit of a checkpoint before a turn, in milliseconds; 0 disables git.
     pub(super) within_ms: u64,
-    jobs: BTreeMap<u64, JobPurpose>,
+    pub(super) jobs: BTreeMap<u64, JobPurpose>,
     /// Comparisons of checkpoints, as far as they are known.
     pub(in crate::host) compared: ComparisonCache,
 }
@@ -117,8 +117,9 @@ impl Checkpoints {
         let Some(chat) = ledger.channels.chats.known(key) else { return };
         let (session, Some(run)) = (chat.session, chat.run.as_ref().map(|run| run.id)) else { return };
         let Some(work) = checkpoint_work(ledger, step, session, Vec::new(), Vec::new()) else { return };
-        let number =
-            self.run_git(ledger, step, (directories, within_ms), work, JobPurpose::BeforeTurn(key, run));
+        let purpose = JobPurpose::BeforeTurn { chat: key, run, overlaps: false, overlaps_others: false };
+        let number = self.run_git(ledger, step, (directories, within_ms), work, purpose);
+        self.note_overlaps(ledger, key, false);
         step.emit(Output::Timer(Timer::Checkpoint(number), std::time::Duration::from_millis(within_ms)));
         if let Some(run) = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
             run.awaited_checkpoint = Some(number);
@@ -131,7 +132,7 @@ impl Checkpoints {
         ledger: &mut Ledger,
         number: u64,
     ) -> Option<ChatKey> {
-        let Some(JobPurpose::BeforeTurn(chat, run)) = self.jobs.get(&number) else { return None };
+        let Some(JobPurpose::BeforeTurn { chat, run, .. }) = self.jobs.get(&number) else { return None };
         let (chat, run) = (*chat, *run);
         // A later report would show the folder after the turn has begun.
         self.jobs.remove(&number);
@@ -169,6 +170,7 @@ impl Checkpoints {
         &self,
         ledger: &mut Ledger,
         (key, run): (ChatKey, RunId),
+        (overlaps, overlaps_others): (bool, bool),
         report: GitReport,
     ) -> Option<ChatKey> {
         let (root, checkpoint) = match report {
@@ -195,13 +197,12 @@ impl Checkpoints {
                 turn,
                 before: checkpoint,
                 after: None,
-                overlaps: false,
-                overlaps_others: false,
+                overlaps,
+                overlaps_others,
                 incomparable: Vec::new(),
             };
             of_session.checkpoints.begin_turn(root, is_first, turn);
             ledger.mark_dirty(session.into());
-            self.note_overlaps(ledger, key, false);
             ledger.note_edited(session, true);
         }
         self.end_checkpoint_wait(ledger, key, run)
@@ -364,7 +365,7 @@ impl Checkpoints {
                 JobPurpose::AfterTurn { session: of, .. } | JobPurpose::AfterRevert { session: of, .. } => {
                     *of == session
                 }
-                JobPurpose::BeforeTurn(chat, _) => !ledger.channels.chats.contains_key(chat),
+                JobPurpose::BeforeTurn { chat, .. } => !ledger.channels.chats.contains_key(chat),
                 _ => false,
             };
             if is_of_session {
@@ -466,8 +467,9 @@ impl Changes {
         report: GitReport,
     ) -> Option<ChatKey> {
         match self.checkpoints.jobs.remove(&number) {
-            Some(JobPurpose::BeforeTurn(chat, run)) => {
-                return self.checkpoints.checkpointed_before_turn(ledger, (chat, run), report)
+            Some(JobPurpose::BeforeTurn { chat, run, overlaps, overlaps_others }) => {
+                let overlaps = (overlaps, overlaps_others);
+                return self.checkpoints.checkpointed_before_turn(ledger, (chat, run), overlaps, report);
             }
             Some(JobPurpose::AfterTurn { session, chat, turn, since }) => {
                 let incomparable = match &report {

@@ -11,13 +11,13 @@ use super::checkpointed::{CheckpointedFolder, CheckpointedTurn};
 use super::Changes;
 use crate::host::channels::Changeset;
 use crate::host::effects::{
-    ChangesetKey, Checkpoint, Frame, GitContent, GitReport, GitWork, IncomparableFile, Output,
+    ChangesetKey, ChatKey, Checkpoint, Frame, GitContent, GitReport, GitWork, IncomparableFile, Output,
     RepositoryStatus, Timer,
 };
 use crate::host::ledger::Ledger;
-use crate::host::model::{Channel, Subscription};
+use crate::host::model::{Channel, Run, RunPhase, SessionKey, Subscription};
 use crate::host::refusal::{error_info, Refusal};
-use crate::host::testing::{outputs_of, with_session, ME, SESSION};
+use crate::host::testing::{add_session, chat, outputs_of, start_turn, with_session, CHAT, ME, SESSION};
 use crate::state::edits::FileDiff;
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::rpc::RequestId;
@@ -139,6 +139,83 @@ fn checkpoints_after_the_turns_of_two_chats_are_both_repeated_after_a_restart() 
     assert!(folder.is_asked, "another one is in flight");
     folder.end_request(Ok(taken), false);
     assert!(!folder.is_asked);
+}
+
+/// Chat of a session of its own in the same folder.
+const OTHER: ChatKey = ChatKey(8);
+
+/// Adds [`OTHER`] to a ledger; its agent works on a turn.
+fn with_other_chat(ledger: &mut Ledger) {
+    let key = SessionKey(7);
+    add_session(ledger, "ahp-session:/other", (key, OTHER));
+    let session = ledger.channels.sessions.known_mut(key).unwrap();
+    session.state.working_directories = Some(vec!["file:///r".to_owned()]);
+    let id = ledger.fresh_run();
+    let run = Run { phase: RunPhase::Started, ..Run::new(id, "u1".to_owned(), 0) };
+    ledger.channels.chats.known_mut(OTHER).unwrap().run = Some(run);
+}
+
+/// Returns the report of a checkpoint with this commit in `file:///r`.
+fn checkpointed(commit: &str) -> GitReport {
+    let checkpoint =
+        Checkpoint { commit: commit.to_owned(), tree: String::new(), left_out: 0, large_bytes: 0 };
+    let root = "file:///r".to_owned();
+    GitReport::Checkpointed { root, checkpoint, since: Vec::new(), incomparable: Vec::new() }
+}
+
+/// Begins the turn `t1`, with a checkpoint before it that is reported after `meanwhile`.
+fn begin_turn(changes: &mut Changes, ledger: &mut Ledger, meanwhile: impl FnOnce(&mut Ledger)) {
+    start_turn(ledger, "t1");
+    let asked = jobs(outputs_of(|step| changes.checkpoints.checkpoint_before_turn(ledger, step, CHAT)));
+    meanwhile(ledger);
+    let waiting = outputs_of(|step| {
+        let waiting = changes.git_reports(ledger, step, asked[0].0, checkpointed("1"));
+        assert_eq!(waiting, Some(CHAT));
+    });
+    assert!(waiting.is_empty(), "{waiting:?}");
+}
+
+/// Returns whether the turn `t1` overlaps with others, and whether with one of another session.
+fn overlaps(ledger: &Ledger) -> (bool, bool) {
+    let chat = &ledger.channels.chats.known(CHAT).unwrap().channel.uri;
+    let session = ledger.channels.sessions.known(SESSION).unwrap();
+    let turn = session.checkpoints.of_turn(chat, "t1", false).unwrap();
+    (turn.overlaps, turn.overlaps_others)
+}
+
+#[test]
+fn turn_overlaps_with_one_that_ended_while_its_checkpoint_was_in_flight() {
+    for works in [true, false] {
+        let (mut changes, mut ledger) = changes(1000);
+        with_other_chat(&mut ledger);
+        let end = |ledger: &mut Ledger| ledger.channels.chats.known_mut(OTHER).unwrap().run = None;
+        if !works {
+            end(&mut ledger);
+        }
+        begin_turn(&mut changes, &mut ledger, end);
+        assert_eq!(overlaps(&ledger), (works, works));
+    }
+}
+
+#[test]
+fn turn_overlaps_with_one_that_begins_before_the_checkpoint_after_it() {
+    for is_in_flight in [true, false] {
+        let (mut changes, mut ledger) = changes(1000);
+        begin_turn(&mut changes, &mut ledger, |_| ());
+        let ended = json!({ "type": "chat/turnComplete", "turnId": "t1", "duration": 1 });
+        let ended = serde_json::from_value(ended).unwrap();
+        outputs_of(|step| ledger.sequence(step, CHAT, ended, None));
+        chat(&mut ledger).run = None;
+        let asked =
+            jobs(outputs_of(|step| changes.checkpoints.checkpoint_after_turn(&mut ledger, step, CHAT)));
+        let [(number, ..)] = asked[..] else { panic!("{asked:?}") };
+        if !is_in_flight {
+            report(&mut changes, &mut ledger, number, checkpointed("2"));
+        }
+        with_other_chat(&mut ledger);
+        changes.checkpoints.note_overlaps(&mut ledger, OTHER, true);
+        assert_eq!(overlaps(&ledger), (is_in_flight, is_in_flight));
+    }
 }
 
 #[test]
